@@ -1,0 +1,142 @@
+"""What a finished run's steps took: `python -m analysis.collect RUN_DIR --out steps.parquet`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from analysis.attempts import choose_steps, read_attempts
+from analysis.errors import UserError
+from analysis.files import read_json_object
+from analysis.steps import ChosenStep, steps_table, write_steps
+from analysis.timers import TimerTree, overruns, tree_for
+from analysis.verdicts import Verdict
+
+
+def collect_run(run_dir: Path) -> pa.Table:
+    """The tidy table of one finished run (schema: docs/files.md).
+
+    Reads spec.json, done.json and every attempt of the run's fingerprint. `UserError` when the run is not
+    finished, its steps are incomplete, its sources disagree, or its trainer's timers are not declared.
+    """
+    spec = read_json_object(run_dir / "spec.json", "the plan")
+    done = read_json_object(run_dir / "done.json", "the training job, as its last act")
+    run_id = _text(spec, "run_id", run_dir / "spec.json")
+    fingerprint = _text(spec, "fingerprint", run_dir / "spec.json")
+    if done.get("fingerprint") != fingerprint:
+        raise UserError(
+            f"run {run_id}: done.json was made for fingerprint {str(done.get('fingerprint'))[:12]}, but "
+            "spec.json "
+            f"has {fingerprint[:12]}: the plan changed after the run. Train this run again before "
+            "collecting it"
+        )
+    trainer, engine = (
+        _text(spec, "trainer", run_dir / "spec.json"),
+        _text(spec, "engine", run_dir / "spec.json"),
+    )
+    tree = tree_for(trainer, str(done.get("versions", {}).get(trainer, "of unknown version")), engine)
+    attempts, verdicts = read_attempts(run_dir, run_id, fingerprint)
+    chosen, more = choose_steps(attempts, run_id)
+    verdicts += more
+    require_steps(chosen, done.get("last_step"), run_id)
+    verdicts += timer_verdicts(chosen, tree, run_id)
+    metadata: dict[str, Any] = {
+        "timers": tree.name,
+        "attempts": [a.number for a in attempts],
+        "verdicts": [v.as_dict() for v in verdicts],
+    }
+    return steps_table(spec, run_dir, chosen, tree, metadata)
+
+
+def _text(spec: dict[str, Any], key: str, path: Path) -> str:
+    value = spec.get(key)
+    if not isinstance(value, str) or not value:
+        raise UserError(f"{path}: {key} must be a text (got {value!r}); plan the experiment again")
+    return value
+
+
+def require_steps(chosen: Sequence[ChosenStep], last_step: object, run_id: str) -> None:
+    """`UserError` unless exactly the steps 1 to `last_step` are there."""
+    if isinstance(last_step, bool) or not isinstance(last_step, int) or last_step < 1:
+        raise UserError(
+            f"run {run_id}: done.json's last_step must be a whole number from 1 (got {last_step!r})"
+        )
+    have = {c.record.step for c in chosen}
+    missing = [step for step in range(1, last_step + 1) if step not in have]
+    if missing:
+        shown = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
+        raise UserError(
+            f"run {run_id}: {len(missing)} of its {last_step} steps are in no attempt's metrics.jsonl or "
+            "wandb file "
+            f"(missing: {shown}). A run with holes is not compared: look at attempts/*/log, then train it "
+            "again"
+        )
+    beyond = sorted(step for step in have if step > last_step)
+    if beyond:
+        raise UserError(
+            f"run {run_id}: the attempts hold step {beyond[-1]}, but done.json says that the last is "
+            f"{last_step}: "
+            "files of two runs are mixed in this folder. Move the foreign attempt away, then collect again"
+        )
+
+
+def timer_verdicts(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -> list[Verdict]:
+    """Undeclared phases, steps without their root timer, and children that exceed their parent."""
+    found = []
+    paths = {path for c in chosen for path in c.record.phases}
+    for path in tree.in_order(p for p in paths if tree.declared(p) is None):
+        found.append(
+            Verdict(
+                "warning",
+                "undeclared-phase",
+                f"{run_id}: phase {path} is not in the declared timers of {tree.name}; it is kept and "
+                "shown as "
+                "undeclared. Declare it in analysis/timers/",
+            )
+        )
+    for path in sorted(p for p in paths if p.split("/")[0] != tree.root):
+        found.append(
+            Verdict(
+                "warning",
+                "outside-step",
+                f"{run_id}: phase {path} lies outside `{tree.root}`: in no step's sum",
+            )
+        )
+    for c in chosen:
+        for over in overruns(c.record.phases):
+            found.append(
+                Verdict(
+                    "error",
+                    "children-exceed-parent",
+                    f"{run_id}, step {c.record.step}: the children of {over.path} sum to "
+                    f"{over.children_s:.6f} s, but "
+                    f"it took {over.parent_s:.6f} s itself; the step is left out of every number",
+                )
+            )
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis.collect", description="Collect one run's steps."
+    )
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="results/<experiment>/runs/<run_id>")
+    parser.add_argument("--out", type=Path, required=True, help="the steps.parquet to write")
+    args = parser.parse_args(argv)
+    try:
+        table = collect_run(args.run_dir)
+        write_steps(table, args.out)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{args.out}: {table.num_rows} rows")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""What an attempt's metrics.jsonl holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from analysis.sources.record import SourceRead, StepRecord, as_number
+from analysis.verdicts import Verdict
+
+
+def read_metrics_jsonl(path: Path, shown_as: str) -> SourceRead:
+    """The steps of one metrics.jsonl (format: docs/files.md), by step.
+
+    A last line without its newline that does not parse was cut off by a kill and is ignored. A corrupt line
+    in the middle, a value that is no number, or a step that comes twice (the later line counts) is a verdict
+    with its line number. `shown_as` names the file there.
+    """
+    found = SourceRead()
+    lines = path.read_bytes().split(b"\n")
+    for number, raw in enumerate(lines, start=1):
+        if not raw.strip():
+            continue
+        try:
+            record = _record(json.loads(raw), path, number)
+        except (ValueError, TypeError, KeyError) as error:
+            if number < len(lines):
+                reason = " ".join(str(error).split()) or type(error).__name__
+                found.verdicts.append(
+                    Verdict(
+                        "warning",
+                        "corrupt-line",
+                        f"{shown_as}:{number} cannot be read and was skipped ({reason})",
+                    )
+                )
+            continue
+        earlier = found.records.get(record.step)
+        if earlier is not None:
+            found.verdicts.append(
+                Verdict(
+                    "warning",
+                    "duplicate-step",
+                    f"{shown_as} has step {record.step} on lines {earlier.line} and {number}; line "
+                    f"{number} counts",
+                )
+            )
+        found.records[record.step] = record
+    return found
+
+
+def _record(raw: Any, path: Path, line: int) -> StepRecord:
+    if not isinstance(raw, dict):
+        raise TypeError(f"expected an object, got {type(raw).__name__}")
+    step = raw.get("step")
+    if isinstance(step, bool) or not isinstance(step, int) or step < 1:
+        raise ValueError(f"step must be a whole number from 1 (got {step!r})")
+    samples = raw.get("samples", {})
+    if not isinstance(samples, dict) or not all(isinstance(v, list) for v in samples.values()):
+        raise ValueError("samples must be lists by name")
+    return StepRecord(
+        step=step,
+        phases=_numbers(raw.get("phases", {}), "phases"),
+        scalars=_numbers(raw.get("scalars", {}), "scalars"),
+        samples={name: list(_numbers(dict(enumerate(v)), name).values()) for name, v in samples.items()},
+        resumed=bool(raw["resumed"]) if "resumed" in raw else None,
+        file=path,
+        line=line,
+    )
+
+
+def _numbers(raw: Any, what: str) -> dict[str, float]:
+    if not isinstance(raw, dict):
+        raise ValueError(f"{what} must be numbers by name (got {type(raw).__name__})")
+    numbers = {name: as_number(value) for name, value in raw.items()}
+    for name, value in numbers.items():
+        # None is how a writer that keeps to strict JSON spells not-a-number.
+        if value is None and raw[name] is not None:
+            raise ValueError(f"{what}[{name!r}] must be a number (got {raw[name]!r})")
+    return {name: float("nan") if value is None else value for name, value in numbers.items()}

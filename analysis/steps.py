@@ -1,0 +1,134 @@
+"""The tidy table of a run's steps: its columns, and how a record becomes rows."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from analysis.errors import UserError
+from analysis.files import write_whole
+from analysis.sources.record import StepRecord
+from analysis.timers import TimerTree, exclusive_s, parents
+
+SCHEMA = pa.schema(
+    [
+        pa.field("run_id", pa.string(), nullable=False),
+        pa.field("arm", pa.string(), nullable=False),
+        pa.field("seed", pa.int64(), nullable=False),
+        pa.field("attempt", pa.int32(), nullable=False),
+        pa.field("step", pa.int32(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("parent", pa.string()),
+        pa.field("value", pa.float64(), nullable=False),
+        pa.field("unit", pa.string(), nullable=False),
+        pa.field("exclusive_s", pa.float64()),
+        pa.field("resumed", pa.bool_(), nullable=False),
+        pa.field("overlap", pa.bool_(), nullable=False),
+        pa.field("source_file", pa.string(), nullable=False),
+        pa.field("source_line", pa.int32(), nullable=False),
+    ]
+)
+METADATA_KEY = b"rolloutbench"
+
+
+@dataclass(frozen=True)
+class ChosenStep:
+    """A step's record from the attempt that counts; `overlap` when an earlier attempt had the step too."""
+
+    attempt: int
+    record: StepRecord
+    resumed: bool
+    overlap: bool
+
+
+def unit_of(kind: str, name: str) -> str:
+    """`s`, `tokens` or `1`: what a value is counted in."""
+    if kind == "phase" or name.endswith("_s"):
+        return "s"
+    if name.endswith("_tokens") or name.endswith("_length"):
+        return "tokens"
+    return "1"
+
+
+def steps_table(
+    spec: dict[str, Any],
+    run_dir: Path,
+    chosen: Iterable[ChosenStep],
+    tree: TimerTree,
+    metadata: dict[str, Any],
+) -> pa.Table:
+    """One row per step and quantity, in step order, phases first in the tree's order.
+
+    Values keep their full precision. `metadata` goes into the file's key-value metadata, beside the table.
+    """
+    columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
+    for one in chosen:
+        rows = _rows(one.record, tree)
+        for kind, name, parent, value, own_s in rows:
+            columns["kind"].append(kind)
+            columns["name"].append(name)
+            columns["parent"].append(parent)
+            columns["value"].append(value)
+            columns["unit"].append(unit_of(kind, name))
+            columns["exclusive_s"].append(own_s)
+        source = one.record.file.relative_to(run_dir).as_posix()
+        same: dict[str, Any] = {
+            "run_id": spec["run_id"],
+            "arm": spec["arm"],
+            "seed": spec["seed"],
+            "attempt": one.attempt,
+            "step": one.record.step,
+            "resumed": one.resumed,
+            "overlap": one.overlap,
+            "source_file": source,
+            "source_line": one.record.line,
+        }
+        for name, value in same.items():
+            columns[name].extend([value] * len(rows))
+    packed = json.dumps(metadata, sort_keys=True, ensure_ascii=False).encode()
+    return pa.table(columns, schema=SCHEMA.with_metadata({METADATA_KEY: packed}))
+
+
+def _rows(record: StepRecord, tree: TimerTree) -> list[tuple[str, str, str | None, float, float | None]]:
+    above, own_s = parents(record.phases), exclusive_s(record.phases)
+    rows: list[tuple[str, str, str | None, float, float | None]] = [
+        ("phase", path, above[path], record.phases[path], own_s[path])
+        for path in tree.in_order(record.phases)
+    ]
+    rows += [("scalar", name, None, record.scalars[name], None) for name in sorted(record.scalars)]
+    rows += [
+        ("sample", name, None, value, None)
+        for name in sorted(record.samples)
+        for value in record.samples[name]
+    ]
+    return rows
+
+
+def write_steps(table: pa.Table, path: Path) -> None:
+    """Write steps.parquet, the same bytes for the same table."""
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    write_whole(path, buffer.getvalue())
+
+
+def read_steps(path: Path) -> tuple[pa.Table, dict[str, Any]]:
+    """steps.parquet as (table with dictionary columns, metadata); `UserError` when it is no such file."""
+    text = [field.name for field in SCHEMA if field.type == pa.string()]
+    try:
+        table = pq.read_table(path, read_dictionary=text)
+    except (pa.ArrowInvalid, OSError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path} cannot be read ({first}); collect the run again") from None
+    missing = [name for name in SCHEMA.names if name not in table.column_names]
+    if missing:
+        raise UserError(f"{path} lacks the columns {', '.join(missing)}; collect the run again")
+    packed = (table.schema.metadata or {}).get(METADATA_KEY)
+    return table, json.loads(packed) if packed else {}

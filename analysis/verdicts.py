@@ -1,0 +1,36 @@
+"""What the analysis has to say about the data, in named lines."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+Level = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One named line: `code` names the kind of finding, `text` is for the person.
+
+    `error`: something was left out of the numbers. `warning`: the numbers stand, but read this first.
+    `note`: good to know.
+    """
+
+    level: Level
+    code: str
+    text: str
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def verdict_from(raw: dict[str, str]) -> Verdict:
+    """A verdict back from its dictionary."""
+    level: Level = "error" if raw["level"] == "error" else "warning" if raw["level"] == "warning" else "note"
+    return Verdict(level, raw["code"], raw["text"])
+
+
+def by_weight(verdicts: list[Verdict]) -> list[Verdict]:
+    """Errors first, then warnings, then notes; otherwise in the order found, each once."""
+    weight = {"error": 0, "warning": 1, "note": 2}
+    return sorted(dict.fromkeys(verdicts), key=lambda v: weight[v.level])
