@@ -1,0 +1,73 @@
+"""How many seconds did each phase of a step take? A clock that knows what is inside what."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+ROOT = "step"
+
+
+class PhaseClock:
+    """Adds up the seconds of nested phases by path (`step/training_step/...`).
+
+    A phase that occurs several times is summed. In one thread phases nest strictly, so that children never take
+    longer than their parent. A phase opened in another thread counts under the phase that is open in the clock's
+    own thread. What is opened while no step runs is kept apart (`outside`).
+    """
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._owner = threading.get_ident()
+        self._stacks: dict[int, list[tuple[str, float]]] = {}
+        self._seconds: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def path(self) -> str:
+        """The path of the innermost phase that is open in this thread; empty if none is."""
+        stack = self._stacks.get(threading.get_ident()) or self._stacks.get(self._owner) or []
+        return stack[-1][0] if stack else ""
+
+    def is_open(self, name: str) -> bool:
+        """Whether a phase of this name is open in this thread, at any depth."""
+        return name in self.path.split("/")
+
+    def open(self, name: str) -> None:
+        """Start a phase inside the one that is open."""
+        with self._lock:
+            parent = self.path
+            stack = self._stacks.setdefault(threading.get_ident(), [])
+            stack.append((f"{parent}/{name}" if parent else name, self._now()))
+
+    def close(self) -> float:
+        """End the innermost phase and return its seconds."""
+        now = self._now()
+        with self._lock:
+            path, started = self._stacks[threading.get_ident()].pop()
+            self._seconds[path] = self._seconds.get(path, 0.0) + now - started
+            return now - started
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """A phase around a block of code."""
+        self.open(name)
+        try:
+            yield
+        finally:
+            self.close()
+
+    def take(self) -> tuple[dict[str, float], dict[str, float]]:
+        """The seconds by path since the last call: of the step, and of what was timed outside any step."""
+        with self._lock:
+            seconds, self._seconds = self._seconds, {}
+        step = {path: value for path, value in seconds.items() if path.split("/")[0] == ROOT}
+        return step, {path: value for path, value in seconds.items() if path not in step}
+
+
+def sanitized(name: str) -> str:
+    """A name that can be a part of a path: letters, digits, `_`, `.` and `-`."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_") or "unnamed"

@@ -1,0 +1,68 @@
+"""What is the built-in model? A random Qwen2 of about a million parameters with a tokenizer of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+VOCABULARY = 512
+CONTEXT = 2048
+PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    + START
+    + "{{ message['role'] }}\n{{ message['content'] }}"
+    + END
+    + "\n{% endfor %}{% if add_generation_prompt %}"
+    + START
+    + "assistant\n{% endif %}"
+)
+
+
+def write_tiny_qwen2(folder: Path, conversations: Sequence[list[dict[str, str]]], seed: int) -> None:
+    """Write a random Qwen2 in float32 and a byte-level BPE tokenizer trained on `conversations`.
+
+    The same conversations and seed give the same bytes. Heads are 32 wide, since vLLM's attention on CPUs takes no
+    16; the sizes are small enough for a step in a second on two cores, large enough for matrix kernels to matter.
+    """
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[PAD, START, END],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    text = [message["content"] for conversation in conversations for message in conversation]
+    core.train_from_iterator([*text, "system\n", "user\n", "assistant\n"], trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token=END, pad_token=PAD, model_max_length=CONTEXT, padding_side="left"
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),  # every id that can be sampled can be decoded
+        hidden_size=128,
+        intermediate_size=512,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen2ForCausalLM(config).to(torch.float32)
+    model.generation_config = GenerationConfig(
+        do_sample=True, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+    )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
