@@ -41,9 +41,7 @@ def read_attempts(run_dir: Path, run_id: str, fingerprint: str) -> tuple[list[At
         order = folder / "attempt.json"
         if not order.is_file():
             verdicts.append(
-                Verdict(
-                    "warning", "no-attempt-json", f"{run_id}: attempt {number} has no attempt.json; left out"
-                )
+                Verdict("warning", "no-attempt-json", f"{run_id}: attempt {number} has no attempt.json; left out")
             )
             continue
         got = read_json_object(order, "the launcher").get("fingerprint")
@@ -52,8 +50,7 @@ def read_attempts(run_dir: Path, run_id: str, fingerprint: str) -> tuple[list[At
                 Verdict(
                     "note",
                     "other-fingerprint",
-                    f"{run_id}: attempt {number} was made for another spec (fingerprint {str(got)[:12]}); "
-                    "left out",
+                    f"{run_id}: attempt {number} was made for another spec (fingerprint {str(got)[:12]}); left out",
                 )
             )
             continue
@@ -99,9 +96,7 @@ def check_agreement(ours: StepRecord, mirror: StepRecord, run_id: str, run_dir: 
     pairs = [(PHASE_PREFIX + k, v, mirror.phases[k]) for k, v in ours.phases.items() if k in mirror.phases]
     pairs += [(k, v, mirror.scalars[k]) for k, v in ours.scalars.items() if k in mirror.scalars]
     for key, a, b in sorted(pairs):
-        same = (math.isnan(a) and math.isnan(b)) or math.isclose(
-            a, b, rel_tol=RELATIVE_TOLERANCE, abs_tol=0.0
-        )
+        same = (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=RELATIVE_TOLERANCE, abs_tol=0.0)
         if not same:
             raise UserError(
                 f"run {run_id}, step {ours.step}, key {key}: "

@@ -63,9 +63,7 @@ def _text(spec: dict[str, Any], key: str, path: Path) -> str:
 def require_steps(chosen: Sequence[ChosenStep], last_step: object, run_id: str) -> None:
     """`UserError` unless exactly the steps 1 to `last_step` are there."""
     if isinstance(last_step, bool) or not isinstance(last_step, int) or last_step < 1:
-        raise UserError(
-            f"run {run_id}: done.json's last_step must be a whole number from 1 (got {last_step!r})"
-        )
+        raise UserError(f"run {run_id}: done.json's last_step must be a whole number from 1 (got {last_step!r})")
     have = {c.record.step for c in chosen}
     missing = [step for step in range(1, last_step + 1) if step not in have]
     if missing:
@@ -122,9 +120,7 @@ def timer_verdicts(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis.collect", description="Collect one run's steps."
-    )
+    parser = argparse.ArgumentParser(prog="python -m analysis.collect", description="Collect one run's steps.")
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="results/<experiment>/runs/<run_id>")
     parser.add_argument("--out", type=Path, required=True, help="the steps.parquet to write")
     args = parser.parse_args(argv)

@@ -100,15 +100,10 @@ def steps_table(
 def _rows(record: StepRecord, tree: TimerTree) -> list[tuple[str, str, str | None, float, float | None]]:
     above, own_s = parents(record.phases), exclusive_s(record.phases)
     rows: list[tuple[str, str, str | None, float, float | None]] = [
-        ("phase", path, above[path], record.phases[path], own_s[path])
-        for path in tree.in_order(record.phases)
+        ("phase", path, above[path], record.phases[path], own_s[path]) for path in tree.in_order(record.phases)
     ]
     rows += [("scalar", name, None, record.scalars[name], None) for name in sorted(record.scalars)]
-    rows += [
-        ("sample", name, None, value, None)
-        for name in sorted(record.samples)
-        for value in record.samples[name]
-    ]
+    rows += [("sample", name, None, value, None) for name in sorted(record.samples) for value in record.samples[name]]
     return rows
 
 

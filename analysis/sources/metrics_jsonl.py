@@ -41,8 +41,7 @@ def read_metrics_jsonl(path: Path, shown_as: str) -> SourceRead:
                 Verdict(
                     "warning",
                     "duplicate-step",
-                    f"{shown_as} has step {record.step} on lines {earlier.line} and {number}; line "
-                    f"{number} counts",
+                    f"{shown_as} has step {record.step} on lines {earlier.line} and {number}; line {number} counts",
                 )
             )
         found.records[record.step] = record

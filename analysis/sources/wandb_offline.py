@@ -71,8 +71,7 @@ def read_wandb_offline(path: Path, shown_as: str) -> SourceRead:
                     Verdict(
                         "warning",
                         "duplicate-step",
-                        f"{shown_as} times step {step} in records {earlier.line} and {number}; {number} "
-                        "counts",
+                        f"{shown_as} times step {step} in records {earlier.line} and {number}; {number} counts",
                     )
                 )
             merged = {**earlier.scalars, **scalars}

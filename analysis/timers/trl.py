@@ -47,9 +47,7 @@ TRL_1_16 = TimerTree(
             "Log-probabilities under the frozen reference model, for the KL term.",
             "log-probs",
         ),
-        Phase(
-            f"{_INPUTS}/rewards", "Rewards", "Scores the completions with every reward function.", "rewards"
-        ),
+        Phase(f"{_INPUTS}/rewards", "Rewards", "Scores the completions with every reward function.", "rewards"),
         Phase(f"{_INPUTS}/rewards/*", "Reward: *", "One reward function.", "rewards"),
         Phase(
             "step/training_step/compute_loss",

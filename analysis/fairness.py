@@ -1,0 +1,115 @@
+"""What differs between the arms besides what is compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.runs import Plan, Run
+from analysis.verdicts import Verdict
+
+SPEC_PARTS = ("trainer", "engine", "stack", "workload", "options", "env", "trainer_args")
+HARDWARE = ("host", "cpu", "cpus", "threads", "memory_gib", "gpus")
+MANY = 4
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting's values by arm, as texts; "" where an arm does not have it."""
+
+    key: str
+    values: dict[str, str]
+
+    @property
+    def differs(self) -> bool:
+        return len(set(self.values.values())) > 1
+
+
+def flat(value: Any, key: str) -> dict[str, str]:
+    """A nested value as dotted keys to JSON texts."""
+    if isinstance(value, Mapping) and value:
+        parts = [flat(inner, f"{key}.{name}" if key else str(name)) for name, inner in value.items()]
+        return {k: v for part in parts for k, v in part.items()}
+    return {key: json.dumps(value, sort_keys=True, ensure_ascii=False)}
+
+
+def run_settings(run: Run) -> dict[str, str]:
+    """Everything a run was asked for, and what the trainer and engine finally held, by dotted key.
+
+    A run's own id and fingerprint inside a value (in a path, say) are replaced by their names: they differ
+    between any two runs and tell nothing.
+    """
+    parts = {name: run.spec[name] for name in SPEC_PARTS if name in run.spec}
+    parts["resolved"] = run.done.get("resolved", {})
+    settings = flat(parts, "")
+    names = {run.run_id: "<run_id>"}
+    fingerprint = run.spec.get("fingerprint")
+    if isinstance(fingerprint, str) and len(fingerprint) >= 12:
+        names |= {fingerprint: "<fingerprint>", fingerprint[:12]: "<fingerprint>"}
+    for key, text in settings.items():
+        # Only in paths: a run that is called "vllm" must not hide the engine's name.
+        if "/" in text:
+            for found, name in names.items():
+                text = text.replace(found, name)
+            settings[key] = text
+    return settings
+
+
+def by_arm(runs: Sequence[Run], plan: Plan, of: Mapping[str, Mapping[str, str]]) -> list[Setting]:
+    """Each key's values by arm, from one mapping per run id; values that vary inside an arm are listed."""
+    keys = list(dict.fromkeys(key for run in runs for key in of[run.run_id]))
+    arms = [a for a in plan.arms if any(r.arm == a for r in runs)]
+    settings = []
+    for key in keys:
+        values = {}
+        for arm in arms:
+            seen = sorted({of[r.run_id].get(key, "") for r in runs if r.arm == arm})
+            more = f", … ({len(seen)} values)" if len(seen) > MANY else ""
+            values[arm] = ", ".join(seen[:MANY]) + more
+        settings.append(Setting(key, values))
+    return settings
+
+
+def config_settings(runs: Sequence[Run], plan: Plan) -> list[Setting]:
+    """All settings, in the order of the specs."""
+    return by_arm(runs, plan, {r.run_id: run_settings(r) for r in runs})
+
+
+def version_settings(runs: Sequence[Run], plan: Plan) -> list[Setting]:
+    """The versions that each arm's jobs reported."""
+    return by_arm(runs, plan, {r.run_id: _texts(r.done.get("versions")) for r in runs})
+
+
+def hardware_settings(runs: Sequence[Run], plan: Plan) -> list[Setting]:
+    """Host, processor, threads and accelerators that each arm's jobs reported."""
+    return by_arm(runs, plan, {r.run_id: _texts(r.done.get("hardware")) for r in runs})
+
+
+def _texts(raw: Any) -> dict[str, str]:
+    if not isinstance(raw, Mapping):
+        return {}
+    return {str(k): v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for k, v in raw.items()}
+
+
+def fairness_verdicts(runs: Sequence[Run], plan: Plan) -> list[Verdict]:
+    """Differences between arms in hardware, threads, data or model: the comparison is not equal then."""
+    found = []
+    for setting in hardware_settings(runs, plan):
+        if setting.key in HARDWARE and setting.differs:
+            found.append(_differs("hardware-differs", f"hardware: {setting.key}", setting))
+    for name, what in (("data_sha256", "training data"), ("model_sha256", "starting model")):
+        of = {r.run_id: {name: str((r.done.get("inputs") or {}).get(name, "unknown"))[:12]} for r in runs}
+        for setting in by_arm(runs, plan, of):
+            if setting.differs:
+                found.append(_differs("inputs-differ", what, setting))
+    for setting in config_settings(runs, plan):
+        if setting.key.startswith("workload.") and setting.differs:
+            found.append(_differs("workload-differs", setting.key, setting))
+    return found
+
+
+def _differs(code: str, what: str, setting: Setting) -> Verdict:
+    values = "; ".join(f"{arm}: {value or 'none'}" for arm, value in setting.values.items())
+    return Verdict("warning", code, f"the arms differ in {what} ({values}): the work or the machine is not equal")

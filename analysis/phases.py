@@ -1,0 +1,107 @@
+"""How many seconds each phase of an arm's step takes, none counted twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from analysis.timers import Phase, TimerTree
+from analysis.verdicts import Verdict
+from analysis.wide import OWN, PHASE
+
+RESIDUAL = "residual"
+COLUMNS = [
+    "factors",
+    "arm",
+    "path",
+    "parent",
+    "label",
+    "category",
+    "depth",
+    "steps",
+    "present_steps",
+    "mean_s",
+    "median_s",
+    "own_mean_s",
+    "own_share",
+]
+
+
+def shown_phase(path: str, trees: Sequence[TimerTree]) -> Phase:
+    """The words for a path, from the first tree that declares it."""
+    tree = next((t for t in trees if t.declared(path)), trees[0])
+    return tree.phase(path)
+
+
+def phase_table(wide: pd.DataFrame, arms: Sequence[str], trees: Sequence[TimerTree]) -> pd.DataFrame:
+    """One row per factor combination, arm and phase, over the counted steps (columns: `COLUMNS`).
+
+    `own_mean_s` is the phase's mean seconds less its children's: over an arm's rows under the root it sums
+    to the mean step. The root's own time is the residual. A phase that a step lacks took 0 s of that step.
+    """
+    rows = []
+    counted = wide[wide["counted"].astype(bool)]
+    paths = [c.removeprefix(PHASE) for c in wide.columns if c.startswith(PHASE)]
+    ordered = trees[0].in_order(paths) if trees else []
+    root = trees[0].root if trees else ""
+    for factors in sorted(counted["factors"].unique()):
+        for arm in arms:
+            group = counted[(counted["factors"] == factors) & (counted["arm"] == arm)]
+            timed = [p for p in ordered if len(group) and group[PHASE + p].notna().any()]
+            for path in timed:
+                phase = shown_phase(path, trees)
+                seconds, own = group[PHASE + path].fillna(0.0), group[OWN + path].fillna(0.0)
+                inside = path == root or path.startswith(root + "/")
+                rows.append(
+                    {
+                        "factors": factors,
+                        "arm": arm,
+                        "path": path,
+                        "parent": nearest(path, timed),
+                        "label": phase.label,
+                        "category": RESIDUAL if path == root else phase.category,
+                        "depth": path.count("/"),
+                        "steps": len(group),
+                        "present_steps": int(group[PHASE + path].notna().sum()),
+                        "mean_s": seconds.mean(),
+                        "median_s": seconds.median(),
+                        "own_mean_s": own.mean(),
+                        "own_share": own.mean() / group[PHASE + root].mean() if inside else float("nan"),
+                    }
+                )
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def nearest(path: str, timed: Sequence[str]) -> str | None:
+    """The nearest ancestor among the timed paths."""
+    above = [p for p in timed if path.startswith(p + "/")]
+    return max(above, key=len) if above else None
+
+
+def category_table(phases: pd.DataFrame, root: str) -> pd.DataFrame:
+    """Mean own seconds per factor combination, arm and category; they sum to the arm's mean step."""
+    inside = phases[(phases["path"] == root) | phases["path"].str.startswith(root + "/")]
+    return inside.groupby(["factors", "arm", "category"], as_index=False, sort=False)["own_mean_s"].sum()
+
+
+def phase_verdicts(phases: pd.DataFrame) -> list[Verdict]:
+    """Phases that some arms lack, and phases that only some of an arm's steps have."""
+    found = []
+    arms = list(phases["arm"].unique())
+    for path, rows in phases.groupby("path", sort=False):
+        have = list(rows["arm"].unique())
+        lacking = [a for a in arms if a not in have]
+        label = rows["label"].iloc[0]
+        if lacking:
+            only, without = ", ".join(have), ", ".join(lacking)
+            text = f"{label} ({path}) is timed in {only}, not in {without}: no ratio for it"
+            found.append(Verdict("note", "phase-missing-in-arm", text))
+        for row in rows[rows["present_steps"] < rows["steps"]].itertuples():
+            text = (
+                f"{label} ({path}) is timed in {row.present_steps} of the {row.steps} counted steps of "
+                f"{row.arm}; "
+                "the others count as 0 s"
+            )
+            found.append(Verdict("note", "phase-missing-in-steps", text))
+    return found

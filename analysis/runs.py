@@ -1,0 +1,168 @@
+"""What a plan promised, and what its runs left behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.errors import UserError
+from analysis.files import read_json_object
+from analysis.steps import read_steps
+from analysis.timers import TimerTree, tree_for
+from analysis.verdicts import Verdict, verdict_from
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The parts of plan.json that a report needs."""
+
+    experiment: str
+    description: str
+    baseline: str
+    arms: dict[str, dict[str, Any]]
+    warmup_steps: int
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run: who it is, the files beside it, and its tidy steps (schema: docs/files.md)."""
+
+    run_id: str
+    arm: str
+    seed: int
+    factors: dict[str, Any]
+    spec: dict[str, Any]
+    done: dict[str, Any]
+    inputs: dict[str, Any] | None
+    verify: dict[str, Any] | None
+    attempts: tuple[int, ...]
+    tree: TimerTree
+    steps: pd.DataFrame
+
+    @property
+    def factors_key(self) -> str:
+        """The run's factors as one canonical text, empty without a sweep."""
+        return json.dumps(self.factors, sort_keys=True, ensure_ascii=False) if self.factors else ""
+
+
+def factors_label(key: str) -> str:
+    """A factor combination for people: `temperature = 0.9, num_generations = 8`."""
+    if not key:
+        return ""
+    factors: dict[str, Any] = json.loads(key)
+    short = {path: path.rsplit(".", 1)[-1] for path in factors}
+    unique = len(set(short.values())) == len(short)
+    return ", ".join(f"{short[p] if unique else p} = {v}" for p, v in factors.items())
+
+
+def read_plan(path: Path, baseline: str | None = None) -> Plan:
+    """plan.json, with another baseline when one is given; `UserError` names the key that is wrong."""
+    raw = read_json_object(path, "the plan")
+    arms = raw.get("arms")
+    if not isinstance(arms, dict) or not arms or not all(isinstance(v, dict) for v in arms.values()):
+        raise UserError(f"{path}: arms must be an object of at least one arm (got {arms!r})")
+    runs = raw.get("runs")
+    if not isinstance(runs, list) or not all(isinstance(r, str) for r in runs):
+        raise UserError(f"{path}: runs must be a list of run ids (got {runs!r})")
+    warmup = raw.get("warmup_steps")
+    if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
+        raise UserError(f"{path}: warmup_steps must be a whole number from 0 (got {warmup!r})")
+    chosen = baseline if baseline is not None else raw.get("baseline")
+    if chosen not in arms:
+        raise UserError(f"the baseline must be one of the arms {', '.join(arms)} (got {chosen!r})")
+    return Plan(
+        experiment=str(raw.get("experiment", path.parent.name)),
+        description=str(raw.get("description") or ""),
+        baseline=str(chosen),
+        arms=arms,
+        warmup_steps=warmup,
+        runs=tuple(dict.fromkeys(runs)),
+    )
+
+
+def read_runs(plan: Plan, results: Path, stacks: Path | None) -> tuple[list[Run], list[Verdict]]:
+    """The plan's runs that can be read; each of the others is a verdict."""
+    runs: list[Run] = []
+    verdicts: list[Verdict] = []
+    taken: dict[tuple[str, str, int], str] = {}
+    for run_id in plan.runs:
+        try:
+            run, found = read_run(results, run_id, stacks)
+            if run.arm not in plan.arms:
+                raise UserError(f"its arm {run.arm!r} is not in the plan ({', '.join(plan.arms)})")
+            same = taken.setdefault((run.arm, run.factors_key, run.seed), run_id)
+            if same != run_id:
+                raise UserError(f"it has the arm, factors and seed of run {same}; only that one counts")
+        except UserError as error:
+            verdicts.append(Verdict("error", "run-left-out", f"run {run_id} is left out: {error}"))
+            continue
+        runs.append(run)
+        verdicts += found
+    return runs, verdicts
+
+
+def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list[Verdict]]:
+    """One run's files; `UserError` when spec.json, done.json or steps.parquet is missing or unfit."""
+    folder = results / "runs" / run_id
+    spec = read_json_object(folder / "spec.json", "the plan")
+    done = read_json_object(folder / "done.json", "the training job, as its last act")
+    if not (folder / "steps.parquet").is_file():
+        raise UserError(f"{folder / 'steps.parquet'} is not there; it is made by python -m analysis.collect")
+    if done.get("fingerprint") != spec.get("fingerprint"):
+        raise UserError("done.json was made for another fingerprint than spec.json has; train it again")
+    table, metadata = read_steps(folder / "steps.parquet")
+    if table.num_rows == 0:
+        raise UserError("its steps.parquet holds no step")
+    trainer, engine = str(spec.get("trainer")), str(spec.get("engine"))
+    tree = tree_for(trainer, str(done.get("versions", {}).get(trainer, "of unknown version")), engine)
+    verdicts = [verdict_from(v) for v in metadata.get("verdicts", [])]
+    inputs = _optional(results / "inputs" / str(spec.get("inputs_id")) / "inputs.json")
+    verify = None
+    if stacks is not None:
+        place = stacks / str(spec.get("stack")) / str(spec.get("lock_id")) / "verify.json"
+        verify = _optional(place)
+        verdicts += verify_verdicts(verify, str(spec.get("stack")), str(spec.get("lock_id")))
+    try:
+        seed = int(spec["seed"])
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"spec.json: seed must be a whole number (got {spec.get('seed')!r})") from None
+    run = Run(
+        run_id=run_id,
+        arm=str(spec.get("arm")),
+        seed=seed,
+        factors=dict(spec.get("factors") or {}),
+        spec=spec,
+        done=done,
+        inputs=inputs,
+        verify=verify,
+        attempts=tuple(metadata.get("attempts", ())),
+        tree=tree,
+        steps=table.to_pandas(),
+    )
+    return run, verdicts
+
+
+def verify_verdicts(verify: Mapping[str, Any] | None, stack: str, lock_id: str) -> list[Verdict]:
+    """What a stack's own check says against it."""
+    if verify is None:
+        text = f"stack {stack} ({lock_id}) has no verify.json: its versions were not checked"
+        return [Verdict("warning", "stack-unverified", text)]
+    failed = [c for c in verify.get("checks", []) if not c.get("ok")]
+    return [
+        Verdict(
+            "warning",
+            "stack-check-failed",
+            f"stack {stack} ({lock_id}): {c.get('name')} should be {c.get('expected')}, is {c.get('got')}",
+        )
+        for c in failed
+    ]
+
+
+def _optional(path: Path) -> dict[str, Any] | None:
+    return read_json_object(path, "the pipeline") if path.is_file() else None

@@ -1,0 +1,143 @@
+"""How much faster than the baseline an arm is, over the steps that both have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from analysis.phases import shown_phase
+from analysis.runs import Plan, factors_label
+from analysis.timers import TimerTree
+from analysis.verdicts import Verdict
+from analysis.wide import PHASE
+
+TOKENS = "response_tokens"
+
+
+def paired_steps(wide: pd.DataFrame, factors: str, baseline: str, arm: str) -> pd.DataFrame:
+    """Counted steps of two arms side by side, matched by (seed, step): columns `<name>_a` and `<name>_b`."""
+    counted = wide[wide["counted"].astype(bool) & (wide["factors"] == factors)]
+    a, b = counted[counted["arm"] == baseline], counted[counted["arm"] == arm]
+    return a.merge(b, on=["seed", "step"], suffixes=("_a", "_b")).sort_values(["seed", "step"])
+
+
+def ratio(a: float, b: float) -> float:
+    """a / b, NaN where either is no positive number."""
+    return a / b if a > 0 and b > 0 else float("nan")
+
+
+def total_tokens(pairs: pd.DataFrame, side: str) -> float:
+    """Response tokens of one side, NaN unless every step tells a number that can be one."""
+    name = f"{TOKENS}_{side}"
+    if name not in pairs:
+        return float("nan")
+    tokens = pairs[name]
+    return float("nan") if tokens.isna().any() or (tokens < 0).any() else float(tokens.sum())
+
+
+COMPARISON_COLUMNS = [
+    "factors",
+    "baseline",
+    "arm",
+    "run_pairs",
+    "paired_steps",
+    "baseline_s",
+    "arm_s",
+    "baseline_tokens",
+    "arm_tokens",
+    "raw_speedup",
+    "per_token_speedup",
+]
+
+
+def comparison_table(wide: pd.DataFrame, plan: Plan) -> tuple[pd.DataFrame, list[Verdict]]:
+    """One row per factor combination and arm but the baseline; speed-ups are ratios of sums.
+
+    raw: ΣT_baseline / ΣT_arm; per token: (ΣT_baseline/Σtokens_baseline) / (ΣT_arm/Σtokens_arm). Seconds and
+    tokens are sums over the paired steps. A row without common steps is a verdict, not a row.
+    """
+    rows, verdicts = [], []
+    for factors in sorted(wide["factors"].unique()):
+        here = f" at {factors_label(factors)}" if factors else ""
+        for arm in plan.arms:
+            if arm == plan.baseline:
+                continue
+            versus = f"{arm} against {plan.baseline}{here}"
+            pairs = paired_steps(wide, factors, plan.baseline, arm)
+            if pairs.empty:
+                text = f"{plan.baseline} and {arm} have no counted (seed, step) in common{here}: not compared"
+                verdicts.append(Verdict("error", "no-common-steps", text))
+                continue
+            root = PHASE + "step"
+            base_s, arm_s = float(pairs[root + "_a"].sum()), float(pairs[root + "_b"].sum())
+            base_tokens, arm_tokens = total_tokens(pairs, "a"), total_tokens(pairs, "b")
+            row = {
+                "factors": factors,
+                "baseline": plan.baseline,
+                "arm": arm,
+                "run_pairs": pairs["seed"].nunique(),
+                "paired_steps": len(pairs),
+                "baseline_s": base_s,
+                "arm_s": arm_s,
+                "baseline_tokens": base_tokens,
+                "arm_tokens": arm_tokens,
+                "raw_speedup": ratio(base_s, arm_s),
+                "per_token_speedup": ratio(ratio(base_s, base_tokens), ratio(arm_s, arm_tokens)),
+            }
+            rows.append(row)
+            if pd.isna(row["per_token_speedup"]):
+                text = f"{versus}: response tokens are missing or zero: no speed per token"
+                verdicts.append(Verdict("warning", "no-tokens", text))
+            if len(pairs) == 1:
+                text = f"{arm} against {plan.baseline}{here}: a single paired step; it says nothing about spread"
+                verdicts.append(Verdict("warning", "single-step", text))
+            for side in (plan.baseline, arm):
+                mask = wide["counted"].astype(bool) & (wide["factors"] == factors) & (wide["arm"] == side)
+                if (unpaired := int(mask.sum()) - len(pairs)) > 0:
+                    text = (
+                        f"{unpaired} counted steps of {side}{here} have no partner in "
+                        f"{arm if side == plan.baseline else plan.baseline}: they are in table 1, not in "
+                        "the speed-ups"
+                    )
+                    verdicts.append(Verdict("note", "unpaired-steps", text))
+    return pd.DataFrame(rows, columns=COMPARISON_COLUMNS), verdicts
+
+
+def phase_speedups(wide: pd.DataFrame, plan: Plan, trees: Sequence[TimerTree]) -> pd.DataFrame:
+    """Per factor combination, arm and phase: mean seconds of both over the paired steps, and their ratio.
+
+    NaN where one of the two does not time the phase. Whole phases, children included; the last row of each
+    block is the residual, what no timer of the step covers.
+    """
+    rows = []
+    paths = [c.removeprefix(PHASE) for c in wide.columns if c.startswith(PHASE)]
+    ordered = trees[0].in_order(paths) if trees else []
+    for factors in sorted(wide["factors"].unique()):
+        for arm in plan.arms:
+            pairs = paired_steps(wide, factors, plan.baseline, arm) if arm != plan.baseline else pd.DataFrame()
+            if pairs.empty:
+                continue
+            columns = [(p, shown_phase(p, trees).label, PHASE + p) for p in ordered]
+            columns.append(("(residual)", "Residual", "own_s/step"))
+            for path, label, column in columns:
+                a, b = (pairs[f"{column}_{side}"] for side in "ab")
+                if not (a.notna().any() or b.notna().any()):
+                    continue
+                mean_a, mean_b = (s.fillna(0.0).mean() if s.notna().any() else float("nan") for s in (a, b))
+                rows.append(
+                    {
+                        "factors": factors,
+                        "baseline": plan.baseline,
+                        "arm": arm,
+                        "path": path,
+                        "label": label,
+                        "depth": path.count("/"),
+                        "baseline_mean_s": mean_a,
+                        "arm_mean_s": mean_b,
+                        "saved_s": mean_a - mean_b,
+                        "speedup": ratio(mean_a, mean_b),
+                    }
+                )
+    names = ["factors", "baseline", "arm", "path", "label", "depth"]
+    return pd.DataFrame(rows, columns=[*names, "baseline_mean_s", "arm_mean_s", "saved_s", "speedup"])

@@ -1,0 +1,115 @@
+"""One row per run and step, and which of those rows count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from analysis.errors import UserError
+from analysis.runs import Run
+from analysis.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
+from analysis.verdicts import Verdict
+
+PHASE = "timing_s/"
+OWN = "own_s/"
+KEYS = ["run_id", "arm", "factors", "seed", "attempt", "step", "resumed", "overlap", "counted", "left_out"]
+
+WARMUP = "warm-up"
+AFTER_RESUME = "first step after a resume"
+OVERRUN = "children exceed their parent"
+BAD_TIME = "a time that is no positive number"
+ELSEWHERE = "left out in another arm"
+
+
+def wide_run(run: Run) -> pd.DataFrame:
+    """A run's steps as one row each: `timing_s/<path>`, `own_s/<path>` and the scalars as columns.
+
+    A phase that a step lacks is NaN. `left_out` says why a step cannot count, as far as its own row tells.
+    """
+    tidy = run.steps
+    phases, scalars = tidy[tidy["kind"] == "phase"], tidy[tidy["kind"] == "scalar"]
+    try:
+        seconds = phases.pivot(index="step", columns="name", values="value")
+        own = phases.pivot(index="step", columns="name", values="exclusive_s")
+        other = scalars.pivot(index="step", columns="name", values="value")
+    except ValueError:
+        raise UserError("its steps.parquet holds a value twice; collect the run again") from None
+    meta = tidy.groupby("step")[["attempt", "resumed", "overlap"]].first()
+    root = run.tree.root
+    if root not in seconds.columns:
+        raise UserError(f"none of its steps has the root timer {root!r}")
+    left_out = pd.Series("", index=meta.index, dtype=object)
+    inner = own[[c for c in own.columns if (phases["parent"] == c).any()]]
+    allowed = np.maximum(TOLERANCE_S, TOLERANCE_SHARE * seconds[inner.columns].abs())
+    left_out[(inner < -allowed).any(axis=1).reindex(meta.index, fill_value=False)] = OVERRUN
+    bad = phases.loc[~np.isfinite(phases["value"]) | (phases["value"] < 0), "step"].unique()
+    root_s = seconds[root].reindex(meta.index)
+    left_out[meta.index.isin(bad) | ~(root_s > 0)] = BAD_TIME
+    parts = [meta, seconds.add_prefix(PHASE), own.add_prefix(OWN), other]
+    # Plain column labels: those of a pivot are categories of this run only.
+    wide = pd.concat([p.set_axis([str(c) for c in p.columns], axis=1) for p in parts], axis=1).reset_index()
+    head = pd.DataFrame(
+        {"run_id": run.run_id, "arm": run.arm, "factors": run.factors_key, "seed": run.seed}, index=wide.index
+    )
+    return pd.concat([head, wide, left_out.rename("left_out").reset_index(drop=True)], axis=1)
+
+
+def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list[Verdict]]:
+    """All runs' steps with `counted` and `left_out`, and the verdicts on what does not count.
+
+    Left out for all arms alike, by (factors, seed, step): the warm-up, the first step after a resume, and
+    steps whose times cannot be right. Nothing is left out for being slow.
+    """
+    frames, verdicts = [], []
+    for run in runs:
+        try:
+            frames.append(wide_run(run))
+        except UserError as error:
+            verdicts.append(Verdict("error", "run-left-out", f"run {run.run_id} is left out: {error}"))
+    if not frames:
+        empty = pd.DataFrame({name: pd.Series(dtype=object) for name in KEYS})
+        return empty.astype({"counted": bool, "resumed": bool}), verdicts
+    wide = pd.concat(frames, ignore_index=True)
+    wide.loc[(wide["left_out"] == "") & wide["resumed"].astype(bool), "left_out"] = AFTER_RESUME
+    wide.loc[wide["step"] <= warmup_steps, "left_out"] = WARMUP
+    verdicts += [v for reason in (OVERRUN, BAD_TIME) for v in _left_out_verdicts(wide, reason)]
+    slot = ["factors", "seed", "step"]
+    dropped = wide.loc[wide["left_out"] != "", slot].drop_duplicates()
+    elsewhere = wide[slot].merge(dropped, on=slot, how="left", indicator=True)["_merge"] == "both"
+    wide.loc[elsewhere.to_numpy() & (wide["left_out"] == "").to_numpy(), "left_out"] = ELSEWHERE
+    wide["counted"] = wide["left_out"] == ""
+    rest = [c for c in wide.columns if c not in KEYS]
+    phases = [c for c in rest if c.startswith(PHASE)]
+    own = [c for c in rest if c.startswith(OWN)]
+    scalars = sorted(c for c in rest if not c.startswith((PHASE, OWN)))
+    for run_id, rows in wide.groupby("run_id", sort=False):
+        if not rows["counted"].any():
+            text = f"run {run_id}: none of its {len(rows)} steps counts ({warmup_steps} are warm-up)"
+            verdicts.append(Verdict("error", "no-counted-steps", text))
+    return wide[KEYS + phases + own + scalars], verdicts
+
+
+def _left_out_verdicts(wide: pd.DataFrame, reason: str) -> list[Verdict]:
+    found = []
+    for run_id, rows in wide[wide["left_out"] == reason].groupby("run_id", sort=False):
+        steps = ", ".join(str(s) for s in rows["step"][:10]) + (", …" if len(rows) > 10 else "")
+        text = f"run {run_id}: left out of every number, in all arms: step {steps} ({reason})"
+        found.append(Verdict("error", "step-left-out", text))
+    return found
+
+
+def samples(runs: Sequence[Run], name: str, wide: pd.DataFrame) -> pd.DataFrame:
+    """One row per sample of the counted steps: run_id, arm, factors, step, value."""
+    frames = []
+    for run in runs:
+        rows = run.steps[(run.steps["kind"] == "sample") & (run.steps["name"] == name)]
+        if len(rows):
+            frame = rows[["step", "value"]].assign(run_id=run.run_id, arm=run.arm, factors=run.factors_key)
+            frames.append(frame)
+    if not frames:
+        return pd.DataFrame({c: pd.Series(dtype=object) for c in ("step", "value", "run_id", "arm", "factors")})
+    everything = pd.concat(frames, ignore_index=True)
+    counted = wide.loc[wide["counted"], ["run_id", "step"]]
+    return everything.merge(counted, on=["run_id", "step"])
