@@ -1,0 +1,54 @@
+# The project's habits. `make quickstart` and `make test` are all that a newcomer needs.
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+export PYTHONNOUSERSITE := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help quickstart test check bench locks schema clean-venv
+
+help:
+	@echo "make quickstart        build everything, train both engines on this CPU, compare, print the headline"
+	@echo "make test              the whole test suite (installs what it needs)"
+	@echo "make check             format, lint, types, Snakemake's lint"
+	@echo "make bench             the figures in docs/bench.md, measured here"
+	@echo "make locks STACK=name  refresh one lock in envs/ (controller and dev are names too)"
+	@echo "make schema            write the configuration's JSON schema and docs anew"
+
+# The controller's environment: made anew when its lock changes, never half made (the stamp is written last).
+$(VENV)/controller.stamp: envs/controller/requirements.lock pyproject.toml
+	@bash scripts/make-venv.sh $(PYTHON) $(VENV) envs/controller/requirements.lock
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/controller.stamp envs/dev/requirements.lock
+	@$(BIN)/python -m pip install -qq --require-hashes -r envs/dev/requirements.lock
+	@touch $@
+
+quickstart: $(VENV)/controller.stamp
+	@$(BIN)/snakemake --profile profiles/local
+	@$(BIN)/rolloutbench headline
+
+test: $(VENV)/dev.stamp
+	@bash scripts/test-packages.sh
+	@$(BIN)/python -m pytest
+
+check: $(VENV)/dev.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/snakefmt --check workflow/Snakefile rules
+	$(BIN)/snakemake --lint
+
+bench: $(VENV)/dev.stamp
+	@$(BIN)/python -m bench
+
+locks: $(VENV)/controller.stamp
+	@test -n "$(STACK)" || { echo "which one? make locks STACK=<a folder of envs/>"; exit 2; }
+	@$(BIN)/python -m workflow.stacks lock $(STACK)
+
+schema: $(VENV)/controller.stamp
+	@$(BIN)/rolloutbench schema --write

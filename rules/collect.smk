@@ -1,0 +1,14 @@
+# Every number of a run, tidy, with the file and line it came from.
+rule collect:
+    input:
+        done=f"{RESULTS}/runs/{{run_id}}/done.json",
+    output:
+        f"{RESULTS}/runs/{{run_id}}/steps.parquet",
+    params:
+        folder=lambda wildcards: f"{RESULTS}/runs/{wildcards.run_id}",
+    log:
+        f"{RESULTS}/runs/{{run_id}}/collect.log",
+    conda:
+        "../envs/controller/environment.yml"
+    shell:
+        "python -m analysis.collect {params.folder:q} --out {output:q} 2> >(tee {log:q} >&2)"

@@ -1,0 +1,13 @@
+# One environment per stack and lock. The lock's id is in the path: a new lock is a new environment beside the old
+# one, and an unchanged lock is never built again, whatever its file's date says.
+rule stack:
+    output:
+        ".stacks/{stack}/{lock_id}/verify.json",
+    log:
+        ".stacks/logs/{stack}-{lock_id}.log",
+    conda:
+        "../envs/controller/environment.yml"
+    localrule: True
+    shell:
+        "python -m workflow.stacks build {wildcards.stack:q} --expect {wildcards.lock_id:q} --stacks-dir .stacks"
+        " 2> >(tee {log:q} >&2)"

@@ -1,0 +1,17 @@
+# Data and model, prepared once for all arms by one stack's own libraries.
+rule inputs:
+    input:
+        plan=ancient(f"{RESULTS}/plan.json"),
+        stack=PLAN.inputs_stack_file,
+        local=lambda wildcards: PLAN.local_data(wildcards.inputs_id),
+    output:
+        f"{RESULTS}/inputs/{{inputs_id}}/inputs.json",
+    params:
+        request=lambda wildcards: json.dumps(PLAN.inputs[wildcards.inputs_id], sort_keys=True),
+    log:
+        f"{RESULTS}/logs/inputs-{{inputs_id}}.log",
+    conda:
+        "../envs/controller/environment.yml"
+    localrule: True
+    shell:
+        "rolloutbench prepare-inputs {params.request:q} --stack {input.stack:q} --out {output:q} 2> >(tee {log:q} >&2)"

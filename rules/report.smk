@@ -1,0 +1,22 @@
+# The comparison: one page, the same tables as files, the figures apart.
+rule report:
+    input:
+        plan=f"{RESULTS}/plan.json",
+        steps=expand(f"{RESULTS}/runs/{{run_id}}/steps.parquet", run_id=PLAN.runs),
+    output:
+        html=report(
+            f"{RESULTS}/report.html",
+            caption="../workflow/report/comparison.rst",
+            category="Comparison",
+            labels={"experiment": PLAN.config.experiment, "what": "the whole comparison"},
+        ),
+        markdown=f"{RESULTS}/report.md",
+    params:
+        folder=RESULTS,
+    log:
+        f"{RESULTS}/logs/report.log",
+    conda:
+        "../envs/controller/environment.yml"
+    shell:
+        "python -m analysis.report --plan {input.plan:q} --results {params.folder:q} --out {params.folder:q}"
+        " --stacks .stacks 2> >(tee {log:q} >&2)"

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Make the controller's environment from its hashed lock: make-venv.sh PYTHON VENV LOCK
+# pip installs it, so pip's own settings (mirrors, find-links, certificates) apply as they are.
+set -euo pipefail
+python=$1 venv=$2 lock=$3
+
+command -v "$python" >/dev/null || {
+  echo "error: $python was not found. rolloutbench needs Python 3.11 or newer; on Debian: apt-get install python3.11 python3.11-venv," >&2
+  echo "or name another one: make PYTHON=/path/to/python3.11 ..." >&2
+  exit 1
+}
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+  echo "error: $python is $("$python" --version 2>&1); Python 3.11 or newer is needed: make PYTHON=... " >&2
+  exit 1
+}
+"$python" -c 'import ensurepip' 2>/dev/null || {
+  echo "error: $python cannot make environments (no ensurepip). On Debian: apt-get install python3-venv" >&2
+  exit 1
+}
+echo "controller environment: $venv"
+[ -x "$venv/bin/python" ] || "$python" -m venv --clear "$venv"
+"$venv/bin/python" -m pip install -qq --require-hashes -r "$lock"
+"$venv/bin/python" -m pip install -qq --no-deps --no-build-isolation --no-index -e .

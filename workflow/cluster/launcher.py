@@ -1,0 +1,284 @@
+"""See to it that one run is trained: submit or attach, wait, verify.
+
+    python -m workflow.cluster.launcher RUN_FOLDER --fingerprint F --inputs inputs.json --stack verify.json --cpus N
+
+Called by the `train` rule. What it promises:
+- a run that is finished (its fingerprint, its inputs) is never trained again, whatever became of Snakemake's own files;
+- at most one job of a run lives at a time: a second head waits, and a head that finds a live job attaches to it;
+- success is the attempt's own done.json, never an exit code alone;
+- nothing of an earlier attempt is deleted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import submitit
+
+from analysis.errors import UserError
+from workflow.cluster.job import POLL_S, run_attempt
+from workflow.cluster.locks import holder_note, try_lock, wait_lock
+from workflow.cluster.paths import AttemptPaths, RunPaths
+from workflow.cluster.progress import Progress
+from workflow.files import read_json, write_json, write_text
+from workflow.trainers import JOB_MODULES
+
+ROOT = Path(__file__).resolve().parents[2]
+MIN_FREE_GIB = 0.5
+LOG_TAIL_LINES = 15
+# A job needs a moment between its submission and its taking of the live lock.
+START_PATIENCE_S = 60.0
+PROGRESS_EVERY_S = 2.0
+# submitit's local executor has a time limit; a run on this machine has none.
+_NO_LIMIT_MIN = 60 * 24 * 365
+
+
+class Launcher:
+    """One head for one run."""
+
+    def __init__(self, run: RunPaths, fingerprint: str, inputs: Path, stack: Path, cpus: int) -> None:
+        self.run, self.fingerprint, self.inputs, self.stack, self.cpus = run, fingerprint, inputs, stack, cpus
+        self.spec: dict[str, Any] = read_json(run.spec)
+        self.run_id = str(self.spec["run_id"])
+        self._stop_requests = 0
+        if self.spec["fingerprint"] != fingerprint:
+            raise UserError(
+                f"{run.spec} is of another plan (fingerprint {self.spec['fingerprint'][:12]}, wanted {fingerprint[:12]}); "
+                "start snakemake again, which writes it anew"
+            )
+
+    def ensure_done(self) -> None:
+        """Return when the run is finished and its done.json stands; a `UserError` says why it cannot be."""
+        head = try_lock(self.run.head_lock)
+        if head is None:
+            say(f"{self.run_id}: another head cares for this run; waiting for it")
+            head = wait_lock(self.run.head_lock)
+        with head:
+            finished = self.finished_attempt()
+            if finished is not None:
+                say(f"{self.run_id}: already finished (attempt {finished.number}); nothing to do")
+            else:
+                finished = self._train()
+            write_text(self.run.done, finished.done.read_text(encoding="utf-8"))
+
+    def finished_attempt(self) -> AttemptPaths | None:
+        """The newest attempt that finished this very run: same fingerprint, same data, same model, all steps."""
+        for attempt in reversed(self.run.attempts()):
+            if attempt.done.is_file() and self._problem_of(attempt) is None:
+                return attempt
+        return None
+
+    def _problem_of(self, attempt: AttemptPaths) -> str | None:
+        """Why an attempt's done.json does not finish this run; None if it does."""
+        try:
+            done = read_json(attempt.done)
+            prepared = read_json(self.inputs)
+            wanted = {
+                "fingerprint": self.fingerprint,
+                "attempt": attempt.number,
+                "last_step": self.spec["workload"]["steps"],
+                "inputs": {
+                    "data_sha256": prepared["data"]["sha256"],
+                    "model_sha256": prepared["model"]["sha256"],
+                },
+            }
+        except (ValueError, KeyError) as error:
+            return f"unreadable ({type(error).__name__}: {error})"
+        for key, value in wanted.items():
+            if done.get(key) != value:
+                return f"its {key} is {done.get(key)!r}, wanted {value!r}"
+        return None
+
+    def _train(self) -> AttemptPaths:
+        note = holder_note(self.run.live_lock)
+        if note is None:
+            attempt = self._submit()
+        else:
+            attempt = self.run.attempt(int(note)) if note else self.run.attempts()[-1]
+            say(f"{self.run_id}: attaching to attempt {attempt.number}, which is running")
+        while True:
+            self._wait(attempt)
+            end = read_json(attempt.exit) if attempt.exit.is_file() else {"kind": "vanished"}
+            if end["kind"] == "duplicate" and (note := holder_note(self.run.live_lock)):
+                attempt = self.run.attempt(int(note))
+                say(f"{self.run_id}: attaching to attempt {attempt.number}, which was quicker")
+                continue
+            return self._verified(attempt, end)
+
+    def _submit(self) -> AttemptPaths:
+        free_gib = shutil.disk_usage(self.run.folder).free / 2**30
+        if free_gib < MIN_FREE_GIB:
+            raise UserError(
+                f"{self.run_id}: {free_gib:.2f} GiB free in {self.run.folder}, at least {MIN_FREE_GIB} GiB is needed "
+                "for logs and checkpoints; free some and start again (nothing was started)"
+            )
+        attempts = self.run.attempts()
+        attempt = self.run.attempt(attempts[-1].number + 1 if attempts else 1)
+        attempt.folder.mkdir(parents=True)
+        checkpoints = self.run.checkpoints(self.fingerprint)
+        write_json(
+            attempt.order,
+            {
+                "attempt": attempt.number,
+                "run_id": self.run_id,
+                "fingerprint": self.fingerprint,
+                "spec": str(self.run.spec),
+                "inputs": str(self.inputs),
+                "attempt_dir": str(attempt.folder),
+                "checkpoint_dir": str(checkpoints),
+                "cpus": self.cpus,
+                "cwd": str(ROOT),
+                "env": self.spec["env"],
+                "command": [
+                    str(self.stack.parent / "env" / "bin" / "python"),
+                    "-m",
+                    JOB_MODULES[self.spec["trainer"]],
+                    str(attempt.order),
+                ],
+            },
+        )
+        executor = submitit.AutoExecutor(folder=attempt.submitit, cluster="local")
+        executor.update_parameters(timeout_min=_NO_LIMIT_MIN, name=self.run_id)
+        with _ignored(signal.SIGINT):  # inherited by the job: a Ctrl-C is for this head, which passes it on
+            job = executor.submit(run_attempt, str(self.run.folder), attempt.number)
+        write_json(
+            self.run.job,
+            {
+                "attempt": attempt.number,
+                "fingerprint": self.fingerprint,
+                "cluster": "local",
+                "job_id": job.job_id,
+                "submitted": time.time(),
+            },
+        )
+        earlier = f" (attempt {attempt.number}; {_checkpoint_note(checkpoints)})" if attempt.number > 1 else ""
+        say(f"{self.run_id}: started{earlier}, {self.spec['workload']['steps']} steps; log: {attempt.log}")
+        return attempt
+
+    def _wait(self, attempt: AttemptPaths) -> None:
+        """Return when the attempt has ended, or its job is gone without a word."""
+        progress = Progress(attempt.metrics, self.run_id, self.spec["workload"]["steps"])
+        said_at = unseen_since = time.monotonic()
+        seen = False
+        latest = None
+        while not attempt.exit.is_file():
+            now = time.monotonic()
+            if holder_note(self.run.live_lock) is not None:
+                seen, unseen_since = True, now
+            # After the lock is free its holder has written exit.json, or it was killed.
+            elif now - unseen_since > (2.0 if seen else START_PATIENCE_S):
+                break
+            latest = progress.poll() or latest
+            if latest and (now - said_at > PROGRESS_EVERY_S):
+                say(latest)
+                latest, said_at = None, now
+            if self._stop_requests:
+                self._pass_stop_on(attempt)
+            time.sleep(POLL_S)
+        if latest := (progress.poll() or latest):
+            say(latest)
+
+    def _verified(self, attempt: AttemptPaths, end: dict[str, Any]) -> AttemptPaths:
+        """The attempt, if it truly finished; otherwise a `UserError` that says how it ended and what to do."""
+        if attempt.done.is_file() and (problem := self._problem_of(attempt)) is None:
+            return attempt
+        kind, code = end["kind"], end.get("code")
+        reasons = {
+            "finished": f"its job ended well, but its done.json does not prove it: {problem if attempt.done.is_file() else ''}",
+            "stopped": "was stopped; start again and it goes on from its last checkpoint",
+            "refused": "was refused by the trainer's job",
+            "killed": f"was killed by signal {-(code or 0)}"
+            + (" (often: out of memory; see `dmesg`)" if code == -signal.SIGKILL else ""),
+            "vanished": "its job vanished without a word (killed from outside, or the machine went down); "
+            "start again and it goes on from its last checkpoint",
+            "duplicate": "another job of this run was alive, and is gone now; start again",
+        }
+        reason = reasons.get(kind, f"failed: the trainer ended with exit code {code}")
+        raise UserError(f"{self.run_id}: {reason}\nlog: {attempt.log}\n{_log_tail(attempt.log)}".rstrip())
+
+    def request_stop(self, number: int, frame: FrameType | None) -> None:
+        """Signal handler: once, stop after the step; twice, at once."""
+        self._stop_requests += 1
+
+    def _pass_stop_on(self, attempt: AttemptPaths) -> None:
+        wanted = "soon" if self._stop_requests == 1 else "now"
+        if not attempt.stop.exists() or attempt.stop.read_text() != wanted:
+            say(
+                f"{self.run_id}: stopping after the current step (once more to stop at once)"
+                if wanted == "soon"
+                else f"{self.run_id}: stopping at once"
+            )
+            write_text(attempt.stop, wanted)
+
+
+def say(message: str) -> None:
+    """One line to the person at the terminal."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def _checkpoint_note(folder: Path) -> str:
+    return "goes on from a checkpoint" if folder.is_dir() and any(folder.iterdir()) else "from the start: no checkpoint"
+
+
+def _log_tail(log: Path) -> str:
+    if not log.is_file():
+        return ""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(f"  | {line}" for line in lines[-LOG_TAIL_LINES:])
+
+
+@contextmanager
+def _ignored(number: signal.Signals) -> Iterator[None]:
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; 0 when the run is finished, 1 otherwise."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run_folder", type=Path)
+    parser.add_argument("--fingerprint", required=True)
+    parser.add_argument("--inputs", type=Path, required=True)
+    parser.add_argument("--stack", type=Path, required=True, help="the stack's verify.json")
+    parser.add_argument("--cpus", type=int, required=True)
+    parser.add_argument("--log", type=Path, help="also write what is said here")
+    args = parser.parse_args(argv)
+    os.umask(os.umask(0) | 0o022)  # others may read results, not write them
+    return reporting_errors(args.log, lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> None:
+    run = RunPaths(args.run_folder.resolve())
+    launcher = Launcher(run, args.fingerprint, args.inputs.resolve(), args.stack.resolve(), args.cpus)
+    signal.signal(signal.SIGINT, launcher.request_stop)
+    signal.signal(signal.SIGTERM, launcher.request_stop)
+    launcher.ensure_done()
+
+
+def reporting_errors(log: Path | None, action: Callable[[], None]) -> int:
+    """Run something; a `UserError` becomes one message on stderr and in the log, and exit code 1."""
+    try:
+        action()
+        return 0
+    except UserError as error:
+        say(f"error: {error}")
+        if log is not None:
+            write_text(log, f"error: {error}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

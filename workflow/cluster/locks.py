@@ -1,0 +1,67 @@
+"""Who is alive? Locks that the kernel releases when their holder dies, however it dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+
+
+class Lock:
+    """A held lock; leaving the `with` block lets go of it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._descriptor)
+
+
+def try_lock(path: Path, note: str = "", patience_s: float = 0.0) -> Lock | None:
+    """The lock on a file, with a note for whoever finds it taken; None if somebody else keeps it.
+
+    `patience_s` outlasts those who only look (`holder_note` takes it for microseconds).
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    give_up = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() >= give_up:
+                os.close(descriptor)
+                return None
+            time.sleep(0.05)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, note.encode(), 0)
+    return Lock(descriptor)
+
+
+def wait_lock(path: Path, poll_s: float = 0.5) -> Lock:
+    """The lock on a file, after whoever holds it."""
+    while (lock := try_lock(path)) is None:
+        time.sleep(poll_s)
+    return lock
+
+
+def holder_note(path: Path) -> str | None:
+    """The note of a lock's holder (empty if it has just taken it); None if nobody holds it."""
+    if not path.exists():
+        return None
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return os.read(descriptor, 100).decode()
+    finally:
+        os.close(descriptor)
+    return None

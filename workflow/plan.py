@@ -1,0 +1,275 @@
+"""Which runs does a configuration mean? Arms x factors x seeds, each with a readable id and a fingerprint.
+
+Quick: Snakemake evaluates it again in every job, so nothing here reads data or imports pandas.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from analysis.errors import UserError
+from workflow import stacks
+from workflow.config import Arm, Config, Workload, nearest, parse_config, source_kind
+from workflow.trainers import trainer_of
+
+SPEC_VERSION = 1
+_ID_LENGTH = 80
+
+
+@dataclass(frozen=True, slots=True)
+class StackFacts:
+    """What the plan needs to know of a stack."""
+
+    trainer: str
+    engine: str
+    accelerator: str
+    lock_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: `spec` is the whole of spec.json."""
+
+    run_id: str
+    stack: str
+    lock_id: str
+    inputs_id: str
+    fingerprint: str
+    spec: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All runs of an experiment, in the order they are wanted, and what their inputs are made from."""
+
+    config: Config
+    runs: dict[str, Run]
+    inputs: dict[str, dict[str, Any]]
+    """inputs_id -> request.json"""
+
+    @property
+    def fingerprint(self) -> str:
+        """One hash over all runs: it changes when any of them does, or what the report is told."""
+        told = [self.config.description, self.config.baseline, self.config.warmup_steps]
+        return _sha256([told, [run.fingerprint for run in self.runs.values()]])
+
+    @property
+    def folder(self) -> str:
+        """Where the experiment's results lie, relative to the working directory."""
+        return f"results/{self.config.experiment}"
+
+    def stack_file(self, run_id: str) -> str:
+        """The file that stands for a run's built stack."""
+        run = self.runs[run_id]
+        return f".stacks/{run.stack}/{run.lock_id}/verify.json"
+
+    def inputs_file(self, run_id: str) -> str:
+        """The file that stands for a run's prepared data and model."""
+        return f"{self.folder}/inputs/{self.runs[run_id].inputs_id}/inputs.json"
+
+    @property
+    def inputs_stack_file(self) -> str:
+        """The stack whose libraries prepare the inputs, once for all arms: the baseline's."""
+        return next(
+            self.stack_file(run.run_id) for run in self.runs.values() if run.spec["arm"] == self.config.baseline
+        )
+
+    def local_data(self, inputs_id: str) -> list[str]:
+        """The local file that inputs are made from, if they are."""
+        source = self.inputs[inputs_id]["data"]["source"]
+        return [source] if source_kind(source) == "local" else []
+
+    def as_json(self) -> dict[str, Any]:
+        """The content of plan.json, as docs/files.md has it."""
+        config = self.config
+        return {
+            "experiment": config.experiment,
+            "description": config.description,
+            "baseline": config.baseline,
+            "arms": {name: arm.model_dump() for name, arm in config.arms.items()},
+            "sweep": {path: list(values) for path, values in config.sweep.items()},
+            "seeds": list(config.seeds),
+            "warmup_steps": config.warmup_steps,
+            "fingerprint": self.fingerprint,
+            "runs": list(self.runs),
+        }
+
+
+def load_plan(raw: Mapping[str, Any]) -> Plan:
+    """The plan of a configuration as Snakemake holds it, checked against the stacks and the files that are there."""
+    known: dict[str, StackFacts] = {}
+
+    def facts_of(name: str) -> StackFacts:
+        if name not in known:
+            stack = stacks.load_stack(name)
+            known[name] = StackFacts(stack.trainer, stack.engine, stack.accelerator, stacks.lock_id(name))
+        return known[name]
+
+    plan = plan_runs(parse_config(raw), facts_of)
+    for request in plan.inputs.values():
+        for part in ("data", "model"):
+            source = request[part]["source"]
+            if source_kind(source) == "local" and not Path(source).exists():
+                raise UserError(
+                    f"workload.{part}.source: no such file or folder: {source} (looked in {Path.cwd()}); "
+                    "give a path that exists, a hub id with its revision, or a builtin: source"
+                )
+    return plan
+
+
+def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
+    """Every run that a configuration means.
+
+    Ids are `<arm>[-<factor>=<value>...]-s<seed>`: they depend on nothing else in the configuration, so a run keeps its
+    id when others come or go. What a run computes is in its fingerprint, not in its id.
+    """
+    facts = {name: _checked_stack(name, arm, stack_facts(arm.stack)) for name, arm in config.arms.items()}
+    labels = _factor_labels(list(config.sweep))
+    runs: dict[str, Run] = {}
+    inputs: dict[str, dict[str, Any]] = {}
+    # Seeds outermost: equal seeds of different arms run next to one another, so that drift falls on all arms alike.
+    points = {name: list(_points(config, name)) for name in config.arms}
+    for seed in config.seeds:
+        for name, arm_points in points.items():
+            for factors, arm, workload, request in arm_points:
+                inputs_id = _sha256(request)[:8]
+                inputs[inputs_id] = request
+                spec: dict[str, Any] = {
+                    "spec_version": SPEC_VERSION,
+                    "experiment": config.experiment,
+                    "run_id": _run_id(name, factors, labels, seed),
+                    "arm": name,
+                    "trainer": arm.trainer,
+                    "engine": arm.engine,
+                    "stack": arm.stack,
+                    "seed": seed,
+                    "factors": factors,
+                    "workload": workload.model_dump(mode="json"),
+                    "options": arm.options,
+                    "env": arm.env,
+                    "trainer_args": trainer_of(name, arm).trainer_args(arm, workload, seed, facts[name].accelerator),
+                    "lock_id": facts[name].lock_id,
+                    "inputs_id": inputs_id,
+                }
+                spec["fingerprint"] = _sha256(spec)
+                run_id = spec["run_id"]
+                if run_id in runs:
+                    raise UserError(f"two runs have the id {run_id}: sweep lists the same value twice")
+                runs[run_id] = Run(run_id, arm.stack, facts[name].lock_id, inputs_id, spec["fingerprint"], spec)
+    return Plan(config, runs, inputs)
+
+
+def _checked_stack(name: str, arm: Arm, facts: StackFacts) -> StackFacts:
+    trainer_of(name, arm)
+    if (facts.trainer, facts.engine) != (arm.trainer, arm.engine):
+        raise UserError(
+            f"arms.{name}.stack {arm.stack} is built for trainer {facts.trainer} with engine {facts.engine} "
+            f"(got {arm.trainer} with {arm.engine}); choose a stack in envs/ that fits"
+        )
+    return facts
+
+
+def _points(config: Config, arm_name: str) -> Iterator[tuple[dict[str, Any], Arm, Workload, dict[str, Any]]]:
+    """An arm's factor combinations, each with the arm, the workload and the inputs' request that it means."""
+    base = {"workload": config.workload.model_dump(mode="json"), "arm": config.arms[arm_name].model_dump()}
+    paths = [path for path in config.sweep if _target(path, config)[0] in (None, arm_name)]
+    for values in itertools.product(*(config.sweep[path] for path in paths)):
+        factors = dict(zip(paths, values, strict=True))
+        changed = base
+        for path, value in factors.items():
+            changed = _with(changed, _target(path, config)[1], value)
+        workload, arm = config.workload, config.arms[arm_name]
+        if factors:
+            try:
+                workload, arm = (
+                    Workload.model_validate(changed["workload"]),
+                    Arm.model_validate(changed["arm"]),
+                )
+            except ValidationError:
+                # Said again through the whole configuration, whose errors name the full path.
+                whole = config.model_dump(mode="json") | {"workload": changed["workload"], "sweep": {}}
+                whole["arms"][arm_name] = changed["arm"]
+                try:
+                    parse_config(whole)
+                except UserError as error:
+                    raise UserError(f"sweep with {factors}: {error}") from None
+                raise
+        request = {
+            "data": workload.data.model_dump(mode="json"),
+            "model": workload.model.model_dump(mode="json"),
+            "max_prompt_length": workload.max_prompt_length,
+            "max_response_length": workload.max_response_length,
+        }
+        yield factors, arm, workload, request
+
+
+def _target(path: str, config: Config) -> tuple[str | None, tuple[str, ...]]:
+    """Which arm a sweep path belongs to (None: all), and the keys to set in that arm's and the workload's mapping."""
+    keys = path.split(".")
+    if keys[0] == "workload" and len(keys) > 1:
+        at: Any = config.workload.model_dump(mode="json")
+        for depth, key in enumerate(keys[1:], start=1):
+            if not isinstance(at, Mapping) or key not in at:
+                known = list(at) if isinstance(at, Mapping) else []
+                close = nearest(key, known)
+                raise UserError(
+                    f"sweep path {path} leads nowhere: {'.'.join(keys[:depth])} has no {key!r}"
+                    + (f"; did you mean {close}?" if close else "")
+                )
+            at = at[key]
+        return None, tuple(keys)
+    if keys[0] == "arms" and len(keys) >= 4 and keys[1] in config.arms and keys[2] in ("options", "env"):
+        return keys[1], ("arm", *keys[2:])
+    raise UserError(
+        f"sweep path {path} must be workload.<key>... or arms.<arm>.options.<setting> or arms.<arm>.env.<variable> "
+        f"with <arm> one of: {', '.join(config.arms)}"
+    )
+
+
+def _with(mapping: Mapping[str, Any], keys: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """A copy of nested mappings with one value replaced; only the mappings on the way are copied."""
+    head, *rest = keys
+    inner = _with(mapping.get(head, {}), tuple(rest), value) if rest else value
+    return {**mapping, head: inner}
+
+
+def _factor_labels(paths: list[str]) -> dict[str, str]:
+    """For each sweep path its shortest end that no other path shares."""
+    labels = {}
+    for path in paths:
+        keys = path.split(".")
+        ends = [".".join(keys[-n:]) for n in range(1, len(keys) + 1)]
+        others = [f".{other}" for other in paths if other != path]
+        labels[path] = next(end for end in ends if not any(other.endswith(f".{end}") for other in others))
+    return labels
+
+
+def _run_id(arm: str, factors: Mapping[str, Any], labels: Mapping[str, str], seed: int) -> str:
+    parts = [arm, *(f"{labels[path]}={_slug(value)}" for path, value in factors.items()), f"s{seed}"]
+    run_id = "-".join(parts)
+    if len(run_id) <= _ID_LENGTH:
+        return run_id
+    tail = f"-{_sha256(dict(factors))[:8]}-s{seed}"
+    return run_id[: _ID_LENGTH - len(tail)].rstrip("-.=") + tail
+
+
+def _slug(value: Any) -> str:
+    """A value as part of a folder's name; what letters cannot say is told apart by a hash."""
+    text = str(value).lower() if isinstance(value, bool) or value is None else str(value)
+    slug = re.sub(r"[^A-Za-z0-9_.]+", "_", text).strip("_.")
+    if slug == text and len(slug) <= 24:
+        return slug
+    return f"{slug[:16].rstrip('_.')}_{_sha256(value)[:6]}".lstrip("_")
+
+
+def _sha256(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,0 +1,63 @@
+"""How does a workload read in TRL's words? (GRPOConfig of TRL 1.16)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from analysis.errors import UserError
+from workflow.config import Arm, Workload
+
+ENGINES = ("transformers", "vllm")
+JOB_MODULE = "workflow.jobs.trl_grpo"
+
+# Set by the job itself on the node; an option of that name would break the paths that the collector reads.
+_OWNED_BY_JOB = frozenset({"output_dir", "report_to", "run_name", "logging_steps", "logging_strategy", "disable_tqdm"})
+# The engine is the arm's `engine`; an option could silently turn it into another.
+_OWNED_BY_ENGINE = frozenset({"use_vllm", "use_transformers_continuous_batching", "use_cpu"})
+
+
+def trainer_args(arm: Arm, workload: Workload, seed: int, accelerator: str) -> dict[str, Any]:
+    """GRPOConfig's keyword arguments for one run: the workload's words translated, then the arm's options.
+
+    `accelerator` is the stack's, `cpu` or `cuda`. An option that contradicts a workload word is refused: it would make
+    the arms unequal behind the reader's back.
+    """
+    micro = workload.micro_batch_size or workload.batch_size
+    args: dict[str, Any] = {
+        "max_steps": workload.steps,
+        "per_device_train_batch_size": micro,
+        "gradient_accumulation_steps": workload.batch_size // micro,
+        "num_generations": workload.num_generations,
+        "max_completion_length": workload.max_response_length,
+        "temperature": workload.temperature,
+        "top_p": workload.top_p,
+        "learning_rate": workload.learning_rate,
+        "lr_scheduler_type": "constant",
+        "beta": workload.beta,
+        "loss_type": workload.loss_type,
+        "reward_weights": [reward.weight for reward in workload.rewards],
+        "bf16": workload.dtype == "bfloat16",
+        "seed": seed,
+        "save_strategy": "steps" if workload.save_steps else "no",
+        "save_steps": workload.save_steps or workload.steps,
+        "save_total_limit": 2,
+        # Corrections of a mismatch between engine and trainer: TRL turns them on for vLLM alone.
+        "vllm_importance_sampling_correction": False,
+        "use_bias_correction_kl": False,
+    }
+    owned = set(args) | _OWNED_BY_JOB | _OWNED_BY_ENGINE | {"generation_batch_size", "steps_per_generation"}
+    if accelerator == "cpu":
+        args |= {"use_cpu": True, "gradient_checkpointing": False}
+    if arm.engine == "vllm":
+        args |= {
+            "use_vllm": True,
+            "vllm_mode": "colocate",
+            "vllm_max_model_length": workload.max_prompt_length + workload.max_response_length,
+        }
+    for option in arm.options:
+        if option in owned:
+            raise UserError(
+                f"options.{option} of an arm is not free: it follows from the workload, the engine or the run's folder. "
+                f"Change the workload's own word instead, so that it holds for every arm alike (got {arm.options[option]!r})"
+            )
+    return args | arm.options
