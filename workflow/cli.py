@@ -108,15 +108,8 @@ def _prepare_inputs(request: dict[str, Any], stack: Path, out: Path) -> None:
     write_json(out.parent / "request.json", request)
     python = stack.parent / "env" / "bin" / "python"
     env = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [
-        python,
-        "-m",
-        "workflow.jobs.inputs",
-        "--request",
-        out.parent / "request.json",
-        "--out",
-        out.parent,
-    ]
+    request_file, folder = str(out.parent / "request.json"), str(out.parent)
+    command = [str(python), "-m", "workflow.jobs.inputs", "--request", request_file, "--out", folder]
     finished = subprocess.run(command, env=env, check=False)
     if finished.returncode != 0 or not out.is_file():
         # The job has said what is wrong, in one message of its own.

@@ -57,8 +57,8 @@ def _checked_source(source: str, revision: str | None, builtins: tuple[str, ...]
         raise ValueError(f"source must be {' or '.join(builtins)}, {local} or a hub id (got {source!r})")
     if kind == "hub" and not revision:
         raise ValueError(
-            f"{source!r} is read as a hub id, and needs a revision (a commit), so that it cannot change under a result; "
-            f"for {local} write a path, such as ./{source}"
+            f"{source!r} is read as a hub id, and needs a revision (a commit), so that it cannot change under a "
+            f"result; for {local} write a path, such as ./{source}"
         )
 
 

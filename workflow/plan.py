@@ -23,6 +23,7 @@ from workflow.trainers import trainer_of
 
 SPEC_VERSION = 1
 _ID_LENGTH = 80
+_LOOKS_LIKE_ANOTHER_TYPE = re.compile(r"true|false|none|[-+.\d].*|inf|nan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,8 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
     Ids are `<arm>[-<factor>=<value>...]-s<seed>`: they depend on nothing else in the configuration, so a run keeps its
     id when others come or go. What a run computes is in its fingerprint, not in its id.
     """
+    for name, arm in config.arms.items():
+        trainer_of(name, arm)
     facts = {name: _checked_stack(name, arm, stack_facts(arm.stack)) for name, arm in config.arms.items()}
     labels = _factor_labels(list(config.sweep))
     runs: dict[str, Run] = {}
@@ -169,7 +172,6 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
 
 
 def _checked_stack(name: str, arm: Arm, facts: StackFacts) -> StackFacts:
-    trainer_of(name, arm)
     if (facts.trainer, facts.engine) != (arm.trainer, arm.engine):
         raise UserError(
             f"arms.{name}.stack {arm.stack} is built for trainer {facts.trainer} with engine {facts.engine} "
@@ -263,10 +265,11 @@ def _run_id(arm: str, factors: Mapping[str, Any], labels: Mapping[str, str], see
 
 
 def _slug(value: Any) -> str:
-    """A value as part of a folder's name; what letters cannot say is told apart by a hash."""
+    """A value as part of a folder's name; what letters cannot say, or say of two values, is told apart by a hash."""
     text = str(value).lower() if isinstance(value, bool) or value is None else str(value)
-    slug = re.sub(r"[^A-Za-z0-9_.]+", "_", text).strip("_.")
-    if slug == text and len(slug) <= 24:
+    slug = re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("_.")
+    ambiguous = isinstance(value, str) and bool(_LOOKS_LIKE_ANOTHER_TYPE.fullmatch(text))
+    if slug == text and len(slug) <= 24 and not ambiguous:
         return slug
     return f"{slug[:16].rstrip('_.')}_{_sha256(value)[:6]}".lstrip("_")
 

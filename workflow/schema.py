@@ -24,8 +24,8 @@ def reference_page() -> str:
     parts = [
         "# The configuration\n",
         "<!-- Written by `make schema` from workflow/config.py; edit the docstrings there. -->\n",
-        "An experiment is one YAML file: `config.yaml`, or another given by `--configfile`. It holds the science only;\n"
-        "cores, partitions and walltimes are in a profile. Keys that are not listed here are refused.\n",
+        "An experiment is one YAML file: `config.yaml`, or another given by `--configfile`. It holds the science\n"
+        "only; cores, partitions and walltimes are in a profile. Keys that are not listed here are refused.\n",
     ]
     sections = [("The experiment", schema), *_sections(schema)]
     for title, section in sections:

@@ -53,8 +53,8 @@ class Launcher:
         self._stop_requests = 0
         if self.spec["fingerprint"] != fingerprint:
             raise UserError(
-                f"{run.spec} is of another plan (fingerprint {self.spec['fingerprint'][:12]}, wanted {fingerprint[:12]}); "
-                "start snakemake again, which writes it anew"
+                f"{run.spec} is of another plan: its fingerprint is {self.spec['fingerprint'][:12]}, "
+                f"wanted {fingerprint[:12]}; start snakemake again, which writes it anew"
             )
 
     def ensure_done(self) -> None:
@@ -190,11 +190,12 @@ class Launcher:
 
     def _verified(self, attempt: AttemptPaths, end: dict[str, Any]) -> AttemptPaths:
         """The attempt, if it truly finished; otherwise a `UserError` that says how it ended and what to do."""
-        if attempt.done.is_file() and (problem := self._problem_of(attempt)) is None:
+        problem = self._problem_of(attempt) if attempt.done.is_file() else "there is none"
+        if problem is None:
             return attempt
         kind, code = end["kind"], end.get("code")
         reasons = {
-            "finished": f"its job ended well, but its done.json does not prove it: {problem if attempt.done.is_file() else ''}",
+            "finished": f"its job ended well, but its done.json does not prove it: {problem}",
             "stopped": "was stopped; start again and it goes on from its last checkpoint",
             "refused": "was refused by the trainer's job",
             "killed": f"was killed by signal {-(code or 0)}"

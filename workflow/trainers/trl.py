@@ -57,7 +57,8 @@ def trainer_args(arm: Arm, workload: Workload, seed: int, accelerator: str) -> d
     for option in arm.options:
         if option in owned:
             raise UserError(
-                f"options.{option} of an arm is not free: it follows from the workload, the engine or the run's folder. "
-                f"Change the workload's own word instead, so that it holds for every arm alike (got {arm.options[option]!r})"
+                f"options.{option} of an arm is not free: it follows from the workload, the engine or the run's "
+                "folder. Change the workload's own word instead, so that it holds for every arm alike "
+                f"(got {arm.options[option]!r})"
             )
     return args | arm.options

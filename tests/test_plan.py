@@ -1,0 +1,104 @@
+"""The plan: ids, fingerprints, sweeps, and what they depend on."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workflow.config import parse_config
+from workflow.plan import Plan, StackFacts, plan_runs
+
+ROOT = Path(__file__).resolve().parents[1]
+RAW: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+
+
+def planned(lock: str = "0" * 12, **changes: Any) -> Plan:
+    """The default experiment with top-level keys replaced and stacks of a given lock."""
+    raw = copy.deepcopy(RAW) | changes
+
+    def facts(stack: str) -> StackFacts:
+        return StackFacts("trl", "vllm" if "vllm" in stack else "transformers", "cpu", lock)
+
+    return plan_runs(parse_config(raw), facts)
+
+
+def test_runs_are_arms_times_seeds_with_readable_ids() -> None:
+    assert list(planned().runs) == ["transformers-s0", "vllm-s0", "transformers-s1", "vllm-s1"]
+
+
+def test_a_sweep_is_cartesian_and_an_arms_option_multiplies_that_arm_only() -> None:
+    sweep = {"workload.temperature": [0.5, 1.0], "arms.vllm.options.vllm_max_num_seqs": [4, 8]}
+    runs = planned(sweep=sweep, seeds=[0]).runs
+    assert list(runs) == [
+        "transformers-temperature=0.5-s0",
+        "transformers-temperature=1.0-s0",
+        "vllm-temperature=0.5-vllm_max_num_seqs=4-s0",
+        "vllm-temperature=0.5-vllm_max_num_seqs=8-s0",
+        "vllm-temperature=1.0-vllm_max_num_seqs=4-s0",
+        "vllm-temperature=1.0-vllm_max_num_seqs=8-s0",
+    ]
+    spec = runs["vllm-temperature=0.5-vllm_max_num_seqs=8-s0"].spec
+    assert spec["workload"]["temperature"] == 0.5
+    assert spec["trainer_args"]["temperature"] == 0.5
+    assert spec["trainer_args"]["vllm_max_num_seqs"] == 8
+
+
+def test_sweep_labels_are_the_shortest_that_tell_paths_apart() -> None:
+    runs = planned(sweep={"workload.data.seed": [1], "workload.model.seed": [2]}, seeds=[0]).runs
+    assert "vllm-data.seed=1-model.seed=2-s0" in runs
+
+
+def test_ids_are_stable_when_other_runs_come_and_go() -> None:
+    few, many = planned(seeds=[3]).runs, planned(seeds=[1, 3, 5], description="other words").runs
+    for run_id, run in few.items():
+        assert many[run_id] == run
+
+
+def test_the_fingerprint_covers_spec_and_lock() -> None:
+    run = planned().runs["vllm-s0"]
+    assert planned(lock="1" * 12).runs["vllm-s0"].fingerprint != run.fingerprint
+    workload = copy.deepcopy(RAW["workload"]) | {"steps": 13}
+    assert planned(workload=workload).runs["vllm-s0"].fingerprint != run.fingerprint
+    assert planned(warmup_steps=5).runs["vllm-s0"].fingerprint == run.fingerprint, "what is reported retrains nothing"
+
+
+def test_batch_words_become_trls() -> None:
+    workload = copy.deepcopy(RAW["workload"]) | {"batch_size": 64, "num_generations": 8, "micro_batch_size": 16}
+    args = planned(workload=workload).runs["vllm-s0"].spec["trainer_args"]
+    assert (args["per_device_train_batch_size"], args["gradient_accumulation_steps"]) == (16, 4)
+    assert args["num_generations"] == 8
+
+
+def test_both_engines_get_the_same_settings_but_for_the_engine() -> None:
+    runs = planned().runs
+    one, other = (runs[f"{arm}-s0"].spec["trainer_args"] for arm in ("transformers", "vllm"))
+    differs = {key for key in one | other if one.get(key) != other.get(key)}
+    assert differs == {"use_vllm", "vllm_mode", "vllm_max_model_length"}
+
+
+@given(
+    st.lists(
+        st.one_of(st.text(min_size=1, max_size=60), st.floats(allow_nan=False, allow_infinity=False), st.booleans()),
+        min_size=1,
+        max_size=6,
+        unique_by=lambda value: (type(value).__name__, str(value)),
+    )
+)
+def test_any_swept_value_gives_a_folder_name_of_its_own(values: list[Any]) -> None:
+    runs = planned(sweep={"arms.vllm.options.generation_kwargs": values}, seeds=[0]).runs
+    ids = [run_id for run_id in runs if run_id.startswith("vllm")]
+    assert len(set(ids)) == len(values)
+    for run_id in ids:
+        assert len(run_id) <= 80
+        assert "/" not in run_id and run_id not in (".", "..") and run_id.isascii() and run_id.isprintable()
+
+
+@pytest.mark.parametrize("count", [10_000])
+def test_ten_thousand_runs_are_ten_thousand_ids(count: int) -> None:
+    assert len(planned(seeds=list(range(count // 2))).runs) == count
