@@ -1,0 +1,61 @@
+"""Stands for a trainer's job in tests of the launcher: it steps, checkpoints and logs like the real one, in seconds.
+
+What it does wrong is chosen by the STAND_IN variable of the run's `env`: `fail`, `refuse`, `lie` (ends well without
+finishing), `kill_self`, `deaf` (ignores SIGTERM). A journal in the run's folder holds one line per trained step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+order = json.loads(Path(sys.argv[-1]).read_text())
+spec = json.loads(Path(order["spec"]).read_text())
+inputs = json.loads(Path(order["inputs"]).read_text())
+attempt_dir, checkpoints = Path(order["attempt_dir"]), Path(order["checkpoint_dir"])
+fault = os.environ.get("STAND_IN", "")
+stop = False
+
+
+def on_term(number: int, frame: object) -> None:
+    global stop
+    stop = fault != "deaf"
+
+
+signal.signal(signal.SIGTERM, on_term)
+checkpoints.mkdir(parents=True, exist_ok=True)
+last = checkpoints / "last"
+first = int(last.read_text()) + 1 if last.is_file() else 1
+print(f"stand-in: from step {first}", flush=True)
+if fault == "refuse":
+    print("error: options.foo is not a known setting", flush=True)
+    sys.exit(2)
+for step in range(first, spec["workload"]["steps"] + 1):
+    time.sleep(float(os.environ.get("STAND_IN_STEP_S", "0.05")))
+    with (attempt_dir.parents[1] / "journal").open("a") as journal:
+        journal.write(f"{order['attempt']} {step} {os.getpid()}\n")
+    row = {"step": step, "time": time.time(), "phases": {"step": 0.05}, "scalars": {}}
+    with (attempt_dir / "metrics.jsonl").open("a") as metrics:
+        metrics.write(json.dumps(row) + "\n")
+    last.write_text(str(step))
+    if fault == "kill_self" and step == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "fail" and step == 2:
+        raise RuntimeError("the loss is not a number")
+    if stop:
+        sys.exit(75)
+done = {
+    "run_id": spec["run_id"],
+    "fingerprint": spec["fingerprint"],
+    "attempt": order["attempt"],
+    "last_step": 1 if fault == "lie" else spec["workload"]["steps"],
+    "inputs": {"data_sha256": inputs["data"]["sha256"], "model_sha256": inputs["model"]["sha256"]},
+    "env_threads": os.environ["OMP_NUM_THREADS"],
+}
+temporary = attempt_dir / ".done"
+temporary.write_text(json.dumps(done))
+temporary.rename(attempt_dir / "done.json")

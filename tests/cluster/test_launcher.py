@@ -1,0 +1,263 @@
+"""The launcher on one machine: whatever dies, a run is trained by one job at a time and finished work is kept.
+
+The trainer is a stand-in (stand_in_trainer.py); submitit, the job, the locks and the processes are real.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+STAND_IN = Path(__file__).with_name("stand_in_trainer.py")
+
+
+class Bench:
+    """A run folder with a stack whose Python runs the stand-in trainer."""
+
+    def __init__(self, folder: Path, steps: int = 5, env: dict[str, str] | None = None) -> None:
+        self.folder = folder
+        self.run = folder / "runs" / "arm-s0"
+        self.heads: list[subprocess.Popen[str]] = []
+        python = folder / "stack" / "env" / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} {STAND_IN} "$@"\n')
+        python.chmod(0o755)
+        (folder / "stack" / "verify.json").write_text("{}")
+        self.write_inputs("d1")
+        self.write_spec("f" * 64, steps, env or {})
+
+    def write_spec(self, fingerprint: str, steps: int = 5, env: dict[str, str] | None = None) -> None:
+        self.fingerprint = fingerprint
+        spec = {"run_id": "arm-s0", "trainer": "trl", "fingerprint": fingerprint, "workload": {"steps": steps}}
+        self.run.mkdir(parents=True, exist_ok=True)
+        (self.run / "spec.json").write_text(json.dumps(spec | {"env": env or {}}))
+
+    def write_inputs(self, data: str) -> None:
+        value = {"data": {"sha256": data}, "model": {"sha256": "m"}}
+        (self.folder / "inputs.json").write_text(json.dumps(value))
+
+    def command(self) -> list[str]:
+        command = [sys.executable, "-m", "workflow.cluster.launcher", str(self.run), "--fingerprint", self.fingerprint]
+        command += ["--inputs", str(self.folder / "inputs.json"), "--stack", str(self.folder / "stack" / "verify.json")]
+        return [*command, "--cpus", "2", "--log", str(self.run / "launcher.log")]
+
+    def start(self) -> subprocess.Popen[str]:
+        head = subprocess.Popen(self.command(), cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        self.heads.append(head)
+        return head
+
+    def launch(self) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.command(), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+    def journal(self) -> list[tuple[int, int]]:
+        """(attempt, step) of every step that was trained."""
+        file = self.run / "journal"
+        lines = file.read_text().splitlines() if file.is_file() else []
+        return [(int(line.split()[0]), int(line.split()[1])) for line in lines]
+
+    def done(self) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads((self.run / "done.json").read_text())
+        return value
+
+    def processes(self) -> list[psutil.Process]:
+        """The jobs and trainers of this run that are alive."""
+        alive = []
+        for process in psutil.process_iter(["cmdline"]):
+            words = " ".join(process.info["cmdline"] or ())
+            if str(self.run) in words and "workflow.cluster.launcher" not in words:
+                alive.append(process)
+        return alive
+
+    def end(self) -> None:
+        for process in self.processes():
+            process.kill()
+        for head in self.heads:
+            if head.poll() is None:
+                head.kill()
+            head.communicate()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(**kwargs: Any) -> Bench:
+        made.append(Bench(tmp_path, **kwargs))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
+
+
+def wait_until(what: Callable[[], Any], timeout_s: float = 20.0) -> None:
+    end = time.monotonic() + timeout_s
+    while not what():
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.05)
+
+
+def test_a_run_is_trained_once_and_its_progress_is_told(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    first = one.launch()
+    assert first.returncode == 0, first.stderr
+    assert "arm-s0: step 5/5, 0.05 s, last step" in first.stderr
+    assert one.done()["attempt"] == 1
+    assert one.done()["env_threads"] == "2"
+    (one.run / "done.json").unlink()  # Snakemake deletes the outputs of a rule that it reruns
+    again = one.launch()
+    assert again.returncode == 0
+    assert "already finished (attempt 1)" in again.stderr
+    assert one.journal() == [(1, step) for step in range(1, 6)]
+    assert one.done()["attempt"] == 1
+    assert one.processes() == []
+
+
+def test_a_changed_spec_or_data_is_another_run_and_going_back_finds_the_old_one(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    assert one.launch().returncode == 0
+    one.write_spec("e" * 64)
+    assert one.launch().returncode == 0
+    assert one.done()["attempt"] == 2
+    one.write_inputs("d2")
+    one.write_spec("f" * 64)
+    assert one.launch().returncode == 0, "other data: trained again"
+    assert one.done()["attempt"] == 3
+    one.write_inputs("d1")
+    assert "already finished (attempt 1)" in one.launch().stderr
+
+
+def test_two_heads_train_once(bench: Callable[..., Bench]) -> None:
+    one = bench(env={"STAND_IN_STEP_S": "0.3"})
+    heads = [one.start() for _ in range(3)]
+    for head in heads:
+        _, err = head.communicate(timeout=60)
+        assert head.returncode == 0, err
+    assert [step for _, step in one.journal()] == [1, 2, 3, 4, 5]
+
+
+def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(bench: Callable[..., Bench]) -> None:
+    one = bench(steps=8, env={"STAND_IN_STEP_S": "0.4"})
+    head = one.start()
+    wait_until(lambda: len(one.journal()) >= 2)
+    head.kill()
+    after = one.launch()
+    assert after.returncode == 0, after.stderr
+    assert "attaching to attempt 1, which is running" in after.stderr
+    assert one.journal() == [(1, step) for step in range(1, 9)]
+
+
+def test_a_head_killed_before_its_job_began_costs_nothing(bench: Callable[..., Bench]) -> None:
+    one = bench(env={"STAND_IN_STEP_S": "0.3"})
+    head = one.start()
+    wait_until(lambda: (one.run / "attempts" / "1").exists())
+    head.kill()
+    assert one.launch().returncode == 0
+    assert [step for _, step in one.journal()] == [1, 2, 3, 4, 5]
+
+
+def test_a_killed_trainer_is_told_and_the_next_start_goes_on(bench: Callable[..., Bench]) -> None:
+    one = bench(env={"STAND_IN": "kill_self"})
+    first = one.launch()
+    assert first.returncode == 1
+    assert "arm-s0: was killed by signal 9" in first.stderr
+    assert "Traceback" not in first.stderr
+    assert not (one.run / "done.json").exists()
+    one.write_spec("f" * 64)
+    assert one.launch().returncode == 0
+    assert one.journal() == [(1, 1), (1, 2), (2, 3), (2, 4), (2, 5)]
+
+
+def test_a_killed_job_takes_its_trainer_along_and_is_noticed(bench: Callable[..., Bench]) -> None:
+    one = bench(steps=50, env={"STAND_IN_STEP_S": "0.3"})
+    head = one.start()
+    wait_until(lambda: len(one.journal()) >= 1)
+    jobs = [process for process in one.processes() if "submitit" in " ".join(process.cmdline())]
+    assert jobs
+    for job in jobs:
+        job.kill()
+    _, err = head.communicate(timeout=20)
+    assert head.returncode == 1
+    assert "vanished without a word" in err
+    wait_until(lambda: one.processes() == [], timeout_s=5)
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("fail", "RuntimeError: the loss is not a number"),
+        ("refuse", "error: options.foo is not a known setting"),
+        ("lie", "its last_step is 1, wanted 5"),
+    ],
+)
+def test_a_failure_is_named_with_the_logs_last_lines(bench: Callable[..., Bench], fault: str, says: str) -> None:
+    one = bench(env={"STAND_IN": fault})
+    result = one.launch()
+    assert result.returncode == 1
+    assert says in result.stderr
+    assert str(one.run / "attempts" / "1" / "log") in result.stderr
+    assert says in (one.run / "launcher.log").read_text()
+    assert not (one.run / "done.json").exists()
+
+
+def test_ctrl_c_stops_after_the_step_and_the_next_start_goes_on(bench: Callable[..., Bench]) -> None:
+    one = bench(steps=6, env={"STAND_IN_STEP_S": "0.5"})
+    head = one.start()
+    wait_until(lambda: len(one.journal()) >= 2)
+    os.killpg(head.pid, signal.SIGINT)  # as a terminal does: to the whole group
+    _, err = head.communicate(timeout=20)
+    assert head.returncode == 1
+    assert "was stopped; start again and it goes on" in err
+    assert one.launch().returncode == 0
+    assert [step for _, step in one.journal()] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_second_ctrl_c_does_not_wait(bench: Callable[..., Bench]) -> None:
+    one = bench(steps=100, env={"STAND_IN": "deaf", "STAND_IN_STEP_S": "0.3"})
+    head = one.start()
+    wait_until(lambda: len(one.journal()) >= 1)
+    head.send_signal(signal.SIGINT)
+    time.sleep(1)
+    assert head.poll() is None
+    head.send_signal(signal.SIGINT)
+    head.communicate(timeout=20)
+    assert head.returncode == 1
+    wait_until(lambda: one.processes() == [], timeout_s=5)
+
+
+def test_a_spec_of_another_plan_is_refused(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    one.fingerprint = "0" * 64
+    result = one.launch()
+    assert result.returncode == 1
+    assert "is of another plan" in result.stderr
+    assert one.journal() == []
+
+
+def test_a_full_disk_starts_nothing(bench: Callable[..., Bench], tmp_path: Path) -> None:
+    one = bench()
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", str(small)], check=False)
+    if mounted.returncode:
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        (small / "run").mkdir()
+        (small / "run" / "spec.json").write_bytes((one.run / "spec.json").read_bytes())
+        one.run = small / "run"
+        result = one.launch()
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+    assert result.returncode == 1
+    assert "free some and start again (nothing was started)" in result.stderr
