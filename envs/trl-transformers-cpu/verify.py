@@ -1,0 +1,11 @@
+"""Checks the built stack trl-transformers-cpu; run by `python -m workflow.stacks build`."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from _verify import TRL_CPU, main
+
+if __name__ == "__main__":
+    sys.exit(main(TRL_CPU))

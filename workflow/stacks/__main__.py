@@ -1,0 +1,80 @@
+"""`python -m workflow.stacks`: build a stack, check or refresh a lock, print a stack's interpreter."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from analysis.errors import UserError
+from workflow.stacks.build import build
+from workflow.stacks.definition import ENVS, stack_python
+from workflow.stacks.lockfile import check_lock, env_names
+from workflow.stacks.refresh import refresh_lock
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command; 0 when it is done, 1 for a mistake that the user can mend, 128+n after a signal."""
+    signal.signal(signal.SIGTERM, _stop)
+    chosen = _parser().parse_args(arguments)
+    try:
+        _run(chosen)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _run(chosen: argparse.Namespace) -> None:
+    match chosen.command:
+        case "build":
+            print(build(chosen.name, chosen.stacks_dir, chosen.envs))
+        case "check":
+            if chosen.all == bool(chosen.name):
+                raise UserError("name one environment, or give --all")
+            for name in env_names(chosen.envs) if chosen.all else [chosen.name]:
+                print(f"{name}: {len(check_lock(name, chosen.envs))} pins, in order")
+        case "lock":
+            print(refresh_lock(chosen.name, chosen.envs, upgrade=chosen.upgrade))
+        case "python":
+            path = stack_python(chosen.name, chosen.stacks_dir, chosen.envs)
+            if not path.exists():
+                raise UserError(
+                    f"{chosen.name} is not built for its present lock; "
+                    f"run `python -m workflow.stacks build {chosen.name} --stacks-dir {chosen.stacks_dir}`"
+                )
+            print(path)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m workflow.stacks", description=__doc__)
+    parser.add_argument("--envs", type=Path, default=ENVS, help="folder of the definitions (default: the repository's)")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for command, help_text in [
+        ("build", "build and verify a stack, unless it is ready; print its folder"),
+        ("python", "print the interpreter of a built stack"),
+    ]:
+        sub = commands.add_parser(command, help=help_text)
+        sub.add_argument("name")
+        sub.add_argument("--stacks-dir", type=Path, default=Path(".stacks"), help="where stacks lie (default: .stacks)")
+    check = commands.add_parser("check", help="does a lock fulfil its requirements.in?")
+    check.add_argument("name", nargs="?")
+    check.add_argument("--all", action="store_true", help="every environment that has a lock")
+    lock = commands.add_parser("lock", help="resolve requirements.in anew; pins that still fit stay")
+    lock.add_argument("name")
+    lock.add_argument("--upgrade", action="store_true", help="take the newest versions that fit")
+    return parser
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    # As an exception it passes through the code that removes a half-built environment.
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
