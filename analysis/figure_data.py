@@ -1,0 +1,83 @@
+"""What the figures draw: few enough points that a page of 200 runs stays light."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from analysis.wide import PHASE
+
+MAX_LINES = 8
+MAX_POINTS = 300
+
+
+def draws_each_run(wide: pd.DataFrame) -> bool:
+    """Whether every run gets its own line; with more runs, medians and bands stand for them."""
+    return int(wide["run_id"].nunique()) <= MAX_LINES
+
+
+def binned(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with its steps rounded to the middle of at most `MAX_POINTS` equal bins."""
+    last = int(frame["step"].max()) if len(frame) else 0
+    width = math.ceil(last / MAX_POINTS) if last else 1
+    if width == 1:
+        return frame
+    return frame.assign(step=((frame["step"] - 1) // width) * width + (width + 1) / 2)
+
+
+def series(wide: pd.DataFrame, column: str) -> pd.DataFrame:
+    """A quantity over steps: columns arm, line, step, value, low, high, counted.
+
+    One line per run, or (more than `MAX_LINES` runs) one per arm: the median over its runs with the 10% to
+    90% range. Values that are no finite number are left out. `counted` is NaN-valued `value` elsewhere.
+    """
+    names = ["arm", "line", "step", "value", "low", "high", "counted"]
+    if column not in wide:
+        return pd.DataFrame(columns=names)
+    frame = wide[["arm", "run_id", "step", "counted"]].assign(value=wide[column].astype(float))
+    frame = binned(frame[np.isfinite(frame["value"])])
+    frame["line"] = frame["run_id"] if draws_each_run(wide) else frame["arm"]
+    groups = frame.groupby(["arm", "line", "step"], sort=True)["value"]
+    summary = groups.quantile([0.1, 0.5, 0.9]).unstack()
+    summary.columns = pd.Index(["low", "value", "high"])
+    counted = frame.groupby(["arm", "line", "step"], sort=True)["counted"].any()
+    return summary.assign(counted=counted).reset_index()[names]
+
+
+def with_tokens_per_second(wide: pd.DataFrame) -> pd.DataFrame:
+    """The frame with `tokens_per_s`: response tokens over the step's wall clock."""
+    if "response_tokens" not in wide or not len(wide):
+        return wide
+    step_s = wide[PHASE + "step"]
+    return wide.assign(tokens_per_s=(wide["response_tokens"] / step_s).where(step_s > 0))
+
+
+def length_histogram(lengths: pd.DataFrame, bins: int = 40) -> pd.DataFrame:
+    """Share of an arm's responses by length, in bins that all arms share: arm, start, end, share."""
+    names = ["arm", "start", "end", "share"]
+    values = lengths["value"].astype(float)
+    lengths = lengths[np.isfinite(values)]
+    if lengths.empty:
+        return pd.DataFrame(columns=names)
+    low, high = float(lengths["value"].min()), float(lengths["value"].max())
+    # Lengths are whole tokens: bins of whole width, or their heights would beat against the grid.
+    width = max(1, math.ceil((high - low + 1) / bins))
+    edges = np.arange(math.floor(low), high + 1 + width, width)
+    rows = []
+    for arm, group in lengths.groupby("arm", sort=False):
+        counts, _ = np.histogram(group["value"].astype(float), bins=edges)
+        for start, end, count in zip(edges[:-1], edges[1:], counts, strict=True):
+            rows.append({"arm": arm, "start": start, "end": end, "share": count / len(group)})
+        # Closes the outline of the last bin.
+        rows.append({"arm": arm, "start": edges[-1], "end": edges[-1], "share": 0.0})
+    return pd.DataFrame(rows, columns=names)
+
+
+def wants_log(values: pd.Series) -> bool:
+    """Whether positive values span more than a factor of ten between their 5% and 95% quantiles."""
+    positive = values[values > 0]
+    if positive.empty:
+        return False
+    return bool(positive.quantile(0.95) > 10 * positive.quantile(0.05))

@@ -1,0 +1,1 @@
+"""The report: one page, the same tables as files, and the figures."""

@@ -1,0 +1,108 @@
+"""Everything that a report says, before it has a form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.fairness import Setting, config_settings, fairness_verdicts, hardware_settings, version_settings
+from analysis.figures import Figure, all_figures
+from analysis.headline import Headline, headlines
+from analysis.phases import category_table, phase_table, phase_verdicts
+from analysis.reward import reward_verdicts
+from analysis.runs import Plan, Run, read_plan, read_runs
+from analysis.speedup import comparison_table, phase_speedups
+from analysis.timers import TimerTree
+from analysis.verdicts import Verdict, by_weight
+from analysis.wide import samples, wide_steps
+
+
+@dataclass(frozen=True)
+class Content:
+    """The report's parts; tables keep full precision (columns: where each is made)."""
+
+    plan: Plan
+    runs: list[Run]
+    trees: list[TimerTree]
+    steps: pd.DataFrame
+    phases: pd.DataFrame
+    comparison: pd.DataFrame
+    speedups: pd.DataFrame
+    headlines: list[Headline]
+    verdicts: list[Verdict]
+    figures: list[Figure]
+    config: list[Setting]
+    versions: list[Setting]
+    hardware: list[Setting]
+
+    @property
+    def sweeps(self) -> bool:
+        return any(r.factors for r in self.runs)
+
+    @property
+    def no_comparison(self) -> str:
+        """Why there is no headline, as a sentence; empty when there is one."""
+        if self.headlines:
+            return ""
+        arms = list(dict.fromkeys(r.arm for r in self.runs))
+        if not arms:
+            return "No comparison: no run could be read."
+        if len(arms) == 1:
+            return f"No comparison: there are runs of one arm only ({arms[0]})."
+        return "No comparison: no arm has a counted step in common with the baseline."
+
+
+def read_content(plan_path: Path, results: Path, baseline: str | None, stacks: Path | None) -> Content:
+    """The content of one experiment's report; `UserError` only when the plan itself is unusable.
+
+    Whatever is wrong with a run is a verdict instead, and never in a number.
+    """
+    plan = read_plan(plan_path, baseline)
+    runs, verdicts = read_runs(plan, results, stacks)
+    wide, more = wide_steps(runs, plan.warmup_steps)
+    verdicts += more
+    runs = [r for r in runs if r.run_id in set(wide["run_id"])]
+    trees = list(dict.fromkeys(r.tree for r in runs))
+    phases = phase_table(wide, list(plan.arms), trees)
+    comparison, more = comparison_table(wide, plan)
+    verdicts += more + phase_verdicts(phases) + fairness_verdicts(runs, plan) + reward_verdicts(wide)
+    verdicts += arm_verdicts(runs, plan)
+    lengths = samples(runs, "response_length", wide)
+    if runs and lengths.empty:
+        text = "no counted step has response_length samples: no distribution of lengths"
+        verdicts.append(Verdict("note", "no-lengths", text))
+    categories = category_table(phases, trees[0].root) if trees else phases
+    return Content(
+        plan=plan,
+        runs=runs,
+        trees=trees,
+        steps=wide,
+        phases=phases,
+        comparison=comparison,
+        speedups=phase_speedups(wide, plan, trees),
+        headlines=headlines(comparison, plan),
+        verdicts=by_weight(verdicts),
+        figures=all_figures(wide, categories, lengths, plan),
+        config=config_settings(runs, plan),
+        versions=version_settings(runs, plan),
+        hardware=hardware_settings(runs, plan),
+    )
+
+
+def arm_verdicts(runs: list[Run], plan: Plan) -> list[Verdict]:
+    """Arms without a run, and a report on one arm alone."""
+    found = []
+    have = {r.arm for r in runs}
+    for arm in plan.arms:
+        if arm not in have:
+            found.append(Verdict("error", "arm-without-runs", f"arm {arm} has no run that can be read"))
+    if len(plan.arms) == 1:
+        found.append(Verdict("warning", "one-arm", "the plan has one arm only: there is nothing to compare"))
+    seeds = {arm: len({r.seed for r in runs if r.arm == arm}) for arm in plan.arms if arm in have}
+    if seeds and min(seeds.values()) == 1:
+        alone = ", ".join(arm for arm, count in seeds.items() if count == 1)
+        text = f"one seed only ({alone}): how much runs differ from one another is not known"
+        found.append(Verdict("note", "one-seed", text))
+    return found

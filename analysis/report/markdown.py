@@ -1,0 +1,69 @@
+"""The report as Markdown, to paste into a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from analysis.report.cells import COMPARISON_HEADS, Block, comparison_rows, phase_blocks, speedup_blocks
+from analysis.report.content import Content
+
+MAX_BLOCKS = 4
+
+
+def escaped(text: str) -> str:
+    """A text from the data so that Markdown shows it as it is, inside a table too."""
+    for character in "\\`*_[]<>|#":
+        text = text.replace(character, "\\" + character)
+    return text.replace("\n", " ")
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int = 1) -> str:
+    """A pipe table whose columns from `numbers_from` on are aligned right."""
+    rule = ["---" if i < numbers_from else "---:" for i in range(len(heads))]
+    lines = [[escaped(h) for h in heads], rule, *([escaped(cell) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def markdown(content: Content) -> str:
+    """Headline, verdicts, tables 1 and 2, what differs, and where it comes from."""
+    parts = [f"# {escaped(content.plan.experiment)}\n"]
+    parts += [f"**{escaped(h.sentence)}**\n" for h in content.headlines]
+    if content.no_comparison:
+        parts.append(f"**{escaped(content.no_comparison)}**\n")
+    if content.verdicts:
+        parts.append("\n".join(f"- {v.level} `{v.code}`: {escaped(v.text)}" for v in content.verdicts) + "\n")
+    for block in _first(phase_blocks(content), parts):
+        heads = ["phase"]
+        for arm in block.groups:
+            heads += [f"{arm}: mean s", "median s", "own s", "own share"]
+        parts += [f"## Where the step goes{_at(block)}\n", table(heads, _rows(block))]
+    rows = comparison_rows(content)
+    if rows:
+        heads = ["arms", "factors", *COMPARISON_HEADS]
+        body = [[r.label, r.description, *(c.text for c in r.cells)] for r in rows]
+        parts += ["## How much faster\n", table(heads, body, numbers_from=2)]
+    for block in _first(speedup_blocks(content), parts):
+        base, arm = block.groups
+        heads = ["phase", f"{base}, s", f"{arm}, s", "saved, s", "raw speed-up"]
+        parts += [f"### {escaped(arm)} against {escaped(base)}{_at(block)}\n", table(heads, _rows(block))]
+    differing = [s for s in (*content.config, *content.hardware, *content.versions) if s.differs]
+    if differing:
+        arms = list(differing[0].values)
+        body = [[s.key, *(s.values[a] or "not set" for a in arms)] for s in differing]
+        parts += ["## In what the arms differ\n", table(["setting", *arms], body, numbers_from=len(arms) + 1)]
+    return "\n".join(parts)
+
+
+def _rows(block: Block) -> list[list[str]]:
+    # No-break spaces: Markdown drops ordinary ones at the start of a cell.
+    return [["\u00a0\u00a0" * row.depth + row.label, *(c.text for c in row.cells)] for row in block.rows]
+
+
+def _at(block: Block) -> str:
+    return f" ({escaped(block.factors)})" if block.factors else ""
+
+
+def _first(blocks: list[Block], parts: list[str]) -> list[Block]:
+    if len(blocks) > MAX_BLOCKS:
+        parts.append(f"The first {MAX_BLOCKS} of {len(blocks)} factor combinations; the page and tables/ have all.\n")
+    return blocks[:MAX_BLOCKS]

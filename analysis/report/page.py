@@ -1,0 +1,83 @@
+"""The report as one self-contained page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from analysis.figures import Figure
+from analysis.headline import range_text
+from analysis.report import cells
+from analysis.report.content import Content
+from analysis.verdicts import Verdict
+
+TEMPLATES = Path(__file__).parent / "templates"
+# How many findings of one kind are listed before the rest is folded away.
+FOLD_AFTER = 4
+
+
+def html_page(content: Content) -> str:
+    """The page: no script, no network, figures inline; everything from the data is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2").render(
+        c=content,
+        css=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
+        phase_blocks=cells.phase_blocks(content),
+        speedup_blocks=cells.speedup_blocks(content),
+        comparison_heads=cells.COMPARISON_HEADS,
+        comparison_rows=cells.comparison_rows(content),
+        provenance_heads=cells.PROVENANCE_HEADS,
+        provenance_rows=cells.provenance_rows(content),
+        verdict_groups=verdict_groups(v for v in content.verdicts if v.level != "note"),
+        note_groups=verdict_groups(v for v in content.verdicts if v.level == "note"),
+        figures=[(f, inline_svg(f)) for f in content.figures],
+        range_text=range_text,
+        inputs_lines=inputs_lines(content),
+        fold_after=FOLD_AFTER,
+    )
+
+
+def verdict_groups(verdicts: Iterable[Verdict]) -> list[tuple[str, str, list[Verdict]]]:
+    """(level, code, verdicts) with equal codes together, in the order of their first."""
+    ordered: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        ordered.setdefault(verdict.code, []).append(verdict)
+    flat = [v for group in ordered.values() for v in group]
+    return [(group[0].level, code, group) for code, rows in groupby(flat, lambda v: v.code) if (group := list(rows))]
+
+
+def inline_svg(figure: Figure) -> Markup:
+    """A figure's SVG for the page: named for screen readers, sized by the page, its ids its own.
+
+    The renderer escapes every text it draws, so that this is the one thing which may skip autoescaping.
+    """
+    svg = figure.svg[figure.svg.index("<svg") :]
+    svg = re.sub(r'\bid="', f'id="{figure.name}-', svg)
+    svg = re.sub(r"url\(#", f"url(#{figure.name}-", svg)
+    label = Markup.escape(figure.alt)
+    return Markup(svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))
+
+
+def inputs_lines(content: Content) -> list[str]:
+    """Data and model in words, one sentence for each prepared set of inputs."""
+    lines = {}
+    for run in content.runs:
+        if run.inputs is not None:
+            data, model = run.inputs.get("data", {}), run.inputs.get("model", {})
+            lines[str(run.spec.get("inputs_id"))] = (
+                f"Data: {data.get('source')}, {data.get('rows')} rows (sha256 "
+                f"{str(data.get('sha256'))[:12]}); "
+                f"model: {model.get('source')}, {model.get('parameters')} parameters."
+            )
+    return list(lines.values())

@@ -1,0 +1,201 @@
+"""Made-up run folders with known timings: test data, never shipped as results.
+
+They stand in for what the jobs write (docs/files.md), so that the analysis is tested without training.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+INPUTS = "step/training_step/prepare_inputs"
+FINGERPRINT = "f" * 64
+
+Phases = dict[str, float]
+
+
+def phases_from_leaves(leaves: Phases, slack_s: float = 0.0) -> Phases:
+    """Leaves' seconds with every parent added as its children's sum plus `slack_s`."""
+    paths = {"/".join(p.split("/")[: i + 1]) for p in leaves for i in range(len(p.split("/")))}
+    filled = dict(leaves)
+    for path in sorted(paths - set(leaves), key=lambda p: -p.count("/")):
+        children = [v for k, v in filled.items() if k.rsplit("/", 1)[0] == path and "/" in k]
+        filled[path] = sum(children) + slack_s
+    return dict(sorted(filled.items()))
+
+
+def leaves(gen_s: float, rest_s: float = 0.1, sync_s: float | None = None) -> Phases:
+    found = {
+        f"{INPUTS}/generate": gen_s,
+        f"{INPUTS}/old_log_prob": rest_s,
+        f"{INPUTS}/ref_log_prob": rest_s,
+        f"{INPUTS}/rewards/accuracy": rest_s / 10,
+        f"{INPUTS}/rewards/format": rest_s / 20,
+        "step/training_step/compute_loss/policy_log_prob": rest_s,
+        "step/training_step/backward": 2 * rest_s,
+        "step/optimizer_step": rest_s / 2,
+    }
+    if sync_s is not None:
+        found[f"{INPUTS}/sync_weights"] = sync_s
+    return found
+
+
+def metrics_row(step: int, phases: Phases, **more: Any) -> dict[str, Any]:
+    lengths = more.pop("lengths", [10, 20, 30, 40])
+    scalars = {
+        "train/reward": 0.01 * step,
+        "response_tokens": sum(lengths),
+        "prompt_tokens": 4 * len(lengths),
+        **more.pop("scalars", {}),
+    }
+    return {
+        "step": step,
+        "time": 1.7e9 + step,
+        "resumed": more.pop("resumed", False),
+        "phases": phases,
+        "scalars": scalars,
+        "samples": {"response_length": lengths},
+        **more,
+    }
+
+
+def write_json(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def write_run(
+    results: Path,
+    run_id: str,
+    arm: str,
+    seed: int,
+    attempts: list[list[dict[str, Any]]],
+    *,
+    engine: str = "vllm",
+    factors: dict[str, Any] | None = None,
+    hardware: dict[str, Any] | None = None,
+    spec_more: dict[str, Any] | None = None,
+    done_more: dict[str, Any] | None = None,
+    fingerprint: str = FINGERPRINT,
+) -> Path:
+    """A run folder whose attempts hold the given metrics rows."""
+    run_dir = results / "runs" / run_id
+    spec = {
+        "spec_version": 1,
+        "experiment": results.name,
+        "run_id": run_id,
+        "arm": arm,
+        "trainer": "trl",
+        "engine": engine,
+        "stack": f"trl-{engine}-cpu",
+        "seed": seed,
+        "factors": factors or {},
+        "workload": {"steps": 12, "temperature": 0.9, "max_response_length": 64},
+        "options": {},
+        "env": {"OMP_NUM_THREADS": "2"},
+        "trainer_args": {"use_vllm": engine == "vllm", "learning_rate": 1e-6, "seed": seed},
+        "lock_id": "0123456789ab" if engine == "vllm" else "ba9876543210",
+        "inputs_id": "89abcdef",
+        "fingerprint": fingerprint,
+        **(spec_more or {}),
+    }
+    write_json(run_dir / "spec.json", spec)
+    for number, rows in enumerate(attempts, start=1):
+        folder = run_dir / "attempts" / str(number)
+        write_json(folder / "attempt.json", {"attempt": number, "run_id": run_id, "fingerprint": fingerprint})
+        write_rows(folder / "metrics.jsonl", rows)
+    steps = [row["step"] for rows in attempts for row in rows]
+    done = {
+        "run_id": run_id,
+        "fingerprint": fingerprint,
+        "attempt": len(attempts),
+        "first_step": 1,
+        "last_step": max(steps, default=0),
+        "steps": len(set(steps)),
+        "started": 1.7e9,
+        "finished": 1.7e9 + 100,
+        "inputs": {"data_sha256": "d" * 64, "model_sha256": "e" * 64},
+        "versions": {
+            "python": "3.11.7",
+            "torch": "2.13.0+cpu",
+            "trl": "1.16.0",
+            **({"vllm": "0.31.0"} if engine == "vllm" else {}),
+        },
+        "hardware": hardware
+        or {"host": "node1", "cpu": "Some CPU", "cpus": 2, "threads": 2, "memory_gib": 23.5, "gpus": []},
+        "resolved": {"output_dir": f"runs/{run_id}/checkpoints", "dtype": "float32"},
+        **(done_more or {}),
+    }
+    write_json(run_dir / "done.json", done)
+    return run_dir
+
+
+def write_plan(results: Path, arms: dict[str, dict[str, Any]], runs: list[str], warmup_steps: int, **more: Any) -> Path:
+    baseline = more.pop("baseline", next(iter(arms)))
+    plan = {
+        "experiment": results.name,
+        "description": "Made-up timings for a test.",
+        "baseline": baseline,
+        "arms": arms,
+        "warmup_steps": warmup_steps,
+        "runs": runs,
+        **more,
+    }
+    write_json(results / "plan.json", plan)
+    write_json(
+        results / "inputs" / "89abcdef" / "inputs.json",
+        {
+            "data": {"path": "data.parquet", "sha256": "d" * 64, "rows": 512, "source": "builtin:arithmetic"},
+            "model": {"path": "model", "sha256": "e" * 64, "source": "builtin:tiny-qwen2", "parameters": 1000},
+        },
+    )
+    return results / "plan.json"
+
+
+def realistic(
+    results: Path,
+    arms: dict[str, tuple[str, float]],
+    *,
+    seeds: int = 3,
+    steps: int = 12,
+    warmup_steps: int = 2,
+    factors: list[dict[str, Any]] | None = None,
+    extra_scalars: int = 0,
+    responses: int = 16,
+    collect: Callable[[Path, Path], None],
+) -> Path:
+    """Noisy runs of `arms` (name -> engine, generation seconds), collected by `collect(run_dir, out)`."""
+    ids = []
+    for f, combination in enumerate(factors or [{}]):
+        for name, (engine, gen_s) in arms.items():
+            for seed in range(seeds):
+                random_ = random.Random(f"{f}-{name}-{seed}")
+                rows = []
+                for step in range(1, steps + 1):
+                    lengths = [int(random_.betavariate(2, 2 + step / steps) * 62) + 2 for _ in range(responses)]
+                    slow = 1.8 if step == 1 else 1.15 if step == 2 else 1.0
+                    gen = gen_s * slow * (0.4 + max(lengths) / 90) * random_.uniform(0.95, 1.1) * (1 + 0.3 * f)
+                    rest = random_.uniform(0.09, 0.12)
+                    sync = random_.uniform(0.02, 0.04) if engine == "vllm" else None
+                    phases = phases_from_leaves(leaves(gen, rest, sync), slack_s=random_.uniform(0.004, 0.01))
+                    more = {f"train/metric_{i}": random_.random() for i in range(extra_scalars)}
+                    more["train/reward"] = 0.3 + 0.03 * step + random_.gauss(0, 0.05)
+                    rows.append(metrics_row(step, phases, lengths=lengths, scalars=more))
+                suffix = f"-f{f}" if factors else ""
+                run_id = f"{name}{suffix}-s{seed}"
+                run_dir = write_run(results, run_id, name, seed, [rows], engine=engine, factors=combination)
+                collect(run_dir, run_dir / "steps.parquet")
+                ids.append(run_id)
+    described = {
+        name: {"trainer": "trl", "engine": engine, "stack": f"trl-{engine}-cpu", "options": {}}
+        for name, (engine, _) in arms.items()
+    }
+    return write_plan(results, described, ids, warmup_steps)
