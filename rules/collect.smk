@@ -4,11 +4,11 @@ rule collect:
         done=f"{RESULTS}/runs/{{run_id}}/done.json",
     output:
         f"{RESULTS}/runs/{{run_id}}/steps.parquet",
-    params:
-        folder=lambda wildcards: f"{RESULTS}/runs/{wildcards.run_id}",
     log:
         f"{RESULTS}/runs/{{run_id}}/collect.log",
     conda:
         "../envs/controller/environment.yml"
+    params:
+        folder=subpath(output[0], parent=True),
     shell:
         "python -m analysis.collect {params.folder:q} --out {output:q} 2> >(tee {log:q} >&2)"

@@ -5,9 +5,9 @@ rule stack:
         ".stacks/{stack}/{lock_id}/verify.json",
     log:
         ".stacks/logs/{stack}-{lock_id}.log",
+    localrule: True
     conda:
         "../envs/controller/environment.yml"
-    localrule: True
     shell:
         "python -m workflow.stacks build {wildcards.stack:q} --expect {wildcards.lock_id:q} --stacks-dir .stacks"
         " 2> >(tee {log:q} >&2)"

@@ -6,12 +6,14 @@ rule inputs:
         local=lambda wildcards: PLAN.local_data(wildcards.inputs_id),
     output:
         f"{RESULTS}/inputs/{{inputs_id}}/inputs.json",
-    params:
-        request=lambda wildcards: json.dumps(PLAN.inputs[wildcards.inputs_id], sort_keys=True),
     log:
         f"{RESULTS}/logs/inputs-{{inputs_id}}.log",
+    localrule: True
     conda:
         "../envs/controller/environment.yml"
-    localrule: True
+    params:
+        request=lambda wildcards: json.dumps(
+            PLAN.inputs[wildcards.inputs_id], sort_keys=True
+        ),
     shell:
-        "rolloutbench prepare-inputs {params.request:q} --stack {input.stack:q} --out {output:q} 2> >(tee {log:q} >&2)"
+        "python -m workflow.cli prepare-inputs {params.request:q} --stack {input.stack:q} --out {output:q} 2> >(tee {log:q} >&2)"

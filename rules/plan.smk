@@ -2,13 +2,13 @@
 rule plan:
     output:
         f"{RESULTS}/plan.json",
+    log:
+        f"{RESULTS}/logs/plan.log",
+    localrule: True
+    conda:
+        "../envs/controller/environment.yml"
     params:
         # The command reads the same configuration that Snakemake was given, overrides included.
         config=json.dumps(config, sort_keys=True),
-    log:
-        f"{RESULTS}/logs/plan.log",
-    conda:
-        "../envs/controller/environment.yml"
-    localrule: True
     shell:
-        "rolloutbench write-plan {params.config:q} --out {output:q} 2> {log:q}"
+        "python -m workflow.cli write-plan {params.config:q} --out {output:q} 2> {log:q}"

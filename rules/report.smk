@@ -8,15 +8,18 @@ rule report:
             f"{RESULTS}/report.html",
             caption="../workflow/report/comparison.rst",
             category="Comparison",
-            labels={"experiment": PLAN.config.experiment, "what": "the whole comparison"},
+            labels={
+                "experiment": PLAN.config.experiment,
+                "what": "the whole comparison",
+            },
         ),
         markdown=f"{RESULTS}/report.md",
-    params:
-        folder=RESULTS,
     log:
         f"{RESULTS}/logs/report.log",
     conda:
         "../envs/controller/environment.yml"
+    params:
+        folder=subpath(output.html, parent=True),
     shell:
         "python -m analysis.report --plan {input.plan:q} --results {params.folder:q} --out {params.folder:q}"
         " --stacks .stacks 2> >(tee {log:q} >&2)"

@@ -7,17 +7,18 @@ rule train:
         inputs=lambda wildcards: PLAN.inputs_file(wildcards.run_id),
     output:
         f"{RESULTS}/runs/{{run_id}}/done.json",
-    params:
-        fingerprint=lambda wildcards: PLAN.runs[wildcards.run_id].fingerprint,
     log:
         f"{RESULTS}/runs/{{run_id}}/launcher.log",
+    localrule: True
     conda:
         "../envs/controller/environment.yml"
-    localrule: True
     threads: 2
     resources:
         train_slots=1,
+    params:
+        folder=subpath(output[0], parent=True),
+        fingerprint=lambda wildcards: PLAN.runs[wildcards.run_id].fingerprint,
     shell:
-        "python -m workflow.cluster.launcher {RESULTS:q}/runs/{wildcards.run_id:q}"
+        "python -m workflow.cluster.launcher {params.folder:q}"
         " --fingerprint {params.fingerprint} --inputs {input.inputs:q} --stack {input.stack:q}"
         " --cpus {threads} --log {log:q}"

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -246,6 +247,15 @@ class Config(Section):
                     "(to see the noise between equal runs, give more seeds)"
                 )
         return self
+
+
+def typed(overrides: Any) -> Any:
+    """Values from a command line, all text, as a YAML file would hold them."""
+    if isinstance(overrides, Mapping):
+        return {key: typed(value) for key, value in overrides.items()}
+    if isinstance(overrides, list):
+        return [typed(value) for value in overrides]
+    return yaml.safe_load(overrides) if isinstance(overrides, str) and overrides else overrides
 
 
 def parse_config(raw: Mapping[str, Any]) -> Config:
