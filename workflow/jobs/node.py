@@ -1,0 +1,122 @@
+"""What does a job take of its node, and what is the node? Equal terms for all engines start here."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+from workflow.jobs.errors import UserError
+
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+_TOLD = re.compile(
+    r"^(OMP|MKL|KMP|GOMP|VLLM|TORCH|PYTORCH|CUDA|NCCL|TOKENIZERS|HF_HUB_OFFLINE|WANDB_MODE|LD_PRELOAD)"
+)
+
+
+def pin_cpus(cpus: int) -> list[int]:
+    """Bind this process to the first `cpus` CPUs that it may use, and return them.
+
+    To be called before torch is imported: its threads inherit the binding. Raises `UserError` if there are too few.
+    """
+    if cpus < 1:
+        raise UserError(f"attempt.cpus must be at least 1, got {cpus}")
+    if not hasattr(os, "sched_setaffinity"):  # only Linux has it
+        return list(range(cpus))
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) < cpus:
+        raise UserError(
+            f"the attempt asks for {cpus} CPUs, but {len(allowed)} may be used here; lower cpus in the profile, or ask "
+            f"the scheduler for more"
+        )
+    os.sched_setaffinity(0, allowed[:cpus])
+    return allowed[:cpus]
+
+
+def set_environment(
+    environment: MutableMapping[str, str], affinity: list[int], attempt: dict[str, Any], experiment: str
+) -> None:
+    """Set what torch, vLLM, the hub and wandb read from the environment, before they are imported.
+
+    Thread counts are set whatever the user's shell says, since a comparison must not depend on it; the tracker's
+    settings are the user's where there are any.
+    """
+    threads = str(len(affinity))
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
+        environment[name] = threads
+    environment["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, affinity))
+    environment["TOKENIZERS_PARALLELISM"] = "false"
+    environment["HF_HUB_OFFLINE"] = "1"  # the inputs are on the disk by now
+    # Runs that share a node would meet on the default port. A launcher of several processes has chosen one for them.
+    if int(environment.get("WORLD_SIZE", "1")) == 1:
+        environment["MASTER_ADDR"] = "127.0.0.1"
+        environment["MASTER_PORT"] = str(free_port())
+
+    fingerprint = str(attempt["fingerprint"])
+    defaults = {
+        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; vLLM would take most of the node's memory
+        "VLLM_CONFIGURE_LOGGING": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_NO_USAGE_STATS": "1",
+        "WANDB_MODE": "offline",
+        "WANDB_PROJECT": experiment,
+        "WANDB_SILENT": "true",
+        "WANDB_CONSOLE": "off",  # the launcher keeps the log
+        "WANDB_DISABLE_CODE": "true",
+        "WANDB_DISABLE_GIT": "true",
+    }
+    for name, value in defaults.items():
+        environment.setdefault(name, value)
+    environment["WANDB_DIR"] = str(attempt["attempt_dir"])
+    # The attempts of a run are one run to wandb, too.
+    environment["WANDB_RUN_ID"] = fingerprint[:16]
+    environment["WANDB_RESUME"] = "allow"
+
+
+def free_port() -> int:
+    """A TCP port that is free on this node now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def told_environment(environment: MutableMapping[str, str]) -> dict[str, str]:
+    """The variables that bear on speed, for done.json; never one whose name looks like a secret's."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if _TOLD.match(name) and not _SECRET.search(name)
+    }
+
+
+def hardware(cpus: int, threads: int, affinity: list[int]) -> dict[str, Any]:
+    """The node as done.json describes it; `threads` are torch's after the engine was built."""
+    import torch
+
+    gpus = []
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            device = torch.cuda.get_device_properties(index)
+            gpus.append({"name": device.name, "memory_gib": round(device.total_memory / 2**30, 1)})
+    return {
+        "host": platform.node(),
+        "cpu": _cpu_name(),
+        "cpus": cpus,
+        "threads": threads,
+        "affinity": affinity,
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "gpus": gpus,
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or platform.machine()
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found.group(1) if found else platform.machine()
