@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(chosen: argparse.Namespace) -> None:
     match chosen.command:
         case "build":
-            print(build(chosen.name, chosen.stacks_dir, chosen.envs))
+            print(build(chosen.name, chosen.stacks_dir, chosen.envs, expected=chosen.expect))
         case "check":
             if chosen.all == bool(chosen.name):
                 raise UserError("name one environment, or give --all")
@@ -62,6 +62,8 @@ def _parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(command, help=help_text)
         sub.add_argument("name")
         sub.add_argument("--stacks-dir", type=Path, default=Path(".stacks"), help="where stacks lie (default: .stacks)")
+        if command == "build":
+            sub.add_argument("--expect", metavar="LOCK_ID", help="refuse to build any other lock than this one")
     check = commands.add_parser("check", help="does a lock fulfil its requirements.in?")
     check.add_argument("name", nargs="?")
     check.add_argument("--all", action="store_true", help="every environment that has a lock")

@@ -23,15 +23,22 @@ _VERIFY_LIMIT_S = 1800
 _SHOWN_FAILURES = 8
 
 
-def build(name: str, stacks_dir: Path, envs: Path = ENVS) -> Path:
+def build(name: str, stacks_dir: Path, envs: Path = ENVS, *, expected: str | None = None) -> Path:
     """The folder of the built and verified stack, `<stacks_dir>/<name>/<lock_id>`; built if it is not there.
 
     A stack that is ready costs one look at its files. UserError says what failed; then nothing is left at that
-    path that was not there before, and an environment that no longer verifies has no verify.json.
+    path that was not there before, and an environment that no longer verifies has no verify.json. `expected` is the
+    lock_id that the plan was made with: a lock changed since then is refused.
     """
     stack = load_stack(name, envs)
     pins = check_lock(name, envs)
-    final = stacks_dir / name / lock_id(name, envs)
+    present = lock_id(name, envs)
+    if expected not in {None, present}:
+        raise UserError(
+            f"{stack.lock} changed after the plan was made: {expected} was planned, the lock is now {present}; "
+            "run again, and the plan is made anew"
+        )
+    final = stacks_dir / name / present
     if _is_ready(stack, final):
         return final
     try:
