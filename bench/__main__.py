@@ -1,0 +1,42 @@
+"""Measure what is claimed and print it as a table: `make bench`, or `python -m bench NAME...` for some of it.
+
+Each line holds what was measured, the bound that is promised for two cores, and, where there is one, the same work
+done the plain way in the same run, as a ratio: machines are noisy, ratios less so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from bench import planning, quickstart, report
+from bench.measure import Line
+
+BENCHES: dict[str, Callable[[], list[Line]]] = {
+    "plan": planning.plan_lines,
+    "dry-run": planning.dry_run_lines,
+    "report": report.report_lines,
+    "quickstart": quickstart.quickstart_lines,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", default=list(BENCHES), metavar="NAME", help=f"of: {', '.join(BENCHES)}")
+    names = parser.parse_args().names
+    if unknown := sorted(set(names) - set(BENCHES)):
+        parser.error(f"no such bench: {', '.join(unknown)}; there are {', '.join(BENCHES)}")
+    lines: list[Line] = []
+    for name in names:
+        print(f"measuring: {name} ...", file=sys.stderr, flush=True)
+        lines += BENCHES[name]()
+    table = [("what", "measured", "bound", "", "the plain way"), *(line.cells() for line in lines)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0 if all(line.within for line in lines) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

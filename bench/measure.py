@@ -1,0 +1,63 @@
+"""How long does a command take, and how much memory at its peak?"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a command took."""
+
+    seconds: float
+    peak_mb: float
+    """Peak resident memory of its largest process, in MB (1e6 bytes)."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table."""
+
+    what: str
+    measured: float
+    bound: float
+    unit: str
+    plain: float | None = None
+    """The same work done the plain way, in the same unit."""
+
+    @property
+    def within(self) -> bool:
+        return self.measured <= self.bound
+
+    def cells(self) -> tuple[str, ...]:
+        plain = "" if self.plain is None else f"{self.plain:.1f} {self.unit} (ratio {self.measured / self.plain:.2f})"
+        verdict = "ok" if self.within else "OVER"
+        return self.what, f"{self.measured:.1f} {self.unit}", f"{self.bound:g} {self.unit}", verdict, plain
+
+
+def cost_of(command: Sequence[str], cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> Cost:
+    """Run a command to its end and measure it; its output is shown only if it fails."""
+    began = time.perf_counter()
+    with subprocess.Popen(
+        list(command),
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        output = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} failed:\n{output[-4000:]}")
+    return Cost(time.perf_counter() - began, usage.ru_maxrss * 1024 / 1e6)
