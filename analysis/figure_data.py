@@ -31,19 +31,24 @@ def series(wide: pd.DataFrame, column: str) -> pd.DataFrame:
     """A quantity over steps: columns arm, line, step, value, low, high, counted.
 
     One line per run, or (more than `MAX_LINES` runs) one per arm: the median over its runs with the 10% to
-    90% range. Values that are no finite number are left out. `counted` is NaN-valued `value` elsewhere.
+    90% range. Values that are no finite number are left out.
     """
     names = ["arm", "line", "step", "value", "low", "high", "counted"]
     if column not in wide:
         return pd.DataFrame(columns=names)
     frame = wide[["arm", "run_id", "step", "counted"]].assign(value=wide[column].astype(float))
+    frame["counted"] = frame["counted"].astype(bool)
     frame = binned(frame[np.isfinite(frame["value"])])
+    if frame.empty:
+        return pd.DataFrame(columns=names)
     frame["line"] = frame["run_id"] if draws_each_run(wide) else frame["arm"]
-    groups = frame.groupby(["arm", "line", "step"], sort=True)["value"]
-    summary = groups.quantile([0.1, 0.5, 0.9]).unstack()
+    point = ["arm", "line", "step"]
+    # A point with counted steps is drawn from those alone.
+    some = frame.groupby(point)["counted"].transform("any")
+    frame = frame[frame["counted"] | ~some]
+    summary = frame.groupby(point)["value"].quantile([0.1, 0.5, 0.9]).unstack()
     summary.columns = pd.Index(["low", "value", "high"])
-    counted = frame.groupby(["arm", "line", "step"], sort=True)["counted"].any()
-    return summary.assign(counted=counted).reset_index()[names]
+    return summary.assign(counted=frame.groupby(point)["counted"].any()).reset_index()[names]
 
 
 def with_tokens_per_second(wide: pd.DataFrame) -> pd.DataFrame:

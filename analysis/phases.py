@@ -45,7 +45,7 @@ def phase_table(wide: pd.DataFrame, arms: Sequence[str], trees: Sequence[TimerTr
     paths = [c.removeprefix(PHASE) for c in wide.columns if c.startswith(PHASE)]
     ordered = trees[0].in_order(paths) if trees else []
     root = trees[0].root if trees else ""
-    for factors in sorted(counted["factors"].unique()):
+    for factors in counted["factors"].unique():
         for arm in arms:
             group = counted[(counted["factors"] == factors) & (counted["arm"] == arm)]
             timed = [p for p in ordered if len(group) and group[PHASE + p].notna().any()]

@@ -58,7 +58,7 @@ def comparison_table(wide: pd.DataFrame, plan: Plan) -> tuple[pd.DataFrame, list
     tokens are sums over the paired steps. A row without common steps is a verdict, not a row.
     """
     rows, verdicts = [], []
-    for factors in sorted(wide["factors"].unique()):
+    for factors in wide["factors"].unique():
         here = f" at {factors_label(factors)}" if factors else ""
         for arm in plan.arms:
             if arm == plan.baseline:
@@ -113,7 +113,7 @@ def phase_speedups(wide: pd.DataFrame, plan: Plan, trees: Sequence[TimerTree]) -
     rows = []
     paths = [c.removeprefix(PHASE) for c in wide.columns if c.startswith(PHASE)]
     ordered = trees[0].in_order(paths) if trees else []
-    for factors in sorted(wide["factors"].unique()):
+    for factors in wide["factors"].unique():
         for arm in plan.arms:
             pairs = paired_steps(wide, factors, plan.baseline, arm) if arm != plan.baseline else pd.DataFrame()
             if pairs.empty:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.drawing import Figure
 from analysis.fairness import Setting, config_settings, fairness_verdicts, hardware_settings, version_settings
-from analysis.figures import Figure, all_figures
+from analysis.figures import all_figures
 from analysis.headline import Headline, headlines
 from analysis.phases import category_table, phase_table, phase_verdicts
 from analysis.reward import reward_verdicts

@@ -10,7 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from analysis.figures import Figure
+from analysis.drawing import Figure
 from analysis.headline import range_text
 from analysis.report import cells
 from analysis.report.content import Content

@@ -1,0 +1,103 @@
+"""How every figure of the report is drawn: its colours, its text, its SVG and PNG."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import vl_convert as vlc
+
+from analysis.runs import Plan
+
+# Okabe and Ito (2008) for categories, Tol's "bright" for arms: each is told apart with any colour vision,
+# and the two are not mistaken for one another.
+CATEGORY_COLOURS = {
+    "generation": "#E69F00",
+    "weight sync": "#56B4E9",
+    "log-probs": "#009E73",
+    "rewards": "#F0E442",
+    "loss+backward": "#0072B2",
+    "optimizer": "#CC79A7",
+    "other": "#999999",
+}
+ARM_COLOURS = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE", "#BBBBBB")
+ARM_DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 4], [1, 3])
+GREY = "#8a8f98"
+FONT = "system-ui, 'Noto Sans CJK JP', 'Noto Sans CJK SC', 'Noto Sans', sans-serif"
+WIDTH, HEIGHT = 640, 260
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure: `svg` takes its text colour from the page; `alt` is what it shows, in words."""
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    svg: str
+
+    @property
+    def standalone_svg(self) -> str:
+        """The same on white paper, for a file."""
+        return self.svg.replace("currentColor", "#1b1f24")
+
+    def png(self) -> bytes:
+        paper = re.sub(
+            r"(<svg[^>]*>)", r'\1<rect width="100%" height="100%" fill="white"/>', self.standalone_svg, count=1
+        )
+        return bytes(vlc.svg_to_png(paper, scale=2))
+
+
+def render(chart: Any) -> str:
+    styled = (
+        chart.configure(font=FONT, background="transparent", aria=False, padding=4)
+        .configure_view(stroke=None)
+        .configure_axis(
+            labelColor="currentColor",
+            titleColor="currentColor",
+            domainColor="currentColor",
+            tickColor="currentColor",
+            gridColor="currentColor",
+            gridOpacity=0.12,
+            labelFontSize=12,
+            titleFontSize=12,
+            titleFontWeight="normal",
+            labelLimit=220,
+        )
+        .configure_legend(
+            labelColor="currentColor",
+            titleColor="currentColor",
+            labelFontSize=12,
+            labelLimit=260,
+            columnPadding=28,
+            symbolOpacity=1,
+            orient="top",
+            offset=6,
+            title=None,
+            symbolStrokeWidth=2,
+        )
+        .configure_text(color="currentColor")
+    )
+    out = io.StringIO()
+    with alt.data_transformers.enable("default", max_rows=None):
+        styled.save(out, format="svg")
+    return _light(out.getvalue())
+
+
+def _light(svg: str) -> str:
+    # Seven digits of a pixel draw nothing; without them the page is half the size.
+    return re.sub(r"(\d\.\d{2})\d+", r"\1", svg)
+
+
+def arm_scale(plan: Plan) -> alt.Scale:
+    arms = list(plan.arms)
+    return alt.Scale(domain=arms, range=[ARM_COLOURS[i % len(ARM_COLOURS)] for i in range(len(arms))])
+
+
+def dash_scale(plan: Plan) -> alt.Scale:
+    arms = list(plan.arms)
+    return alt.Scale(domain=arms, range=[ARM_DASHES[i % len(ARM_DASHES)] for i in range(len(arms))])
