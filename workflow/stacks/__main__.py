@@ -17,7 +17,9 @@ from workflow.stacks.refresh import refresh_lock
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command; 0 when it is done, 1 for a mistake that the user can mend, 128+n after a signal."""
-    signal.signal(signal.SIGTERM, _stop)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _stop)
     chosen = _parser().parse_args(arguments)
     try:
         _run(chosen)

@@ -26,7 +26,7 @@ print(json.dumps({name: getattr(options, name, None) for name in names} | {"defa
 """
 _PIP_TIMEOUT_S, _PIP_RETRIES = 15, 5  # pip's own defaults: not a setting that anybody made
 
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s]+@")
 
 
 def redacted(text: str) -> str:

@@ -86,6 +86,7 @@ class Uv:
             if process.poll() is None:
                 process.terminate()
                 process.wait()
+            process.stderr.close()
 
 
 def configured_uv(*, main_index_first: bool = False) -> Uv:

@@ -1,0 +1,241 @@
+"""A stack is built whole, verified, once, or not at all: real uv, real wheels, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import Index, Site, write_wheel
+
+
+def test_a_built_stack_works_where_it_lies_and_is_not_built_again(tiny: Site) -> None:
+    first = tiny.build()
+    assert first.returncode == 0, first.stderr
+    (folder,) = tiny.built()
+    assert Path(first.stdout.strip()) == folder
+    assert sorted(path.name for path in folder.iterdir()) == ["env", "verify.json"]
+    verdict = json.loads((folder / "verify.json").read_text())
+    assert verdict["ok"] and verdict["stack"] == "tiny" and verdict["lock_id"] == folder.name
+    assert verdict["packages"] == {"rbt-alpha": "1.0", "rbt-beta": "2.0"}
+    assert {check["source"] for check in verdict["checks"]} == {
+        "stack.yaml",
+        "requirements.lock:3",
+        "requirements.lock:6",
+    }
+    # Renamed after it was made: the interpreter, an import and a console script find the final place.
+    python = tiny.run("python", "tiny", "--stacks-dir", str(tiny.stacks)).stdout.strip()
+    assert subprocess.check_output([python, "-c", "import sys, rbt_beta; print(sys.prefix)"], text=True).strip() == str(
+        folder / "env"
+    )
+    assert subprocess.check_output([folder / "env" / "bin" / "rbt-alpha"], text=True).strip() == "1.0"
+    assert not any(b".building-" in path.read_bytes() for path in (folder / "env" / "bin").iterdir() if path.is_file())
+
+    before = (folder / "verify.json").stat()
+    started = time.monotonic()
+    again = tiny.build(PIP_INDEX_URL="http://127.0.0.1:9/simple")
+    assert again.returncode == 0 and again.stderr == ""
+    assert time.monotonic() - started < 2
+    assert (folder / "verify.json").stat() == before
+
+
+def test_an_empty_output_folder_made_by_snakemake_is_filled(tiny: Site) -> None:
+    assert tiny.build().returncode == 0
+    (folder,) = tiny.built()
+    shutil.rmtree(folder)
+    folder.mkdir()
+    assert tiny.build().returncode == 0
+    assert tiny.built() == [folder] and (folder / "env").is_dir()
+
+
+def test_a_new_lock_makes_a_new_environment_beside_the_old(tiny: Site, index: Index, tmp_path: Path) -> None:
+    assert tiny.build().returncode == 0
+    (old,) = tiny.built()
+    index.add(write_wheel(tmp_path / "wheels", "rbt-beta", "2.1"))
+    assert tiny.run("lock", "tiny", "--upgrade").returncode == 0
+    refused = tiny.run("build", "tiny", "--stacks-dir", str(tiny.stacks), "--expect", old.name)
+    assert refused.returncode == 1 and "changed after the plan was made" in refused.stderr
+    assert tiny.build().returncode == 0
+    new = [folder for folder in tiny.built() if folder != old]
+    assert len(new) == 1 and json.loads((new[0] / "verify.json").read_text())["packages"]["rbt-beta"] == "2.1"
+
+
+def test_a_changed_verify_is_run_without_a_new_build(tiny: Site) -> None:
+    assert tiny.build().returncode == 0
+    (folder,) = tiny.built()
+    inode = (folder / "env").stat().st_ino
+    verify = tiny.envs / "tiny" / "verify.py"
+    verify.write_text(verify.read_text() + "# another text\n")
+    again = tiny.build(PIP_INDEX_URL="http://127.0.0.1:9/simple")
+    assert again.returncode == 0 and "verifying the environment that is there" in again.stderr
+    assert (folder / "env").stat().st_ino == inode
+
+
+def test_a_damaged_environment_is_noticed_and_replaced(tiny: Site) -> None:
+    assert tiny.build().returncode == 0
+    (folder,) = tiny.built()
+    (damaged,) = (folder / "env").glob("lib/python*/site-packages/rbt_beta-2.0.dist-info")
+    shutil.rmtree(damaged)
+    (folder / "verify.json").unlink()
+    again = tiny.build()
+    assert again.returncode == 0, again.stderr
+    assert "requirements.lock:6: rbt-beta: expected 2.0, got not installed" in again.stderr
+    assert tiny.built() == [folder] and json.loads((folder / "verify.json").read_text())["ok"]
+
+
+def test_a_failing_check_fails_the_build_and_names_the_locks_line(site: Site, tiny: Site) -> None:
+    verify = tiny.envs / "tiny" / "verify.py"
+    verify.write_text(verify.read_text().replace("'1.0'", "'1.1'"))
+    failed = tiny.build()
+    assert failed.returncode == 1 and "Traceback" not in failed.stderr
+    assert "tiny/requirements.lock:3: alpha answers: expected 1.1, got 1.0" in failed.stderr
+    assert tiny.built() == []
+
+
+def test_a_verify_that_crashes_is_told_with_its_signal(tiny: Site) -> None:
+    verify = tiny.envs / "tiny" / "verify.py"
+    crash = "__import__('os').kill(__import__('os').getpid(), 4)"
+    verify.write_text(verify.read_text().replace("__import__('rbt_alpha').answer()", crash))
+    failed = tiny.build()
+    assert failed.returncode == 1
+    assert "was killed by SIGILL" in failed.stderr and "checking alpha answers" in failed.stderr
+    assert tiny.built() == []
+
+
+def test_a_lock_that_does_not_fit_its_requirements_is_not_built(tiny: Site) -> None:
+    (tiny.envs / "tiny" / "requirements.in").write_text("rbt-alpha==1.5\nrbt-beta\n")
+    failed = tiny.build()
+    assert failed.returncode == 1 and "wants rbt-alpha==1.5" in failed.stderr
+    assert "make locks STACK=tiny" in failed.stderr and tiny.built() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_build_leaves_nothing_half(tiny: Site, index: Index, number: signal.Signals) -> None:
+    index.gate.clear()
+    index.asked.clear()
+    builder = tiny.start("build", "tiny", "--stacks-dir", str(tiny.stacks))
+    assert index.asked.wait(20)  # in the middle: uv waits for a wheel
+    assert [path.name.startswith(".building-") for path in tiny.built()] == [True]
+    builder.send_signal(number)
+    _, said = builder.communicate(timeout=20)
+    assert builder.returncode == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[number]
+    assert "Traceback" not in said
+    leftovers = tiny.built()
+    assert bool(leftovers) == (number == signal.SIGKILL)
+    index.gate.set()
+    again = tiny.build()
+    assert again.returncode == 0, again.stderr
+    (folder,) = tiny.built()
+    assert folder.name == json.loads((folder / "verify.json").read_text())["lock_id"]
+
+
+def test_two_builders_build_once(tiny: Site, index: Index) -> None:
+    index.gate.clear()
+    index.asked.clear()
+    first = tiny.start("build", "tiny", "--stacks-dir", str(tiny.stacks))
+    assert index.asked.wait(20)
+    second = tiny.start("build", "tiny", "--stacks-dir", str(tiny.stacks))
+    assert second.stderr is not None
+    waiting = second.stderr.readline()
+    assert "waiting for another builder" in waiting
+    index.gate.set()
+    told, said = first.communicate(timeout=30)
+    told_too, said_too = second.communicate(timeout=30)
+    assert (first.returncode, second.returncode) == (0, 0), said + said_too
+    assert told == told_too and "ready in" in said and said_too == ""
+    assert len(tiny.built()) == 1
+
+
+def test_a_tampered_wheel_is_named(tiny: Site, index: Index, tmp_path: Path) -> None:
+    wheel = index.folder / "files" / "rbt_beta-2.0-py3-none-any.whl"
+    shutil.copy(write_wheel(tmp_path / "other", "rbt-beta", "2.0", code="evil = True\n"), wheel)
+    failed = tiny.build(UV_CACHE_DIR=str(tmp_path / "cold"))
+    assert failed.returncode == 1
+    assert "rbt-beta==2.0 is not the file that the lock names: its hash differs" in failed.stderr
+    assert tiny.built() == []
+
+
+def test_a_source_without_the_package_is_told(tiny: Site, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    failed = tiny.build(
+        PIP_INDEX_URL="", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(empty), UV_CACHE_DIR=str(tmp_path / "cold")
+    )
+    assert failed.returncode == 1
+    assert "no configured source has it: rbt-alpha was not found" in failed.stderr
+    assert f"Sources: no index, folder or page {empty}" in failed.stderr and "PIP_FIND_LINKS" in failed.stderr
+    assert tiny.built() == []
+
+
+def test_a_source_that_does_not_answer_is_told_without_its_password(tiny: Site, tmp_path: Path) -> None:
+    failed = tiny.build(PIP_INDEX_URL="http://me:secret@127.0.0.1:9/simple", UV_CACHE_DIR=str(tmp_path / "cold"))
+    assert failed.returncode == 1
+    assert "a package source could not be read: http://127.0.0.1:9/" in failed.stderr.replace("***@", "")
+    assert "PIP_INDEX_URL" in failed.stderr and "secret" not in failed.stderr and tiny.built() == []
+
+
+def test_a_folder_of_wheels_is_enough(tiny: Site, index: Index) -> None:
+    built = tiny.build(PIP_INDEX_URL="", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(index.folder / "files"))
+    assert built.returncode == 0, built.stderr
+
+
+def test_a_missing_python_is_told(tiny: Site) -> None:
+    stack = tiny.envs / "tiny" / "stack.yaml"
+    lines = [line if not line.startswith("python:") else 'python: "3.99"' for line in stack.read_text().splitlines()]
+    stack.write_text("\n".join(lines))
+    failed = tiny.build()
+    assert failed.returncode == 1 and "needs Python 3.99" in failed.stderr and tiny.built() == []
+
+
+def test_too_little_space_is_told_beforehand(tiny: Site) -> None:
+    stack = tiny.envs / "tiny" / "stack.yaml"
+    stack.write_text(stack.read_text().replace("disk_gib: 0.001", "disk_gib: 1000000000"))
+    failed = tiny.build()
+    assert failed.returncode == 1 and tiny.built() == []
+    assert "needs about 1000000000.0 GiB, and " in failed.stderr and "GiB free; make room" in failed.stderr
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = shutil.which("mount")
+    if os.geteuid() != 0 or mount is None:
+        pytest.skip("a full disk needs a mount, and that needs root")
+    done = subprocess.run(
+        [mount, "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip(f"a full disk needs a mount: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_disk_that_fills_up_is_told_and_cleaned(site: Site, index: Index, tmp_path: Path, small_disk: Path) -> None:
+    index.add(write_wheel(tmp_path / "wheels", "rbt-large", "1.0", payload=4 * 2**20))
+    site.write_stack("rbt-large\n")
+    assert site.run("lock", "tiny").returncode == 0
+    site.stacks = small_disk
+    failed = site.build()
+    assert failed.returncode == 1 and "the disk is full" in failed.stderr, failed.stderr
+    assert "Traceback" not in failed.stderr and site.built() == []
+
+
+def test_a_killed_builder_of_another_host_is_left_alone_for_a_day(tiny: Site) -> None:
+    foreign = tiny.stacks / "tiny" / ".building-0123456789ab-1@elsewhere"
+    foreign.mkdir(parents=True)
+    assert tiny.build().returncode == 0
+    assert foreign.is_dir()
+    os.utime(foreign, (0, 0))
+    (built,) = [path for path in tiny.built() if path != foreign]
+    shutil.rmtree(built)
+    assert tiny.build().returncode == 0
+    assert not foreign.exists()

@@ -1,0 +1,74 @@
+"""The stacks that are shipped: understood, fast to ask, and refused with a useful word when wrong."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analysis.errors import UserError
+from workflow.stacks import load_stack, lock_id, stack_names, stack_python
+from workflow.stacks.definition import ENVS
+
+
+@pytest.mark.parametrize("name", stack_names())
+def test_every_shipped_stack_is_understood(name: str) -> None:
+    stack = load_stack(name)
+    assert stack.trainer in {"trl", "verl", "swift"}
+    assert stack.engine in {"transformers", "vllm", "sglang"}
+    assert stack.verify.is_file()
+    assert len(lock_id(name)) == 12
+    assert stack_python(name, Path(".stacks")).parts[-5:-3] == (name, lock_id(name))
+
+
+def test_an_unknown_stack_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"'trl-vlm-cpu' \(did you mean 'trl-vllm-cpu'\?\); known: .*transformers"):
+        load_stack("trl-vlm-cpu")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("engine:", "engin:", r"unknown key 'engin' \(did you mean 'engine'\?\)"),
+        ("disk_gib: 3.5", "disk_gib: lots", "disk_gib must be a number"),
+        ('python: "3.11"', "python: 3.10", 'python must be text, in quotes: "3.1"'),
+        ("trainer: trl\n", "", "trainer is missing"),
+        ("trainer: trl", "trainer: [", "not valid YAML"),
+    ],
+)
+def test_a_faulty_stack_yaml_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    shutil.copytree(ENVS / "trl-vllm-cpu", tmp_path / "s")
+    path = tmp_path / "s" / "stack.yaml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(UserError, match=message):
+        load_stack("s", tmp_path)
+
+
+def test_the_lock_id_follows_the_lock_and_the_python_release_only(tmp_path: Path) -> None:
+    shutil.copytree(ENVS / "trl-vllm-cpu", tmp_path / "s")
+    first = lock_id("s", tmp_path)
+    stack = tmp_path / "s" / "stack.yaml"
+    stack.write_text(stack.read_text().replace("description: ", "description: Another. "))
+    (tmp_path / "s" / "verify.py").write_text("")
+    assert lock_id("s", tmp_path) == first
+    stack.write_text(stack.read_text().replace('"3.11"', '"3.12"'))
+    second = lock_id("s", tmp_path)
+    lock = tmp_path / "s" / "requirements.lock"
+    lock.write_text(lock.read_text() + "\n")
+    assert len({first, second, lock_id("s", tmp_path)}) == 3
+    lock.unlink()
+    with pytest.raises(UserError, match="make locks STACK=s"):
+        lock_id("s", tmp_path)
+
+
+def test_snakemake_loads_nothing_heavy_to_ask_for_a_lock_id() -> None:
+    code = (
+        "import sys, workflow.stacks as s; s.lock_id('trl-vllm-cpu')\n"
+        "print(sorted({'packaging', 'pandas', 'pydantic', 'workflow.stacks.build'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ENVS.parent, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,125 @@
+"""pip's settings in uv's words, asked from the real pip."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.errors import UserError
+from workflow.stacks.sources import described, pip_settings, redacted, uv_arguments, uv_environment
+
+DEFAULTS = {
+    "index_url": "https://main.invalid/simple",
+    "default_index": "https://main.invalid/simple",
+    "timeout": 15,
+    "retries": 5,
+}
+ALWAYS = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
+SECRET = "https://me:secret@mirror.invalid/simple"
+
+
+@pytest.mark.parametrize(
+    ("settings", "environ", "expected"),
+    [
+        ({}, {}, {}),
+        ({"index_url": SECRET}, {}, {"UV_DEFAULT_INDEX": SECRET}),
+        ({"index_url": SECRET}, {"UV_DEFAULT_INDEX": "https://own.invalid"}, {}),
+        ({"index_url": SECRET}, {"UV_INDEX_URL": "https://own.invalid"}, {}),
+        (
+            {"extra_index_urls": ["https://a.invalid", "https://b.invalid"]},
+            {},
+            {"UV_INDEX": "https://a.invalid https://b.invalid"},
+        ),
+        ({"extra_index_urls": ["https://a.invalid"]}, {"UV_EXTRA_INDEX_URL": "https://own.invalid"}, {}),
+        (
+            {"find_links": ["/", "https://page.invalid/x", "/not/there"]},
+            {},
+            {"UV_FIND_LINKS": "/,https://page.invalid/x"},
+        ),
+        ({"find_links": ["/"]}, {"UV_FIND_LINKS": "/own"}, {}),
+        ({"trusted_hosts": ["a", "b:81"]}, {}, {"UV_INSECURE_HOST": "a b:81"}),
+        ({"timeout": 180.0}, {}, {"UV_HTTP_TIMEOUT": "180"}),
+        ({"timeout": 180.0}, {"UV_HTTP_TIMEOUT": "9"}, {}),
+        ({"retries": 0}, {}, {"UV_HTTP_RETRIES": "0"}),
+        ({"keyring_provider": "subprocess"}, {}, {"UV_KEYRING_PROVIDER": "subprocess"}),
+        ({"cert": "/x/ca.pem"}, {"SSL_CERT_FILE": "/other"}, {"SSL_CERT_FILE": "/x/ca.pem"}),
+        ({"cert": "/"}, {}, {"SSL_CERT_DIR": "/"}),
+        ({"client_cert": "/x/me.pem"}, {}, {"SSL_CLIENT_CERT": "/x/me.pem"}),
+        (
+            {"proxy": "http://p:1"},
+            {"https_proxy": "http://old:1"},
+            dict.fromkeys(["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"], "http://p:1"),
+        ),
+    ],
+)
+def test_each_setting_has_its_word(settings: dict[str, Any], environ: dict[str, str], expected: dict[str, str]) -> None:
+    assert uv_environment(DEFAULTS | settings, environ) == ALWAYS | expected
+
+
+def test_a_lock_is_resolved_from_the_main_index_first() -> None:
+    settings = DEFAULTS | {"extra_index_urls": ["https://part.invalid"]}
+    first = uv_environment(settings, {}, main_index_first=True)
+    assert first["UV_INDEX"] == "https://main.invalid/simple https://part.invalid"
+
+
+def test_the_users_index_strategy_stays() -> None:
+    assert uv_environment(DEFAULTS, {"UV_INDEX_STRATEGY": "first-index"}) == {}
+
+
+def test_no_index_is_an_argument() -> None:
+    assert uv_arguments({"no_index": True}) == ["--no-index"]
+    assert uv_arguments({"no_index": False}) == []
+
+
+def test_passwords_are_not_shown() -> None:
+    environ = uv_environment(DEFAULTS | {"index_url": SECRET, "extra_index_urls": [SECRET]}, {})
+    assert described(environ, []) == "index https://***@mirror.invalid/simple, index https://***@mirror.invalid/simple"
+    assert redacted("see http://token@h/ and file:///x") == "see http://***@h/ and file:///x"
+    assert "secret" not in redacted("https://me:p@secret@host/simple")
+
+
+@pytest.fixture
+def pip_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pip configuration file that pip reads after every other one, and no PIP_* variable beside it."""
+    for key in [key for key in os.environ if key.startswith(("PIP_", "UV_"))]:
+        monkeypatch.delenv(key)
+    path = tmp_path / "pip.conf"
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(path))
+    return path
+
+
+def test_pip_itself_is_asked(pip_conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pip_conf.write_text(
+        f"[global]\nindex-url = {SECRET}\ntimeout = 7\nfind-links =\n    /one\n    /two\ntrusted-host = a b\n"
+        "extra-index-url = https://a.invalid https://b.invalid\n[install]\nno-index = yes\n"
+    )
+    settings = pip_settings()
+    assert settings["index_url"] == SECRET
+    assert settings["find_links"] == ["/one", "/two"]
+    assert settings["extra_index_urls"] == ["https://a.invalid", "https://b.invalid"]
+    assert settings["trusted_hosts"] == ["a", "b"]
+    assert settings["timeout"] == 7
+    assert uv_arguments(settings) == ["--no-index"]
+    # The environment goes before the files, as in pip; an empty variable does not count.
+    monkeypatch.setenv("PIP_FIND_LINKS", "/three /four")
+    monkeypatch.setenv("PIP_TIMEOUT", "")
+    assert pip_settings()["find_links"] == ["/three", "/four"]
+    assert pip_settings()["timeout"] == 7
+
+
+def test_pips_own_complaint_is_passed_on(pip_conf: Path) -> None:
+    pip_conf.write_text("[global]\ntimeout = soon\n")
+    with pytest.raises(UserError, match=r"invalid floating-point value: 'soon'"):
+        pip_settings()
+
+
+def test_a_python_without_pip_has_no_settings(tmp_path: Path, pip_conf: Path) -> None:
+    import venv
+
+    venv.create(tmp_path / "bare", with_pip=False)
+    assert pip_settings(str(tmp_path / "bare" / "bin" / "python")) == {}
+    assert pip_settings(sys.executable) != {}

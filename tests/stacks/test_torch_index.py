@@ -1,0 +1,67 @@
+"""PyTorch's own index is asked only when no configured source has the torch wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis.errors import UserError
+from workflow.stacks.uv import Uv, find_uv, torch_arguments
+
+from .conftest import PYTHON, Index, Site, write_wheel
+
+TORCH = "torch==9.9+cpu"
+
+
+@pytest.fixture
+def uv(site: Site, index: Index) -> Uv:
+    """The real uv, knowing only the index on loopback."""
+    return Uv(find_uv(), {**site.environ, "UV_DEFAULT_INDEX": index.url}, ())
+
+
+def test_asked_when_no_source_has_it(uv: Uv) -> None:
+    assert torch_arguments(uv, TORCH, "cpu", PYTHON) == ["--torch-backend", "cpu"]
+
+
+def test_asked_when_the_index_has_only_another_build(uv: Uv, index: Index, tmp_path: Path) -> None:
+    index.add(write_wheel(tmp_path / "wheels", "torch", "9.9"))
+    assert torch_arguments(uv, TORCH, "cpu", PYTHON) == ["--torch-backend", "cpu"]
+
+
+def test_not_asked_when_the_index_has_it(uv: Uv, index: Index, tmp_path: Path) -> None:
+    index.add(write_wheel(tmp_path / "wheels", "torch", "9.9+cpu"))
+    assert torch_arguments(uv, TORCH, "cpu", PYTHON) == []
+
+
+def test_not_asked_when_a_folder_has_it(uv: Uv, tmp_path: Path) -> None:
+    write_wheel(tmp_path / "wheels", "torch", "9.9+cpu")
+    found = Uv(uv.binary, {**uv.environ, "UV_FIND_LINKS": str(tmp_path / "wheels")}, ())
+    assert torch_arguments(found, TORCH, "cpu", PYTHON) == []
+
+
+@pytest.mark.parametrize(("requirement", "backend"), [(None, "cpu"), (TORCH, None)])
+def test_not_asked_without_torch_or_backend(uv: Uv, requirement: str | None, backend: str | None) -> None:
+    assert torch_arguments(uv, requirement, backend, PYTHON) == []
+
+
+def test_not_asked_where_the_user_forbids_or_chooses(uv: Uv) -> None:
+    assert torch_arguments(Uv(uv.binary, uv.environ, ("--no-index",)), TORCH, "cpu", PYTHON) == []
+    for own in ({"UV_OFFLINE": "1"}, {"UV_TORCH_BACKEND": "cu126"}):
+        assert torch_arguments(Uv(uv.binary, {**uv.environ, **own}, ()), TORCH, "cpu", PYTHON) == []
+
+
+def test_a_source_that_does_not_answer_is_no_answer(uv: Uv) -> None:
+    deaf = Uv(uv.binary, {**uv.environ, "UV_DEFAULT_INDEX": "http://me:secret@127.0.0.1:9/simple"}, ())
+    with pytest.raises(UserError, match=r"looking for torch==9.9\+cpu: a package source could not be read") as caught:
+        torch_arguments(deaf, TORCH, "cpu", PYTHON)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_build_takes_torch_from_the_configured_source(site: Site, index: Index, tmp_path: Path) -> None:
+    index.add(write_wheel(tmp_path / "wheels", "torch", "9.9+cpu"))
+    site.write_stack(TORCH + "\n", extra="torch_backend: cpu\n")
+    assert site.run("lock", "tiny").returncode == 0
+    built = site.build()
+    assert built.returncode == 0, built.stderr
+    assert "and PyTorch" not in built.stderr
