@@ -1,0 +1,169 @@
+import json
+import math
+
+import make_results
+import pyarrow.parquet as pq
+import pytest
+from test_sources import wandb_row, write_wandb
+
+from analysis.collect import main
+from analysis.steps import METADATA_KEY, SCHEMA, read_steps
+
+GEN = "step/training_step/prepare_inputs/generate"
+
+
+def a_row(step, gen_s=1.0, **more):
+    return make_results.metrics_row(step, make_results.phases_from_leaves(make_results.leaves(gen_s), 0.01), **more)
+
+
+def collected(run_dir):
+    out = run_dir / "steps.parquet"
+    assert main([str(run_dir), "--out", str(out)]) == 0
+    table, metadata = read_steps(out)
+    return table.to_pandas(), metadata
+
+
+def failure(run_dir, capsys):
+    assert main([str(run_dir), "--out", str(run_dir / "steps.parquet")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and "Traceback" not in error
+    assert not (run_dir / "steps.parquet").exists()
+    return error
+
+
+def codes(metadata):
+    return [v["code"] for v in metadata["verdicts"]]
+
+
+def test_one_attempt(tmp_path):
+    run_dir = make_results.write_run(tmp_path, "r", "vllm", 3, [[a_row(1, 1 / 3), a_row(2)]])
+    frame, metadata = collected(run_dir)
+    assert pq.read_schema(run_dir / "steps.parquet").remove_metadata() == SCHEMA
+    assert METADATA_KEY in pq.read_schema(run_dir / "steps.parquet").metadata
+    assert metadata == {"timers": "trl 1.16", "attempts": [1], "verdicts": []}
+    gen = frame[(frame["name"] == GEN) & (frame["step"] == 1)].iloc[0]
+    assert gen["value"] == 1 / 3 and gen["exclusive_s"] == 1 / 3 and gen["unit"] == "s"
+    assert gen["parent"] == "step/training_step/prepare_inputs"
+    assert (gen["arm"], gen["seed"], gen["attempt"]) == ("vllm", 3, 1)
+    assert (gen["source_file"], gen["source_line"]) == ("attempts/1/metrics.jsonl", 1)
+    assert frame[(frame["kind"] == "sample") & (frame["step"] == 2)]["value"].tolist() == [10, 20, 30, 40]
+    phases = frame[frame["kind"] == "phase"]
+    for _, step in phases.groupby("step"):
+        root = step.loc[step["name"] == "step", "value"].iloc[0]
+        assert step["exclusive_s"].sum() == pytest.approx(root, abs=1e-9)
+    assert frame.loc[frame["name"] == "response_tokens", "unit"].unique().tolist() == ["tokens"]
+
+
+def test_same_input_same_bytes(tmp_path):
+    run_dir = make_results.write_run(tmp_path, "r", "vllm", 0, [[a_row(1), a_row(2)]])
+    outs = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for out in outs:
+        assert main([str(run_dir), "--out", str(out)]) == 0
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+
+
+def test_last_attempt_that_has_the_step_counts(tmp_path):
+    first = [a_row(s, 1.0) for s in (1, 2, 3, 4)]
+    second = [a_row(3, 2.0, resumed=True), a_row(4, 2.0), a_row(5, 2.0)]
+    run_dir = make_results.write_run(tmp_path, "r", "vllm", 0, [first, second])
+    frame, metadata = collected(run_dir)
+    gen = frame[frame["name"] == GEN].set_index("step")
+    assert gen["attempt"].to_dict() == {1: 1, 2: 1, 3: 2, 4: 2, 5: 2}
+    assert gen["value"].to_dict() == {1: 1.0, 2: 1.0, 3: 2.0, 4: 2.0, 5: 2.0}
+    assert gen["overlap"].to_dict() == {1: False, 2: False, 3: True, 4: True, 5: False}
+    assert gen["resumed"].to_dict() == {1: False, 2: False, 3: True, 4: False, 5: False}
+    assert codes(metadata) == ["overlap"]
+
+
+def test_attempts_of_another_fingerprint_are_left_out(tmp_path):
+    run_dir = make_results.write_run(
+        tmp_path, "r", "vllm", 0, [[a_row(1)], [a_row(1, 9.0)]], done_more={"last_step": 1}
+    )
+    order = run_dir / "attempts" / "2" / "attempt.json"
+    order.write_text(json.dumps({"fingerprint": "0" * 64}))
+    (run_dir / "attempts" / "3").mkdir()
+    frame, metadata = collected(run_dir)
+    assert frame["attempt"].unique().tolist() == [1]
+    assert codes(metadata) == ["other-fingerprint", "no-attempt-json"]
+
+
+def test_wandb_fills_in_for_metrics_and_must_agree(tmp_path, capsys):
+    all_rows = [a_row(s, s / 3) for s in (1, 2, 3)]
+    run_dir = make_results.write_run(tmp_path / "x", "r", "vllm", 0, [all_rows[:2]], done_more={"last_step": 3})
+    write_wandb(run_dir / "attempts" / "1", [wandb_row(r) for r in all_rows], tmp_path)
+    frame, metadata = collected(run_dir)
+    gen = frame[frame["name"] == GEN].set_index("step")
+    assert gen["value"].to_dict() == {1: 1 / 3, 2: 2 / 3, 3: 1.0}
+    assert gen["source_file"][2] == "attempts/1/metrics.jsonl"
+    assert gen["source_file"][3].startswith("attempts/1/wandb/offline-run-")
+    assert codes(metadata) == ["from-wandb"]
+
+    (run_dir / "steps.parquet").unlink()
+    all_rows[1]["phases"][GEN] *= 1 + 1e-8
+    make_results.write_rows(run_dir / "attempts" / "1" / "metrics.jsonl", all_rows[:2])
+    error = failure(run_dir, capsys)
+    assert "run r, step 2, key timing_s/step/training_step/prepare_inputs/generate" in error
+    assert "attempts/1/metrics.jsonl:2" in error
+
+
+def test_missing_steps_are_an_error(tmp_path, capsys):
+    run_dir = make_results.write_run(tmp_path, "r", "vllm", 0, [[a_row(1), a_row(4)]])
+    assert "2 of its 4 steps" in (error := failure(run_dir, capsys)) and "missing: 2, 3" in error
+
+
+def test_no_steps_at_all_is_an_error(tmp_path, capsys):
+    run_dir = make_results.write_run(tmp_path, "r", "vllm", 0, [[]], done_more={"last_step": 2})
+    assert "missing: 1, 2" in failure(run_dir, capsys)
+
+
+def test_steps_beyond_the_last_are_an_error(tmp_path, capsys):
+    run_dir = make_results.write_run(tmp_path, "r", "vllm", 0, [[a_row(1), a_row(2)]], done_more={"last_step": 1})
+    assert "hold step 2" in failure(run_dir, capsys)
+
+
+@pytest.mark.parametrize("name", ["spec.json", "done.json"])
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "is not there"), ("{", "is not JSON"), ("[]", "must hold a JSON object")]
+)
+def test_bad_files_are_errors(tmp_path, capsys, name, content, said):
+    run_dir = make_results.write_run(tmp_path, "r", "vllm", 0, [[a_row(1)]])
+    (run_dir / name).unlink() if content is None else (run_dir / name).write_text(content)
+    error = failure(run_dir, capsys)
+    assert said in error and name in error
+
+
+def test_done_of_another_fingerprint_is_an_error(tmp_path, capsys):
+    run_dir = make_results.write_run(tmp_path, "r", "vllm", 0, [[a_row(1)]], done_more={"fingerprint": "0" * 64})
+    assert "the plan changed after the run" in failure(run_dir, capsys)
+
+
+def test_unknown_trainer_version_is_an_error(tmp_path, capsys):
+    run_dir = make_results.write_run(tmp_path, "r", "vllm", 0, [[a_row(1)]], done_more={"versions": {"trl": "2.0.0"}})
+    assert "no timer tree is declared for trainer trl 2.0.0" in failure(run_dir, capsys)
+
+
+def test_undeclared_phase_is_kept_and_named(tmp_path):
+    row = a_row(1)
+    row["phases"] |= {"step/validate": 0.5, "save": 0.1}
+    row["phases"]["step"] += 0.5
+    run_dir = make_results.write_run(tmp_path, "r", "vllm", 0, [[row]])
+    frame, metadata = collected(run_dir)
+    assert frame.loc[frame["name"] == "step/validate", "value"].tolist() == [0.5]
+    assert frame.loc[frame["name"] == "save", "parent"].isna().all()
+    assert codes(metadata) == ["undeclared-phase", "undeclared-phase", "outside-step"]
+
+
+def test_children_that_exceed_their_parent_are_named(tmp_path):
+    row = a_row(1)
+    row["phases"]["step/training_step"] -= 0.05
+    run_dir = make_results.write_run(tmp_path, "r", "vllm", 0, [[row]])
+    _, metadata = collected(run_dir)
+    (verdict,) = metadata["verdicts"]
+    assert verdict["code"] == "children-exceed-parent" and verdict["level"] == "error"
+    assert "r, step 1" in verdict["text"] and "step/training_step" in verdict["text"]
+
+
+def test_not_a_number_survives(tmp_path):
+    run_dir = make_results.write_run(tmp_path, "r", "vllm", 0, [[a_row(1, scalars={"train/reward": math.nan})]])
+    frame, _ = collected(run_dir)
+    assert frame.loc[frame["name"] == "train/reward", "value"].isna().all()

@@ -1,0 +1,135 @@
+import json
+import math
+import os
+import subprocess
+import sys
+
+import make_results
+import pytest
+
+from analysis.errors import UserError
+from analysis.sources.metrics_jsonl import read_metrics_jsonl
+from analysis.sources.wandb_offline import history_rows, read_wandb_offline, wandb_files
+
+# A real offline run: the phases in the row that holds train/global_step, other rows before and after it.
+WRITER = """
+import sys, json, wandb
+run = wandb.init(project="test", settings=wandb.Settings(x_disable_stats=True, x_disable_meta=True, console="off"))
+for row in json.load(open(sys.argv[1])):
+    run.log(row)
+run.finish()
+"""
+
+
+def wandb_row(row):
+    phases = {f"timing_s/{path}": seconds for path, seconds in row["phases"].items()}
+    return {**phases, **row["scalars"], "train/global_step": row["step"]}
+
+
+def write_wandb(attempt_dir, rows, tmp_path):
+    """A real offline wandb file with these rows, in the attempt's folder; returns its path."""
+    attempt_dir.mkdir(parents=True, exist_ok=True)
+    given = tmp_path / "rows.json"
+    given.write_text(json.dumps(rows))
+    env = os.environ | {"WANDB_MODE": "offline", "WANDB_DIR": str(attempt_dir), "WANDB_SILENT": "true"}
+    subprocess.run([sys.executable, "-c", WRITER, str(given)], env=env, cwd=tmp_path, check=True, timeout=60)
+    (path,) = wandb_files(attempt_dir)
+    return path
+
+
+def rows(steps=3):
+    phases = make_results.phases_from_leaves(make_results.leaves(1 / 3, 0.1), slack_s=0.01)
+    return [make_results.metrics_row(step, phases) for step in range(1, steps + 1)]
+
+
+@pytest.fixture(scope="module")
+def wandb_file(tmp_path_factory):
+    tmp_path = tmp_path_factory.mktemp("wandb")
+    logged = []
+    for row in rows():
+        logged += [
+            {"profiling/Time taken: x": 1.0},
+            wandb_row(row),
+            {"eval": float("nan"), "train/global_step": row["step"]},
+        ]
+    logged.append({"train_runtime": 5.0, "train/reward": -1.0, "train/global_step": 3})
+    logged.append({"profiling/last": float("inf")})
+    return write_wandb(tmp_path / "attempts" / "1", logged, tmp_path)
+
+
+def test_metrics_keep_every_digit(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    make_results.write_rows(path, rows())
+    read = read_metrics_jsonl(path, "here")
+    assert list(read.records) == [1, 2, 3] and not read.verdicts
+    assert read.records[2].phases["step/training_step/prepare_inputs/generate"] == 1 / 3
+    assert read.records[2].line == 2
+    assert read.records[2].samples == {"response_length": [10, 20, 30, 40]}
+
+
+def test_truncated_last_line_is_ignored(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    make_results.write_rows(path, rows())
+    path.write_bytes(path.read_bytes()[:-40])
+    read = read_metrics_jsonl(path, "here")
+    assert list(read.records) == [1, 2] and not read.verdicts
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{", "[]", '{"step": 0}', '{"step": 2.5}', '{"step": true}', '{"step": 2, "phases": {"step": "x"}}', "\x00\x00"],
+)
+def test_corrupt_middle_line_is_named(tmp_path, line):
+    path = tmp_path / "metrics.jsonl"
+    first, last = (json.dumps(r) for r in rows(2))
+    path.write_text(f"{first}\n{line}\n{last}\n")
+    read = read_metrics_jsonl(path, "vllm-s0: attempts/1/metrics.jsonl")
+    assert list(read.records) == [1, 2]
+    (verdict,) = read.verdicts
+    assert verdict.code == "corrupt-line" and "attempts/1/metrics.jsonl:2 " in verdict.text
+
+
+def test_duplicate_step_is_named_and_the_later_line_counts(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    again = rows(1)[0] | {"phases": {"step": 9.0}}
+    make_results.write_rows(path, [*rows(2), again])
+    read = read_metrics_jsonl(path, "here")
+    assert read.records[1].phases == {"step": 9.0} and read.records[1].line == 3
+    (verdict,) = read.verdicts
+    assert verdict.code == "duplicate-step" and "lines 1 and 3" in verdict.text
+
+
+def test_not_a_number_is_kept_as_such(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    row = rows(1)[0]
+    row["scalars"]["train/reward"] = float("nan")
+    row["scalars"]["other"] = None
+    make_results.write_rows(path, [row])
+    scalars = read_metrics_jsonl(path, "here").records[1].scalars
+    assert math.isnan(scalars["train/reward"]) and math.isnan(scalars["other"])
+
+
+def test_wandb_joins_on_global_step(wandb_file):
+    read = read_wandb_offline(wandb_file, "here")
+    assert list(read.records) == [1, 2, 3] and not read.verdicts
+    record = read.records[3]
+    assert record.phases == rows()[2]["phases"]
+    assert record.scalars["train/reward"] == 0.03, "the closing summary does not replace the step's own value"
+    assert record.scalars["train_runtime"] == 5.0 and math.isnan(record.scalars["eval"])
+    assert record.line == [n for n, row in history_rows(wandb_file) if "timing_s/step" in row][2]
+
+
+@pytest.mark.parametrize("share", [0.9, 0.6, 0.3, 0.0])
+def test_truncated_wandb_file_gives_whole_steps_only(wandb_file, tmp_path, share):
+    cut = tmp_path / "run-cut.wandb"
+    whole = wandb_file.read_bytes()
+    cut.write_bytes(whole[: int(len(whole) * share)])
+    records = read_wandb_offline(cut, "here").records
+    assert list(records) == [1, 2, 3][: len(records)]
+    for step, record in records.items():
+        assert record.phases == rows()[step - 1]["phases"]
+
+
+def test_unreadable_wandb_file_is_an_error_for_people(tmp_path):
+    with pytest.raises(UserError, match=r"wandb cannot read .*nothing\.wandb"):
+        read_wandb_offline(tmp_path / "nothing.wandb", "here")

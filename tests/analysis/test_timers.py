@@ -1,0 +1,87 @@
+import random
+
+import make_results
+import pytest
+
+from analysis.errors import UserError
+from analysis.timers import CATEGORIES, declared_trees, exclusive_s, overruns, parents, tree_for
+from analysis.timers.trl import TRL_1_16
+
+
+def test_exclusive_and_residual_by_hand():
+    own = exclusive_s({"step": 10.0, "step/a": 6.0, "step/a/x": 1.5, "step/a/y": 4.0, "step/b": 3.0})
+    assert own == {"step": 1.0, "step/a": 0.5, "step/a/x": 1.5, "step/a/y": 4.0, "step/b": 3.0}
+
+
+def test_the_articles_step_is_counted_once():
+    # verl nests reshard in gen: as children of the step, the phases left -1.03 s; nested they leave 0.01 s.
+    phases = {
+        "step": 878.89,
+        "step/gen": 849.20,
+        "step/gen/reshard": 1.04,
+        "step/update_actor": 19.31,
+        "step/old_log_prob": 4.57,
+        "step/ref": 4.62,
+        "step/reward": 1.18,
+    }
+    own = exclusive_s(phases)
+    assert own["step"] == pytest.approx(0.01, abs=1e-9)
+    assert own["step/gen"] == pytest.approx(848.16)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_own_times_sum_to_the_step(seed):
+    random_ = random.Random(seed)
+    phases = {"step": random_.uniform(0.1, 1000)}
+    for _ in range(30):
+        path = random_.choice(list(phases)) + f"/{random_.randrange(9)}"
+        phases.setdefault(path, random_.uniform(0, 5))
+    # Some parents go missing, as they do when a trainer does not time them.
+    for path in random_.sample([p for p in phases if p != "step"], 5):
+        del phases[path]
+    assert sum(exclusive_s(phases).values()) == pytest.approx(phases["step"], abs=1e-9)
+
+
+def test_nearest_timed_ancestor_is_the_parent():
+    assert parents(["step", "step/a/b/c", "other/x"]) == {"step": None, "step/a/b/c": "step", "other/x": None}
+
+
+@pytest.mark.parametrize(
+    ("parent_s", "children_s", "found"),
+    [(1.0, 1.0009, False), (1.0, 1.0011, True), (100.0, 100.09, False), (100.0, 100.11, True), (5.0, 4.0, False)],
+)
+def test_children_exceed_parent_only_beyond_one_ms_or_a_thousandth(parent_s, children_s, found):
+    assert bool(overruns({"step": parent_s, "step/a": children_s / 2, "step/b": children_s / 2})) is found
+
+
+def test_declared_tree_covers_what_the_jobs_emit():
+    tree = tree_for("trl", "1.16.2", "vllm")
+    for path in make_results.phases_from_leaves(make_results.leaves(1.0, sync_s=0.1)):
+        assert tree.declared(path), path
+    assert tree.phase("step/training_step/prepare_inputs/rewards/accuracy").label == "Reward: accuracy"
+    assert tree.phase("step/validate").label == "validate (undeclared)"
+
+
+def test_declared_trees_are_whole():
+    for tree in declared_trees():
+        paths = [p.path for p in tree.phases]
+        assert len(set(paths)) == len(paths)
+        for phase in tree.phases[1:]:
+            assert phase.path.rsplit("/", 1)[0] in paths[: paths.index(phase.path)], phase.path
+            assert phase.label and phase.description and phase.category in CATEGORIES
+
+
+def test_order_is_declared_then_undeclared_by_name():
+    prefix = "step/training_step/prepare_inputs"
+    paths = [f"{prefix}/rewards", f"{prefix}/zzz", "step/optimizer_step", f"{prefix}/generate", prefix, "step"]
+    assert TRL_1_16.in_order(paths) == ["step", prefix, *paths[3:4], f"{prefix}/rewards", f"{prefix}/zzz", paths[2]]
+
+
+@pytest.mark.parametrize(
+    ("version", "engine"), [("1.17.0", "vllm"), ("1.1", "vllm"), ("1.160.0", "vllm"), ("1.16.0", "sglang")]
+)
+def test_unknown_version_or_engine_says_how_to_declare(version, engine):
+    with pytest.raises(
+        UserError, match=r"no timer tree.*trl 1\.16 with transformers/vllm.*analysis/timers/declared\.py"
+    ):
+        tree_for("trl", version, engine)
