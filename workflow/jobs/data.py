@@ -25,12 +25,14 @@ def read_examples(data: dict[str, Any]) -> list[dict[str, Any]]:
     """
     rows = _source_rows(data)
     source, wanted = str(data["source"]), data.get("rows")
-    if wanted is not None:
-        if len(rows) < wanted:
-            raise UserError(f"workload.data.rows is {wanted}, but {source!r} has {len(rows)}; lower it or set it to null")
-        rows = rows[:wanted]
     if not rows:
         raise UserError(f"workload.data.source {source!r} has no rows; give a source with at least one")
+    if wanted is not None:
+        if len(rows) < wanted:
+            raise UserError(
+                f"workload.data.rows is {wanted}, but {source!r} has {len(rows)}; lower it or set it to null"
+            )
+        rows = rows[:wanted]
     truths = ground_truths([row["answer"] for row in rows], data.get("answer_after"))
     system = data.get("system_prompt")
     opening = [{"role": "system", "content": str(system)}] if system else []
@@ -73,7 +75,8 @@ def _source_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
         return list(arithmetic_rows(data.get("rows") or DEFAULT_ROWS, int(data.get("seed", 0))))
     if source.startswith("builtin:"):
         raise UserError(
-            f"workload.data.source {source!r} is not built in; built in: {', '.join(BUILTINS)}{nearest(source, BUILTINS)}"
+            f"workload.data.source {source!r} is not built in; built in: {', '.join(BUILTINS)}"
+            f"{nearest(source, BUILTINS)}"
         )
     if looks_local(source):
         return _columns(_local_table(source), data)
@@ -89,18 +92,26 @@ def _local_table(source: str) -> Any:
     if path.suffix not in _LOADERS:
         raise UserError(f"workload.data.source {source!r} must end in {', '.join(_LOADERS)}, got {path.suffix!r}")
     if path.stat().st_size == 0:
-        raise UserError(f"workload.data.source {source!r} is an empty file; give one with at least one row")
+        return _empty_table()
     with _scratch_cache() as cache:
         try:
             table = load_dataset(_LOADERS[path.suffix], data_files=str(path), split="train", cache_dir=cache)
-            return table.with_format("arrow")[:] if len(table) else table.data.table
+            return table.with_format("arrow")[:] if len(table) else _empty_table()
         except Exception as error:
             if no_space_left(error):
                 raise
             root = list(causes(error))[-1]
+            if "no data" in str(root):  # datasets' word for a file that holds an empty list
+                return _empty_table()
             raise UserError(
                 f"workload.data.source {source!r} cannot be read as {path.suffix[1:]}: {one_line(root)}"
             ) from error
+
+
+def _empty_table() -> Any:
+    import pyarrow as pa
+
+    return pa.table({})
 
 
 def _hub_table(source: str, data: dict[str, Any]) -> Any:
@@ -118,6 +129,8 @@ def _hub_table(source: str, data: dict[str, Any]) -> Any:
 def _columns(table: Any, data: dict[str, Any]) -> list[dict[str, Any]]:
     """The prompt and answer columns of an Arrow table."""
     found = list(table.column_names)
+    if not table.num_rows:
+        return []
     for setting in ("prompt_column", "answer_column"):
         if data[setting] not in found:
             raise UserError(

@@ -49,8 +49,7 @@ def no_space_left(error: BaseException) -> bool:
     Arrow keeps errno, safetensors only the words, and datasets wraps either in its own exception.
     """
     return any(
-        getattr(link, "errno", None) == errno.ENOSPC or "No space left on device" in str(link)
-        for link in causes(error)
+        getattr(link, "errno", None) == errno.ENOSPC or "No space left on device" in str(link) for link in causes(error)
     )
 
 

@@ -24,11 +24,7 @@ _ABSENT = {"RepositoryNotFoundError", "DatasetNotFoundError", "RevisionNotFoundE
 def looks_local(source: str) -> bool:
     """Whether a source names a file or folder: by its form, its suffix, or because it is there."""
     path = Path(source).expanduser()
-    return (
-        source.startswith(("/", "./", "../", "~"))
-        or path.suffix in {".jsonl", ".json", ".parquet"}
-        or path.exists()
-    )
+    return source.startswith(("/", "./", "../", "~")) or path.suffix in {".jsonl", ".json", ".parquet"} or path.exists()
 
 
 def check_revision(kind: str, source: str, revision: str | None) -> str:

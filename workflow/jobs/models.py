@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,8 @@ def prepare_model(model: dict[str, Any], conversations: Sequence[list[dict[str, 
         return folder
     if source.startswith("builtin:"):
         raise UserError(
-            f"workload.model.source {source!r} is not built in; built in: {', '.join(BUILTINS)}{nearest(source, BUILTINS)}"
+            f"workload.model.source {source!r} is not built in; built in: {', '.join(BUILTINS)}"
+            f"{nearest(source, BUILTINS)}"
         )
     if looks_local(source):
         path = Path(source).expanduser().resolve()
@@ -55,7 +57,7 @@ def prepare_model(model: dict[str, Any], conversations: Sequence[list[dict[str, 
 
 
 def _hub_snapshot(source: str, revision: str) -> Path:
-    from huggingface_hub import snapshot_download
+    from transformers.utils.hub import snapshot_download
 
     # Weights in other frameworks' formats would double the download.
     patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
@@ -78,17 +80,15 @@ def _check_model_folder(source: str, path: Path) -> None:
 
 
 def parameter_count(folder: Path) -> int | None:
-    """The number of parameters in a folder's safetensors files, from their headers; null where there are none."""
-    from safetensors import safe_open
+    """The number of parameters in a folder's safetensors files, from their headers; null where there are none.
 
+    A file begins with the length of its header (8 bytes, little-endian), then the header: JSON, name to shape.
+    """
     count = 0
     for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="numpy") as file:
-            for name in file.keys():  # noqa: SIM118 - not a mapping
-                size = 1
-                for length in file.get_slice(name).get_shape():
-                    size *= length
-                count += size
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        count += sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
     return count or None
 
 
@@ -108,8 +108,8 @@ def prompt_lengths(
         raise UserError(f"the tokenizer in {folder} cannot be loaded: {one_line(error)}") from error
     if not tokenizer.chat_template:
         raise UserError(
-            f"the tokenizer in {folder} has no chat template, and the prompts are conversations; use an instruct model, "
-            f"or a local copy with a chat_template.jinja"
+            f"the tokenizer in {folder} has no chat template, and the prompts are conversations; use an instruct "
+            f"model, or a local copy with a chat_template.jinja"
         )
     context = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings")
     wanted = max_prompt_length + max_response_length

@@ -13,9 +13,7 @@ from typing import Any
 from workflow.jobs.errors import UserError
 
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
-_TOLD = re.compile(
-    r"^(OMP|MKL|KMP|GOMP|VLLM|TORCH|PYTORCH|CUDA|NCCL|TOKENIZERS|HF_HUB_OFFLINE|WANDB_MODE|LD_PRELOAD)"
-)
+_TOLD = re.compile(r"^(OMP|MKL|KMP|GOMP|VLLM|TORCH|PYTORCH|CUDA|NCCL|TOKENIZERS|HF_HUB_OFFLINE|WANDB_MODE|LD_PRELOAD)")
 
 
 def pin_cpus(cpus: int) -> list[int]:
@@ -87,9 +85,7 @@ def free_port() -> int:
 def told_environment(environment: MutableMapping[str, str]) -> dict[str, str]:
     """The variables that bear on speed, for done.json; never one whose name looks like a secret's."""
     return {
-        name: value
-        for name, value in sorted(environment.items())
-        if _TOLD.match(name) and not _SECRET.search(name)
+        name: value for name, value in sorted(environment.items()) if _TOLD.match(name) and not _SECRET.search(name)
     }
 
 

@@ -59,9 +59,7 @@ def completion_text(completion: Completion) -> str:
 def _accuracy(options: Mapping[str, float]) -> RewardFunction:
     accuracy("0", "1")  # imports and caches fill here, not in the first step's time
 
-    def reward(
-        completions: Sequence[Completion], reward_model: Sequence[Mapping[str, Any]], **_: Any
-    ) -> list[float]:
+    def reward(completions: Sequence[Completion], reward_model: Sequence[Mapping[str, Any]], **_: Any) -> list[float]:
         pairs = zip(completions, reward_model, strict=True)
         return [accuracy(completion_text(made), str(row["ground_truth"])) for made, row in pairs]
 

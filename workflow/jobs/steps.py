@@ -24,9 +24,7 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
     That time belongs to no step, and is the next one's `between_steps_s`.
     """
 
-    def __init__(
-        self, clock: PhaseClock, trainer: Any, path: Path, resumed_from: int, stop: StopRequest
-    ) -> None:
+    def __init__(self, clock: PhaseClock, trainer: Any, path: Path, resumed_from: int, stop: StopRequest) -> None:
         self._clock = clock
         self._trainer = trainer
         self._path = path

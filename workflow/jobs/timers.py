@@ -1,19 +1,19 @@
 """Which of TRL's timers is which phase? Read from TRL 1.16 and transformers 5.17; the tree is
 
-    step                              on_step_begin -> on_step_end; its residual is gradient clipping, the learning
-                                      rate's step, zero_grad
-      training_step                   what TRL logs as step_time, summed over the accumulation window
-        prepare_inputs                GRPOTrainer._prepare_inputs; residual: tokenizing, padding, advantages, metrics
-          sync_weights                before generation, when the weights have changed since the last time
-          generate
-          old_log_prob                only if samples outlive the weights, or vLLM's importance sampling is corrected
-          ref_log_prob                only if beta > 0
-          rewards                     GRPOTrainer._calculate_rewards
-            <reward>                  each reward function
-        compute_loss
-          policy_log_prob
-        backward                      Accelerator.backward
-      optimizer_step                  on_pre_optimizer_step -> on_optimizer_step, which is optimizer.step() alone
+step                              on_step_begin -> on_step_end; its residual is gradient clipping, the learning
+                                  rate's step, zero_grad
+  training_step                   what TRL logs as step_time, summed over the accumulation window
+    prepare_inputs                GRPOTrainer._prepare_inputs; residual: tokenizing, padding, advantages, metrics
+      sync_weights                before generation, when the weights have changed since the last time
+      generate
+      old_log_prob                only if samples outlive the weights, or vLLM's importance sampling is corrected
+      ref_log_prob                only if beta > 0
+      rewards                     GRPOTrainer._calculate_rewards
+        <reward>                  each reward function
+    compute_loss
+      policy_log_prob
+    backward                      Accelerator.backward
+  optimizer_step                  on_pre_optimizer_step -> on_optimizer_step, which is optimizer.step() alone
 """
 
 from __future__ import annotations

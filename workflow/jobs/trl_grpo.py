@@ -59,7 +59,8 @@ def grpo_config(trainer_args: dict[str, Any], owned: dict[str, Any]) -> Any:
             )
         if name in owned and value != owned[name]:
             raise UserError(
-                f"trainer_args.{name} is set by the job to {owned[name]!r}, got {value!r}; remove it from the arm's options"
+                f"trainer_args.{name} is set by the job to {owned[name]!r}, got {value!r}; remove it from the arm's "
+                f"options"
             )
     settings = {"model_init_kwargs": {"dtype": "float32"}, **trainer_args, **owned}
     try:

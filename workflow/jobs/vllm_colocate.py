@@ -30,12 +30,16 @@ def pass_seed_and_dtype(seed: int, dtype: str) -> None:
 
 
 def check_engine(llm: Any, dtype: str) -> dict[str, Any]:
-    """The settings that a colocated vLLM finally holds, for done.json; `UserError` if its dtype is not the workload's."""
+    """The settings that a colocated vLLM finally holds, for done.json.
+
+    Raises `UserError` if its dtype is not the workload's.
+    """
     config = llm.llm_engine.vllm_config
     held = str(config.model_config.dtype).removeprefix("torch.")
     if held != dtype:
         raise UserError(
-            f"vLLM generates in {held}, but workload.dtype is {dtype}; choose a dtype that the model and the device know"
+            f"vLLM generates in {held}, but workload.dtype is {dtype}; choose a dtype that the model and the device "
+            f"know"
         )
     return {
         "name": "vllm",

@@ -1,0 +1,136 @@
+"""The stacks' Pythons, inputs made by a stack, and orders for attempts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TRANSFORMERS, VLLM = "trl-transformers-cpu", "trl-vllm-cpu"
+DATA = {
+    "source": "builtin:arithmetic",
+    "revision": None,
+    "subset": None,
+    "split": "train",
+    "prompt_column": "question",
+    "answer_column": "answer",
+    "answer_after": None,
+    "system_prompt": None,
+    "rows": 32,
+    "seed": 0,
+}
+MODEL = {"source": "builtin:tiny-qwen2", "revision": None, "seed": 0}
+REWARDS = [
+    {"name": "accuracy", "weight": 1.0, "options": {}},
+    {"name": "format", "weight": 0.5, "options": {}},
+    {"name": "length", "weight": 0.2, "options": {"target": 40}},
+]
+TRAINER_ARGS: dict[str, Any] = {
+    "max_steps": 2,
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "num_generations": 4,
+    "max_completion_length": 16,
+    "temperature": 0.9,
+    "top_p": 1.0,
+    "learning_rate": 1e-3,
+    "lr_scheduler_type": "constant",
+    "beta": 0.04,
+    "loss_type": "grpo",
+    "reward_weights": [1.0, 0.5, 0.2],
+    "bf16": False,
+    "seed": 0,
+    "save_strategy": "steps",
+    "save_steps": 1,
+    "save_total_limit": 2,
+    "vllm_importance_sampling_correction": False,
+    "use_bias_correction_kl": False,
+    "use_cpu": True,
+    "gradient_checkpointing": False,
+}
+VLLM_ARGS = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": 64}
+
+
+@pytest.fixture(scope="session")
+def stack_python() -> Callable[[str], Path]:
+    """The Python of a built stack: from ROLLOUTBENCH_PYTHON_<STACK>, or the newest under .stacks/."""
+
+    def find(stack: str) -> Path:
+        told = os.environ.get("ROLLOUTBENCH_PYTHON_" + stack.replace("-", "_").upper())
+        if told:
+            return Path(told)
+        stacks = Path(os.environ.get("ROLLOUTBENCH_STACKS_DIR", ROOT / ".stacks"))
+        built = sorted(stacks.glob(f"{stack}/*/env/bin/python"), key=lambda path: path.lstat().st_mtime)
+        if not built:
+            pytest.skip(f"the stack {stack} is not built; run `make quickstart` first")
+        return built[-1]
+
+    return find
+
+
+def job_environment(**changes: str) -> dict[str, str]:
+    """The environment of a job in a test: no network, no user's tracker, a secret that must not be written."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
+    return {**kept, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "WANDB_API_KEY": "s3cret" * 7, **changes}
+
+
+def run_job(python: Path, module: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a module of workflow.jobs in a stack's Python, and return what it said."""
+    return subprocess.run(
+        [str(python), "-m", f"workflow.jobs.{module}", *map(str, arguments)],
+        cwd=ROOT,
+        env=job_environment(),
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+
+
+@pytest.fixture(scope="session")
+def made_inputs(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """inputs.json of 32 sums and the tiny model, made by the transformers stack."""
+    folder = tmp_path_factory.mktemp("inputs")
+    request = {"data": DATA, "model": MODEL, "max_prompt_length": 48, "max_response_length": 16}
+    (folder / "request.json").write_text(json.dumps(request))
+    done = run_job(stack_python(TRANSFORMERS), "inputs", "--request", folder / "request.json", "--out", folder / "made")
+    assert done.returncode == 0, done.stderr
+    yield folder / "made" / "inputs.json"
+
+
+def write_attempt(run_folder: Path, inputs: Path, number: int = 1, rewards: Any = None, **trainer_args: Any) -> Path:
+    """Write spec.json and an attempt.json as the launcher would; returns the attempt's path."""
+    fingerprint = "ab" * 32
+    run_folder.mkdir(parents=True, exist_ok=True)
+    spec = {
+        "experiment": "tests",
+        "run_id": run_folder.name,
+        "workload": {"rewards": rewards or REWARDS},
+        "trainer_args": {**TRAINER_ARGS, **trainer_args},
+        "fingerprint": fingerprint,
+    }
+    (run_folder / "spec.json").write_text(json.dumps(spec))
+    folder = run_folder / "attempts" / str(number)
+    folder.mkdir(parents=True)
+    attempt = {
+        "attempt": number,
+        "run_id": run_folder.name,
+        "fingerprint": fingerprint,
+        "spec": str(run_folder / "spec.json"),
+        "inputs": str(inputs),
+        "attempt_dir": str(folder),
+        "checkpoint_dir": str(run_folder / "checkpoints" / fingerprint[:12]),
+        "cpus": 2,
+    }
+    (folder / "attempt.json").write_text(json.dumps(attempt))
+    return folder / "attempt.json"
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -1,0 +1,177 @@
+"""What a job writes, and which checkpoint it goes on from."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workflow.jobs.arithmetic import arithmetic_rows
+from workflow.jobs.checkpoints import newest_checkpoint
+from workflow.jobs.data import ground_truths
+from workflow.jobs.errors import RequeueError, UserError, run
+from workflow.jobs.files import append_json_line, finite, read_json, tree_sha256, write_json
+from workflow.jobs.node import pin_cpus, set_environment, told_environment
+
+from .conftest import ROOT
+
+
+def test_json_is_valid_and_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"nan": float("nan"), "inf": [float("inf")], "path": tmp_path, 1: (True, None, 2)})
+    assert json.loads(path.read_text()) == {"nan": None, "inf": [None], "path": str(tmp_path), "1": [True, None, 2]}
+    append_json_line(path.with_suffix(".jsonl"), {"a": float("-inf")})
+    append_json_line(path.with_suffix(".jsonl"), {"a": 0.1})
+    assert path.with_suffix(".jsonl").read_text() == '{"a": null}\n{"a": 0.1}\n'
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.json", "a.jsonl"]
+    assert finite(1e300) == 1e300
+
+
+def test_read_json_errors(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"the spec cannot be read: .*No such file"):
+        read_json(tmp_path / "none", "the spec")
+    (tmp_path / "broken").write_text("{")
+    with pytest.raises(UserError, match="the spec is not JSON"):
+        read_json(tmp_path / "broken", "the spec")
+    (tmp_path / "list").write_text("[]")
+    with pytest.raises(UserError, match="must hold a JSON object, got list"):
+        read_json(tmp_path / "list", "the spec")
+
+
+def test_tree_sha256_sees_names_and_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1")
+    first = tree_sha256(tmp_path)
+    (tmp_path / ".cache").write_text("x")
+    assert tree_sha256(tmp_path) == first
+    (tmp_path / "a").write_text("2")
+    second = tree_sha256(tmp_path)
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert len({first, second, tree_sha256(tmp_path)}) == 3
+
+
+def test_exit_codes(capfd: pytest.CaptureFixture[str]) -> None:
+    def raising(error: Exception) -> int:
+        def main() -> None:
+            raise error
+
+        return run(main)
+
+    assert run(lambda: None) == 0
+    assert raising(UserError("one\n line")) == 2
+    assert capfd.readouterr().err == "error: one line\n"
+    assert raising(RequeueError("x")) == 75
+    assert raising(ValueError("unforeseen")) == 1
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_a_full_disk_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+
+    def main() -> None:
+        try:
+            with Path("/dev/full").open("w") as full:
+                full.write("x")
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+            raise RuntimeError("a library's own words") from error
+
+    assert run(main) == 2
+    assert capfd.readouterr().err.startswith("error: no space left on the disk")
+
+
+def make_checkpoint(folder: Path, step: int, without: str = "", state_step: int | None = None) -> None:
+    path = folder / f"checkpoint-{step}"
+    path.mkdir(parents=True)
+    files = ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
+    for name in files:
+        if name != without:
+            (path / name).write_text(json.dumps({"global_step": state_step or step}))
+
+
+@pytest.mark.parametrize(
+    "without", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
+)
+def test_half_written_checkpoints_are_passed_over(tmp_path: Path, without: str) -> None:
+    assert newest_checkpoint(tmp_path / "none") is None
+    make_checkpoint(tmp_path, 9)
+    make_checkpoint(tmp_path, 10)
+    make_checkpoint(tmp_path, 12, without=without)
+    make_checkpoint(tmp_path, 13, state_step=12)
+    (tmp_path / "checkpoint-14").mkdir()
+    (tmp_path / "checkpoint-x").mkdir()
+    newest = newest_checkpoint(tmp_path)
+    assert newest is not None
+    assert (newest.step, newest.path.name) == (10, "checkpoint-10")
+    (tmp_path / "checkpoint-10" / "trainer_state.json").write_text('{"global_step": 1')
+    newest = newest_checkpoint(tmp_path)
+    assert newest is not None
+    assert newest.step == 9
+    (tmp_path / "checkpoint-9" / "optimizer.pt").write_text("")
+    assert newest_checkpoint(tmp_path) is None
+
+
+def test_environment() -> None:
+    environment = {"WANDB_MODE": "online", "WANDB_API_KEY": "x", "OMP_NUM_THREADS": "64", "VLLM_API_KEY": "x"}
+    attempt = {"fingerprint": "0123456789abcdef" * 4, "attempt_dir": "/a"}
+    set_environment(environment, [3, 5], attempt, "exp")
+    assert environment["WANDB_MODE"] == "online"
+    assert environment["OMP_NUM_THREADS"] == "2"
+    assert environment["VLLM_CPU_OMP_THREADS_BIND"] == "3,5"
+    assert environment["WANDB_RUN_ID"] == "0123456789abcdef"
+    assert int(environment["MASTER_PORT"]) > 0
+    told = told_environment(environment)
+    assert "VLLM_API_KEY" not in told
+    assert not any(value == "x" for value in told.values())
+
+
+def test_cpus_are_bounded_by_what_is_allowed() -> None:
+    # In a process of its own, so that the suite keeps its CPUs.
+    code = "import os; from workflow.jobs.node import pin_cpus; print(pin_cpus(1), sorted(os.sched_getaffinity(0)))"
+    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    first = min(os.sched_getaffinity(0))
+    assert told == f"[{first}] [{first}]\n"
+    with pytest.raises(UserError, match=r"asks for 100000 CPUs, but \d+ may be used"):
+        pin_cpus(100000)
+    with pytest.raises(UserError, match="at least 1, got 0"):
+        pin_cpus(0)
+
+
+def test_a_stop_before_the_first_step_requeues() -> None:
+    code = (
+        "import os, signal, sys, time\n"
+        "from workflow.jobs.errors import run\n"
+        "from workflow.jobs.signals import StopRequest\n"
+        "def main():\n"
+        "    StopRequest().install(); os.kill(os.getpid(), signal.SIGUSR2); time.sleep(5)\n"
+        "sys.exit(run(main))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 75
+    assert signal.Signals.SIGUSR2.name in done.stderr
+
+
+def test_ground_truths() -> None:
+    assert ground_truths([" 7 ", 8], None) == ["7", "8"]
+    assert ground_truths(["a #### 1 #### 1,234,567"], "####") == ["1234567"]
+    assert ground_truths(["#### (1, 2)", "#### 1,2", "#### -1,000.5"], "####") == ["(1, 2)", "1,2", "-1000.5"]
+    with pytest.raises(UserError, match="'####', but 1 of 2 answers do not contain it"):
+        ground_truths(["#### 1", "2"], "####")
+
+
+def test_arithmetic() -> None:
+    rows = arithmetic_rows(200, seed=3)
+    assert rows == arithmetic_rows(200, seed=3)
+    assert rows[:50] == arithmetic_rows(50, seed=3)
+    assert rows != arithmetic_rows(200, seed=4)
+    assert len({row["question"] for row in rows}) > 150
+    for row in rows:
+        formula = row["question"].removeprefix("What is ").removeprefix("Compute ").split("?")[0]
+        value = eval(formula.replace("=", "").rstrip("."))  # the test's own sums, no foreign text
+        assert row["answer"] == str(value)

@@ -1,0 +1,206 @@
+"""Data and models, as a stack prepares them: each source, and each thing that can be wrong with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import DATA, MODEL, ROOT, TRANSFORMERS, job_environment
+
+# One process prepares many requests, since importing the libraries takes longer than the work.
+MANY = """
+import contextlib, io, json, sys
+from pathlib import Path
+from workflow.jobs.errors import run
+from workflow.jobs.inputs import prepare_inputs
+told = {}
+for name, request in json.load(sys.stdin).items():
+    made, said = {}, io.StringIO()
+    with contextlib.redirect_stderr(said):
+        code = run(lambda: made.update(prepare_inputs(request, Path(sys.argv[1], name))))
+    told[name] = {"code": code, "said": said.getvalue(), "made": made}
+print(json.dumps(told))
+"""
+
+
+def request(data: dict[str, Any] | None = None, model: dict[str, Any] | None = None, **other: Any) -> dict[str, Any]:
+    """A request that can be met, with changes."""
+    lengths = {"max_prompt_length": 48, "max_response_length": 16}
+    return {"data": {**DATA, **(data or {})}, "model": {**MODEL, **(model or {})}, **lengths, **other}
+
+
+@pytest.fixture(scope="module")
+def told(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What came of each request, by name; `folder` is where the outputs lie."""
+    folder = tmp_path_factory.mktemp("many")
+    rows = [{"q": f"What is {n}?", "a": f"It is\n#### {n},000"} for n in range(10, 16)]
+    rows[2]["q"] = "word " * 60
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "rows.json").write_text(json.dumps(rows))
+    (folder / "empty.jsonl").write_text("")
+    (folder / "none.json").write_text("[]")
+    (folder / "broken.jsonl").write_text('{"q": 1')
+    (folder / "rows.csv").write_text("q,a\n1,2\n")
+    (folder / "holes.jsonl").write_text('{"q": "x", "a": null}\n{"q": "y", "a": "1"}')
+    (folder / "a-folder").mkdir()
+    (folder / "a-folder" / "config.json").write_text("{}")
+    columns = {"prompt_column": "q", "answer_column": "a", "answer_after": "####", "rows": None}
+    jsonl = {**columns, "source": str(folder / "rows.jsonl")}
+    requests = {
+        "builtin": request(),
+        "again": request(),
+        "other-seed": request({"seed": 1}, {"seed": 1}),
+        "system": request({"system_prompt": "Be brief."}),
+        "jsonl-drop": request({**jsonl, "too_long": "drop"}),
+        "json-first-two": request({**columns, "source": str(folder / "rows.json"), "rows": 2}),
+        "parquet": request({"source": str(folder / "rows.parquet"), **columns, "rows": 2}),
+        "jsonl-too-long": request(jsonl),
+        "all-too-long": request({"too_long": "drop"}, max_prompt_length=3),
+        "bad-too-long": request({**jsonl, "too_long": "cut"}),
+        "too-many-rows": request({**jsonl, "rows": 7}),
+        "no-column": request({**jsonl, "prompt_column": "question"}),
+        "no-marker": request({**jsonl, "answer_after": "===="}),
+        "empty": request({**jsonl, "source": str(folder / "empty.jsonl")}),
+        "none": request({**jsonl, "source": str(folder / "none.json")}),
+        "broken": request({**jsonl, "source": str(folder / "broken.jsonl")}),
+        "holes": request({**jsonl, "source": str(folder / "holes.jsonl"), "answer_after": None}),
+        "csv": request({**jsonl, "source": str(folder / "rows.csv")}),
+        "no-file": request({**jsonl, "source": "./no/such.jsonl"}),
+        "no-builtin": request({"source": "builtin:aritmetic"}),
+        "hub-unpinned": request({"source": "org/data"}),
+        "hub-offline": request({"source": "org/data", "revision": "0" * 40}),
+        "no-builtin-model": request(None, {"source": "builtin:tiny-qwen"}),
+        "no-model": request(None, {"source": str(folder / "a-folder")}),
+        "no-model-folder": request(None, {"source": "./no/model"}),
+        "model-unpinned": request(None, {"source": "org/model"}),
+        "model-offline": request(None, {"source": "org/model", "revision": "0" * 40}),
+        "context": request(None, None, max_response_length=2048),
+        "no-key": {"data": {}, "model": {}},
+    }
+    code = (
+        "import json, sys, pyarrow as pa, pyarrow.parquet as pq\n"
+        f"rows = json.load(open({str(folder / 'rows.json')!r}))\n"
+        f"pq.write_table(pa.Table.from_pylist(rows), {str(folder / 'rows.parquet')!r})\n" + MANY
+    )
+    done = subprocess.run(
+        [str(stack_python(TRANSFORMERS)), "-c", code, str(folder)],
+        input=json.dumps(requests),
+        cwd=ROOT,
+        env=job_environment(HF_HOME=str(folder / "hub"), HF_DATASETS_DISABLE_PROGRESS_BARS="1"),
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert done.returncode == 0, done.stderr
+    return {**json.loads(done.stdout), "folder": folder}
+
+
+def test_builtins_are_reproducible(told: dict[str, Any]) -> None:
+    first, again, other = told["builtin"]["made"], told["again"]["made"], told["other-seed"]["made"]
+    assert first["data"]["sha256"] == again["data"]["sha256"] != other["data"]["sha256"]
+    assert first["model"]["sha256"] == again["model"]["sha256"] != other["model"]["sha256"]
+    assert first["data"]["rows"] == 32
+    assert 1_000_000 < first["model"]["parameters"] < 3_000_000
+    assert 5 < first["prompt_tokens"]["min"] <= first["prompt_tokens"]["mean"] <= first["prompt_tokens"]["max"] <= 48
+    folder = told["folder"] / "builtin"
+    assert json.loads((folder / "inputs.json").read_text()) == first
+    assert sorted(path.name for path in folder.iterdir()) == ["data.parquet", "inputs.json", "model"]
+
+
+def read_parquet(path: Path) -> list[dict[str, Any]]:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    return list(parquet.read_table(path).to_pylist())
+
+
+def test_columns_are_verls(told: dict[str, Any]) -> None:
+    rows = read_parquet(told["folder"] / "system" / "data.parquet")
+    assert list(rows[0]) == ["data_source", "prompt", "reward_model", "extra_info"]
+    assert [message["role"] for message in rows[0]["prompt"]] == ["system", "user"]
+    assert rows[0]["prompt"][0]["content"] == "Be brief."
+    assert rows[3]["extra_info"] == {"index": 3, "split": "train"}
+    assert rows[0]["reward_model"]["style"] == "rule"
+    assert rows[0]["reward_model"]["ground_truth"].lstrip("-").isdigit()
+
+
+def test_local_files(told: dict[str, Any]) -> None:
+    dropped = told["jsonl-drop"]
+    assert dropped["code"] == 0, dropped["said"]
+    assert (dropped["made"]["data"]["rows"], dropped["made"]["data"]["dropped_too_long"]) == (5, 1)
+    rows = read_parquet(told["folder"] / "jsonl-drop" / "data.parquet")
+    assert [row["reward_model"]["ground_truth"] for row in rows] == ["10000", "11000", "13000", "14000", "15000"]
+    assert [row["extra_info"]["index"] for row in rows] == [0, 1, 3, 4, 5]
+    for name in ("json-first-two", "parquet"):
+        assert told[name]["code"] == 0, told[name]["said"]
+        assert told[name]["made"]["data"]["rows"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("jsonl-too-long", ["1 of 6 prompts are longer than workload.max_prompt_length = 48", "the longest has "]),
+        ("all-too-long", ["32 of 32 prompts", "would leave none"]),
+        ("bad-too-long", ["too_long must be error or drop, got 'cut'"]),
+        ("too-many-rows", ["rows is 7, but", "has 6"]),
+        ("no-column", ["prompt_column is 'question'", "columns q, a"]),
+        ("no-marker", ["'====', but 6 of 6 answers"]),
+        ("empty", ["has no rows"]),
+        ("none", ["has no rows"]),
+        ("broken", ["cannot be read as jsonl"]),
+        ("holes", ["1 of 2 rows"]),
+        ("csv", ["must end in .jsonl, .json, .parquet, got '.csv'"]),
+        ("no-file", ["'./no/such.jsonl' is not a file"]),
+        ("no-builtin", ["not built in", "did you mean 'builtin:arithmetic'"]),
+        ("hub-unpinned", ["'org/data' without a revision", "workload.data.revision"]),
+        (
+            "hub-offline",
+            ["'org/data' at revision", "cannot be reached", "HF_HOME", "--repo-type dataset", "local path"],
+        ),
+        ("no-builtin-model", ["not built in", "did you mean 'builtin:tiny-qwen2'"]),
+        ("no-model", ["lacks a tokenizer", "and weights"]),
+        ("no-model-folder", ["'./no/model' is not a folder"]),
+        ("model-unpinned", ["'org/model' without a revision", "workload.model.revision"]),
+        ("model-offline", ["'org/model' at revision", "cannot be reached", "HF_HOME"]),
+        ("context", ["48 + 2048 = 2096 tokens", "is 2048"]),
+        ("no-key", ["lacks max_prompt_length, max_response_length"]),
+    ],
+)
+def test_mistakes_are_one_line(told: dict[str, Any], name: str, words: list[str]) -> None:
+    assert told[name]["code"] == 2, told[name]["said"]
+    last = told[name]["said"].splitlines()[-1]
+    assert last.startswith("error: ")
+    assert "Traceback" not in told[name]["said"]
+    for word in words:
+        assert word in last
+    left = told["folder"] / name
+    assert not left.exists() or list(left.iterdir()) == []
+
+
+def test_an_interrupted_run_leaves_nothing_that_looks_whole(
+    stack_python: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "request.json").write_text(json.dumps(request()))
+    out = tmp_path / "out"
+    job = subprocess.Popen(
+        [
+            *(str(stack_python(TRANSFORMERS)), "-m", "workflow.jobs.inputs"),
+            *("--request", str(tmp_path / "request.json"), "--out", str(out)),
+        ],
+        cwd=ROOT,
+        env=job_environment(),
+        stderr=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + 60
+    while not list(out.glob(".making-*/model/*")) and time.monotonic() < until:
+        time.sleep(0.002)
+    os.kill(job.pid, signal.SIGKILL)
+    job.wait()
+    assert not (out / "inputs.json").exists()
+    assert not (out / "model").exists()

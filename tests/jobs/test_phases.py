@@ -1,0 +1,112 @@
+"""The phase clock, and the names of TRL's timers."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from workflow.jobs.phases import PhaseClock, sanitized
+from workflow.jobs.timers import log_prob_phase, phase_name
+
+
+class Ticks:
+    """A clock that a test winds: each reading is the next whole second."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        self.seconds += 1
+        return self.seconds
+
+
+def test_nesting_and_sums() -> None:
+    clock = PhaseClock(Ticks())
+    with clock.phase("step"):
+        for _ in range(2):
+            with clock.phase("a"), clock.phase("b"):
+                assert clock.path == "step/a/b"
+                assert clock.is_open("a")
+                assert not clock.is_open("c")
+    phases, outside = clock.take()
+    assert phases == {"step": 9.0, "step/a": 6.0, "step/a/b": 2.0}
+    assert outside == {}
+    assert clock.take() == ({}, {})
+
+
+def test_a_failing_block_closes_its_phase() -> None:
+    clock = PhaseClock(Ticks())
+    with pytest.raises(ZeroDivisionError), clock.phase("step"):
+        _ = 1 / 0
+    assert clock.path == ""
+
+
+def test_outside_a_step_is_kept_apart() -> None:
+    clock = PhaseClock(Ticks())
+    with clock.phase("prepare_inputs"), clock.phase("generate"):
+        pass
+    assert clock.take() == ({}, {"prepare_inputs": 3.0, "prepare_inputs/generate": 1.0})
+
+
+def test_another_thread_counts_under_the_open_phase() -> None:
+    clock = PhaseClock(Ticks())
+
+    def work() -> None:
+        with clock.phase("reward"):
+            assert clock.path == "step/rewards/reward"
+
+    with clock.phase("step"), clock.phase("rewards"):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert clock.take()[0]["step/rewards/reward"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("timer", "phase"),
+    [
+        ("GRPOTrainer._prepare_inputs", "prepare_inputs"),
+        ("GRPOTrainer.vLLM.generate", "generate"),
+        ("GRPOTrainer.transformers.generate", "generate"),
+        ("GRPOTrainer.transformers.generate_batch", "generate"),
+        ("GRPOTrainer.sync_weights", "sync_weights"),
+        ("GRPOTrainer._calculate_rewards", "rewards"),
+        ("GRPOTrainer.accuracy", "accuracy"),
+        ("GRPOTrainer._get_per_token_logps_and_entropies", "the pass"),
+        ("GRPOTrainer.new thing/here", "new_thing_here"),
+        ("alone", "alone"),
+    ],
+)
+def test_timer_names(timer: str, phase: str) -> None:
+    assert phase_name(timer, "the pass") == phase
+
+
+def test_sanitized() -> None:
+    assert sanitized("_a b/c_") == "a_b_c"
+    assert sanitized("//") == "unnamed"
+
+
+def test_which_log_prob_pass_without_an_adapter() -> None:
+    policy, reference = object(), object()
+    trainer = SimpleNamespace(ref_model=reference)
+    inside = "step/training_step/prepare_inputs"
+    assert log_prob_phase(trainer, policy, "step/training_step/compute_loss") == "policy_log_prob"
+    assert log_prob_phase(trainer, policy, inside) == "old_log_prob"
+    assert log_prob_phase(trainer, reference, inside) == "ref_log_prob"
+
+
+@pytest.mark.parametrize(
+    ("disabled", "active", "phase"),
+    [
+        (False, ["default"], "old_log_prob"),
+        (True, ["default"], "ref_log_prob"),
+        (False, ["ref"], "ref_log_prob"),
+    ],
+)
+def test_which_log_prob_pass_with_an_adapter(disabled: bool, active: list[str], phase: str) -> None:
+    # peft is in no CPU stack; these are the two attributes of its BaseTunerLayer that are read.
+    layer = SimpleNamespace(disable_adapters=disabled, active_adapters=active)
+    policy = SimpleNamespace(modules=lambda: iter([object(), layer]))
+    assert log_prob_phase(SimpleNamespace(ref_model=None), policy, "step/prepare_inputs") == phase

@@ -1,0 +1,273 @@
+"""Real runs of two to four steps, with both engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import (
+    ROOT,
+    TRANSFORMERS,
+    VLLM,
+    VLLM_ARGS,
+    job_environment,
+    read_lines,
+    run_job,
+    write_attempt,
+)
+
+Stack = Callable[[str], Path]
+PREPARE = "step/training_step/prepare_inputs"
+COMMON = {
+    "step",
+    "step/training_step",
+    PREPARE,
+    f"{PREPARE}/generate",
+    f"{PREPARE}/ref_log_prob",
+    f"{PREPARE}/rewards",
+    f"{PREPARE}/rewards/accuracy",
+    f"{PREPARE}/rewards/format",
+    f"{PREPARE}/rewards/length",
+    "step/training_step/compute_loss",
+    "step/training_step/compute_loss/policy_log_prob",
+    "step/training_step/backward",
+    "step/optimizer_step",
+}
+
+
+def check_tree(phases: dict[str, float]) -> None:
+    """Every phase has its parent, and children never take longer than it (1 ms for the clock's own work)."""
+    for path, seconds in phases.items():
+        assert seconds >= 0
+        parent = path.rpartition("/")[0]
+        assert not parent or parent in phases
+        children = [value for other, value in phases.items() if other.rpartition("/")[0] == path]
+        assert sum(children) <= seconds + 1e-3, path
+
+
+def check_finished(attempt: Path, steps: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What must hold of any finished attempt; returns its lines and done.json."""
+    folder = attempt.parent
+    lines = read_lines(folder / "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, steps + 1))
+    for line in lines:
+        check_tree(line["phases"])
+        # TRL's own clock for the same span, which is logged in seconds too
+        assert line["scalars"]["train/step_time"] == pytest.approx(line["phases"]["step/training_step"], abs=2e-3)
+        responses = line["samples"]["response_length"]
+        assert len(responses) == 8
+        assert sum(responses) == line["scalars"]["response_tokens"]
+        assert line["scalars"]["train/completions/mean_length"] == pytest.approx(sum(responses) / 8)
+        tokens = line["scalars"]["prompt_tokens"] + line["scalars"]["response_tokens"]
+        before = lines[line["step"] - 2]["scalars"]["train/num_tokens"] if line["step"] > 1 else 0
+        assert line["scalars"]["train/num_tokens"] == before + tokens
+        assert ("between_steps_s" in line["scalars"]) == (line["step"] > 1)
+        assert "train/rewards/accuracy/mean" in line["scalars"]
+    done = json.loads((folder / "done.json").read_text())
+    assert (done["first_step"], done["last_step"], done["steps"]) == (1, steps, steps)
+    assert done["hardware"]["cpus"] == done["hardware"]["threads"] == len(done["hardware"]["affinity"]) == 2
+    assert "s3cret" not in (folder / "done.json").read_text()
+    return lines, done
+
+
+@pytest.fixture(scope="module")
+def transformers_run(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished attempt of two steps with transformers."""
+    attempt = write_attempt(tmp_path_factory.mktemp("runs") / "tf-s0", made_inputs)
+    done = run_job(stack_python(TRANSFORMERS), "trl_grpo", attempt)
+    assert done.returncode == 0, done.stderr
+    assert "step 2/2  " in done.stdout
+    assert " s left" in done.stdout
+    return attempt
+
+
+def test_transformers(transformers_run: Path) -> None:
+    lines, done = check_finished(transformers_run, 2)
+    for line in lines:
+        assert set(line["phases"]) == COMMON
+    assert done["resolved"]["engine"]["dtype"] == "float32"
+    assert done["resolved"]["trainer"]["max_steps"] == 2
+    assert "vllm" not in done["versions"]
+
+
+def test_wandb_has_the_timings_in_the_row_of_the_step(transformers_run: Path, stack_python: Stack) -> None:
+    files = list(transformers_run.parent.glob("wandb/offline-run-*/run-*.wandb"))
+    assert len(files) == 1
+    done = subprocess.run(
+        [str(stack_python(TRANSFORMERS)), "-m", "wandb", "leet", "inspect", "--json", str(files[0])],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    history = [record["history"]["item"] for record in records if record["type"] == "history"]
+    rows = [row for row in history if "timing_s/step" in row]
+    lines = read_lines(transformers_run.parent / "metrics.jsonl")
+    assert [row["train/global_step"] for row in rows] == [1, 2]
+    for row, line in zip(rows, lines, strict=True):
+        told = {key.removeprefix("timing_s/"): row[key] for key in row if key.startswith("timing_s/")}
+        assert told == line["phases"]
+        assert row["train/reward"] == line["scalars"]["train/reward"]
+
+
+def test_vllm_goes_on_after_a_kill(stack_python: Stack, made_inputs: Path, tmp_path: Path) -> None:
+    """One run in two lives: killed without warning after step 2, then finished."""
+    run_folder = tmp_path / "vllm-s0"
+    args = {**VLLM_ARGS, "max_steps": 4, "vllm_importance_sampling_correction": True}
+    first = write_attempt(run_folder, made_inputs, 1, **args)
+    with (tmp_path / "log").open("w") as log:
+        job = subprocess.Popen(
+            [str(stack_python(VLLM)), "-m", "workflow.jobs.trl_grpo", str(first)],
+            cwd=ROOT,
+            env=job_environment(),
+            stdout=log,
+            stderr=log,
+        )
+        until = time.monotonic() + 150
+        checkpoint = run_folder / "checkpoints" / "abababababab" / "checkpoint-2" / "trainer_state.json"
+        while job.poll() is None and not checkpoint.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        os.kill(job.pid, signal.SIGKILL)
+        job.wait()
+    before = read_lines(first.parent / "metrics.jsonl")
+    assert len(before) >= 2, (tmp_path / "log").read_text()
+    assert not (first.parent / "done.json").exists()
+
+    second = write_attempt(run_folder, made_inputs, 2, **args)
+    done = run_job(stack_python(VLLM), "trl_grpo", second)
+    assert done.returncode == 0, done.stderr
+    after = read_lines(second.parent / "metrics.jsonl")
+    told = json.loads((second.parent / "done.json").read_text())
+    first_step = told["first_step"]
+    assert first_step in (2, 3)  # 2 if the kill came in the middle of checkpoint 2
+    assert [line["step"] for line in after] == list(range(first_step, 5))
+    assert [line["resumed"] for line in after] == [True] + [False] * (4 - first_step)
+    assert [line["resumed"] for line in before] == [False] * len(before)
+    for line in before + after:
+        check_tree(line["phases"])
+        assert set(line["phases"]) == COMMON | {f"{PREPARE}/sync_weights", f"{PREPARE}/old_log_prob"}
+        # The engine's and the trainer's log-probabilities of the same tokens: equal weights, equal precision.
+        assert line["scalars"]["train/sampling/sampling_logp_difference/max"] < 1e-4
+    assert told["hardware"]["threads"] == 2
+    assert told["resolved"]["engine"] | {"name": "vllm", "dtype": "float32", "seed": 0} == told["resolved"]["engine"]
+    assert "vllm" in told["versions"]
+
+
+def test_vllm_generates_with_the_synced_weights(stack_python: Stack, made_inputs: Path, tmp_path: Path) -> None:
+    probe = Path(__file__).with_name("probe_vllm_sync.py")
+    done = subprocess.run(
+        [str(stack_python(VLLM)), str(probe), str(made_inputs.parent / "model"), str(tmp_path), "7"],
+        cwd=ROOT,
+        env=job_environment(PYTHONPATH=str(ROOT)),
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "probe.json").read_text())
+    same, stale, synced, stale_again, synced_again = told["differences"]
+    assert max(same, synced, synced_again) < 1e-4  # nats
+    assert min(stale, stale_again) > 0.5  # else the test would not notice a sync that does nothing
+    assert len({tuple(ids) for ids in told["first"]}) == 8  # a prompt's completions differ
+    assert (told["seed"], told["torch_seed"], told["dtype"]) == (7, 7, "float32")
+    assert told["threads"] == 2
+    assert told["threads_can_be_set"]
+
+
+def test_a_stop_signal_saves_and_asks_to_be_requeued(stack_python: Stack, made_inputs: Path, tmp_path: Path) -> None:
+    attempt = write_attempt(tmp_path / "stopped", made_inputs, max_steps=500, save_strategy="no")
+    job = subprocess.Popen(
+        [str(stack_python(TRANSFORMERS)), "-m", "workflow.jobs.trl_grpo", str(attempt)],
+        cwd=ROOT,
+        env=job_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    until = time.monotonic() + 60
+    while len(read_lines(attempt.parent / "metrics.jsonl")) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    job.send_signal(signal.SIGTERM)
+    said = job.communicate(timeout=60)[0]
+    assert job.returncode == 75, said
+    assert "stopped: after step" in said
+    lines = read_lines(attempt.parent / "metrics.jsonl")
+    assert not (attempt.parent / "done.json").exists()
+    last = lines[-1]["step"]
+    assert (tmp_path / "stopped" / "checkpoints" / "abababababab" / f"checkpoint-{last}").is_dir()
+
+    # Its next life has nothing left to do, if the plan asks for no more steps than were done.
+    again = write_attempt(tmp_path / "stopped", made_inputs, 2, max_steps=last, save_strategy="no")
+    done = run_job(stack_python(TRANSFORMERS), "trl_grpo", again)
+    assert done.returncode == 0, done.stderr
+    told = json.loads((again.parent / "done.json").read_text())
+    assert (told["first_step"], told["last_step"], told["steps"]) == (last + 1, last, 0)
+
+
+# One process tries many orders, since importing the libraries takes longer than refusing.
+REFUSALS = """
+import contextlib, io, json, sys
+from workflow.jobs import trl_grpo
+from workflow.jobs.errors import run
+told = {}
+for name, attempt in json.load(sys.stdin).items():
+    sys.argv, said = ["trl_grpo", attempt], io.StringIO()
+    with contextlib.redirect_stderr(said):
+        told[name] = [run(trl_grpo.main), said.getvalue()]
+print("\\n" + json.dumps(told))
+"""
+
+
+def test_mistakes_are_one_line(stack_python: Stack, made_inputs: Path, tmp_path: Path) -> None:
+    def order(name: str, **changes: Any) -> str:
+        return str(write_attempt(tmp_path / name, made_inputs, **changes))
+
+    stale = Path(order("stale"))
+    stale.write_text(json.dumps({**json.loads(stale.read_text()), "fingerprint": "cd" * 32}))
+    greedy = Path(order("greedy"))
+    greedy.write_text(json.dumps({**json.loads(greedy.read_text()), "cpus": 4096}))
+    moved = Path(order("moved"))
+    other = json.loads(made_inputs.read_text())
+    other["data"]["path"] = "gone.parquet"
+    (tmp_path / "gone.json").write_text(json.dumps(other))
+    moved.write_text(json.dumps({**json.loads(moved.read_text()), "inputs": str(tmp_path / "gone.json")}))
+    (tmp_path / "empty.json").write_text("{}")
+    expected = {
+        order("unknown", lerning_rate=1): ["trainer_args.lerning_rate is no setting", "did you mean 'learning_rate'"],
+        order("owned", output_dir="/x"): ["trainer_args.output_dir is set by the job", "got '/x'"],
+        order("logging", logging_steps=5): ["trainer_args.logging_steps is set by the job to 1, got 5"],
+        order("groups", num_generations=3): ["TRL refuses the settings", "must be divisible by num_generations"],
+        order("value", save_strategy="sometimes"): ["TRL refuses the settings", "sometimes"],
+        order("reward", rewards=[{"name": "lenght"}]): ["no reward 'lenght'", "did you mean 'length'"],
+        str(stale): ["for fingerprint cdcdcdcdcdcd", "submit the run again"],
+        str(greedy): ["asks for 4096 CPUs"],
+        str(moved): ["the data of inputs.json is not there", "gone.parquet"],
+        str(tmp_path / "empty.json"): ["attempt.json lacks attempt, run_id"],
+        str(tmp_path / "none.json"): ["the attempt cannot be read"],
+    }
+    done = subprocess.run(
+        [str(stack_python(TRANSFORMERS)), "-c", REFUSALS],
+        input=json.dumps({attempt: attempt for attempt in expected}),
+        cwd=ROOT,
+        env=job_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    for attempt, words in expected.items():
+        code, said = told[attempt]
+        assert code == 2, said
+        assert "Traceback" not in said
+        for word in words:
+            assert word in said.splitlines()[-1]
