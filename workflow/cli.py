@@ -16,8 +16,8 @@ from typing import Any
 import yaml
 
 from analysis.errors import UserError
-from workflow.cluster.launcher import ROOT, reporting_errors
-from workflow.files import read_json, write_json, write_text
+from workflow.files import ROOT, read_json, write_json, write_text
+from workflow.messages import reporting_errors
 from workflow.plan import Plan, load_plan
 from workflow.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
 
@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     command.set_defaults(action=lambda args: _prepare_inputs(args.request, args.stack, args.out))
 
     args = parser.parse_args(argv)
-    return reporting_errors(None, lambda: args.action(args))
+    return reporting_errors(lambda: args.action(args))
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -11,6 +11,9 @@ from typing import Any
 
 from analysis.errors import UserError
 
+ROOT = Path(__file__).resolve().parents[1]
+"""The repository: where the stacks' definitions and the jobs' code are."""
+
 
 def read_json(path: Path) -> Any:
     """The content of a JSON file."""

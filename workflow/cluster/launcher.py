@@ -17,7 +17,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -30,10 +30,10 @@ from workflow.cluster.job import POLL_S, run_attempt
 from workflow.cluster.locks import holder_note, try_lock, wait_lock
 from workflow.cluster.paths import AttemptPaths, RunPaths
 from workflow.cluster.progress import Progress
-from workflow.files import read_json, write_json, write_text
+from workflow.files import ROOT, read_json, write_json, write_text
+from workflow.messages import reporting_errors, say
 from workflow.trainers import JOB_MODULES
 
-ROOT = Path(__file__).resolve().parents[2]
 MIN_FREE_GIB = 0.5
 LOG_TAIL_LINES = 15
 # A job needs a moment between its submission and its taking of the live lock.
@@ -222,11 +222,6 @@ class Launcher:
             write_text(attempt.stop, wanted)
 
 
-def say(message: str) -> None:
-    """One line to the person at the terminal."""
-    print(message, file=sys.stderr, flush=True)
-
-
 def _checkpoint_note(folder: Path) -> str:
     return "goes on from a checkpoint" if folder.is_dir() and any(folder.iterdir()) else "from the start: no checkpoint"
 
@@ -258,7 +253,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--log", type=Path, help="also write what is said here")
     args = parser.parse_args(argv)
     os.umask(os.umask(0) | 0o022)  # others may read results, not write them
-    return reporting_errors(args.log, lambda: _run(args))
+    return reporting_errors(lambda: _run(args), log=args.log)
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -267,18 +262,6 @@ def _run(args: argparse.Namespace) -> None:
     signal.signal(signal.SIGINT, launcher.request_stop)
     signal.signal(signal.SIGTERM, launcher.request_stop)
     launcher.ensure_done()
-
-
-def reporting_errors(log: Path | None, action: Callable[[], None]) -> int:
-    """Run something; a `UserError` becomes one message on stderr and in the log, and exit code 1."""
-    try:
-        action()
-        return 0
-    except UserError as error:
-        say(f"error: {error}")
-        if log is not None:
-            write_text(log, f"error: {error}\n")
-        return 1
 
 
 if __name__ == "__main__":
