@@ -1,0 +1,283 @@
+"""Numbers on small cases that were worked out by hand, and every finding about bad input."""
+
+import json
+import math
+
+import make_results
+import pandas as pd
+import pytest
+
+from analysis.collect import collect_run
+from analysis.report.cells import phase_blocks
+from analysis.report.content import read_content
+from analysis.report.markdown import markdown
+from analysis.report.page import html_page
+from analysis.steps import write_steps
+
+GEN = "step/training_step/prepare_inputs/generate"
+ARMS = {name: {"trainer": "trl", "engine": name, "stack": name, "options": {}} for name in ("transformers", "vllm")}
+
+
+def row(step, gen_s, tokens=100, **more):
+    """A step of exactly gen_s + 1 seconds: 0.25 s of optimizer, 0.75 s that no timer covers."""
+    phases = {
+        "step": gen_s + 1,
+        "step/training_step": gen_s,
+        "step/training_step/prepare_inputs": gen_s,
+        GEN: gen_s,
+        "step/optimizer_step": 0.25,
+    } | more.pop("phases", {})
+    scalars = {"train/reward": 0.5, "response_tokens": tokens} | more.pop("scalars", {})
+    return {"step": step, "phases": phases, "scalars": scalars, "samples": {"response_length": [tokens]}} | more
+
+
+def results(tmp_path, runs, warmup_steps=0, arms=ARMS, **plan):
+    """A results folder: `runs` maps run id to (arm, seed, attempts, further arguments of write_run)."""
+    folder = tmp_path / "case"
+    for run_id, (arm, seed, attempts, *more) in runs.items():
+        run_dir = make_results.write_run(folder, run_id, arm, seed, attempts, engine=arm, **(more[0] if more else {}))
+        write_steps(collect_run(run_dir), run_dir / "steps.parquet")
+    make_results.write_plan(folder, arms, list(runs), warmup_steps, **plan)
+    return folder
+
+
+def content(folder, **more):
+    found = read_content(folder / "plan.json", folder, more.get("baseline"), more.get("stacks"))
+    html_page(found)
+    markdown(found)
+    return found
+
+
+def codes(found):
+    return {v.code for v in found.verdicts}
+
+
+def text(found, code):
+    return " / ".join(v.text for v in found.verdicts if v.code == code)
+
+
+def pair(tmp_path, base, arm, **more):
+    runs = {"b": ("transformers", 0, [base]), "a": ("vllm", 0, [arm])}
+    return content(results(tmp_path, runs, **more))
+
+
+def test_ratios_of_sums_by_hand(tmp_path):
+    # Baseline 9 + 11 = 20 s for 200 tokens; arm 4 + 1 = 5 s for 150 tokens.
+    found = pair(tmp_path, [row(1, 8), row(2, 10)], [row(1, 3, 50), row(2, 0, 100)])
+    (only,) = found.comparison.to_dict("records")
+    assert (only["baseline_s"], only["arm_s"], only["baseline_tokens"], only["arm_tokens"]) == (20, 5, 200, 150)
+    assert only["raw_speedup"] == 4.0
+    assert only["per_token_speedup"] == pytest.approx((20 / 200) / (5 / 150), rel=1e-15)
+    assert found.headlines[0].sentence == (
+        "Per step vllm is 4.00× as fast as transformers; per response token vllm is 3.00× as fast as "
+        "transformers. "
+        "From 1 pair of runs and 2 paired steps, after 0 warm-up steps in each run. "
+        "Within these runs only: no interval yet."
+    )
+    speedups = found.speedups.set_index("path")
+    assert speedups.loc[GEN, ["baseline_mean_s", "arm_mean_s", "saved_s", "speedup"]].tolist() == [9, 1.5, 7.5, 6]
+    assert speedups.loc["(residual)", ["baseline_mean_s", "arm_mean_s"]].tolist() == [0.75, 0.75]
+
+
+def test_phase_table_by_hand_and_its_own_times_sum_to_the_step(tmp_path):
+    found = pair(tmp_path, [row(1, 8), row(2, 10), row(3, 3)], [row(s, 1) for s in (1, 2, 3)])
+    base = found.phases[found.phases["arm"] == "transformers"].set_index("path")
+    assert base.loc["step", ["mean_s", "median_s", "own_mean_s"]].tolist() == [8, 9, 0.75]
+    assert base.loc["step", "category"] == "residual"
+    assert base.loc[GEN, ["mean_s", "median_s", "own_mean_s", "own_share"]].tolist() == [7, 8, 7, 7 / 8]
+    assert base["own_mean_s"].sum() == pytest.approx(8, abs=1e-12)
+    assert base["own_share"].sum() == pytest.approx(1, abs=1e-12)
+    (block,) = phase_blocks(found)
+    total = block.rows[-1].cells
+    assert float(total[2].value) == pytest.approx(8, abs=1e-12) and total[3].text == "100.0 %"
+
+
+def test_warm_up_and_resumed_steps_are_left_out_for_all_arms_alike(tmp_path):
+    base = [[row(1, 99), row(2, 3), row(3, 3)], [row(4, 99, resumed=True), row(5, 3)]]
+    runs = {"b": ("transformers", 0, base), "a": ("vllm", 0, [[row(s, 1) for s in range(1, 6)]])}
+    found = content(results(tmp_path, runs, warmup_steps=1))
+    assert found.comparison["raw_speedup"].tolist() == [2.0] and found.comparison["paired_steps"].tolist() == [3]
+    left_out = found.steps[found.steps["run_id"] == "a"].set_index("step")["left_out"].to_dict()
+    assert left_out == {1: "warm-up", 2: "", 3: "", 4: "left out in another arm", 5: ""}
+    assert found.phases.loc[found.phases["path"] == "step", "steps"].tolist() == [3, 3]
+
+
+def test_slower_arm_is_called_slower(tmp_path):
+    (headline,) = pair(tmp_path, [row(1, 1)], [row(1, 4)]).headlines
+    assert "per step the baseline transformers is 2.50× as fast as vllm" in headline.sentence.lower()
+
+
+def test_equal_times_are_called_equal(tmp_path):
+    (headline,) = pair(tmp_path, [row(1, 3)], [row(1, 3.001)]).headlines
+    assert headline.sentence.startswith("Per step vllm and transformers take the same time (1.00×)")
+
+
+def test_disagreement_of_raw_and_per_token_is_said(tmp_path):
+    found = pair(tmp_path, [row(1, 9, 100)], [row(1, 4, 20)])
+    assert "Per step vllm is 2.00× as fast" in found.headlines[0].sentence
+    assert "per response token the baseline transformers is 2.50× as fast" in found.headlines[0].sentence
+    assert "The two disagree on which is faster" in found.headlines[0].sentence
+
+
+def test_other_baseline(tmp_path):
+    folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 9)]]), "a": ("vllm", 0, [[row(1, 4)]])})
+    assert content(folder, baseline="vllm").comparison["raw_speedup"].tolist() == [0.5]
+
+
+def test_sweep_gives_one_row_per_factor_combination(tmp_path):
+    runs = {}
+    for t, arm_s in ((0.7, 1), (1.0, 4)):
+        more = {"factors": {"workload.temperature": t}}
+        runs[f"b{t}"] = ("transformers", 0, [[row(1, 9), row(2, 9)]], more)
+        runs[f"a{t}"] = ("vllm", 0, [[row(1, arm_s), row(2, arm_s)]], more)
+    found = content(results(tmp_path, runs))
+    assert found.comparison["raw_speedup"].tolist() == [5.0, 2.0]
+    assert json.loads(found.comparison["factors"][1]) == {"workload.temperature": 1.0}
+    assert "vllm is 2.00× to 5.00× as fast" in found.headlines[0].sentence
+    assert "over 2 factor combinations" in found.headlines[0].sentence
+    assert '<td class="text">temperature = 0.7</td>' in html_page(found)
+
+
+def test_one_arm_only(tmp_path):
+    found = content(results(tmp_path, {"a": ("vllm", 0, [[row(1, 1)]])}, arms={"vllm": ARMS["vllm"]}))
+    assert {"one-arm"} <= codes(found) and not found.headlines
+    assert found.no_comparison == "No comparison: there are runs of one arm only (vllm)."
+
+
+def test_arm_without_runs_and_run_without_files(tmp_path):
+    folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 0, [[row(1, 1)]])})
+    (folder / "runs" / "a" / "steps.parquet").unlink()
+    found = content(folder)
+    assert {"run-left-out", "arm-without-runs"} <= codes(found) and not found.headlines
+    assert "run a is left out" in text(found, "run-left-out") and "analysis.collect" in text(found, "run-left-out")
+
+
+@pytest.mark.parametrize("damage", [b"", b"PAR1 not really"])
+def test_damaged_parquet_is_a_verdict(tmp_path, damage):
+    folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 0, [[row(1, 1)]])})
+    (folder / "runs" / "a" / "steps.parquet").write_bytes(damage)
+    assert "cannot be read" in text(content(folder), "run-left-out")
+
+
+def test_no_run_at_all(tmp_path):
+    folder = tmp_path / "case"
+    make_results.write_plan(folder, ARMS, ["a", "b"], 0)
+    found = content(folder)
+    assert found.no_comparison == "No comparison: no run could be read." and not found.figures
+
+
+def test_no_common_steps(tmp_path):
+    runs = {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 1, [[row(1, 1)]])}
+    found = content(results(tmp_path, runs))
+    assert "no-common-steps" in codes(found) and not found.headlines and found.comparison.empty
+    assert found.no_comparison.startswith("No comparison: no arm has a counted step in common")
+
+
+def test_run_whose_steps_are_all_warm_up(tmp_path):
+    found = pair(tmp_path, [row(1, 1), row(2, 1)], [row(1, 1)], warmup_steps=1)
+    assert "run a: none of its 1 steps counts" in text(found, "no-counted-steps") and not found.headlines
+
+
+def test_single_step_and_single_seed(tmp_path):
+    assert {"single-step", "one-seed"} <= codes(pair(tmp_path, [row(1, 1)], [row(1, 1)]))
+
+
+def test_unpaired_steps_are_named(tmp_path):
+    found = pair(tmp_path, [row(1, 1), row(2, 1), row(3, 1)], [row(1, 1), row(2, 1)])
+    assert "1 counted steps of transformers have no partner in vllm" in text(found, "unpaired-steps")
+
+
+def test_missing_phase_in_one_arm(tmp_path):
+    sync = "step/training_step/prepare_inputs/sync_weights"
+    arm = [row(1, 2, phases={sync: 0.5, GEN: 1.5}), row(2, 2)]
+    found = pair(tmp_path, [row(1, 5), row(2, 5)], arm)
+    assert "timed in vllm, not in transformers" in text(found, "phase-missing-in-arm")
+    assert "1 of the 2 counted steps of vllm" in text(found, "phase-missing-in-steps")
+    vllm = found.phases[found.phases["arm"] == "vllm"].set_index("path")
+    assert vllm.loc[sync, "mean_s"] == 0.25 and vllm["own_mean_s"].sum() == pytest.approx(3, abs=1e-12)
+    speedups = found.speedups.set_index("path")
+    assert math.isnan(speedups.loc[sync, "speedup"]) and math.isnan(speedups.loc[sync, "baseline_mean_s"])
+
+
+@pytest.mark.parametrize("bad_s", [0.0, -3.0, math.nan, math.inf])
+def test_impossible_step_times_never_reach_a_number(tmp_path, bad_s):
+    bad = row(2, 1)
+    bad["phases"] = {"step": bad_s}
+    found = pair(tmp_path, [row(1, 3), bad, row(3, 3)], [row(s, 1) for s in (1, 2, 3)])
+    assert "run b: left out of every number, in all arms: step 2" in text(found, "step-left-out")
+    assert found.comparison["raw_speedup"].tolist() == [2.0] and found.comparison["paired_steps"].tolist() == [2]
+
+
+def test_step_with_a_negative_phase_or_an_overrun_is_left_out(tmp_path):
+    negative = row(1, 3, phases={"step/optimizer_step": -0.25})
+    overrun = row(2, 3, phases={GEN: 3.5})
+    found = pair(tmp_path, [negative, overrun, row(3, 3)], [row(s, 1) for s in (1, 2, 3)])
+    assert found.steps[found.steps["run_id"] == "b"]["left_out"].tolist()[2] == ""
+    assert found.comparison["paired_steps"].tolist() == [1]
+    assert {"step-left-out", "children-exceed-parent"} <= codes(found)
+
+
+@pytest.mark.parametrize("tokens", [None, 0, math.nan])
+def test_without_tokens_there_is_no_per_token_number(tmp_path, tokens):
+    arm = [row(1, 1), row(2, 1)]
+    for one in arm:
+        del one["scalars"]["response_tokens"]
+        if tokens is not None:
+            one["scalars"]["response_tokens"] = tokens
+    found = pair(tmp_path, [row(1, 3), row(2, 3)], arm)
+    assert "no-tokens" in codes(found) and found.comparison["per_token_speedup"].isna().all()
+    assert "per response token it is not known" in found.headlines[0].sentence
+    assert found.comparison["raw_speedup"].tolist() == [2.0]
+
+
+def test_reward_that_is_no_number(tmp_path):
+    arm = [row(1, 1), row(2, 1, scalars={"train/reward": math.nan})]
+    found = pair(tmp_path, [row(1, 1), row(2, 1)], arm)
+    assert "run a: the reward is no number at 1 steps (first: step 2)" in text(found, "bad-reward")
+
+
+def test_differences_between_arms_are_warned_of(tmp_path):
+    machine = {"host": "node2", "cpu": "Other CPU", "cpus": 2, "threads": 8, "memory_gib": 23.5, "gpus": []}
+    more = {
+        "hardware": machine,
+        "done_more": {"inputs": {"data_sha256": "0" * 64, "model_sha256": "e" * 64}},
+        "spec_more": {"workload": {"steps": 99}},
+    }
+    runs = {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 0, [[row(1, 1)]], more)}
+    found = content(results(tmp_path, runs))
+    hardware = text(found, "hardware-differs")
+    assert "threads (transformers: 2; vllm: 8)" in hardware and "host" in hardware and "cpus" not in hardware
+    assert "training data" in text(found, "inputs-differ") and "starting model" not in text(found, "inputs-differ")
+    assert "workload.steps" in text(found, "workload-differs")
+
+
+def test_only_what_differs_comes_first_and_own_paths_do_not_count(tmp_path):
+    found = pair(tmp_path, [row(1, 1)], [row(1, 1)])
+    differing = [s.key for s in found.config if s.differs]
+    assert differing == ["engine", "stack", "trainer_args.use_vllm"]
+
+
+def test_stack_checks(tmp_path):
+    folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 0, [[row(1, 1)]])})
+    checks = [{"name": "torch", "expected": "2.13.0+cpu", "got": "2.12.0", "ok": False}]
+    make_results.write_json(tmp_path / "stacks/trl-vllm-cpu/0123456789ab/verify.json", {"ok": False, "checks": checks})
+    found = content(folder, stacks=tmp_path / "stacks")
+    assert "torch should be 2.13.0+cpu, is 2.12.0" in text(found, "stack-check-failed")
+    assert "trl-transformers-cpu" in text(found, "stack-unverified")
+
+
+def test_undeclared_phase_is_shown(tmp_path):
+    arm = [row(1, 1, phases={"step/validate": 0.5})]
+    found = pair(tmp_path, [row(1, 1)], arm)
+    shown = found.phases.set_index("path").loc["step/validate"]
+    assert shown["label"] == "validate (undeclared)" and shown["own_mean_s"] == 0.5
+    assert "step/validate is not in the declared timers" in text(found, "undeclared-phase")
+    vllm = found.phases[found.phases["arm"] == "vllm"]
+    assert vllm["own_mean_s"].sum() == pytest.approx(2, abs=1e-12)
+
+
+def test_phase_outside_the_step_is_in_no_sum(tmp_path):
+    found = pair(tmp_path, [row(1, 1)], [row(1, 1, phases={"save/model": 50.0})])
+    vllm = found.phases[found.phases["arm"] == "vllm"].set_index("path")
+    assert pd.isna(vllm.loc["save/model", "own_share"]) and vllm["own_share"].sum() == pytest.approx(1)
+    assert float(phase_blocks(found)[0].rows[-1].cells[6].value) == pytest.approx(2)
