@@ -53,8 +53,8 @@ def main(probes: list[Probe], arguments: list[str] | None = None) -> int:
     for probe in probes:
         # The last line before a crash of the interpreter itself (SIGILL on an old CPU) names what ran.
         print(f"checking {probe.name}", file=sys.stderr, flush=True)
-        line = pins[probe.package][1] if probe.package in pins else "no line"
-        checks.append(_check(probe.name, probe.expected, _outcome(probe), f"{name}:{line}"))
+        source = f"{name}:{pins[probe.package][1]}" if probe.package in pins else f"{name}: no line"
+        checks.append(_check(probe.name, probe.expected, _outcome(probe), source))
 
     verdict = {
         "stack": given.stack,

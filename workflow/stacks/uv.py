@@ -78,6 +78,8 @@ class Uv:
                 process.stdin.close()
             for line in process.stderr:
                 said.append(sources.redacted(line))
+                # From its first error on, uv's words belong to the message that `explained` makes of them.
+                show = show and not line.startswith("error:")
                 if show and not _QUIET.match(line):
                     sys.stderr.write("  " + said[-1])
             return process.wait(), "".join(said)
