@@ -170,10 +170,11 @@ def realistic(
     factors: list[dict[str, Any]] | None = None,
     extra_scalars: int = 0,
     responses: int = 16,
+    run_ids: Callable[[int], str] | None = None,
     collect: Callable[[Path, Path], None],
 ) -> Path:
     """Noisy runs of `arms` (name -> engine, generation seconds), collected by `collect(run_dir, out)`."""
-    ids = []
+    ids: list[str] = []
     for f, combination in enumerate(factors or [{}]):
         for name, (engine, gen_s) in arms.items():
             for seed in range(seeds):
@@ -190,7 +191,7 @@ def realistic(
                     more["train/reward"] = 0.3 + 0.03 * step + random_.gauss(0, 0.05)
                     rows.append(metrics_row(step, phases, lengths=lengths, scalars=more))
                 suffix = f"-f{f}" if factors else ""
-                run_id = f"{name}{suffix}-s{seed}"
+                run_id = run_ids(len(ids)) if run_ids else f"{name}{suffix}-s{seed}"
                 run_dir = write_run(results, run_id, name, seed, [rows], engine=engine, factors=combination)
                 collect(run_dir, run_dir / "steps.parquet")
                 ids.append(run_id)

@@ -1,0 +1,93 @@
+"""A headless Chromium that tells everything it asked the network for, and everything it complained about."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+]
+PACKAGES = ("chromium", "chromium-driver", "fonts-noto-cjk")
+
+
+def programs() -> tuple[str, str]:
+    """(browser, driver), installed first where that can be done; skips the test where it cannot."""
+    found = _found()
+    if not all(found) and os.geteuid() == 0 and Path("/etc/debian_version").is_file():
+        env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        for command in (["apt-get", "update"], ["apt-get", "install", "-y", *PACKAGES]):
+            subprocess.run(command, env=env, check=False, capture_output=True)
+        found = _found()
+    browser, driver = found
+    if browser is None or driver is None:
+        pytest.skip(f"needs Chromium and its driver: install {', '.join(PACKAGES)} (Debian's names) and run again")
+    return browser, driver
+
+
+def _found() -> tuple[str | None, str | None]:
+    browser = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None)
+    return browser, shutil.which("chromedriver")
+
+
+class Page:
+    """One browser window."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+
+    def open(self, path: Path, width: int = 1280, dark: bool = False) -> None:
+        self.driver.get_log("performance")
+        self.driver.get_log("browser")
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        self.driver.get(path.as_uri())
+
+    def js(self, script: str) -> Any:
+        return self.driver.execute_script(f"return {script}")
+
+    def complaints(self) -> list[str]:
+        """Console messages, refused resources and uncaught errors since `open`."""
+        return [f"{e['level']}: {e['message']}" for e in self.driver.get_log("browser")]
+
+    def requests(self) -> list[str]:
+        """Addresses asked for since `open`, except files on this machine and data: addresses."""
+        events = [json.loads(e["message"])["message"] for e in self.driver.get_log("performance")]
+        asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+        assert any(url.startswith("file:") for url in asked), "the log of requests is not being kept"
+        return [url for url in asked if not url.startswith(("file:", "data:"))]
+
+
+@contextmanager
+def chromium() -> Iterator[Page]:
+    browser, driver = programs()
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for flag in FLAGS:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    window = webdriver.Chrome(options=options, service=Service(driver))
+    try:
+        yield Page(window)
+    finally:
+        window.quit()
