@@ -61,7 +61,7 @@ class _Handler(SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path.endswith(".whl"):
             self.asked.set()
-            self.gate.wait(60)
+            self.gate.wait(120)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the builder was killed
             super().do_GET()
 
@@ -132,7 +132,7 @@ class Site:
             cwd=self.root,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
 

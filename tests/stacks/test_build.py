@@ -42,7 +42,7 @@ def test_a_built_stack_works_where_it_lies_and_is_not_built_again(tiny: Site) ->
     started = time.monotonic()
     again = tiny.build(PIP_INDEX_URL="http://127.0.0.1:9/simple")
     assert again.returncode == 0 and again.stderr == ""
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 5  # 0.1 s; the rest is room for a busy machine
     assert (folder / "verify.json").stat() == before
 
 
@@ -121,10 +121,10 @@ def test_an_interrupted_build_leaves_nothing_half(tiny: Site, index: Index, numb
     index.gate.clear()
     index.asked.clear()
     builder = tiny.start("build", "tiny", "--stacks-dir", str(tiny.stacks))
-    assert index.asked.wait(20)  # in the middle: uv waits for a wheel
+    assert index.asked.wait(60)  # in the middle: uv waits for a wheel
     assert [path.name.startswith(".building-") for path in tiny.built()] == [True]
     builder.send_signal(number)
-    _, said = builder.communicate(timeout=20)
+    _, said = builder.communicate(timeout=60)
     assert builder.returncode == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[number]
     assert "Traceback" not in said
     leftovers = tiny.built()
@@ -140,14 +140,14 @@ def test_two_builders_build_once(tiny: Site, index: Index) -> None:
     index.gate.clear()
     index.asked.clear()
     first = tiny.start("build", "tiny", "--stacks-dir", str(tiny.stacks))
-    assert index.asked.wait(20)
+    assert index.asked.wait(60)
     second = tiny.start("build", "tiny", "--stacks-dir", str(tiny.stacks))
     assert second.stderr is not None
     waiting = second.stderr.readline()
     assert "waiting for another builder" in waiting
     index.gate.set()
-    told, said = first.communicate(timeout=30)
-    told_too, said_too = second.communicate(timeout=30)
+    told, said = first.communicate(timeout=60)
+    told_too, said_too = second.communicate(timeout=60)
     assert (first.returncode, second.returncode) == (0, 0), said + said_too
     assert told == told_too and "ready in" in said and said_too == ""
     assert len(tiny.built()) == 1
