@@ -1,15 +1,32 @@
-"""What every test may use: the repository's root and the environments that the suite needs."""
+"""What every test may use: the repository's root, and the real stacks, built when a test first asks for one."""
 
 from __future__ import annotations
 
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from workflow import stacks
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="session")
-def root() -> Path:
-    """The repository's root."""
-    return ROOT
+def stack_python() -> Callable[[str], Path]:
+    """The Python of a real stack by name; the stack is built first if need be (minutes, once per lock)."""
+
+    @functools.cache
+    def python(stack: str) -> Path:
+        # A Python of one's own, to try the jobs in an environment under construction.
+        if told := os.environ.get(f"ROLLOUTBENCH_PYTHON_{stack.replace('-', '_').upper()}"):
+            return Path(told)
+        command = [sys.executable, "-m", "workflow.stacks", "build", stack, "--stacks-dir", ".stacks"]
+        subprocess.run(command, cwd=ROOT, check=True)
+        return stacks.stack_python(stack, ROOT / ".stacks")
+
+    return python

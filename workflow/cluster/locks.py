@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -65,3 +67,15 @@ def holder_note(path: Path) -> str | None:
     finally:
         os.close(descriptor)
     return None
+
+
+def hold_experiment(results: str) -> Lock:
+    """The lock on an experiment's results, kept until this process ends; the process ends here if it is taken."""
+    path = Path(results) / ".head.lock"
+    lock = try_lock(path, note=f"process {os.getpid()} on {socket.gethostname()}", patience_s=1.0)
+    if lock is None:
+        sys.exit(
+            f"error: another snakemake works on {results} ({holder_note(path)}); "
+            "wait for it, end it, or give your experiment a name of its own"
+        )
+    return lock

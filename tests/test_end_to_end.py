@@ -1,0 +1,186 @@
+"""The whole way for real: Snakemake, both stacks, both engines, wandb, the report. Only the sizes are small."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+STACKS = ("trl-transformers-cpu", "trl-vllm-cpu")
+
+
+class Site:
+    """A working directory with its own results, sharing the repository's built stacks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.results = folder / "results" / "small"
+        self.config: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+        self.config |= {"experiment": "small", "seeds": [0], "warmup_steps": 1}
+        self.config["workload"] |= {
+            "steps": 4,
+            "batch_size": 8,
+            "num_generations": 4,
+            "micro_batch_size": 4,
+            "max_response_length": 24,
+            "save_steps": 1,
+        }
+        self.config["workload"]["data"]["rows"] = 64
+        (folder / ".stacks").symlink_to(ROOT / ".stacks")
+
+    def command(self, *arguments: str) -> list[str]:
+        file = self.folder / "experiment.yaml"
+        file.write_text(yaml.safe_dump(self.config))
+        snakemake = Path(sys.executable).with_name("snakemake")
+        return [
+            *(str(snakemake), "--snakefile", str(ROOT / "workflow" / "Snakefile"), "--directory", str(self.folder)),
+            *("--profile", str(ROOT / "profiles" / "local"), "--configfile", str(file), *arguments),
+        ]
+
+    def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run Snakemake as a user would, without an activated environment."""
+        env = {**os.environ, "PATH": "/usr/local/bin:/usr/bin:/bin"}
+        return subprocess.run(
+            self.command(*arguments), cwd=ROOT, env=env, capture_output=True, text=True, timeout=900, check=False
+        )
+
+    def attempts(self, run_id: str) -> list[int]:
+        return sorted(int(folder.name) for folder in (self.results / "runs" / run_id / "attempts").glob("[0-9]*"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, stack_python: Callable[[str], Path]) -> Site:
+    """The site after a first, whole run: two arms, one seed."""
+    for stack in STACKS:
+        stack_python(stack)
+    one = Site(tmp_path_factory.mktemp("site"))
+    finished = one.snakemake()
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "vllm-s0: step 4/4" in finished.stderr
+    return one
+
+
+def test_every_file_of_the_contract_is_there(site: Site) -> None:
+    for run_id in ("transformers-s0", "vllm-s0"):
+        run = site.results / "runs" / run_id
+        done = json.loads((run / "done.json").read_text())
+        assert (done["attempt"], done["last_step"]) == (1, 4)
+        assert done["fingerprint"] == json.loads((run / "spec.json").read_text())["fingerprint"]
+        assert list((run / "attempts" / "1" / "wandb").glob("offline-run-*/run-*.wandb"))
+        assert len((run / "attempts" / "1" / "metrics.jsonl").read_text().splitlines()) == 4
+    for name in ("report.html", "report.md", "tables/steps.parquet", "tables/comparison.csv", "figures/phases.svg"):
+        assert (site.results / name).stat().st_size > 0
+
+
+def test_both_engines_trained_the_same_workload_with_the_same_threads(site: Site) -> None:
+    done = [
+        json.loads((site.results / "runs" / f"{arm}-s0" / "done.json").read_text()) for arm in ("transformers", "vllm")
+    ]
+    assert done[0]["inputs"] == done[1]["inputs"]
+    assert done[0]["hardware"] == done[1]["hardware"]
+    for package in ("torch", "trl", "transformers"):
+        assert done[0]["versions"][package] == done[1]["versions"][package]
+
+
+def test_the_reports_numbers_are_the_trainers(site: Site) -> None:
+    """From metrics.jsonl to the comparison by plain arithmetic, against the table that the report shows."""
+    seconds: dict[str, float] = {}
+    tokens: dict[str, float] = {}
+    for arm in ("transformers", "vllm"):
+        lines = (site.results / "runs" / f"{arm}-s0" / "attempts" / "1" / "metrics.jsonl").read_text().splitlines()
+        rows = [json.loads(line) for line in lines][1:]  # one warm-up step
+        seconds[arm] = sum(row["phases"]["step"] for row in rows)
+        tokens[arm] = sum(row["scalars"]["response_tokens"] for row in rows)
+    table = pd.read_csv(site.results / "tables" / "comparison.csv").iloc[0]
+    raw = seconds["transformers"] / seconds["vllm"]
+    per_token = raw * tokens["vllm"] / tokens["transformers"]
+    assert table["raw_speedup"] == pytest.approx(raw, rel=1e-9)
+    assert table["per_token_speedup"] == pytest.approx(per_token, rel=1e-9)
+    assert f"{max(raw, 1 / raw):.2f}" in (site.results / "report.md").read_text()
+
+
+def test_again_there_is_nothing_to_do(site: Site) -> None:
+    again = site.snakemake()
+    assert again.returncode == 0, again.stderr
+    assert "Nothing to be done" in again.stderr
+
+
+def test_a_finished_run_is_never_redone(site: Site) -> None:
+    """Even if Snakemake is told to, or its own files are gone."""
+    (site.results / "runs" / "vllm-s0" / "done.json").unlink()
+    forced = site.snakemake("--forcerun", "train")
+    assert forced.returncode == 0, forced.stderr
+    assert "vllm-s0: already finished (attempt 1)" in forced.stderr
+    assert site.attempts("vllm-s0") == [1]
+    assert site.attempts("transformers-s0") == [1]
+
+
+def test_a_changed_report_setting_retrains_nothing(site: Site) -> None:
+    site.config["warmup_steps"] = 2
+    dry = site.snakemake("--dry-run")
+    assert dry.returncode == 0, dry.stderr
+    assert "rule report" in dry.stdout + dry.stderr
+    assert "rule train" not in dry.stdout + dry.stderr
+    site.config["warmup_steps"] = 1
+
+
+def test_killed_in_the_middle_the_next_start_finishes_what_is_missing(site: Site) -> None:
+    """Two more runs; Snakemake and all that it started is killed in the first of them."""
+    site.config["seeds"] = [0, 1]
+    head = subprocess.Popen(
+        site.command(), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    runs = site.results / "runs"
+    give_up = time.monotonic() + 240
+    while not (
+        begun := [run for run in runs.glob("*-s1/attempts/1/metrics.jsonl") if run.read_text().count("\n") >= 2]
+    ):
+        assert head.poll() is None, "ended before it could be killed"
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
+    jobs = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if str(site.folder) in " ".join(process.info["cmdline"] or ())
+    ]
+    os.killpg(head.pid, signal.SIGKILL)
+    for process in jobs:
+        if process.is_running():
+            process.kill()
+    head.wait()
+    killed = begun[0].parents[2].name
+
+    finished = site.snakemake()
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    other = "vllm-s1" if killed == "transformers-s1" else "transformers-s1"
+    assert [site.attempts(run) for run in ("transformers-s0", "vllm-s0", killed, other)] == [[1], [1], [1, 2], [1]]
+    assert "goes on from a checkpoint" in finished.stderr
+    steps = pd.read_parquet(runs / killed / "steps.parquet")
+    whole = steps[(steps.kind == "phase") & (steps.name == "step")].sort_values("step")
+    assert list(whole.step) == [1, 2, 3, 4]
+    assert set(whole.attempt) == {1, 2}
+    assert whole.groupby("attempt").resumed.first().to_dict() == {1: False, 2: True}
+
+
+def test_bad_input_is_one_message_and_loses_nothing(site: Site) -> None:
+    before = site.attempts("vllm-s0")
+    site.config["workload"]["data"] = {"source": str(site.folder / "data.jsonl"), "prompt_column": "q"}
+    (site.folder / "data.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
+    wrong = site.snakemake()
+    assert wrong.returncode != 0
+    assert "Traceback" not in wrong.stdout + wrong.stderr
+    assert "question" in wrong.stderr and "prompt_column" in wrong.stderr
+    assert site.attempts("vllm-s0") == before
+    assert (site.results / "runs" / "vllm-s0" / "attempts" / "1" / "done.json").exists()
