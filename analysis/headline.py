@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.runs import Plan
+from analysis.speedup import disagrees
 
 CAVEAT = "Within these runs only: no interval yet."
 
@@ -67,6 +68,8 @@ def _headline(rows: pd.DataFrame, arm: str, plan: Plan) -> Headline:
     sentence += "."
     if told and raw_signs != token_signs:
         sentence += " The two disagree on which is faster: the responses differ in length, so neither settles it."
+    if any(disagrees(r.raw_speedup, r.median_speedup) for r in rows.itertuples()):
+        sentence += " The median steps point the other way: a few outlying steps decide, so do not rely on this."
     runs, steps = int(rows["run_pairs"].sum()), int(rows["paired_steps"].sum())
     sweep = f" over {len(rows)} factor combinations" if len(rows) > 1 else ""
     sentence += (

@@ -27,6 +27,11 @@ def ratio(a: float, b: float) -> float:
     return a / b if a > 0 and b > 0 else float("nan")
 
 
+def disagrees(a: float, b: float) -> bool:
+    """Whether two printed ratios lie on different sides of 1.00."""
+    return (round(a, 2) - 1) * (round(b, 2) - 1) < 0
+
+
 def total_tokens(pairs: pd.DataFrame, side: str) -> float:
     """Response tokens of one side, NaN unless every step tells a number that can be one."""
     name = f"{TOKENS}_{side}"
@@ -48,14 +53,16 @@ COMPARISON_COLUMNS = [
     "arm_tokens",
     "raw_speedup",
     "per_token_speedup",
+    "median_speedup",
 ]
 
 
 def comparison_table(wide: pd.DataFrame, plan: Plan) -> tuple[pd.DataFrame, list[Verdict]]:
     """One row per factor combination and arm but the baseline; speed-ups are ratios of sums.
 
-    raw: ΣT_baseline / ΣT_arm; per token: (ΣT_baseline/Σtokens_baseline) / (ΣT_arm/Σtokens_arm). Seconds and
-    tokens are sums over the paired steps. A row without common steps is a verdict, not a row.
+    raw: ΣT_baseline / ΣT_arm; per token: (ΣT_baseline/Σtokens_baseline) / (ΣT_arm/Σtokens_arm); median: of
+    the median steps, to see whether outliers decide. Seconds and tokens are sums over the paired steps. A
+    combination without common steps is a verdict, not a row.
     """
     rows, verdicts = [], []
     for factors in wide["factors"].unique():
@@ -84,11 +91,18 @@ def comparison_table(wide: pd.DataFrame, plan: Plan) -> tuple[pd.DataFrame, list
                 "arm_tokens": arm_tokens,
                 "raw_speedup": ratio(base_s, arm_s),
                 "per_token_speedup": ratio(ratio(base_s, base_tokens), ratio(arm_s, arm_tokens)),
+                "median_speedup": ratio(pairs[root + "_a"].median(), pairs[root + "_b"].median()),
             }
             rows.append(row)
             if pd.isna(row["per_token_speedup"]):
                 text = f"{versus}: response tokens are missing or zero: no speed per token"
                 verdicts.append(Verdict("warning", "no-tokens", text))
+            if disagrees(row["raw_speedup"], row["median_speedup"]):
+                text = (
+                    f"{versus}: the sums say {row['raw_speedup']:.2f}×, the median steps {row['median_speedup']:.2f}×: "
+                    "a few steps far from the others decide. Look at the step times below, and at what else ran then"
+                )
+                verdicts.append(Verdict("warning", "sums-and-medians-disagree", text))
             if len(pairs) == 1:
                 text = f"{arm} against {plan.baseline}{here}: a single paired step; it says nothing about spread"
                 verdicts.append(Verdict("warning", "single-step", text))

@@ -8,7 +8,14 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.drawing import Figure
-from analysis.fairness import Setting, config_settings, fairness_verdicts, hardware_settings, version_settings
+from analysis.fairness import (
+    Setting,
+    config_settings,
+    fairness_verdicts,
+    hardware_settings,
+    shared_machine_verdicts,
+    version_settings,
+)
 from analysis.figures import all_figures
 from analysis.headline import Headline, headlines
 from analysis.phases import category_table, phase_table, phase_verdicts
@@ -68,7 +75,13 @@ def read_content(plan_path: Path, results: Path, baseline: str | None, stacks: P
     trees = list(dict.fromkeys(r.tree for r in runs))
     phases = phase_table(wide, list(plan.arms), trees)
     comparison, more = comparison_table(wide, plan)
-    verdicts += more + phase_verdicts(phases) + fairness_verdicts(runs, plan) + reward_verdicts(wide)
+    verdicts += (
+        more
+        + phase_verdicts(phases)
+        + fairness_verdicts(runs, plan)
+        + shared_machine_verdicts(runs)
+        + reward_verdicts(wide)
+    )
     verdicts += arm_verdicts(runs, plan)
     lengths = samples(runs, "response_length", wide)
     if runs and lengths.empty:

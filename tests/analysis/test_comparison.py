@@ -281,3 +281,25 @@ def test_phase_outside_the_step_is_in_no_sum(tmp_path):
     vllm = found.phases[found.phases["arm"] == "vllm"].set_index("path")
     assert pd.isna(vllm.loc["save/model", "own_share"]) and vllm["own_share"].sum() == pytest.approx(1)
     assert float(phase_blocks(found)[0].rows[-1].cells[6].value) == pytest.approx(2)
+
+
+def test_runs_that_shared_a_machine_are_warned_of(tmp_path):
+    def when(start, end, **hardware):
+        machine = {"host": "n1", "cpu": "x", "cpus": 2, "threads": 2, "memory_gib": 1, "gpus": []} | hardware
+        return {"hardware": machine, "done_more": {"started": start, "finished": end}}
+
+    def found(name, first, second):
+        runs = {"b": ("transformers", 0, [[row(1, 1)]], first), "a": ("vllm", 0, [[row(1, 1)]], second)}
+        return text(content(results(tmp_path / name, runs)), "shared-machine")
+
+    assert "2 runs trained at the same time on the same processors of n1 (b, a)" in found("x", when(0, 9), when(5, 12))
+    assert not found("after", when(0, 9), when(9, 12))
+    assert not found("host", when(0, 9), when(5, 12, host="n2"))
+    assert not found("cores", when(0, 9, affinity=[0, 1]), when(5, 12, affinity=[2, 3]))
+    assert found("meet", when(0, 9, affinity=[0, 1]), when(5, 12, affinity=[1, 2]))
+
+
+def test_outlying_steps_that_decide_are_said(tmp_path):
+    found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], [row(1, 1), row(2, 1), row(3, 99)])
+    assert "the sums say 0.12×, the median steps 2.00×" in text(found, "sums-and-medians-disagree")
+    assert "The median steps point the other way" in found.headlines[0].sentence
