@@ -1,7 +1,6 @@
 # Data and model, prepared once for all arms by one stack's own libraries.
 rule inputs:
     input:
-        plan=ancient(f"{RESULTS}/plan.json"),
         stack=PLAN.inputs_stack_file,
         local=lambda wildcards: PLAN.local_data(wildcards.inputs_id),
     output:

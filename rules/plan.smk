@@ -1,4 +1,5 @@
-# The plan as files: plan.json, and beside it every run's spec.json and every input's request.json.
+# What the report is to compare. Nothing that trains depends on this file: with ancient() Snakemake would not look at
+# a run's own parameters when the plan is written anew, and report old runs under a new configuration.
 rule plan:
     output:
         f"{RESULTS}/plan.json",

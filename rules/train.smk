@@ -2,8 +2,7 @@
 # Snakemake's, so that no rerun can delete it. Local: the launcher waits, the work is in the job that it submits.
 rule train:
     input:
-        plan=ancient(f"{RESULTS}/plan.json"),
-        stack=lambda wildcards: ancient(PLAN.stack_file(wildcards.run_id)),
+        stack=lambda wildcards: PLAN.stack_file(wildcards.run_id),
         inputs=lambda wildcards: PLAN.inputs_file(wildcards.run_id),
     output:
         f"{RESULTS}/runs/{{run_id}}/done.json",
@@ -17,8 +16,11 @@ rule train:
         train_slots=1,
     params:
         folder=subpath(output[0], parent=True),
-        fingerprint=lambda wildcards: PLAN.runs[wildcards.run_id].fingerprint,
+        # Decides, with the stack's lock in its path and the inputs, whether there is anything to train.
+        spec=lambda wildcards: json.dumps(
+            PLAN.runs[wildcards.run_id].spec, sort_keys=True
+        ),
     shell:
         "python -m workflow.cluster.launcher {params.folder:q}"
-        " --fingerprint {params.fingerprint} --inputs {input.inputs:q} --stack {input.stack:q}"
+        " --spec {params.spec:q} --inputs {input.inputs:q} --stack {input.stack:q}"
         " --cpus {threads} --log {log:q}"

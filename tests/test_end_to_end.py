@@ -136,6 +136,14 @@ def test_a_changed_report_setting_retrains_nothing(site: Site) -> None:
     site.config["warmup_steps"] = 1
 
 
+def test_a_changed_workload_retrains_every_run_of_it(site: Site) -> None:
+    site.config["workload"]["temperature"] = 0.7
+    dry = site.snakemake("--dry-run", "--quiet", "progress")
+    assert dry.returncode == 0, dry.stderr
+    assert (dry.stdout + dry.stderr).count("rule train:") == 2
+    site.config["workload"]["temperature"] = 1.0
+
+
 def test_killed_in_the_middle_the_next_start_finishes_what_is_missing(site: Site) -> None:
     """Two more runs; Snakemake and all that it started is killed in the first of them."""
     site.config["seeds"] = [0, 1]

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from analysis.errors import UserError
-from workflow.files import ROOT, read_json, write_json, write_text
+from workflow.files import ROOT, write_json, write_text
 from workflow.messages import reporting_errors
 from workflow.plan import Plan, load_plan
 from workflow.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
@@ -39,10 +39,10 @@ def main(argv: list[str] | None = None) -> int:
     command.add_argument("--write", action="store_true", help="write the committed schema and docs page anew")
     command.set_defaults(action=lambda args: _schema(args.write))
 
-    command = commands.add_parser("write-plan", help="for rules: write plan.json and every run's spec.json")
+    command = commands.add_parser("write-plan", help="for rules: write plan.json")
     command.add_argument("config", type=json.loads)
     command.add_argument("--out", type=Path, required=True)
-    command.set_defaults(action=lambda args: _write_plan(load_plan(args.config), args.out))
+    command.set_defaults(action=lambda args: write_json(args.out, load_plan(args.config).as_json()))
 
     command = commands.add_parser("prepare-inputs", help="for rules: prepare data and model with a stack's libraries")
     command.add_argument("request", type=json.loads)
@@ -93,15 +93,6 @@ def _schema(write: bool) -> None:
         return
     write_text(ROOT / SCHEMA_FILE, config_schema())
     write_text(ROOT / REFERENCE_FILE, reference_page())
-
-
-def _write_plan(plan: Plan, out: Path) -> None:
-    for run in plan.runs.values():
-        path = Path(plan.folder) / "runs" / run.run_id / "spec.json"
-        # Unchanged files keep their dates: nothing that is made from them looks out of date.
-        if not (path.is_file() and read_json(path) == run.spec):
-            write_json(path, run.spec)
-    write_json(out, plan.as_json())
 
 
 def _prepare_inputs(request: dict[str, Any], stack: Path, out: Path) -> None:

@@ -102,6 +102,7 @@ class Plan:
             "warmup_steps": config.warmup_steps,
             "fingerprint": self.fingerprint,
             "runs": list(self.runs),
+            "fingerprints": {run.run_id: run.fingerprint for run in self.runs.values()},
         }
 
 

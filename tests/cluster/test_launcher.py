@@ -38,17 +38,16 @@ class Bench:
         self.write_spec("f" * 64, steps, env or {})
 
     def write_spec(self, fingerprint: str, steps: int = 5, env: dict[str, str] | None = None) -> None:
-        self.fingerprint = fingerprint
-        spec = {"run_id": "arm-s0", "trainer": "trl", "fingerprint": fingerprint, "workload": {"steps": steps}}
-        self.run.mkdir(parents=True, exist_ok=True)
-        (self.run / "spec.json").write_text(json.dumps(spec | {"env": env or {}}))
+        self.spec = {"run_id": "arm-s0", "trainer": "trl", "fingerprint": fingerprint, "env": env or {}}
+        self.spec["workload"] = {"steps": steps}
 
     def write_inputs(self, data: str) -> None:
         value = {"data": {"sha256": data}, "model": {"sha256": "m"}}
         (self.folder / "inputs.json").write_text(json.dumps(value))
 
     def command(self) -> list[str]:
-        command = [sys.executable, "-m", "workflow.cluster.launcher", str(self.run), "--fingerprint", self.fingerprint]
+        command = [sys.executable, "-m", "workflow.cluster.launcher", str(self.run)]
+        command += ["--spec", json.dumps(self.spec)]
         command += ["--inputs", str(self.folder / "inputs.json"), "--stack", str(self.folder / "stack" / "verify.json")]
         return [*command, "--cpus", "2", "--log", str(self.run / "launcher.log")]
 
@@ -236,13 +235,18 @@ def test_a_second_ctrl_c_does_not_wait(bench: Callable[..., Bench]) -> None:
     wait_until(lambda: one.processes() == [], timeout_s=5)
 
 
-def test_a_spec_of_another_plan_is_refused(bench: Callable[..., Bench]) -> None:
-    one = bench()
-    one.fingerprint = "0" * 64
+def test_a_job_of_an_older_configuration_is_not_taken_for_this_one(bench: Callable[..., Bench]) -> None:
+    one = bench(env={"STAND_IN_STEP_S": "0.5"})
+    head = one.start()
+    wait_until(lambda: len(one.journal()) >= 1)
+    head.kill()
+    one.write_spec("e" * 64, steps=3)
     result = one.launch()
-    assert result.returncode == 1
-    assert "is of another plan" in result.stderr
-    assert one.journal() == []
+    assert result.returncode == 0, result.stderr
+    assert "attempt 1, of another configuration, is still training; waiting for it" in result.stderr
+    assert one.done()["fingerprint"] == "e" * 64
+    assert one.journal() == [*((1, step) for step in range(1, 6)), *((2, step) for step in range(1, 4))]
+    assert json.loads((one.run / "attempts" / "1" / "done.json").read_text())["fingerprint"] == "f" * 64
 
 
 def test_a_full_disk_starts_nothing(bench: Callable[..., Bench], tmp_path: Path) -> None:
@@ -253,9 +257,8 @@ def test_a_full_disk_starts_nothing(bench: Callable[..., Bench], tmp_path: Path)
     if mounted.returncode:
         pytest.skip("needs the right to mount a small file system")
     try:
-        (small / "run").mkdir()
-        (small / "run" / "spec.json").write_bytes((one.run / "spec.json").read_bytes())
         one.run = small / "run"
+        one.run.mkdir()
         result = one.launch()
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)

@@ -1,6 +1,6 @@
 """See to it that one run is trained: submit or attach, wait, verify.
 
-    python -m workflow.cluster.launcher RUN_FOLDER --fingerprint F --inputs inputs.json --stack verify.json --cpus N
+    python -m workflow.cluster.launcher RUN_FOLDER --spec JSON --inputs inputs.json --stack verify.json --cpus N
 
 Called by the `train` rule. What it promises:
 - a run that is finished (its fingerprint, its inputs) is never trained again, whatever became of Snakemake's own files;
@@ -12,6 +12,7 @@ Called by the `train` rule. What it promises:
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -46,16 +47,10 @@ _NO_LIMIT_MIN = 60 * 24 * 365
 class Launcher:
     """One head for one run."""
 
-    def __init__(self, run: RunPaths, fingerprint: str, inputs: Path, stack: Path, cpus: int) -> None:
-        self.run, self.fingerprint, self.inputs, self.stack, self.cpus = run, fingerprint, inputs, stack, cpus
-        self.spec: dict[str, Any] = read_json(run.spec)
-        self.run_id = str(self.spec["run_id"])
+    def __init__(self, run: RunPaths, spec: dict[str, Any], inputs: Path, stack: Path, cpus: int) -> None:
+        self.run, self.spec, self.inputs, self.stack, self.cpus = run, spec, inputs, stack, cpus
+        self.run_id, self.fingerprint = str(spec["run_id"]), str(spec["fingerprint"])
         self._stop_requests = 0
-        if self.spec["fingerprint"] != fingerprint:
-            raise UserError(
-                f"{run.spec} is of another plan: its fingerprint is {self.spec['fingerprint'][:12]}, "
-                f"wanted {fingerprint[:12]}; start snakemake again, which writes it anew"
-            )
 
     def ensure_done(self) -> None:
         """Return when the run is finished and its done.json stands; a `UserError` says why it cannot be."""
@@ -64,6 +59,7 @@ class Launcher:
             say(f"{self.run_id}: another head cares for this run; waiting for it")
             head = wait_lock(self.run.head_lock)
         with head:
+            write_json(self.run.spec, self.spec)
             finished = self.finished_attempt()
             if finished is not None:
                 say(f"{self.run_id}: already finished (attempt {finished.number}); nothing to do")
@@ -100,20 +96,29 @@ class Launcher:
         return None
 
     def _train(self) -> AttemptPaths:
-        note = holder_note(self.run.live_lock)
-        if note is None:
+        while (attempt := self._live_attempt()) and read_json(attempt.order)["fingerprint"] != self.fingerprint:
+            say(f"{self.run_id}: attempt {attempt.number}, of another configuration, is still training; waiting for it")
+            self._wait(attempt)
+            if self._stop_requests:
+                raise UserError(f"{self.run_id}: stopped while it waited; nothing was started")
+        if attempt is None:
             attempt = self._submit()
         else:
-            attempt = self.run.attempt(int(note)) if note else self.run.attempts()[-1]
             say(f"{self.run_id}: attaching to attempt {attempt.number}, which is running")
         while True:
             self._wait(attempt)
             end = read_json(attempt.exit) if attempt.exit.is_file() else {"kind": "vanished"}
-            if end["kind"] == "duplicate" and (note := holder_note(self.run.live_lock)):
-                attempt = self.run.attempt(int(note))
+            if end["kind"] == "duplicate" and (live := self._live_attempt()):
+                attempt = live
                 say(f"{self.run_id}: attaching to attempt {attempt.number}, which was quicker")
                 continue
             return self._verified(attempt, end)
+
+    def _live_attempt(self) -> AttemptPaths | None:
+        """The attempt whose job is alive, if any is."""
+        while (note := holder_note(self.run.live_lock)) == "":
+            time.sleep(POLL_S)  # its holder has just taken the lock, and is about to write its number
+        return None if note is None else self.run.attempt(int(note))
 
     def _submit(self) -> AttemptPaths:
         free_gib = shutil.disk_usage(self.run.folder).free / 2**30
@@ -126,13 +131,14 @@ class Launcher:
         attempt = self.run.attempt(attempts[-1].number + 1 if attempts else 1)
         attempt.folder.mkdir(parents=True)
         checkpoints = self.run.checkpoints(self.fingerprint)
+        write_json(attempt.spec, self.spec)
         write_json(
             attempt.order,
             {
                 "attempt": attempt.number,
                 "run_id": self.run_id,
                 "fingerprint": self.fingerprint,
-                "spec": str(self.run.spec),
+                "spec": str(attempt.spec),
                 "inputs": str(self.inputs),
                 "attempt_dir": str(attempt.folder),
                 "checkpoint_dir": str(checkpoints),
@@ -246,7 +252,7 @@ def main(argv: list[str] | None = None) -> int:
     """The command line; 0 when the run is finished, 1 otherwise."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run_folder", type=Path)
-    parser.add_argument("--fingerprint", required=True)
+    parser.add_argument("--spec", type=json.loads, required=True, help="what is to be run: the content of spec.json")
     parser.add_argument("--inputs", type=Path, required=True)
     parser.add_argument("--stack", type=Path, required=True, help="the stack's verify.json")
     parser.add_argument("--cpus", type=int, required=True)
@@ -258,7 +264,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> None:
     run = RunPaths(args.run_folder.resolve())
-    launcher = Launcher(run, args.fingerprint, args.inputs.resolve(), args.stack.resolve(), args.cpus)
+    launcher = Launcher(run, args.spec, args.inputs.resolve(), args.stack.resolve(), args.cpus)
     signal.signal(signal.SIGINT, launcher.request_stop)
     signal.signal(signal.SIGTERM, launcher.request_stop)
     launcher.ensure_done()

@@ -21,6 +21,11 @@ class AttemptPaths:
         return self.folder / "attempt.json"
 
     @property
+    def spec(self) -> Path:
+        """What this attempt was told to run; the run's own spec.json may have moved on."""
+        return self.folder / "spec.json"
+
+    @property
     def log(self) -> Path:
         return self.folder / "log"
 
