@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Literal
+
+# How many findings of one kind are listed before the rest is folded away.
+FOLD_AFTER = 4
 
 Level = Literal["error", "warning", "note"]
 
@@ -34,3 +38,11 @@ def by_weight(verdicts: list[Verdict]) -> list[Verdict]:
     """Errors first, then warnings, then notes; otherwise in the order found, each once."""
     weight = {"error": 0, "warning": 1, "note": 2}
     return sorted(dict.fromkeys(verdicts), key=lambda v: weight[v.level])
+
+
+def verdict_groups(verdicts: Iterable[Verdict]) -> list[tuple[Level, str, list[Verdict]]]:
+    """(level, code, verdicts) with equal levels and codes together, in the order of their first."""
+    groups: dict[tuple[Level, str], list[Verdict]] = {}
+    for verdict in verdicts:
+        groups.setdefault((verdict.level, verdict.code), []).append(verdict)
+    return [(level, code, group) for (level, code), group in groups.items()]

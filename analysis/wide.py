@@ -47,6 +47,8 @@ def wide_run(run: Run) -> pd.DataFrame:
     bad = phases.loc[~np.isfinite(phases["value"]) | (phases["value"] < 0), "step"].unique()
     root_s = seconds[root].reindex(meta.index)
     left_out[meta.index.isin(bad) | ~(root_s > 0)] = BAD_TIME
+    # A trainer may log a scalar with one of our own columns' names.
+    other = other.rename(columns={name: f"scalar/{name}" for name in KEYS})
     parts = [meta, seconds.add_prefix(PHASE), own.add_prefix(OWN), other]
     # Plain column labels: those of a pivot are categories of this run only.
     wide = pd.concat([p.set_axis([str(c) for c in p.columns], axis=1) for p in parts], axis=1).reset_index()

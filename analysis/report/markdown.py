@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from analysis.report.cells import COMPARISON_HEADS, Block, comparison_rows, phase_blocks, speedup_blocks
 from analysis.report.content import Content
+from analysis.verdicts import FOLD_AFTER, verdict_groups
 
 MAX_BLOCKS = 4
 
@@ -31,7 +32,7 @@ def markdown(content: Content) -> str:
     if content.no_comparison:
         parts.append(f"**{escaped(content.no_comparison)}**\n")
     if content.verdicts:
-        parts.append("\n".join(f"- {v.level} `{v.code}`: {escaped(v.text)}" for v in content.verdicts) + "\n")
+        parts.append("\n".join(_findings(content)) + "\n")
     for block in _first(phase_blocks(content), parts):
         heads = ["phase"]
         for arm in block.groups:
@@ -52,6 +53,15 @@ def markdown(content: Content) -> str:
         body = [[s.key, *(s.values[a] or "not set" for a in arms)] for s in differing]
         parts += ["## In what the arms differ\n", table(["setting", *arms], body, numbers_from=len(arms) + 1)]
     return "\n".join(parts)
+
+
+def _findings(content: Content) -> list[str]:
+    lines = []
+    for level, code, group in verdict_groups(content.verdicts):
+        lines += [f"- {level} `{code}`: {escaped(v.text)}" for v in group[:FOLD_AFTER]]
+        if len(group) > FOLD_AFTER:
+            lines.append(f"- {level} `{code}`: and {len(group) - FOLD_AFTER} more; the page has all")
+    return lines
 
 
 def _rows(block: Block) -> list[list[str]]:

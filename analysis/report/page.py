@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from itertools import groupby
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -14,11 +12,9 @@ from analysis.drawing import Figure
 from analysis.headline import range_text
 from analysis.report import cells
 from analysis.report.content import Content
-from analysis.verdicts import Verdict
+from analysis.verdicts import FOLD_AFTER, verdict_groups
 
 TEMPLATES = Path(__file__).parent / "templates"
-# How many findings of one kind are listed before the rest is folded away.
-FOLD_AFTER = 4
 
 
 def html_page(content: Content) -> str:
@@ -48,15 +44,6 @@ def html_page(content: Content) -> str:
     )
 
 
-def verdict_groups(verdicts: Iterable[Verdict]) -> list[tuple[str, str, list[Verdict]]]:
-    """(level, code, verdicts) with equal codes together, in the order of their first."""
-    ordered: dict[str, list[Verdict]] = {}
-    for verdict in verdicts:
-        ordered.setdefault(verdict.code, []).append(verdict)
-    flat = [v for group in ordered.values() for v in group]
-    return [(group[0].level, code, group) for code, rows in groupby(flat, lambda v: v.code) if (group := list(rows))]
-
-
 def inline_svg(figure: Figure) -> Markup:
     """A figure's SVG for the page: named for screen readers, sized by the page, its ids its own.
 
@@ -70,7 +57,7 @@ def inline_svg(figure: Figure) -> Markup:
 
 
 def inputs_lines(content: Content) -> list[str]:
-    """Data and model in words, one sentence for each prepared set of inputs."""
+    """Data and model in words, one sentence for each prepared set of inputs; then what the stacks' checks found."""
     lines = {}
     for run in content.runs:
         if run.inputs is not None:
@@ -80,4 +67,9 @@ def inputs_lines(content: Content) -> list[str]:
                 f"{str(data.get('sha256'))[:12]}); "
                 f"model: {model.get('source')}, {model.get('parameters')} parameters."
             )
+        if run.verify is not None:
+            checks = run.verify.get("checks", [])
+            passed = sum(bool(c.get("ok")) for c in checks)
+            stack = f"{run.spec.get('stack')} ({run.spec.get('lock_id')})"
+            lines["stack " + stack] = f"Stack {stack}: {passed} of {len(checks)} checks passed."
     return list(lines.values())

@@ -264,6 +264,7 @@ def test_stack_checks(tmp_path):
     found = content(folder, stacks=tmp_path / "stacks")
     assert "torch should be 2.13.0+cpu, is 2.12.0" in text(found, "stack-check-failed")
     assert "trl-transformers-cpu" in text(found, "stack-unverified")
+    assert "Stack trl-vllm-cpu (0123456789ab): 0 of 1 checks passed." in html_page(found)
 
 
 def test_undeclared_phase_is_shown(tmp_path):
@@ -303,3 +304,10 @@ def test_outlying_steps_that_decide_are_said(tmp_path):
     found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], [row(1, 1), row(2, 1), row(3, 99)])
     assert "the sums say 0.12×, the median steps 2.00×" in text(found, "sums-and-medians-disagree")
     assert "The median steps point the other way" in found.headlines[0].sentence
+
+
+def test_scalar_with_the_name_of_a_column_is_kept_beside_it(tmp_path):
+    arm = [row(1, 1, scalars={"step": 77.0, "counted": 1.0, "timing": 2.0})]
+    found = pair(tmp_path, [row(1, 1)], arm)
+    assert found.steps["step"].tolist() == [1, 1] and found.steps["scalar/step"].tolist()[1] == 77.0
+    assert found.comparison["paired_steps"].tolist() == [1]
