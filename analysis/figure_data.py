@@ -46,7 +46,7 @@ def series(wide: pd.DataFrame, column: str) -> pd.DataFrame:
     # A point with counted steps is drawn from those alone.
     some = frame.groupby(point)["counted"].transform("any")
     frame = frame[frame["counted"] | ~some]
-    summary = frame.groupby(point)["value"].quantile([0.1, 0.5, 0.9]).unstack()
+    summary = frame.groupby(point)["value"].quantile(np.array([0.1, 0.5, 0.9])).unstack()
     summary.columns = pd.Index(["low", "value", "high"])
     return summary.assign(counted=frame.groupby(point)["counted"].any()).reset_index()[names]
 

@@ -8,6 +8,7 @@ import pandas as pd
 from analysis.drawing import CATEGORY_COLOURS, GREY, HEIGHT, WIDTH, Figure, arm_scale, dash_scale, render
 from analysis.figure_data import length_histogram, series, wants_log, with_tokens_per_second
 from analysis.phases import RESIDUAL
+from analysis.rows import rows_of
 from analysis.runs import Plan, factors_label
 from analysis.wide import PHASE
 
@@ -24,7 +25,7 @@ def phase_bars(categories: pd.DataFrame, plan: Plan) -> Figure | None:
         return None
     groups = categories[["factors", "arm"]].drop_duplicates().head(MAX_BARS)
     frame = categories.merge(groups, on=["factors", "arm"])
-    frame["bar"] = [bar_name(r.arm, r.factors) for r in frame.itertuples()]
+    frame["bar"] = [bar_name(r.arm, r.factors) for r in rows_of(frame)]
     order = [*CATEGORY_COLOURS, RESIDUAL]
     frame["rank"] = frame["category"].map(order.index)
     # A tiny negative own time (two clocks) has no length to draw; the tables show it.
@@ -34,7 +35,7 @@ def phase_bars(categories: pd.DataFrame, plan: Plan) -> Figure | None:
     frame["start"] = frame["end"] - frame["seconds"]
     present = [c for c in order if c in set(frame["category"])]
     colours = ["transparent" if c == RESIDUAL else CATEGORY_COLOURS[c] for c in present]
-    bars = list(dict.fromkeys(bar_name(r.arm, r.factors) for r in groups.itertuples()))
+    bars = list(dict.fromkeys(bar_name(r.arm, r.factors) for r in rows_of(groups)))
     is_residual = alt.datum.category == RESIDUAL
     two_lines = alt.Axis(labelExpr="split(datum.label, '\\n')", labelLimit=300)
     chart = (
@@ -74,7 +75,7 @@ def phase_bars(categories: pd.DataFrame, plan: Plan) -> Figure | None:
     drawn = (chart + labels).properties(width=WIDTH - 120, height=max(44 * len(bars), 60), padding=room)
     svg = render(drawn)
     words = "; ".join(
-        bar.replace("\n", ", ") + ": " + ", ".join(f"{r.category} {r.own_mean_s:.3g} s" for r in rows.itertuples())
+        str(bar).replace("\n", ", ") + ": " + ", ".join(f"{r.category} {r.own_mean_s:.3g} s" for r in rows_of(rows))
         for bar, rows in frame.groupby("bar", sort=False)
     )
     cut = f" The first {MAX_BARS} bars are drawn; the tables have all." if len(groups) == MAX_BARS else ""

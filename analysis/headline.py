@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from analysis.rows import rows_of
 from analysis.runs import Plan
 from analysis.speedup import disagrees
 
@@ -68,7 +69,7 @@ def _headline(rows: pd.DataFrame, arm: str, plan: Plan) -> Headline:
     sentence += "."
     if told and raw_signs != token_signs:
         sentence += " The two disagree on which is faster: the responses differ in length, so neither settles it."
-    if any(disagrees(r.raw_speedup, r.median_speedup) for r in rows.itertuples()):
+    if any(disagrees(r.raw_speedup, r.median_speedup) for r in rows_of(rows)):
         sentence += " The median steps point the other way: a few outlying steps decide, so do not rely on this."
     runs, steps = int(rows["run_pairs"].sum()), int(rows["paired_steps"].sum())
     sweep = f" over {len(rows)} factor combinations" if len(rows) > 1 else ""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from analysis.rows import rows_of
 from analysis.timers import Phase, TimerTree
 from analysis.verdicts import Verdict
 from analysis.wide import OWN, PHASE
@@ -82,7 +83,7 @@ def nearest(path: str, timed: Sequence[str]) -> str | None:
 def category_table(phases: pd.DataFrame, root: str) -> pd.DataFrame:
     """Mean own seconds per factor combination, arm and category; they sum to the arm's mean step."""
     inside = phases[(phases["path"] == root) | phases["path"].str.startswith(root + "/")]
-    return inside.groupby(["factors", "arm", "category"], as_index=False, sort=False)["own_mean_s"].sum()
+    return inside.groupby(["factors", "arm", "category"], sort=False)["own_mean_s"].sum().reset_index()
 
 
 def phase_verdicts(phases: pd.DataFrame) -> list[Verdict]:
@@ -97,7 +98,7 @@ def phase_verdicts(phases: pd.DataFrame) -> list[Verdict]:
             only, without = ", ".join(have), ", ".join(lacking)
             text = f"{label} ({path}) is timed in {only}, not in {without}: no ratio for it"
             found.append(Verdict("note", "phase-missing-in-arm", text))
-        for row in rows[rows["present_steps"] < rows["steps"]].itertuples():
+        for row in rows_of(rows[rows["present_steps"] < rows["steps"]]):
             text = (
                 f"{label} ({path}) is timed in {row.present_steps} of the {row.steps} counted steps of "
                 f"{row.arm}; "

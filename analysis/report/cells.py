@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from analysis.headline import ratio_text
 from analysis.phases import RESIDUAL, shown_phase
 from analysis.report.content import Content
+from analysis.rows import rows_of
 from analysis.runs import factors_label
 
 DASH = "—"
@@ -72,7 +73,7 @@ def phase_blocks(content: Content) -> list[Block]:
     root = content.trees[0].root if content.trees else ""
     for factors, rows in content.phases.groupby("factors", sort=False):
         arms = list(rows["arm"].unique())
-        by_key = {(r.arm, r.path): r for r in rows.itertuples()}
+        by_key = {(r.arm, r.path): r for r in rows_of(rows)}
         digits = decimals(min(by_key[arm, root].mean_s for arm in arms))
         table = []
         for path in content.trees[0].in_order(rows["path"]):
@@ -110,7 +111,7 @@ def speedup_blocks(content: Content) -> list[Block]:
         step = rows[rows["depth"] == 0].iloc[0]
         digits = decimals(min(step["baseline_mean_s"], step["arm_mean_s"]))
         table = []
-        for r in rows.itertuples():
+        for r in rows_of(rows):
             residual = r.path == f"({RESIDUAL})"
             cells = (
                 seconds(r.baseline_mean_s, digits),
@@ -142,7 +143,7 @@ COMPARISON_HEADS = (
 def comparison_rows(content: Content) -> list[Row]:
     """One row per factor combination and arm, cells as in `COMPARISON_HEADS`."""
     table = []
-    for r in content.comparison.itertuples():
+    for r in rows_of(content.comparison):
         per_step = (r.baseline_s / r.paired_steps, r.arm_s / r.paired_steps)
         digits = decimals(min(per_step))
         cells = (
@@ -177,10 +178,10 @@ PROVENANCE_HEADS = (
 def provenance_rows(content: Content) -> list[Sequence[str]]:
     """Where each run's numbers come from, as texts under `PROVENANCE_HEADS`."""
     rows: list[Sequence[str]] = []
-    per_run = content.steps.groupby("run_id", sort=False)["counted"].agg(["sum", "size"])
+    counted = content.steps.groupby("run_id")["counted"].sum()
+    trained = content.steps.groupby("run_id").size()
     attempts = content.steps.groupby("run_id", sort=False)["attempt"].unique()
     for run in content.runs:
-        counted = per_run.loc[run.run_id]
         spec, sha = run.spec, run.done.get("inputs") or {}
         rows.append(
             (
@@ -188,7 +189,7 @@ def provenance_rows(content: Content) -> list[Sequence[str]]:
                 run.arm,
                 factors_label(run.factors_key),
                 str(run.seed),
-                f"{int(counted['sum'])} of {int(counted['size'])}",
+                f"{counted[run.run_id]} of {trained[run.run_id]}",
                 ", ".join(str(n) for n in sorted(attempts[run.run_id])),
                 str(spec.get("stack", "")),
                 str(spec.get("lock_id", "")),
