@@ -1,4 +1,4 @@
-"""The stacks' Pythons, inputs made by a stack, and orders for attempts."""
+"""Inputs made by a stack, and orders for attempts."""
 
 from __future__ import annotations
 
@@ -55,23 +55,6 @@ TRAINER_ARGS: dict[str, Any] = {
     "gradient_checkpointing": False,
 }
 VLLM_ARGS = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": 64}
-
-
-@pytest.fixture(scope="session")
-def stack_python() -> Callable[[str], Path]:
-    """The Python of a built stack: from ROLLOUTBENCH_PYTHON_<STACK>, or the newest under .stacks/."""
-
-    def find(stack: str) -> Path:
-        told = os.environ.get("ROLLOUTBENCH_PYTHON_" + stack.replace("-", "_").upper())
-        if told:
-            return Path(told)
-        stacks = Path(os.environ.get("ROLLOUTBENCH_STACKS_DIR", ROOT / ".stacks"))
-        built = sorted(stacks.glob(f"{stack}/*/env/bin/python"), key=lambda path: path.lstat().st_mtime)
-        if not built:
-            pytest.skip(f"the stack {stack} is not built; run `make quickstart` first")
-        return built[-1]
-
-    return find
 
 
 def job_environment(**changes: str) -> dict[str, str]:

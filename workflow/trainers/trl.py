@@ -11,7 +11,12 @@ ENGINES = ("transformers", "vllm")
 JOB_MODULE = "workflow.jobs.trl_grpo"
 
 # Set by the job itself on the node; an option of that name would break the paths that the collector reads.
-_OWNED_BY_JOB = frozenset({"output_dir", "report_to", "run_name", "logging_steps", "logging_strategy", "disable_tqdm"})
+_OWNED_BY_JOB = frozenset(
+    {
+        *("output_dir", "report_to", "run_name", "disable_tqdm"),
+        *("logging_steps", "logging_strategy", "logging_first_step", "logging_nan_inf_filter"),
+    }
+)
 # The engine is the arm's `engine`; an option could silently turn it into another.
 _OWNED_BY_ENGINE = frozenset({"use_vllm", "use_transformers_continuous_batching", "use_cpu"})
 
@@ -22,6 +27,8 @@ def trainer_args(arm: Arm, workload: Workload, seed: int, accelerator: str) -> d
     `accelerator` is the stack's, `cpu` or `cuda`. An option that contradicts a workload word is refused: it would make
     the arms unequal behind the reader's back.
     """
+    if workload.num_generations < 2:
+        raise UserError("workload.num_generations must be at least 2 with trainer trl: it compares completions (got 1)")
     micro = workload.micro_batch_size or workload.batch_size
     args: dict[str, Any] = {
         "max_steps": workload.steps,
