@@ -71,7 +71,8 @@ def read_content(plan_path: Path, results: Path, baseline: str | None, stacks: P
     runs, verdicts = read_runs(plan, results, stacks)
     wide, more = wide_steps(runs, plan.warmup_steps)
     verdicts += more
-    runs = [r for r in runs if r.run_id in set(wide["run_id"])]
+    usable = set(wide["run_id"].unique())
+    runs = [r for r in runs if r.run_id in usable]
     trees = list(dict.fromkeys(r.tree for r in runs))
     phases = phase_table(wide, list(plan.arms), trees)
     comparison, more = comparison_table(wide, plan)
