@@ -27,6 +27,8 @@ class Plan:
     arms: dict[str, dict[str, Any]]
     warmup_steps: int
     runs: tuple[str, ...]
+    fingerprints: dict[str, str]
+    """Of each run, what it was to compute."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,9 @@ def read_plan(path: Path, baseline: str | None = None) -> Plan:
     runs = raw.get("runs")
     if not isinstance(runs, list) or not all(isinstance(r, str) for r in runs):
         raise UserError(f"{path}: runs must be a list of run ids (got {runs!r})")
+    fingerprints = raw.get("fingerprints")
+    if not isinstance(fingerprints, dict) or not set(runs) <= set(fingerprints):
+        raise UserError(f"{path}: fingerprints must name every run's (got {fingerprints!r})")
     warmup = raw.get("warmup_steps")
     if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
         raise UserError(f"{path}: warmup_steps must be a whole number from 0 (got {warmup!r})")
@@ -83,6 +88,7 @@ def read_plan(path: Path, baseline: str | None = None) -> Plan:
         arms=arms,
         warmup_steps=warmup,
         runs=tuple(dict.fromkeys(runs)),
+        fingerprints={run: str(fingerprints[run]) for run in runs},
     )
 
 
@@ -94,6 +100,8 @@ def read_runs(plan: Plan, results: Path, stacks: Path | None) -> tuple[list[Run]
     for run_id in plan.runs:
         try:
             run, found = read_run(results, run_id, stacks)
+            if run.done["fingerprint"] != plan.fingerprints[run_id]:
+                raise UserError("it is of another configuration than the plan; start snakemake again")
             if run.arm not in plan.arms:
                 raise UserError(f"its arm {run.arm!r} is not in the plan ({', '.join(plan.arms)})")
             same = taken.setdefault((run.arm, run.factors_key, run.seed), run_id)

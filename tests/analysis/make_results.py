@@ -148,6 +148,7 @@ def write_plan(results: Path, arms: dict[str, dict[str, Any]], runs: list[str], 
         "arms": arms,
         "warmup_steps": warmup_steps,
         "runs": runs,
+        "fingerprints": dict.fromkeys(runs, FINGERPRINT),
         **more,
     }
     write_json(results / "plan.json", plan)

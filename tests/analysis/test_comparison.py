@@ -152,6 +152,16 @@ def test_arm_without_runs_and_run_without_files(tmp_path):
     assert "run a is left out" in text(found, "run-left-out") and "analysis.collect" in text(found, "run-left-out")
 
 
+def test_a_run_of_another_configuration_is_left_out(tmp_path):
+    folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 0, [[row(1, 1)]])})
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["fingerprints"]["a"] = "0" * 64
+    (folder / "plan.json").write_text(json.dumps(plan))
+    found = content(folder)
+    assert "run a is left out: it is of another configuration than the plan" in text(found, "run-left-out")
+    assert not found.headlines
+
+
 @pytest.mark.parametrize("damage", [b"", b"PAR1 not really"])
 def test_damaged_parquet_is_a_verdict(tmp_path, damage):
     folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 0, [[row(1, 1)]])})
