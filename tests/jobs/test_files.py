@@ -175,3 +175,18 @@ def test_arithmetic() -> None:
         formula = row["question"].removeprefix("What is ").removeprefix("Compute ").split("?")[0]
         value = eval(formula.replace("=", "").rstrip("."))  # the test's own sums, no foreign text
         assert row["answer"] == str(value)
+
+
+def test_the_told_environment_holds_neither_secrets_nor_places() -> None:
+    from workflow.jobs.node import told_environment
+
+    told = told_environment(
+        {
+            "OMP_NUM_THREADS": "2",
+            "VLLM_API_KEY": "s3cret",
+            "TORCHINDUCTOR_CACHE_DIR": "/home/me/cache",
+            "LD_PRELOAD": "/opt/lib/libgomp.so.1:/opt/lib/libtcmalloc.so",
+            "HOME": "/home/me",
+        }
+    )
+    assert told == {"OMP_NUM_THREADS": "2", "LD_PRELOAD": "libgomp.so.1 libtcmalloc.so"}

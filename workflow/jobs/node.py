@@ -14,6 +14,7 @@ from workflow.jobs.errors import UserError
 
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 _TOLD = re.compile(r"^(OMP|MKL|KMP|GOMP|VLLM|TORCH|PYTORCH|CUDA|NCCL|TOKENIZERS|HF_HUB_OFFLINE|WANDB_MODE|LD_PRELOAD)")
+_OF_THIS_PROCESS = re.compile(r"_(DIR|PATH|ROOT|NAME|IDENT|PORT)$")
 
 
 def pin_cpus(cpus: int) -> list[int]:
@@ -83,10 +84,15 @@ def free_port() -> int:
 
 
 def told_environment(environment: MutableMapping[str, str]) -> dict[str, str]:
-    """The variables that bear on speed, for done.json; never one whose name looks like a secret's."""
-    return {
-        name: value for name, value in sorted(environment.items()) if _TOLD.match(name) and not _SECRET.search(name)
+    """The variables that bear on speed, for done.json: no secret, and no place or name of this one process."""
+    told = {
+        name: value
+        for name, value in sorted(environment.items())
+        if _TOLD.match(name) and not _SECRET.search(name) and not _OF_THIS_PROCESS.search(name)
     }
+    if preloaded := told.get("LD_PRELOAD"):
+        told["LD_PRELOAD"] = " ".join(Path(library).name for library in preloaded.replace(":", " ").split())
+    return told
 
 
 def hardware(cpus: int, threads: int, affinity: list[int]) -> dict[str, Any]:

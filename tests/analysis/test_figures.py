@@ -1,0 +1,40 @@
+"""The figures' own text: a number in a picture is a number too."""
+
+from __future__ import annotations
+
+import re
+
+import altair as alt
+import pandas as pd
+import pytest
+
+from analysis.drawing import render
+from analysis.figures import phase_bars
+from analysis.runs import Plan
+
+PLAN = Plan("x", "", "a", {"a": {}, "b": {}}, 0, (), {})
+
+
+def texts(svg: str) -> list[str]:
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+
+
+@pytest.mark.parametrize("seconds", [0.6876, 0.0123, 878.89, 0.00456])
+def test_a_bars_label_is_its_sum_rounded_and_not_cut(seconds: float) -> None:
+    frame = pd.DataFrame(
+        [
+            {"factors": "", "arm": "a", "category": "generation", "own_mean_s": seconds * 0.75},
+            {"factors": "", "arm": "a", "category": "residual", "own_mean_s": seconds * 0.25},
+        ]
+    )
+    figure = phase_bars(frame, PLAN)
+    assert figure is not None
+    assert f"{seconds:.3g} s" in texts(figure.svg)
+
+
+def test_small_ticks_keep_their_digits() -> None:
+    frame = pd.DataFrame({"x": [0, 1], "y": [0.0, 0.004]})
+    svg = render(alt.Chart(frame).mark_point().encode(x="x:Q", y="y:Q"))
+    assert "0.0020" in texts(svg)
+    coordinates = re.findall(r'\bd="([^"]*)"', svg)
+    assert not any(re.search(r"\.\d{3}", path) for path in coordinates), "but coordinates are short"
