@@ -101,10 +101,8 @@ def check_agreement(ours: StepRecord, mirror: StepRecord, run_id: str, run_dir: 
             raise UserError(
                 f"run {run_id}, step {ours.step}, key {key}: "
                 f"{ours.file.relative_to(run_dir).as_posix()}:{ours.line} says {a!r}, "
-                f"{mirror.file.relative_to(run_dir).as_posix()} (record {mirror.line}) says {b!r}. The job "
-                "writes "
-                "both at once, so one of them was changed or belongs to another run: find out which and "
-                "move it away"
+                f"{mirror.file.relative_to(run_dir).as_posix()} (record {mirror.line}) says {b!r}. The job writes "
+                "both at once, so one of them was changed or belongs to another run: find out which and move it away"
             )
 
 
@@ -131,8 +129,7 @@ def choose_steps(attempts: list[Attempt], run_id: str) -> tuple[list[ChosenStep]
             Verdict(
                 "note",
                 "overlap",
-                f"{run_id}: {len(again)} steps ({again[0]} to {again[-1]}) were trained by more than one "
-                "attempt; "
+                f"{run_id}: {len(again)} steps ({again[0]} to {again[-1]}) were trained by more than one attempt; "
                 "the last attempt's timings count",
             )
         )

@@ -30,10 +30,8 @@ def collect_run(run_dir: Path) -> pa.Table:
     fingerprint = _text(spec, "fingerprint", run_dir / "spec.json")
     if done.get("fingerprint") != fingerprint:
         raise UserError(
-            f"run {run_id}: done.json was made for fingerprint {str(done.get('fingerprint'))[:12]}, but "
-            "spec.json "
-            f"has {fingerprint[:12]}: the plan changed after the run. Train this run again before "
-            "collecting it"
+            f"run {run_id}: done.json was made for fingerprint {str(done.get('fingerprint'))[:12]}, but spec.json "
+            f"has {fingerprint[:12]}: the plan changed after the run. Train this run again before collecting it"
         )
     trainer, engine = (
         _text(spec, "trainer", run_dir / "spec.json"),
@@ -69,16 +67,13 @@ def require_steps(chosen: Sequence[ChosenStep], last_step: object, run_id: str) 
     if missing:
         shown = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
         raise UserError(
-            f"run {run_id}: {len(missing)} of its {last_step} steps are in no attempt's metrics.jsonl or "
-            "wandb file "
-            f"(missing: {shown}). A run with holes is not compared: look at attempts/*/log, then train it "
-            "again"
+            f"run {run_id}: {len(missing)} of its {last_step} steps are in no attempt's metrics.jsonl or wandb file "
+            f"(missing: {shown}). A run with holes is not compared: look at attempts/*/log, then train it again"
         )
     beyond = sorted(step for step in have if step > last_step)
     if beyond:
         raise UserError(
-            f"run {run_id}: the attempts hold step {beyond[-1]}, but done.json says that the last is "
-            f"{last_step}: "
+            f"run {run_id}: the attempts hold step {beyond[-1]}, but done.json says that the last is {last_step}: "
             "files of two runs are mixed in this folder. Move the foreign attempt away, then collect again"
         )
 
@@ -92,8 +87,7 @@ def timer_verdicts(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -
             Verdict(
                 "warning",
                 "undeclared-phase",
-                f"{run_id}: phase {path} is not in the declared timers of {tree.name}; it is kept and "
-                "shown as "
+                f"{run_id}: phase {path} is not in the declared timers of {tree.name}; it is kept and shown as "
                 "undeclared. Declare it in analysis/timers/",
             )
         )

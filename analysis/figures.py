@@ -159,8 +159,7 @@ def length_figure(lengths: pd.DataFrame, plan: Plan) -> Figure | None:
     return Figure(
         "response-length",
         "How long the responses are",
-        "All responses of the counted steps. A synchronous step waits for its longest response, so arms "
-        "whose "
+        "All responses of the counted steps. A synchronous step waits for its longest response, so arms whose "
         "lengths differ did not do equal work.",
         f"Distribution of response lengths in tokens. {words}",
         svg,

@@ -100,8 +100,7 @@ def phase_verdicts(phases: pd.DataFrame) -> list[Verdict]:
             found.append(Verdict("note", "phase-missing-in-arm", text))
         for row in rows_of(rows[rows["present_steps"] < rows["steps"]]):
             text = (
-                f"{label} ({path}) is timed in {row.present_steps} of the {row.steps} counted steps of "
-                f"{row.arm}; "
+                f"{label} ({path}) is timed in {row.present_steps} of the {row.steps} counted steps of {row.arm}; "
                 "the others count as 0 s"
             )
             found.append(Verdict("note", "phase-missing-in-steps", text))

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+
 from analysis.headline import ratio_text
 from analysis.phases import RESIDUAL, shown_phase
 from analysis.report.content import Content
@@ -13,6 +15,7 @@ from analysis.rows import rows_of
 from analysis.runs import factors_label
 
 DASH = "—"
+BETWEEN_STEPS = "between_steps_s"
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table: `kind` is phase, residual or total."""
+    """One row of a table: `kind` is phase, residual, total or outside (the step)."""
 
     label: str
     path: str
@@ -67,8 +70,7 @@ def times(value: float) -> Cell:
 
 
 def phase_blocks(content: Content) -> list[Block]:
-    """Table 1: per arm the mean and median of the whole phase, its own mean, and that one's share of the "
-    "step."""
+    """Table 1: per arm the mean and median of the whole phase, its own mean, and that one's share of the step."""
     blocks = []
     root = content.trees[0].root if content.trees else ""
     for factors, rows in content.phases.groupby("factors", sort=False):
@@ -100,8 +102,23 @@ def phase_blocks(content: Content) -> list[Block]:
         words = "The part of the step that no timer covers."
         table.append(Row("Residual", f"({RESIDUAL})", words, 1, "residual", tuple(residual)))
         table.append(Row("Sum of own times", "(sum)", "Equals the mean step.", 0, "total", tuple(total)))
+        if between := _between_steps(content.steps, str(factors), arms, digits):
+            words = "Logging, checkpoints and data between two steps: wall clock that is in no step."
+            table.append(Row("Between steps", "(between)", words, 0, "outside", between))
         blocks.append(Block(factors_label(str(factors)), tuple(arms), tuple(table)))
     return blocks
+
+
+def _between_steps(wide: pd.DataFrame, factors: str, arms: Sequence[str], digits: int) -> tuple[Cell, ...]:
+    """Mean and median seconds before a counted step began; empty if the trainer does not tell them."""
+    if BETWEEN_STEPS not in wide:
+        return ()
+    counted = wide[wide["counted"].astype(bool) & (wide["factors"] == factors)]
+    cells: list[Cell] = []
+    for arm in arms:
+        told = counted.loc[counted["arm"] == arm, BETWEEN_STEPS].astype(float)
+        cells += [seconds(told.mean(), digits), seconds(told.median(), digits), Cell(""), Cell("")]
+    return tuple(cells)
 
 
 def speedup_blocks(content: Content) -> list[Block]:

@@ -19,8 +19,7 @@ def tree_for(trainer: str, version: str, engine: str) -> TimerTree:
         if tree.trainer == trainer and tree.matches(version) and engine in tree.engines:
             return tree
     raise UserError(
-        f"no timer tree is declared for trainer {trainer} {version} with engine {engine} (declared: "
-        f"{known}). "
+        f"no timer tree is declared for trainer {trainer} {version} with engine {engine} (declared: {known}). "
         "How its timers nest is not guessed: read where that version starts and stops them, add a TimerTree "
         "beside those in analysis/timers/, list it in analysis/timers/declared.py, and collect again"
     )
