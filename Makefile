@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 export PYTHONNOUSERSITE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help quickstart test check bench locks schema clean-venv
+.PHONY: help quickstart test check bench locks schema picture
 
 help:
 	@echo "make quickstart        build everything, train both engines on this CPU, compare, print the headline"
@@ -17,6 +17,7 @@ help:
 	@echo "make check             format, lint, types, Snakemake's lint"
 	@echo "make bench             the figures in docs/bench.md, measured here"
 	@echo "make locks STACK=name  refresh one lock in envs/ (controller and dev are names too)"
+	@echo "make picture           draw the README's picture from the quickstart's report"
 	@echo "make schema            write the configuration's JSON schema and docs anew"
 
 # The controller's environment: made anew when its lock changes, never half made (the stamp is written last).
@@ -52,3 +53,7 @@ locks: $(VENV)/controller.stamp
 
 schema: $(VENV)/controller.stamp
 	@$(BIN)/rolloutbench schema --write
+
+# Needs Debian's chromium, chromium-driver and poppler-utils.
+picture: $(VENV)/dev.stamp quickstart
+	@$(BIN)/python scripts/picture.py
