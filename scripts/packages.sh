@@ -14,6 +14,7 @@ case $what in
   build)
     [ -n "${CXX:-}" ] || has g++ || missing+=(g++)
     has_headers || missing+=(python3.11-dev)
+    { ldconfig -p 2>/dev/null || /sbin/ldconfig -p; } | grep -q 'libnuma\.so\.1' || missing+=(libnuma1)
     ;;
   test)
     has chromium || missing+=(chromium)

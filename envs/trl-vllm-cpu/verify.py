@@ -19,6 +19,13 @@ def vllm_platform() -> Any:
 
 def vllm_kernel() -> Any:
     """vLLM's own compiled RMS norm on the CPU: the extension fits this torch and this processor."""
+    import ctypes
+
+    try:
+        ctypes.CDLL("libnuma.so.1")
+    except OSError:
+        # Without it vLLM starts, with a warning, and fails at its first own kernel.
+        return "no libnuma.so.1 on this machine (Debian: apt-get install libnuma1)"
     import torch
     import vllm._custom_ops as ops
 
