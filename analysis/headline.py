@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.rows import rows_of
 from analysis.runs import Plan
-from analysis.speedup import disagrees
+from analysis.speedup import disagrees, outliers_decide
 
 CAVEAT = "Within these runs only: no interval yet."
 
@@ -71,6 +71,9 @@ def _headline(rows: pd.DataFrame, arm: str, plan: Plan) -> Headline:
         sentence += " The two disagree on which is faster: the responses differ in length, so neither settles it."
     if any(disagrees(r.raw_speedup, r.median_speedup) for r in rows_of(rows)):
         sentence += " The median steps point the other way: a few outlying steps decide, so do not rely on this."
+    elif any(outliers_decide(r.raw_speedup, r.median_speedup) for r in rows_of(rows)):
+        medians = ", ".join(f"{r.median_speedup:.2f}×" for r in rows_of(rows))
+        sentence += f" The median steps say {medians}: a few outlying steps decide how much, so do not rely on this."
     runs, steps = int(rows["run_pairs"].sum()), int(rows["paired_steps"].sum())
     sweep = f" over {len(rows)} factor combinations" if len(rows) > 1 else ""
     sentence += (

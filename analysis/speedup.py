@@ -27,9 +27,20 @@ def ratio(a: float, b: float) -> float:
     return a / b if a > 0 and b > 0 else float("nan")
 
 
+# Step times are skewed, so means and medians differ a little in any run; from here on it is a few steps' doing.
+OUTLIERS_DECIDE_FROM = 1.25
+
+
 def disagrees(a: float, b: float) -> bool:
     """Whether two printed ratios lie on different sides of 1.00."""
     return (round(a, 2) - 1) * (round(b, 2) - 1) < 0
+
+
+def outliers_decide(sums: float, medians: float) -> bool:
+    """Whether a few steps make the ratio of sums: the medians' ratio has another direction, or another size."""
+    if not (sums > 0 and medians > 0):
+        return False
+    return disagrees(sums, medians) or max(sums / medians, medians / sums) > OUTLIERS_DECIDE_FROM
 
 
 def total_tokens(pairs: pd.DataFrame, side: str) -> float:
@@ -97,7 +108,7 @@ def comparison_table(wide: pd.DataFrame, plan: Plan) -> tuple[pd.DataFrame, list
             if pd.isna(row["per_token_speedup"]):
                 text = f"{versus}: response tokens are missing or zero: no speed per token"
                 verdicts.append(Verdict("warning", "no-tokens", text))
-            if disagrees(row["raw_speedup"], row["median_speedup"]):
+            if outliers_decide(row["raw_speedup"], row["median_speedup"]):
                 text = (
                     f"{versus}: the sums say {row['raw_speedup']:.2f}×, the median steps {row['median_speedup']:.2f}×: "
                     "a few steps far from the others decide. Look at the step times below, and at what else ran then"

@@ -8,6 +8,8 @@ rule train:
         f"{RESULTS}/runs/{{run_id}}/done.json",
     log:
         f"{RESULTS}/runs/{{run_id}}/launcher.log",
+    # In the plan's order: equal seeds of all arms one after another, so that a machine's drift falls on all alike.
+    priority: lambda wildcards: PLAN.priority(wildcards.run_id)
     localrule: True
     conda:
         "../envs/controller/environment.yml"

@@ -102,3 +102,13 @@ def test_any_swept_value_gives_a_folder_name_of_its_own(values: list[Any]) -> No
 @pytest.mark.parametrize("count", [10_000])
 def test_ten_thousand_runs_are_ten_thousand_ids(count: int) -> None:
     assert len(planned(seeds=list(range(count // 2))).runs) == count
+
+
+def test_runs_are_wanted_in_the_plans_order_seeds_outermost() -> None:
+    plan = planned()
+    assert sorted(plan.runs, key=plan.priority, reverse=True) == [
+        "transformers-s0",
+        "vllm-s0",
+        "transformers-s1",
+        "vllm-s1",
+    ]

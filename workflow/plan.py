@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class Run:
     spec: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """All runs of an experiment, in the order they are wanted, and what their inputs are made from."""
 
@@ -76,6 +77,14 @@ class Plan:
     def inputs_file(self, run_id: str) -> str:
         """The file that stands for a run's prepared data and model."""
         return f"{self.folder}/inputs/{self.runs[run_id].inputs_id}/inputs.json"
+
+    def priority(self, run_id: str) -> int:
+        """Higher for runs that come earlier in the plan."""
+        return len(self.runs) - self._order[run_id]
+
+    @cached_property
+    def _order(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.runs)}
 
     @property
     def inputs_stack_file(self) -> str:

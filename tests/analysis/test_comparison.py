@@ -316,6 +316,15 @@ def test_outlying_steps_that_decide_are_said(tmp_path):
     assert "The median steps point the other way" in found.headlines[0].sentence
 
 
+def test_outlying_steps_that_exaggerate_are_said(tmp_path):
+    """Sums and medians on the same side of 1, but far apart: one busy minute of the machine made the number."""
+    found = pair(tmp_path, [row(s, 1) for s in (1, 2, 3)], [row(1, 1.5), row(2, 1.5), row(3, 12)])
+    assert "the sums say 0.33×, the median steps 0.80×" in text(found, "sums-and-medians-disagree")
+    assert "a few outlying steps decide how much" in found.headlines[0].sentence
+    calm = pair(tmp_path / "calm", [row(s, 1) for s in (1, 2, 3)], [row(1, 1.5), row(2, 1.4), row(3, 1.7)])
+    assert not text(calm, "sums-and-medians-disagree")
+
+
 def test_scalar_with_the_name_of_a_column_is_kept_beside_it(tmp_path):
     arm = [row(1, 1, scalars={"step": 77.0, "counted": 1.0, "timing": 2.0})]
     found = pair(tmp_path, [row(1, 1)], arm)
