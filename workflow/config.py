@@ -7,7 +7,6 @@ here: they belong to a profile.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from pydantic import (
 )
 
 from analysis.errors import UserError
+from workflow.messages import did_you_mean
 
 PositiveInt = Annotated[StrictInt, Field(ge=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.]*(-[A-Za-z0-9_.]+)*$", max_length=40)]
@@ -235,8 +235,8 @@ class Config(Section):
     def _arms_make_sense(self) -> Config:
         if self.baseline not in self.arms:
             raise ValueError(
-                f"baseline must be one of the arms: {', '.join(self.arms)} (got {self.baseline!r}"
-                f"{_did_you_mean(self.baseline, self.arms)})"
+                f"baseline must be one of the arms: {', '.join(self.arms)} (got {self.baseline!r})"
+                f"{did_you_mean(self.baseline, self.arms)}"
             )
         seen: dict[str, str] = {}
         for name, arm in self.arms.items():
@@ -273,7 +273,7 @@ def _explain(raw: Mapping[str, Any], problem: dict[str, Any]) -> str:
     if kind == "extra_forbidden":
         known = _known_keys(problem["loc"][:-1])
         key = str(problem["loc"][-1])
-        return f"{where} is not a known key{_did_you_mean(key, known)}. Allowed here: {', '.join(known)}"
+        return f"{where} is not a known key{did_you_mean(key, known)}. Allowed here: {', '.join(known)}"
     if kind == "missing":
         return f"{where} is missing"
     if kind == "value_error":
@@ -302,17 +302,6 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
     elif path[:2] == ("workload", "rewards"):
         path = path[:2]
     return list(models[path].model_fields)
-
-
-def nearest(word: str, known: Mapping[str, Any] | list[str]) -> str | None:
-    """The known word that looks most like the given one, if any does."""
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return found[0] if found else None
-
-
-def _did_you_mean(word: str, known: Mapping[str, Any] | list[str]) -> str:
-    close = nearest(word, known)
-    return f"; did you mean {close}?" if close else ""
 
 
 def _next_multiple(value: int, of: int) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from analysis.errors import UserError
@@ -13,6 +14,17 @@ from workflow.files import write_text
 def say(message: str) -> None:
     """One line to the person at the terminal."""
     print(message, file=sys.stderr, flush=True)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """` (did you mean X?)` with the known word that looks most like the given one; empty if none does."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
+def unknown_name(kind: str, got: str, allowed: Iterable[str]) -> str:
+    """One sentence that refuses a name, with the nearest known one and the whole list."""
+    return f"unknown {kind} {got!r}{did_you_mean(got, allowed)}; known: {', '.join(allowed) or 'none'}"
 
 
 def reporting_errors(action: Callable[[], None], log: Path | None = None) -> int:

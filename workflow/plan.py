@@ -19,7 +19,8 @@ from pydantic import ValidationError
 
 from analysis.errors import UserError
 from workflow import stacks
-from workflow.config import Arm, Config, Workload, nearest, parse_config, source_kind
+from workflow.config import Arm, Config, Workload, parse_config, source_kind
+from workflow.messages import did_you_mean
 from workflow.trainers import trainer_of
 
 SPEC_VERSION = 1
@@ -232,11 +233,8 @@ def _target(path: str, config: Config) -> tuple[str | None, tuple[str, ...]]:
         for depth, key in enumerate(keys[1:], start=1):
             if not isinstance(at, Mapping) or key not in at:
                 known = list(at) if isinstance(at, Mapping) else []
-                close = nearest(key, known)
-                raise UserError(
-                    f"sweep path {path} leads nowhere: {'.'.join(keys[:depth])} has no {key!r}"
-                    + (f"; did you mean {close}?" if close else "")
-                )
+                where = ".".join(keys[:depth])
+                raise UserError(f"sweep path {path} leads nowhere: {where} has no {key!r}{did_you_mean(key, known)}")
             at = at[key]
         return None, tuple(keys)
     if keys[0] == "arms" and len(keys) >= 4 and keys[1] in config.arms and keys[2] in ("options", "env"):

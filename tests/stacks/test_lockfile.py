@@ -102,7 +102,7 @@ def test_markers_overrides_and_spellings_are_understood(tmp_path: Path, requirem
 
 
 def test_an_unknown_environment_is_refused() -> None:
-    with pytest.raises(UserError, match=r"'controler' \(did you mean 'controller'\?\)"):
+    with pytest.raises(UserError, match=r"'controler' \(did you mean controller\?\)"):
         check_lock("controler")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import yaml
 
 from analysis.errors import UserError
+from workflow.messages import unknown_name
 
 ENVS = Path(__file__).resolve().parents[2] / "envs"
 
@@ -113,10 +113,3 @@ def built_dir(name: str, stacks_dir: Path, envs: Path = ENVS) -> Path:
 def stack_python(name: str, stacks_dir: Path, envs: Path = ENVS) -> Path:
     """The interpreter of the built environment, absolute; it exists once the stack is built."""
     return (built_dir(name, stacks_dir, envs) / "env" / "bin" / "python").absolute()
-
-
-def unknown_name(kind: str, got: str, allowed: list[str]) -> str:
-    """One sentence that refuses a name, with the nearest known one and the whole list."""
-    near = difflib.get_close_matches(got, allowed, n=1, cutoff=0.5)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return f"unknown {kind} {got!r}{hint}; known: {', '.join(allowed) or 'none'}"

@@ -13,7 +13,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from analysis.errors import UserError
-from workflow.stacks.definition import ENVS, load_stack, unknown_name
+from workflow.messages import unknown_name
+from workflow.stacks.definition import ENVS, load_stack
 
 _PIN = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>[^\s;\\]+)\s*(;(?P<marker>[^\\]+))?\\?$")
 _HASH = re.compile(r"\s+--hash=sha256:(?P<hex>[0-9a-f]{64})\s*\\?$")

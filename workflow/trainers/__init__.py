@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 from analysis.errors import UserError
-from workflow.config import Arm, Workload, nearest
+from workflow.config import Arm, Workload
+from workflow.messages import did_you_mean
 from workflow.trainers import trl
 
 
@@ -37,7 +38,4 @@ def trainer_of(arm_name: str, arm: Arm) -> Trainer:
 
 
 def _unknown(where: str, got: str, allowed: list[str]) -> UserError:
-    close = nearest(got, allowed)
-    return UserError(
-        f"{where} must be one of: {', '.join(allowed)} (got {got!r})" + (f"; did you mean {close}?" if close else "")
-    )
+    return UserError(f"{where} must be one of: {', '.join(allowed)} (got {got!r}){did_you_mean(got, allowed)}")

@@ -1,0 +1,54 @@
+"""Locks die with their holders, and tell others who holds them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from workflow.cluster.locks import holder_note, try_lock
+
+HOLD = """
+import sys, time
+from workflow.cluster.locks import hold_experiment
+lock = hold_experiment(sys.argv[1])
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def holder(folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", HOLD, str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_lock_is_held_by_one_and_free_again_after(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "lock"
+    assert holder_note(path) is None
+    lock = try_lock(path, note="7")
+    assert lock is not None
+    with lock:
+        assert try_lock(path) is None
+        assert holder_note(path) == "7"
+    assert holder_note(path) is None
+    again = try_lock(path, note="8")
+    assert again is not None
+    with again:
+        assert holder_note(path) == "8"
+
+
+def test_a_second_snakemake_is_refused_and_a_killed_one_leaves_nothing(tmp_path: Path) -> None:
+    first = holder(tmp_path)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "held\n"
+    second = subprocess.run([sys.executable, "-c", HOLD, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert second.returncode == 1
+    assert second.stderr.startswith(f"error: another snakemake works on {tmp_path} (process {first.pid} on ")
+    assert "Traceback" not in second.stderr
+    first.kill()
+    first.communicate()
+    third = holder(tmp_path)
+    assert third.stdout is not None
+    assert third.stdout.readline() == "held\n"
+    third.kill()
+    third.communicate()
