@@ -114,48 +114,6 @@ def fairness_verdicts(runs: Sequence[Run], plan: Plan) -> list[Verdict]:
     return found
 
 
-def shared_machine_verdicts(runs: Sequence[Run]) -> list[Verdict]:
-    """Runs that trained at the same time on the same processors: each was slowed by the others.
-
-    Two runs shared a machine where their last attempts overlap in time, on one host, and their processor
-    affinities meet (or are not known).
-    """
-    crowded: dict[str, list[str]] = {}
-    ordered = sorted((r for r in runs if _span(r) is not None), key=lambda r: _span(r) or (0.0, 0.0))
-    for i, run in enumerate(ordered):
-        host, span = str(run.done["hardware"].get("host")), _span(run)
-        for other in ordered[i + 1 :]:
-            later = _span(other)
-            if span is None or later is None or later[0] >= span[1]:
-                break
-            if str(other.done["hardware"].get("host")) == host and _processors_meet(run, other):
-                crowded.setdefault(host, []).extend((run.run_id, other.run_id))
-    found = []
-    for host, ids in crowded.items():
-        unique = list(dict.fromkeys(ids))
-        names = ", ".join(unique[:6]) + (f" and {len(unique) - 6} more" if len(unique) > 6 else "")
-        text = (
-            f"{len(unique)} runs trained at the same time on the same processors of {host} ({names}): they slowed "
-            "one another, and not equally. Train one run at a time before believing any ratio"
-        )
-        found.append(Verdict("warning", "shared-machine", text))
-    return found
-
-
-def _span(run: Run) -> tuple[float, float] | None:
-    start, end = run.done.get("started"), run.done.get("finished")
-    if not isinstance(start, int | float) or not isinstance(end, int | float):
-        return None
-    return (float(start), float(end)) if isinstance(run.done.get("hardware"), Mapping) else None
-
-
-def _processors_meet(a: Run, b: Run) -> bool:
-    sets = [r.done["hardware"].get("affinity") for r in (a, b)]
-    if not all(isinstance(s, list) and s for s in sets):
-        return True
-    return bool(set(sets[0]) & set(sets[1]))
-
-
 def _differs(code: str, what: str, setting: Setting) -> Verdict:
     values = "; ".join(f"{arm}: {value or 'none'}" for arm, value in setting.values.items())
     return Verdict("warning", code, f"the arms differ in {what} ({values}): the work or the machine is not equal")

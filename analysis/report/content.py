@@ -13,11 +13,11 @@ from analysis.fairness import (
     config_settings,
     fairness_verdicts,
     hardware_settings,
-    shared_machine_verdicts,
     version_settings,
 )
 from analysis.figures import all_figures
 from analysis.headline import Headline, headlines
+from analysis.machine import busy_machine_verdicts, shared_machine_verdicts
 from analysis.phases import category_table, phase_table, phase_verdicts
 from analysis.reward import reward_verdicts
 from analysis.runs import Plan, Run, read_plan, read_runs
@@ -81,6 +81,7 @@ def read_content(plan_path: Path, results: Path, baseline: str | None, stacks: P
         + phase_verdicts(phases)
         + fairness_verdicts(runs, plan)
         + shared_machine_verdicts(runs)
+        + busy_machine_verdicts(runs, wide)
         + reward_verdicts(wide)
     )
     verdicts += arm_verdicts(runs, plan)

@@ -310,6 +310,14 @@ def test_runs_that_shared_a_machine_are_warned_of(tmp_path):
     assert found("meet", when(0, 9, affinity=[0, 1]), when(5, 12, affinity=[1, 2]))
 
 
+def test_a_machine_that_others_used_is_said(tmp_path):
+    quiet = [row(s, 1, scalars={"other_cpu_s": 0.04}) for s in (1, 2, 3)]
+    busy = [row(s, 1, scalars={"other_cpu_s": 0.8}) for s in (1, 2, 3)]
+    said = text(pair(tmp_path, quiet, busy), "busy-machine")
+    assert "(a: 20 % of their time in the counted steps)" in said
+    assert not text(pair(tmp_path / "quiet", quiet, quiet), "busy-machine")
+
+
 def test_outlying_steps_that_decide_are_said(tmp_path):
     found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], [row(1, 1), row(2, 1), row(3, 99)])
     assert "the sums say 0.12×, the median steps 2.00×" in text(found, "sums-and-medians-disagree")

@@ -11,6 +11,7 @@ from transformers import TrainerCallback
 from transformers.integrations.integration_utils import rewrite_logs
 
 from workflow.jobs.files import append_json_line
+from workflow.jobs.load import OtherLoad
 from workflow.jobs.phases import ROOT, PhaseClock
 from workflow.jobs.signals import StopRequest
 
@@ -24,8 +25,11 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
     That time belongs to no step, and is the next one's `between_steps_s`.
     """
 
-    def __init__(self, clock: PhaseClock, trainer: Any, path: Path, resumed_from: int, stop: StopRequest) -> None:
+    def __init__(
+        self, clock: PhaseClock, trainer: Any, path: Path, resumed_from: int, stop: StopRequest, load: OtherLoad
+    ) -> None:
         self._clock = clock
+        self._load = load
         self._trainer = trainer
         self._path = path
         self._resumed_from = resumed_from
@@ -54,6 +58,7 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         now = time.perf_counter()
         self._between_s = None if self._ended is None else now - self._ended
+        self._load.begin()
         self._clock.open(ROOT)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -65,12 +70,15 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._clock.close()
         self._ended = time.perf_counter()
+        other_cpu_s = self._load.taken_s()
         phases, outside = self._clock.take()
         prompts, responses = self._gathered(self._prompt_lengths), self._gathered(self._response_lengths)
         self._prompt_lengths, self._response_lengths = [], []
         scalars: dict[str, Any] = {"prompt_tokens": sum(prompts), "response_tokens": sum(responses)}
         if self._between_s is not None:
             scalars["between_steps_s"] = self._between_s
+        if other_cpu_s is not None:
+            scalars["other_cpu_s"] = other_cpu_s
         scalars |= {f"outside_step_s/{name}": seconds for name, seconds in outside.items()}
         self.first_step = self.first_step or state.global_step
         self.last_step = state.global_step

@@ -200,11 +200,12 @@ def _engine_settings(trainer: Any, args: Any, dtype: str) -> dict[str, Any]:
 def _hooked(trainer: Any, clock: PhaseClock, path: Path, resumed_from: int, stop: StopRequest) -> Any:
     from transformers import PrinterCallback
 
+    from workflow.jobs.load import OtherLoad
     from workflow.jobs.steps import StepLog
     from workflow.jobs.timers import TrlTimers
 
     TrlTimers(clock).install(trainer)
-    log = StepLog(clock, trainer, path, resumed_from, stop)
+    log = StepLog(clock, trainer, path, resumed_from, stop, OtherLoad(sorted(os.sched_getaffinity(0))))
     trainer.remove_callback(PrinterCallback)  # it prints each step's whole dict; ours prints one line
     trainer.add_callback(log)
     return log
