@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from analysis.errors import UserError
 from analysis.files import read_json_object
@@ -33,8 +35,10 @@ def attempt_dirs(run_dir: Path) -> list[tuple[int, Path]]:
     return sorted(found)
 
 
-def read_attempts(run_dir: Path, run_id: str, fingerprint: str) -> tuple[list[Attempt], list[Verdict]]:
-    """The attempts that were made for this fingerprint; the others are named and left out."""
+def read_attempts(
+    run_dir: Path, run_id: str, fingerprint: str, done: Mapping[str, Any]
+) -> tuple[list[Attempt], list[Verdict]]:
+    """The attempts that led to a done.json: its spec, its data and model, and none after it; others are left out."""
     attempts: list[Attempt] = []
     verdicts: list[Verdict] = []
     for number, folder in attempt_dirs(run_dir):
@@ -44,15 +48,19 @@ def read_attempts(run_dir: Path, run_id: str, fingerprint: str) -> tuple[list[At
                 Verdict("warning", "no-attempt-json", f"{run_id}: attempt {number} has no attempt.json; left out")
             )
             continue
-        got = read_json_object(order, "the launcher").get("fingerprint")
+        ordered = read_json_object(order, "the launcher")
+        got = ordered.get("fingerprint")
         if got != fingerprint:
-            verdicts.append(
-                Verdict(
-                    "note",
-                    "other-fingerprint",
-                    f"{run_id}: attempt {number} was made for another spec (fingerprint {str(got)[:12]}); left out",
-                )
-            )
+            text = f"{run_id}: attempt {number} was made for another spec (fingerprint {str(got)[:12]}); left out"
+            verdicts.append(Verdict("note", "other-fingerprint", text))
+            continue
+        if ordered.get("inputs_sha256") != done.get("inputs"):
+            text = f"{run_id}: attempt {number} was made with other data or another model; left out"
+            verdicts.append(Verdict("note", "other-inputs", text))
+            continue
+        if number > done.get("attempt", number):
+            text = f"{run_id}: attempt {number} came after attempt {done['attempt']} had finished; left out"
+            verdicts.append(Verdict("note", "later-attempt", text))
             continue
         read = read_attempt(run_dir, folder, run_id)
         verdicts += read.verdicts

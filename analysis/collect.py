@@ -38,7 +38,7 @@ def collect_run(run_dir: Path) -> pa.Table:
         _text(spec, "engine", run_dir / "spec.json"),
     )
     tree = tree_for(trainer, str(done.get("versions", {}).get(trainer, "of unknown version")), engine)
-    attempts, verdicts = read_attempts(run_dir, run_id, fingerprint)
+    attempts, verdicts = read_attempts(run_dir, run_id, fingerprint, done)
     chosen, more = choose_steps(attempts, run_id)
     verdicts += more
     require_steps(chosen, done.get("last_step"), run_id)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 INPUTS = "step/training_step/prepare_inputs"
+INPUTS_SHA256 = {"data_sha256": "d" * 64, "model_sha256": "e" * 64}
 FINGERPRINT = "f" * 64
 
 Phases = dict[str, float]
@@ -110,7 +111,8 @@ def write_run(
     write_json(run_dir / "spec.json", spec)
     for number, rows in enumerate(attempts, start=1):
         folder = run_dir / "attempts" / str(number)
-        write_json(folder / "attempt.json", {"attempt": number, "run_id": run_id, "fingerprint": fingerprint})
+        order = {"attempt": number, "run_id": run_id, "fingerprint": fingerprint, "inputs_sha256": INPUTS_SHA256}
+        write_json(folder / "attempt.json", order)
         write_rows(folder / "metrics.jsonl", rows)
     steps = [row["step"] for rows in attempts for row in rows]
     finished_before = len(list(results.glob("runs/*/done.json")))  # one run after the other
@@ -123,7 +125,7 @@ def write_run(
         "steps": len(set(steps)),
         "started": 1.7e9 + 100 * finished_before,
         "finished": 1.7e9 + 100 * finished_before + 100,
-        "inputs": {"data_sha256": "d" * 64, "model_sha256": "e" * 64},
+        "inputs": INPUTS_SHA256,
         "versions": {
             "python": "3.11.7",
             "torch": "2.13.0+cpu",

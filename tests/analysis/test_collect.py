@@ -54,6 +54,24 @@ def test_one_attempt(tmp_path):
     assert frame.loc[frame["name"] == "response_tokens", "unit"].unique().tolist() == ["tokens"]
 
 
+def test_attempts_on_other_data_or_after_the_finished_one_are_left_out(tmp_path):
+    """Data A, then B, then A again: A's done.json must not be told with B's timings."""
+    rows = [[a_row(1, 1.0), a_row(2, 1.0)], [a_row(1, 2.0), a_row(2, 2.0)], [a_row(1, 3.0), a_row(2, 3.0)]]
+    run_dir = make_results.write_run(tmp_path, "r", "vllm", 0, rows)
+    other = json.loads((run_dir / "attempts" / "2" / "attempt.json").read_text())
+    other["inputs_sha256"] = other["inputs_sha256"] | {"data_sha256": "b" * 64}
+    (run_dir / "attempts" / "2" / "attempt.json").write_text(json.dumps(other))
+    done = json.loads((run_dir / "done.json").read_text())
+    (run_dir / "done.json").write_text(json.dumps(done | {"attempt": 1}))
+    frame, metadata = collected(run_dir)
+    assert set(frame["attempt"]) == {1}
+    assert codes(metadata) == ["other-inputs", "later-attempt"]
+    (run_dir / "done.json").write_text(json.dumps(done | {"attempt": 3}))
+    frame, metadata = collected(run_dir)
+    assert set(frame["attempt"]) == {3}
+    assert codes(metadata) == ["other-inputs", "overlap"]
+
+
 def test_same_input_same_bytes(tmp_path):
     run_dir = make_results.write_run(tmp_path, "r", "vllm", 0, [[a_row(1), a_row(2)]])
     outs = [tmp_path / "a.parquet", tmp_path / "b.parquet"]

@@ -137,6 +137,37 @@ def test_a_changed_spec_or_data_is_another_run_and_going_back_finds_the_old_one(
     assert "already finished (attempt 1)" in one.launch().stderr
 
 
+def test_other_data_does_not_resume_from_the_old_datas_checkpoint(bench: Callable[..., Bench]) -> None:
+    """The stand-in leaves a checkpoint at every step, as save_steps: 1 does."""
+    one = bench()
+    assert one.launch().returncode == 0
+    one.write_inputs("d2")
+    assert one.launch().returncode == 0
+    assert one.journal() == [(attempt, step) for attempt in (1, 2) for step in range(1, 6)]
+    assert one.done()["inputs"]["data_sha256"] == "d2"
+
+
+def test_a_job_that_cannot_start_says_so_at_once(bench: Callable[..., Bench]) -> None:
+    one = bench(env={"NAME=WITH": "a sign that no variable may have"})
+    began = time.monotonic()
+    result = one.launch()
+    assert result.returncode == 1
+    assert "could not start the trainer: illegal environment variable name" in result.stderr
+    assert time.monotonic() - began < 15
+
+
+def test_a_damaged_done_or_inputs_file_is_told(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    assert one.launch().returncode == 0
+    (one.run / "attempts" / "1" / "done.json").write_text('{"run')
+    assert one.launch().returncode == 0, "trained on from its checkpoint"
+    assert one.done()["attempt"] == 2
+    (one.folder / "inputs.json").write_text("[]")
+    result = one.launch()
+    assert result.returncode == 1
+    assert "is damaged" in result.stderr and "Traceback" not in result.stderr
+
+
 def test_two_heads_train_once(bench: Callable[..., Bench]) -> None:
     one = bench(env={"STAND_IN_STEP_S": "0.3"})
     heads = [one.start() for _ in range(3)]

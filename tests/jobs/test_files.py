@@ -117,6 +117,19 @@ def test_half_written_checkpoints_are_passed_over(tmp_path: Path, without: str) 
     assert newest_checkpoint(tmp_path) is None
 
 
+def test_tree_sha256_sees_a_change_inside_a_large_file(tmp_path: Path) -> None:
+    """Weights that were trained on keep their size."""
+    large = tmp_path / "model.safetensors"
+    with large.open("wb") as file:
+        file.truncate(80 * 2**20)
+    before = tree_sha256(tmp_path)
+    with large.open("r+b") as file:
+        for place in range(0, 80 * 2**20, 2**18):
+            file.seek(place)
+            file.write(b"x")
+    assert tree_sha256(tmp_path) != before
+
+
 def test_environment() -> None:
     environment = {"WANDB_MODE": "online", "WANDB_API_KEY": "x", "OMP_NUM_THREADS": "64", "VLLM_API_KEY": "x"}
     environment |= {"TORCHINDUCTOR_CACHE_DIR": "/home/me", "LD_PRELOAD": "/opt/lib/libgomp.so.1:/opt/lib/libc.so"}

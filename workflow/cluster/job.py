@@ -42,19 +42,27 @@ def run_attempt(run_folder: str, number: int) -> None:
         return
     with lock:
         order = read_json(attempt.order)
-        with attempt.log.open("ab") as log:
-            process = subprocess.Popen(
-                order["command"],
-                cwd=order["cwd"],
-                env=trainer_environment(order),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=_die_with_parent,
-            )
+        try:
+            process = _start(order, attempt.log)
+        except (OSError, ValueError) as error:
+            write_json(attempt.exit, {"kind": "not started", "error": str(error), "time": time.time()})
+            return
         code = _watch(process, attempt)
         write_json(attempt.exit, {"kind": exit_kind(code, attempt), "code": code, "time": time.time()})
+
+
+def _start(order: dict[str, Any], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            order["command"],
+            cwd=order["cwd"],
+            env=trainer_environment(order),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
 
 
 def trainer_environment(order: dict[str, Any]) -> dict[str, str]:

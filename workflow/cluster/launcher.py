@@ -50,6 +50,7 @@ class Launcher:
     def __init__(self, run: RunPaths, spec: dict[str, Any], inputs: Path, stack: Path, cpus: int) -> None:
         self.run, self.spec, self.inputs, self.stack, self.cpus = run, spec, inputs, stack, cpus
         self.run_id, self.fingerprint = str(spec["run_id"]), str(spec["fingerprint"])
+        self.inputs_sha256 = _inputs_sha256(inputs)
         self._stop_requests = 0
 
     def ensure_done(self) -> None:
@@ -78,25 +79,23 @@ class Launcher:
         """Why an attempt's done.json does not finish this run; None if it does."""
         try:
             done = read_json(attempt.done)
-            prepared = read_json(self.inputs)
-            wanted = {
-                "fingerprint": self.fingerprint,
-                "attempt": attempt.number,
-                "last_step": self.spec["workload"]["steps"],
-                "inputs": {
-                    "data_sha256": prepared["data"]["sha256"],
-                    "model_sha256": prepared["model"]["sha256"],
-                },
-            }
-        except (ValueError, KeyError) as error:
-            return f"unreadable ({type(error).__name__}: {error})"
+        except (ValueError, OSError) as error:
+            return f"it cannot be read ({error})"
+        if not isinstance(done, dict):
+            return "it holds no object"
+        wanted = {
+            "fingerprint": self.fingerprint,
+            "attempt": attempt.number,
+            "last_step": self.spec["workload"]["steps"],
+            "inputs": self.inputs_sha256,
+        }
         for key, value in wanted.items():
             if done.get(key) != value:
                 return f"its {key} is {done.get(key)!r}, wanted {value!r}"
         return None
 
     def _train(self) -> AttemptPaths:
-        while (attempt := self._live_attempt()) and read_json(attempt.order)["fingerprint"] != self.fingerprint:
+        while (attempt := self._live_attempt()) and not self._computes_this(attempt):
             say(f"{self.run_id}: attempt {attempt.number}, of another configuration, is still training; waiting for it")
             self._wait(attempt)
             if self._stop_requests:
@@ -120,6 +119,11 @@ class Launcher:
             time.sleep(POLL_S)  # its holder has just taken the lock, and is about to write its number
         return None if note is None else self.run.attempt(int(note))
 
+    def _computes_this(self, attempt: AttemptPaths) -> bool:
+        """Whether an attempt was ordered for this very spec and these very inputs."""
+        order = read_json(attempt.order)
+        return bool(order["fingerprint"] == self.fingerprint and order["inputs_sha256"] == self.inputs_sha256)
+
     def _submit(self) -> AttemptPaths:
         free_gib = shutil.disk_usage(self.run.folder).free / 2**30
         if free_gib < MIN_FREE_GIB:
@@ -130,7 +134,7 @@ class Launcher:
         attempts = self.run.attempts()
         attempt = self.run.attempt(attempts[-1].number + 1 if attempts else 1)
         attempt.folder.mkdir(parents=True)
-        checkpoints = self.run.checkpoints(self.fingerprint)
+        checkpoints = self.run.checkpoints(self.fingerprint, self.inputs_sha256)
         write_json(attempt.spec, self.spec)
         write_json(
             attempt.order,
@@ -140,6 +144,7 @@ class Launcher:
                 "fingerprint": self.fingerprint,
                 "spec": str(attempt.spec),
                 "inputs": str(self.inputs),
+                "inputs_sha256": self.inputs_sha256,
                 "attempt_dir": str(attempt.folder),
                 "checkpoint_dir": str(checkpoints),
                 "cpus": self.cpus,
@@ -208,6 +213,7 @@ class Launcher:
             + (" (often: out of memory; see `dmesg`)" if code == -signal.SIGKILL else ""),
             "vanished": "its job vanished without a word (killed from outside, or the machine went down); "
             "start again and it goes on from its last checkpoint",
+            "not started": f"its job could not start the trainer: {end.get('error')}",
             "duplicate": "another job of this run was alive, and is gone now; start again",
         }
         reason = reasons.get(kind, f"failed: the trainer ended with exit code {code}")
@@ -226,6 +232,15 @@ class Launcher:
                 else f"{self.run_id}: stopping at once"
             )
             write_text(attempt.stop, wanted)
+
+
+def _inputs_sha256(inputs: Path) -> dict[str, str]:
+    """The prepared data's and model's hashes, as a job puts them into done.json."""
+    try:
+        prepared = read_json(inputs)
+        return {"data_sha256": str(prepared["data"]["sha256"]), "model_sha256": str(prepared["model"]["sha256"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{inputs} is damaged ({error!r}); delete it and start snakemake again") from None
 
 
 def _checkpoint_note(folder: Path) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,8 +82,10 @@ class RunPaths:
         """Held by the job that trains this run, for as long as it lives; the kernel lets go of it when it dies."""
         return self.folder / ".live.lock"
 
-    def checkpoints(self, fingerprint: str) -> Path:
-        return self.folder / "checkpoints" / fingerprint[:12]
+    def checkpoints(self, fingerprint: str, inputs_sha256: dict[str, str]) -> Path:
+        """Shared by the attempts that compute the same: a spec on other data or another model must not resume here."""
+        inputs = hashlib.sha256(json.dumps(inputs_sha256, sort_keys=True).encode()).hexdigest()
+        return self.folder / "checkpoints" / f"{fingerprint[:12]}-{inputs[:8]}"
 
     def attempt(self, number: int) -> AttemptPaths:
         return AttemptPaths(self.folder / "attempts" / str(number))

@@ -17,7 +17,7 @@ from typing import Any
 
 from workflow.jobs.checkpoints import newest_checkpoint
 from workflow.jobs.errors import RequeueError, UserError, nearest, one_line, run
-from workflow.jobs.files import read_json, write_json
+from workflow.jobs.files import file_sha256, read_json, tree_sha256, write_json
 from workflow.jobs.node import hardware, pin_cpus, set_environment, told_environment
 from workflow.jobs.phases import PhaseClock
 from workflow.jobs.rewards import reward_functions
@@ -95,6 +95,7 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     dtype = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
     data_path = inputs_path.parent / inputs["data"]["path"]
     model_path = inputs_path.parent / inputs["model"]["path"]
+    _require_unchanged(inputs, data_path, model_path)
     threads = len(affinity)
     with _engine_mended(args, dtype, threads):
         trainer = _trainer(args, functions, data_path, model_path)
@@ -142,6 +143,17 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     print(f"done: {steps} steps, {log.last_step} in all", flush=True)
 
 
+def _require_unchanged(inputs: dict[str, Any], data_path: Path, model_path: Path) -> None:
+    """`UserError` if data or model are not what inputs.json says: done.json would name what was not trained."""
+    for what, path, sha in (
+        ("data", data_path, file_sha256(data_path) if data_path.is_file() else None),
+        ("model", model_path, tree_sha256(model_path) if model_path.is_dir() else None),
+    ):
+        if sha != inputs[what]["sha256"]:
+            got = "is not there" if sha is None else f"has sha256 {sha[:12]}, not {inputs[what]['sha256'][:12]}"
+            raise UserError(f"the {what} changed after it was prepared: {path} {got}; start snakemake again")
+
+
 def _engine_mended(args: Any, dtype: str, threads: int) -> AbstractContextManager[None]:
     """What must surround the building of the engine, so that engines meet on equal terms."""
     import torch
@@ -166,9 +178,6 @@ def _trainer(args: Any, functions: list[Any], data_path: Path, model_path: Path)
     from trl import GRPOTrainer
 
     logging.disable_progress_bar()
-    for path, what in ((data_path, "the data"), (model_path, "the model")):
-        if not path.exists():
-            raise UserError(f"{what} of inputs.json is not there: {path}; prepare the inputs again")
     return GRPOTrainer(
         model=str(model_path),
         reward_funcs=functions,
