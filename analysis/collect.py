@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from analysis.attempts import choose_steps, read_attempts
 from analysis.errors import UserError
-from analysis.files import read_json_object
+from analysis.files import fingerprint_of, read_json_object
 from analysis.steps import ChosenStep, steps_table, write_steps
 from analysis.timers import TimerTree, overruns, tree_for
 from analysis.verdicts import Verdict
@@ -28,6 +28,11 @@ def collect_run(run_dir: Path) -> pa.Table:
     done = read_json_object(run_dir / "done.json", "the training job, as its last act")
     run_id = _text(spec, "run_id", run_dir / "spec.json")
     fingerprint = _text(spec, "fingerprint", run_dir / "spec.json")
+    if fingerprint != fingerprint_of(spec):
+        raise UserError(
+            f"run {run_id}: spec.json was changed by hand: its fingerprint is of other settings. Delete "
+            f"{run_dir / 'done.json'} and start snakemake again: it writes both anew and retrains nothing finished"
+        )
     if done.get("fingerprint") != fingerprint:
         raise UserError(
             f"run {run_id}: done.json was made for fingerprint {str(done.get('fingerprint'))[:12]}, but spec.json "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,16 @@ def read_json_object(path: Path, made_by: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"{path} is not there; it is made by {made_by}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not JSON ({error}); remove it and make it again with {made_by}") from None
+        raise UserError(f"{path} is not JSON ({error}); delete it and start again: {made_by} makes it") from None
     if not isinstance(raw, dict):
         raise UserError(f"{path} must hold a JSON object (got {type(raw).__name__}); it is made by {made_by}")
     return raw
+
+
+def fingerprint_of(spec: Mapping[str, Any]) -> str:
+    """The sha256 that stands for what a run computes: of all of spec.json but the fingerprint itself, 64 hex digits."""
+    said = {key: value for key, value in spec.items() if key != "fingerprint"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -69,6 +69,8 @@ def _headline(rows: pd.DataFrame, arm: str, plan: Plan) -> Headline:
     sentence += "."
     if told and raw_signs != token_signs:
         sentence += " The two disagree on which is faster: the responses differ in length, so neither settles it."
+    if any(disagrees(r.lowest_seed_speedup, r.highest_seed_speedup) for r in rows_of(rows)):
+        sentence += " The seeds disagree on which is faster, so this is not settled."
     if any(disagrees(r.raw_speedup, r.median_speedup) for r in rows_of(rows)):
         sentence += " The median steps point the other way: a few outlying steps decide, so do not rely on this."
     elif any(outliers_decide(r.raw_speedup, r.median_speedup) for r in rows_of(rows)):

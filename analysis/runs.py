@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.errors import UserError
-from analysis.files import read_json_object
+from analysis.files import fingerprint_of, read_json_object
 from analysis.steps import read_steps
 from analysis.timers import TimerTree, tree_for
 from analysis.verdicts import Verdict, verdict_from
@@ -122,6 +122,8 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
     done = read_json_object(folder / "done.json", "the training job, as its last act")
     if not (folder / "steps.parquet").is_file():
         raise UserError(f"{folder / 'steps.parquet'} is not there; it is made by python -m analysis.collect")
+    if spec.get("fingerprint") != fingerprint_of(spec):
+        raise UserError("spec.json was changed by hand: its fingerprint is of other settings; start snakemake again")
     if done.get("fingerprint") != spec.get("fingerprint"):
         raise UserError("done.json was made for another fingerprint than spec.json has; train it again")
     table, metadata = read_steps(folder / "steps.parquet")

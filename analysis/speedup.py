@@ -65,6 +65,8 @@ COMPARISON_COLUMNS = [
     "raw_speedup",
     "per_token_speedup",
     "median_speedup",
+    "lowest_seed_speedup",
+    "highest_seed_speedup",
 ]
 
 
@@ -104,7 +106,14 @@ def comparison_table(wide: pd.DataFrame, plan: Plan) -> tuple[pd.DataFrame, list
                 "per_token_speedup": ratio(ratio(base_s, base_tokens), ratio(arm_s, arm_tokens)),
                 "median_speedup": ratio(pairs[root + "_a"].median(), pairs[root + "_b"].median()),
             }
+            by_seed = pairs.groupby("seed")[[root + "_a", root + "_b"]].sum()
+            seeds = by_seed[root + "_a"] / by_seed[root + "_b"]
+            row |= {"lowest_seed_speedup": seeds.min(), "highest_seed_speedup": seeds.max()}
             rows.append(row)
+            if disagrees(seeds.min(), seeds.max()):
+                each = ", ".join(f"seed {seed}: {speedup:.2f}×" for seed, speedup in seeds.items())
+                text = f"{versus}: the seeds disagree on which is faster ({each}): the runs differ more than the arms"
+                verdicts.append(Verdict("warning", "seeds-disagree", text))
             if pd.isna(row["per_token_speedup"]):
                 text = f"{versus}: response tokens are missing or zero: no speed per token"
                 verdicts.append(Verdict("warning", "no-tokens", text))

@@ -22,4 +22,4 @@ rule report:
         folder=subpath(output.html, parent=True),
     shell:
         "python -m analysis.report --plan {input.plan:q} --results {params.folder:q} --out {params.folder:q}"
-        " --stacks .stacks 2> >(tee {log:q} >&2)"
+        " --stacks .stacks --all-runs 2> >(tee {log:q} >&2)"

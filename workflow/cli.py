@@ -16,7 +16,8 @@ from typing import Any
 import yaml
 
 from analysis.errors import UserError
-from workflow.files import ROOT, write_json, write_text
+from workflow.config import check_yaml
+from workflow.files import ROOT, read_json, write_json, write_text
 from workflow.messages import reporting_errors
 from workflow.plan import Plan, load_plan
 from workflow.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
@@ -57,9 +58,10 @@ def main(argv: list[str] | None = None) -> int:
 def _read_yaml(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"no such configuration: {path}; the default is config.yaml, more are in experiments/")
+    check_yaml(path)
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2020-13-45
         raise UserError(f"{path} is not YAML: {error}") from None
     if not isinstance(raw, dict):
         raise UserError(f"{path} must hold a mapping (got {type(raw).__name__})")
@@ -82,6 +84,11 @@ def _print_headline(plan: Plan) -> None:
     summary = Path(plan.folder) / "report.md"
     if not summary.is_file():
         raise UserError(f"no report yet in {plan.folder}; make it with: snakemake --profile profiles/local")
+    reported = read_json(Path(plan.folder) / "plan.json")
+    if reported["fingerprint"] != plan.fingerprint:
+        raise UserError(
+            f"the report in {plan.folder} is of another configuration than this one; start snakemake with this one"
+        )
     paragraphs = [line for line in summary.read_text(encoding="utf-8").splitlines() if line.strip()]
     print(next(line for line in paragraphs if not line.startswith("#")).replace("**", ""))
     print(f"report: {(Path(plan.folder) / 'report.html').resolve()}")

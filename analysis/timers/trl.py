@@ -65,7 +65,7 @@ TRL_1_16 = TimerTree(
         Phase(
             "step/optimizer_step",
             "Optimizer step",
-            "Gradient clipping and the parameters' update.",
+            "The parameters' update (clipping the gradients is in the residual).",
             "optimizer",
         ),
     ),

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from analysis.files import fingerprint_of
+
 INPUTS = "step/training_step/prepare_inputs"
 INPUTS_SHA256 = {"data_sha256": "d" * 64, "model_sha256": "e" * 64}
-FINGERPRINT = "f" * 64
 
 Phases = dict[str, float]
 
@@ -85,7 +86,6 @@ def write_run(
     hardware: dict[str, Any] | None = None,
     spec_more: dict[str, Any] | None = None,
     done_more: dict[str, Any] | None = None,
-    fingerprint: str = FINGERPRINT,
 ) -> Path:
     """A run folder whose attempts hold the given metrics rows."""
     run_dir = results / "runs" / run_id
@@ -105,13 +105,14 @@ def write_run(
         "trainer_args": {"use_vllm": engine == "vllm", "learning_rate": 1e-6, "seed": seed},
         "lock_id": "0123456789ab" if engine == "vllm" else "ba9876543210",
         "inputs_id": "89abcdef",
-        "fingerprint": fingerprint,
         **(spec_more or {}),
     }
+    fingerprint = spec["fingerprint"] = fingerprint_of(spec)
     write_json(run_dir / "spec.json", spec)
     for number, rows in enumerate(attempts, start=1):
         folder = run_dir / "attempts" / str(number)
-        order = {"attempt": number, "run_id": run_id, "fingerprint": fingerprint, "inputs_sha256": INPUTS_SHA256}
+        inputs = (done_more or {}).get("inputs", INPUTS_SHA256)
+        order = {"attempt": number, "run_id": run_id, "fingerprint": fingerprint, "inputs_sha256": inputs}
         write_json(folder / "attempt.json", order)
         write_rows(folder / "metrics.jsonl", rows)
     steps = [row["step"] for rows in attempts for row in rows]
@@ -141,6 +142,11 @@ def write_run(
     return run_dir
 
 
+def fingerprint_in(spec: Path) -> str:
+    """The fingerprint of a run that was made; of one that was not, some text."""
+    return json.loads(spec.read_text())["fingerprint"] if spec.is_file() else "none"
+
+
 def write_plan(results: Path, arms: dict[str, dict[str, Any]], runs: list[str], warmup_steps: int, **more: Any) -> Path:
     baseline = more.pop("baseline", next(iter(arms)))
     plan = {
@@ -150,7 +156,7 @@ def write_plan(results: Path, arms: dict[str, dict[str, Any]], runs: list[str], 
         "arms": arms,
         "warmup_steps": warmup_steps,
         "runs": runs,
-        "fingerprints": dict.fromkeys(runs, FINGERPRINT),
+        "fingerprints": {run: fingerprint_in(results / "runs" / run / "spec.json") for run in runs},
         **more,
     }
     write_json(results / "plan.json", plan)

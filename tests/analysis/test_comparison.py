@@ -310,6 +310,25 @@ def test_runs_that_shared_a_machine_are_warned_of(tmp_path):
     assert found("meet", when(0, 9, affinity=[0, 1]), when(5, 12, affinity=[1, 2]))
 
 
+def test_seeds_that_disagree_are_said(tmp_path):
+    runs = {
+        "b0": ("transformers", 0, [[row(s, 1) for s in (1, 2)]]),
+        "a0": ("vllm", 0, [[row(s, 2) for s in (1, 2)]]),
+        "b1": ("transformers", 1, [[row(s, 9) for s in (1, 2)]]),
+        "a1": ("vllm", 1, [[row(s, 2) for s in (1, 2)]]),
+    }
+    found = content(results(tmp_path, runs))
+    assert "(seed 0: 0.67×, seed 1: 3.33×)" in text(found, "seeds-disagree")
+    assert "The seeds disagree on which is faster" in found.headlines[0].sentence
+
+
+def test_a_changed_spec_is_noticed(tmp_path):
+    folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 0, [[row(1, 1)]])})
+    spec = json.loads((folder / "runs" / "a" / "spec.json").read_text())
+    (folder / "runs" / "a" / "spec.json").write_text(json.dumps(spec | {"arm": "other"}))
+    assert "spec.json was changed by hand" in text(content(folder), "run-left-out")
+
+
 def test_a_machine_that_others_used_is_said(tmp_path):
     quiet = [row(s, 1, scalars={"other_cpu_s": 0.04}) for s in (1, 2, 3)]
     busy = [row(s, 1, scalars={"other_cpu_s": 0.8}) for s in (1, 2, 3)]
