@@ -2,7 +2,7 @@
 rule inputs:
     input:
         stack=PLAN.inputs_stack_file,
-        local=lambda wildcards: PLAN.local_data(wildcards.inputs_id),
+        local=lambda wildcards: PLAN.local_files(wildcards.inputs_id),
     output:
         f"{RESULTS}/inputs/{{inputs_id}}/inputs.json",
     log:

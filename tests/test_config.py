@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import difflib
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,16 @@ import pytest
 import yaml
 
 from analysis.errors import UserError
-from workflow.config import parse_config
+from workflow.cli import main
+from workflow.config import REWARD_OPTIONS, SECRET_VARIABLE, check_yaml, parse_config, source_kind, typed
+from workflow.jobs import node, rewards
+from workflow.jobs.hub import looks_local
 from workflow.plan import load_plan
 from workflow.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
 
 ROOT = Path(__file__).resolve().parents[1]
+NESTED: list[Any] = []
+NESTED.append(NESTED)  # as YAML's `&a [*a]`
 
 
 @pytest.fixture
@@ -43,7 +49,7 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("workload.max_respons_length", 3, "did you mean max_response_length?"),
         ("workload.data.promt_column", "q", "did you mean prompt_column?"),
         ("arms.vllm.option", {}, "arms.vllm.option is not a known key (did you mean options?)"),
-        ("workload.steps", "ten", "workload.steps: must be a valid integer (got 'ten')"),
+        ("workload.steps", "ten", "workload.steps: must be a whole number (got 'ten')"),
         ("workload.steps", 0, "workload.steps: must be greater than or equal to 1 (got 0)"),
         ("workload.temperature", float("nan"), "workload.temperature"),
         ("workload", 3, "workload: must be"),
@@ -78,6 +84,48 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("workload.data.source", "./readme.txt", "must be a local .jsonl, .json, .parquet file"),
         ("workload.model.source", "./no/such/model", "workload.model.source: no such file or folder"),
         ("experiment", "../elsewhere", "experiment may hold letters"),
+        ("description", "x" * 5001, "description: must have at most 5000 characters (got 5001)"),
+        ("description", datetime.date(2020, 1, 1), "description: must be text (got the date 2020-01-01); quote it"),
+        ("arms.vllm.env", {"A": 1}, "arms.vllm.env.A: must be text (got 1); quote it"),
+        ("arms.vllm.env", {"1A": "x"}, "must be letters, digits and '_', and not begin with a digit (got '1A')"),
+        ("arms.vllm.env", {"A B": "x"}, "(got 'A B')"),
+        ("arms.vllm.env", {"A": "x\0y"}, "A: must not hold a NUL character"),
+        ("arms.vllm.env", {"A_PASS": "x"}, "A_PASS looks like a secret"),
+        ("arms.vllm.env", {"AUTHORITY": "x"}, "AUTHORITY looks like a secret"),
+        ("arms.vllm.env", {"HTTPS_PROXY": "http://me:pw@host"}, "HTTPS_PROXY holds a URL with a password"),
+        ("sweep", {"arms.vllm.env.MY_TOKEN": ["x"]}, "MY_TOKEN looks like a secret"),
+        ("sweep", {"arms.vllm.env.A-B": ["x"]}, "(got 'A-B')"),
+        ("arms.vllm.options", {"index": "https://me:pw@host/x"}, "index holds a URL with a password"),
+        ("arms.vllm.options", {"a": "x\0y"}, "a: must not hold a NUL character"),
+        ("arms.vllm.options", {"a": {"b": [{"api_key": "x"}]}}, "a.b[0].api_key looks like a secret"),
+        ("arms.vllm.options", {"a": datetime.date(2020, 1, 1)}, "a: must be text, a number, true, false, null"),
+        ("arms.vllm.options", {"a": datetime.date(2020, 1, 1)}, "(got the date 2020-01-01); quote it"),
+        ("arms.vllm.options", {"a": [float("nan")]}, "a[0]: must be a finite number"),
+        ("arms.vllm.options", {"a": {True: 1}}, "a: keys must be text (got true); quote it"),
+        ("arms.vllm.options", {"a": b"x"}, "a: must be text, a number"),
+        ("arms.vllm.options", {"a": NESTED}, "nested more than 20 deep"),
+        ("sweep", {"arms.vllm.options.a": [{"b": float("inf")}]}, "arms.vllm.options.a[0].b: must be a finite number"),
+        ("sweep", {"workload.temperature": [datetime.date(2020, 1, 1)]}, "workload.temperature[0]: must be text"),
+        ("workload.temperature", True, "workload.temperature: must be a number (got true)"),
+        ("workload.rewards", [{"name": "length", "options": {"target": True}}], "options.target: must be a number"),
+        (
+            "workload.rewards",
+            [{"name": "length", "options": {"targt": 3}}],
+            "has no option 'targt' (did you mean target",
+        ),
+        ("workload.rewards", [{"name": "format", "options": {"target": 3}}], "has no option 'target'; it has: none"),
+        ("workload.rewards", [{"name": "format"}, {"name": "format", "weight": 2}], "format is listed 2 times"),
+        ("workload.rewards", "accuracy", "workload.rewards: must be a list (got 'accuracy')"),
+        ("workload.rewards", [], "workload.rewards: must have at least 1 entry (got [])"),
+        ("workload.steps", 10**30, "workload.steps: must be less than or equal to 1000000000"),
+        ("warmup_steps", 12, "warmup_steps must be less than workload.steps"),
+        ("seeds", [2**32], "seeds.0: must be less than or equal to 4294967295"),
+        ("seeds", [-1], "seeds.0: must be greater than or equal to 0"),
+        ("seeds", 3, "seeds: must be a list (got 3)"),
+        ("arms", [], "arms: must be a mapping of keys to values (got [])"),
+        ("arms.vllm", "x", "arms.vllm: must be a mapping of keys to values (got 'x')"),
+        ("arms", {}, "arms: must have at least 1 entry (got {})"),
+        ("arms", {"a b": {}}, "arms.a b may hold letters"),
     ],
 )
 def test_a_mistake_is_told_in_one_message(raw: dict[str, Any], path: str, value: Any, says: str) -> None:
@@ -134,3 +182,136 @@ def test_every_field_is_documented() -> None:
     for section in [schema, *schema["$defs"].values()]:
         for name, field in section.get("properties", {}).items():
             assert field.get("description"), f"{name} has no docstring"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("hub_token", "HF_TOKEN", "api_token", "access_token", "auth_token", "token", "bearer", "api_key", "apiKey"),
+        *("access_key", "aws_access_key_id", "wandb_key", "client_secret", "password", "passwd", "passphrase"),
+        *("credentials", "auth", "basic_auth", "authorization", "push_to_hub_token"),
+    ],
+)
+def test_an_option_that_looks_like_a_secret_is_refused_and_its_value_not_shown(raw: dict[str, Any], name: str) -> None:
+    for wrong in (
+        changed(raw, "arms.vllm.options", {name: "s3cr3t"}),
+        changed(raw, "arms.vllm.options", {"model_init_kwargs": {name: "s3cr3t"}}),
+        changed(raw, "sweep", {f"arms.vllm.options.{name}": ["s3cr3t"]}),
+        changed(raw, "sweep", {"arms.vllm.options.model_init_kwargs": [{name: "s3cr3t"}]}),
+    ):
+        with pytest.raises(UserError) as caught:
+            load_plan(wrong)
+        assert f"{name} looks like a secret" in str(caught.value)
+        assert "export it in the shell" in str(caught.value)
+        assert "s3cr3t" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("max_tokens", "pad_token", "eos_token_id", "vllm_max_num_batched_tokens", "tokenizer_mode", "author"),
+        *("token_level_loss", "keyword", "skip_special_tokens", "monkey", "tokens", "bypass", "hub_tokenizer"),
+    ],
+)
+def test_an_innocent_option_is_not_called_a_secret(raw: dict[str, Any], name: str) -> None:
+    options = {name: "http://host:8080/a@b", "git": "ssh://git@host/x"}
+    assert parse_config(changed(raw, "arms.vllm.options", options)).arms["vllm"].options == options
+
+
+def test_jobs_and_controller_agree_on_secrets_and_rewards() -> None:
+    assert node._SECRET.pattern == SECRET_VARIABLE.pattern
+    assert {name: options for name, (_, options) in rewards._REWARDS.items()} == REWARD_OPTIONS
+    assert node.told_environment({"VLLM_PROXY": "http://me:pw@host", "VLLM_HOST": "http://host:1"}) == {
+        "VLLM_HOST": "http://host:1"
+    }
+
+
+SOURCES = (
+    *("org/data", "data", "x.jsonl", "org/x.jsonl", "org/x.json", "x.parquet", "x.csv", "org/x.csv", "x.JSONL"),
+    *("./x", "../x", ".x", "~/x", "~me/x", "/x", "a/b/c", "org/mod", "org/mod/", ".jsonl", "x.jsonl.gz", "mod"),
+)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_jobs_and_controller_agree_on_what_is_local(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = source_kind(source) == "local"
+    assert looks_local(source) == told
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "org" / "mod").mkdir(parents=True)
+    (tmp_path / "mod").mkdir()
+    assert looks_local(source) == told, "a folder of that name takes no hub id's place"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [("workload.rewards", [{"name": "acuracy"}]), ("seeds", ["a"]), ("arms", {"x": 3})]
+)
+def test_a_mistake_in_a_list_is_told_once(raw: dict[str, Any], path: str, value: Any) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_config(changed(raw, path, value))
+    assert str(caught.value).count("\n  - ") == 1, str(caught.value)
+
+
+@pytest.mark.parametrize(("path", "value"), [("workload", "x"), ("arms.vllm", 3), ("seeds", 3), ("sweep", [1])])
+def test_no_mistake_is_told_in_the_words_of_the_library(raw: dict[str, Any], path: str, value: Any) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_config(changed(raw, path, value))
+    for word in ("tuple", "dictionary", "instance", "valid"):
+        assert word not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["@x: y", "[1", "2020-13-45", "a: b: c", "[" * 5000])
+def test_an_override_that_is_not_yaml_is_named(text: str) -> None:
+    with pytest.raises(UserError, match=r"the value of workload\.data\.source in --config is not YAML") as caught:
+        typed({"workload": {"data": {"source": text}}})
+    assert text[:70] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_overrides_are_read_as_yaml() -> None:
+    assert typed({"a": "1", "b": ["true", "'@x: y'"], "c": "", "d": 3}) == {
+        "a": 1,
+        "b": [True, "@x: y"],
+        "c": "",
+        "d": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"a: 1\nseeds: [0]\nb: 2\nseeds: [1]\n", "the key 'seeds' is given twice, in lines 2 and 4"),
+        (b"arms:\n  x: {a: 1}\n  y: {}\n  x: {}\n", "the key 'x' is given twice, in lines 2 and 4"),
+        (b"a: [{b: 1, b: 2}]\n", "the key 'b' is given twice, in lines 1 and 1"),
+        (b"experiment: \xff\xfe\n", "is not text in UTF-8 (byte 12 is 0xff)"),
+        (b"a: [1\n", "is not YAML"),
+        (b"a: " + b"[" * 5000, "nested too deeply"),
+        (b"a: 2020-13-45\n", "is not YAML"),
+        (b"- a\n", "must hold a mapping (got list)"),
+        (b"", "must hold a mapping (got NoneType)"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_message(
+    content: bytes, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_bytes(content)
+    assert main(["plan", str(file)]) == 1
+    said = capsys.readouterr().err
+    assert says in said
+    assert "wrong.yaml" in said
+
+
+def test_equal_keys_of_different_mappings_are_fine(tmp_path: Path) -> None:
+    file = tmp_path / "fine.yaml"
+    file.write_text("a: &a {x: 1}\nb: {<<: *a, x: 2}\nc: [*a, *a, &r [*r]]\n1: 2\n'1': 3\n")
+    check_yaml(file)
+
+
+def test_a_number_too_long_for_python_to_print_is_refused(raw: dict[str, Any]) -> None:
+    huge = 16**5000  # YAML reads 0xfff... of any length
+    for path in ("workload.steps", "seeds", "arms.vllm.options", "sweep"):
+        values = {"seeds": [huge], "arms.vllm.options": {"a": huge}, "sweep": {"workload.steps": [huge]}}
+        with pytest.raises(UserError, match="a number of thousands of digits"):
+            load_plan(changed(raw, path, values.get(path, huge)))

@@ -11,8 +11,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.errors import UserError
 from workflow.config import parse_config
-from workflow.plan import Plan, StackFacts, plan_runs
+from workflow.plan import Plan, StackFacts, load_plan, plan_runs
 
 ROOT = Path(__file__).resolve().parents[1]
 RAW: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
@@ -84,10 +85,14 @@ def test_both_engines_get_the_same_settings_but_for_the_engine() -> None:
 
 @given(
     st.lists(
-        st.one_of(st.text(min_size=1, max_size=60), st.floats(allow_nan=False, allow_infinity=False), st.booleans()),
+        st.one_of(
+            st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=60),
+            st.floats(allow_nan=False, allow_infinity=False),
+            st.booleans(),
+        ),
         min_size=1,
         max_size=6,
-        unique_by=lambda value: (type(value).__name__, str(value)),
+        unique_by=lambda value: (type(value).__name__, value),
     )
 )
 def test_any_swept_value_gives_a_folder_name_of_its_own(values: list[Any]) -> None:
@@ -112,3 +117,65 @@ def test_runs_are_wanted_in_the_plans_order_seeds_outermost() -> None:
         "transformers-s1",
         "vllm-s1",
     ]
+
+
+def test_warmup_leaves_steps_to_count_also_where_steps_are_swept() -> None:
+    with pytest.raises(UserError, match=r"warmup_steps must be less than workload.steps.*\(got 12 and 12\)"):
+        planned(warmup_steps=12)
+    sweep = {"workload.steps": [20, 5]}
+    with pytest.raises(UserError, match=r"\(got 5 and 5\)"):
+        planned(warmup_steps=5, sweep=sweep)
+    assert len(planned(warmup_steps=13, sweep={"workload.steps": [20]}).runs) == 4
+
+
+@pytest.mark.parametrize("values", [[1, 1.0], ["0.5", 0.5], [0.5, 0.5]])
+def test_equal_values_of_a_sweep_are_refused_though_their_ids_differ(values: list[Any]) -> None:
+    with pytest.raises(UserError, match="sweep lists the same value twice"):
+        planned(sweep={"workload.temperature": values})
+
+
+def test_true_and_one_are_different_options() -> None:
+    assert len(planned(sweep={"arms.vllm.options.x": [True, 1]}, seeds=[0]).runs) == 3
+
+
+def test_local_files_are_the_data_and_all_of_a_model_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    model = tmp_path / "model"
+    for name in ("config.json", "shards/b.safetensors", "shards/a.safetensors", ".git/HEAD"):
+        (model / name).parent.mkdir(parents=True, exist_ok=True)
+        (model / name).write_text("{}")
+    (tmp_path / "rows.jsonl").write_text("{}")
+    workload = copy.deepcopy(RAW["workload"]) | {"data": {"source": "~/rows.jsonl"}, "model": {"source": "~/model"}}
+    plan = load_plan(RAW | {"workload": workload})
+    (inputs_id,) = plan.inputs
+    names = ("rows.jsonl", "model/config.json", "model/shards/a.safetensors", "model/shards/b.safetensors")
+    assert plan.local_files(inputs_id) == [str(tmp_path / name) for name in names]
+
+
+def test_without_local_sources_there_are_no_local_files() -> None:
+    plan = planned()
+    assert [plan.local_files(inputs_id) for inputs_id in plan.inputs] == [[]]
+
+
+@pytest.mark.parametrize("source", ["~no-such-user/x.jsonl", f"./{'x' * 300}.jsonl", "~/no-such-file.jsonl"])
+def test_a_path_that_cannot_be_is_told_as_missing(source: str) -> None:
+    workload = copy.deepcopy(RAW["workload"]) | {"data": {"source": source}}
+    with pytest.raises(UserError, match="no such file or folder"):
+        load_plan(RAW | {"workload": workload})
+
+
+def test_what_is_too_long_for_one_argument_is_refused_before_anything_is_trained() -> None:
+    def with_prompt(prompt: str) -> dict[str, Any]:
+        workload = copy.deepcopy(RAW["workload"])
+        return RAW | {"workload": workload | {"data": workload["data"] | {"system_prompt": prompt}}}
+
+    with pytest.raises(UserError, match=r"the configuration is too large: 20\d,\d{3} characters.*at most 100,000"):
+        load_plan(with_prompt("x" * 200_000))
+    # A shell needs five characters for each of these.
+    with pytest.raises(UserError, match="too large"):
+        load_plan(with_prompt("'" * 50_000))
+    # An option stands twice in a run's specification.
+    arms = copy.deepcopy(RAW["arms"])
+    arms["vllm"]["options"] = {"chat_template": "x" * 60_000}
+    with pytest.raises(UserError, match="the specification of run vllm-s0 is too large"):
+        load_plan(RAW | {"arms": arms})

@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,8 @@ from workflow.trainers import trainer_of
 
 SPEC_VERSION = 1
 _ID_LENGTH = 80
+# The configuration and each spec travel as one argument of a command, quoted, and Linux ends one at 131,072 bytes.
+_ARGUMENT_LENGTH = 100_000
 _LOOKS_LIKE_ANOTHER_TYPE = re.compile(r"true|false|none|[-+.\d].*|inf|nan")
 
 
@@ -94,10 +97,17 @@ class Plan:
             self.stack_file(run.run_id) for run in self.runs.values() if run.spec["arm"] == self.config.baseline
         )
 
-    def local_data(self, inputs_id: str) -> list[str]:
-        """The local file that inputs are made from, if they are."""
-        source = self.inputs[inputs_id]["data"]["source"]
-        return [source] if source_kind(source) == "local" else []
+    def local_files(self, inputs_id: str) -> list[str]:
+        """The local files that inputs are made from: the data's, and all of a model's folder but the hidden ones."""
+        request = self.inputs[inputs_id]
+        data, model = (request[part]["source"] for part in ("data", "model"))
+        files = [str(_local_path(data))] if source_kind(data) == "local" else []
+        if source_kind(model) == "local":
+            folder = _local_path(model)
+            inside = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+            # As tree_sha256 reads them: a hidden file (.git, .cache) is no part of the model.
+            files += sorted(str(folder / path) for path in inside if not any(p.startswith(".") for p in path.parts))
+        return files
 
     def as_json(self) -> dict[str, Any]:
         """The content of plan.json, as docs/files.md has it."""
@@ -130,12 +140,38 @@ def load_plan(raw: Mapping[str, Any]) -> Plan:
     for request in plan.inputs.values():
         for part in ("data", "model"):
             source = request[part]["source"]
-            if source_kind(source) == "local" and not Path(source).exists():
+            if source_kind(source) == "local" and not _is_there(_local_path(source)):
                 raise UserError(
                     f"workload.{part}.source: no such file or folder: {source} (looked in {Path.cwd()}); "
                     "give a path that exists, a hub id with its revision, or a builtin: source"
                 )
+    _check_length("the configuration", raw)
+    for run in plan.runs.values():
+        _check_length(f"the specification of run {run.run_id}", run.spec)
     return plan
+
+
+def _check_length(what: str, content: Mapping[str, Any]) -> None:
+    length = len(shlex.quote(json.dumps(content)))
+    if length > _ARGUMENT_LENGTH:
+        raise UserError(
+            f"{what} is too large: {length:,} characters as JSON, of at most {_ARGUMENT_LENGTH:,}, since it travels "
+            "as one argument of a command; shorten its texts and options, or vary less in one experiment"
+        )
+
+
+def _local_path(source: str) -> Path:
+    try:
+        return Path(source).expanduser()
+    except RuntimeError:  # ~name without such a user
+        return Path(source)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long, or a folder that may not be read
+        return False
 
 
 def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
@@ -177,7 +213,7 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
                 spec["fingerprint"] = _sha256(spec)
                 run_id = spec["run_id"]
                 if run_id in runs:
-                    raise UserError(f"two runs have the id {run_id}: sweep lists the same value twice")
+                    raise UserError(f"two runs have the id {run_id}; rename an arm")
                 runs[run_id] = Run(run_id, arm.stack, facts[name].lock_id, inputs_id, spec["fingerprint"], spec)
     return Plan(config, runs, inputs)
 
@@ -195,6 +231,7 @@ def _points(config: Config, arm_name: str) -> Iterator[tuple[dict[str, Any], Arm
     """An arm's factor combinations, each with the arm, the workload and the inputs' request that it means."""
     base = {"workload": config.workload.model_dump(mode="json"), "arm": config.arms[arm_name].model_dump()}
     paths = [path for path in config.sweep if _target(path, config)[0] in (None, arm_name)]
+    seen: dict[str, dict[str, Any]] = {}
     for values in itertools.product(*(config.sweep[path] for path in paths)):
         factors = dict(zip(paths, values, strict=True))
         changed = base
@@ -216,6 +253,14 @@ def _points(config: Config, arm_name: str) -> Iterator[tuple[dict[str, Any], Arm
                 except UserError as error:
                     raise UserError(f"sweep with {factors}: {error}") from None
                 raise
+        if config.warmup_steps >= workload.steps:
+            raise UserError(
+                f"warmup_steps must be less than workload.steps, or no step would be counted (got "
+                f"{config.warmup_steps} and {workload.steps}); lower warmup_steps or raise workload.steps"
+            )
+        same = seen.setdefault(_sha256([workload.model_dump(mode="json"), arm.model_dump()]), factors)
+        if same is not factors:
+            raise UserError(f"sweep lists the same value twice: {same} and {factors} mean the same run; remove one")
         request = {
             "data": workload.data.model_dump(mode="json"),
             "model": workload.model.model_dump(mode="json"),

@@ -30,6 +30,16 @@ for name, request in json.load(sys.stdin).items():
 print(json.dumps(told))
 """
 
+# Answers that would be trained on as Python writes them.
+STRANGE: dict[str, list[Any]] = {
+    "lists": [["a"], ["b"]],
+    "mappings": [{"x": 1}],
+    "blank": ["a", "b", "   "],
+    "booleans": [True, False],
+    "nan": [1.5, float("nan")],
+    "mixed": ["a", ["b"]],
+}
+
 
 def request(data: dict[str, Any] | None = None, model: dict[str, Any] | None = None, **other: Any) -> dict[str, Any]:
     """A request that can be met, with changes."""
@@ -50,6 +60,12 @@ def told(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
     (folder / "broken.jsonl").write_text('{"q": 1')
     (folder / "rows.csv").write_text("q,a\n1,2\n")
     (folder / "holes.jsonl").write_text('{"q": "x", "a": null}\n{"q": "y", "a": "1"}')
+    (folder / "text-and-numbers.jsonl").write_text('{"q": "x", "a": "1/2"}\n{"q": "y", "a": 3}\n')
+    (folder / "late.jsonl").write_text('{"q": "x", "a": "1"}\n\n{"q": "y", "a": 2,}\n')
+    (folder / "number.jsonl").write_text('{"q": "x", "a": "1"}\n7\n')
+    for name, answers in STRANGE.items():
+        lines = [json.dumps({"q": "x", "a": answer}) for answer in answers]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
     (folder / "a-folder").mkdir()
     (folder / "a-folder" / "config.json").write_text("{}")
     columns = {"prompt_column": "q", "answer_column": "a", "answer_after": "####", "rows": None}
@@ -72,6 +88,19 @@ def told(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
         "none": request({**jsonl, "source": str(folder / "none.json")}),
         "broken": request({**jsonl, "source": str(folder / "broken.jsonl")}),
         "holes": request({**jsonl, "source": str(folder / "holes.jsonl"), "answer_after": None}),
+        "text-and-numbers": request(
+            {**jsonl, "source": str(folder / "text-and-numbers.jsonl"), "answer_after": None},
+        ),
+        "late": request({**jsonl, "source": str(folder / "late.jsonl"), "answer_after": None}),
+        "number": request({**jsonl, "source": str(folder / "number.jsonl"), "answer_after": None}),
+        "nothing-after": request({**jsonl, "answer_after": "000"}),
+        "blank-unused": request(
+            {**jsonl, "source": str(folder / "blank.jsonl"), "answer_after": None, "rows": 2},
+        ),
+        "blank-prompt": request(
+            {**jsonl, "source": str(folder / "blank.jsonl"), "prompt_column": "a", "answer_column": "q"}
+        ),
+        **{name: request({**jsonl, "source": str(folder / f"{name}.jsonl"), "answer_after": None}) for name in STRANGE},
         "csv": request({**jsonl, "source": str(folder / "rows.csv")}),
         "no-file": request({**jsonl, "source": "./no/such.jsonl"}),
         "no-builtin": request({"source": "builtin:aritmetic"}),
@@ -137,9 +166,14 @@ def test_local_files(told: dict[str, Any]) -> None:
     rows = read_parquet(told["folder"] / "jsonl-drop" / "data.parquet")
     assert [row["reward_model"]["ground_truth"] for row in rows] == ["10000", "11000", "13000", "14000", "15000"]
     assert [row["extra_info"]["index"] for row in rows] == [0, 1, 3, 4, 5]
-    for name in ("json-first-two", "parquet"):
+    for name in ("json-first-two", "parquet", "blank-unused"):
         assert told[name]["code"] == 0, told[name]["said"]
         assert told[name]["made"]["data"]["rows"] == 2
+
+
+def test_a_column_of_text_and_numbers_is_read_as_it_was_written(told: dict[str, Any]) -> None:
+    rows = read_parquet(told["folder"] / "text-and-numbers" / "data.parquet")
+    assert [row["reward_model"]["ground_truth"] for row in rows] == ["1/2", "3"]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +188,17 @@ def test_local_files(told: dict[str, Any]) -> None:
         ("empty", ["has no rows"]),
         ("none", ["has no rows"]),
         ("broken", ["cannot be read as jsonl"]),
-        ("holes", ["1 of 2 rows"]),
+        ("late", ["line 3 is not JSON", "mend or remove"]),
+        ("number", ["line 2 must be a JSON object", "(got 7)"]),
+        ("holes", ["1 of 2 rows", "in row 1 column 'a' (workload.data.answer_column)", "(got nothing)"]),
+        ("nothing-after", ["6 of 6 answers have nothing after", "first in row 1", "10,000"]),
+        ("lists", ["2 of 2 rows", "row 1 column 'a'", "must be text or a number", "(got ['a'])"]),
+        ("mappings", ["row 1 column 'a'", "(got {'x': 1})"]),
+        ("blank", ["1 of 3 rows", "row 3 column 'a'", "not blank (got ' ')"]),
+        ("blank-prompt", ["row 3 column 'a' (workload.data.prompt_column)"]),
+        ("booleans", ["row 1 column 'a'", "(got True)"]),
+        ("nan", ["row 2 column 'a'"]),
+        ("mixed", ["1 of 2 rows", "row 2 column 'a'", "(got ['b'])"]),
         ("csv", ["must end in .jsonl, .json, .parquet, got '.csv'"]),
         ("no-file", ["'./no/such.jsonl' is not a file"]),
         ("no-builtin", ["not built in", "did you mean 'builtin:arithmetic'"]),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import tempfile
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +23,8 @@ def read_examples(data: dict[str, Any]) -> list[dict[str, Any]]:
     """The examples of a workload's data section, in verl's columns.
 
     Each is `{data_source, prompt: [{role, content}], reward_model: {style, ground_truth}, extra_info: {index,
-    split}}`; `index` is the row's place in the source. Raises `UserError` for an unknown source, a missing file,
-    column or answer, no rows, or a hub that cannot be reached.
+    split}}`; `index` is the row's place in the source. Raises `UserError` for an unknown source, a missing file or
+    column, a prompt or answer that is neither text nor a number, no rows, or a hub that cannot be reached.
     """
     rows = _source_rows(data)
     source, wanted = str(data["source"]), data.get("rows")
@@ -33,6 +36,7 @@ def read_examples(data: dict[str, Any]) -> list[dict[str, Any]]:
                 f"workload.data.rows is {wanted}, but {source!r} has {len(rows)}; lower it or set it to null"
             )
         rows = rows[:wanted]
+    _check_rows(rows, data)
     truths = ground_truths([row["answer"] for row in rows], data.get("answer_after"))
     system = data.get("system_prompt")
     opening = [{"role": "system", "content": str(system)}] if system else []
@@ -59,7 +63,43 @@ def ground_truths(answers: Sequence[Any], answer_after: str | None) -> list[str]
             f"workload.data.answer_after is {answer_after!r}, but {without} of {len(texts)} answers do not contain it; "
             f"correct it, or set it to null to take the whole answer"
         )
-    return [_without_thousands_commas(text.rsplit(answer_after, 1)[1].strip()) for text in texts]
+    truths = [_without_thousands_commas(text.rsplit(answer_after, 1)[1].strip()) for text in texts]
+    blank = [number for number, truth in enumerate(truths, start=1) if not truth]
+    if blank:
+        raise UserError(
+            f"{len(blank)} of {len(texts)} answers have nothing after workload.data.answer_after = {answer_after!r}, "
+            f"first in row {blank[0]} (got {_shortened(texts[blank[0] - 1])}); complete them or remove the rows"
+        )
+    return truths
+
+
+def _check_rows(rows: Sequence[dict[str, Any]], data: dict[str, Any]) -> None:
+    """Refuse prompts and answers that would be trained on as Python writes them, such as `['a']` or `nan`."""
+    wrong = [
+        (number, setting, row[key])
+        for number, row in enumerate(rows, start=1)
+        for key, setting in (("question", "prompt_column"), ("answer", "answer_column"))
+        if not _is_text_or_number(row[key])
+    ]
+    if wrong:
+        number, setting, value = wrong[0]
+        count = len({number for number, _, _ in wrong})
+        raise UserError(
+            f"{count} of {len(rows)} rows of {data['source']!r} cannot be used; in row {number} column "
+            f"{data[setting]!r} (workload.data.{setting}) must be text or a number, and not blank "
+            f"(got {_shortened(value)}); mend or remove {'it' if count == 1 else 'them'}"
+        )
+
+
+def _is_text_or_number(value: Any) -> bool:
+    if isinstance(value, str):
+        return bool(value.strip())
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _shortened(value: Any) -> str:
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _without_thousands_commas(text: str) -> str:
@@ -104,8 +144,24 @@ def _local_table(source: str) -> Any:
             if "no data" in str(root):  # datasets' word for a file that holds an empty list
                 return _empty_table()
             raise UserError(
-                f"workload.data.source {source!r} cannot be read as {path.suffix[1:]}: {one_line(root)}"
+                f"workload.data.source {source!r} cannot be read as {path.suffix[1:]}: "
+                f"{_broken_line(path) or one_line(root)}"
             ) from error
+
+
+def _broken_line(path: Path) -> str | None:
+    """Which line of a .jsonl file is no JSON object, since datasets only tells a place in a block of lines."""
+    if path.suffix != ".jsonl":
+        return None
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                row = json.loads(line) if line.strip() else {}
+            except ValueError as error:  # also where it is not UTF-8
+                return f"line {number} is not JSON ({error}); mend or remove it"
+            if not isinstance(row, dict):
+                return f"line {number} must be a JSON object, one per line (got {_shortened(row)}); mend or remove it"
+    return None
 
 
 def _empty_table() -> Any:
@@ -137,15 +193,16 @@ def _columns(table: Any, data: dict[str, Any]) -> list[dict[str, Any]]:
                 f"workload.data.{setting} is {data[setting]!r}, but {data['source']!r} has the columns "
                 f"{', '.join(found) or '(none)'}{nearest(data[setting], found)}"
             )
-    prompts = table.column(data["prompt_column"]).to_pylist()
-    answers = table.column(data["answer_column"]).to_pylist()
-    empty = sum(prompt is None or answer is None for prompt, answer in zip(prompts, answers, strict=True))
-    if empty:
-        raise UserError(
-            f"{empty} of {len(prompts)} rows of {data['source']!r} have no {data['prompt_column']!r} or no "
-            f"{data['answer_column']!r}; remove them from the source"
-        )
+    prompts, answers = _values(table, data["prompt_column"]), _values(table, data["answer_column"])
     return [{"question": prompt, "answer": answer} for prompt, answer in zip(prompts, answers, strict=True)]
+
+
+def _values(table: Any, column: str) -> list[Any]:
+    values = list(table.column(column).to_pylist())
+    # datasets gives a column that holds more than one type as JSON: the text 12 would come as "12", with its quotes.
+    if str(table.schema.field(column).type) == "extension<arrow.json>":
+        return [value if value is None else json.loads(value) for value in values]
+    return values
 
 
 @contextlib.contextmanager

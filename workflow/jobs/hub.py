@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from workflow.jobs.errors import UserError, causes, no_space_left, one_line
 
 # By name, since these classes live in huggingface_hub, datasets, httpx and requests, and move between versions.
@@ -22,9 +20,13 @@ _ABSENT = {"RepositoryNotFoundError", "DatasetNotFoundError", "RevisionNotFoundE
 
 
 def looks_local(source: str) -> bool:
-    """Whether a source names a file or folder: by its form, its suffix, or because it is there."""
-    path = Path(source).expanduser()
-    return source.startswith(("/", "./", "../", "~")) or path.suffix in {".jsonl", ".json", ".parquet"} or path.exists()
+    """Whether a source that is not built in names a file or folder, by how it is written alone.
+
+    Not by what is there: a folder of a hub id's name would take its place, and the pinned revision would mean nothing.
+    """
+    # Must agree with source_kind of workflow/config.py, which a stack's Python cannot import; a test compares them.
+    suffixes = (".jsonl", ".json", ".parquet")
+    return source.startswith(("/", ".", "~")) or source.endswith(suffixes) or source.count("/") > 1
 
 
 def check_revision(kind: str, source: str, revision: str | None) -> str:

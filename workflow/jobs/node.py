@@ -13,6 +13,7 @@ from typing import Any
 from workflow.jobs.errors import UserError
 
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"://[^\s/@:]*:[^\s/@]+@")
 _TOLD = re.compile(r"^(OMP|MKL|KMP|GOMP|VLLM|TORCH|PYTORCH|CUDA|NCCL|TOKENIZERS|HF_HUB_OFFLINE|WANDB_MODE|LD_PRELOAD)")
 _OF_THIS_PROCESS = re.compile(r"_(DIR|PATH|ROOT|NAME|IDENT|PORT)$")
 
@@ -88,7 +89,8 @@ def told_environment(environment: MutableMapping[str, str]) -> dict[str, str]:
     told = {
         name: value
         for name, value in sorted(environment.items())
-        if _TOLD.match(name) and not _SECRET.search(name) and not _OF_THIS_PROCESS.search(name)
+        if _TOLD.match(name)
+        and not (_SECRET.search(name) or _URL_PASSWORD.search(value) or _OF_THIS_PROCESS.search(name))
     }
     if preloaded := told.get("LD_PRELOAD"):
         told["LD_PRELOAD"] = " ".join(Path(library).name for library in preloaded.replace(":", " ").split())
