@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import datetime
 import difflib
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -266,7 +268,7 @@ def test_an_override_that_is_not_yaml_is_named(text: str) -> None:
     with pytest.raises(UserError, match=r"the value of workload\.data\.source in --config is not YAML") as caught:
         typed({"workload": {"data": {"source": text}}})
     assert text[:70] in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and "<unicode string>" not in str(caught.value)
 
 
 def test_overrides_are_read_as_yaml() -> None:
@@ -285,7 +287,8 @@ def test_overrides_are_read_as_yaml() -> None:
         (b"arms:\n  x: {a: 1}\n  y: {}\n  x: {}\n", "the key 'x' is given twice, in lines 2 and 4"),
         (b"a: [{b: 1, b: 2}]\n", "the key 'b' is given twice, in lines 1 and 1"),
         (b"experiment: \xff\xfe\n", "is not text in UTF-8 (byte 12 is 0xff)"),
-        (b"a: [1\n", "is not YAML"),
+        (b"a: [1\n", "wrong.yaml is not YAML: while parsing a flow sequence, expected ',' or ']'"),
+        (b"a: [1\n", "(line 2, column 1)"),
         (b"a: " + b"[" * 5000, "nested too deeply"),
         (b"a: 2020-13-45\n", "is not YAML"),
         (b"- a\n", "must hold a mapping (got list)"),
@@ -315,3 +318,22 @@ def test_a_number_too_long_for_python_to_print_is_refused(raw: dict[str, Any]) -
         values = {"seeds": [huge], "arms.vllm.options": {"a": huge}, "sweep": {"workload.steps": [huge]}}
         with pytest.raises(UserError, match="a number of thousands of digits"):
             load_plan(changed(raw, path, values.get(path, huge)))
+
+
+@pytest.mark.parametrize("options", [[], ["--configfile", "other.yaml"]])
+def test_snakemake_refuses_a_key_that_is_given_twice(options: list[str], tmp_path: Path) -> None:
+    text = (ROOT / "config.yaml").read_text(encoding="utf-8")
+    (tmp_path / "config.yaml").write_text(text if options else text + "seeds: [7]\n")
+    (tmp_path / "other.yaml").write_text(text + "seeds: [7]\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", "-n", "-s", str(ROOT / "workflow" / "Snakefile"), *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    (last,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert ("other.yaml" if options else "config.yaml") in last
+    assert "the key 'seeds' is given twice" in last
+    assert "Traceback" not in done.stderr

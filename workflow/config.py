@@ -451,7 +451,12 @@ def _mappings(root: yaml.Node | None) -> Iterator[yaml.MappingNode]:
 
 
 def _yaml_problem(error: Exception) -> str:
-    return "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+        return f"{what} (line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1})"
+    return " ".join(str(error).split())
 
 
 def parse_config(raw: Mapping[str, Any]) -> Config:
@@ -501,8 +506,8 @@ def _explain(raw: Mapping[str, Any], problem: dict[str, Any]) -> str:
     if kind == "string_too_long":
         return f"{where}: must have at most {context['max_length']} characters (got {len(got)}); shorten it"
     if kind in _MUST_BE:
-        scalar = kind == "string_type" and not isinstance(got, list | tuple | Mapping)
-        return f"{where}: must be {_MUST_BE[kind]} (got {_told(got)}){'; quote it' if scalar else ''}"
+        quotable = kind == "string_type" and got is not None and not isinstance(got, list | tuple | Mapping)
+        return f"{where}: must be {_MUST_BE[kind]} (got {_told(got)}){'; quote it' if quotable else ''}"
     message = problem["msg"].replace("Input should be", "must be")
     return f"{where}: {message[0].lower() + message[1:]} (got {_short(got)})"
 
