@@ -239,7 +239,8 @@ class Arm(Section):
     stack: str
     """The pinned environment, a folder in `envs/`."""
     options: dict[str, Any] = {}
-    """Raw settings of the trainer, passed through as they are (for trl: GRPOConfig's fields)."""
+    """Raw settings of the trainer, passed through as they are (for trl: GRPOConfig's fields). No secrets: these
+    are written into results."""
     env: dict[str, str] = {}
     """Environment variables of this arm's training processes. No secrets: these are written into results."""
 
