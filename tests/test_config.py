@@ -15,10 +15,12 @@ import yaml
 
 from analysis.errors import UserError
 from workflow.cli import main
-from workflow.config import REWARD_OPTIONS, SECRET_VARIABLE, check_yaml, parse_config, source_kind, typed
+from workflow.config import REWARD_OPTIONS, source_kind
 from workflow.jobs import node, rewards
 from workflow.jobs.hub import looks_local
 from workflow.plan import load_plan
+from workflow.published import SECRET_VARIABLE
+from workflow.reading import check_yaml, parse_config, typed
 from workflow.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -130,6 +130,30 @@ def test_a_finished_run_is_never_redone(site: Site) -> None:
     assert site.attempts("transformers-s0") == [1]
 
 
+def test_a_damaged_file_is_missed_told_and_mended(site: Site) -> None:
+    """Not hidden behind a report that is there, and not paid for with a new training."""
+    done = site.results / "runs" / "vllm-s0" / "done.json"
+    done.write_text('{"run')
+    (site.results / "runs" / "vllm-s0" / "steps.parquet").unlink()
+    broken = site.snakemake()
+    assert broken.returncode != 0
+    said = broken.stderr.rstrip().splitlines()
+    last = next(index for index, line in reversed(list(enumerate(said))) if line.startswith("error:"))
+    assert "runs/vllm-s0/done.json is not JSON" in said[last] and "delete it and start again" in said[last]
+    assert len(said) - last <= 6, "the message is the last thing that is said, but for Snakemake's own word"
+    done.unlink()
+    mended = site.snakemake()
+    assert mended.returncode == 0, mended.stderr
+    assert site.attempts("vllm-s0") == [1]
+    assert (site.results / "runs" / "vllm-s0" / "steps.parquet").exists()
+
+
+def test_snakemakes_own_report_can_be_made(site: Site) -> None:
+    made = site.snakemake("--report", str(site.folder / "snakemake-report.zip"))
+    assert made.returncode == 0, made.stderr
+    assert (site.folder / "snakemake-report.zip").stat().st_size > 0
+
+
 def test_a_changed_report_setting_retrains_nothing(site: Site) -> None:
     site.config["warmup_steps"] = 2
     dry = site.snakemake("--dry-run")

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.errors import UserError
-from workflow.config import parse_config
 from workflow.plan import Plan, StackFacts, load_plan, plan_runs
+from workflow.reading import parse_config
 
 ROOT = Path(__file__).resolve().parents[1]
 RAW: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))

@@ -16,10 +16,10 @@ from typing import Any
 import yaml
 
 from analysis.errors import UserError
-from workflow.config import check_yaml
 from workflow.files import ROOT, read_json, write_json, write_text
 from workflow.messages import reporting_errors
 from workflow.plan import Plan, load_plan
+from workflow.reading import check_yaml
 from workflow.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
 
 

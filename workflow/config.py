@@ -7,28 +7,23 @@ here: they belong to a profile.
 
 from __future__ import annotations
 
-import datetime
 import json
 import math
-import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     StrictInt,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
-from analysis.errors import UserError
-from workflow.messages import did_you_mean
+from workflow.messages import did_you_mean, short
+from workflow.published import as_number, check_option_name, check_published, check_text, check_variable
 
 # More than any run could do: beyond it a number is a slip of the keyboard, and overflows in a library later on.
 MOST = 1_000_000_000
@@ -47,17 +42,6 @@ Count = Annotated[StrictInt, Field(ge=0, le=MOST)]
 Seed = Annotated[StrictInt, Field(ge=0, le=2**32 - 1)]
 Number = Annotated[float, BeforeValidator(_no_boolean)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.]*(-[A-Za-z0-9_.]+)*$", max_length=40)]
-# Values of such variables would be written into spec.json and from there into reports. As in workflow/jobs/node.py.
-SECRET_VARIABLE = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
-# Narrower, since trainers have options such as max_tokens, pad_token and author.
-SECRET_OPTION = re.compile(
-    r"(api|access)[-_]?key|[-_]key$|secret|passw|passphrase|credential|auth(?!or(?!i[sz]))|bearer|^token$"
-    r"|(hub|hf|api|access|refresh|session|wandb)[-_]?token(?!i[sz])",
-    re.IGNORECASE,
-)
-_URL_PASSWORD = re.compile(r"://[^\s/@:]*:[^\s/@]+@")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MOST_NESTED = 20
 
 
 class Section(BaseModel):
@@ -247,15 +231,15 @@ class Arm(Section):
     @field_validator("options")
     @classmethod
     def _options_can_be_published(cls, options: dict[str, Any]) -> dict[str, Any]:
-        _check_published(options)
+        check_published(options)
         return options
 
     @field_validator("env")
     @classmethod
     def _env_can_be_published(cls, env: dict[str, str]) -> dict[str, str]:
         for name, value in env.items():
-            _check_variable(name)
-            _check_text(value, name)
+            check_variable(name)
+            check_text(value, name)
         return env
 
 
@@ -295,11 +279,11 @@ class Config(Section):
             # Here and not only in each run's arm, whose error would show the value.
             keys = path.split(".")
             for key in keys[3:] if keys[0] == "arms" else ():
-                (_check_variable if keys[2] == "env" else _check_option_name)(key, path)
+                (check_variable if keys[2] == "env" else check_option_name)(key, path)
             for index, value in enumerate(values):
-                _check_published(value, f"{path}[{index}]")
-            if len({json.dumps(_as_number(value), sort_keys=True) for value in values}) < len(values):
-                raise ValueError(f"{path}: the sweep lists the same value twice (got {_short(list(values))})")
+                check_published(value, f"{path}[{index}]")
+            if len({json.dumps(as_number(value), sort_keys=True) for value in values}) < len(values):
+                raise ValueError(f"{path}: the sweep lists the same value twice (got {short(list(values))})")
         return sweep
 
     @model_validator(mode="after")
@@ -320,233 +304,5 @@ class Config(Section):
         return self
 
 
-def _check_published(value: Any, where: str = "", depth: int = 0) -> None:
-    """Refuse what JSON cannot hold, and what must not be read in spec.json and the report."""
-    if depth > _MOST_NESTED:
-        raise ValueError(f"{where}: nested more than {_MOST_NESTED} deep; make it flatter")
-    if isinstance(value, str):
-        _check_text(value, where)
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            if not isinstance(key, str):
-                raise ValueError(f"{where or 'it'}: keys must be text (got {_told(key)}); quote it")
-            at = f"{where}.{key}" if where else key
-            _check_option_name(key, at)
-            _check_published(inner, at, depth + 1)
-    elif isinstance(value, list | tuple):
-        for index, inner in enumerate(value):
-            _check_published(inner, f"{where}[{index}]", depth + 1)
-    elif isinstance(value, int | float):
-        if not math.isfinite(value) if isinstance(value, float) else abs(value) >= 2**63:
-            raise ValueError(
-                f"{where}: must be a finite number of 64 bits (got {_short(value)}); quote it to give text"
-            )
-    elif value is not None:
-        raise ValueError(
-            f"{where}: must be text, a number, true, false, null, or a list or mapping of these "
-            f"(got {_told(value)}); quote it to give it as text"
-        )
-
-
-def _check_text(text: str, where: str) -> None:
-    if "\0" in text:
-        raise ValueError(f"{where}: must not hold a NUL character (got {_short(text)}); remove it")
-    if _URL_PASSWORD.search(text):
-        raise ValueError(
-            f"{where} holds a URL with a password, and settings are written into results; "
-            "export it in the shell that starts snakemake instead"
-        )
-
-
-def _check_option_name(name: str, where: str) -> None:
-    if SECRET_OPTION.search(name):
-        raise ValueError(
-            f"{where} looks like a secret, and settings are written into results; "
-            "export it in the shell that starts snakemake instead"
-        )
-
-
-def _check_variable(name: str, where: str = "") -> None:
-    if not _VARIABLE.fullmatch(name):
-        raise ValueError(
-            f"{where or name!r}: a variable's name must be letters, digits and '_', and not begin with a digit "
-            f"(got {name!r})"
-        )
-    if SECRET_VARIABLE.search(name):
-        raise ValueError(
-            f"{where or name} looks like a secret, and settings are written into results; "
-            "export it in the shell that starts snakemake instead"
-        )
-
-
-def _as_number(value: Any) -> Any:
-    """A value with 1.0 as 1, so that equal numbers are equal as JSON; true is not 1."""
-    if isinstance(value, Mapping):
-        return {key: _as_number(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_as_number(inner) for inner in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def typed(overrides: Any, where: str = "") -> Any:
-    """Values from a command line, all text, as a YAML file would hold them."""
-    if isinstance(overrides, Mapping):
-        return {key: typed(value, f"{where}.{key}" if where else str(key)) for key, value in overrides.items()}
-    if isinstance(overrides, list):
-        return [typed(value, f"{where}[{index}]") for index, value in enumerate(overrides)]
-    if not isinstance(overrides, str) or not overrides:
-        return overrides
-    try:
-        return yaml.safe_load(overrides)
-    # ValueError: a date such as 2020-13-45.
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(
-            f"the value of {where or 'an override'} in --config is not YAML (got {_short(overrides)}): "
-            f"{_yaml_problem(error)}; to give it as text, quote it once more, as in \"'...'\", or put it into a file "
-            "for --configfile"
-        ) from None
-
-
-def check_yaml(file: Path) -> None:
-    """A `UserError` if a configuration file cannot be read, is not YAML, or gives a key twice.
-
-    YAML's own reader takes the last of equal keys, and would lose the arm or the seeds that the first one gave.
-    """
-    try:
-        root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{file} is not text in UTF-8 (byte {error.start} is 0x{error.object[error.start]:02x}); "
-            "give a YAML file, saved as UTF-8"
-        ) from None
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}; give a YAML file, such as config.yaml") from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"{file} is not YAML: {_yaml_problem(error)}; correct it there") from None
-    for mapping in _mappings(root):
-        lines: dict[tuple[str, str], int] = {}
-        for key in (key for key, _ in mapping.value if isinstance(key, yaml.ScalarNode)):
-            line = key.start_mark.line + 1
-            if (key.tag, key.value) in lines:
-                raise UserError(
-                    f"{file}: the key {key.value!r} is given twice, in lines {lines[key.tag, key.value]} and {line}; "
-                    "a key may stand once, so rename or remove one"
-                )
-            lines[key.tag, key.value] = line
-
-
-def _mappings(root: yaml.Node | None) -> Iterator[yaml.MappingNode]:
-    """All mappings of a YAML document, each once, though aliases may lead to it again."""
-    seen: set[int] = set()
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
-        if node is None or id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            yield node
-            waiting += [part for pair in node.value for part in pair]
-        elif isinstance(node, yaml.SequenceNode):
-            waiting += node.value
-
-
-def _yaml_problem(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        what = ", ".join(part for part in (error.context, error.problem) if part)
-        return f"{what} (line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1})"
-    return " ".join(str(error).split())
-
-
-def parse_config(raw: Mapping[str, Any]) -> Config:
-    """The configuration in a mapping, as YAML gives it; a `UserError` lists everything that is wrong with it."""
-    try:
-        return Config.model_validate(raw)
-    except ValidationError as error:
-        problems = [dict(problem) for problem in error.errors(include_url=False)]
-        lines = [_explain(raw, problem) for problem in problems if not _follows_from_another(problem, problems)]
-        raise UserError("the configuration cannot be used:\n" + "\n".join(f"  - {line}" for line in lines)) from None
-
-
-def _follows_from_another(problem: dict[str, Any], problems: list[dict[str, Any]]) -> bool:
-    """Whether a list is only called too short because its items are wrong, which is told already."""
-    loc = problem["loc"]
-    return problem["type"] == "too_short" and any(
-        len(other["loc"]) > len(loc) and other["loc"][: len(loc)] == loc for other in problems
-    )
-
-
-_MUST_BE = {
-    **dict.fromkeys(("tuple_type", "list_type"), "a list"),
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping of keys to values"),
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
-    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
-    "string_type": "text",
-    "finite_number": "a finite number",
-}
-
-
-def _explain(raw: Mapping[str, Any], problem: dict[str, Any]) -> str:
-    where = ".".join(str(part) for part in problem["loc"] if part != "[key]") or "the configuration"
-    kind, got, context = problem["type"], problem["input"], problem.get("ctx", {})
-    if kind == "extra_forbidden":
-        known = _known_keys(problem["loc"][:-1])
-        key = str(problem["loc"][-1])
-        return f"{where} is not a known key{did_you_mean(key, known)}. Allowed here: {', '.join(known)}"
-    if kind == "missing":
-        return f"{where} is missing"
-    if kind == "value_error":
-        message = str(context["error"])
-        return f"{where}: {message}" if problem["loc"] else message
-    if kind == "string_pattern_mismatch":
-        return f"{where} may hold letters, digits, '_', '.' and single '-' (got {_short(got)})"
-    if kind == "too_short":
-        return f"{where}: must have at least {context['min_length']} entry (got {_short(got)})"
-    if kind == "string_too_long":
-        return f"{where}: must have at most {context['max_length']} characters (got {len(got)}); shorten it"
-    if kind in _MUST_BE:
-        quotable = kind == "string_type" and got is not None and not isinstance(got, list | tuple | Mapping)
-        return f"{where}: must be {_MUST_BE[kind]} (got {_told(got)}){'; quote it' if quotable else ''}"
-    message = problem["msg"].replace("Input should be", "must be")
-    return f"{where}: {message[0].lower() + message[1:]} (got {_short(got)})"
-
-
-def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
-    """The keys that the model at a location knows."""
-    models: dict[tuple[str, ...], type[Section]] = {
-        (): Config,
-        ("arms",): Arm,
-        ("workload",): Workload,
-        ("workload", "model"): Model,
-        ("workload", "data"): Data,
-        ("workload", "rewards"): Reward,
-    }
-    path = tuple(str(part) for part in loc)
-    if path[:1] == ("arms",):
-        path = ("arms",)
-    elif path[:2] == ("workload", "rewards"):
-        path = path[:2]
-    return list(models[path].model_fields)
-
-
 def _next_multiple(value: int, of: int) -> int:
     return -(-value // of) * of
-
-
-def _short(value: Any) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # Python does not print integers of more than 4300 digits
-        text = "a number of thousands of digits"
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _told(value: Any) -> str:
-    """A value as YAML's author would know it: a date by its day, not by Python's word for it."""
-    if isinstance(value, datetime.date):  # a datetime is one, too
-        return f"the date {value}"
-    if isinstance(value, bool) or value is None:
-        return json.dumps(value)
-    return _short(value)

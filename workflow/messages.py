@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
+import json
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from analysis.errors import UserError
 from workflow.files import write_text
@@ -25,6 +28,36 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def unknown_name(kind: str, got: str, allowed: Iterable[str]) -> str:
     """One sentence that refuses a name, with the nearest known one and the whole list."""
     return f"unknown {kind} {got!r}{did_you_mean(got, allowed)}; known: {', '.join(allowed) or 'none'}"
+
+
+def short(value: Any) -> str:
+    """A value as Python writes it, cut to 80 characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not print integers of more than 4300 digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def told(value: Any) -> str:
+    """A value as YAML's author would know it: a date by its day, not by Python's word for it."""
+    if isinstance(value, datetime.date):  # a datetime is one, too
+        return f"the date {value}"
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value)
+    return short(value)
+
+
+def errors_since(folders: Iterable[Path], began: float) -> list[str]:
+    """The messages (from `error:` to the end of a log) in all *.log files below folders that are newer than `began`."""
+    found = []
+    logs = {log for folder in folders for log in folder.rglob("*.log") if log.stat().st_mtime >= began}
+    for log in sorted(logs):
+        text = log.read_text(encoding="utf-8", errors="replace")
+        start = 0 if text.startswith("error:") else text.find("\nerror:") + 1
+        if start or text.startswith("error:"):
+            found.append(text[start:].strip())
+    return list(dict.fromkeys(found))
 
 
 def reporting_errors(action: Callable[[], None], log: Path | None = None) -> int:

@@ -19,9 +19,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from analysis.errors import UserError
+from analysis.files import fingerprint_of
 from workflow import stacks
-from workflow.config import Arm, Config, Workload, parse_config, source_kind
+from workflow.config import Arm, Config, Workload, source_kind
 from workflow.messages import did_you_mean
+from workflow.reading import parse_config
 from workflow.trainers import trainer_of
 
 SPEC_VERSION = 1
@@ -210,7 +212,7 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
                     "lock_id": facts[name].lock_id,
                     "inputs_id": inputs_id,
                 }
-                spec["fingerprint"] = _sha256(spec)
+                spec["fingerprint"] = fingerprint_of(spec)
                 run_id = spec["run_id"]
                 if run_id in runs:
                     raise UserError(f"two runs have the id {run_id}; rename an arm")

@@ -1,0 +1,26 @@
+"""What people are told at the end."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from workflow.messages import did_you_mean, errors_since
+
+
+def test_the_errors_of_this_start_are_recalled_and_no_older_ones(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "launcher.log").write_text("error: a was killed\nlog: x\n  | last line\n")
+    (tmp_path / "inputs.log").write_text("inputs: reading\nerror: no column q\n")
+    (tmp_path / "fine.log").write_text("no error: here\n")
+    (tmp_path / "old.log").write_text("error: long mended\n")
+    os.utime(tmp_path / "old.log", (1, 1))
+    assert errors_since([tmp_path], began=1000.0) == [
+        "error: no column q",
+        "error: a was killed\nlog: x\n  | last line",
+    ]
+
+
+def test_only_a_near_name_is_suggested() -> None:
+    assert did_you_mean("vlm", ["vllm", "sglang"]) == " (did you mean vllm?)"
+    assert did_you_mean("zzz", ["vllm", "sglang"]) == ""

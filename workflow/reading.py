@@ -1,0 +1,157 @@
+"""How is a configuration read, and how are its mistakes told? YAML files, command-line values, the model's errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from analysis.errors import UserError
+from workflow.config import Arm, Config, Data, Model, Reward, Section, Workload
+from workflow.messages import did_you_mean, short, told
+
+
+def typed(overrides: Any, where: str = "") -> Any:
+    """Values from a command line, all text, as a YAML file would hold them."""
+    if isinstance(overrides, Mapping):
+        return {key: typed(value, f"{where}.{key}" if where else str(key)) for key, value in overrides.items()}
+    if isinstance(overrides, list):
+        return [typed(value, f"{where}[{index}]") for index, value in enumerate(overrides)]
+    if not isinstance(overrides, str) or not overrides:
+        return overrides
+    try:
+        return yaml.safe_load(overrides)
+    # ValueError: a date such as 2020-13-45.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"the value of {where or 'an override'} in --config is not YAML (got {short(overrides)}): "
+            f"{_yaml_problem(error)}; to give it as text, quote it once more, as in \"'...'\", or put it into a file "
+            "for --configfile"
+        ) from None
+
+
+def check_yaml(file: Path) -> None:
+    """A `UserError` if a configuration file cannot be read, is not YAML, or gives a key twice.
+
+    YAML's own reader takes the last of equal keys, and would lose the arm or the seeds that the first one gave.
+    """
+    try:
+        root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{file} is not text in UTF-8 (byte {error.start} is 0x{error.object[error.start]:02x}); "
+            "give a YAML file, saved as UTF-8"
+        ) from None
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}; give a YAML file, such as config.yaml") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UserError(f"{file} is not YAML: {_yaml_problem(error)}; correct it there") from None
+    for mapping in _mappings(root):
+        lines: dict[tuple[str, str], int] = {}
+        for key in (key for key, _ in mapping.value if isinstance(key, yaml.ScalarNode)):
+            line = key.start_mark.line + 1
+            if (key.tag, key.value) in lines:
+                raise UserError(
+                    f"{file}: the key {key.value!r} is given twice, in lines {lines[key.tag, key.value]} and {line}; "
+                    "a key may stand once, so rename or remove one"
+                )
+            lines[key.tag, key.value] = line
+
+
+def _mappings(root: yaml.Node | None) -> Iterator[yaml.MappingNode]:
+    """All mappings of a YAML document, each once, though aliases may lead to it again."""
+    seen: set[int] = set()
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            yield node
+            waiting += [part for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+
+
+def _yaml_problem(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+        return f"{what} (line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1})"
+    return " ".join(str(error).split())
+
+
+def parse_config(raw: Mapping[str, Any]) -> Config:
+    """The configuration in a mapping, as YAML gives it; a `UserError` lists everything that is wrong with it."""
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        problems = [dict(problem) for problem in error.errors(include_url=False)]
+        lines = [_explain(raw, problem) for problem in problems if not _follows_from_another(problem, problems)]
+        raise UserError("the configuration cannot be used:\n" + "\n".join(f"  - {line}" for line in lines)) from None
+
+
+def _follows_from_another(problem: dict[str, Any], problems: list[dict[str, Any]]) -> bool:
+    """Whether a list is only called too short because its items are wrong, which is told already."""
+    loc = problem["loc"]
+    return problem["type"] == "too_short" and any(
+        len(other["loc"]) > len(loc) and other["loc"][: len(loc)] == loc for other in problems
+    )
+
+
+_MUST_BE = {
+    **dict.fromkeys(("tuple_type", "list_type"), "a list"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping of keys to values"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    "string_type": "text",
+    "finite_number": "a finite number",
+}
+
+
+def _explain(raw: Mapping[str, Any], problem: dict[str, Any]) -> str:
+    where = ".".join(str(part) for part in problem["loc"] if part != "[key]") or "the configuration"
+    kind, got, context = problem["type"], problem["input"], problem.get("ctx", {})
+    if kind == "extra_forbidden":
+        known = _known_keys(problem["loc"][:-1])
+        key = str(problem["loc"][-1])
+        return f"{where} is not a known key{did_you_mean(key, known)}. Allowed here: {', '.join(known)}"
+    if kind == "missing":
+        return f"{where} is missing"
+    if kind == "value_error":
+        message = str(context["error"])
+        return f"{where}: {message}" if problem["loc"] else message
+    if kind == "string_pattern_mismatch":
+        return f"{where} may hold letters, digits, '_', '.' and single '-' (got {short(got)})"
+    if kind == "too_short":
+        return f"{where}: must have at least {context['min_length']} entry (got {short(got)})"
+    if kind == "string_too_long":
+        return f"{where}: must have at most {context['max_length']} characters (got {len(got)}); shorten it"
+    if kind in _MUST_BE:
+        quotable = kind == "string_type" and got is not None and not isinstance(got, list | tuple | Mapping)
+        return f"{where}: must be {_MUST_BE[kind]} (got {told(got)}){'; quote it' if quotable else ''}"
+    message = problem["msg"].replace("Input should be", "must be")
+    return f"{where}: {message[0].lower() + message[1:]} (got {short(got)})"
+
+
+def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
+    """The keys that the model at a location knows."""
+    models: dict[tuple[str, ...], type[Section]] = {
+        (): Config,
+        ("arms",): Arm,
+        ("workload",): Workload,
+        ("workload", "model"): Model,
+        ("workload", "data"): Data,
+        ("workload", "rewards"): Reward,
+    }
+    path = tuple(str(part) for part in loc)
+    if path[:1] == ("arms",):
+        path = ("arms",)
+    elif path[:2] == ("workload", "rewards"):
+        path = path[:2]
+    return list(models[path].model_fields)
