@@ -37,6 +37,14 @@ def test_a_lock_is_held_by_one_and_free_again_after(tmp_path: Path) -> None:
         assert holder_note(path) == "8"
 
 
+def test_results_that_are_no_folder_are_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused = holder(tmp_path / "file")
+    _, said = refused.communicate(timeout=30)
+    assert refused.returncode == 1
+    assert said == f"error: {tmp_path / 'file'} cannot be written (File exists); it must be a folder of your own\n"
+
+
 def test_a_second_snakemake_is_refused_and_a_killed_one_leaves_nothing(tmp_path: Path) -> None:
     first = holder(tmp_path)
     assert first.stdout is not None

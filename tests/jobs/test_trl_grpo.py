@@ -241,6 +241,12 @@ def test_mistakes_are_one_line(stack_python: Stack, made_inputs: Path, tmp_path:
     other["data"]["path"] = "gone.parquet"
     (tmp_path / "gone.json").write_text(json.dumps(other))
     moved.write_text(json.dumps({**json.loads(moved.read_text()), "inputs": str(tmp_path / "gone.json")}))
+    edited = Path(order("edited"))
+    other = json.loads(made_inputs.read_text())
+    other["data"]["path"] = str(made_inputs.parent / other["data"]["path"])
+    other["model"] |= {"path": str(made_inputs.parent / other["model"]["path"]), "sha256": "0" * 64}
+    (tmp_path / "edited.json").write_text(json.dumps(other))
+    edited.write_text(json.dumps({**json.loads(edited.read_text()), "inputs": str(tmp_path / "edited.json")}))
     (tmp_path / "empty.json").write_text("{}")
     expected = {
         order("unknown", lerning_rate=1): ["trainer_args.lerning_rate is no setting", "did you mean 'learning_rate'"],
@@ -251,7 +257,8 @@ def test_mistakes_are_one_line(stack_python: Stack, made_inputs: Path, tmp_path:
         order("reward", rewards=[{"name": "lenght"}]): ["no reward 'lenght'", "did you mean 'length'"],
         str(stale): ["for fingerprint cdcdcdcdcdcd", "submit the run again"],
         str(greedy): ["asks for 4096 CPUs"],
-        str(moved): ["the data of inputs.json is not there", "gone.parquet"],
+        str(moved): ["the data changed after it was prepared", "gone.parquet is not there"],
+        str(edited): ["the model changed after it was prepared", "not 000000000000; start snakemake again"],
         str(tmp_path / "empty.json"): ["attempt.json lacks attempt, run_id"],
         str(tmp_path / "none.json"): ["the attempt cannot be read"],
     }

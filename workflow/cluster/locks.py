@@ -72,7 +72,10 @@ def holder_note(path: Path) -> str | None:
 def hold_experiment(results: str) -> Lock:
     """The lock on an experiment's results, kept until this process ends; the process ends here if it is taken."""
     path = Path(results) / ".head.lock"
-    lock = try_lock(path, note=f"process {os.getpid()} on {socket.gethostname()}", patience_s=1.0)
+    try:
+        lock = try_lock(path, note=f"process {os.getpid()} on {socket.gethostname()}", patience_s=1.0)
+    except OSError as error:
+        sys.exit(f"error: {results} cannot be written ({error.strerror}); it must be a folder of your own")
     if lock is None:
         sys.exit(
             f"error: another snakemake works on {results} ({holder_note(path)}); "
