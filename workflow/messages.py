@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import difflib
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -54,9 +55,8 @@ def errors_since(folders: Iterable[Path], began: float) -> list[str]:
     logs = {log for folder in folders for log in folder.rglob("*.log") if log.stat().st_mtime >= began}
     for log in sorted(logs):
         text = log.read_text(encoding="utf-8", errors="replace")
-        start = 0 if text.startswith("error:") else text.find("\nerror:") + 1
-        if start or text.startswith("error:"):
-            found.append(text[start:].strip())
+        if error := re.search(r"^error:", text, re.MULTILINE):
+            found.append(text[error.start() :].strip())
     return list(dict.fromkeys(found))
 
 

@@ -92,7 +92,7 @@ def parse_config(raw: Mapping[str, Any]) -> Config:
         return Config.model_validate(raw)
     except ValidationError as error:
         problems = [dict(problem) for problem in error.errors(include_url=False)]
-        lines = [_explain(raw, problem) for problem in problems if not _follows_from_another(problem, problems)]
+        lines = [_explain(problem) for problem in problems if not _follows_from_another(problem, problems)]
         raise UserError("the configuration cannot be used:\n" + "\n".join(f"  - {line}" for line in lines)) from None
 
 
@@ -114,7 +114,7 @@ _MUST_BE = {
 }
 
 
-def _explain(raw: Mapping[str, Any], problem: dict[str, Any]) -> str:
+def _explain(problem: dict[str, Any]) -> str:
     where = ".".join(str(part) for part in problem["loc"] if part != "[key]") or "the configuration"
     kind, got, context = problem["type"], problem["input"], problem.get("ctx", {})
     if kind == "extra_forbidden":

@@ -253,6 +253,21 @@ def test_ctrl_c_stops_after_the_step_and_the_next_start_goes_on(bench: Callable[
     assert [step for _, step in one.journal()] == [1, 2, 3, 4, 5, 6]
 
 
+def test_ctrl_c_ends_a_head_that_only_waits_for_another(bench: Callable[..., Bench]) -> None:
+    one = bench(steps=6, env={"STAND_IN_STEP_S": "0.5"})
+    first = one.start()
+    wait_until(lambda: len(one.journal()) >= 1)
+    second = one.start()
+    assert second.stderr is not None
+    assert "another head cares for this run" in second.stderr.readline()
+    second.send_signal(signal.SIGINT)
+    _, err = second.communicate(timeout=5)
+    assert second.returncode == 1
+    assert "stopped while it waited; nothing was started" in err
+    _, err = first.communicate(timeout=30)
+    assert first.returncode == 0, err
+
+
 def test_a_second_ctrl_c_does_not_wait(bench: Callable[..., Bench]) -> None:
     one = bench(steps=100, env={"STAND_IN": "deaf", "STAND_IN_STEP_S": "0.3"})
     head = one.start()

@@ -28,7 +28,7 @@ import submitit
 
 from analysis.errors import UserError
 from workflow.cluster.job import POLL_S, run_attempt
-from workflow.cluster.locks import holder_note, try_lock, wait_lock
+from workflow.cluster.locks import Lock, holder_note, try_lock
 from workflow.cluster.paths import AttemptPaths, RunPaths
 from workflow.cluster.progress import Progress
 from workflow.files import ROOT, read_json, write_json, write_text
@@ -55,11 +55,7 @@ class Launcher:
 
     def ensure_done(self) -> None:
         """Return when the run is finished and its done.json stands; a `UserError` says why it cannot be."""
-        head = try_lock(self.run.head_lock)
-        if head is None:
-            say(f"{self.run_id}: another head cares for this run; waiting for it")
-            head = wait_lock(self.run.head_lock)
-        with head:
+        with self._head_lock():
             write_json(self.run.spec, self.spec)
             finished = self.finished_attempt()
             if finished is not None:
@@ -67,6 +63,21 @@ class Launcher:
             else:
                 finished = self._train()
             write_text(self.run.done, finished.done.read_text(encoding="utf-8"))
+
+    def _head_lock(self) -> Lock:
+        """The lock that makes this head the one that cares for the run, after any other head."""
+        waiting = False
+        while (lock := try_lock(self.run.head_lock)) is None:
+            if not waiting:
+                say(f"{self.run_id}: another head cares for this run; waiting for it")
+                waiting = True
+            if self._stop_requests:
+                raise self._stopped_waiting()
+            time.sleep(POLL_S)
+        return lock
+
+    def _stopped_waiting(self) -> UserError:
+        return UserError(f"{self.run_id}: stopped while it waited; nothing was started")
 
     def finished_attempt(self) -> AttemptPaths | None:
         """The newest attempt that finished this very run: same fingerprint, same data, same model, all steps."""
@@ -99,7 +110,7 @@ class Launcher:
             say(f"{self.run_id}: attempt {attempt.number}, of another configuration, is still training; waiting for it")
             self._wait(attempt)
             if self._stop_requests:
-                raise UserError(f"{self.run_id}: stopped while it waited; nothing was started")
+                raise self._stopped_waiting()
         if attempt is None:
             attempt = self._submit()
         else:

@@ -48,13 +48,6 @@ def try_lock(path: Path, note: str = "", patience_s: float = 0.0) -> Lock | None
     return Lock(descriptor)
 
 
-def wait_lock(path: Path, poll_s: float = 0.5) -> Lock:
-    """The lock on a file, after whoever holds it."""
-    while (lock := try_lock(path)) is None:
-        time.sleep(poll_s)
-    return lock
-
-
 def holder_note(path: Path) -> str | None:
     """The note of a lock's holder (empty if it has just taken it); None if nobody holds it."""
     if not path.exists():
