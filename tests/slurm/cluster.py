@@ -1,0 +1,459 @@
+"""A real Slurm in one folder, on loopback: two nodes with eight H100s in name, one without a GPU, and accounting."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+COMMANDS = (
+    *("munged", "mariadbd", "mariadb", "slurmdbd", "slurmctld", "slurmd"),
+    *("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo", "sacct", "sacctmgr"),
+)
+PACKAGES = ("slurm-wlm", "slurmdbd", "mariadb-server", "munge")
+GPU_NODES = ("gpu1", "gpu2")
+NODES = (*GPU_NODES, "cpu1")
+GPUS = 8
+# Debian keeps the daemons where only root's PATH has them.
+PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def why_not() -> str | None:
+    """Why no cluster can be started here, and what to do about it; nothing if one can."""
+    missing = [name for name in COMMANDS if shutil.which(name, path=PATH) is None]
+    if missing:
+        return f"{', '.join(missing)} not found. On Debian: sudo apt-get install {' '.join(PACKAGES)}"
+    if os.geteuid() != 0:
+        return "Slurm's daemons and its device nodes need root"
+    return None
+
+
+class ClusterError(Exception):
+    """The cluster did not do what was asked of it."""
+
+
+@dataclass
+class Cluster:
+    """One Slurm of its own. Everything it writes is in `folder`, which `stop` removes."""
+
+    folder: Path
+    grace_s: int = 0
+    """GraceTime of the partition h100: how long a preempted job may go on after its TERM."""
+    preempt_mode: str = "REQUEUE"
+    """What becomes of a preempted job of the partition h100: REQUEUE or CANCEL."""
+    accounting: bool = True
+    extra: Sequence[str] = ()
+    """More lines for slurm.conf. They come last, and the last one counts."""
+    daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict, init=False, repr=False)
+    _keeper: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
+    _answer: str = field(default="", init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.folder = Path(self.folder).resolve()
+        self.name = self.folder.name.lower()
+        self.conf = self.folder / "slurm.conf"
+        self.env = {
+            "PATH": PATH,
+            "HOME": os.environ.get("HOME", "/root"),
+            "USER": "root",
+            "LANG": "C.UTF-8",
+            "SLURM_CONF": str(self.conf),
+        }
+
+    # Starting and stopping ----------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Cluster:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """All daemons up and all nodes idle; whatever was started is gone again if that fails."""
+        try:
+            self._write()
+            self._start_keeper()
+            self.start_daemon("munged")
+            if self.accounting:
+                self.start_daemon("mariadbd")
+                self.start_daemon("slurmdbd")
+                self._wait(lambda: self._ok("sacctmgr", "-i", "add", "cluster", self.name), "slurmdbd to answer")
+            for name in ("slurmctld", *NODES):
+                self.start_daemon(name)
+            self.wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End everything that this cluster started and remove its folder. May be called at any time, and again."""
+        # The order matters to slurmdbd alone, which tries for long to reach a database that has gone.
+        for group in ((*NODES, "slurmctld", "slurmdbd"), ("mariadbd", "munged")):
+            for name in group:
+                self._signal(name, signal.SIGTERM)
+            for name in group:
+                self._ended(name)
+        end_processes(self.folder, self.name)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._keeper is not None:
+            self._keeper.communicate()
+            self._keeper = None
+
+    def wait_until_ready(self, timeout_s: float = 60.0) -> None:
+        """Until slurmctld answers, every node is up, and accounting (where there is any) answers."""
+
+        def ready() -> bool:
+            self._check_alive()
+            states = self.run("sinfo", "-h", "-N", "-o", "%N %t").stdout.splitlines()
+            up = {line.split()[0] for line in states if line.split()[1] in ("idle", "mix", "alloc", "comp")}
+            return up == set(NODES) and (not self.accounting or self._ok("sacctmgr", "-n", "show", "cluster"))
+
+        self._wait(ready, "all nodes to be up", timeout_s)
+
+    # Daemons ------------------------------------------------------------------------------------------------------
+
+    def start_daemon(self, name: str) -> None:
+        """`munged`, `mariadbd`, `slurmdbd`, `slurmctld`, or the slurmd of the node of that name."""
+        if name in self.daemons and self.daemons[name].poll() is None:
+            raise ClusterError(f"{name} is running already")
+        env = self.env | {"MYSQL_UNIX_PORT": str(self.folder / "db.sock")}
+        with (self.folder / f"{name}.out").open("ab") as out:
+            self.daemons[name] = subprocess.Popen(
+                self._command(name),
+                cwd=self.folder,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,  # Ctrl-C in the terminal is for the tests, not for the daemons
+            )
+        sockets = {"munged": "munge.sock", "mariadbd": "db.sock"}
+        if name in sockets:
+            self._wait((self.folder / sockets[name]).exists, f"{name} to open its socket")
+
+    def stop_daemon(self, name: str) -> None:
+        """Ask it to end, as an administrator would."""
+        self._signal(name, signal.SIGTERM)
+        self._ended(name)
+
+    def kill_daemon(self, name: str) -> None:
+        """As if it crashed. Jobs of a node live on without its slurmd."""
+        self._signal(name, signal.SIGKILL)
+        self._ended(name)
+
+    def kill_node(self, name: str) -> None:
+        """As if the machine lost its power: its slurmd and all processes of its jobs are gone."""
+        self.kill_daemon(name)
+        end_processes(self.folder, self.name, name)
+
+    # Using it -----------------------------------------------------------------------------------------------------
+
+    def run(self, *argv: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """A command in the cluster's environment; whether it failed is for the caller to see."""
+        return subprocess.run(
+            argv, env=self.env, cwd=self.folder, capture_output=True, text=True, check=False, timeout=timeout_s
+        )
+
+    def jobs(self, name: str | None = None) -> list[dict[str, str]]:
+        """The jobs in the queue: id, state, partition, reason, nodes, name."""
+        keys = ("id", "state", "partition", "reason", "nodes", "name")
+        asked = ["squeue", "-h", "-a", "-o", "%i\x1f%T\x1f%P\x1f%r\x1f%N\x1f%j", *(["-n", name] if name else [])]
+        answer = self.run(*asked)
+        if answer.returncode != 0:
+            raise ClusterError(f"squeue: {answer.stderr.strip()}")
+        return [dict(zip(keys, line.split("\x1f"), strict=True)) for line in answer.stdout.splitlines()]
+
+    def release(self, job_id: str | int, timeout_s: float = 20.0) -> None:
+        """Let a requeued job start now; Slurm would have it wait for two minutes."""
+        command = ("scontrol", "update", f"jobid={job_id}", "StartTime=now")
+        self._wait(lambda: self._ok(*command), f"job {job_id} to be released", timeout_s)
+
+    def reset(self, timeout_s: float = 60.0) -> None:
+        """As new: every daemon up, no job in the queue, every node idle."""
+        for name in ("munged", *(("mariadbd", "slurmdbd") if self.accounting else ()), "slurmctld", *NODES):
+            if name not in self.daemons or self.daemons[name].poll() is not None:
+                self.start_daemon(name)
+        self._wait(lambda: self._ok("scancel", "--user=root"), "scancel", timeout_s)
+        self._wait(lambda: not self.jobs(), "the queue to be empty", timeout_s)
+
+        def idle() -> bool:
+            states = dict(line.split() for line in self.run("sinfo", "-h", "-N", "-o", "%N %t").stdout.splitlines())
+            for name, state in states.items():
+                if state.startswith(("down", "drain", "fail")):
+                    self.run("scontrol", "update", f"nodename={name}", "state=resume")
+            return states == dict.fromkeys(NODES, "idle")
+
+        self._wait(idle, "all nodes to be idle", timeout_s)
+
+    # The inside ---------------------------------------------------------------------------------------------------
+
+    def _command(self, name: str) -> list[str]:
+        folder = self.folder
+        if name == "munged":
+            files = {"socket": "munge.sock", "key-file": "munge.key", "pid-file": "munged.pid"}
+            files |= {"log-file": "munged.log", "seed-file": "munged.seed"}
+            # Forced, because munged looks askance at the owners and modes of the folders above.
+            return ["munged", "--foreground", "--force", *(f"--{key}={folder / file}" for key, file in files.items())]
+        if name == "mariadbd":
+            return ["mariadbd", f"--defaults-file={folder / 'my.cnf'}"]
+        if name in ("slurmdbd", "slurmctld"):
+            return [name, "-D"]
+        return ["slurmd", "-D", "-N", name]
+
+    def _signal(self, name: str, number: int) -> None:
+        if name in self.daemons and self.daemons[name].poll() is None:
+            self.daemons[name].send_signal(number)
+
+    def _ended(self, name: str, timeout_s: float = 5.0) -> None:
+        daemon = self.daemons.get(name)
+        if daemon is None:
+            return
+        try:
+            daemon.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
+        del self.daemons[name]
+
+    def _start_keeper(self) -> None:
+        """It clears up should this process be killed: a pipe tells it, and no signal meant for others reaches it."""
+        command = [sys.executable, "-I", "-S", __file__, str(self.folder), self.name]
+        self._keeper = subprocess.Popen(command, cwd="/", env={}, stdin=subprocess.PIPE, start_new_session=True)
+
+    def _ok(self, *argv: str) -> bool:
+        answer = self.run(*argv)
+        self._answer = f"{' '.join(argv)}: {answer.stdout}{answer.stderr}"
+        return answer.returncode == 0
+
+    def _check_alive(self) -> None:
+        for name, daemon in self.daemons.items():
+            if (status := daemon.poll()) is not None:
+                raise ClusterError(f"{name} ended with {status}:\n{self._log(name)}")
+
+    def _log(self, name: str) -> str:
+        text = ""
+        for file in (self.folder / f"{name}.out", self.folder / f"{name}.log"):
+            if file.is_file():
+                text += file.read_text(errors="replace")[-2000:]
+        return text
+
+    def _wait(self, until: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+        end = time.monotonic() + timeout_s
+        while not until():
+            self._check_alive()
+            if time.monotonic() > end:
+                logs = "\n".join(f"--- {name}\n{self._log(name)}" for name in self.daemons)
+                raise ClusterError(f"waited {timeout_s:g} s for {what}\n{self._answer}\n{logs}")
+            time.sleep(0.05)
+
+    def _write(self) -> None:
+        folder = self.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("state", "db", *NODES):
+            (folder / name).mkdir(mode=0o700)
+        for number in range(GPUS):
+            os.mknod(folder / f"nvidia{number}", 0o666 | 0o020000, os.makedev(1, 3))
+        (folder / "munge.key").touch(mode=0o600)
+        (folder / "munge.key").write_bytes(os.urandom(128))
+        ports = free_ports(2 + len(NODES))
+        (folder / "gres.conf").write_text(
+            f"NodeName={','.join(GPU_NODES)} Name=gpu Type=h100 File={folder}/nvidia[0-{GPUS - 1}]\n"
+        )
+        self.conf.write_text(self._slurm_conf(ports))
+        dbd = folder / "slurmdbd.conf"
+        dbd.touch(mode=0o600)
+        dbd.write_text(
+            f"""\
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={ports[1]}
+SlurmUser=root
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=root
+StorageLoc=slurm
+LogFile={folder}/slurmdbd.log
+PidFile={folder}/slurmdbd.pid
+DebugLevelSyslog=quiet
+"""
+        )
+        # Nothing here need survive a crash of the machine, and nobody else can come near the socket.
+        (folder / "my.cnf").write_text(
+            f"""\
+[mariadbd]
+user=root
+datadir={folder}/db
+socket={folder}/db.sock
+pid-file={folder}/db.pid
+log-error={folder}/mariadbd.log
+tmpdir={folder}/db
+skip-networking
+skip-grant-tables
+skip-log-bin
+performance-schema=0
+key-buffer-size=64K
+aria-pagecache-buffer-size=1M
+table-open-cache=200
+open-files-limit=1024
+innodb-buffer-pool-size=32M
+innodb-log-file-size=8M
+innodb-flush-log-at-trx-commit=0
+innodb-flush-method=nosync
+innodb-doublewrite=0
+innodb-use-native-aio=0
+innodb-lock-wait-timeout=900
+"""
+        )
+
+    def _slurm_conf(self, ports: Sequence[int]) -> str:
+        host = socket.gethostname().split(".")[0]
+        at = f"NodeHostname={host} NodeAddr=127.0.0.1"
+        node_ports = dict(zip(NODES, ports[2:], strict=True))
+        nodes = [
+            *(
+                f"NodeName={name} {at} Port={node_ports[name]} CPUs=180 Boards=1 SocketsPerBoard=2 CoresPerSocket=90"
+                f" ThreadsPerCore=1 RealMemory=2000000 Gres=gpu:h100:{GPUS}"
+                for name in GPU_NODES
+            ),
+            f"NodeName=cpu1 {at} Port={node_ports['cpu1']} CPUs=16 Boards=1 SocketsPerBoard=1 CoresPerSocket=16"
+            " ThreadsPerCore=1 RealMemory=64000",
+        ]
+        on_gpus = f"Nodes={','.join(GPU_NODES)} State=UP MaxTime=20:00:00 DefaultTime=01:00:00 DefMemPerCPU=1000"
+        partitions = [
+            f"PartitionName=h100 {on_gpus} PriorityTier=1 PreemptMode={self.preempt_mode} GraceTime={self.grace_s}",
+            f"PartitionName=h100-urgent {on_gpus} PriorityTier=10 PreemptMode=OFF",
+            "PartitionName=cpu Nodes=cpu1 Default=YES State=UP MaxTime=INFINITE DefaultTime=01:00:00 DefMemPerCPU=1000",
+        ]
+        accounting = ["AccountingStorageType=accounting_storage/none"]
+        if self.accounting:
+            accounting = [
+                "AccountingStorageType=accounting_storage/slurmdbd",
+                "AccountingStorageHost=127.0.0.1",
+                f"AccountingStoragePort={ports[1]}",
+                f"AccountingStoragePass={self.folder}/munge.sock",
+                "AccountingStorageTRES=gres/gpu",
+            ]
+        return "\n".join(
+            [
+                f"""\
+ClusterName={self.name}
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={self.folder}/munge.sock
+CryptoType=crypto/munge
+StateSaveLocation={self.folder}/state
+SlurmdSpoolDir={self.folder}/%n
+SlurmctldPidFile={self.folder}/slurmctld.pid
+SlurmdPidFile={self.folder}/%n.pid
+SlurmctldLogFile={self.folder}/slurmctld.log
+SlurmdLogFile={self.folder}/%n.log
+SlurmctldSyslogDebug=quiet
+SlurmdSyslogDebug=quiet
+SlurmdParameters=config_overrides
+GresTypes=gpu
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+JobAcctGatherType=jobacct_gather/none
+JobCompType=jobcomp/none
+MailProg=/bin/true
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=1
+JobRequeue=1
+ReturnToService=2
+InactiveLimit=0
+OverTimeLimit=0
+KillWait=5
+UnkillableStepTimeout=30
+MinJobAge=300
+SlurmctldTimeout=30
+SlurmdTimeout=15""",
+                *accounting,
+                *nodes,
+                *partitions,
+                *self.extra,
+                "",
+            ]
+        )
+
+
+def free_ports(count: int) -> list[int]:
+    """Below those that the kernel hands out to clients, so that a daemon finds its port free again at a restart."""
+    found: list[int] = []
+    with contextlib.ExitStack() as held:
+        while len(found) < count:
+            port = random.randrange(12000, 32000)
+            trial = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                trial.bind(("", port))
+                found.append(port)
+    return found
+
+
+def processes(folder: Path, name: str, node: str | None = None) -> set[int]:
+    """The processes of a cluster and their descendants; with `node`, those of the jobs on that node.
+
+    They are told by their environment; slurmstepd, which writes its title over that, by the log that it holds open.
+    """
+    marks = {f"SLURM_CONF={folder}/slurm.conf".encode(), f"SLURM_CLUSTER_NAME={name}".encode()}
+    logs = {folder / f"{one}.log" for one in ([node] if node else NODES)}
+    children: dict[int, list[int]] = {}
+    found: set[int] = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            pid = int(entry.name)
+            comm, _, rest = (entry / "stat").read_text().rpartition(")")
+            children.setdefault(int(rest.split()[1]), []).append(pid)
+            if comm.endswith("(slurmstepd"):
+                if not logs.isdisjoint(fd.readlink() for fd in (entry / "fd").iterdir()):
+                    found.add(pid)
+            elif node is None and not marks.isdisjoint((entry / "environ").read_bytes().split(b"\0")):
+                found.add(pid)
+        except OSError:
+            continue
+    below = list(found)
+    while below:
+        new = [child for child in children.get(below.pop(), ()) if child not in found]
+        found.update(new)
+        below += new
+    return found - {os.getpid()}
+
+
+def end_processes(folder: Path, name: str, node: str | None = None) -> None:
+    """Kill those `processes`, until there are none."""
+    while found := processes(folder, name, node):
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def keep(folder: Path, name: str) -> None:
+    """Wait until the owner closes the pipe or dies, and remove what is left of the cluster."""
+    sys.stdin.read()
+    end_processes(folder, name)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    keep(Path(sys.argv[1]), sys.argv[2])

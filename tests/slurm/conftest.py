@@ -1,0 +1,43 @@
+"""A real Slurm for the tests, or a word on why there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .cluster import Cluster, why_not
+
+
+def _new(**settings: Any) -> Cluster:
+    """In a folder with a short name: a socket's path holds 107 characters, and pytest's tmp_path may be longer."""
+    if reason := why_not():
+        pytest.skip(reason)
+    return Cluster(Path(tempfile.mkdtemp(prefix="rbs")), **settings)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """The Slurm that the tests share; each finds it idle."""
+    with _new() as one:
+        yield one
+
+
+@pytest.fixture
+def make_cluster() -> Iterator[Callable[..., Cluster]]:
+    """Start one with other settings (the fields of Cluster), for this test alone."""
+    with contextlib.ExitStack() as made:
+        yield lambda **settings: made.enter_context(_new(**settings))
+
+
+@pytest.fixture(autouse=True)
+def _leave_it_idle(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever a test did to the shared cluster is undone, after the test's other fixtures have ended their heads."""
+    shared: Cluster | None = request.getfixturevalue("cluster") if "cluster" in request.fixturenames else None
+    yield
+    if shared is not None:
+        shared.reset()
