@@ -14,8 +14,30 @@ rule train:
     conda:
         "../envs/controller/environment.yml"
     threads: 2
+    # What the scheduler is asked for; a profile's set-resources says it for its site (docs/slurm.md). Resources are not
+    # among the rerun triggers: another partition or limit retrains nothing.
     resources:
         train_slots=1,
+        # With Slurm for the light rules, training goes there too or nowhere: never onto a login node unasked.
+        submit_to=lambda wildcards: getattr(workflow.executor_plugin, "name", "local"),
+        slurm_partition="",
+        slurm_account="",
+        qos="",
+        gres="",
+        constraint="",
+        reservation="",
+        nodelist="",
+        exclude="",
+        setup="",
+        nodes=1,
+        cpus_per_task=lambda wildcards, threads: threads,
+        mem_mb=0,
+        runtime=0,
+        stop_grace_s=120,
+        restarts=5,
+        hang_factor=10,
+        hang_min_s=600,
+        first_step_s=7200,
     params:
         folder=subpath(output[0], parent=True),
         # Decides, with the stack's lock in its path and the inputs, whether there is anything to train.
@@ -25,4 +47,11 @@ rule train:
     shell:
         "python -m workflow.cluster.launcher {params.folder:q}"
         " --spec {params.spec:q} --inputs {input.inputs:q} --stack {input.stack:q}"
-        " --cpus {threads} --log {log:q}"
+        " --cpus {resources.cpus_per_task} --log {log:q} --cluster {resources.submit_to:q}"
+        " --partition {resources.slurm_partition:q} --account {resources.slurm_account:q} --qos {resources.qos:q}"
+        " --gres {resources.gres:q} --constraint {resources.constraint:q} --reservation {resources.reservation:q}"
+        " --nodelist {resources.nodelist:q} --exclude {resources.exclude:q} --setup {resources.setup:q}"
+        " --nodes {resources.nodes} --mem-mb {resources.mem_mb} --runtime {resources.runtime}"
+        " --stop-grace-s {resources.stop_grace_s} --restarts {resources.restarts}"
+        " --hang-factor {resources.hang_factor} --hang-min-s {resources.hang_min_s}"
+        " --first-step-s {resources.first_step_s}"

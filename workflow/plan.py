@@ -209,6 +209,8 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
                     "options": arm.options,
                     "env": arm.env,
                     "trainer_args": trainer_of(name, arm).trainer_args(arm, workload, seed, facts[name].accelerator),
+                    "job_module": trainer_of(name, arm).JOB_MODULE,
+                    "ray": trainer_of(name, arm).RAY,
                     "lock_id": facts[name].lock_id,
                     "inputs_id": inputs_id,
                 }

@@ -1,5 +1,9 @@
 """What runs on the node, in the controller's Python: start the trainer in its stack, watch it, say how it ended.
 
+A job lives through one attempt after another. Under Slurm every attempt but the last ends in a requeue, ordered here
+and not by submitit: its handler asks Slurm once, gives the job up if slurmctld is just restarting, and may not touch the
+process whose end the main thread waits for. On one machine the job goes on by itself.
+
 The trainer is a child in a session of its own, so that a terminal's Ctrl-C does not reach it; it dies with this
 process (PR_SET_PDEATHSIG), so that no trainer is ever left behind unwatched.
 """
@@ -9,18 +13,32 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import subprocess
+import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from workflow.cluster.locks import try_lock
-from workflow.cluster.paths import AttemptPaths, RunPaths
+from workflow.cluster import slurm
+from workflow.cluster.history import how_it_ended, read_object, same_attempts, without_new_step
+from workflow.cluster.locks import holder_note, try_lock
+from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
+from workflow.cluster.progress import last_step
+from workflow.cluster.slurm import SlurmError
+from workflow.cluster.watchdog import Watchdog, dump_stacks
 from workflow.files import read_json, write_json
 
 POLL_S = 0.2
-STOP_GRACE_S = 120.0
+HEARTBEAT_S = 5.0
+ENDED_BY_SLURM = "ended by Slurm"
 REQUEUE_EXIT_CODE = 75  # what a trainer's job says when it was stopped and left a checkpoint (EX_TEMPFAIL)
+# Of the time between the warning and the limit the trainer gets most; the rest is for killing it and for requeueing.
+_TRAINERS_SHARE = 0.8
+_HUNG_GRACE_S = 10.0
+_REQUEUE_PATIENCE_S = 900.0
 _PR_SET_PDEATHSIG = 1
 # One thread pool per library would fight over the same cores: all get the run's share, alike in every arm.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -28,41 +46,221 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 _CONTROLLER_VARIABLES = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "PYTHONWARNINGS")
 
 
-def run_attempt(run_folder: str, number: int) -> None:
-    """Live one attempt of a run; `exit.json` says how it ended.
-
-    If another job of this run is alive, it ends at once with kind `duplicate`: whatever the heads do, a run is trained
-    by one job at a time.
-    """
+def run_job(run_folder: str, number: int) -> None:
+    """What submitit calls on the node: live this job of a run to its end, or until it is requeued."""
     run = RunPaths(Path(run_folder))
-    attempt = run.attempt(number)
-    lock = try_lock(run.live_lock, note=str(number), patience_s=2.0)
-    if lock is None:
-        write_json(attempt.exit, {"kind": "duplicate", "time": time.time()})
-        return
-    with lock:
-        order = read_json(attempt.order)
-        try:
-            process = _start(order, attempt.log)
-        except (OSError, ValueError) as error:
-            write_json(attempt.exit, {"kind": "not started", "error": str(error), "time": time.time()})
+    job = JobOnNode(run, run.job(number), dict(os.environ))
+    job.install_signals()
+    job.live()
+
+
+class JobOnNode:
+    """One life of a job, from its start (or its start after a requeue) on."""
+
+    def __init__(self, run: RunPaths, job: JobPaths, environ: dict[str, str]) -> None:
+        self.run, self.job = run, job
+        self.order: dict[str, Any] = read_json(job.order)
+        self.slurm_id = environ.get("SLURM_JOB_ID") if self.order["cluster"] == "slurm" else None
+        self.restart = int(environ.get("SLURM_RESTART_COUNT", "0"))
+        self.nodes = environ.get("SLURM_JOB_NODELIST") or socket.gethostname()
+        self._signal: signal.Signals | None = None
+
+    def install_signals(self) -> None:
+        """Take over from submitit: USR2 comes ahead of the time limit, TERM with preemption and cancelling."""
+        for number in (signal.SIGUSR2, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signal = self._signal or signal.Signals(number)
+
+    def live(self) -> None:
+        """One attempt after another, until one is the last; end.json says how it all ended."""
+        # Outlasts a life of this very job that is just dying on its old node, where locks reach that far.
+        if self.job.end.is_file():
+            return  # requeued by hand after it had ended
+        lock = try_lock(self.run.live_lock, note=str(self.job.number), patience_s=2.0)
+        # An earlier life of this very job may keep its lock on a node that Slurm has given up; it will see ours begin.
+        taken = lock is None and not (self.restart and holder_note(self.run.live_lock) == str(self.job.number))
+        if taken or read_json(self.run.current)["job"] != self.job.number:
+            self._end({"kind": "duplicate"})
             return
-        code = _watch(process, attempt)
-        write_json(attempt.exit, {"kind": exit_kind(code, attempt), "code": code, "time": time.time()})
+        with lock or nullcontext():
+            while (end := self._attempt()).get("again") and self.slurm_id is None:
+                pass
+        if end.get("again"):
+            self._requeue()
+        elif end["kind"] != "superseded" and end.get("cause") != ENDED_BY_SLURM:
+            self._end(end)
+
+    def _attempt(self) -> dict[str, Any]:
+        """One attempt; how it ended, with `again` if the run shall go on in another one."""
+        earlier = same_attempts(self.run, self.order, self.order["count_from"])
+        if (fruitless := without_new_step(earlier)) > self.order["limits"]["restarts"]:
+            last = how_it_ended(earlier[-1])
+            return {"kind": "no progress", "detail": f"{fruitless} attempts in a row without a new step (last: {last})"}
+        attempt = self.run.new_attempt()
+        write_json(attempt.spec, self.order["spec"])
+        write_json(attempt.order, self._attempt_order(attempt))
+        try:
+            process = self._start(attempt)
+        except (OSError, ValueError) as error:
+            end: dict[str, Any] = {"kind": "not started", "detail": str(error)}
+        else:
+            end = self._watch(process, attempt)
+        end |= {"attempt": attempt.number, "time": time.time(), "last_step": last_step(attempt.metrics)}
+        write_json(attempt.exit, end)
+        return end
+
+    def _attempt_order(self, attempt: AttemptPaths) -> dict[str, Any]:
+        order = self.order
+        placed = None
+        if self.slurm_id is not None:
+            placed = {"job_id": self.slurm_id, "restart": self.restart, "nodes": self.nodes}
+        return {
+            "attempt": attempt.number,
+            **{key: order[key] for key in ("run_id", "fingerprint", "inputs", "inputs_sha256", "checkpoint_dir")},
+            **{key: order[key] for key in ("cpus", "cwd", "env")},
+            "spec": str(attempt.spec),
+            "attempt_dir": str(attempt.folder),
+            "command": [order["python"], "-m", order["module"], str(attempt.order)],
+            "job": self.job.number,
+            "slurm": placed,
+            "host": socket.gethostname(),
+            "started": time.time(),
+        }
+
+    def _start(self, attempt: AttemptPaths) -> subprocess.Popen[bytes]:
+        order = read_json(attempt.order)
+        with attempt.log.open("ab") as output:
+            return subprocess.Popen(
+                order["command"],
+                cwd=order["cwd"],
+                env=trainer_environment(order),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_in_child,
+            )
+
+    def _watch(self, process: subprocess.Popen[bytes], attempt: AttemptPaths) -> dict[str, Any]:
+        """Wait for the trainer; end it when it must end, however it takes that."""
+        limits = self.order["limits"]
+        watchdog = Watchdog(attempt.metrics, limits["hang_factor"], limits["hang_min_s"], limits["first_step_s"])
+        stop: dict[str, Any] | None = None
+        kill_at = float("inf")
+        ticked = beaten = time.monotonic()
+        attempt.heartbeat.touch()
+        while (code := process.poll()) is None:
+            now = time.monotonic()
+            if now - beaten > HEARTBEAT_S:
+                beaten = now
+                attempt.heartbeat.touch()
+                if self._is_superseded(attempt):
+                    stop, kill_at = {"kind": "superseded"}, now
+            if stop is None and (stop := self._wanted_stop()) is not None:
+                kill_at = now + _TRAINERS_SHARE * limits["stop_grace_s"]
+                _signal_session(process, signal.SIGTERM)
+            if stop is None and (silence := watchdog.tick(now - ticked)) is not None:
+                stop = self._hung(silence)
+                dump_stacks(process.pid, attempt.log, self.order["dump_signal"])
+                kill_at = now + _HUNG_GRACE_S
+                _signal_session(process, signal.SIGTERM)
+            if self._is_told_to_stop_now():
+                kill_at = now
+            if now >= kill_at:
+                _signal_session(process, signal.SIGKILL)
+            ticked = now
+            time.sleep(POLL_S)
+        # Whatever the trainer started and left (data loaders, wandb's service) belongs to its session.
+        _signal_session(process, signal.SIGKILL)
+        # A trainer that had done its work before it heard of the stop has finished.
+        if code == 0 and attempt.done.is_file():
+            return {"kind": "finished", "code": code}
+        # Slurm may have signalled the trainer, too, which was quicker than this loop.
+        if stop is None and code == REQUEUE_EXIT_CODE:
+            stop = self._wanted_stop() or {
+                "kind": "stopped",
+                "cause": "the trainer's own",
+                "again": bool(self.slurm_id),
+            }
+        return {**stop, "code": code} if stop else exit_of(code, attempt)
+
+    def _wanted_stop(self) -> dict[str, Any] | None:
+        """Why the trainer must stop, if it must."""
+        if self.job.stop.exists():
+            return {"kind": "stopped", "cause": "asked"}
+        if self._signal is None:
+            return None
+        if self.slurm_id is None:
+            return {"kind": "stopped", "cause": f"signal {self._signal.name}"}
+        cause = self._cause(self._signal)
+        # What Slurm is ending is not ours to requeue: it may have been cancelled.
+        return {"kind": "stopped", "cause": cause, "again": cause != ENDED_BY_SLURM}
+
+    def _is_told_to_stop_now(self) -> bool:
+        try:
+            return self.job.stop.read_text(encoding="utf-8").strip() == "now"
+        except OSError:
+            return False
+
+    def _cause(self, number: signal.Signals) -> str:
+        """What Slurm wants with its signal; it sends the same ones for many things."""
+        assert self.slurm_id is not None
+        try:
+            details = slurm.job_details(self.slurm_id)
+        except SlurmError as error:
+            return f"signal {number.name} (Slurm does not say why: {error})"
+        # With a grace time a preempted job is still running, and its end was moved to the end of the grace.
+        if details.get("PreemptTime", "None") not in ("None", "N/A"):
+            return "preempted"
+        # Cancelled, requeued, preempted without grace: Slurm shows all of them as COMPLETING while it ends them.
+        if details.get("JobState") != "RUNNING":
+            return ENDED_BY_SLURM
+        return "time limit" if number is signal.SIGUSR2 else f"signal {number.name}"
+
+    def _hung(self, silence: str) -> dict[str, Any]:
+        """A first hang is given another chance, a second one is not."""
+        earlier = same_attempts(self.run, self.order, self.order["count_from"])
+        hung_before = any(read_object(attempt.exit).get("kind") == "hung" for attempt in earlier)
+        return {"kind": "hung", "detail": silence, "again": not hung_before}
+
+    def _is_superseded(self, attempt: AttemptPaths) -> bool:
+        """Whether another attempt has begun: this node was given up by Slurm, and does not know it."""
+        return self.run.attempts()[-1].number > attempt.number
+
+    def _requeue(self) -> None:
+        """Go back into the queue; if Slurm will not have it, a head submits the run again.
+
+        Slurm requeues a preempted job by itself when the grace is over; a job that asks for it gives its node back
+        sooner. What Slurm is ending already is let alone: requeueing would bring a cancelled job back.
+        """
+        assert self.slurm_id is not None
+        give_up = time.monotonic() + _REQUEUE_PATIENCE_S
+        pause_s = 1.0
+        while time.monotonic() < give_up:
+            try:
+                if slurm.job_details(self.slurm_id).get("JobState") == "RUNNING":
+                    slurm.requeue(self.slurm_id)
+                # Slurm now ends this process; to leave by itself would look like a failure.
+                time.sleep(60)
+                return
+            except SlurmError as error:
+                print(f"requeue: {error}; trying again in {pause_s:.0f} s", file=sys.stderr, flush=True)
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, 30.0)
+
+    def _end(self, end: dict[str, Any]) -> None:
+        write_json(self.job.end, {**end, "time": time.time(), "told_by": "job"})
 
 
-def _start(order: dict[str, Any], log: Path) -> subprocess.Popen[bytes]:
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            order["command"],
-            cwd=order["cwd"],
-            env=trainer_environment(order),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_die_with_parent,
-        )
+def exit_of(code: int, attempt: AttemptPaths) -> dict[str, Any]:
+    """What an exit code means when nobody had asked the trainer to stop."""
+    if code == 0:
+        return {"kind": "finished" if attempt.done.is_file() else "failed", "code": code}
+    if code < 0:
+        return {"kind": "killed", "code": code}
+    return {"kind": "refused" if code == 2 else "failed", "code": code}
 
 
 def trainer_environment(order: dict[str, Any]) -> dict[str, str]:
@@ -74,33 +272,6 @@ def trainer_environment(order: dict[str, Any]) -> dict[str, str]:
     return {**env, **order["env"]}
 
 
-def exit_kind(code: int, attempt: AttemptPaths) -> str:
-    """What an exit code means: finished, stopped, refused (a user's mistake), killed or failed."""
-    if code == 0:
-        return "finished" if attempt.done.is_file() else "failed"
-    if code == REQUEUE_EXIT_CODE or attempt.stop.exists():
-        return "stopped"
-    if code < 0:
-        return "killed"
-    return "refused" if code == 2 else "failed"
-
-
-def _watch(process: subprocess.Popen[bytes], attempt: AttemptPaths) -> int:
-    """Wait for the trainer; pass a request to stop on to it, and end its whole session when it does not listen."""
-    asked_at: float | None = None
-    while (code := process.poll()) is None:
-        if attempt.stop.exists():
-            if asked_at is None:
-                asked_at = time.monotonic()
-                _signal_session(process, signal.SIGTERM)
-            elif time.monotonic() - asked_at > STOP_GRACE_S or attempt.stop.read_text().strip() == "now":
-                _signal_session(process, signal.SIGKILL)
-        time.sleep(POLL_S)
-    # Whatever the trainer started and left (data loaders, wandb's service) belongs to its session.
-    _signal_session(process, signal.SIGKILL)
-    return code
-
-
 def _signal_session(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     try:
         os.killpg(process.pid, number)
@@ -108,5 +279,7 @@ def _signal_session(process: subprocess.Popen[bytes], number: signal.Signals) ->
         return
 
 
-def _die_with_parent() -> None:
+def _in_child() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Some of Slurm's process trackers signal children, too, and USR2 ends a process that has no handler yet.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)

@@ -1,12 +1,16 @@
 """See to it that one run is trained: submit or attach, wait, verify.
 
     python -m workflow.cluster.launcher RUN_FOLDER --spec JSON --inputs inputs.json --stack verify.json --cpus N
+        --cluster slurm --partition h100 ...
 
 Called by the `train` rule. What it promises:
 - a run that is finished (its fingerprint, its inputs) is never trained again, whatever became of Snakemake's own files;
 - at most one job of a run lives at a time: a second head waits, and a head that finds a live job attaches to it;
-- success is the attempt's own done.json, never an exit code alone;
+- a job that Slurm took away is submitted again, and goes on from its last checkpoint;
+- success is the attempt's own done.json, never an exit code or a state of Slurm's alone;
 - nothing of an earlier attempt is deleted.
+
+Hundreds of these wait at once on a login node: what is heavy (submitit) runs in a short program of its own.
 """
 
 from __future__ import annotations
@@ -14,48 +18,54 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pwd
 import shutil
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import submitit
-
 from analysis.errors import UserError
-from workflow.cluster.job import POLL_S, run_attempt
-from workflow.cluster.locks import Lock, holder_note, try_lock
-from workflow.cluster.paths import AttemptPaths, RunPaths
+from workflow.cluster.ends import RETRIED, end_told_by_slurm, explain, why_again
+from workflow.cluster.history import attempts_of_job, read_object
+from workflow.cluster.locks import Lock, try_lock
+from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.progress import Progress
+from workflow.cluster.scheduler import Gone, LocalScheduler, Scheduler, SlurmScheduler
 from workflow.files import ROOT, read_json, write_json, write_text
 from workflow.messages import reporting_errors, say
-from workflow.trainers import JOB_MODULES
 
 MIN_FREE_GIB = 0.5
 LOG_TAIL_LINES = 15
-# A job needs a moment between its submission and its taking of the live lock.
-START_PATIENCE_S = 60.0
 PROGRESS_EVERY_S = 2.0
-# submitit's local executor has a time limit; a run on this machine has none.
-_NO_LIMIT_MIN = 60 * 24 * 365
+# How long a head tries to reach a scheduler that does not answer, before it gives up; a restart takes a minute or two.
+SUBMIT_PATIENCE_S = 1800.0
+_TRANSIENT = ("unable to contact", "timed out", "connection refused", "temporarily", "zero bytes", "try again")
+
+
+class Detached(UserError):
+    """The head leaves, its job goes on."""
 
 
 class Launcher:
     """One head for one run."""
 
-    def __init__(self, run: RunPaths, spec: dict[str, Any], inputs: Path, stack: Path, cpus: int) -> None:
-        self.run, self.spec, self.inputs, self.stack, self.cpus = run, spec, inputs, stack, cpus
-        self.run_id, self.fingerprint = str(spec["run_id"]), str(spec["fingerprint"])
-        self.inputs_sha256 = _inputs_sha256(inputs)
+    def __init__(self, run: RunPaths, request: dict[str, Any]) -> None:
+        self.run, self.request = run, request
+        self.spec: dict[str, Any] = request["spec"]
+        self.run_id, self.fingerprint = str(self.spec["run_id"]), str(self.spec["fingerprint"])
+        self.steps = int(self.spec["workload"]["steps"])
+        slurm = request["cluster"] == "slurm"
+        self.scheduler: Scheduler = SlurmScheduler(run, self.run_id) if slurm else LocalScheduler(run)
         self._stop_requests = 0
+        self._head_lock: Lock | None = None
 
     def ensure_done(self) -> None:
         """Return when the run is finished and its done.json stands; a `UserError` says why it cannot be."""
-        with self._head_lock():
+        with self._become_head() as self._head_lock:
             write_json(self.run.spec, self.spec)
             finished = self.finished_attempt()
             if finished is not None:
@@ -64,7 +74,7 @@ class Launcher:
                 finished = self._train()
             write_text(self.run.done, finished.done.read_text(encoding="utf-8"))
 
-    def _head_lock(self) -> Lock:
+    def _become_head(self) -> Lock:
         """The lock that makes this head the one that cares for the run, after any other head."""
         waiting = False
         while (lock := try_lock(self.run.head_lock)) is None:
@@ -73,7 +83,7 @@ class Launcher:
                 waiting = True
             if self._stop_requests:
                 raise self._stopped_waiting()
-            time.sleep(POLL_S)
+            time.sleep(self.scheduler.poll_s)
         return lock
 
     def _stopped_waiting(self) -> UserError:
@@ -97,8 +107,8 @@ class Launcher:
         wanted = {
             "fingerprint": self.fingerprint,
             "attempt": attempt.number,
-            "last_step": self.spec["workload"]["steps"],
-            "inputs": self.inputs_sha256,
+            "last_step": self.steps,
+            "inputs": self.request["inputs_sha256"],
         }
         for key, value in wanted.items():
             if done.get(key) != value:
@@ -106,143 +116,236 @@ class Launcher:
         return None
 
     def _train(self) -> AttemptPaths:
-        while (attempt := self._live_attempt()) and not self._computes_this(attempt):
-            say(f"{self.run_id}: attempt {attempt.number}, of another configuration, is still training; waiting for it")
-            self._wait(attempt)
-            if self._stop_requests:
-                raise self._stopped_waiting()
-        if attempt is None:
-            attempt = self._submit()
-        else:
-            say(f"{self.run_id}: attaching to attempt {attempt.number}, which is running")
+        """Jobs, one after another, until one has finished the run."""
+        barren = 0
+        job = self._live_job() or self._submit()
         while True:
-            self._wait(attempt)
-            end = read_json(attempt.exit) if attempt.exit.is_file() else {"kind": "vanished"}
-            if end["kind"] == "duplicate" and (live := self._live_attempt()):
-                attempt = live
-                say(f"{self.run_id}: attaching to attempt {attempt.number}, which was quicker")
+            end = self._end_of(job)
+            if (finished := self.finished_attempt()) is not None:
+                return finished
+            if end["kind"] == "duplicate" and (live := self._live_job()):
+                job = live
                 continue
-            return self._verified(attempt, end)
+            if end["kind"] not in RETRIED or not self.scheduler.retries:
+                raise self._failure(job, end)
+            # A job counts its attempts without a new step; here are counted the jobs that made no attempt at all.
+            barren = 0 if attempts_of_job(self.run, job.number) else barren + 1
+            if barren > self.request["limits"]["restarts"]:
+                detail = f"{barren} jobs in a row ended before they began (the last one {why_again(end)})"
+                raise self._failure(job, {"kind": "no progress", "detail": detail})
+            say(f"{self.run_id}: {self.scheduler.named(job)} {why_again(end)}; submitting it again")
+            job = self._submit(count_from=read_json(job.order)["count_from"])
 
-    def _live_attempt(self) -> AttemptPaths | None:
-        """The attempt whose job is alive, if any is."""
-        while (note := holder_note(self.run.live_lock)) == "":
-            time.sleep(POLL_S)  # its holder has just taken the lock, and is about to write its number
-        return None if note is None else self.run.attempt(int(note))
+    def _live_job(self) -> JobPaths | None:
+        """The job of this very run that is alive, after those of other configurations have ended."""
+        while (job := self.scheduler.live_job()) is not None:
+            if isinstance(gone := self.scheduler.look(job), Gone):
+                self._note_end(job, gone)
+                return None
+            order = read_json(job.order)
+            if all(order[key] == value for key, value in self._same().items()):
+                say(f"{self.run_id}: attaching to {self.scheduler.named(job)}")
+                return job
+            say(f"{self.run_id}: {self.scheduler.named(job)}, of another configuration, is still there; waiting for it")
+            self._end_of(job)
+        return None
 
-    def _computes_this(self, attempt: AttemptPaths) -> bool:
-        """Whether an attempt was ordered for this very spec and these very inputs."""
-        order = read_json(attempt.order)
-        return bool(order["fingerprint"] == self.fingerprint and order["inputs_sha256"] == self.inputs_sha256)
+    def _same(self) -> dict[str, Any]:
+        return {"fingerprint": self.fingerprint, "inputs_sha256": self.request["inputs_sha256"]}
 
-    def _submit(self) -> AttemptPaths:
+    def _submit(self, count_from: int | None = None) -> JobPaths:
+        """Submit a new job; with a scheduler that is down, again and again."""
+        self._require_space()
+        self._require_not_cancelled()
+        attempts = self.run.attempts()
+        request = self.request | {"count_from": count_from or (attempts[-1].number + 1 if attempts else 1)}
+        give_up = time.monotonic() + SUBMIT_PATIENCE_S
+        pause_s = 5.0
+        while True:
+            self._run_submit(request)
+            job = self.run.job(read_json(self.run.current)["job"])
+            record = read_json(job.record)
+            if record["job_id"] is not None:
+                break
+            # sbatch may have failed and have submitted: nothing is tried again before Slurm was asked.
+            error = record.get("error") or "the submission ended without a word"
+            if (found := self.scheduler.adopt(job)) is not None:
+                job = found
+                break
+            if not any(word in error.lower() for word in _TRANSIENT) or time.monotonic() > give_up:
+                write_json(job.end, {"kind": "not submitted", "detail": error, "time": time.time(), "told_by": "head"})
+                raise UserError(
+                    f"{self.run_id}: its job was not taken: {error}\n"
+                    f"asked for: {json.dumps(self.request['site'])}; these come from set-resources in the profile"
+                )
+            say(f"{self.run_id}: {error}; trying again in {pause_s:.0f} s")
+            self._sleep(pause_s)
+            pause_s = min(2 * pause_s, 120.0)
+            if (found := self.scheduler.adopt(job)) is not None:
+                job = found
+                break
+        say(f"{self.run_id}: submitted as {self.scheduler.named(job)}{self._goes_on(attempts)}, {self.steps} steps")
+        return job
+
+    def _run_submit(self, request: dict[str, Any]) -> None:
+        """Run submitit in a program of its own; it outlives this head, and keeps its lock until it has finished."""
+        assert self._head_lock is not None
+        with (self.run.folder / "submit.log").open("ab") as log:
+            program = subprocess.Popen(
+                [sys.executable, "-m", "workflow.cluster.submit", str(self.run.folder)],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=[self._head_lock.descriptor],
+            )
+            program.communicate(json.dumps(request).encode())
+        if program.returncode != 0:
+            tail = _tail(self.run.folder / "submit.log")
+            raise UserError(f"{self.run_id}: the submission failed\nlog: {self.run.folder / 'submit.log'}\n{tail}")
+
+    def _goes_on(self, attempts: list[AttemptPaths]) -> str:
+        if not attempts:
+            return ""
+        folder = self.run.checkpoints(self.fingerprint, self.request["inputs_sha256"])
+        there = folder.is_dir() and any(folder.iterdir())
+        return f" (after attempt {attempts[-1].number}; " + (
+            "goes on from a checkpoint)" if there else "from the start: no checkpoint)"
+        )
+
+    def _require_space(self) -> None:
         free_gib = shutil.disk_usage(self.run.folder).free / 2**30
         if free_gib < MIN_FREE_GIB:
             raise UserError(
                 f"{self.run_id}: {free_gib:.2f} GiB free in {self.run.folder}, at least {MIN_FREE_GIB} GiB is needed "
                 "for logs and checkpoints; free some and start again (nothing was started)"
             )
-        attempts = self.run.attempts()
-        attempt = self.run.attempt(attempts[-1].number + 1 if attempts else 1)
-        attempt.folder.mkdir(parents=True)
-        checkpoints = self.run.checkpoints(self.fingerprint, self.inputs_sha256)
-        write_json(attempt.spec, self.spec)
-        write_json(
-            attempt.order,
-            {
-                "attempt": attempt.number,
-                "run_id": self.run_id,
-                "fingerprint": self.fingerprint,
-                "spec": str(attempt.spec),
-                "inputs": str(self.inputs),
-                "inputs_sha256": self.inputs_sha256,
-                "attempt_dir": str(attempt.folder),
-                "checkpoint_dir": str(checkpoints),
-                "cpus": self.cpus,
-                "cwd": str(ROOT),
-                "env": self.spec["env"],
-                "command": [
-                    str(self.stack.parent / "env" / "bin" / "python"),
-                    "-m",
-                    JOB_MODULES[self.spec["trainer"]],
-                    str(attempt.order),
-                ],
-            },
-        )
-        executor = submitit.AutoExecutor(folder=attempt.submitit, cluster="local")
-        executor.update_parameters(timeout_min=_NO_LIMIT_MIN, name=self.run_id)
-        with _ignored(signal.SIGINT):  # inherited by the job: a Ctrl-C is for this head, which passes it on
-            job = executor.submit(run_attempt, str(self.run.folder), attempt.number)
-        write_json(
-            self.run.job,
-            {
-                "attempt": attempt.number,
-                "fingerprint": self.fingerprint,
-                "cluster": "local",
-                "job_id": job.job_id,
-                "submitted": time.time(),
-            },
-        )
-        earlier = f" (attempt {attempt.number}; {_checkpoint_note(checkpoints)})" if attempt.number > 1 else ""
-        say(f"{self.run_id}: started{earlier}, {self.spec['workload']['steps']} steps; log: {attempt.log}")
-        return attempt
 
-    def _wait(self, attempt: AttemptPaths) -> None:
-        """Return when the attempt has ended, or its job is gone without a word."""
-        progress = Progress(attempt.metrics, self.run_id, self.spec["workload"]["steps"])
-        said_at = unseen_since = time.monotonic()
-        seen = False
-        latest = None
-        while not attempt.exit.is_file():
-            now = time.monotonic()
-            if holder_note(self.run.live_lock) is not None:
-                seen, unseen_since = True, now
-            # After the lock is free its holder has written exit.json, or it was killed.
-            elif now - unseen_since > (2.0 if seen else START_PATIENCE_S):
+    def _require_not_cancelled(self) -> None:
+        if self.run.cancelled.is_file():
+            by = read_json(self.run.cancelled)["by"]
+            raise UserError(f"{self.run_id}: {by} cancelled the experiment meanwhile; start snakemake again to go on")
+
+    def _end_of(self, job: JobPaths) -> dict[str, Any]:
+        """How a job ended, when it has; until then its news are told."""
+        news = News(self.run, self.run_id, self.steps, job)
+        unknown_to_slurm = None
+        while not job.end.is_file():
+            gone = self.scheduler.look(job)
+            if isinstance(gone, Gone):
+                self._note_end(job, gone)
                 break
-            latest = progress.poll() or latest
-            if latest and (now - said_at > PROGRESS_EVERY_S):
-                say(latest)
-                latest, said_at = None, now
+            if gone is not None and gone != unknown_to_slurm:
+                unknown_to_slurm = gone
+                say(f"{self.run_id}: {self.scheduler.named(job)} {gone}")
+            news.tell()
             if self._stop_requests:
-                self._pass_stop_on(attempt)
-            time.sleep(POLL_S)
-        if latest := (progress.poll() or latest):
-            say(latest)
+                self._pass_stop_on(job)
+            time.sleep(self.scheduler.poll_s)
+        news.tell(last=True)
+        end: dict[str, Any] = read_json(job.end)
+        if end["kind"] == "cancelled" and "by" not in end:
+            end["by"] = self._cancelled_by(job)
+        return end
 
-    def _verified(self, attempt: AttemptPaths, end: dict[str, Any]) -> AttemptPaths:
-        """The attempt, if it truly finished; otherwise a `UserError` that says how it ended and what to do."""
-        problem = self._problem_of(attempt) if attempt.done.is_file() else "there is none"
-        if problem is None:
-            return attempt
-        kind, code = end["kind"], end.get("code")
-        reasons = {
-            "finished": f"its job ended well, but its done.json does not prove it: {problem}",
-            "stopped": "was stopped; start again and it goes on from its last checkpoint",
-            "refused": "was refused by the trainer's job",
-            "killed": f"was killed by signal {-(code or 0)}"
-            + (" (often: out of memory; see `dmesg`)" if code == -signal.SIGKILL else ""),
-            "vanished": "its job vanished without a word (killed from outside, or the machine went down); "
-            "start again and it goes on from its last checkpoint",
-            "not started": f"its job could not start the trainer: {end.get('error')}",
-            "duplicate": "another job of this run was alive, and is gone now; start again",
-        }
-        reason = reasons.get(kind, f"failed: the trainer ended with exit code {code}")
-        raise UserError(f"{self.run_id}: {reason}\nlog: {attempt.log}\n{_log_tail(attempt.log)}".rstrip())
+    def _note_end(self, job: JobPaths, gone: Gone) -> None:
+        """Write the end of a job that did not do it itself, for whoever looks later."""
+        end = end_told_by_slurm(gone.ended, gone.state, job, self._cancelled_by(job, gone)) if gone.state else {}
+        began = bool(attempts_of_job(self.run, job.number))
+        if gone.state == "FAILED" and not began:
+            end["kind"] = "never started"
+        if not job.end.is_file():
+            write_json(job.end, {"kind": "vanished", "told_by": "head", **end, "time": time.time()})
+
+    def _cancelled_by(self, job: JobPaths, gone: Gone | None = None) -> str | None:
+        if job.cancelled.is_file():
+            return str(read_json(job.cancelled)["by"])
+        uid = gone.ended.by if gone and gone.ended else None
+        try:
+            return None if uid is None else pwd.getpwuid(int(uid)).pw_name
+        except (KeyError, ValueError):
+            return f"user {uid}"
+
+    def _failure(self, job: JobPaths, end: dict[str, Any]) -> UserError:
+        """How a job ended that did not finish the run, with its log's last lines and what to do."""
+        mine = attempts_of_job(self.run, job.number)
+        # Before the first attempt there is only what the job's own script said.
+        outputs = sorted(job.submitit.glob("*_log.out")) + sorted(job.submitit.glob("*_log.err"))
+        log = mine[-1].log if mine else (outputs[0] if outputs else None)
+        reason = explain(end)
+        if end["kind"] == "finished" and mine:
+            problem = self._problem_of(mine[-1]) if mine[-1].done.is_file() else "there is none"
+            reason = f"its job ended well, but its done.json does not prove it: {problem}"
+        text = f"{self.run_id}: {reason}"
+        return UserError(text if log is None else f"{text}\nlog: {log}\n{_tail(log)}".rstrip())
 
     def request_stop(self, number: int, frame: FrameType | None) -> None:
-        """Signal handler: once, stop after the step; twice, at once."""
+        """Signal handler: what it means is the scheduler's matter."""
         self._stop_requests += 1
 
-    def _pass_stop_on(self, attempt: AttemptPaths) -> None:
+    def _sleep(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self._stop_requests:
+                raise self._stopped_waiting()
+            time.sleep(0.2)
+
+    def _pass_stop_on(self, job: JobPaths) -> None:
+        """On a cluster the head leaves and the job stays; here the job is stopped: after the step, then at once."""
+        if self.scheduler.detaches:
+            raise Detached(
+                f"{self.run_id}: detached; {self.scheduler.named(job)} goes on without this head. Start the same command "
+                "again to attach to it; `rolloutbench cancel` ends it"
+            )
         wanted = "soon" if self._stop_requests == 1 else "now"
-        if not attempt.stop.exists() or attempt.stop.read_text() != wanted:
+        if not job.stop.exists() or job.stop.read_text() != wanted:
             say(
                 f"{self.run_id}: stopping after the current step (once more to stop at once)"
                 if wanted == "soon"
                 else f"{self.run_id}: stopping at once"
             )
-            write_text(attempt.stop, wanted)
+            write_text(job.stop, wanted)
+
+
+class News:
+    """What a head tells while it waits: new attempts of a job, how they ended, and their steps."""
+
+    def __init__(self, run: RunPaths, run_id: str, steps: int, job: JobPaths) -> None:
+        self._run, self._run_id, self._steps, self._job = run, run_id, steps, job
+        self._attempt: AttemptPaths | None = None
+        self._progress: Progress | None = None
+        self._latest: str | None = None
+        self._told_at = 0.0
+
+    def tell(self, last: bool = False) -> None:
+        """Say what is new; at most a line every few seconds, except for the last one."""
+        attempts = self._run.attempts()
+        newest = attempts[-1] if attempts else None
+        if newest and newest != self._attempt and read_object(newest.order).get("job") == self._job.number:
+            self._tell_end()
+            self._attempt, self._progress = newest, Progress(newest.metrics, self._steps)
+            host = read_json(newest.order)["host"]
+            say(f"{self._run_id}: attempt {newest.number} runs on {host}; log: {newest.log}")
+        if self._progress is not None:
+            self._latest = self._progress.poll() or self._latest
+        if self._latest and (last or time.monotonic() - self._told_at > PROGRESS_EVERY_S):
+            say(f"{self._run_id}: {self._latest}")
+            self._latest, self._told_at = None, time.monotonic()
+
+    def _tell_end(self) -> None:
+        if self._attempt is None or not self._attempt.exit.is_file():
+            return
+        end = read_json(self._attempt.exit)
+        why = end.get("detail") or end.get("cause") or "no reason given"
+        say(f"{self._run_id}: attempt {self._attempt.number} {end['kind']} after step {end['last_step']}: {why}")
+
+
+def _tail(log: Path) -> str:
+    if not log.is_file():
+        return ""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(f"  | {line}" for line in lines[-LOG_TAIL_LINES:])
 
 
 def _inputs_sha256(inputs: Path) -> dict[str, str]:
@@ -254,43 +357,85 @@ def _inputs_sha256(inputs: Path) -> dict[str, str]:
         raise UserError(f"{inputs} is damaged ({error!r}); delete it and start snakemake again") from None
 
 
-def _checkpoint_note(folder: Path) -> str:
-    return "goes on from a checkpoint" if folder.is_dir() and any(folder.iterdir()) else "from the start: no checkpoint"
-
-
-def _log_tail(log: Path) -> str:
-    if not log.is_file():
-        return ""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "\n".join(f"  | {line}" for line in lines[-LOG_TAIL_LINES:])
-
-
-@contextmanager
-def _ignored(number: signal.Signals) -> Iterator[None]:
-    before = signal.signal(number, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
-
-
 def main(argv: list[str] | None = None) -> int:
     """The command line; 0 when the run is finished, 1 otherwise."""
+    args = _parser().parse_args(argv)
+    os.umask(os.umask(0) | 0o022)  # others may read results, not write them
+    return reporting_errors(lambda: _run(args), log=args.log)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run_folder", type=Path)
     parser.add_argument("--spec", type=json.loads, required=True, help="what is to be run: the content of spec.json")
     parser.add_argument("--inputs", type=Path, required=True)
     parser.add_argument("--stack", type=Path, required=True, help="the stack's verify.json")
-    parser.add_argument("--cpus", type=int, required=True)
+    parser.add_argument("--cpus", type=int, required=True, help="CPUs of each task, and threads of the trainer")
     parser.add_argument("--log", type=Path, help="also write what is said here")
-    args = parser.parse_args(argv)
-    os.umask(os.umask(0) | 0o022)  # others may read results, not write them
-    return reporting_errors(lambda: _run(args), log=args.log)
+    parser.add_argument("--cluster", default="local", help="where submitit submits to: local or slurm")
+    limits = parser.add_argument_group("limits")
+    limits.add_argument("--restarts", type=int, default=5, help="attempts without a new step before it is given up")
+    limits.add_argument("--stop-grace-s", type=int, default=120, help="seconds for a last step and its checkpoint")
+    limits.add_argument("--hang-factor", type=float, default=10.0, help="times the median step; 0: no watchdog")
+    limits.add_argument("--hang-min-s", type=float, default=600.0)
+    limits.add_argument("--first-step-s", type=float, default=7200.0, help="patience until an attempt's first step")
+    site = parser.add_argument_group("site (Slurm)")
+    for name in ("partition", "account", "qos", "gres", "constraint", "reservation", "nodelist", "exclude", "setup"):
+        site.add_argument(f"--{name}", default="")
+    site.add_argument("--nodes", type=int, default=1)
+    site.add_argument("--mem-mb", type=int, default=0, help="per node; 0: what the partition gives")
+    site.add_argument("--runtime", type=int, default=0, help="minutes")
+    return parser
+
+
+def request_of(args: argparse.Namespace) -> dict[str, Any]:
+    """What the command line orders, as a submission takes it; a `UserError` where a profile's words make no sense."""
+    run_id = args.spec["run_id"]
+    if args.cluster not in ("local", "slurm"):
+        raise UserError(
+            f"{run_id}: training cannot be submitted through Snakemake's executor {args.cluster!r}; use "
+            "--profile profiles/local (this machine) or --profile slurm (nothing was submitted)"
+        )
+    limits = {name: getattr(args, name) for name in ("restarts", "stop_grace_s", "hang_factor")}
+    limits |= {name: getattr(args, name) for name in ("hang_min_s", "first_step_s")}
+    names = ("partition", "account", "qos", "gres", "constraint", "reservation", "nodelist", "exclude", "setup")
+    site = {name: getattr(args, name) for name in (*names, "nodes", "mem_mb", "runtime")}
+    if args.cluster == "slurm":
+        if not site["partition"]:
+            raise UserError(
+                f"{run_id}: no partition to train in; set slurm_partition under set-resources: train: in the profile "
+                "(nothing was submitted, and nothing is trained on this machine)"
+            )
+        if site["runtime"] * 60 < 2 * args.stop_grace_s:
+            raise UserError(
+                f"{run_id}: runtime must be at least twice stop_grace_s, or a job would be stopped as soon as it began "
+                f"(got {site['runtime']} min and {args.stop_grace_s} s); change them in the profile"
+            )
+        if site["setup"] and not Path(site["setup"]).is_file():
+            raise UserError(f"{run_id}: no such setup script: {site['setup']}; correct setup in the profile")
+        if site["setup"]:
+            site["setup"] = str(Path(site["setup"]).resolve())
+    if site["nodes"] > 1 and not args.spec.get("ray"):
+        raise UserError(
+            f"{run_id}: trainer {args.spec['trainer']} trains on one node (got nodes={site['nodes']}); "
+            "set nodes: 1 under set-resources: train: in the profile"
+        )
+    inputs = args.inputs.resolve()
+    return {
+        "spec": args.spec,
+        "inputs": str(inputs),
+        "inputs_sha256": _inputs_sha256(inputs),
+        "python": str(args.stack.resolve().parent / "env" / "bin" / "python"),
+        "cpus": args.cpus,
+        "cluster": args.cluster,
+        "dump_signal": int(signal.SIGUSR1),
+        "limits": limits,
+        "site": site,
+    }
 
 
 def _run(args: argparse.Namespace) -> None:
-    run = RunPaths(args.run_folder.resolve())
-    launcher = Launcher(run, args.spec, args.inputs.resolve(), args.stack.resolve(), args.cpus)
+    launcher = Launcher(RunPaths(args.run_folder.resolve()), request_of(args))
     signal.signal(signal.SIGINT, launcher.request_stop)
     signal.signal(signal.SIGTERM, launcher.request_stop)
     launcher.ensure_done()

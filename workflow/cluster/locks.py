@@ -15,7 +15,8 @@ class Lock:
     """A held lock; leaving the `with` block lets go of it."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
+        """Whoever inherits it keeps the lock, too."""
 
     def __enter__(self) -> Lock:
         return self
@@ -23,7 +24,7 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._descriptor)
+        os.close(self.descriptor)
 
 
 def try_lock(path: Path, note: str = "", patience_s: float = 0.0) -> Lock | None:

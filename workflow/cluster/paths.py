@@ -1,4 +1,7 @@
-"""Where do a run's files lie? One object, used by the launcher and by the job."""
+"""Where do a run's files lie? One object, used by the launcher, by the job and by those who look on (docs/files.md).
+
+A *job* is one submission; it lives one or several *attempts*, since a job that is requeued begins another.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,53 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
+class JobPaths:
+    """The files of one submission of a run."""
+
+    folder: Path
+
+    @property
+    def number(self) -> int:
+        return int(self.folder.name)
+
+    @property
+    def order(self) -> Path:
+        """What the job is to do, written before it is submitted."""
+        return self.folder / "order.json"
+
+    @property
+    def record(self) -> Path:
+        """Its name and id in the scheduler; written before it is submitted, without an id, and after."""
+        return self.folder / "job.json"
+
+    @property
+    def end(self) -> Path:
+        """How the job finally ended: written once, by the job itself or by a head that found it gone."""
+        return self.folder / "end.json"
+
+    @property
+    def stop(self) -> Path:
+        """A request to end: `soon` (after the step, with a checkpoint) or `now`."""
+        return self.folder / "stop"
+
+    @property
+    def cancelled(self) -> Path:
+        """Who asked for the job to be cancelled, where it was asked through us."""
+        return self.folder / "cancelled.json"
+
+    @property
+    def submitit(self) -> Path:
+        """submitit's own files: the script, the job's own output."""
+        return self.folder / "submitit"
+
+    def nodes(self, restart: int) -> Path:
+        """Where the tasks of one life of a job on several nodes meet."""
+        return self.folder / "nodes" / str(restart)
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptPaths:
-    """The files of one life of a run (docs/files.md)."""
+    """The files of one life of a run."""
 
     folder: Path
 
@@ -45,13 +93,9 @@ class AttemptPaths:
         return self.folder / "exit.json"
 
     @property
-    def stop(self) -> Path:
-        """A request to end: `soon` (after the step, with a checkpoint) or `now`."""
-        return self.folder / "stop"
-
-    @property
-    def submitit(self) -> Path:
-        return self.folder / "submitit"
+    def heartbeat(self) -> Path:
+        """Touched every few seconds by the job that watches the trainer."""
+        return self.folder / "heartbeat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +113,8 @@ class RunPaths:
         return self.folder / "done.json"
 
     @property
-    def job(self) -> Path:
+    def current(self) -> Path:
+        """Which submission counts: {"job": k}."""
         return self.folder / "job.json"
 
     @property
@@ -82,16 +127,59 @@ class RunPaths:
         """Held by the job that trains this run, for as long as it lives; the kernel lets go of it when it dies."""
         return self.folder / ".live.lock"
 
+    @property
+    def experiment(self) -> Path:
+        return self.folder.parent.parent
+
+    @property
+    def cancelled(self) -> Path:
+        """Who cancelled the whole experiment; removed when snakemake is started again."""
+        return self.experiment / "cancelled.json"
+
+    @property
+    def slurm(self) -> Path:
+        """What Slurm last said, shared by all heads of this checkout."""
+        return self.experiment.parent / ".slurm"
+
     def checkpoints(self, fingerprint: str, inputs_sha256: dict[str, str]) -> Path:
         """Shared by the attempts that compute the same: a spec on other data or another model must not resume here."""
         inputs = hashlib.sha256(json.dumps(inputs_sha256, sort_keys=True).encode()).hexdigest()
         return self.folder / "checkpoints" / f"{fingerprint[:12]}-{inputs[:8]}"
+
+    def job(self, number: int) -> JobPaths:
+        return JobPaths(self.folder / "jobs" / str(number))
+
+    def jobs(self) -> list[JobPaths]:
+        """All submissions so far, oldest first."""
+        return [self.job(number) for number in _numbers(self.folder / "jobs")]
+
+    def new_job(self) -> JobPaths:
+        """The folder of another submission; two that ask at once get two."""
+        return self.job(_new_number(self.folder / "jobs"))
 
     def attempt(self, number: int) -> AttemptPaths:
         return AttemptPaths(self.folder / "attempts" / str(number))
 
     def attempts(self) -> list[AttemptPaths]:
         """All attempts so far, oldest first."""
-        folder = self.folder / "attempts"
-        names = [entry.name for entry in folder.iterdir() if entry.name.isdigit()] if folder.is_dir() else []
-        return [self.attempt(number) for number in sorted(map(int, names))]
+        return [self.attempt(number) for number in _numbers(self.folder / "attempts")]
+
+    def new_attempt(self) -> AttemptPaths:
+        """The folder of another attempt; two that ask at once get two."""
+        return self.attempt(_new_number(self.folder / "attempts"))
+
+
+def _numbers(folder: Path) -> list[int]:
+    names = [entry.name for entry in folder.iterdir() if entry.name.isdigit()] if folder.is_dir() else []
+    return sorted(map(int, names))
+
+
+def _new_number(folder: Path) -> int:
+    folder.mkdir(parents=True, exist_ok=True)
+    while True:
+        number = max(_numbers(folder), default=0) + 1
+        try:
+            (folder / str(number)).mkdir()
+            return number
+        except FileExistsError:
+            continue

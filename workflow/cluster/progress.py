@@ -4,53 +4,75 @@ from __future__ import annotations
 
 import json
 import statistics
-from dataclasses import dataclass, field
+from collections import deque
 from pathlib import Path
-from typing import Any
 
 
-@dataclass
-class Progress:
-    """Follows one attempt's metrics.jsonl; `poll` returns a line for people when there is something new."""
+class StepReader:
+    """Follows one attempt's metrics.jsonl."""
 
-    path: Path
-    run_id: str
-    steps: int
-    _offset: int = 0
-    _seconds: list[float] = field(default_factory=list)
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
 
-    def poll(self) -> str | None:
-        """The newest finished step, its time and what is left; None if nothing was finished since the last call."""
-        newest = None
-        for row in self._new_rows():
-            newest = row
-            self._seconds.append(float(row["phases"]["step"]) + float(row["scalars"].get("between_steps_s") or 0.0))
-        if newest is None:
-            return None
-        # The median of the recent steps: the first ones of an engine are slow and would mislead.
-        left_s = statistics.median(self._seconds[-10:]) * (self.steps - newest["step"])
-        left = f"about {readable_duration(left_s)} left" if newest["step"] < self.steps else "last step"
-        return f"{self.run_id}: step {newest['step']}/{self.steps}, {newest['phases']['step']:.2f} s, {left}"
+    def new_steps(self) -> list[tuple[int, float]]:
+        """(step, seconds) of the steps finished since the last call, with the time between steps.
 
-    def _new_rows(self) -> list[dict[str, Any]]:
-        """Rows that were completed since the last call; a line that is still being written waits for the next."""
-        if not self.path.exists():
+        A line that is still being written waits for the next call.
+        """
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except OSError:  # not there yet
             return []
-        with self.path.open("rb") as file:
-            file.seek(self._offset)
-            data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
-        rows = []
+        steps = []
         for line in whole.splitlines():
             try:
                 row = json.loads(line)
-                float(row["phases"]["step"])
-                int(row["step"])
-                rows.append(row)
-            except (ValueError, KeyError, TypeError):
+                between_s = float(row["scalars"].get("between_steps_s") or 0.0)
+                steps.append((int(row["step"]), float(row["phases"]["step"]) + between_s))
+            except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # the collector says what is wrong with a line; progress only looks
-        return rows
+        return steps
+
+
+class Progress:
+    """Tells people how far an attempt is."""
+
+    def __init__(self, metrics: Path, steps: int) -> None:
+        self._reader = StepReader(metrics)
+        self._steps = steps
+        # The median of the recent steps: the first ones of an engine are slow and would mislead.
+        self._recent: deque[float] = deque(maxlen=10)
+        self.last_step: int | None = None
+
+    def poll(self) -> str | None:
+        """The newest finished step, its time and what is left; None if nothing was finished since the last call."""
+        new = self._reader.new_steps()
+        if not new:
+            return None
+        self._recent.extend(seconds for _, seconds in new)
+        self.last_step, last_s = new[-1]
+        left = f"about {readable_duration(self.left_s)} left" if self.last_step < self._steps else "last step"
+        return f"step {self.last_step}/{self._steps}, {last_s:.2f} s, {left}"
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Median of the recent steps; None before the first."""
+        return statistics.median(self._recent) if self._recent else None
+
+    @property
+    def left_s(self) -> float:
+        """How long the remaining steps will take at the recent pace; 0 before the first."""
+        return (self.seconds_per_step or 0.0) * (self._steps - (self.last_step or 0))
+
+
+def last_step(metrics: Path) -> int:
+    """The highest step in an attempt's metrics.jsonl; 0 if it finished none."""
+    return max((step for step, _ in StepReader(metrics).new_steps()), default=0)
 
 
 def readable_duration(seconds: float) -> str:

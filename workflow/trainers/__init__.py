@@ -18,13 +18,14 @@ class Trainer(Protocol):
     """The rollout engines that it can drive."""
     JOB_MODULE: str
     """The module that runs inside the stack, given one argument: the path of attempt.json."""
+    RAY: bool
+    """Whether it spreads over a job's nodes by Ray; a trainer that does not trains on one node."""
 
     def trainer_args(self, arm: Arm, workload: Workload, seed: int, accelerator: str) -> dict[str, Any]:
         """The trainer's own settings; a `UserError` where words and options contradict each other."""
 
 
 _TRAINERS: Mapping[str, Trainer] = {"trl": cast(Trainer, trl)}
-JOB_MODULES: Mapping[str, str] = {name: trainer.JOB_MODULE for name, trainer in _TRAINERS.items()}
 
 
 def trainer_of(arm_name: str, arm: Arm) -> Trainer:

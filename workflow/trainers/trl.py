@@ -9,6 +9,7 @@ from workflow.config import Arm, Workload
 
 ENGINES = ("transformers", "vllm")
 JOB_MODULE = "workflow.jobs.trl_grpo"
+RAY = False
 
 # Set by the job itself on the node; an option of that name would break the paths that the collector reads.
 _OWNED_BY_JOB = frozenset(

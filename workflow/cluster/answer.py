@@ -1,0 +1,129 @@
+"""What did Slurm last say? One answer for all who wait: whoever finds it too old asks for everybody.
+
+Hundreds of heads cost slurmctld one squeue per half-minute in all, and one sacct only when a job has ended. The answer
+is a file in the folder of all results, so that heads and `rolloutbench status` share it across login nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from analysis.errors import UserError
+from workflow.cluster import slurm
+from workflow.cluster.locks import try_lock
+from workflow.cluster.slurm import ENDED, EndedJob, QueueJob, SlurmError
+from workflow.files import read_json, write_text
+
+# A site may want fewer questions, a test more.
+MAX_AGE_S = float(os.environ.get("ROLLOUTBENCH_SLURM_EVERY_S", "30"))
+_OUR_NAME = re.compile(r".+\.[0-9a-f]{16}")
+_FORGET_S = 7 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """All of the user's jobs at one moment.
+
+    `asked` is when Slurm last answered (0: never), `tried` when it was last asked, and `error` why it did not answer
+    then; `accounting` is False where sacct did not answer although it was asked.
+    """
+
+    asked: float = 0.0
+    tried: float = 0.0
+    error: str | None = None
+    accounting: bool = True
+    jobs: dict[str, QueueJob] = field(default_factory=dict)
+    ended: dict[str, EndedJob] = field(default_factory=dict)
+
+    def named(self, name: str) -> list[QueueJob]:
+        """The jobs of a name that have not ended, oldest first."""
+        found = [job for job in self.jobs.values() if job.name == name and job.state not in ENDED]
+        return sorted(found, key=lambda job: int(job.job_id))
+
+
+def ask(folder: Path, newer_than: float = 0.0, max_age_s: float = MAX_AGE_S) -> Answer:
+    """Slurm's answer, at most `max_age_s` old, or (with `newer_than`) asked after that moment.
+
+    While another process asks, the last answer is returned, unless a newer one was wanted: then that is waited for.
+    """
+    while True:
+        answer = read(folder)
+        age = time.time() - answer.tried
+        if answer.tried > newer_than and 0 <= age <= max_age_s:
+            return answer
+        lock = try_lock(folder / "lock")
+        if lock is not None:
+            with lock:
+                again = read(folder)  # somebody may have asked between our look and our lock
+                return again if again.tried > answer.tried else _refresh(folder, again)
+        if not newer_than:
+            return answer
+        time.sleep(0.1)
+
+
+def read(folder: Path) -> Answer:
+    """The last answer as it lies there; an empty one if there is none, or if it cannot be read."""
+    try:
+        raw = read_json(folder / "answer.json")
+        jobs = {job_id: QueueJob(**job) for job_id, job in raw.pop("jobs").items()}
+        ended = {job_id: EndedJob(**job) for job_id, job in raw.pop("ended").items()}
+        return Answer(jobs=jobs, ended=ended, **raw)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Answer()
+
+
+def want(folder: Path, job_id: str) -> None:
+    """Ask accounting about a job that squeue has forgotten, with the next question to Slurm."""
+    (folder / "wanted").mkdir(parents=True, exist_ok=True)
+    (folder / "wanted" / job_id).touch()
+
+
+def _refresh(folder: Path, last: Answer, clock: Callable[[], float] = time.time) -> Answer:
+    tried = clock()
+    try:
+        jobs = slurm.queue()
+    except SlurmError as error:
+        answer = dataclasses.replace(last, tried=tried, error=str(error))
+    else:
+        answer = _with_accounting(folder, last, jobs, tried)
+    # On a full disk every head asks for itself until there is room again.
+    with contextlib.suppress(OSError, UserError):
+        write_text(folder / "answer.json", json.dumps(dataclasses.asdict(answer), separators=(",", ":")))
+    return answer
+
+
+def _with_accounting(folder: Path, last: Answer, jobs: dict[str, QueueJob], tried: float) -> Answer:
+    wanted = _wanted(folder, tried)
+    ours = {job.job_id for job in jobs.values() if job.state in ENDED and _OUR_NAME.fullmatch(job.name)}
+    missing = (ours | {job_id for job_id in wanted if job_id not in jobs}) - set(last.ended)
+    # What squeue shows as alive has not ended, whatever accounting said before: it was requeued.
+    ended = {job_id: job for job_id, job in last.ended.items() if job_id in wanted or job_id in ours}
+    accounting = last.accounting
+    if missing:
+        try:
+            ended |= slurm.accounting(missing)
+            accounting = True
+        except SlurmError:
+            accounting = False
+    return Answer(tried, tried, None, accounting, jobs, ended)
+
+
+def _wanted(folder: Path, now: float) -> set[str]:
+    wanted = set()
+    for file in (folder / "wanted").glob("*"):
+        try:
+            if now - file.stat().st_mtime > _FORGET_S:
+                file.unlink()
+            else:
+                wanted.add(file.name)
+        except FileNotFoundError:
+            continue
+    return wanted

@@ -1,0 +1,87 @@
+"""How can a job end, and what follows from it? The words of exit.json and end.json.
+
+`exit.json` tells how one attempt ended, `end.json` how a whole job did. Not every end of an attempt is the job's: one
+that was stopped by its time limit or by preemption is requeued and lives on in the next attempt.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from workflow.cluster.paths import JobPaths
+from workflow.cluster.slurm import EndedJob
+
+# Slurm's states from which a run goes on in another job: nobody wanted them, and the trainer is not to blame.
+_TRY_AGAIN = {
+    "PREEMPTED": "preempted",
+    "TIMEOUT": "time limit",
+    "NODE_FAIL": "node failure",
+    "BOOT_FAIL": "node failure",
+    "REVOKED": "lost",
+    "FAILED": "died",
+    "COMPLETED": "died",
+}
+_OVER = {"OUT_OF_MEMORY": "out of memory", "CANCELLED": "cancelled", "DEADLINE": "deadline"}
+
+RETRIED = frozenset({*_TRY_AGAIN.values(), "stopped", "lost"})
+"""Kinds of end after which a head submits the run again."""
+
+
+def kind_of_state(state: str) -> str:
+    """The kind of a job's end when only Slurm's state tells of it."""
+    return _TRY_AGAIN.get(state) or _OVER.get(state, "lost")
+
+
+def end_told_by_slurm(ended: EndedJob | None, state: str, job: JobPaths, user_name: str | None) -> dict[str, Any]:
+    """end.json of a job that did not write one itself; `user_name` belongs to the id that cancelled it."""
+    end: dict[str, Any] = {"kind": kind_of_state(state), "state": state, "told_by": "slurm"}
+    if ended is not None:
+        end |= {"exit_code": ended.exit_code, "nodes": ended.nodes}
+    if end["kind"] == "cancelled":
+        end["by"] = user_name or "somebody (accounting does not say who)"
+    return end
+
+
+def explain(end: dict[str, Any]) -> str:
+    """One sentence for people on how a job ended; it follows the run's name."""
+    kind, code, detail = end["kind"], end.get("code"), end.get("detail")
+    exit_code = f" with exit code {end['exit_code']}" if end.get("exit_code") else ""
+    sentences = {
+        "finished": "its job ended well, but no done.json proves it",
+        "stopped": "was stopped; start again and it goes on from its last checkpoint",
+        "refused": "was refused by the trainer's job",
+        "killed": f"was killed by signal {-(code or 0)}"
+        + (" (often: out of memory; see `dmesg`)" if code == -signal.SIGKILL else ""),
+        "out of memory": f"ran out of memory{_in_words(detail)}; give it more (mem_mb in the profile), or make its "
+        "batches smaller",
+        "hung": f"hung twice: {detail}; what its processes were doing is in the log",
+        "no progress": f"made no progress: {detail}; mend what keeps ending it, then start again",
+        "cancelled": f"was cancelled by {end.get('by') or 'somebody'}; start again and it goes on from its last "
+        "checkpoint",
+        "deadline": "was removed by Slurm at its deadline",
+        "vanished": "its job vanished without a word (killed from outside, or the machine went down); "
+        "start again and it goes on from its last checkpoint",
+        "not started": f"its job could not start the trainer: {detail}",
+        "never started": f"its job ended before it began{exit_code}; see its output, and the profile's setup.sh",
+        "duplicate": "another job of this run was alive, and is gone now; start again",
+        "node lost": f"lost a part of its job: {detail}",
+    }
+    return sentences.get(kind, f"failed: the trainer ended with exit code {code}")
+
+
+def why_again(end: dict[str, Any]) -> str:
+    """Why a job is followed by another one, for people."""
+    words = {
+        "preempted": "was preempted",
+        "time limit": "reached its time limit",
+        "node failure": "lost its node",
+        "stopped": "was stopped and could not be requeued",
+        "died": "died without a word",
+        "lost": "is unknown to Slurm",
+    }
+    return words.get(end["kind"], str(end["kind"]))
+
+
+def _in_words(detail: Any) -> str:
+    return f" ({detail})" if detail else ""

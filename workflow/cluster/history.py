@@ -1,0 +1,51 @@
+"""What have a run's attempts done so far? Read from their files, by the job and by those who look on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from workflow.cluster.paths import AttemptPaths, RunPaths
+from workflow.cluster.progress import last_step
+from workflow.files import read_json
+
+
+def read_object(path: Any) -> dict[str, Any]:
+    """The object in a JSON file; an empty one if it is not there, or damaged."""
+    try:
+        value = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def same_attempts(run: RunPaths, order: dict[str, Any], count_from: int = 1) -> list[AttemptPaths]:
+    """The attempts, from a number on, that compute what an order orders: the same spec on the same inputs."""
+    wanted = order["fingerprint"], order["inputs_sha256"]
+    found = []
+    for attempt in run.attempts():
+        told = read_object(attempt.order)
+        if attempt.number >= count_from and (told.get("fingerprint"), told.get("inputs_sha256")) == wanted:
+            found.append(attempt)
+    return found
+
+
+def attempts_of_job(run: RunPaths, job: int) -> list[AttemptPaths]:
+    """The attempts that a submission has lived."""
+    return [attempt for attempt in run.attempts() if read_object(attempt.order).get("job") == job]
+
+
+def without_new_step(attempts: Sequence[AttemptPaths]) -> int:
+    """How many attempts in a row, up to the last, ended without a step that none before them had done."""
+    best = fruitless = 0
+    for attempt in attempts:
+        reached = last_step(attempt.metrics)
+        fruitless = 0 if reached > best else fruitless + 1
+        best = max(best, reached)
+    return fruitless
+
+
+def how_it_ended(attempt: AttemptPaths) -> str:
+    """A word or a sentence on an attempt's end, for people."""
+    end = read_object(attempt.exit)
+    return str(end.get("detail") or end.get("cause") or end.get("kind") or "it vanished without a word")

@@ -1,0 +1,667 @@
+"""How does a Slurm job on several nodes become one Ray cluster?
+
+Each node has one task of the job, a process of the controller. Rank 0 starts Ray's head, the others join it; they find
+each other through a folder on the shared file system that belongs to one life of the job. There each task keeps a file
+(`head.json`, `rank-<r>.json`) that says how it is, and writes it anew every few seconds: who falls silent is dead. How
+long somebody has been silent is measured by the listener's clock, and only while it listens: clocks differ between
+nodes, and a job that Slurm suspends for an hour wakes up unharmed.
+
+What Ray does, as seen with 2.60 and 2.48 and read in their source:
+
+- It reads no variable of Slurm's, so CPUs and GPUs are told to it. GPUs are numbers to it: more of them than the
+  machine has are all right, but not more than CUDA_VISIBLE_DEVICES lists.
+- Actors and tasks inherit the environment and the folder of the node's `ray start`, not the driver's.
+- Port 0 lets Ray's processes choose when they bind. Without it the head (6379), the workers (10002 to 19999), the
+  dashboard's agent (52365) and, where grpcio is installed, the client server (10001, where 0 is refused) have fixed
+  ports, and two jobs on one node collide.
+- On several nodes it listens on all interfaces, and whoever reaches a port runs code as us. From 2.52 on a token is
+  asked for (RAY_AUTH_MODE); older releases ignore it.
+- `ray stop` ends every Ray of the user's on the node, and `ray.init()` without RAY_ADDRESS joins any that it finds.
+- `ray start --block` ends within two seconds of its raylet, gcs_server or agents, and they with it, even by SIGKILL.
+  SIGTERM makes it wait up to 30 s for actors first. Slurm's SIGTERM to a whole step (scancel, preemption) reaches Ray,
+  too, and ends it while the trainer still writes its checkpoint; only SIGUSR2 is kept away from it.
+- Workers and agents name themselves (`ray::IDLE`) over their own environment in /proc, and have process groups of
+  their own; but they stay in the session of their `ray start`.
+- It makes its temporary folder writable for everybody (0777), so it gets one within a private one. Up to 2.48 at least
+  a worker uses the path of the head's instead of its own.
+- The object store's memory is an unlinked file in /dev/shm: SIGKILL leaves none behind. Unless told otherwise it may
+  take 30% of the machine's memory, whatever Slurm granted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from analysis.errors import UserError
+from workflow.cluster.locks import try_lock
+from workflow.files import read_json, write_json
+
+LIFE_VARIABLE = "ROLLOUTBENCH_LIFE"
+"""Marks the processes that one task of one life of a job has started."""
+
+POLL_S = 0.2
+LOOK_S = 0.5  # no file on the shared file system is read more often
+TRIES = 3  # a port that was free may be taken when it is used
+GRACE_S = 5.0
+# Ray appends `/session_<date>_<time>_<microseconds>_<pid>/sockets/plasma_store`; a socket's path has 107 bytes.
+LONGEST_TEMPORARY = 107 - len("/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store.99")
+_PR_SET_PDEATHSIG = 1
+# A Ray that the user has elsewhere must not be taken for ours.
+_FOREIGN_VARIABLES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_REDIS_ADDRESS", "RAY_TMPDIR")
+_NO_GPU = {"", "-1", "NoDevFiles"}
+
+
+class RayError(Exception):
+    """The cluster cannot be had, or is no more; the message is a sentence for the job's record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One task's place in its Slurm job, and what it may use there."""
+
+    rank: int
+    hosts: tuple[str, ...]
+    """The nodes in the order of their ranks, by Slurm's names."""
+    cpus: int
+    gpus: int
+    memory_bytes: int | None = None
+
+    @property
+    def nodes(self) -> int:
+        return len(self.hosts)
+
+    @property
+    def host(self) -> str:
+        return self.hosts[self.rank]
+
+    def name(self, rank: int) -> str:
+        """How a rank is called in messages."""
+        return f"rank {rank} ({self.hosts[rank]})"
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str]) -> Place:
+        """As Slurm's variables tell it; outside Slurm, the only task on this machine."""
+        rank = int(env.get("SLURM_PROCID", "0"))
+        nodes = int(env.get("SLURM_STEP_NUM_NODES") or env.get("SLURM_NNODES") or "1")
+        hosts = expand_hosts(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "")
+        if len(hosts) != nodes:
+            hosts = ["unknown host"] * nodes
+            hosts[rank] = env.get("SLURMD_NODENAME") or socket.gethostname()
+        cpus = env.get("SLURM_CPUS_PER_TASK") or env.get("SLURM_CPUS_ON_NODE") or len(os.sched_getaffinity(0))
+        return cls(rank, tuple(hosts), int(cpus), _gpus(env), _memory(env, int(cpus)))
+
+
+def expand_hosts(text: str) -> list[str]:
+    """The names in Slurm's short form: `gpu[1-2,07],login` means gpu1, gpu2, gpu07, login."""
+    return [name for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text) for name in _expand_host(part)]
+
+
+def _expand_host(part: str) -> Iterator[str]:
+    pieces = re.split(r"\[([^\]]*)\]", part)  # outside, inside, outside, ...
+    choices = [[piece] if index % 2 == 0 else _expand_numbers(piece) for index, piece in enumerate(pieces)]
+    return map("".join, itertools.product(*choices))
+
+
+def _expand_numbers(text: str) -> list[str]:
+    numbers = []
+    for run in text.split(","):
+        first, _, last = run.partition("-")
+        numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last or first) + 1)]
+    return numbers
+
+
+def _gpus(env: Mapping[str, str]) -> int:
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return 0 if visible.strip() in _NO_GPU else len(visible.split(","))
+    return int(env.get("SLURM_GPUS_ON_NODE") or "0")
+
+
+def _memory(env: Mapping[str, str], cpus: int) -> int | None:
+    """What Slurm granted on this node; it counts in MiB, and 0 means all there is."""
+    granted = int(env.get("SLURM_MEM_PER_NODE") or "0") or int(env.get("SLURM_MEM_PER_CPU") or "0") * cpus
+    return granted * 2**20 or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a task needs to know to take part in the cluster."""
+
+    place: Place
+    folder: Path
+    """Where the tasks of this life meet, on the shared file system; new for every life."""
+    python: Path
+    """The interpreter that has Ray: the stack's, not ours."""
+    environment: Mapping[str, str]
+    """The trainer's, since what runs in Ray on this node inherits it."""
+    cwd: Path
+    log: Path
+    """Where Ray's own output goes; one file per task."""
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Marks this task's processes; never the same for two tasks."""
+    object_store_bytes: int | None = None
+    """None: 30% of what Slurm granted or, when that is unknown, whatever Ray takes."""
+    deadline_s: float = 600.0
+    """For the whole cluster to be there."""
+    beat_s: float = 5.0
+    stale_s: float = 120.0
+    """Silence that means death; network file systems may show a file a minute late."""
+    give_up: Callable[[], str | None] = lambda: None
+    """Asked while waiting: a reason to wait no longer."""
+
+
+class _Member:
+    """What the head and the others share: a node's Ray, the task's own file and those of others."""
+
+    def __init__(self, setup: Setup, file: str) -> None:
+        self.address = ""
+        self._setup = setup
+        self._sign = _Sign(setup.folder / file, setup)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._sessions: set[int] = set()
+        self._temporary: list[_Temporary] = []
+        self._borrowed: Path | None = None
+        self._deadline = time.monotonic() + setup.deadline_s
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def environment(self) -> dict[str, str]:
+        """What a process on this node needs beside its own to find the cluster, and to be found by `close`."""
+        return {**self._common_environment(), "RAY_ADDRESS": self.address}
+
+    def close(self) -> None:
+        """End what this task has started on this node, whatever its state; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._sign.tell("ended")
+        if self._died():
+            self._keep_logs()
+        end_processes_of(self._setup.token, sessions=self._sessions)
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(10)
+        for folder in self._temporary:
+            folder.remove()
+        if self._borrowed is not None:
+            shutil.rmtree(self._borrowed, ignore_errors=True)
+
+    def _start(self, arguments: Callable[[], list[str]], is_up: Callable[[], bool]) -> None:
+        """Start this node's Ray and wait until it is up; try again when it ends instead."""
+        code = None
+        for _ in range(TRIES):
+            self._temporary.append(_Temporary(self._setup.environment))
+            self._process = self._spawn(arguments())
+            self._sessions.add(self._process.pid)
+            while (code := self._process.poll()) is None:
+                if is_up():
+                    return
+                self._pause(f"Ray was not up on {self._own_name()} after {self._setup.deadline_s:.0f} s")
+            self._keep_logs()
+            end_processes_of(self._setup.token, grace_s=0, sessions=self._sessions)
+        raise RayError(self._ended(code))
+
+    def _spawn(self, arguments: list[str]) -> subprocess.Popen[bytes]:
+        setup = self._setup
+        command = [str(setup.python), "-m", "ray.scripts.scripts", "start", "--block", *arguments]
+        command += [f"--temp-dir={self._temporary[-1].ray}", *self._resources()]
+        command += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
+        command += ["--node-manager-port=0", "--object-manager-port=0"]
+        environment = {name: value for name, value in setup.environment.items() if name not in _FOREIGN_VARIABLES}
+        environment |= self._common_environment()
+        environment |= {"RAY_ADDRESS": self.address} if self.address else {}
+        parent = os.getpid()
+
+        def prepare() -> None:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+            if os.getppid() != parent:
+                os._exit(1)
+
+        try:
+            setup.log.parent.mkdir(parents=True, exist_ok=True)
+            with setup.log.open("ab") as output:
+                return subprocess.Popen(
+                    command,
+                    cwd=setup.cwd,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=prepare,
+                )
+        except OSError as error:
+            raise RayError(f"Ray could not be started on {self._own_name()}: {error}") from None
+
+    def _resources(self) -> list[str]:
+        place = self._setup.place
+        resources = [f"--num-cpus={place.cpus}", f"--num-gpus={place.gpus}"]
+        store = self._setup.object_store_bytes
+        if store is None and place.memory_bytes is not None:
+            shared = os.statvfs("/dev/shm")
+            store = int(min(0.3 * place.memory_bytes, 0.9 * shared.f_bavail * shared.f_frsize))
+        return resources if store is None else [*resources, f"--object-store-memory={store}"]
+
+    def _common_environment(self) -> dict[str, str]:
+        return {
+            LIFE_VARIABLE: self._setup.token,
+            "PYTHONUNBUFFERED": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+            "RAY_AUTH_MODE": self._setup.environment.get("RAY_AUTH_MODE", "token"),
+            "RAY_AUTH_TOKEN_PATH": str(self._setup.folder.absolute() / "secret"),
+            # `ray.init("auto")`, which some libraries call, looks here before it looks at other people's processes.
+            "RAY_TMPDIR": str(self._temporary[-1].ray),
+        }
+
+    def _pause(self, too_late: str) -> None:
+        """Wait a little, telling that we live; a `RayError` when it has been enough."""
+        self._sign.beat()
+        if (reason := self._setup.give_up()) is not None:
+            raise RayError(reason)
+        if time.monotonic() > self._deadline:
+            raise RayError(too_late)
+        time.sleep(POLL_S)
+
+    def _died(self) -> str | None:
+        """A sentence when this node's Ray is gone."""
+        code = None if self._process is None else self._process.poll()
+        return None if code is None else self._ended(code)
+
+    def _keep_logs(self) -> None:
+        """Save the last words of Ray's processes before their folder is removed."""
+        with suppress(OSError), self._setup.log.open("ab") as log:
+            for path in sorted(self._temporary[-1].ray.glob("session_latest/logs/*")):
+                if path.stem in ("gcs_server", "raylet") and (size := path.stat().st_size):
+                    with path.open("rb") as file:
+                        file.seek(max(0, size - 4096))
+                        log.write(f"\n--- the end of {path.name}\n".encode() + file.read(4096))
+
+    def _ended(self, code: int | None) -> str:
+        return f"Ray ended on {self._own_name()} (exit {code}; see {self._setup.log})"
+
+    def _own_name(self) -> str:
+        return self._setup.place.name(self._setup.place.rank)
+
+
+class RayHead(_Member):
+    """Rank 0's part: `start`, then `wait_for_nodes`, then `poll` once a second, all within `with`."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup, "head.json")
+        self._others = [
+            _Other(setup.folder / f"rank-{rank}.json", setup.place.name(rank), setup.stale_s)
+            for rank in range(1, setup.place.nodes)
+        ]
+
+    def start(self) -> None:
+        """Start Ray's head on this node and tell the others where it is."""
+        _write_secret(self._setup.folder / "secret")
+        ip = own_ip(self._setup.place)
+        fixed = ["--head", "--port=0", "--include-dashboard=false", f"--node-ip-address={ip}"]
+        has_client = _has_grpcio(self._setup.python)
+
+        def arguments() -> list[str]:
+            return [*fixed, f"--ray-client-server-port={_free_port()}"] if has_client else fixed
+
+        try:
+            self._start(arguments, self._find_address)
+        except RayError as error:
+            self._sign.tell("failed", error=str(error))
+            raise
+        self._sign.tell("up", address=self.address, machine=_machine(), temporary=str(self._temporary[-1].folder))
+
+    def wait_for_nodes(self) -> None:
+        """Return when all ranks have joined; a `RayError` when one fails or the time is up."""
+        while missing := [other.name for other in self._others if other.look().get("state") != "joined"]:
+            if (died := self.poll()) is not None:
+                raise RayError(died)
+            self._pause(
+                f"after {self._setup.deadline_s:.0f} s the Ray cluster still lacks {len(missing)} of "
+                f"{self._setup.place.nodes} nodes: {', '.join(missing)}"
+            )
+
+    def poll(self) -> str | None:
+        """None while all is well; else a sentence that says what died. To be called about once a second."""
+        self._sign.beat()
+        return self._died() or next(filter(None, (other.trouble() for other in self._others)), None)
+
+    def close(self) -> None:
+        super().close()
+        with suppress(OSError):
+            (self._setup.folder / "secret").unlink(missing_ok=True)
+
+    def _find_address(self) -> bool:
+        file = self._temporary[-1].ray / "ray_current_cluster"
+        found = re.fullmatch(r"\S+:\d+", file.read_text().strip()) if file.is_file() else None
+        self.address = found[0] if found else ""
+        return found is not None
+
+
+class RayWorker(_Member):
+    """The part of every other rank: `join`, then `poll` once a second until `over`, all within `with`."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup, f"rank-{setup.place.rank}.json")
+        self._head = _Other(setup.folder / "head.json", setup.place.name(0), setup.stale_s)
+        self.over = False
+        """Rank 0 has ended the life: there is nothing left to do."""
+
+    def join(self) -> None:
+        """Wait for the head and add this node to its cluster."""
+        try:
+            self._join()
+        except RayError as error:
+            self._sign.tell("failed", error=str(error))
+            raise
+        self._sign.tell("joined")
+
+    def poll(self) -> str | None:
+        """None while all is well or rank 0 has ended the life (`over`); else a sentence that says what died."""
+        self._sign.beat()
+        self.over = self._head.look().get("state") == "ended"
+        if self.over:
+            return None
+        died = self._died()
+        if died is not None:
+            self._sign.tell("failed", error=died)
+        return died or self._head.trouble()
+
+    def _join(self) -> None:
+        name = self._setup.place.name(0)
+        while (head := self._head.look()).get("state") != "up":
+            if (trouble := self._head.trouble()) is not None:
+                raise RayError(trouble)
+            self._pause(f"nothing was heard of {name} for {self._setup.deadline_s:.0f} s")
+        ip, _, port = head["address"].rpartition(":")
+        if ip.startswith("127.") and head["machine"] != _machine():
+            raise RayError(f"{name} has no address by which {self._own_name()} could reach it")
+        while (why := _unreachable(ip, int(port))) is not None:
+            if (trouble := self._head.trouble()) is not None:
+                raise RayError(trouble)
+            self._pause(f"{self._own_name()} cannot reach {name} at {head['address']}: {why}")
+        if head["machine"] != _machine():
+            # Older releases work there on this node, too, and would make it readable for everybody.
+            self._borrowed = Path(head["temporary"])
+            with suppress(OSError):
+                self._borrowed.mkdir(mode=0o700)
+        self.address = head["address"]
+        arguments = [f"--address={self.address}", f"--node-ip-address={_source_ip(ip) or ip}"]
+        before = self._setup.log.stat().st_size if self._setup.log.exists() else 0
+        self._start(lambda: arguments, lambda: self._is_up(before))
+
+    def _is_up(self, before: int) -> bool:
+        with self._setup.log.open("rb") as log:
+            log.seek(before)
+            return b"Ray runtime started" in log.read()
+
+
+class _Sign:
+    """A task's own file in the folder where they meet."""
+
+    def __init__(self, path: Path, setup: Setup) -> None:
+        self._path = path
+        self._every_s = setup.beat_s
+        self._content: dict[str, Any] = {"host": setup.place.host, "state": "starting", "beat": 0}
+        self._last = float("-inf")
+
+    def tell(self, state: str, **facts: str) -> None:
+        if self._content["state"] != "failed":  # the reason is worth more than what follows from it
+            self._content |= {"state": state, **facts}
+        self._write()
+
+    def beat(self) -> None:
+        if time.monotonic() - self._last >= self._every_s:
+            self._content["beat"] += 1
+            self._write()
+
+    def _write(self) -> None:
+        self._last = time.monotonic()
+        try:
+            write_json(self._path, self._content)
+        except (OSError, UserError):
+            return  # a full or faltering file system: the others bear a few beats missing
+
+
+class _Other:
+    """Another task's file, and how long it has been silent."""
+
+    def __init__(self, path: Path, name: str, stale_s: float) -> None:
+        self.name = name
+        self._path = path
+        self._stale_s = stale_s
+        self._content: dict[str, Any] = {}
+        self._silent_s = 0.0
+        self._looked = float("-inf")
+
+    def look(self) -> dict[str, Any]:
+        """What it last said; nothing before it first did."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_S:
+            return self._content
+        self._silent_s += min(now - self._looked, 5.0)  # while we did not look ourselves, we cannot have heard it
+        self._looked = now
+        try:
+            content = read_json(self._path)
+        except (OSError, ValueError):
+            return self._content
+        if content != self._content:
+            self._content, self._silent_s = content, 0.0
+        return self._content
+
+    def trouble(self) -> str | None:
+        """A sentence when it failed, left or fell silent."""
+        match self.look():
+            case {"state": "failed", "error": str(error)}:
+                return error
+            case {"state": "ended"}:
+                return f"{self.name} has left the Ray cluster"
+            case {"state": str()} if self._silent_s > self._stale_s:
+                return f"nothing was heard of {self.name} for {self._stale_s:.0f} s"
+        return None
+
+
+class _Temporary:
+    """A private folder on this node whose path is short enough for Ray's sockets."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        prefix = f"rb{os.getuid()}-"
+        base = _temporary_base(env, prefix)
+        for leftover in base.glob(f"{prefix}*/lock"):
+            _remove_leftover(leftover)
+        self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+        self.ray = self.folder / "r"
+        """Ray's part, which Ray opens to everybody; the folder around it stays private."""
+        self._lock = try_lock(self.folder / "lock", patience_s=1.0)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._lock is not None:
+            self._lock.__exit__(None, None, None)
+            self._lock = None
+
+
+def _temporary_base(env: Mapping[str, str], prefix: str) -> Path:
+    for told in (env.get("SLURM_TMPDIR"), env.get("TMPDIR")):
+        if told and os.access(told, os.W_OK | os.X_OK):
+            base = Path(told).absolute()
+            if len(os.fsencode(base / f"{prefix}12345678" / "r")) <= LONGEST_TEMPORARY:
+                return base
+    return Path("/tmp")
+
+
+def _remove_leftover(lock: Path) -> None:
+    """Remove the folder of a task that was killed: its lock is free."""
+    with suppress(OSError):
+        if lock.stat().st_uid == os.getuid() and (held := try_lock(lock)) is not None:
+            with held:
+                shutil.rmtree(lock.parent, ignore_errors=True)
+
+
+def own_ip(place: Place) -> str:
+    """The address by which the job's other nodes reach this one."""
+    if place.nodes == 1:
+        return "127.0.0.1"
+    named = _resolve(place.host)
+    if named is not None and _is_ours(named):
+        return named
+    others = [ip for rank, host in enumerate(place.hosts) if rank != place.rank and (ip := _resolve(host))]
+    for target in (*others, "198.51.100.1"):  # the last is nobody's: it asks for the default route
+        if ip := _source_ip(target):
+            return ip
+    return "127.0.0.1"  # no network at all, so all ranks must be on this machine; the others check that
+
+
+def _resolve(host: str) -> str | None:
+    try:
+        found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+    except OSError:
+        return None
+    addresses = [str(entry[4][0]) for entry in found]
+    return next((ip for ip in addresses if not ip.startswith("127.")), None)
+
+
+def _is_ours(ip: str) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((ip, 0))
+        except OSError:
+            return False
+    return True
+
+
+def _source_ip(target: str) -> str | None:
+    """Our address on the way to another one; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((target, 9))
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
+
+
+def _unreachable(ip: str, port: int) -> str | None:
+    try:
+        socket.create_connection((ip, port), timeout=5).close()
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def _has_grpcio(python: Path) -> bool:
+    find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('grpc') is None)"
+    return subprocess.run([python, "-I", "-c", find], stdin=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def _machine() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _write_secret(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(32))
+
+
+def end_processes_of(token: str, grace_s: float = GRACE_S, sessions: Collection[int] = ()) -> list[int]:
+    """End our processes on this node that carry a life's token, their descendants and the sessions they opened.
+
+    `sessions` names sessions to end even if no process in them carries the token any more: some overwrite their
+    environment. Whoever does not heed SIGTERM is killed after `grace_s`. Returns those that even so did not end.
+    """
+    kill_at = time.monotonic() + grace_s
+    known: dict[int, _Process] = {}
+    ours = set(sessions)
+    told: set[int] = set()
+    while True:
+        found = _find_processes(token, known, ours)
+        known |= found
+        ours |= {process.session for process in found.values() if process.session != os.getsid(0)}
+        now = time.monotonic()
+        if not found or now > kill_at + 10.0:
+            return list(found)
+        for pid in found:
+            if now >= kill_at:
+                _signal(pid, signal.SIGKILL)
+            elif pid not in told:
+                _signal(pid, signal.SIGTERM)
+                told.add(pid)
+        time.sleep(0.05)
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    parent: int
+    session: int
+    started: int
+    own: bool
+    """It is this user's."""
+    marked: bool
+    """It carries the token."""
+
+
+def _find_processes(token: str, known: Mapping[int, _Process], sessions: Collection[int]) -> dict[int, _Process]:
+    processes = dict(_processes(token))
+    recalled = {pid for pid, process in known.items() if pid in processes and processes[pid].started == process.started}
+    # A session's number may be another's by now, if its leader lives and is not one of ours.
+    open_sessions = {pid for pid in sessions if pid not in processes or pid in recalled or processes[pid].marked}
+    found = recalled | {pid for pid, item in processes.items() if item.marked or item.session in open_sessions}
+    while children := {pid for pid, process in processes.items() if process.parent in found} - found:
+        found |= children
+    ourselves = os.getpid()
+    while ourselves in processes:
+        found.discard(ourselves)
+        ourselves = processes[ourselves].parent
+    return {pid: processes[pid] for pid in found if processes[pid].own}
+
+
+def _processes(token: str) -> Iterator[tuple[int, _Process]]:
+    """All living processes on this node."""
+    mark = f"{LIFE_VARIABLE}={token}".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            own = entry.stat().st_uid == os.getuid()
+            state, parent, _, session, *rest = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            marked = own and mark in (entry / "environ").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            continue  # it has ended in the meantime
+        if state not in "ZX":
+            yield int(entry.name), _Process(int(parent), int(session), int(rest[15]), own, marked)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)

@@ -1,0 +1,137 @@
+"""Submit one run's job through submitit; a short program, so that the head that waits stays small.
+
+    python -m workflow.cluster.submit RUN_FOLDER < request.json
+
+It writes the order and the intent (jobs/<k>/job.json without an id) before it submits, and the id after: whoever dies
+in between, the next head knows by what name to ask Slurm. An error of Slurm's goes into job.json, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import submitit
+from submitit.core.utils import FailedJobError, FailedSubmissionError
+from submitit.helpers import clean_env
+
+from workflow.cluster.job import run_job
+from workflow.cluster.paths import RunPaths
+from workflow.files import ROOT, write_json
+
+# submitit's local executor has a time limit; a run on this machine has none.
+_NO_LIMIT_MIN = 60 * 24 * 365
+
+
+def submit(run: RunPaths, request: dict[str, Any]) -> None:
+    """Submit a new job of a run; what became of it is in job.json."""
+    job = run.new_job()
+    order = {
+        **request,
+        "job": job.number,
+        "run_id": request["spec"]["run_id"],
+        "fingerprint": request["spec"]["fingerprint"],
+        "checkpoint_dir": str(run.checkpoints(request["spec"]["fingerprint"], request["inputs_sha256"])),
+        "module": request["spec"]["job_module"],
+        "env": request["spec"]["env"],
+        "cwd": str(ROOT),
+        "name": job_name(run, request["spec"], request["inputs_sha256"]),
+    }
+    write_json(job.order, order)
+    record = {
+        **{key: order[key] for key in ("job", "cluster", "name")},
+        "job_id": None,
+        "asked": time.time(),
+    }
+    write_json(job.record, record)
+    write_json(run.current, {"job": job.number})
+    executor = submitit.AutoExecutor(folder=job.submitit, cluster=request["cluster"])
+    if request["cluster"] == "local":
+        executor.update_parameters(timeout_min=_NO_LIMIT_MIN, name=order["name"])
+    else:
+        executor.update_parameters(**slurm_parameters(order))
+    try:
+        with clean_env(), _ignored(signal.SIGINT), warnings.catch_warnings():
+            # submitit warns of its own settings; a person can do nothing about it.
+            warnings.simplefilter("ignore")
+            submitted = executor.submit(run_job, str(run.folder), job.number)
+    except (FailedJobError, FailedSubmissionError, OSError) as error:
+        write_json(job.record, {**record, "error": _slurms_words(error)})
+    else:
+        write_json(job.record, {**record, "job_id": submitted.job_id, "submitted": time.time()})
+
+
+def job_name(run: RunPaths, spec: dict[str, Any], inputs_sha256: dict[str, str]) -> str:
+    """The job's name in Slurm: readable, and the same for whatever computes the same into the same folder."""
+    what = [spec["fingerprint"], inputs_sha256, str(run.folder)]
+    return f"{spec['run_id']}.{hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]}"
+
+
+def slurm_parameters(order: dict[str, Any]) -> dict[str, Any]:
+    """submitit's words for what a profile says of a run's job."""
+    site = order["site"]
+    optional = {
+        "slurm_account": site.get("account"),
+        "slurm_qos": site.get("qos"),
+        "slurm_gres": site.get("gres"),
+        "slurm_constraint": site.get("constraint"),
+        "slurm_nodelist": site.get("nodelist"),
+        "slurm_exclude": site.get("exclude"),
+        "slurm_mem": f"{site['mem_mb']}M" if site.get("mem_mb") else None,
+        "slurm_setup": [f"source {shlex.quote(site['setup'])}"] if site.get("setup") else None,
+    }
+    more = {"requeue": True, "reservation": site.get("reservation"), "comment": f"rolloutbench job={order['job']}"}
+    return {
+        "name": order["name"],
+        "timeout_min": site["runtime"],
+        "nodes": site["nodes"],
+        "tasks_per_node": 1,
+        "cpus_per_task": order["cpus"],
+        "slurm_partition": site["partition"],
+        "slurm_signal_delay_s": order["limits"]["stop_grace_s"],
+        "slurm_stderr_to_stdout": True,
+        # At most one job of a name runs at a time, whoever submitted it, through a requeue's delay too.
+        "slurm_dependency": "singleton",
+        "slurm_wckey": "",
+        "slurm_additional_parameters": {key: value for key, value in more.items() if value},
+        # Since Slurm 22.05 srun does not inherit the job's cpus-per-task.
+        "slurm_srun_args": [f"--cpus-per-task={order['cpus']}", "--kill-on-bad-exit=1"],
+        **{key: value for key, value in optional.items() if value},
+    }
+
+
+def _slurms_words(error: Exception) -> str:
+    """What sbatch said, without submitit's and subprocess's words around it."""
+    lines = [line for line in str(error.__cause__ or error).splitlines() + str(error).splitlines() if "sbatch:" in line]
+    return " ".join(dict.fromkeys(line.strip() for line in lines)) or " ".join(str(error).split())
+
+
+@contextmanager
+def _ignored(number: signal.Signals) -> Iterator[None]:
+    """A Ctrl-C is for the head, which passes it on: the job inherits that it does not hear of it."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def main() -> int:
+    """Submit what standard input orders."""
+    os.umask(os.umask(0) | 0o022)  # others may read results, not write them
+    submit(RunPaths(Path(sys.argv[1])), json.load(sys.stdin))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
