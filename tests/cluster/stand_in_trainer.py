@@ -1,11 +1,14 @@
 """Stands for a trainer's job in tests of the launcher: it steps, checkpoints and logs like the real one, in seconds.
 
 What it does wrong is chosen by the STAND_IN variable of the run's `env`: `fail`, `refuse`, `lie` (ends well without
-finishing), `kill_self`, `deaf` (ignores SIGTERM). A journal in the run's folder holds one line per trained step.
+finishing), `kill_self`, `deaf` (ignores SIGTERM), `hang` (after step 2, always), `hang_once`, `no_step` (dies before
+its first step), `eat` (takes memory without end). STAND_IN_STEP_S is a step's time, STAND_IN_SAVE how many steps there are
+between checkpoints, STAND_IN_SAVE_S how long one takes. A journal in the run's folder holds one line per trained step.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -26,7 +29,23 @@ def on_term(number: int, frame: object) -> None:
     stop = fault != "deaf"
 
 
+def save(step: int) -> None:
+    """As real ones are: a checkpoint counts when it is whole."""
+    partial = checkpoints / "partial"
+    partial.write_text(str(step))
+    time.sleep(float(os.environ.get("STAND_IN_SAVE_S", "0")))
+    partial.rename(last)
+
+
+def wait_for_ever() -> None:
+    print("stand-in: hanging", flush=True)
+    while True:
+        time.sleep(1)
+
+
 signal.signal(signal.SIGTERM, on_term)
+signal.signal(signal.SIGUSR2, on_term)
+faulthandler.register(signal.SIGUSR1, all_threads=True)
 checkpoints.mkdir(parents=True, exist_ok=True)
 last = checkpoints / "last"
 first = int(last.read_text()) + 1 if last.is_file() else 1
@@ -34,6 +53,13 @@ print(f"stand-in: from step {first}", flush=True)
 if fault == "refuse":
     print("error: options.foo is not a known setting", flush=True)
     sys.exit(2)
+if fault == "no_step":
+    os.kill(os.getpid(), signal.SIGKILL)
+if fault == "eat":
+    eaten = []
+    while True:
+        eaten.append(bytearray(os.urandom(2**20)) * 16)
+        time.sleep(0.05)
 for step in range(first, spec["workload"]["steps"] + 1):
     time.sleep(float(os.environ.get("STAND_IN_STEP_S", "0.05")))
     with (attempt_dir.parents[1] / "journal").open("a") as journal:
@@ -41,7 +67,10 @@ for step in range(first, spec["workload"]["steps"] + 1):
     row = {"step": step, "time": time.time(), "phases": {"step": 0.05}, "scalars": {}}
     with (attempt_dir / "metrics.jsonl").open("a") as metrics:
         metrics.write(json.dumps(row) + "\n")
-    last.write_text(str(step))
+    if step % int(os.environ.get("STAND_IN_SAVE", "1")) == 0 or stop:
+        save(step)
+    if step == 2 and (fault == "hang" or (fault == "hang_once" and order["attempt"] == 1)):
+        wait_for_ever()
     if fault == "kill_self" and step == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "fail" and step == 2:

@@ -9,91 +9,22 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-STAND_IN = Path(__file__).with_name("stand_in_trainer.py")
-
-
-class Bench:
-    """A run folder with a stack whose Python runs the stand-in trainer."""
-
-    def __init__(self, folder: Path, steps: int = 5, env: dict[str, str] | None = None) -> None:
-        self.folder = folder
-        self.run = folder / "runs" / "arm-s0"
-        self.heads: list[subprocess.Popen[str]] = []
-        python = folder / "stack" / "env" / "bin" / "python"
-        python.parent.mkdir(parents=True)
-        python.write_text(f'#!/bin/sh\nexec {sys.executable} {STAND_IN} "$@"\n')
-        python.chmod(0o755)
-        (folder / "stack" / "verify.json").write_text("{}")
-        self.write_inputs("d1")
-        self.write_spec("f" * 64, steps, env or {})
-
-    def write_spec(self, fingerprint: str, steps: int = 5, env: dict[str, str] | None = None) -> None:
-        self.spec = {"run_id": "arm-s0", "trainer": "trl", "fingerprint": fingerprint, "env": env or {}}
-        self.spec["job_module"] = "stand_in"
-        self.spec["workload"] = {"steps": steps}
-
-    def write_inputs(self, data: str) -> None:
-        value = {"data": {"sha256": data}, "model": {"sha256": "m"}}
-        (self.folder / "inputs.json").write_text(json.dumps(value))
-
-    def command(self) -> list[str]:
-        command = [sys.executable, "-m", "workflow.cluster.launcher", str(self.run)]
-        command += ["--spec", json.dumps(self.spec)]
-        command += ["--inputs", str(self.folder / "inputs.json"), "--stack", str(self.folder / "stack" / "verify.json")]
-        return [*command, "--cpus", "2", "--log", str(self.run / "launcher.log")]
-
-    def start(self) -> subprocess.Popen[str]:
-        head = subprocess.Popen(self.command(), cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
-        self.heads.append(head)
-        return head
-
-    def launch(self) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.command(), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-
-    def journal(self) -> list[tuple[int, int]]:
-        """(attempt, step) of every step that was trained."""
-        file = self.run / "journal"
-        lines = file.read_text().splitlines() if file.is_file() else []
-        return [(int(line.split()[0]), int(line.split()[1])) for line in lines]
-
-    def done(self) -> dict[str, Any]:
-        value: dict[str, Any] = json.loads((self.run / "done.json").read_text())
-        return value
-
-    def processes(self) -> list[psutil.Process]:
-        """The jobs and trainers of this run that are alive."""
-        alive = []
-        for process in psutil.process_iter(["cmdline"]):
-            words = " ".join(process.info["cmdline"] or ())
-            if str(self.run) in words and "workflow.cluster.launcher" not in words:
-                alive.append(process)
-        return alive
-
-    def end(self) -> None:
-        for process in self.processes():
-            process.kill()
-        for head in self.heads:
-            if head.poll() is None:
-                head.kill()
-            head.communicate()
+from .run_bench import RunBench, wait_until
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    made: list[Bench] = []
+def bench(tmp_path: Path) -> Iterator[Callable[..., RunBench]]:
+    made: list[RunBench] = []
 
-    def make(**kwargs: Any) -> Bench:
-        made.append(Bench(tmp_path, **kwargs))
+    def make(**kwargs: Any) -> RunBench:
+        made.append(RunBench(tmp_path, **kwargs))
         return made[-1]
 
     yield make
@@ -101,14 +32,7 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
         one.end()
 
 
-def wait_until(what: Callable[[], Any], timeout_s: float = 20.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not what():
-        assert time.monotonic() < end, "did not happen in time"
-        time.sleep(0.05)
-
-
-def test_a_run_is_trained_once_and_its_progress_is_told(bench: Callable[..., Bench]) -> None:
+def test_a_run_is_trained_once_and_its_progress_is_told(bench: Callable[..., RunBench]) -> None:
     one = bench()
     first = one.launch()
     assert first.returncode == 0, first.stderr
@@ -124,7 +48,7 @@ def test_a_run_is_trained_once_and_its_progress_is_told(bench: Callable[..., Ben
     assert one.processes() == []
 
 
-def test_a_changed_spec_or_data_is_another_run_and_going_back_finds_the_old_one(bench: Callable[..., Bench]) -> None:
+def test_a_changed_spec_or_data_is_another_run_and_going_back_finds_the_old_one(bench: Callable[..., RunBench]) -> None:
     one = bench()
     assert one.launch().returncode == 0
     one.write_spec("e" * 64)
@@ -138,7 +62,7 @@ def test_a_changed_spec_or_data_is_another_run_and_going_back_finds_the_old_one(
     assert "already finished (attempt 1)" in one.launch().stderr
 
 
-def test_other_data_does_not_resume_from_the_old_datas_checkpoint(bench: Callable[..., Bench]) -> None:
+def test_other_data_does_not_resume_from_the_old_datas_checkpoint(bench: Callable[..., RunBench]) -> None:
     """The stand-in leaves a checkpoint at every step, as save_steps: 1 does."""
     one = bench()
     assert one.launch().returncode == 0
@@ -148,7 +72,7 @@ def test_other_data_does_not_resume_from_the_old_datas_checkpoint(bench: Callabl
     assert one.done()["inputs"]["data_sha256"] == "d2"
 
 
-def test_a_job_that_cannot_start_says_so_at_once(bench: Callable[..., Bench]) -> None:
+def test_a_job_that_cannot_start_says_so_at_once(bench: Callable[..., RunBench]) -> None:
     one = bench(env={"NAME=WITH": "a sign that no variable may have"})
     began = time.monotonic()
     result = one.launch()
@@ -157,7 +81,7 @@ def test_a_job_that_cannot_start_says_so_at_once(bench: Callable[..., Bench]) ->
     assert time.monotonic() - began < 15
 
 
-def test_a_damaged_done_or_inputs_file_is_told(bench: Callable[..., Bench]) -> None:
+def test_a_damaged_done_or_inputs_file_is_told(bench: Callable[..., RunBench]) -> None:
     one = bench()
     assert one.launch().returncode == 0
     (one.run / "attempts" / "1" / "done.json").write_text('{"run')
@@ -169,7 +93,7 @@ def test_a_damaged_done_or_inputs_file_is_told(bench: Callable[..., Bench]) -> N
     assert "is damaged" in result.stderr and "Traceback" not in result.stderr
 
 
-def test_two_heads_train_once(bench: Callable[..., Bench]) -> None:
+def test_two_heads_train_once(bench: Callable[..., RunBench]) -> None:
     one = bench(env={"STAND_IN_STEP_S": "0.3"})
     heads = [one.start() for _ in range(3)]
     for head in heads:
@@ -178,7 +102,7 @@ def test_two_heads_train_once(bench: Callable[..., Bench]) -> None:
     assert [step for _, step in one.journal()] == [1, 2, 3, 4, 5]
 
 
-def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(bench: Callable[..., Bench]) -> None:
+def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(bench: Callable[..., RunBench]) -> None:
     one = bench(steps=8, env={"STAND_IN_STEP_S": "0.4"})
     head = one.start()
     wait_until(lambda: len(one.journal()) >= 2)
@@ -189,7 +113,7 @@ def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(bench: Callable
     assert one.journal() == [(1, step) for step in range(1, 9)]
 
 
-def test_a_head_killed_before_its_job_began_costs_nothing(bench: Callable[..., Bench]) -> None:
+def test_a_head_killed_before_its_job_began_costs_nothing(bench: Callable[..., RunBench]) -> None:
     one = bench(env={"STAND_IN_STEP_S": "0.3"})
     head = one.start()
     wait_until(lambda: (one.run / "attempts" / "1").exists())
@@ -198,7 +122,7 @@ def test_a_head_killed_before_its_job_began_costs_nothing(bench: Callable[..., B
     assert [step for _, step in one.journal()] == [1, 2, 3, 4, 5]
 
 
-def test_a_killed_trainer_is_told_and_the_next_start_goes_on(bench: Callable[..., Bench]) -> None:
+def test_a_killed_trainer_is_told_and_the_next_start_goes_on(bench: Callable[..., RunBench]) -> None:
     one = bench(env={"STAND_IN": "kill_self"})
     first = one.launch()
     assert first.returncode == 1
@@ -210,7 +134,7 @@ def test_a_killed_trainer_is_told_and_the_next_start_goes_on(bench: Callable[...
     assert one.journal() == [(1, 1), (1, 2), (2, 3), (2, 4), (2, 5)]
 
 
-def test_a_killed_job_takes_its_trainer_along_and_is_noticed(bench: Callable[..., Bench]) -> None:
+def test_a_killed_job_takes_its_trainer_along_and_is_noticed(bench: Callable[..., RunBench]) -> None:
     one = bench(steps=50, env={"STAND_IN_STEP_S": "0.3"})
     head = one.start()
     wait_until(lambda: len(one.journal()) >= 1)
@@ -232,7 +156,7 @@ def test_a_killed_job_takes_its_trainer_along_and_is_noticed(bench: Callable[...
         ("lie", "its last_step is 1, wanted 5"),
     ],
 )
-def test_a_failure_is_named_with_the_logs_last_lines(bench: Callable[..., Bench], fault: str, says: str) -> None:
+def test_a_failure_is_named_with_the_logs_last_lines(bench: Callable[..., RunBench], fault: str, says: str) -> None:
     one = bench(env={"STAND_IN": fault})
     result = one.launch()
     assert result.returncode == 1
@@ -242,7 +166,7 @@ def test_a_failure_is_named_with_the_logs_last_lines(bench: Callable[..., Bench]
     assert not (one.run / "done.json").exists()
 
 
-def test_ctrl_c_stops_after_the_step_and_the_next_start_goes_on(bench: Callable[..., Bench]) -> None:
+def test_ctrl_c_stops_after_the_step_and_the_next_start_goes_on(bench: Callable[..., RunBench]) -> None:
     one = bench(steps=6, env={"STAND_IN_STEP_S": "0.5"})
     head = one.start()
     wait_until(lambda: len(one.journal()) >= 2)
@@ -254,7 +178,7 @@ def test_ctrl_c_stops_after_the_step_and_the_next_start_goes_on(bench: Callable[
     assert [step for _, step in one.journal()] == [1, 2, 3, 4, 5, 6]
 
 
-def test_ctrl_c_ends_a_head_that_only_waits_for_another(bench: Callable[..., Bench]) -> None:
+def test_ctrl_c_ends_a_head_that_only_waits_for_another(bench: Callable[..., RunBench]) -> None:
     one = bench(steps=6, env={"STAND_IN_STEP_S": "0.5"})
     first = one.start()
     wait_until(lambda: len(one.journal()) >= 1)
@@ -269,7 +193,7 @@ def test_ctrl_c_ends_a_head_that_only_waits_for_another(bench: Callable[..., Ben
     assert first.returncode == 0, err
 
 
-def test_a_second_ctrl_c_does_not_wait(bench: Callable[..., Bench]) -> None:
+def test_a_second_ctrl_c_does_not_wait(bench: Callable[..., RunBench]) -> None:
     one = bench(steps=100, env={"STAND_IN": "deaf", "STAND_IN_STEP_S": "0.3"})
     head = one.start()
     wait_until(lambda: len(one.journal()) >= 1)
@@ -282,7 +206,7 @@ def test_a_second_ctrl_c_does_not_wait(bench: Callable[..., Bench]) -> None:
     wait_until(lambda: one.processes() == [], timeout_s=5)
 
 
-def test_a_job_of_an_older_configuration_is_not_taken_for_this_one(bench: Callable[..., Bench]) -> None:
+def test_a_job_of_an_older_configuration_is_not_taken_for_this_one(bench: Callable[..., RunBench]) -> None:
     one = bench(env={"STAND_IN_STEP_S": "0.5"})
     head = one.start()
     wait_until(lambda: len(one.journal()) >= 1)
@@ -296,7 +220,7 @@ def test_a_job_of_an_older_configuration_is_not_taken_for_this_one(bench: Callab
     assert json.loads((one.run / "attempts" / "1" / "done.json").read_text())["fingerprint"] == "f" * 64
 
 
-def test_a_full_disk_starts_nothing(bench: Callable[..., Bench], tmp_path: Path) -> None:
+def test_a_full_disk_starts_nothing(bench: Callable[..., RunBench], tmp_path: Path) -> None:
     one = bench()
     small = tmp_path / "small"
     small.mkdir()

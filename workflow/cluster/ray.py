@@ -38,6 +38,7 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
@@ -517,7 +518,9 @@ def _temporary_base(env: Mapping[str, str], prefix: str) -> Path:
 def _remove_leftover(lock: Path) -> None:
     """Remove the folder of a task that was killed: its lock is free."""
     with suppress(OSError):
-        if lock.stat().st_uid == os.getuid() and (held := try_lock(lock)) is not None:
+        folder = lock.parent.lstat()  # in /tmp others may have laid a trap under such a name
+        is_ours = stat.S_ISDIR(folder.st_mode) and folder.st_uid == os.getuid()
+        if is_ours and (held := try_lock(lock)) is not None:
             with held:
                 shutil.rmtree(lock.parent, ignore_errors=True)
 

@@ -60,8 +60,11 @@ def submit(run: RunPaths, request: dict[str, Any]) -> None:
         executor.update_parameters(timeout_min=_NO_LIMIT_MIN, name=order["name"])
     else:
         executor.update_parameters(**slurm_parameters(order))
+    # clean_env also takes away where Slurm's own configuration lies.
+    kept = {name: value for name, value in os.environ.items() if name == "SLURM_CONF"}
     try:
         with clean_env(), _ignored(signal.SIGINT), warnings.catch_warnings():
+            os.environ.update(kept)
             # submitit warns of its own settings; a person can do nothing about it.
             warnings.simplefilter("ignore")
             submitted = executor.submit(run_job, str(run.folder), job.number)

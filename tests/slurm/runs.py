@@ -1,0 +1,104 @@
+"""Runs of the stand-in trainer on the tests' Slurm."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ..cluster.run_bench import RunBench
+from .cluster import Cluster
+
+# Slurm is asked every other second, not every half-minute.
+QUICK = {"ROLLOUTBENCH_SLURM_EVERY_S": "2"}
+OPTIONS = (
+    *("--cluster", "slurm", "--partition", "h100", "--gres", "gpu:h100:8", "--mem-mb", "1000", "--runtime", "60"),
+    *("--stop-grace-s", "60"),
+)
+ALIVE = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD")
+
+
+class SlurmRun(RunBench):
+    """A run whose heads submit to a cluster of the tests."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        folder: Path,
+        steps: int = 5,
+        env: dict[str, str] | None = None,
+        options: tuple[str, ...] = (),
+        head_env: dict[str, str] | None = None,
+        run_id: str = "arm-s0",
+    ) -> None:
+        self.cluster = cluster
+        head_env = cluster.env | QUICK | (head_env or {})
+        super().__init__(folder, steps, env, (*OPTIONS, *options), head_env, run_id)
+
+    def jobs(self) -> list[dict[str, str]]:
+        """This run's jobs that Slurm has not ended; asserts that there is at most one that could train."""
+        found = [job for job in self.cluster.jobs() if job["name"].startswith(f"{self.run_id}.")]
+        running = [job for job in found if job["state"] in ("RUNNING", "COMPLETING", "SUSPENDED")]
+        assert len(running) <= 1, f"{len(running)} jobs of one run: {found}"
+        return found
+
+    def job_id(self, number: int = 1) -> str:
+        return str(self.read("jobs", str(number), "job.json")["job_id"])
+
+    def steps_done(self) -> int:
+        """The highest step that was trained."""
+        return max((step for _, step in self.journal()), default=0)
+
+    def attempts(self) -> list[dict[str, Any]]:
+        """How the attempts ended, oldest first; an empty object for one that has not said."""
+        folders = sorted((self.run / "attempts").iterdir(), key=lambda folder: int(folder.name))
+        files = [folder / "exit.json" for folder in folders]
+        return [json.loads(file.read_text()) if file.is_file() else {} for file in files]
+
+    def wait(self, what: Any, timeout_s: float = 40.0, every_s: float = 0.2) -> Any:
+        """Until something is true; the head's words and Slurm's queue are told if it does not happen."""
+        end = time.monotonic() + timeout_s
+        while not (value := what()):
+            if time.monotonic() > end:
+                heads = [head.poll() for head in self.heads]
+                said = (self.run / "launcher.log").read_text() if (self.run / "launcher.log").is_file() else ""
+                log = "".join(file.read_text() for file in sorted(self.run.glob("jobs/*/submitit/*.out")))
+                raise AssertionError(f"did not happen in {timeout_s} s; heads {heads}; {self.jobs()}\n{said}\n{log}")
+            time.sleep(every_s)
+        return value
+
+    def wait_for_step(self, step: int, timeout_s: float = 40.0) -> None:
+        """Until a step was trained."""
+        self.wait(lambda: self.steps_done() >= step, timeout_s)
+
+    def release(self) -> None:
+        """Let the requeued job begin now, once it is back in the queue."""
+
+        def waits() -> bool:
+            return any(job["state"] == "PENDING" for job in self.jobs())
+
+        self.wait(waits)
+        self.cluster.release(self.jobs()[0]["id"])
+
+    def assert_trained_once(self) -> None:
+        """Every step was trained, in order, and none again that an earlier attempt's checkpoint had."""
+        steps = [step for _, step in self.journal()]
+        assert sorted(set(steps)) == list(range(1, self.spec["workload"]["steps"] + 1))
+        saved = int(self.spec["env"].get("STAND_IN_SAVE", "1"))
+        for attempt in range(2, max(number for number, _ in self.journal()) + 1):
+            before = [step for number, step in self.journal() if number < attempt]
+            mine = [step for number, step in self.journal() if number == attempt]
+            if mine and before:
+                assert max(before) - mine[0] + 1 < saved, f"attempt {attempt} began at {mine[0]} after {max(before)}"
+
+    def finish(self, head: Any, timeout_s: float = 60.0) -> str:
+        """Wait for a head to end well; what it said."""
+        _, said = head.communicate(timeout=timeout_s)
+        assert head.returncode == 0, said
+        return str(said)
+
+
+def python() -> str:
+    return sys.executable
