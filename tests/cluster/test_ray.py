@@ -1,0 +1,442 @@
+"""Several nodes become one Ray cluster, which ends as a whole and disturbs nobody else's.
+
+Ray is real. The nodes are processes on this machine, each as one task of a Slurm job is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from workflow.cluster import ray as subject
+from workflow.cluster.ray import LIFE_VARIABLE, LONGEST_TEMPORARY, Place, end_processes_of, expand_hosts
+
+ROOT = Path(__file__).resolve().parents[2]
+SLURM = {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "nowhere[1-2]", "SLURM_CPUS_PER_TASK": "3"}
+
+# One task: says what happens as lines of JSON, ends when it is told to by a line of input.
+TASK = """
+import json, os, select, sys, time
+from pathlib import Path
+from workflow.cluster.ray import Place, RayError, RayHead, RayWorker, Setup
+told = json.loads(sys.argv[1])
+folder = Path(told.pop("folder"))
+python = Path(told.pop("python", sys.executable))
+place = Place.from_environment(os.environ)
+setup = Setup(
+    place=place, folder=folder, python=python, environment=os.environ, cwd=folder.parent,
+    log=folder.parent / f"ray-{folder.name}-{place.rank}.log", object_store_bytes=80_000_000, **told,
+)
+def say(**facts):
+    print(json.dumps(facts), flush=True)
+say(token=setup.token)
+try:
+    with RayHead(setup) if place.rank == 0 else RayWorker(setup) as ray:
+        if isinstance(ray, RayHead):
+            ray.start()
+            say(up=ray.address)
+            ray.wait_for_nodes()
+        else:
+            ray.join()
+        say(ready=ray.environment())
+        died = None
+        while not select.select([sys.stdin], [], [], 0.2)[0] and died is None and not getattr(ray, "over", False):
+            died = ray.poll()
+        say(died=died, over=getattr(ray, "over", None))
+except RayError as error:
+    say(error=str(error))
+say(closed=True)
+"""
+
+# The driver: what it sees of the cluster, with a task that needs a GPU on each node.
+DRIVER = """
+import json, os, time
+import ray
+ray.init(log_to_driver=False)
+@ray.remote(num_gpus=2)
+def where():
+    return ray.get_runtime_context().get_node_id()
+@ray.remote(num_cpus=1)
+class Stays:
+    def pid(self):
+        return os.getpid()
+nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+actor = Stays.options(lifetime="detached").remote()
+seen = ray.cluster_resources()
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+ran = ray.get([where.options(scheduling_strategy=On(node, soft=False)).remote() for node in nodes])
+print(json.dumps({
+    "nodes": nodes, "ran": ran, "cpus": seen["CPU"], "gpus": seen["GPU"], "actor": ray.get(actor.pid.remote()),
+}))
+"""
+
+STAND_IN = """
+import socket, sys, time
+from pathlib import Path
+if sys.argv[1] == "-I":
+    sys.exit(1)
+fail = Path(__file__).with_name("fail")
+if fail.exists() and (left := fail.read_text()):
+    fail.write_text(left[1:])
+    sys.exit(7)
+told = dict(word.partition("=")[::2] for word in sys.argv)
+if "--head" in told:
+    server = socket.socket()
+    server.bind((told["--node-ip-address"], 0))
+    server.listen()
+    Path(told["--temp-dir"]).mkdir()
+    address = "%s:%d" % server.getsockname()
+    Path(told["--temp-dir"], "ray_current_cluster").write_text(address)
+print("Ray runtime started.", flush=True)
+time.sleep(60)
+"""
+
+
+class Task:
+    """A running task of a job."""
+
+    def __init__(self, folder: Path, rank: int, told: dict[str, Any]) -> None:
+        env = {**os.environ, **SLURM, "SLURM_PROCID": str(rank), "CUDA_VISIBLE_DEVICES": "4,5"}
+        env |= {"PYTHONPATH": str(ROOT), "RAY_ADDRESS": "192.0.2.77:6379"}
+        env.pop("TMPDIR", None)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", TASK, json.dumps({"folder": str(folder), **told})],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.token = self.hear("token")
+
+    def hear(self, what: str) -> Any:
+        """The next thing the task says, which must be this."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"it ended with {self.process.wait()}"
+        said = json.loads(line)
+        assert what in said, said
+        return said[what]
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("end\n")
+        self.process.stdin.flush()
+
+    def session(self) -> int:
+        [child] = psutil.Process(self.process.pid).children()
+        return child.pid
+
+    def ray(self) -> list[psutil.Process]:
+        """All that it has started."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def raylet(self) -> psutil.Process:
+        [found] = [process for process in self.ray() if process.name() == "raylet"]
+        return found
+
+    def temporary(self) -> Path:
+        [found] = {
+            Path(word.split("=")[1]).parent
+            for process in self.ray()
+            for word in process.cmdline()
+            if word.startswith("--temp-dir=/tmp/rb")
+        }
+        return found
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Task]]:
+    tasks: list[Task] = []
+
+    def start_task(folder: Path, rank: int, **told: Any) -> Task:
+        tasks.append(Task(folder, rank, told))
+        return tasks[-1]
+
+    yield start_task
+    for task in tasks:
+        left = task.ray() if task.process.poll() is None else []
+        task.process.kill()
+        task.process.communicate()
+        end_processes_of(task.token, grace_s=0, sessions=[process.pid for process in left])
+
+
+def drive(environment: dict[str, str]) -> dict[str, Any]:
+    ran = subprocess.run(
+        [sys.executable, "-c", DRIVER], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr
+    seen = json.loads(ran.stdout.splitlines()[-1])
+    assert isinstance(seen, dict)
+    return seen
+
+
+def gone(processes: list[psutil.Process], within_s: float = 10.0) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=within_s)
+    return not [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_two_clusters_on_one_machine_keep_to_themselves_and_end_as_wholes(
+    tmp_path: Path, start: Callable[..., Task]
+) -> None:
+    jobs = [[start(tmp_path / name, rank) for rank in (0, 1)] for name in "ab"]
+    a, b = [[head.hear("up"), head.hear("ready"), worker.hear("ready")] for head, worker in jobs]
+    assert a[0] != b[0]
+    for (address, environment, workers), (head, worker) in zip((a, b), jobs, strict=True):
+        assert environment["RAY_ADDRESS"] == workers["RAY_ADDRESS"] == address
+        assert not address.startswith("127.")
+        assert head.temporary() != worker.temporary()
+        assert {head.temporary().stat().st_mode & 0o777, worker.temporary().stat().st_mode & 0o777} == {0o700}
+    seen = [drive(a[1]), drive(b[1])]
+    for one in seen:
+        assert len(one["nodes"]) == 2
+        assert sorted(one["ran"]) == sorted(one["nodes"])
+        assert (one["cpus"], one["gpus"]) == (6, 4)
+    assert not set(seen[0]["nodes"]) & set(seen[1]["nodes"])
+    assert not Path("/tmp/ray").exists()
+
+    # One ends as it should: the worker follows its head; the other cluster does not notice.
+    (head, worker), (other_head, other_worker) = jobs
+    of_one = [*head.ray(), *worker.ray()]
+    of_other = [*other_head.ray(), *other_worker.ray()]
+    assert psutil.Process(seen[0]["actor"]) in of_one
+    folders = [task.temporary() for task in (head, worker)]
+    head.end()
+    assert head.hear("died") is None
+    assert worker.hear("over") is True
+    assert head.hear("closed") and worker.hear("closed")
+    assert gone(of_one)
+    assert not any(folder.exists() for folder in folders)
+    assert all(process.is_running() for process in of_other)
+    assert not (tmp_path / "a" / "secret").exists()
+
+    # In the other a worker's raylet is killed: both sides say so within seconds, and nothing is left either.
+    folders = [task.temporary() for task in (other_head, other_worker)]
+    other_worker.raylet().kill()
+    at = time.monotonic()
+    said = other_worker.hear("died")
+    assert said.startswith("Ray ended on rank 1 (nowhere2) (exit 1; see ")
+    assert other_head.hear("died") == said
+    assert time.monotonic() - at < 8
+    assert other_head.hear("closed") and other_worker.hear("closed")
+    assert gone(of_other)
+    assert not any(folder.exists() for folder in folders)
+    assert "raylet" in (tmp_path / "ray-b-1.log").read_text()
+
+
+def test_a_dead_head_ends_all_and_a_killed_task_takes_its_ray_with_it(
+    tmp_path: Path, start: Callable[..., Task]
+) -> None:
+    head, worker = (start(tmp_path / "0", rank) for rank in (0, 1))
+    assert head.hear("up") and head.hear("ready") and worker.hear("ready")
+    everything, folders = [*head.ray(), *worker.ray()], [head.temporary(), worker.temporary()]
+    head.raylet().kill()
+    at = time.monotonic()
+    assert head.hear("died").startswith("Ray ended on rank 0 (nowhere1) (exit 1; see ")
+    assert worker.hear("over") is True
+    assert time.monotonic() - at < 8
+    assert head.hear("closed") and worker.hear("closed")
+    assert gone(everything)
+    assert not any(folder.exists() for folder in folders)
+
+    # A task that is killed cleans nothing up: Ray's agents, which hide their environment, stay for another minute.
+    head = start(tmp_path / "1", 0)
+    head.hear("up")
+    everything, folder, session = head.ray(), head.temporary(), head.session()
+    head.process.kill()
+    assert gone([process for process in everything if not process.name().startswith("ray::")])
+    assert end_processes_of(head.token, grace_s=0, sessions=[session]) == []
+    assert gone(everything, within_s=1)
+    # The folder goes with the next Ray on this node.
+    assert folder.exists()
+    subject._Temporary({}).remove()
+    assert not folder.exists()
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> Path:
+    """A Python that acts like `ray start` where Ray itself is not the matter; it fails once per line of `fail`."""
+    script = tmp_path / "python"
+    script.write_text(f"#!{sys.executable}\n{STAND_IN}")
+    script.chmod(0o755)
+    return script
+
+
+def test_a_taken_port_is_no_end_but_a_ray_that_never_starts_is(
+    tmp_path: Path, stand_in: Path, start: Callable[..., Task]
+) -> None:
+    (tmp_path / "fail").write_text("x" * 2)
+    head = start(tmp_path / "0", 0, python=str(stand_in))
+    head.hear("up")
+    (tmp_path / "fail").write_text("x" * 2)
+    assert start(tmp_path / "0", 1, python=str(stand_in)).hear("ready")
+    assert head.hear("ready")
+
+    (tmp_path / "fail").write_text("x" * 3)
+    head, worker = (start(tmp_path / "1", rank, python=str(stand_in)) for rank in (0, 1))
+    said = head.hear("error")
+    assert said == f"Ray ended on rank 0 (nowhere1) (exit 7; see {tmp_path / 'ray-1-0.log'})"
+    assert worker.hear("error") == said
+
+    head = start(tmp_path / "2", 0, python=str(stand_in))
+    head.hear("up")
+    (tmp_path / "fail").write_text("x" * 3)
+    said = start(tmp_path / "2", 1, python=str(stand_in)).hear("error")
+    assert said == f"Ray ended on rank 1 (nowhere2) (exit 7; see {tmp_path / 'ray-2-1.log'})"
+    assert head.hear("error") == said
+
+
+def test_missing_ranks_are_named_when_the_time_is_up(
+    tmp_path: Path, stand_in: Path, start: Callable[..., Task]
+) -> None:
+    head = start(tmp_path / "0", 0, python=str(stand_in), deadline_s=1)
+    head.hear("up")
+    assert head.hear("error") == "after 1 s the Ray cluster still lacks 1 of 2 nodes: rank 1 (nowhere2)"
+    head.hear("closed")
+    late = start(tmp_path / "0", 1, python=str(stand_in))
+    assert late.hear("error") == "rank 0 (nowhere1) has left the Ray cluster"
+    alone = start(tmp_path / "1", 1, python=str(stand_in), deadline_s=1)
+    assert alone.hear("error") == "nothing was heard of rank 0 (nowhere1) for 1 s"
+
+
+def test_silence_is_noticed_and_an_earlier_life_is_not_joined(
+    tmp_path: Path, stand_in: Path, start: Callable[..., Task]
+) -> None:
+    # The earlier life's files are still there, next to this one's.
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "head.json").write_text(json.dumps({"state": "up", "address": "127.0.0.1:1", "beat": 7}))
+    told = {"python": str(stand_in), "beat_s": 0.3, "stale_s": 2}
+    for stopped in (0, 1):
+        folder = tmp_path / str(stopped + 1)
+        worker, head = start(folder, 1, **told), start(folder, 0, **told)
+        address = head.hear("up")
+        head.hear("ready")
+        assert worker.hear("ready")["RAY_ADDRESS"] == address
+        task, other = (head, worker) if stopped == 0 else (worker, head)
+        os.kill(task.process.pid, signal.SIGSTOP)
+        host = ("rank 0 (nowhere1)", "rank 1 (nowhere2)")[stopped]
+        assert other.hear("died") == f"nothing was heard of {host} for 2 s"
+        os.kill(task.process.pid, signal.SIGCONT)
+        if stopped == 0:
+            assert head.hear("died") == "rank 1 (nowhere2) has left the Ray cluster"
+        else:
+            assert worker.hear("over") is True
+
+
+def test_time_in_which_one_did_not_listen_oneself_is_no_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(subject.time, "monotonic", lambda: now)
+    (tmp_path / "rank-1.json").write_text(json.dumps({"state": "joined", "beat": 1}))
+    other = subject._Other(tmp_path / "rank-1.json", "rank 1 (b)", stale_s=30)
+    assert other.trouble() is None
+    now += 3600  # the job was suspended
+    assert other.trouble() is None
+    for _ in range(25):
+        now += 1
+        assert other.trouble() is None
+    now += 1
+    assert other.trouble() == "nothing was heard of rank 1 (b) for 30 s"
+    (tmp_path / "rank-1.json").write_text(json.dumps({"state": "joined", "beat": 2}))
+    now += 1
+    assert other.trouble() is None
+    # A file that is being replaced may be unreadable for a moment.
+    (tmp_path / "rank-1.json").write_text("")
+    now += 1
+    assert other.trouble() is None
+    assert other.look()["beat"] == 2
+
+
+def test_the_place_in_the_job_is_as_slurm_tells_it() -> None:
+    place = Place.from_environment({**SLURM, "SLURM_PROCID": "1", "CUDA_VISIBLE_DEVICES": "0,3,7"})
+    assert (place.rank, place.nodes, place.host, place.cpus, place.gpus) == (1, 2, "nowhere2", 3, 3)
+    assert place.memory_bytes is None
+    place = Place.from_environment(
+        {"SLURM_CPUS_ON_NODE": "16", "SLURM_GPUS_ON_NODE": "8", "SLURM_MEM_PER_CPU": "100", "SLURMD_NODENAME": "n1"}
+    )
+    assert (place.hosts, place.cpus, place.gpus, place.memory_bytes) == (("n1",), 16, 8, 1600 * 2**20)
+    place = Place.from_environment({"CUDA_VISIBLE_DEVICES": ""})
+    assert (place.rank, place.nodes, place.gpus) == (0, 1, 0)
+    assert place.cpus == len(os.sched_getaffinity(0))
+    nameless = Place.from_environment({"SLURM_NNODES": "3", "SLURM_PROCID": "1", "SLURMD_NODENAME": "b"})
+    assert nameless.hosts == ("unknown host", "b", "unknown host")
+
+
+@pytest.mark.parametrize(
+    ("short", "names"),
+    [
+        ("", []),
+        ("gpu1", ["gpu1"]),
+        ("gpu[1-3,07-08],login", ["gpu1", "gpu2", "gpu3", "gpu07", "gpu08", "login"]),
+        ("r[1-2]n[098-100]-ib", [f"r{rack}n{node}-ib" for rack in "12" for node in ("098", "099", "100")]),
+    ],
+)
+def test_slurms_short_form_of_host_names(short: str, names: list[str]) -> None:
+    assert expand_hosts(short) == names
+
+
+def test_rays_folder_is_under_the_jobs_own_if_sockets_can_have_such_a_path(tmp_path: Path) -> None:
+    job = Path("/tmp") / f"job{os.getpid()}"
+    job.mkdir()
+    try:
+        temporary = subject._Temporary({"SLURM_TMPDIR": "/missing", "TMPDIR": str(job)})
+        assert temporary.folder.parent == job
+        temporary.remove()
+        assert list(job.iterdir()) == []
+        # Another task of ours that lives keeps its folder.
+        kept = subject._Temporary({"TMPDIR": str(job)})
+        subject._Temporary({"TMPDIR": str(job)}).remove()
+        assert kept.folder.exists()
+        kept.remove()
+    finally:
+        job.rmdir()
+    deep = tmp_path / ("d" * LONGEST_TEMPORARY)
+    deep.mkdir()
+    temporary = subject._Temporary({"TMPDIR": str(deep)})
+    assert temporary.folder.parent == Path("/tmp")
+    temporary.remove()
+
+
+def test_only_the_processes_of_a_life_are_ended() -> None:
+    sleep = "import os, sys, time; print(os.getpid(), flush=True); time.sleep(60)"
+    # A shell that ends at once and leaves a child without the mark, and one that ignores SIGTERM.
+    strays = f"""
+import os, subprocess, sys
+bare = {{**os.environ}}
+del bare[{LIFE_VARIABLE!r}]
+subprocess.Popen([sys.executable, "-c", {sleep!r}], env=bare)
+deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + {sleep!r}
+subprocess.Popen([sys.executable, "-c", deaf], start_new_session=True)
+"""
+    ours, theirs = ({**os.environ, LIFE_VARIABLE: token} for token in ("test-ours", "test-theirs"))
+    other = subprocess.Popen([sys.executable, "-c", sleep], env=theirs, stdout=subprocess.PIPE)
+    unmarked = subprocess.Popen([sys.executable, "-c", sleep], stdout=subprocess.PIPE)
+    left = subprocess.Popen(
+        [sys.executable, "-c", strays], env=ours, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert left.stdout is not None
+    processes = [psutil.Process(int(left.stdout.readline())) for _ in range(2)]
+    left.wait()
+    try:
+        assert end_processes_of("test-ours", grace_s=0.5, sessions=[left.pid]) == []
+        assert gone(processes, within_s=1)
+        assert other.poll() is None and unmarked.poll() is None
+        assert end_processes_of("test-theirs") == []
+        assert other.wait(5) == -signal.SIGTERM
+        assert unmarked.poll() is None
+        assert end_processes_of("test-nobody", grace_s=60) == []
+    finally:
+        for process in (other, unmarked, left):
+            process.kill()
+            process.communicate()
