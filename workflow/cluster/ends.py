@@ -6,9 +6,11 @@ that was stopped by its time limit or by preemption is requeued and lives on in 
 
 from __future__ import annotations
 
+import pwd
 import signal
 from typing import Any
 
+from workflow.cluster.history import read_object
 from workflow.cluster.paths import JobPaths
 from workflow.cluster.slurm import EndedJob
 
@@ -43,6 +45,18 @@ def end_told_by_slurm(ended: EndedJob | None, state: str, job: JobPaths, user_na
     return end
 
 
+def cancelled_by(job: JobPaths, ended: EndedJob | None = None) -> str | None:
+    """Who cancelled a job: whoever said so through us, or else whom accounting names."""
+    if by := read_object(job.cancelled).get("by"):
+        return str(by)
+    if ended is None or ended.by is None:
+        return None
+    try:
+        return pwd.getpwuid(int(ended.by)).pw_name
+    except (KeyError, ValueError):
+        return f"user {ended.by}"
+
+
 def explain(end: dict[str, Any]) -> str:
     """One sentence for people on how a job ended; it follows the run's name."""
     kind, code, detail = end["kind"], end.get("code"), end.get("detail")
@@ -65,6 +79,7 @@ def explain(end: dict[str, Any]) -> str:
         "not started": f"its job could not start the trainer: {detail}",
         "never started": f"its job ended before it began{exit_code}; see its output, and the profile's setup.sh",
         "duplicate": "another job of this run was alive, and is gone now; start again",
+        "not submitted": f"its job was not taken: {detail}",
         "node lost": f"lost a part of its job: {detail}",
     }
     return sentences.get(kind, f"failed: the trainer ended with exit code {code}")

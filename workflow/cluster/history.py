@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from workflow.cluster.paths import AttemptPaths, RunPaths
+from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.progress import last_step
 from workflow.files import read_json
 
@@ -49,3 +50,36 @@ def how_it_ended(attempt: AttemptPaths) -> str:
     """A word or a sentence on an attempt's end, for people."""
     end = read_object(attempt.exit)
     return str(end.get("detail") or end.get("cause") or end.get("kind") or "it vanished without a word")
+
+
+def why_unfinished(attempt: AttemptPaths, fingerprint: str, steps: int | None, inputs: dict[str, str] | None) -> str:
+    """Why an attempt's done.json does not finish a run; empty if it does. What is None is not looked at."""
+    try:
+        done = read_json(attempt.done)
+    except (ValueError, OSError) as error:
+        return f"it cannot be read ({error})"
+    if not isinstance(done, dict):
+        return "it holds no object"
+    wanted = {"fingerprint": fingerprint, "attempt": attempt.number, "last_step": steps, "inputs": inputs}
+    for key, value in wanted.items():
+        if value is not None and done.get(key) != value:
+            return f"its {key} is {done.get(key)!r}, wanted {value!r}"
+    return ""
+
+
+def finished_attempt(
+    run: RunPaths, fingerprint: str, steps: int | None = None, inputs: dict[str, str] | None = None
+) -> AttemptPaths | None:
+    """The newest attempt that finished this very run: same fingerprint, same data, same model, all steps."""
+    for attempt in reversed(run.attempts()):
+        if attempt.done.is_file() and not why_unfinished(attempt, fingerprint, steps, inputs):
+            return attempt
+    return None
+
+
+def log_of(run: RunPaths, job: JobPaths) -> Path | None:
+    """Where to read what a job said: its last attempt's log, or before the first its own script's output."""
+    if attempts := attempts_of_job(run, job.number):
+        return attempts[-1].log
+    outputs = sorted(job.submitit.glob("*_log.out")) + sorted(job.submitit.glob("*_log.err"))
+    return outputs[0] if outputs else None

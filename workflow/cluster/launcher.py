@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import pwd
 import shutil
 import signal
 import subprocess
@@ -29,8 +28,8 @@ from types import FrameType
 from typing import Any
 
 from analysis.errors import UserError
-from workflow.cluster.ends import RETRIED, end_told_by_slurm, explain, why_again
-from workflow.cluster.history import attempts_of_job, read_object
+from workflow.cluster.ends import RETRIED, cancelled_by, end_told_by_slurm, explain, why_again
+from workflow.cluster.history import attempts_of_job, finished_attempt, log_of, read_object, why_unfinished
 from workflow.cluster.locks import Lock, try_lock
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.progress import Progress
@@ -91,29 +90,7 @@ class Launcher:
 
     def finished_attempt(self) -> AttemptPaths | None:
         """The newest attempt that finished this very run: same fingerprint, same data, same model, all steps."""
-        for attempt in reversed(self.run.attempts()):
-            if attempt.done.is_file() and self._problem_of(attempt) is None:
-                return attempt
-        return None
-
-    def _problem_of(self, attempt: AttemptPaths) -> str | None:
-        """Why an attempt's done.json does not finish this run; None if it does."""
-        try:
-            done = read_json(attempt.done)
-        except (ValueError, OSError) as error:
-            return f"it cannot be read ({error})"
-        if not isinstance(done, dict):
-            return "it holds no object"
-        wanted = {
-            "fingerprint": self.fingerprint,
-            "attempt": attempt.number,
-            "last_step": self.steps,
-            "inputs": self.request["inputs_sha256"],
-        }
-        for key, value in wanted.items():
-            if done.get(key) != value:
-                return f"its {key} is {done.get(key)!r}, wanted {value!r}"
-        return None
+        return finished_attempt(self.run, self.fingerprint, self.steps, self.request["inputs_sha256"])
 
     def _train(self) -> AttemptPaths:
         """Jobs, one after another, until one has finished the run."""
@@ -246,36 +223,27 @@ class Launcher:
         news.tell(last=True)
         end: dict[str, Any] = read_json(job.end)
         if end["kind"] == "cancelled" and "by" not in end:
-            end["by"] = self._cancelled_by(job)
+            end["by"] = cancelled_by(job)
         return end
 
     def _note_end(self, job: JobPaths, gone: Gone) -> None:
         """Write the end of a job that did not do it itself, for whoever looks later."""
-        end = end_told_by_slurm(gone.ended, gone.state, job, self._cancelled_by(job, gone)) if gone.state else {}
+        end = end_told_by_slurm(gone.ended, gone.state, job, cancelled_by(job, gone.ended)) if gone.state else {}
         began = bool(attempts_of_job(self.run, job.number))
         if gone.state == "FAILED" and not began:
             end["kind"] = "never started"
         if not job.end.is_file():
             write_json(job.end, {"kind": "vanished", "told_by": "head", **end, "time": time.time()})
 
-    def _cancelled_by(self, job: JobPaths, gone: Gone | None = None) -> str | None:
-        if job.cancelled.is_file():
-            return str(read_json(job.cancelled)["by"])
-        uid = gone.ended.by if gone and gone.ended else None
-        try:
-            return None if uid is None else pwd.getpwuid(int(uid)).pw_name
-        except (KeyError, ValueError):
-            return f"user {uid}"
-
     def _failure(self, job: JobPaths, end: dict[str, Any]) -> UserError:
         """How a job ended that did not finish the run, with its log's last lines and what to do."""
         mine = attempts_of_job(self.run, job.number)
-        # Before the first attempt there is only what the job's own script said.
-        outputs = sorted(job.submitit.glob("*_log.out")) + sorted(job.submitit.glob("*_log.err"))
-        log = mine[-1].log if mine else (outputs[0] if outputs else None)
+        log = log_of(self.run, job)
         reason = explain(end)
         if end["kind"] == "finished" and mine:
-            problem = self._problem_of(mine[-1]) if mine[-1].done.is_file() else "there is none"
+            problem = "there is none"
+            if mine[-1].done.is_file():
+                problem = why_unfinished(mine[-1], self.fingerprint, self.steps, self.request["inputs_sha256"])
             reason = f"its job ended well, but its done.json does not prove it: {problem}"
         text = f"{self.run_id}: {reason}"
         return UserError(text if log is None else f"{text}\nlog: {log}\n{_tail(log)}".rstrip())

@@ -7,13 +7,16 @@ import statistics
 from collections import deque
 from pathlib import Path
 
+# A line holds a step's samples, too: thousands of characters.
+_TAIL_BYTES = 2**18
+
 
 class StepReader:
-    """Follows one attempt's metrics.jsonl."""
+    """Follows one attempt's metrics.jsonl, from its start or from an offset on."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
-        self._offset = 0
+        self._offset = offset
 
     def new_steps(self) -> list[tuple[int, float]]:
         """(step, seconds) of the steps finished since the last call, with the time between steps.
@@ -73,6 +76,15 @@ class Progress:
 def last_step(metrics: Path) -> int:
     """The highest step in an attempt's metrics.jsonl; 0 if it finished none."""
     return max((step for step, _ in StepReader(metrics).new_steps()), default=0)
+
+
+def recent_steps(metrics: Path) -> list[tuple[int, float]]:
+    """(step, seconds) of an attempt's newest steps, at least the last ten as a rule, without reading the whole file."""
+    try:
+        size = metrics.stat().st_size
+    except OSError:  # not there yet
+        return []
+    return StepReader(metrics, offset=max(0, size - _TAIL_BYTES)).new_steps()
 
 
 def readable_duration(seconds: float) -> str:

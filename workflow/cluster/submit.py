@@ -55,6 +55,10 @@ def submit(run: RunPaths, request: dict[str, Any]) -> None:
     }
     write_json(job.record, record)
     write_json(run.current, {"job": job.number})
+    # After the intent: either `rolloutbench cancel` sees that a job is on its way, or this sees that it was cancelled.
+    if run.cancelled.is_file():
+        write_json(job.record, {**record, "error": "the experiment was cancelled meanwhile"})
+        return
     executor = submitit.AutoExecutor(folder=job.submitit, cluster=request["cluster"])
     if request["cluster"] == "local":
         executor.update_parameters(timeout_min=_NO_LIMIT_MIN, name=order["name"])
