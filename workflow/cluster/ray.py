@@ -10,21 +10,23 @@ What Ray does, as seen with 2.60 and 2.48 and read in their source:
 
 - It reads no variable of Slurm's, so CPUs and GPUs are told to it. GPUs are numbers to it: more of them than the
   machine has are all right, but not more than CUDA_VISIBLE_DEVICES lists.
-- Actors and tasks inherit the environment and the folder of the node's `ray start`, not the driver's.
-- Port 0 lets Ray's processes choose when they bind. Without it the head (6379), the workers (10002 to 19999), the
-  dashboard's agent (52365) and, where grpcio is installed, the client server (10001, where 0 is refused) have fixed
-  ports, and two jobs on one node collide.
-- On several nodes it listens on all interfaces, and whoever reaches a port runs code as us. From 2.52 on a token is
-  asked for (RAY_AUTH_MODE); older releases ignore it.
-- `ray stop` ends every Ray of the user's on the node, and `ray.init()` without RAY_ADDRESS joins any that it finds.
-- `ray start --block` ends within two seconds of its raylet, gcs_server or agents, and they with it, even by SIGKILL.
-  SIGTERM makes it wait up to 30 s for actors first. Slurm's SIGTERM to a whole step (scancel, preemption) reaches Ray,
-  too, and ends it while the trainer still writes its checkpoint; only SIGUSR2 is kept away from it.
-- Workers and agents name themselves (`ray::IDLE`) over their own environment in /proc, and have process groups of
-  their own; but they stay in the session of their `ray start`.
+- Actors and tasks inherit the environment and the folder of their node's `ray start`, not the driver's.
+- Fixed ports are the head's (6379), the workers' (10002 to 19999), the dashboard's agent's (52365), the metrics' (44217
+  and 44227) and, where grpcio is installed, the client server's (10001). 0 lets Ray's processes choose while they bind,
+  which cannot collide with another job's; only the client server refuses it, and takes the whole node down with it
+  when its port is taken.
+- `ray start` listens on all interfaces, even if it is told 127.0.0.1, and whoever reaches a port runs code as us. From
+  2.52 on a token is asked for (RAY_AUTH_MODE); older releases ignore it.
+- `ray stop` ends every Ray of the user's on the node, and `ray.init("auto")` may join a foreign one.
+- `ray start --block` ends within two seconds of its raylet or gcs_server; both die with it, even by SIGKILL. The agents
+  may stay for a minute if the head's node is killed. SIGTERM makes newer releases wait up to 30 s for the actors.
+- Slurm's SIGTERM to a whole step (scancel, preemption) reaches Ray, too, and ends it while the trainer still writes its
+  checkpoint. Only SIGUSR2 can be kept away: with SIGTERM blocked, what actors start could not be terminated.
+- Workers and agents write their names (`ray::IDLE`) over their environment in /proc, and have process groups of their
+  own; but they stay in the session of their `ray start`.
 - It makes its temporary folder writable for everybody (0777), so it gets one within a private one. Up to 2.48 at least
-  a worker uses the path of the head's instead of its own.
-- The object store's memory is an unlinked file in /dev/shm: SIGKILL leaves none behind. Unless told otherwise it may
+  a node that joins uses the path of the head's instead of its own.
+- The object store's memory is an unlinked file in /dev/shm: SIGKILL leaves nothing behind. Unless told otherwise it may
   take 30% of the machine's memory, whatever Slurm granted.
 """
 
@@ -43,7 +45,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -60,6 +62,7 @@ POLL_S = 0.2
 LOOK_S = 0.5  # no file on the shared file system is read more often
 TRIES = 3  # a port that was free may be taken when it is used
 GRACE_S = 5.0
+SMALLEST_STORE = 80_000_000  # Ray refuses less
 # Ray appends `/session_<date>_<time>_<microseconds>_<pid>/sockets/plasma_store`; a socket's path has 107 bytes.
 LONGEST_TEMPORARY = 107 - len("/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store.99")
 _PR_SET_PDEATHSIG = 1
@@ -227,7 +230,7 @@ class _Member:
 
     def _spawn(self, arguments: list[str]) -> subprocess.Popen[bytes]:
         setup = self._setup
-        command = [str(setup.python), "-m", "ray.scripts.scripts", "start", "--block", *arguments]
+        command = [str(setup.python), "-m", "ray.scripts.scripts", "start", "--block", "--log-color=false", *arguments]
         command += [f"--temp-dir={self._temporary[-1].ray}", *self._resources()]
         command += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
         command += ["--node-manager-port=0", "--object-manager-port=0"]
@@ -242,21 +245,18 @@ class _Member:
             if os.getppid() != parent:
                 os._exit(1)
 
-        try:
-            setup.log.parent.mkdir(parents=True, exist_ok=True)
-            with setup.log.open("ab") as output:
-                return subprocess.Popen(
-                    command,
-                    cwd=setup.cwd,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    preexec_fn=prepare,
-                )
-        except OSError as error:
-            raise RayError(f"Ray could not be started on {self._own_name()}: {error}") from None
+        setup.log.parent.mkdir(parents=True, exist_ok=True)
+        with setup.log.open("ab") as output:
+            return subprocess.Popen(
+                command,
+                cwd=setup.cwd,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=prepare,
+            )
 
     def _resources(self) -> list[str]:
         place = self._setup.place
@@ -265,6 +265,7 @@ class _Member:
         if store is None and place.memory_bytes is not None:
             shared = os.statvfs("/dev/shm")
             store = int(min(0.3 * place.memory_bytes, 0.9 * shared.f_bavail * shared.f_frsize))
+            store = max(store, SMALLEST_STORE)
         return resources if store is None else [*resources, f"--object-store-memory={store}"]
 
     def _common_environment(self) -> dict[str, str]:
@@ -273,11 +274,24 @@ class _Member:
             "PYTHONUNBUFFERED": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+            "AUTOSCALER_METRIC_PORT": "0",
+            "DASHBOARD_METRIC_PORT": "0",
             "RAY_AUTH_MODE": self._setup.environment.get("RAY_AUTH_MODE", "token"),
             "RAY_AUTH_TOKEN_PATH": str(self._setup.folder.absolute() / "secret"),
             # `ray.init("auto")`, which some libraries call, looks here before it looks at other people's processes.
             "RAY_TMPDIR": str(self._temporary[-1].ray),
         }
+
+    @contextmanager
+    def _telling_failure(self) -> Iterator[None]:
+        """Whatever keeps this task from taking part is told to the others, too."""
+        try:
+            yield
+        except (OSError, RayError) as error:
+            sentence = f"Ray could not be started on {self._own_name()}: {error}"
+            sentence = str(error) if isinstance(error, RayError) else sentence
+            self._sign.tell("failed", error=sentence)
+            raise RayError(sentence) from error
 
     def _pause(self, too_late: str) -> None:
         """Wait a little, telling that we live; a `RayError` when it has been enough."""
@@ -321,19 +335,10 @@ class RayHead(_Member):
 
     def start(self) -> None:
         """Start Ray's head on this node and tell the others where it is."""
-        _write_secret(self._setup.folder / "secret")
-        ip = own_ip(self._setup.place)
-        fixed = ["--head", "--port=0", "--include-dashboard=false", f"--node-ip-address={ip}"]
-        has_client = _has_grpcio(self._setup.python)
-
-        def arguments() -> list[str]:
-            return [*fixed, f"--ray-client-server-port={_free_port()}"] if has_client else fixed
-
-        try:
-            self._start(arguments, self._find_address)
-        except RayError as error:
-            self._sign.tell("failed", error=str(error))
-            raise
+        with self._telling_failure():
+            _write_secret(self._setup.folder / "secret")
+            has_client = _has_grpcio(self._setup.python)
+            self._start(lambda: self._arguments(has_client), self._find_address)
         self._sign.tell("up", address=self.address, machine=_machine(), temporary=str(self._temporary[-1].folder))
 
     def wait_for_nodes(self) -> None:
@@ -353,8 +358,14 @@ class RayHead(_Member):
 
     def close(self) -> None:
         super().close()
-        with suppress(OSError):
-            (self._setup.folder / "secret").unlink(missing_ok=True)
+        if self._process is not None:  # else the secret may be another's
+            with suppress(OSError):
+                (self._setup.folder / "secret").unlink(missing_ok=True)
+
+    def _arguments(self, has_client: bool) -> list[str]:
+        arguments = ["--head", "--port=0", "--include-dashboard=false"]
+        arguments += [f"--ray-client-server-port={_free_port()}"] if has_client else []
+        return [*arguments, f"--node-ip-address={own_ip(self._setup.place)}"]
 
     def _find_address(self) -> bool:
         file = self._temporary[-1].ray / "ray_current_cluster"
@@ -374,11 +385,8 @@ class RayWorker(_Member):
 
     def join(self) -> None:
         """Wait for the head and add this node to its cluster."""
-        try:
+        with self._telling_failure():
             self._join()
-        except RayError as error:
-            self._sign.tell("failed", error=str(error))
-            raise
         self._sign.tell("joined")
 
     def poll(self) -> str | None:
@@ -527,8 +535,6 @@ def _remove_leftover(lock: Path) -> None:
 
 def own_ip(place: Place) -> str:
     """The address by which the job's other nodes reach this one."""
-    if place.nodes == 1:
-        return "127.0.0.1"
     named = _resolve(place.host)
     if named is not None and _is_ours(named):
         return named
@@ -592,7 +598,7 @@ def _machine() -> str:
 
 def _write_secret(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # no other life's folder, no other's file
     with os.fdopen(descriptor, "w") as file:
         file.write(secrets.token_hex(32))
 
