@@ -1,4 +1,37 @@
-"""A real Slurm in one folder, on loopback: two nodes with eight H100s in name, one without a GPU, and accounting."""
+"""A real Slurm in one folder, on loopback: two nodes with eight H100s in name, one without a GPU, and accounting.
+
+Seen with Debian 12's Slurm 22.05.8:
+
+Surprises in what is made here
+- MariaDB needs no mariadb-install-db: without grant tables it starts on an empty folder, in half a second. Slurm cannot
+  be told a database's socket; the client library takes it from MYSQL_UNIX_PORT.
+- munged refuses its socket where others may not enter the folder, and only warns of that with --force.
+- Slurm listens on every interface unless it is told NoInAddrAny; it then listens where the host's name leads, and
+  srun hangs where that is Debian's 127.0.1.1.
+- slurmstepd writes its title over its environment and is no child of slurmd: it is found by the log it holds open.
+- An empty value (`PrologFlags=`) makes every command fail, and `sacct -o` prints nothing when it does not know a field.
+
+What Slurm does that whoever submits must bear
+- slurmctld saves a job's state seconds late (5 to 10). Killed and started again it forgets a job that was submitted
+  just before, and may give its number to the next one; brings back one that was just cancelled, though accounting has
+  it as CANCELLED; and has one that ran for six seconds PENDING again, which then starts a second time with no
+  SLURM_RESTART_COUNT. Processes of a job that it does not know are killed as soon as their node registers.
+  Asked to stop (TERM), it saves everything.
+- Back from a restart it answers at once, but starts nothing for 5 s: the nodes are `unk` until they were pinged.
+- A client waits for a slurmctld that is down as long as MessageTimeout says: 4 s here, 9 s with Slurm's own 10.
+- Accounting is seconds late: a job that has been running for up to 4 s, or has ended, may not be there at all.
+  `CANCELLED by 0` may turn into plain `CANCELLED` when slurmctld was killed and started again.
+- squeue says RUNNING before the script's first line runs; a job preempted then leaves no trace of its start.
+- sacct shows each start of a requeued job only with --duplicates: PREEMPTED or NODE_FAIL, then RUNNING.
+- With GraceTime the TERM at its start goes to the steps (srun's), not to the batch script, and the end of it is noticed
+  up to 10 s late. Without GraceTime a job that ignores TERM is killed 5 s later, whatever KillWait says below that.
+- A node whose slurmd is dead is found out after 18 s (SlurmdTimeout 10, MessageTimeout 4), and its jobs' processes live
+  on; when the slurmd comes back they are killed before it takes jobs again.
+- A job whose node failed is COMPLETING for 5 s on the others, then PENDING.
+- A requeued job waits 120 s. One that is made to start in the very second in which it was ended is refused by slurmd
+  (`Job credential revoked`) and FAILED; `release` waits that second.
+- submitit's clean_env drops SLURM_CONF with all other SLURM_*: what is submitted inside it looks for /etc/slurm.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +50,10 @@ from pathlib import Path
 from types import TracebackType
 
 COMMANDS = (
-    *("munged", "mariadbd", "mariadb", "slurmdbd", "slurmctld", "slurmd"),
+    *("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd"),
     *("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo", "sacct", "sacctmgr"),
 )
-PACKAGES = ("slurm-wlm", "slurmdbd", "mariadb-server", "munge")
+PACKAGES = ("slurm-wlm", "slurmdbd", "mariadb-server-core", "munge")
 GPU_NODES = ("gpu1", "gpu2")
 NODES = (*GPU_NODES, "cpu1")
 GPUS = 8
@@ -153,9 +186,13 @@ class Cluster:
         self._ended(name)
 
     def kill_node(self, name: str) -> None:
-        """As if the machine lost its power: its slurmd and all processes of its jobs are gone."""
+        """As if the machine lost its power: slurmd and all processes of its jobs are gone, and slurmctld knows.
+
+        Left to itself slurmctld would notice within 20 s. `start_daemon` brings the node back.
+        """
         self.kill_daemon(name)
         end_processes(self.folder, self.name, name)
+        self.run("scontrol", "update", f"nodename={name}", "state=down", "reason=no power")
 
     # Using it -----------------------------------------------------------------------------------------------------
 
@@ -176,8 +213,16 @@ class Cluster:
 
     def release(self, job_id: str | int, timeout_s: float = 20.0) -> None:
         """Let a requeued job start now; Slurm would have it wait for two minutes."""
-        command = ("scontrol", "update", f"jobid={job_id}", "StartTime=now")
-        self._wait(lambda: self._ok(*command), f"job {job_id} to be released", timeout_s)
+        # While its first go is being ended the new time would be written over.
+        self._wait(
+            lambda: any(job["id"] == str(job_id) and job["state"] in ("PENDING", "RUNNING") for job in self.jobs()),
+            f"job {job_id} to be requeued",
+            timeout_s,
+        )
+        # A start in the second of the last end is refused ("credential revoked"), and the job has FAILED.
+        time.sleep(1.1)
+        if (answer := self.run("scontrol", "update", f"jobid={job_id}", "StartTime=now")).returncode != 0:
+            raise ClusterError(f"job {job_id} cannot be released: {answer.stderr.strip()}")
 
     def reset(self, timeout_s: float = 60.0) -> None:
         """As new: every daemon up, no job in the queue, every node idle."""
@@ -280,6 +325,7 @@ AuthInfo=socket={folder}/munge.sock
 DbdHost=localhost
 DbdAddr=127.0.0.1
 DbdPort={ports[1]}
+{"CommunicationParameters=NoInAddrAny" if kept_to_loopback() else ""}
 SlurmUser=root
 StorageType=accounting_storage/mysql
 StorageHost=localhost
@@ -320,6 +366,7 @@ innodb-lock-wait-timeout=900
 
     def _slurm_conf(self, ports: Sequence[int]) -> str:
         host = socket.gethostname().split(".")[0]
+        listen = ["CommunicationParameters=NoInAddrAny,NoCtldInAddrAny"] if kept_to_loopback() else []
         at = f"NodeHostname={host} NodeAddr=127.0.0.1"
         node_ports = dict(zip(NODES, ports[2:], strict=True))
         nodes = [
@@ -387,7 +434,9 @@ KillWait=5
 UnkillableStepTimeout=30
 MinJobAge=300
 SlurmctldTimeout=30
-SlurmdTimeout=15""",
+SlurmdTimeout=10
+MessageTimeout=4""",
+                *listen,
                 *accounting,
                 *nodes,
                 *partitions,
@@ -395,6 +444,13 @@ SlurmdTimeout=15""",
                 "",
             ]
         )
+
+
+def kept_to_loopback() -> bool:
+    """Slurm listens on every interface, or else where the host's name leads; srun hangs if that is 127.0.1.1."""
+    with contextlib.suppress(OSError):
+        return socket.gethostbyname(socket.gethostname()) == "127.0.0.1"
+    return False
 
 
 def free_ports(count: int) -> list[int]:
