@@ -12,11 +12,11 @@ Surprises in what is made here
 - An empty value (`PrologFlags=`) makes every command fail, and `sacct -o` prints nothing when it does not know a field.
 
 What Slurm does that whoever submits must bear
-- slurmctld saves a job's state seconds late (5 to 10). Killed and started again it forgets a job that was submitted
-  just before, and may give its number to the next one; brings back one that was just cancelled, though accounting has
-  it as CANCELLED; and has one that ran for six seconds PENDING again, which then starts a second time with no
-  SLURM_RESTART_COUNT. Processes of a job that it does not know are killed as soon as their node registers.
-  Asked to stop (TERM), it saves everything.
+- slurmctld saves a job's state up to 5 s late; the start of one that the backfill scheduler started only when some
+  other job changes (not within 48 s). Killed (not asked to stop: then it saves) and started again, it
+  forgets a job that was submitted just before, kills its processes, and gives its number to the next job;
+  brings back a job that was just cancelled, though accounting has it as CANCELLED, and runs it;
+  has a running job PENDING again, kills its processes, and starts it once more with no SLURM_RESTART_COUNT.
 - Back from a restart it answers at once, but starts nothing for 5 s: the nodes are `unk` until they were pinged.
 - A client waits for a slurmctld that is down as long as MessageTimeout says: 4 s here, 9 s with Slurm's own 10.
 - Accounting is seconds late: a job that has been running for up to 4 s, or has ended, may not be there at all.
@@ -425,7 +425,7 @@ SelectTypeParameters=CR_Core_Memory
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SchedulerType=sched/backfill
-SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=1
+SchedulerParameters=batch_sched_delay=0,sched_interval=2
 JobRequeue=1
 ReturnToService=2
 InactiveLimit=0
