@@ -37,6 +37,7 @@ quickstart: $(VENV)/controller.stamp
 test: $(VENV)/dev.stamp
 	@bash scripts/packages.sh build $(PYTHON)
 	@bash scripts/packages.sh test
+	@bash scripts/packages.sh slurm
 	@$(BIN)/python -m pytest
 
 check: $(VENV)/dev.stamp

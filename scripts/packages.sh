@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Debian packages that are needed beside Python, git and make: packages.sh build|test [PYTHON]
+# Debian packages that are needed beside Python, git and make: packages.sh build|test|slurm [PYTHON]
 #   build  what the stacks need: vLLM compiles its CPU kernels when it starts
-#   test   what the tests need besides
-# They are installed when this is root on Debian. Otherwise `build` says what to install and stops; for `test` the tests
-# that need them say what to install, and skip.
+#   test   what the tests of the report's page need
+#   slurm  what the tests on a real Slurm need; they need to be root, too
+# They are installed when this is root on Debian. Otherwise `build` says what to install and stops; for the others the
+# tests that need them say what to install, and skip.
 set -euo pipefail
 what=$1 python=${2:-python3.11}
 
@@ -22,15 +23,36 @@ case $what in
     # Without a font for Japanese and Chinese the page's text is boxes.
     ls /usr/share/fonts/opentype/noto/*CJK* >/dev/null 2>&1 || missing+=(fonts-noto-cjk)
     ;;
+  slurm)
+    PATH=$PATH:/usr/sbin:/sbin
+    has slurmctld && has slurmd && has sbatch || missing+=(slurm-wlm)
+    has slurmdbd || missing+=(slurmdbd)
+    has mariadbd || missing+=(mariadb-server-core)
+    has munged || missing+=(munge)
+    # Daemons and device nodes are root's to make.
+    [ "$(id -u)" = 0 ] || echo "not root: the tests on a real Slurm will be skipped" >&2
+    ;;
 esac
 [ ${#missing[@]} -eq 0 ] && exit 0
+
+# The tests start daemons of their own: none of the packages' services is to be started. (At the next boot munge would
+# be; Slurm's own want a configuration in /etc/slurm, and mariadb-server-core has none.)
+without_services() {
+  local policy=/usr/sbin/policy-rc.d
+  [ -e "$policy" ] && return
+  trap "rm -f $policy" EXIT
+  printf '#!/bin/sh\nexit 101\n' >"$policy"
+  chmod +x "$policy"
+}
 
 if [ "$(id -u)" = 0 ] && has apt-get; then
   echo "installing Debian packages: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
   apt-get -qq update
+  [ "$what" = slurm ] && without_services
   apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
   exit 0
 fi
 echo "not installed: ${missing[*]}. On Debian: sudo apt-get install ${missing[*]}" >&2
-[ "$what" = test ]
+[ "$what" = build ] && exit 1
+echo "the tests that need them will be skipped" >&2

@@ -315,6 +315,8 @@ class Cluster:
         (folder / "gres.conf").write_text(
             f"NodeName={','.join(GPU_NODES)} Name=gpu Type=h100 File={folder}/nvidia[0-{GPUS - 1}]\n"
         )
+        # Else slurmd does not start in a container that has no cgroup file system.
+        (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         self.conf.write_text(self._slurm_conf(ports))
         dbd = folder / "slurmdbd.conf"
         dbd.touch(mode=0o600)
