@@ -7,7 +7,6 @@ rule stack:
         ".stacks/logs/{stack}-{lock_id}.log",
     # Before any training, so that no arm's runs go ahead of the others' because its stack was ready first.
     priority: 1000000
-    localrule: True
     conda:
         "../envs/controller/environment.yml"
     shell:

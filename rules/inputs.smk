@@ -7,7 +7,6 @@ rule inputs:
         f"{RESULTS}/inputs/{{inputs_id}}/inputs.json",
     log:
         f"{RESULTS}/logs/inputs-{{inputs_id}}.log",
-    localrule: True
     conda:
         "../envs/controller/environment.yml"
     params:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -99,7 +100,8 @@ class RunBench:
 
     def end(self) -> None:
         for process in self.processes():
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         for head in self.heads:
             if head.poll() is None:
                 head.kill()

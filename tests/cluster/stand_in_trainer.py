@@ -2,8 +2,8 @@
 
 What it does wrong is chosen by the STAND_IN variable of the run's `env`: `fail`, `refuse`, `lie` (ends well without
 finishing), `kill_self`, `deaf` (ignores SIGTERM), `hang` (after step 2, always), `hang_once`, `no_step` (dies before
-its first step), `eat` (takes memory without end). STAND_IN_STEP_S is a step's time, STAND_IN_SAVE how many steps there are
-between checkpoints, STAND_IN_SAVE_S how long one takes. A journal in the run's folder holds one line per trained step.
+its first step), `eat` (takes memory without end). STAND_IN_STEP_S is a step's time, STAND_IN_SAVE how many steps there
+are between checkpoints, STAND_IN_SAVE_S how long one takes. A journal in the run's folder holds one line per step.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ done = {
     "attempt": order["attempt"],
     "last_step": 1 if fault == "lie" else spec["workload"]["steps"],
     "inputs": {"data_sha256": inputs["data"]["sha256"], "model_sha256": inputs["model"]["sha256"]},
+    "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
     "env_threads": os.environ["OMP_NUM_THREADS"],
 }
 temporary = attempt_dir / ".done"

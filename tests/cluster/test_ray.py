@@ -19,17 +19,9 @@ import psutil
 import pytest
 
 from workflow.cluster import ray as subject
-from workflow.cluster.ray import (
-    LIFE_VARIABLE,
-    LONGEST_TEMPORARY,
-    Place,
-    RayError,
-    RayHead,
-    RayWorker,
-    Setup,
-    end_processes_of,
-    expand_hosts,
-)
+from workflow.cluster.place import Place, expand_hosts
+from workflow.cluster.processes import LIFE_VARIABLE, end_processes_of
+from workflow.cluster.ray import LONGEST_TEMPORARY, RayError, RayHead, RayWorker, Setup
 
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "nowhere[1-2]", "SLURM_CPUS_PER_TASK": "3"}
@@ -38,7 +30,8 @@ SLURM = {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "nowhere[1-2]", "SLURM_CPUS_
 TASK = """
 import json, os, select, sys, time
 from pathlib import Path
-from workflow.cluster.ray import Place, RayError, RayHead, RayWorker, Setup
+from workflow.cluster.place import Place
+from workflow.cluster.ray import RayError, RayHead, RayWorker, Setup
 told = json.loads(sys.argv[1])
 folder = Path(told.pop("folder"))
 python = Path(told.pop("python", sys.executable))

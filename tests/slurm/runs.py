@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -53,7 +52,7 @@ class SlurmRun(RunBench):
 
     def attempts(self) -> list[dict[str, Any]]:
         """How the attempts ended, oldest first; an empty object for one that has not said."""
-        folders = sorted((self.run / "attempts").iterdir(), key=lambda folder: int(folder.name))
+        folders = sorted((self.run / "attempts").glob("*"), key=lambda folder: int(folder.name))
         files = [folder / "exit.json" for folder in folders]
         return [json.loads(file.read_text()) if file.is_file() else {} for file in files]
 
@@ -98,7 +97,3 @@ class SlurmRun(RunBench):
         _, said = head.communicate(timeout=timeout_s)
         assert head.returncode == 0, said
         return str(said)
-
-
-def python() -> str:
-    return sys.executable

@@ -19,14 +19,18 @@ from .cluster import Cluster
 from .runs import SlurmRun
 
 SLOW = {"STAND_IN_STEP_S": "0.5"}
+NO_CHECKPOINT_BUT_AT_A_STOP = SLOW | {"STAND_IN_SAVE": "100"}
+
+MakeRun = Callable[..., SlurmRun]
+MakeCluster = Callable[..., Cluster]
 
 
 @pytest.fixture
-def run(cluster: Cluster, make_cluster: Callable[..., Cluster], tmp_path: Path) -> Iterator[Callable[..., SlurmRun]]:
+def run(cluster: Cluster, make_cluster: MakeCluster, tmp_path: Path) -> Iterator[MakeRun]:
     made: list[SlurmRun] = []
 
     def make(**kwargs: Any) -> SlurmRun:
-        made.append(SlurmRun(kwargs.pop("on", cluster), tmp_path, **kwargs))
+        made.append(SlurmRun(kwargs.pop("on", cluster), kwargs.pop("folder", tmp_path), **kwargs))
         return made[-1]
 
     yield make
@@ -35,7 +39,20 @@ def run(cluster: Cluster, make_cluster: Callable[..., Cluster], tmp_path: Path) 
         one.end()
 
 
-def test_a_run_is_trained_on_the_cluster(run: Callable[..., SlurmRun]) -> None:
+def fake(folder: Path, command: str, script: str) -> dict[str, str]:
+    """A head's environment in which a command of Slurm does something else; $real is the true one."""
+    folder = folder / "bin"
+    folder.mkdir(exist_ok=True)
+    real = next(path for path in (f"/usr/bin/{command}", f"/usr/local/bin/{command}") if Path(path).exists())
+    (folder / command).write_text(f"#!/bin/bash\nreal={real}\n{script}\n")
+    (folder / command).chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+
+# The plain way ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_trained_on_the_cluster(run: MakeRun) -> None:
     one = run()
     first = one.launch()
     assert first.returncode == 0, first.stderr
@@ -48,13 +65,73 @@ def test_a_run_is_trained_on_the_cluster(run: Callable[..., SlurmRun]) -> None:
     one.assert_trained_once()
 
 
-def test_preempted_with_a_grace_it_stops_after_its_step_and_goes_on(
-    run: Callable[..., SlurmRun], make_cluster: Callable[..., Cluster]
+def test_what_the_profile_asks_for_is_what_slurm_gives(run: MakeRun, tmp_path: Path) -> None:
+    (tmp_path / "set up.sh").write_text("export STAND_IN_STEP_S=1.5\n")
+    options = ("--nodelist", "gpu2", "--mem-mb", "5000", "--runtime", "90", "--setup", str(tmp_path / "set up.sh"))
+    one = run(steps=3, options=options)
+    head = one.start()
+    one.wait_for_step(1)
+    job = dict(
+        word.split("=", 1)
+        for word in one.cluster.run("scontrol", "show", "job", "-o", one.job_id()).stdout.split()
+        if "=" in word
+    )
+    assert (job["NodeList"], job["Partition"], job["TimeLimit"]) == ("gpu2", "h100", "01:30:00")
+    assert "gres/gpu=8" in job["TRES"] and "cpu=2" in job["TRES"] and "mem=5000M" in job["TRES"]
+    assert job["JobName"].startswith("arm-s0.") and job["Requeue"] == "1"
+    began = time.monotonic()
+    one.wait_for_step(3)
+    assert time.monotonic() - began > 2, "setup.sh was sourced in the job"
+    one.finish(head)
+
+
+def test_small_runs_share_a_node_and_get_gpus_of_their_own(run: MakeRun, tmp_path: Path) -> None:
+    options = ("--gres", "gpu:h100:2", "--nodelist", "gpu1")
+    two = [run(folder=tmp_path / name, steps=6, env=SLOW, options=options, run_id=name) for name in ("a-s0", "b-s0")]
+    heads = [one.start() for one in two]
+    for one in two:
+        one.wait_for_step(1)
+    assert [job["nodes"] for one in two for job in one.jobs()] == ["gpu1", "gpu1"]
+    for one, head in zip(two, heads, strict=True):
+        one.finish(head)
+    gpus = [one.done()["gpus"].split(",") for one in two]
+    assert [len(own) for own in gpus] == [2, 2] and not set(gpus[0]) & set(gpus[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--partition", ""), "no partition to train in; set slurm_partition under set-resources: train:"),
+        (("--partition", "a100"), "invalid partition specified: a100"),
+        (("--gres", "gpu:b200:8"), "Requested node configuration is not available"),
+        (("--runtime", "1", "--stop-grace-s", "40"), "runtime must be at least twice stop_grace_s"),
+        (("--setup", "nowhere.sh"), "no such setup script: nowhere.sh"),
+        (("--nodes", "2"), "trains on one node (got nodes=2)"),
+        (("--cluster", "kubernetes"), "Snakemake's executor 'kubernetes'"),
+    ],
+)
+def test_what_the_site_does_not_have_is_told_and_nothing_is_left(
+    run: MakeRun, options: tuple[str, ...], says: str
 ) -> None:
-    one = run(on=make_cluster(grace_s=30), steps=8, env=SLOW | {"STAND_IN_SAVE": "100"})
+    one = run(options=options)
+    result = one.launch()
+    assert result.returncode == 1
+    assert says in result.stderr and "Traceback" not in result.stderr
+    assert one.jobs() == [] and one.journal() == []
+
+
+# Lives ------------------------------------------------------------------------------------------------------------
+
+
+def preempt(one: SlurmRun) -> None:
+    one.cluster.run("sbatch", "-p", "h100-urgent", "-N2", "--gres=gpu:h100:8", "--wrap=sleep 2")
+
+
+def test_preempted_with_a_grace_it_stops_after_its_step_and_goes_on(run: MakeRun, make_cluster: MakeCluster) -> None:
+    one = run(on=make_cluster(grace_s=30), steps=8, env=NO_CHECKPOINT_BUT_AT_A_STOP)
     head = one.start()
     one.wait_for_step(2)
-    one.cluster.run("sbatch", "-p", "h100-urgent", "-N2", "--gres=gpu:h100:8", "--wrap=sleep 2")
+    preempt(one)
     one.wait(lambda: one.attempts()[0])
     one.release()
     said = one.finish(head)
@@ -64,20 +141,213 @@ def test_preempted_with_a_grace_it_stops_after_its_step_and_goes_on(
     assert one.job_id() == one.read("attempts", "2", "attempt.json")["slurm"]["job_id"], "requeued, not submitted anew"
 
 
-def test_at_the_time_limit_it_stops_is_requeued_and_finishes_over_several_lives(
-    run: Callable[..., SlurmRun],
-) -> None:
-    # Slurm's limits are whole minutes, and it may warn up to a minute early: here it warns at once, or soon.
-    one = run(steps=6, env=SLOW | {"STAND_IN_SAVE": "100"}, options=("--runtime", "1", "--stop-grace-s", "30"))
+def test_preempted_without_a_grace_it_goes_on_from_its_last_checkpoint(run: MakeRun) -> None:
+    one = run(steps=8, env=SLOW | {"STAND_IN_SAVE": "2"})
     head = one.start()
-    one.wait(lambda: len(one.attempts()) >= 1 and one.attempts()[0], timeout_s=90)
-    assert one.attempts()[0]["cause"] == "time limit"
+    one.wait_for_step(3)
+    preempt(one)
     one.release()
-    one.finish(head, timeout_s=120)
+    one.finish(head)
+    one.assert_trained_once()
+    assert len(one.attempts()) == 2
+
+
+def test_preempted_by_cancelling_it_is_requeued_or_submitted_again(run: MakeRun, make_cluster: MakeCluster) -> None:
+    one = run(on=make_cluster(preempt_mode="CANCEL"), steps=8, env=SLOW)
+    head = one.start()
+    one.wait_for_step(3)
+    preempt(one)
+    said = one.finish(head, timeout_s=120)
+    assert "was preempted; submitting it again" in said
     one.assert_trained_once()
 
 
-def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(run: Callable[..., SlurmRun]) -> None:
+def test_at_its_time_limit_it_stops_is_requeued_and_finishes_over_several_lives(run: MakeRun) -> None:
+    # Slurm looks for limits every half-minute: two lives of up to 33 s must not be enough.
+    one = run(steps=70, env={"STAND_IN_STEP_S": "1", "STAND_IN_SAVE": "1000"})
+    head = one.start()
+    for life in (1, 2):
+        one.wait(lambda life=life: one.journal() and one.journal()[-1][0] == life)
+        one.cluster.run("scontrol", "update", f"jobid={one.job_id()}", "TimeLimit=1")
+        one.wait(lambda life=life: one.attempts()[life - 1])
+        assert one.attempts()[life - 1]["cause"] == "time limit"
+        one.cluster.run("scontrol", "update", f"jobid={one.job_id()}", "TimeLimit=60")
+        one.release()
+    one.finish(head)
+    assert len(one.attempts()) == 3
+    one.assert_trained_once()
+
+
+def test_lives_without_a_new_step_come_to_an_end(run: MakeRun) -> None:
+    one = run(steps=5, env={"STAND_IN_STEP_S": "60"}, options=("--restarts", "1"))
+    head = one.start()
+    for life in (1, 2):
+        one.wait(lambda life=life: (one.run / "attempts" / str(life) / "log").is_file())
+        one.cluster.run("scontrol", "requeue", one.job_id())
+        one.release()
+    _, said = head.communicate(timeout=60)
+    assert head.returncode == 1
+    assert "arm-s0: made no progress: 2 attempts in a row without a new step" in said
+    assert one.jobs() == []
+    again = one.start()  # a person who starts it again has mended something: the count begins anew
+    one.wait(lambda: len(one.attempts()) == 3)
+    assert again.poll() is None
+
+
+def test_a_second_signal_during_the_checkpoint_does_not_hurt(run: MakeRun) -> None:
+    one = run(steps=8, env=NO_CHECKPOINT_BUT_AT_A_STOP | {"STAND_IN_SAVE_S": "3"})
+    head = one.start()
+    one.wait_for_step(2)
+    one.cluster.run("scancel", "--signal=USR2", one.job_id())
+    one.wait(lambda: list(one.run.glob("checkpoints/*/partial")))
+    one.cluster.run("scancel", "--signal=USR2", one.job_id())
+    one.cluster.run("scancel", "--signal=TERM", one.job_id())
+    one.release()
+    one.finish(head)
+    one.assert_trained_once()
+    assert len(one.attempts()) == 2
+
+
+def test_a_trainer_that_does_not_listen_is_ended_and_goes_on_from_its_checkpoint(run: MakeRun) -> None:
+    env = SLOW | {"STAND_IN": "deaf", "STAND_IN_SAVE": "2"}
+    one = run(steps=30, env=env, options=("--stop-grace-s", "5"))
+    head = one.start()
+    one.wait_for_step(3)
+    one.cluster.run("scancel", "--signal=USR2", one.job_id())
+    one.wait(lambda: one.attempts()[0])
+    assert one.attempts()[0]["code"] == -signal.SIGKILL
+    one.release()
+    one.finish(head)
+    one.assert_trained_once()
+
+
+def test_requeued_and_held_by_an_administrator_it_says_so_and_goes_on(run: MakeRun) -> None:
+    one = run(steps=8, env=SLOW)
+    head = one.start()
+    one.wait_for_step(2)
+    one.cluster.run("scontrol", "requeuehold", one.job_id())
+    one.wait(lambda: "held" in (one.jobs() or [{"reason": ""}])[0]["reason"])
+    time.sleep(5)
+    assert head.poll() is None
+    one.cluster.run("scontrol", "release", one.job_id())
+    one.release()
+    said = one.finish(head)
+    assert "waits: job requeued in held state" in said
+    one.assert_trained_once()
+
+
+def test_a_hang_is_looked_into_stopped_and_given_one_more_chance(run: MakeRun) -> None:
+    options = ("--hang-min-s", "3", "--hang-factor", "5")
+    one = run(steps=6, env={"STAND_IN": "hang_once", "STAND_IN_STEP_S": "0.2"}, options=options)
+    head = one.start()
+    one.wait(lambda: one.attempts() and one.attempts()[0])
+    assert one.attempts()[0]["kind"] == "hung"
+    log = (one.run / "attempts" / "1" / "log").read_text()
+    assert "wait_for_ever" in log, "the stacks name the function that it hangs in"
+    one.release()
+    said = one.finish(head)
+    assert "attempt 1 hung after step 2: no new step for" in said
+    one.assert_trained_once()
+
+
+def test_a_second_hang_is_a_failure_with_its_reason(run: MakeRun) -> None:
+    options = ("--hang-min-s", "2", "--hang-factor", "5", "--first-step-s", "3")
+    one = run(steps=6, env={"STAND_IN": "hang", "STAND_IN_STEP_S": "0.2", "STAND_IN_SAVE": "100"}, options=options)
+    head = one.start()
+    one.wait(lambda: one.attempts() and one.attempts()[0])
+    one.release()
+    _, said = head.communicate(timeout=60)
+    assert head.returncode == 1
+    assert "arm-s0: hung twice: no new step for" in said and "after step 2" in said
+    assert one.jobs() == []
+
+
+def test_it_does_not_take_a_suspended_job_for_a_hung_one(run: MakeRun) -> None:
+    one = run(steps=6, env={"STAND_IN_STEP_S": "0.3"}, options=("--hang-min-s", "4", "--hang-factor", "2"))
+    head = one.start()
+    one.wait_for_step(2)
+    one.cluster.run("scontrol", "suspend", one.job_id())
+    time.sleep(8)
+    one.cluster.run("scontrol", "resume", one.job_id())
+    one.finish(head)
+    assert [end["kind"] for end in one.attempts()] == ["finished"]
+
+
+# Ends -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("fail", "RuntimeError: the loss is not a number"),
+        ("refuse", "error: options.foo is not a known setting"),
+        ("kill_self", "was killed by signal 9"),
+        ("lie", "its last_step is 1, wanted 5"),
+    ],
+)
+def test_a_trainers_own_failure_is_not_tried_again(run: MakeRun, fault: str, says: str) -> None:
+    one = run(env={"STAND_IN": fault})
+    result = one.launch()
+    assert result.returncode == 1
+    assert says in result.stderr
+    assert f"log: {one.run / 'attempts' / '1' / 'log'}" in result.stderr
+    assert len(one.attempts()) == 1
+    one.wait(lambda: not one.jobs())
+
+
+def test_out_of_memory_is_named(run: MakeRun, make_cluster: MakeCluster) -> None:
+    extra = (
+        "JobAcctGatherType=jobacct_gather/linux",
+        "JobAcctGatherFrequency=task=1",
+        "JobAcctGatherParams=OverMemoryKill",
+    )
+    one = run(on=make_cluster(extra=extra), env={"STAND_IN": "eat"}, options=("--mem-mb", "400"))
+    result = one.launch(120)
+    assert result.returncode == 1
+    assert "ran out of memory" in result.stderr and "mem_mb" in result.stderr
+    assert len(one.attempts()) == 1
+
+
+@pytest.mark.parametrize("when", ["pending", "running", "at its checkpoint"])
+def test_cancelled_by_a_person_it_fails_with_the_name_and_goes_on_when_started_again(run: MakeRun, when: str) -> None:
+    one = run(steps=8, env=NO_CHECKPOINT_BUT_AT_A_STOP | {"STAND_IN_SAVE_S": "2"})
+    if when == "pending":
+        one.cluster.run("sbatch", "-p", "h100", "-N2", "--gres=gpu:h100:8", "--wrap=sleep 60")
+    head = one.start()
+    if when == "pending":
+        one.wait(lambda: one.run.is_dir() and one.jobs())
+    else:
+        one.wait_for_step(2)
+    if when == "at its checkpoint":
+        one.cluster.run("scancel", "--signal=USR2", one.job_id())
+        one.wait(lambda: list(one.run.glob("checkpoints/*/partial")))
+    one.cluster.run("scancel", one.job_id())
+    _, said = head.communicate(timeout=60)
+    assert head.returncode == 1
+    assert "arm-s0: was cancelled by root; start again and it goes on from its last checkpoint" in said
+    one.cluster.run("scancel", "--user=root")
+    one.wait(lambda: not one.jobs())
+    one.finish(one.start())
+    one.assert_trained_once()
+
+
+def test_ctrl_c_detaches_and_says_so(run: MakeRun) -> None:
+    one = run(steps=10, env=SLOW)
+    head = one.start()
+    one.wait_for_step(2)
+    os.killpg(head.pid, signal.SIGINT)
+    _, said = head.communicate(timeout=10)
+    assert head.returncode == 1
+    assert f"detached; Slurm job {one.job_id()} goes on without this head" in said
+    assert [job["state"] for job in one.jobs()] == ["RUNNING"]
+    assert f"attaching to Slurm job {one.job_id()}" in one.finish(one.start())
+    one.assert_trained_once()
+
+
+# Heads ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(run: MakeRun) -> None:
     one = run(steps=12, env=SLOW)
     head = one.start()
     one.wait_for_step(2)
@@ -87,3 +357,222 @@ def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(run: Callable[.
     assert f"attaching to Slurm job {one.job_id()}" in again.stderr
     assert {attempt for attempt, _ in one.journal()} == {1}
     one.assert_trained_once()
+
+
+def kill_with_its_submission(head: subprocess.Popen[str]) -> None:
+    """As a login node does that goes down: the head, and the program that submits for it."""
+    children = subprocess.run(
+        ["pgrep", "-P", str(head.pid)], capture_output=True, text=True, check=False
+    ).stdout.split()
+    head.kill()
+    for child in children:
+        os.killpg(int(child), signal.SIGKILL)
+
+
+def test_a_head_killed_before_sbatch_costs_nothing(run: MakeRun, tmp_path: Path) -> None:
+    one = run(head_env=fake(tmp_path, "sbatch", f"touch {tmp_path}/called; sleep 60"))
+    head = one.start()
+    one.wait((tmp_path / "called").exists)
+    kill_with_its_submission(head)
+    one.head_env = {**one.head_env, "PATH": os.environ["PATH"]}
+    said = one.finish(one.start())
+    assert "an earlier submission may still be on its way; waiting" in said
+    one.assert_trained_once()
+
+
+def test_a_head_killed_between_sbatch_and_its_record_is_followed_by_one_that_attaches(
+    run: MakeRun, tmp_path: Path
+) -> None:
+    script = f'"$real" "$@" && touch {tmp_path}/called; sleep 60'
+    one = run(steps=10, env=SLOW, head_env=fake(tmp_path, "sbatch", script))
+    head = one.start()
+    one.wait((tmp_path / "called").exists)
+    kill_with_its_submission(head)
+    assert one.read("jobs", "1", "job.json")["job_id"] is None
+    one.head_env = {**one.head_env, "PATH": os.environ["PATH"]}
+    said = one.finish(one.start())
+    assert "attaching to Slurm job" in said
+    assert {attempt for attempt, _ in one.journal()} == {1}, "the one job that was submitted has trained it"
+    one.assert_trained_once()
+
+
+def test_an_sbatch_that_failed_and_submitted_is_found(run: MakeRun, tmp_path: Path) -> None:
+    script = '"$real" "$@"; echo "sbatch: error: Batch job submission failed: Socket timed out" >&2; exit 1'
+    one = run(head_env=fake(tmp_path, "sbatch", script))
+    said = one.finish(one.start())
+    assert len(list((one.run / "jobs").iterdir())) == 1
+    assert "submitted as Slurm job" in said
+    one.assert_trained_once()
+
+
+def test_two_heads_race_and_one_job_trains(run: MakeRun) -> None:
+    one = run(steps=6, env=SLOW)
+    heads = [one.start() for _ in range(3)]
+    while any(head.poll() is None for head in heads):
+        one.jobs()  # asserts that one runs at most
+        time.sleep(0.3)
+    for head in heads:
+        one.finish(head)
+    assert len(list((one.run / "jobs").iterdir())) == 1
+    one.assert_trained_once()
+
+
+def test_two_heads_whose_locks_do_not_meet_still_train_once(run: MakeRun, tmp_path: Path) -> None:
+    """As on two login nodes with a file system whose locks stay on each."""
+    one = run(steps=8, env=SLOW)
+    first = one.start()
+    one.wait_for_step(1)
+    (one.run / ".head.lock").unlink()  # the second head locks another file
+    second = one.start()
+    for head in (first, second):
+        one.finish(head)
+    one.assert_trained_once()
+    assert {attempt for attempt, _ in one.journal()} == {1}
+
+
+# Slurm itself -----------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_dies_costs_the_steps_since_the_checkpoint(run: MakeRun) -> None:
+    one = run(steps=10, env=SLOW | {"STAND_IN_SAVE": "2"})
+    head = one.start()
+    one.wait_for_step(3)
+    node = one.jobs()[0]["nodes"]
+    one.cluster.kill_node(node)
+    one.release()
+    one.finish(head, timeout_s=120)
+    hosts = [one.read("attempts", str(number), "attempt.json")["slurm"]["nodes"] for number in (1, 2)]
+    assert hosts[0] == node != hosts[1]
+    one.assert_trained_once()
+
+
+def test_slurmctld_may_be_restarted_while_a_run_trains(run: MakeRun) -> None:
+    one = run(steps=24, env=SLOW)
+    head = one.start()
+    one.wait_for_step(2)
+    one.cluster.stop_daemon("slurmctld")
+    one.wait_for_step(12)
+    one.cluster.start_daemon("slurmctld")
+    said = one.finish(head)
+    assert "Slurm does not answer" in said
+    assert len(one.attempts()) == 1
+    one.assert_trained_once()
+
+
+def test_slurmctld_down_at_submission_is_waited_for(run: MakeRun) -> None:
+    one = run()
+    one.cluster.stop_daemon("slurmctld")
+    head = one.start()
+    time.sleep(12)
+    assert head.poll() is None
+    one.cluster.start_daemon("slurmctld")
+    one.finish(head, timeout_s=90)
+    assert len(one.attempts()) == 1
+    one.assert_trained_once()
+
+
+def test_slurmctld_down_at_the_requeue_is_waited_for(run: MakeRun) -> None:
+    one = run(steps=8, env=NO_CHECKPOINT_BUT_AT_A_STOP)
+    head = one.start()
+    one.wait_for_step(2)
+    job_id = one.job_id()
+    one.cluster.stop_daemon("slurmctld")
+    # slurmctld is not there to send its signal: the job's own process gets it as slurmd would give it.
+    jobs = [process for process in one.processes() if "submitit.core._submit" in " ".join(process.cmdline())]
+    for process in jobs:
+        process.send_signal(signal.SIGUSR2)
+    one.wait(lambda: one.attempts()[0])
+    time.sleep(3)
+    one.cluster.start_daemon("slurmctld")
+    one.release()
+    one.finish(head)
+    assert one.job_id() == job_id and len(list((one.run / "jobs").iterdir())) == 1
+    one.assert_trained_once()
+
+
+def test_a_job_that_slurm_has_lost_is_submitted_again(run: MakeRun) -> None:
+    one = run(steps=10, env=SLOW)
+    head = one.start()
+    one.wait_for_step(3)
+    one.cluster.stop_daemon("slurmctld")
+    for file in (one.cluster.folder / "state").glob("job_state*"):
+        file.unlink()
+    for node in ("gpu1", "gpu2"):
+        one.cluster.kill_node(node)
+    for daemon in ("slurmctld", "gpu1", "gpu2"):
+        one.cluster.start_daemon(daemon)
+    said = one.finish(head, timeout_s=120)
+    assert "submitting it again" in said
+    one.assert_trained_once()
+
+
+def test_without_accounting_the_ends_are_noticed_all_the_same(run: MakeRun, make_cluster: MakeCluster) -> None:
+    one = run(on=make_cluster(accounting=False), steps=8, env=SLOW)
+    head = one.start()
+    one.wait_for_step(2)
+    one.cluster.run("scancel", one.job_id())
+    _, said = head.communicate(timeout=60)
+    assert head.returncode == 1
+    assert "was cancelled by somebody (accounting does not say who)" in said
+    one.finish(one.start())
+    one.assert_trained_once()
+
+
+def test_slurmdbd_down_does_not_stop_a_run(run: MakeRun) -> None:
+    one = run(steps=8, env=SLOW)
+    one.cluster.stop_daemon("slurmdbd")
+    head = one.start()
+    one.wait_for_step(2)
+    one.cluster.run("scontrol", "requeue", one.job_id())
+    one.release()
+    one.finish(head)
+    one.assert_trained_once()
+
+
+# Files ------------------------------------------------------------------------------------------------------------
+
+
+def test_stale_files_of_submitit_and_empty_checkpoints_do_no_harm(run: MakeRun) -> None:
+    one = run(steps=8, env=SLOW)
+    head = one.start()
+    one.wait_for_step(2)
+    folder = one.run / "jobs" / "1" / "submitit"
+    (folder / f"{one.job_id()}_submitted.pkl.save_tmp").write_bytes(b"stale")
+    (folder / f"{one.job_id()}_0_result.pkl").write_bytes(b"stale")
+    one.cluster.run("scontrol", "requeue", one.job_id())
+    one.wait(lambda: one.jobs()[0]["state"] == "PENDING")
+    for file in one.run.glob("checkpoints/*/*"):
+        file.unlink()
+    one.release()
+    one.finish(head)
+    assert [step for attempt, step in one.journal() if attempt == 2] == list(range(1, 9)), (
+        "no checkpoint: from the start"
+    )
+
+
+def test_a_disk_that_fills_up_is_a_failure_that_says_so(run: MakeRun, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600M", "tmpfs", str(small)], check=False)
+    if mounted.returncode:
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        one = run(folder=small, steps=40, env=SLOW)
+        head = one.start()
+        one.wait_for_step(2)
+        with (small / "ballast").open("wb") as ballast:
+            try:
+                while True:
+                    ballast.write(b"x" * 65536)
+            except OSError:
+                pass
+        _, said = head.communicate(timeout=60)
+        assert head.returncode == 1
+        assert "No space left on device" in said or "no space left" in said
+        (small / "ballast").unlink()
+        one.finish(one.start())
+        assert one.done()["last_step"] == 40
+    finally:
+        one.cluster.run("scancel", "--user=root")
+        one.end()
+        subprocess.run(["umount", "-l", str(small)], check=True)

@@ -38,6 +38,8 @@ def kind_of_state(state: str) -> str:
 def end_told_by_slurm(ended: EndedJob | None, state: str, job: JobPaths, user_name: str | None) -> dict[str, Any]:
     """end.json of a job that did not write one itself; `user_name` belongs to the id that cancelled it."""
     end: dict[str, Any] = {"kind": kind_of_state(state), "state": state, "told_by": "slurm"}
+    if end["kind"] == "cancelled" and ended is not None and ended.by is None and not job.cancelled.is_file():
+        end["kind"] = "lost"  # accounting's word for jobs that a new slurmctld knew nothing of: nobody cancelled them
     if ended is not None:
         end |= {"exit_code": ended.exit_code, "nodes": ended.nodes}
     if end["kind"] == "cancelled":
@@ -67,8 +69,8 @@ def explain(end: dict[str, Any]) -> str:
         "refused": "was refused by the trainer's job",
         "killed": f"was killed by signal {-(code or 0)}"
         + (" (often: out of memory; see `dmesg`)" if code == -signal.SIGKILL else ""),
-        "out of memory": f"ran out of memory{_in_words(detail)}; give it more (mem_mb in the profile), or make its "
-        "batches smaller",
+        "out of memory": f"ran out of memory{_in_words(detail)}; ask for more (mem_mb in the profile), or "
+        "make its batches smaller",
         "hung": f"hung twice: {detail}; what its processes were doing is in the log",
         "no progress": f"made no progress: {detail}; mend what keeps ending it, then start again",
         "cancelled": f"was cancelled by {end.get('by') or 'somebody'}; start again and it goes on from its last "
@@ -80,7 +82,7 @@ def explain(end: dict[str, Any]) -> str:
         "never started": f"its job ended before it began{exit_code}; see its output, and the profile's setup.sh",
         "duplicate": "another job of this run was alive, and is gone now; start again",
         "not submitted": f"its job was not taken: {detail}",
-        "node lost": f"lost a part of its job: {detail}",
+        "node lost": f"lost a part of its Ray cluster: {detail}",
     }
     return sentences.get(kind, f"failed: the trainer ended with exit code {code}")
 

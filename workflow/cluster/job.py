@@ -1,8 +1,8 @@
 """What runs on the node, in the controller's Python: start the trainer in its stack, watch it, say how it ended.
 
 A job lives through one attempt after another. Under Slurm every attempt but the last ends in a requeue, ordered here
-and not by submitit: its handler asks Slurm once, gives the job up if slurmctld is just restarting, and may not touch the
-process whose end the main thread waits for. On one machine the job goes on by itself.
+and not by submitit: its handler asks Slurm once, gives the job up if slurmctld is just restarting, and may not touch
+the process whose end the main thread waits for. On one machine the job goes on by itself.
 
 The trainer is a child in a session of its own, so that a terminal's Ctrl-C does not reach it; it dies with this
 process (PR_SET_PDEATHSIG), so that no trainer is ever left behind unwatched.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -25,8 +26,12 @@ from typing import Any
 from workflow.cluster import slurm
 from workflow.cluster.history import how_it_ended, read_object, same_attempts, without_new_step
 from workflow.cluster.locks import holder_note, try_lock
+from workflow.cluster.memory import last_words, oom_kills
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
+from workflow.cluster.place import Place
+from workflow.cluster.processes import LIFE_VARIABLE, end_processes_of
 from workflow.cluster.progress import last_step
+from workflow.cluster.ray import RayError, RayHead, RayWorker, Setup
 from workflow.cluster.slurm import SlurmError
 from workflow.cluster.watchdog import Watchdog, dump_stacks
 from workflow.files import read_json, write_json
@@ -38,6 +43,7 @@ REQUEUE_EXIT_CODE = 75  # what a trainer's job says when it was stopped and left
 # Of the time between the warning and the limit the trainer gets most; the rest is for killing it and for requeueing.
 _TRAINERS_SHARE = 0.8
 _HUNG_GRACE_S = 10.0
+_RANK_0_NOTICES_S = 30.0
 _REQUEUE_PATIENCE_S = 900.0
 _PR_SET_PDEATHSIG = 1
 # One thread pool per library would fight over the same cores: all get the run's share, alike in every arm.
@@ -51,7 +57,10 @@ def run_job(run_folder: str, number: int) -> None:
     run = RunPaths(Path(run_folder))
     job = JobOnNode(run, run.job(number), dict(os.environ))
     job.install_signals()
-    job.live()
+    if job.place.rank == 0:
+        job.live()
+    else:
+        job.serve()
 
 
 class JobOnNode:
@@ -63,6 +72,7 @@ class JobOnNode:
         self.slurm_id = environ.get("SLURM_JOB_ID") if self.order["cluster"] == "slurm" else None
         self.restart = int(environ.get("SLURM_RESTART_COUNT", "0"))
         self.nodes = environ.get("SLURM_JOB_NODELIST") or socket.gethostname()
+        self.place = Place.from_environment(environ)
         self._signal: signal.Signals | None = None
 
     def install_signals(self) -> None:
@@ -92,6 +102,43 @@ class JobOnNode:
         elif end["kind"] != "superseded" and end.get("cause") != ENDED_BY_SLURM:
             self._end(end)
 
+    def serve(self) -> None:
+        """What the other nodes of a job do: lend themselves to rank 0's Ray, until the life is over.
+
+        All ranks get Slurm's signals; rank 0 decides what follows. A rank that fails says so and stays for a while,
+        since its exit would have srun end rank 0 before that has stopped the trainer.
+        """
+        try:
+            with RayWorker(self._ray_setup(self.restart)) as worker:
+                worker.join()
+                died = None
+                while not worker.over and died is None:
+                    died = worker.poll()
+                    time.sleep(1.0)
+                if died is None:
+                    return
+                print(f"{died}; waiting for rank 0 to end the life", file=sys.stderr, flush=True)
+                leave_at = time.monotonic() + self.order["limits"]["stop_grace_s"]
+                while not worker.over and time.monotonic() < leave_at:
+                    worker.poll()
+                    time.sleep(1.0)
+        except RayError as error:
+            print(error, file=sys.stderr, flush=True)
+            time.sleep(_RANK_0_NOTICES_S)
+        sys.exit(1)
+
+    def _ray_setup(self, life: int) -> Setup:
+        folder = self.job.nodes(life)
+        return Setup(
+            place=self.place,
+            folder=folder,
+            python=Path(self.order["python"]),
+            environment=trainer_environment(self.order),
+            cwd=Path(self.order["cwd"]),
+            log=folder / f"ray-{self.place.rank}.log",
+            give_up=lambda: "it was told to stop" if self._signal or self.job.stop.exists() else None,
+        )
+
     def _attempt(self) -> dict[str, Any]:
         """One attempt; how it ended, with `again` if the run shall go on in another one."""
         earlier = same_attempts(self.run, self.order, self.order["count_from"])
@@ -101,12 +148,7 @@ class JobOnNode:
         attempt = self.run.new_attempt()
         write_json(attempt.spec, self.order["spec"])
         write_json(attempt.order, self._attempt_order(attempt))
-        try:
-            process = self._start(attempt)
-        except (OSError, ValueError) as error:
-            end: dict[str, Any] = {"kind": "not started", "detail": str(error)}
-        else:
-            end = self._watch(process, attempt)
+        end = self._train_with_ray(attempt) if self.order["ray"] else self._train(attempt, None)
         end |= {"attempt": attempt.number, "time": time.time(), "last_step": last_step(attempt.metrics)}
         write_json(attempt.exit, end)
         return end
@@ -129,13 +171,39 @@ class JobOnNode:
             "started": time.time(),
         }
 
-    def _start(self, attempt: AttemptPaths) -> subprocess.Popen[bytes]:
+    def _train_with_ray(self, attempt: AttemptPaths) -> dict[str, Any]:
+        """Train with all nodes of the job as one Ray cluster of its own; on one node, too: never in another's Ray."""
+        # The other ranks know the number of the life, not of the attempt; on this machine there are none.
+        setup = self._ray_setup(self.restart if self.slurm_id is not None else attempt.number)
+        try:
+            with RayHead(setup) as head:
+                head.start()
+                head.wait_for_nodes()
+                return self._train(attempt, head)
+        except RayError as error:
+            if (stop := self._wanted_stop()) is not None:
+                return stop
+            return {"kind": "node lost", "detail": str(error), "again": self.slurm_id is not None}
+
+    def _train(self, attempt: AttemptPaths, head: RayHead | None) -> dict[str, Any]:
+        token = secrets.token_hex(8)
+        try:
+            process = self._start(attempt, {LIFE_VARIABLE: token} | (head.environment() if head else {}))
+        except (OSError, ValueError) as error:
+            return {"kind": "not started", "detail": str(error)}
+        try:
+            return self._watch(process, attempt, head)
+        finally:
+            # Whatever the trainer started and left: data loaders, wandb's service, an engine's own processes.
+            end_processes_of(token, grace_s=0, sessions=[process.pid])
+
+    def _start(self, attempt: AttemptPaths, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         order = read_json(attempt.order)
         with attempt.log.open("ab") as output:
             return subprocess.Popen(
                 order["command"],
                 cwd=order["cwd"],
-                env=trainer_environment(order),
+                env=trainer_environment(order) | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -143,10 +211,11 @@ class JobOnNode:
                 preexec_fn=_in_child,
             )
 
-    def _watch(self, process: subprocess.Popen[bytes], attempt: AttemptPaths) -> dict[str, Any]:
+    def _watch(self, process: subprocess.Popen[bytes], attempt: AttemptPaths, head: RayHead | None) -> dict[str, Any]:
         """Wait for the trainer; end it when it must end, however it takes that."""
         limits = self.order["limits"]
         watchdog = Watchdog(attempt.metrics, limits["hang_factor"], limits["hang_min_s"], limits["first_step_s"])
+        kills_before = oom_kills()
         stop: dict[str, Any] | None = None
         kill_at = float("inf")
         ticked = beaten = time.monotonic()
@@ -166,14 +235,15 @@ class JobOnNode:
                 dump_stacks(process.pid, attempt.log, self.order["dump_signal"])
                 kill_at = now + _HUNG_GRACE_S
                 _signal_session(process, signal.SIGTERM)
+            if stop is None and head is not None and (lost := head.poll()) is not None:
+                stop, kill_at = {"kind": "node lost", "detail": lost, "again": self.slurm_id is not None}, now + 10.0
+                _signal_session(process, signal.SIGTERM)
             if self._is_told_to_stop_now():
                 kill_at = now
             if now >= kill_at:
                 _signal_session(process, signal.SIGKILL)
             ticked = now
             time.sleep(POLL_S)
-        # Whatever the trainer started and left (data loaders, wandb's service) belongs to its session.
-        _signal_session(process, signal.SIGKILL)
         # A trainer that had done its work before it heard of the stop has finished.
         if code == 0 and attempt.done.is_file():
             return {"kind": "finished", "code": code}
@@ -184,7 +254,9 @@ class JobOnNode:
                 "cause": "the trainer's own",
                 "again": bool(self.slurm_id),
             }
-        return {**stop, "code": code} if stop else exit_of(code, attempt)
+        if stop is not None:
+            return {**stop, "code": code}
+        return exit_of(code, attempt, killed_for_memory=oom_kills() > kills_before)
 
     def _wanted_stop(self) -> dict[str, Any] | None:
         """Why the trainer must stop, if it must."""
@@ -254,13 +326,17 @@ class JobOnNode:
         write_json(self.job.end, {**end, "time": time.time(), "told_by": "job"})
 
 
-def exit_of(code: int, attempt: AttemptPaths) -> dict[str, Any]:
-    """What an exit code means when nobody had asked the trainer to stop."""
-    if code == 0:
-        return {"kind": "finished" if attempt.done.is_file() else "failed", "code": code}
+def exit_of(code: int, attempt: AttemptPaths, killed_for_memory: bool) -> dict[str, Any]:
+    """What a trainer's exit code means when nobody had asked it to stop and it did not finish."""
+    if code < 0 and killed_for_memory:
+        return {"kind": "out of memory", "detail": "the kernel killed it", "code": code}
     if code < 0:
         return {"kind": "killed", "code": code}
-    return {"kind": "refused" if code == 2 else "failed", "code": code}
+    if code == 2:
+        return {"kind": "refused", "code": code}
+    if (words := last_words(attempt.log)) is not None:
+        return {"kind": "out of memory", "detail": words, "code": code}
+    return {"kind": "failed", "code": code}
 
 
 def trainer_environment(order: dict[str, Any]) -> dict[str, str]:

@@ -31,6 +31,7 @@ from analysis.errors import UserError
 from workflow.cluster.ends import RETRIED, cancelled_by, end_told_by_slurm, explain, why_again
 from workflow.cluster.history import attempts_of_job, finished_attempt, log_of, read_object, why_unfinished
 from workflow.cluster.locks import Lock, try_lock
+from workflow.cluster.memory import slurm_says_so
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.progress import Progress
 from workflow.cluster.scheduler import Gone, LocalScheduler, Scheduler, SlurmScheduler
@@ -215,7 +216,11 @@ class Launcher:
                 break
             if gone is not None and gone != unknown_to_slurm:
                 unknown_to_slurm = gone
-                say(f"{self.run_id}: {self.scheduler.named(job)} {gone}")
+                say(
+                    f"{self.run_id}: {gone}"
+                    if gone.startswith("Slurm")
+                    else f"{self.run_id}: {self.scheduler.named(job)} {gone}"
+                )
             news.tell()
             if self._stop_requests:
                 self._pass_stop_on(job)
@@ -230,7 +235,9 @@ class Launcher:
         """Write the end of a job that did not do it itself, for whoever looks later."""
         end = end_told_by_slurm(gone.ended, gone.state, job, cancelled_by(job, gone.ended)) if gone.state else {}
         began = bool(attempts_of_job(self.run, job.number))
-        if gone.state == "FAILED" and not began:
+        if any(slurm_says_so(output) for output in job.submitit.glob("*.out")):
+            end["kind"] = "out of memory"
+        elif gone.state == "FAILED" and not began:
             end["kind"] = "never started"
         if not job.end.is_file():
             write_json(job.end, {"kind": "vanished", "told_by": "head", **end, "time": time.time()})
@@ -263,8 +270,8 @@ class Launcher:
         """On a cluster the head leaves and the job stays; here the job is stopped: after the step, then at once."""
         if self.scheduler.detaches:
             raise Detached(
-                f"{self.run_id}: detached; {self.scheduler.named(job)} goes on without this head. Start the same command "
-                "again to attach to it; `rolloutbench cancel` ends it"
+                f"{self.run_id}: detached; {self.scheduler.named(job)} goes on without this head. Start the same "
+                "command again to attach to it; `rolloutbench cancel` ends it"
             )
         wanted = "soon" if self._stop_requests == 1 else "now"
         if not job.stop.exists() or job.stop.read_text() != wanted:
@@ -379,10 +386,10 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
                 f"{run_id}: runtime must be at least twice stop_grace_s, or a job would be stopped as soon as it began "
                 f"(got {site['runtime']} min and {args.stop_grace_s} s); change them in the profile"
             )
-        if site["setup"] and not Path(site["setup"]).is_file():
-            raise UserError(f"{run_id}: no such setup script: {site['setup']}; correct setup in the profile")
+        if site["setup"] and not (ROOT / site["setup"]).is_file():
+            raise UserError(f"{run_id}: no such setup script: {ROOT / site['setup']}; correct setup in the profile")
         if site["setup"]:
-            site["setup"] = str(Path(site["setup"]).resolve())
+            site["setup"] = str(ROOT / site["setup"])
     if site["nodes"] > 1 and not args.spec.get("ray"):
         raise UserError(
             f"{run_id}: trainer {args.spec['trainer']} trains on one node (got nodes={site['nodes']}); "

@@ -33,7 +33,6 @@ What Ray does, as seen with 2.60 and 2.48 and read in their source:
 from __future__ import annotations
 
 import ctypes
-import itertools
 import os
 import re
 import secrets
@@ -44,7 +43,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,94 +52,23 @@ from typing import Any, Self
 
 from analysis.errors import UserError
 from workflow.cluster.locks import try_lock
+from workflow.cluster.place import Place
+from workflow.cluster.processes import LIFE_VARIABLE, end_processes_of
 from workflow.files import read_json, write_json
-
-LIFE_VARIABLE = "ROLLOUTBENCH_LIFE"
-"""Marks the processes that one task of one life of a job has started."""
 
 POLL_S = 0.2
 LOOK_S = 0.5  # no file on the shared file system is read more often
 TRIES = 3  # a port that was free may be taken when it is used
-GRACE_S = 5.0
 SMALLEST_STORE = 80_000_000  # Ray refuses less
 # Ray appends `/session_<date>_<time>_<microseconds>_<pid>/sockets/plasma_store`; a socket's path has 107 bytes.
 LONGEST_TEMPORARY = 107 - len("/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store.99")
 _PR_SET_PDEATHSIG = 1
 # A Ray that the user has elsewhere must not be taken for ours.
 _FOREIGN_VARIABLES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_REDIS_ADDRESS", "RAY_TMPDIR")
-_NO_GPU = {"", "-1", "NoDevFiles"}
 
 
 class RayError(Exception):
     """The cluster cannot be had, or is no more; the message is a sentence for the job's record."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One task's place in its Slurm job, and what it may use there."""
-
-    rank: int
-    hosts: tuple[str, ...]
-    """The nodes in the order of their ranks, by Slurm's names."""
-    cpus: int
-    gpus: int
-    memory_bytes: int | None = None
-
-    @property
-    def nodes(self) -> int:
-        return len(self.hosts)
-
-    @property
-    def host(self) -> str:
-        return self.hosts[self.rank]
-
-    def name(self, rank: int) -> str:
-        """How a rank is called in messages."""
-        return f"rank {rank} ({self.hosts[rank]})"
-
-    @classmethod
-    def from_environment(cls, env: Mapping[str, str]) -> Place:
-        """As Slurm's variables tell it; outside Slurm, the only task on this machine."""
-        rank = int(env.get("SLURM_PROCID", "0"))
-        nodes = int(env.get("SLURM_STEP_NUM_NODES") or env.get("SLURM_NNODES") or "1")
-        hosts = expand_hosts(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "")
-        if len(hosts) != nodes:
-            hosts = ["unknown host"] * nodes
-            hosts[rank] = env.get("SLURMD_NODENAME") or socket.gethostname()
-        cpus = env.get("SLURM_CPUS_PER_TASK") or env.get("SLURM_CPUS_ON_NODE") or len(os.sched_getaffinity(0))
-        return cls(rank, tuple(hosts), int(cpus), _gpus(env), _memory(env, int(cpus)))
-
-
-def expand_hosts(text: str) -> list[str]:
-    """The names in Slurm's short form: `gpu[1-2,07],login` means gpu1, gpu2, gpu07, login."""
-    return [name for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text) for name in _expand_host(part)]
-
-
-def _expand_host(part: str) -> Iterator[str]:
-    pieces = re.split(r"\[([^\]]*)\]", part)  # outside, inside, outside, ...
-    choices = [[piece] if index % 2 == 0 else _expand_numbers(piece) for index, piece in enumerate(pieces)]
-    return map("".join, itertools.product(*choices))
-
-
-def _expand_numbers(text: str) -> list[str]:
-    numbers = []
-    for run in text.split(","):
-        first, _, last = run.partition("-")
-        numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last or first) + 1)]
-    return numbers
-
-
-def _gpus(env: Mapping[str, str]) -> int:
-    visible = env.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return 0 if visible.strip() in _NO_GPU else len(visible.split(","))
-    return int(env.get("SLURM_GPUS_ON_NODE") or "0")
-
-
-def _memory(env: Mapping[str, str], cpus: int) -> int | None:
-    """What Slurm granted on this node; it counts in MiB, and 0 means all there is."""
-    granted = int(env.get("SLURM_MEM_PER_NODE") or "0") or int(env.get("SLURM_MEM_PER_CPU") or "0") * cpus
-    return granted * 2**20 or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -601,76 +529,3 @@ def _write_secret(path: Path) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # no other life's folder, no other's file
     with os.fdopen(descriptor, "w") as file:
         file.write(secrets.token_hex(32))
-
-
-def end_processes_of(token: str, grace_s: float = GRACE_S, sessions: Collection[int] = ()) -> list[int]:
-    """End our processes on this node that carry a life's token, their descendants and the sessions they opened.
-
-    `sessions` names sessions to end even if no process in them carries the token any more: some overwrite their
-    environment. Whoever does not heed SIGTERM is killed after `grace_s`. Returns those that even so did not end.
-    """
-    kill_at = time.monotonic() + grace_s
-    known: dict[int, _Process] = {}
-    ours = set(sessions)
-    told: set[int] = set()
-    while True:
-        found = _find_processes(token, known, ours)
-        known |= found
-        ours |= {process.session for process in found.values() if process.session != os.getsid(0)}
-        now = time.monotonic()
-        if not found or now > kill_at + 10.0:
-            return list(found)
-        for pid in found:
-            if now >= kill_at:
-                _signal(pid, signal.SIGKILL)
-            elif pid not in told:
-                _signal(pid, signal.SIGTERM)
-                told.add(pid)
-        time.sleep(0.05)
-
-
-@dataclass(frozen=True, slots=True)
-class _Process:
-    parent: int
-    session: int
-    started: int
-    own: bool
-    """It is this user's."""
-    marked: bool
-    """It carries the token."""
-
-
-def _find_processes(token: str, known: Mapping[int, _Process], sessions: Collection[int]) -> dict[int, _Process]:
-    processes = dict(_processes(token))
-    recalled = {pid for pid, process in known.items() if pid in processes and processes[pid].started == process.started}
-    # A session's number may be another's by now, if its leader lives and is not one of ours.
-    open_sessions = {pid for pid in sessions if pid not in processes or pid in recalled or processes[pid].marked}
-    found = recalled | {pid for pid, item in processes.items() if item.marked or item.session in open_sessions}
-    while children := {pid for pid, process in processes.items() if process.parent in found} - found:
-        found |= children
-    ourselves = os.getpid()
-    while ourselves in processes:
-        found.discard(ourselves)
-        ourselves = processes[ourselves].parent
-    return {pid: processes[pid] for pid in found if processes[pid].own}
-
-
-def _processes(token: str) -> Iterator[tuple[int, _Process]]:
-    """All living processes on this node."""
-    mark = f"{LIFE_VARIABLE}={token}".encode()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            own = entry.stat().st_uid == os.getuid()
-            state, parent, _, session, *rest = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-            marked = own and mark in (entry / "environ").read_bytes().split(b"\0")
-        except (OSError, ValueError):
-            continue  # it has ended in the meantime
-        if state not in "ZX":
-            yield int(entry.name), _Process(int(parent), int(session), int(rest[15]), own, marked)
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)

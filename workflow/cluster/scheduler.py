@@ -21,14 +21,16 @@ from workflow.messages import say
 
 # A job needs a moment between its submission and its taking of the live lock.
 START_PATIENCE_S = 60.0
-# An sbatch whose head died may still be on its way: Slurm's own MessageTimeout and then some.
-IN_FLIGHT_S = 60.0
+# An sbatch whose head died may still be on its way: a minute, which is Slurm's own MessageTimeout and then some.
+IN_FLIGHT_S = 2 * MAX_AGE_S
+# The shared answer is read more often than it is asked for: whoever asks is seldom oneself.
+LOOK_EVERY_S = MAX_AGE_S / 3
 # How long a head waits for a Slurm that does not answer before it may submit; a restart takes a minute or two.
 DOWN_PATIENCE_S = 1800.0
 # Slurm's answers that must agree on a job's end where accounting does not (yet) tell of it.
 _AGREEING = {True: 4, False: 2}
 
-_REASONS = {
+REASONS = {
     "Priority": "other jobs go first",
     "Resources": "no node is free that fits",
     "BeginTime": "it was requeued and waits its two minutes",
@@ -142,7 +144,7 @@ class SlurmScheduler:
 
     def look(self, job: JobPaths) -> Gone | str | None:
         now = time.monotonic()
-        if now - self._looked_at > min(10.0, MAX_AGE_S / 3):
+        if now - self._looked_at > LOOK_EVERY_S:
             self._answer, self._looked_at = ask(self._run.slurm), now
         answer, record = self._answer, read_json(job.record)
         if answer.error:
@@ -182,7 +184,7 @@ class SlurmScheduler:
                     f"({answer.error}); nothing was submitted. Start again when `squeue` answers"
                 )
             say(f"{self._run_id}: {answer.error or 'an earlier submission may still be on its way'}; waiting")
-            time.sleep(10.0)
+            time.sleep(LOOK_EVERY_S)
 
     def named(self, job: JobPaths) -> str:
         return f"Slurm job {read_json(job.record)['job_id']}"
@@ -217,7 +219,7 @@ def _remark(job: QueueJob) -> str | None:
     """What people should know of a job that is alive but does not run."""
     if job.state == "PENDING":
         reason = job.reason.strip("()")
-        return f"waits: {reason}" + (f" ({_REASONS[reason]})" if reason in _REASONS else "")
+        return f"waits: {reason}" + (f" ({REASONS[reason]})" if reason in REASONS else "")
     if job.state in ("RUNNING", "COMPLETING", "CONFIGURING"):
         return None
     return f"is {job.state.lower().replace('_', ' ')}" + (f" ({job.reason})" if job.reason not in ("", "None") else "")

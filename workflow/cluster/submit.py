@@ -43,6 +43,7 @@ def submit(run: RunPaths, request: dict[str, Any]) -> None:
         "fingerprint": request["spec"]["fingerprint"],
         "checkpoint_dir": str(run.checkpoints(request["spec"]["fingerprint"], request["inputs_sha256"])),
         "module": request["spec"]["job_module"],
+        "ray": request["spec"].get("ray", False),
         "env": request["spec"]["env"],
         "cwd": str(ROOT),
         "name": job_name(run, request["spec"], request["inputs_sha256"]),

@@ -1,0 +1,89 @@
+"""Which processes on this node are ours to end? Never by name: others have trainers and Rays here, too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+LIFE_VARIABLE = "ROLLOUTBENCH_LIFE"
+"""Marks the processes that one task of one life of a job has started."""
+
+GRACE_S = 5.0
+
+
+def end_processes_of(token: str, grace_s: float = GRACE_S, sessions: Collection[int] = ()) -> list[int]:
+    """End our processes on this node that carry a life's token, their descendants and the sessions they opened.
+
+    `sessions` names sessions to end even if no process in them carries the token any more: some overwrite their
+    environment. Whoever does not heed SIGTERM is killed after `grace_s`. Returns those that even so did not end.
+    """
+    kill_at = time.monotonic() + grace_s
+    known: dict[int, _Process] = {}
+    ours = set(sessions)
+    told: set[int] = set()
+    while True:
+        found = _find_processes(token, known, ours)
+        known |= found
+        ours |= {process.session for process in found.values() if process.session != os.getsid(0)}
+        now = time.monotonic()
+        if not found or now > kill_at + 10.0:
+            return list(found)
+        for pid in found:
+            if now >= kill_at:
+                _signal(pid, signal.SIGKILL)
+            elif pid not in told:
+                _signal(pid, signal.SIGTERM)
+                told.add(pid)
+        time.sleep(0.05)
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    parent: int
+    session: int
+    started: int
+    own: bool
+    """It is this user's."""
+    marked: bool
+    """It carries the token."""
+
+
+def _find_processes(token: str, known: Mapping[int, _Process], sessions: Collection[int]) -> dict[int, _Process]:
+    processes = dict(_processes(token))
+    recalled = {pid for pid, process in known.items() if pid in processes and processes[pid].started == process.started}
+    # A session's number may be another's by now, if its leader lives and is not one of ours.
+    open_sessions = {pid for pid in sessions if pid not in processes or pid in recalled or processes[pid].marked}
+    found = recalled | {pid for pid, item in processes.items() if item.marked or item.session in open_sessions}
+    while children := {pid for pid, process in processes.items() if process.parent in found} - found:
+        found |= children
+    ourselves = os.getpid()
+    while ourselves in processes:
+        found.discard(ourselves)
+        ourselves = processes[ourselves].parent
+    return {pid: processes[pid] for pid in found if processes[pid].own}
+
+
+def _processes(token: str) -> Iterator[tuple[int, _Process]]:
+    """All living processes on this node."""
+    mark = f"{LIFE_VARIABLE}={token}".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            own = entry.stat().st_uid == os.getuid()
+            state, parent, _, session, *rest = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            marked = own and mark in (entry / "environ").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            continue  # it has ended in the meantime
+        if state not in "ZX":
+            yield int(entry.name), _Process(int(parent), int(session), int(rest[15]), own, marked)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
