@@ -2,7 +2,7 @@
 # Debian packages that are needed beside Python, git and make: packages.sh build|test|slurm [PYTHON]
 #   build  what the stacks need: vLLM compiles its CPU kernels when it starts
 #   test   what the tests of the report's page need
-#   slurm  what the tests on a real Slurm need; they need to be root, too
+#   slurm  what the tests on a real Slurm need
 # They are installed when this is root on Debian. Otherwise `build` says what to install and stops; for the others the
 # tests that need them say what to install, and skip.
 set -euo pipefail
@@ -29,8 +29,6 @@ case $what in
     has slurmdbd || missing+=(slurmdbd)
     has mariadbd || missing+=(mariadb-server-core)
     has munged || missing+=(munge)
-    # Daemons and device nodes are root's to make.
-    [ "$(id -u)" = 0 ] || echo "not root: the tests on a real Slurm will be skipped" >&2
     ;;
 esac
 [ ${#missing[@]} -eq 0 ] && exit 0

@@ -8,6 +8,9 @@ Surprises in what is made here
 - munged refuses its socket where others may not enter the folder, and only warns of that with --force.
 - Slurm listens on every interface unless it is told NoInAddrAny; it then listens where the host's name leads, and
   srun hangs where that is Debian's 127.0.1.1.
+- Neither root nor device nodes are needed: eight links to /dev/null are GPUs enough (a Count without files is refused).
+- slurmd looks for the cgroup file system though nothing configured uses it, and does not start in a container without
+  one; told cgroup/v1 it does not look. 22.05 knows no `disabled`.
 - slurmstepd writes its title over its environment and is no child of slurmd: it is found by the log it holds open.
 - An empty value (`PrologFlags=`) makes every command fail, and `sacct -o` prints nothing when it does not know a field.
 
@@ -37,6 +40,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import random
 import shutil
 import signal
@@ -59,6 +63,8 @@ NODES = (*GPU_NODES, "cpu1")
 GPUS = 8
 # Debian keeps the daemons where only root's PATH has them.
 PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/bin:/sbin:/bin"
+# Whoever starts it is Slurm's administrator, runs its nodes and is its only user: it need not be root.
+USER = pwd.getpwuid(os.geteuid()).pw_name
 
 
 def why_not() -> str | None:
@@ -66,8 +72,6 @@ def why_not() -> str | None:
     missing = [name for name in COMMANDS if shutil.which(name, path=PATH) is None]
     if missing:
         return f"{', '.join(missing)} not found. On Debian: sudo apt-get install {' '.join(PACKAGES)}"
-    if os.geteuid() != 0:
-        return "Slurm's daemons and its device nodes need root"
     return None
 
 
@@ -89,6 +93,7 @@ class Cluster:
     """More lines for slurm.conf. They come last, and the last one counts."""
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict, init=False, repr=False)
     _keeper: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
+    _owned: bool = field(default=False, init=False, repr=False)
     _answer: str = field(default="", init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -97,8 +102,8 @@ class Cluster:
         self.conf = self.folder / "slurm.conf"
         self.env = {
             "PATH": PATH,
-            "HOME": os.environ.get("HOME", "/root"),
-            "USER": "root",
+            "HOME": os.environ.get("HOME", "/"),
+            "USER": USER,
             "LANG": "C.UTF-8",
             "SLURM_CONF": str(self.conf),
         }
@@ -114,6 +119,12 @@ class Cluster:
 
     def start(self) -> None:
         """All daemons up and all nodes idle; whatever was started is gone again if that fails."""
+        if len(str(self.folder)) > 70:
+            raise ClusterError(f"{self.folder}: too long a name for the sockets in it")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if any(self.folder.iterdir()):
+            raise ClusterError(f"{self.folder} is not empty, and stop would remove it")
+        self._owned = True
         try:
             self._write()
             self._start_keeper()
@@ -138,7 +149,8 @@ class Cluster:
             for name in group:
                 self._ended(name)
         end_processes(self.folder, self.name)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._owned:
+            shutil.rmtree(self.folder, ignore_errors=True)
         if self._keeper is not None:
             self._keeper.communicate()
             self._keeper = None
@@ -229,7 +241,7 @@ class Cluster:
         for name in ("munged", *(("mariadbd", "slurmdbd") if self.accounting else ()), "slurmctld", *NODES):
             if name not in self.daemons or self.daemons[name].poll() is not None:
                 self.start_daemon(name)
-        self._wait(lambda: self._ok("scancel", "--user=root"), "scancel", timeout_s)
+        self._wait(lambda: self._ok("scancel", f"--user={USER}"), "scancel", timeout_s)
         self._wait(lambda: not self.jobs(), "the queue to be empty", timeout_s)
 
         def idle() -> bool:
@@ -304,18 +316,16 @@ class Cluster:
 
     def _write(self) -> None:
         folder = self.folder
-        folder.mkdir(parents=True, exist_ok=True)
         for name in ("state", "db", *NODES):
             (folder / name).mkdir(mode=0o700)
         for number in range(GPUS):
-            os.mknod(folder / f"nvidia{number}", 0o666 | 0o020000, os.makedev(1, 3))
+            (folder / f"nvidia{number}").symlink_to("/dev/null")
         (folder / "munge.key").touch(mode=0o600)
         (folder / "munge.key").write_bytes(os.urandom(128))
         ports = free_ports(2 + len(NODES))
         (folder / "gres.conf").write_text(
             f"NodeName={','.join(GPU_NODES)} Name=gpu Type=h100 File={folder}/nvidia[0-{GPUS - 1}]\n"
         )
-        # Else slurmd does not start in a container that has no cgroup file system.
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         self.conf.write_text(self._slurm_conf(ports))
         dbd = folder / "slurmdbd.conf"
@@ -328,7 +338,7 @@ DbdHost=localhost
 DbdAddr=127.0.0.1
 DbdPort={ports[1]}
 {"CommunicationParameters=NoInAddrAny" if kept_to_loopback() else ""}
-SlurmUser=root
+SlurmUser={USER}
 StorageType=accounting_storage/mysql
 StorageHost=localhost
 StorageUser=root
@@ -342,7 +352,7 @@ DebugLevelSyslog=quiet
         (folder / "my.cnf").write_text(
             f"""\
 [mariadbd]
-user=root
+user={USER}
 datadir={folder}/db
 socket={folder}/db.sock
 pid-file={folder}/db.pid
@@ -401,8 +411,8 @@ innodb-lock-wait-timeout=900
 ClusterName={self.name}
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
-SlurmUser=root
-SlurmdUser=root
+SlurmUser={USER}
+SlurmdUser={USER}
 AuthType=auth/munge
 AuthInfo=socket={self.folder}/munge.sock
 CryptoType=crypto/munge

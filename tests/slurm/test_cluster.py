@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -88,7 +89,7 @@ def test_accounting_says_who_cancelled(cluster: Cluster) -> None:
     job = submit(cluster, "sleep 60", *WHOLE)
     wait_until(lambda: running(cluster, job))
     cluster.run("scancel", job)
-    wait_until(lambda: accounts(cluster, job) == ["CANCELLED by 0"])
+    wait_until(lambda: accounts(cluster, job) == [f"CANCELLED by {os.getuid()}"])
 
 
 def test_slurmctld_back_from_a_restart_knows_its_jobs(cluster: Cluster) -> None:
