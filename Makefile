@@ -9,10 +9,12 @@ BIN := $(VENV)/bin
 export PYTHONNOUSERSITE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help quickstart test check bench locks schema picture
+.PHONY: help quickstart status cancel test check bench locks schema picture
 
 help:
 	@echo "make quickstart        build everything, train both engines on this CPU, compare, print the headline"
+	@echo "make status            what each run is doing (EXPERIMENT=name: of another experiment than config.yaml's)"
+	@echo "make cancel            end an experiment's jobs, and only those (EXPERIMENT=name: a folder of results/)"
 	@echo "make test              the whole test suite (installs what it needs)"
 	@echo "make check             format, lint, types, Snakemake's lint"
 	@echo "make bench             the figures in docs/bench.md, measured here"
@@ -33,6 +35,13 @@ quickstart: $(VENV)/controller.stamp
 	@bash scripts/packages.sh build $(PYTHON)
 	@$(BIN)/snakemake --profile profiles/local
 	@$(BIN)/rolloutbench headline
+
+status: $(VENV)/controller.stamp
+	@$(BIN)/rolloutbench status $(if $(EXPERIMENT),--experiment "$(EXPERIMENT)")
+
+cancel: $(VENV)/controller.stamp
+	@test -n "$(EXPERIMENT)" || { echo "which one? make cancel EXPERIMENT=<a folder of results/>"; exit 2; }
+	@$(BIN)/rolloutbench cancel --experiment "$(EXPERIMENT)"
 
 test: $(VENV)/dev.stamp
 	@bash scripts/packages.sh build $(PYTHON)

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -22,15 +22,34 @@ from workflow.plan import Plan, load_plan
 from workflow.reading import check_yaml
 from workflow.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
 
+if TYPE_CHECKING:
+    from workflow.cluster.experiment import Experiment
+
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; 0 when all went well, 1 after a message on stderr."""
     parser = argparse.ArgumentParser(prog="rolloutbench", description="Compare GRPO rollout engines.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    command = commands.add_parser("plan", help="list the runs that a configuration means")
+    command = commands.add_parser("plan", help="list the runs that a configuration means, and what they will cost")
     command.add_argument("config", type=Path, nargs="?", default=Path("config.yaml"))
-    command.set_defaults(action=lambda args: _print_plan(load_plan(_read_yaml(args.config))))
+    command.add_argument("--profile", type=Path, help="whose GPUs and walltime (default: slurm, if it is there)")
+    command.add_argument("--seconds-per-step", type=float, metavar="X", help="for runs that were not measured yet")
+    command.set_defaults(action=_print_plan)
+
+    command = commands.add_parser("status", help="what each run is doing, and why it waits")
+    command.add_argument("config", type=Path, nargs="?", help="default: config.yaml")
+    command.add_argument("--experiment", metavar="NAME", help="read results/NAME/plan.json, not a configuration")
+    command.add_argument(
+        "--every", type=float, metavar="SECONDS", help="print it again and again until all is finished"
+    )
+    command.set_defaults(action=_status)
+
+    command = commands.add_parser("cancel", help="end an experiment's jobs, or those of some of its runs")
+    command.add_argument("words", nargs="*", metavar="CONFIG or RUN", help="a .yaml file first; runs (default: all)")
+    command.add_argument("--experiment", metavar="NAME", help="read results/NAME/plan.json, not a configuration")
+    command.add_argument("--now", action="store_true", help="on this machine: without finishing the step")
+    command.set_defaults(action=_cancel)
 
     command = commands.add_parser("headline", help="print a finished report's headline and where it lies")
     command.add_argument("config", type=Path, nargs="?", default=Path("config.yaml"))
@@ -68,16 +87,40 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return raw
 
 
-def _print_plan(plan: Plan) -> None:
-    rows = [("run", "trainer", "engine", "stack", "steps", "fingerprint")]
-    for run in plan.runs.values():
-        spec = run.spec
-        steps = str(spec["workload"]["steps"])
-        rows.append((run.run_id, spec["trainer"], spec["engine"], run.stack, steps, run.fingerprint[:12]))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    print(f"{len(plan.runs)} runs of experiment {plan.config.experiment}")
+def _print_plan(args: argparse.Namespace) -> None:
+    from workflow.cluster.outlook import plan_lines
+
+    if args.seconds_per_step is not None and not 0 < args.seconds_per_step < float("inf"):
+        raise UserError(f"--seconds-per-step must be more than 0 (got {args.seconds_per_step:g})")
+    print("\n".join(plan_lines(load_plan(_read_yaml(args.config)), args.profile, args.seconds_per_step)))
+
+
+def _status(args: argparse.Namespace) -> None:
+    from workflow.cluster.status import show_status
+
+    if args.every is not None and not 0 < args.every < float("inf"):
+        raise UserError(f"--every must be more than 0 seconds (got {args.every:g})")
+    show_status(_experiment(args.config, args.experiment), args.every)
+
+
+def _cancel(args: argparse.Namespace) -> None:
+    from workflow.cluster.cancel import cancel
+
+    words: list[str] = args.words
+    first = Path(words[0] if words else "")
+    is_config = bool(words) and (first.suffix in (".yaml", ".yml", ".json") or first.is_file())
+    config, runs = (first, words[1:]) if is_config else (None, words)
+    print("\n".join(cancel(_experiment(config, args.experiment), runs, args.now)))
+
+
+def _experiment(config: Path | None, name: str | None) -> Experiment:
+    from workflow.cluster.experiment import of_name, of_plan
+
+    if name is None:
+        return of_plan(load_plan(_read_yaml(config or Path("config.yaml"))))
+    if config is not None:
+        raise UserError(f"give a configuration or --experiment, not both (got {config} and {name})")
+    return of_name(name)
 
 
 def _print_headline(plan: Plan) -> None:

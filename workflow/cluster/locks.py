@@ -75,4 +75,6 @@ def hold_experiment(results: str) -> Lock:
             f"error: another snakemake works on {results} ({holder_note(path)}); "
             "wait for it, end it, or give your experiment a name of its own"
         )
+    # Whoever starts it again takes back what `rolloutbench cancel` said.
+    path.with_name("cancelled.json").unlink(missing_ok=True)
     return lock

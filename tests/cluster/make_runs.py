@@ -1,0 +1,80 @@
+"""Run folders as heads and jobs leave them, made by hand for those who only look on."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from workflow.cluster.paths import RunPaths
+
+INPUTS = {"data_sha256": "d", "model_sha256": "m"}
+
+
+class MadeRun:
+    """One run's folder; every method adds what its name says."""
+
+    def __init__(self, experiment: Path, run_id: str, fingerprint: str = "f" * 64, steps: int = 10) -> None:
+        self.paths = RunPaths(experiment / "runs" / run_id)
+        self.run_id, self.fingerprint, self.steps = run_id, fingerprint, steps
+        write(self.paths.spec, self._spec())
+
+    def job(self, number: int = 1, cluster: str = "slurm", job_id: str | None = "7", **record: Any) -> MadeRun:
+        """A submission, the one that counts; `asked` and `submitted` are a minute ago."""
+        files, then = self.paths.job(number), time.time() - 60
+        same = {"fingerprint": self.fingerprint, "inputs_sha256": INPUTS, "spec": self._spec()}
+        write(files.order, same | {"job": number, "cluster": cluster, "site": {"gres": "gpu:h100:4", "nodes": 2}})
+        told = {"job": number, "cluster": cluster, "name": self.name, "job_id": job_id, "asked": then}
+        write(files.record, told | {"submitted": then} | record)
+        write(self.paths.current, {"job": number})
+        return self
+
+    @property
+    def name(self) -> str:
+        return f"{self.run_id}.{'0' * 16}"
+
+    def end(self, kind: str, number: int = 1, **more: Any) -> MadeRun:
+        """How a submission ended."""
+        write(self.paths.job(number).end, {"kind": kind, **more})
+        return self
+
+    def attempt(self, number: int = 1, job: int = 1, steps: int = 0, step_s: float = 2.0) -> MadeRun:
+        """A life of a submission, with so many steps done."""
+        files = self.paths.attempt(number)
+        order = {"fingerprint": self.fingerprint, "inputs_sha256": INPUTS, "job": job, "host": "here", "slurm": None}
+        write(files.order, order)
+        write(files.spec, self._spec())
+        rows = [{"step": step, "phases": {"step": step_s}, "scalars": {}} for step in range(1, steps + 1)]
+        files.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        files.heartbeat.touch()
+        return self
+
+    def done(self, attempt: int = 1) -> MadeRun:
+        """An attempt's proof that it finished the run."""
+        told = {"fingerprint": self.fingerprint, "attempt": attempt, "last_step": self.steps, "inputs": INPUTS}
+        write(self.paths.attempt(attempt).done, told)
+        return self
+
+    def checkpoint(self, name: str) -> MadeRun:
+        """A checkpoint of that name."""
+        (self.paths.checkpoints(self.fingerprint, INPUTS) / name).mkdir(parents=True)
+        return self
+
+    def _spec(self) -> dict[str, Any]:
+        return {"run_id": self.run_id, "fingerprint": self.fingerprint, "workload": {"steps": self.steps}}
+
+
+def answer(experiment: Path, jobs: list[dict[str, Any]], **told: Any) -> None:
+    """What Slurm said just now of jobs, given by what is not as usual."""
+    usual = {"state": "RUNNING", "nodes": "gpu1", "limit": "20:00:00", "left": "18:30:00", "start": None, "end": None}
+    usual |= {"partition": "h100", "reason": "None", "comment": "", "job_id": "7"}
+    now = time.time()
+    queued = {job.get("job_id", "7"): usual | job for job in jobs}
+    raw = {"asked": now, "tried": now, "error": None, "accounting": True, "jobs": queued, "ended": {}}
+    write(experiment.parent / ".slurm" / "answer.json", raw | told)
+
+
+def write(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))

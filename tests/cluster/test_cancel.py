@@ -1,0 +1,144 @@
+"""`rolloutbench cancel` on this machine, and what it refuses; on Slurm it is in tests/slurm/test_commands.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from analysis.errors import UserError
+from workflow.cluster import cancel as canceller
+from workflow.cluster import inquiry
+from workflow.cluster.answer import read
+from workflow.cluster.cancel import cancel
+from workflow.cluster.experiment import Experiment, Wanted
+from workflow.cluster.locks import try_lock
+from workflow.cluster.state import run_states
+from workflow.cluster.status import show_status
+
+from .make_runs import MadeRun, answer
+from .run_bench import RunBench, wait_until
+
+ME = pwd.getpwuid(os.getuid()).pw_name
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[RunBench]:
+    one = RunBench(tmp_path, steps=100, env={"STAND_IN_STEP_S": "0.2"})
+    yield one
+    one.end()
+
+
+def experiment_of(bench: RunBench) -> Experiment:
+    run = Wanted(bench.run_id, bench.spec["fingerprint"], 100)
+    return Experiment("experiment", bench.run.parents[1], [run])
+
+
+def state_of(experiment: Experiment) -> str:
+    return run_states(experiment)[0][0].words
+
+
+def test_a_local_run_stops_after_its_step_and_the_head_submits_no_more(bench: RunBench) -> None:
+    experiment = experiment_of(bench)
+    head = bench.start()
+    wait_until(lambda: len(bench.journal()) > 2)
+    assert state_of(experiment) == "running"
+    assert cancel(experiment, []) == [
+        "arm-s0: told to stop after its step, with a checkpoint",
+        "experiment is cancelled: nothing more is submitted until snakemake is started again",
+    ]
+    assert "was stopped; start again" in head.communicate(timeout=30)[1]
+    assert state_of(experiment) == f"cancelled by {ME}"
+    assert bench.read("attempts", "1", "exit.json")["cause"] == "asked"
+    refused = bench.launch()
+    assert refused.returncode == 1
+    assert f"{ME} cancelled the experiment meanwhile; start snakemake again to go on" in refused.stderr
+    assert cancel(experiment, [])[0] == "1 run had nothing to cancel"
+
+
+def test_a_chosen_run_is_ended_at_once_if_asked_and_can_be_started_again(bench: RunBench) -> None:
+    experiment = experiment_of(bench)
+    head = bench.start()
+    wait_until(lambda: len(bench.journal()) > 2)
+    assert cancel(experiment, ["arm-s0"], now=True) == ["arm-s0: told to stop at once"]
+    head.communicate(timeout=30)
+    assert cancel(experiment, ["arm-s0"]) == [f"arm-s0: nothing to cancel: cancelled by {ME} before"]
+    assert not experiment.cancelled.exists()
+    again = bench.start()
+    wait_until(lambda: bool(list(bench.run.glob("attempts/2/metrics.jsonl"))))
+    assert state_of(experiment) == "running"
+    cancel(experiment, ["arm-s0"], now=True)
+    again.communicate(timeout=30)
+
+
+def test_what_a_submission_on_its_way_becomes_is_waited_for(bench: RunBench) -> None:
+    """Whichever comes first, the intent or the cancelling, the other one sees it."""
+    experiment = experiment_of(bench)
+    head = bench.start()
+    wait_until(lambda: (bench.run / "jobs" / "1").exists())
+    cancel(experiment, [])
+    assert head.communicate(timeout=30)[0] is None
+    assert head.returncode == 1
+    assert not bench.processes()
+
+
+def test_names_that_are_no_run_are_refused(tmp_path: Path) -> None:
+    experiment = Experiment("mine", tmp_path / "results" / "mine", [Wanted("vllm-s0", "f" * 64)])
+    assert cancel(experiment, []) == ["nothing of mine was started: there is nothing to cancel"]
+    with pytest.raises(
+        UserError, match=r"unknown run 'vlm-s0' \(did you mean vllm-s0\?\); known: .*; nothing was cancel"
+    ):
+        cancel(experiment, ["vlm-s0"])
+    MadeRun(experiment.folder, "earlier-s0")
+    assert cancel(experiment, ["earlier-s0"]) == ["earlier-s0: nothing to cancel"]
+
+
+def test_a_head_that_may_submit_is_told(tmp_path: Path) -> None:
+    experiment = Experiment("mine", tmp_path / "results" / "mine", [Wanted("vllm-s0", "f" * 64)])
+    lock = try_lock(MadeRun(experiment.folder, "vllm-s0").paths.head_lock)
+    assert lock is not None
+    with lock:
+        assert "a head that may submit one; to stop that, cancel the whole" in cancel(experiment, ["vllm-s0"])[0]
+
+
+def test_another_users_experiment_is_looked_at_and_let_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = Experiment("mine", tmp_path / "results" / "mine", [Wanted("vllm-s0", "f" * 64)])
+    MadeRun(experiment.folder, "vllm-s0").job()
+    for module in (canceller, inquiry):
+        monkeypatch.setattr(module, "owner_of", lambda path: os.getuid() + 1 if path.exists() else os.getuid())
+        monkeypatch.setattr(module, "user_name", lambda uid: "alice")
+    with pytest.raises(UserError, match=rf"mine belongs to alice, who alone can cancel .*\(you are {ME}\)"):
+        cancel(experiment, [])
+    assert not experiment.cancelled.exists()
+    show_status(experiment, None)
+    assert "unknown" in capsys.readouterr().out
+    assert not (tmp_path / "results" / ".slurm").exists(), "their answer is not ours to write"
+
+
+def test_status_again_and_again_ends_when_all_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    experiment = Experiment("mine", tmp_path / "mine", [Wanted("vllm-s0", "f" * 64, 10)])
+    MadeRun(experiment.folder, "vllm-s0").job(cluster="local").attempt(steps=10).done().end("finished")
+    show_status(experiment, 0.1)
+    assert "1 finished of 1 run of mine" in capsys.readouterr().out
+    assert json.loads((experiment.folder / "runs" / "vllm-s0" / "job.json").read_text()) == {"job": 1}
+
+
+def test_submissions_of_one_name_share_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first sbatch failed and had submitted all the same; the second one is known by its id."""
+    experiment = Experiment("mine", tmp_path / "results" / "mine", [Wanted("vllm-s0", "f" * 64)])
+    made = MadeRun(experiment.folder, "vllm-s0").job(1, job_id=None, error="sbatch: timed out").job(2, job_id="12")
+    queued = [{"job_id": job_id, "name": made.name} for job_id in ("11", "12")]
+    answer(experiment.folder, [*queued, {"job_id": "13", "name": "foreign"}])
+    monkeypatch.setattr(canceller, "ask", lambda folder, newer_than: read(folder))
+    cancelled: list[str] = []
+    monkeypatch.setattr(canceller.slurm, "cancel", cancelled.extend)
+    said = cancel(experiment, ["vllm-s0"])
+    assert said == ["vllm-s0: cancelled Slurm job 11 (running) and 12 (running)"]
+    assert cancelled == ["11", "12"]
+    assert made.paths.job(2).cancelled.is_file()

@@ -1,0 +1,138 @@
+"""What `rolloutbench plan` says before anything is spent."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from workflow.cluster.locks import try_lock
+from workflow.cluster.outlook import plan_lines
+from workflow.plan import Plan, load_plan
+
+from .make_runs import MadeRun, answer
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the experiment's results will lie, in a folder with a profile of 16 GPUs and an hour for each run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "site").mkdir()
+    resources = {"gres": "gpu:h100:8", "nodes": 2, "runtime": 60, "stop_grace_s": 600}
+    (tmp_path / "site" / "config.yaml").write_text(yaml.safe_dump({"set-resources": {"train": resources}}))
+    return tmp_path / "results" / "mine"
+
+
+def planned(**changes: Any) -> Plan:
+    raw: dict[str, Any] = copy.deepcopy(yaml.safe_load((ROOT / "config.yaml").read_text()))
+    raw["workload"]["steps"] = 10
+    return load_plan(raw | {"experiment": "mine", "warmup_steps": 1} | changes)
+
+
+def told(plan: Plan, given: float | None = None, profile: str | None = "site") -> list[list[str]]:
+    """The printed lines, in words."""
+    return [line.split() for line in plan_lines(plan, Path(profile) if profile else None, given)]
+
+
+def made(results: Path, plan: Plan, run_id: str) -> MadeRun:
+    return MadeRun(results, run_id, plan.runs[run_id].fingerprint)
+
+
+def test_nothing_is_known_before_anything_ran(results: Path) -> None:
+    lines = told(planned())
+    assert lines[0] == ["run", "trainer", "engine", "stack", "steps", "GPUs", "s/step", "time", "GPU-h", "next"]
+    assert lines[2] == ["vllm-s0", "trl", "vllm", "trl-vllm-cpu", "10", "16", "?", "?", "?", "submit"]
+    text = "\n".join(" ".join(line) for line in lines)
+    assert "4 runs of experiment mine" in text
+    assert "submit 4 ?" in text
+    assert "not measured yet; --seconds-per-step X says what you expect" in text
+    assert "GPUs and walltime: as site asks for each run" in text
+    assert not results.exists()
+
+
+def test_what_would_become_of_each_run_and_what_it_costs(results: Path) -> None:
+    plan = planned(seeds=[0, 1, 2])
+    made(results, plan, "vllm-s0").job(cluster="local").attempt(steps=10, step_s=900.0).done().end("finished")
+    alive = made(results, plan, "transformers-s0").job(cluster="local").attempt(steps=5, step_s=90.0)
+    stopped = made(results, plan, "transformers-s1").job(cluster="local").attempt(steps=7, step_s=180.0).end("stopped")
+    stopped.checkpoint("checkpoint-4").checkpoint("checkpoint-2")
+    lost = made(results, plan, "transformers-s2").job(cluster="local").attempt(steps=2, step_s=360.0)
+    assert not list(lost.paths.folder.glob("checkpoints/*"))
+    lock = try_lock(alive.paths.live_lock, note="1")
+    assert lock is not None
+    with lock:
+        lines = told(plan)
+    rows = {line[0]: line[4:] for line in lines if line}
+    assert rows["vllm-s0"] == ["10", "16", "900", "skip:", "finished"]
+    assert rows["transformers-s0"] == [*("10", "16", "90.0", "8", "min", "2.0"), *("attach:", "job", "1,", "running")]
+    assert rows["transformers-s1"] == [*("10", "16", "180", "18", "min", "4.8"), *("resume", "after", "step", "4")]
+    assert rows["transformers-s2"] == ["10", "16", "360", "1", "h", "0", "min", "16.0", "submit"]
+    assert rows["vllm-s1"] == ["10", "16", "~900", "2", "h", "30", "min", "40.0", "submit"]
+    text = "\n".join(" ".join(line) for line in lines)
+    assert "skip 1\nattach 1 2.0\nresume 1 4.8\nsubmit 3 96.0\nin all 6 102.8" in text
+    assert "~ of vllm-s1, vllm-s2: the median s/step of vllm-s0" in text
+    assert "walltime 1 h 0 min is too short for transformers-s2: 1 h 0 min in about 2 lives" in text
+    assert "walltime 1 h 0 min is too short for vllm-s1, vllm-s2: 2 h 30 min in about 3 lives" in text
+
+
+def test_a_job_in_slurm_is_attached_to_or_waited_for(results: Path) -> None:
+    plan = planned(seeds=[0])
+    same = made(results, plan, "vllm-s0").job(job_id="1").attempt(steps=5)
+    other = MadeRun(results, "transformers-s0", "e" * 64).job(job_id="2").attempt(steps=5)
+    answer(results, [{"job_id": "1", "name": same.name}, {"job_id": "2", "name": other.name}])
+    rows = {line[0]: line for line in told(plan, given=720) if line}
+    assert rows["vllm-s0"][-5:] == ["attach:", "Slurm", "job", "1,", "running"]
+    assert rows["vllm-s0"][5] == "8", "its own GPUs, not the profile's"
+    assert (
+        " ".join(rows["transformers-s0"][6:]) == "~720 2 h 0 min 32.0 submit after Slurm job 2 of another configuration"
+    )
+    answer(results, [], asked=time.time() - 3600, error="down")
+    assert " ".join(told(plan)[2]).endswith("attach: Slurm job 1, if it lives")
+    assert any("what its jobs do is not known" in line for line in plan_lines(plan, None, None))
+
+
+def test_seconds_are_those_of_the_same_factors_then_of_the_arm_then_the_given_ones(results: Path) -> None:
+    plan = planned(sweep={"workload.temperature": [0.5, 1.0]})
+    made(results, plan, "vllm-temperature=0.5-s0").job(cluster="local").attempt(steps=3, step_s=10.0)
+    made(results, plan, "vllm-temperature=1.0-s0").job(cluster="local").attempt(steps=3, step_s=30.0)
+    rows = {line[0]: line for line in told(plan, given=7) if line}
+    assert rows["vllm-temperature=0.5-s1"][6] == "~10.0"
+    assert rows["vllm-temperature=1.0-s1"][6] == "~30.0"
+    assert rows["transformers-temperature=1.0-s1"][6] == "~7.00"
+    more = planned(sweep={"workload.temperature": [0.5, 1.0, 2.0]})
+    assert next(line for line in told(more) if line[:1] == ["vllm-temperature=2.0-s0"])[6] == "~20.0"
+
+
+def test_an_experiment_that_needs_no_gpu_is_told_without_a_profile(results: Path) -> None:
+    assert told(planned(), profile=None)[1] == [
+        *("transformers-s0", "trl", "transformers", "trl-transformers-cpu"),
+        *("10", "0", "?", "?", "submit"),
+    ]
+    text = "\n".join(" ".join(line) for line in told(planned(), given=60, profile=None))
+    assert "next runs time\nsubmit 4 40 min\n- ~ as --seconds-per-step says" in text
+
+
+def test_ten_thousand_runs_are_planned_quickly_without_pandas(results: Path) -> None:
+    raw = yaml.safe_load((ROOT / "config.yaml").read_text()) | {"experiment": "mine", "seeds": list(range(5000))}
+    results.parents[1].joinpath("big.yaml").write_text(json.dumps(raw))
+    code = (
+        "import sys; from workflow.cli import main; code = main(['plan', 'big.yaml', '--profile', 'site']);"
+        "heavy = {'pandas', 'pyarrow', 'submitit', 'snakemake'} & set(sys.modules);"
+        "sys.exit(code or ', '.join(heavy) or 0)"
+    )
+    began = time.monotonic()
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "10000 runs of experiment mine" in done.stdout
+    assert time.monotonic() - began < 5, "a second, as a rule (docs/bench.md)"

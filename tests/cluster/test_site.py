@@ -1,0 +1,63 @@
+"""What a profile says of a training job's GPUs and walltime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis.errors import UserError
+from workflow.cluster.site import Site, gpus_of_gres, minutes_of, read_site
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("", 0),
+        ("gpu", 1),
+        ("gpu:8", 8),
+        ("gpu:h100", 1),
+        ("gpu:h100:8", 8),
+        ("gpu:h100:8,other:1", 8),
+        ("gpu:h100:4,gpu:a100:2", 6),
+        ("gres/gpu:h100:8(S:0-1)", 8),
+        ("license:3", 0),
+        ("gpu:h100:many", None),
+    ],
+)
+def test_gpus_of_a_node(gres: str, gpus: int | None) -> None:
+    assert gpus_of_gres(gres) == gpus
+
+
+def test_runtimes_as_snakemake_reads_them() -> None:
+    told = ("90", "20h", "1.5d", "30 min", "2 hours", "45m", "soon")
+    assert [minutes_of(text) for text in told] == [90, 1200, 2160, 30, 120, 45, None]
+
+
+def test_a_profile_is_read_in_both_its_forms(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("set-resources:\n  train:\n    gres: \"'gpu:h100:8'\"\n    nodes: 2\n    runtime: 20h\n")
+    assert read_site(tmp_path) == Site(16, 1200.0, 120.0, tmp_path)
+    file.write_text(
+        'set-resources: ["train:gres=gpu:4", "train:runtime=60", "train:stop_grace_s=600", "other:nodes=9"]\n'
+    )
+    assert read_site(tmp_path) == Site(4, 60.0, 600.0, tmp_path)
+    assert read_site(tmp_path).life_s == 3000.0
+    file.write_text("set-resources:\n  train:\n    gres: f(wildcards):gpu:x:y\n    nodes: 2 if True else 1\n")
+    assert read_site(tmp_path).gpus is None
+    (tmp_path / "config.v9+.yaml").write_text("executor: local\n")
+    assert read_site(tmp_path).gpus == 0, "Snakemake takes a file for its own version first"
+
+
+def test_the_shipped_profiles() -> None:
+    assert read_site(ROOT / "profiles" / "local").gpus == 0
+
+
+def test_a_profile_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no such profile: .*nowhere .* such as --profile profiles/slurm"):
+        read_site(tmp_path / "nowhere")
+    (tmp_path / "config.yaml").write_text("a: [")
+    with pytest.raises(UserError, match="is not YAML"):
+        read_site(tmp_path)

@@ -1,0 +1,161 @@
+"""What `rolloutbench status` tells of run folders and of Slurm's answer; the real Slurm is in tests/slurm/."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from analysis.errors import UserError
+from workflow.cluster.experiment import Experiment, Wanted, of_name
+from workflow.cluster.locks import hold_experiment, try_lock
+from workflow.cluster.state import run_states, seconds_of
+from workflow.cluster.status import readable_step, status_lines
+
+from .make_runs import MadeRun, answer, write
+
+F = "f" * 64
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty experiment's folder, on a machine that has Slurm's commands, which nobody calls."""
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    for command in ("squeue", "sacct", "scancel"):
+        (bin_folder / command).write_text("#!/bin/sh\necho called >> $0.called; echo down >&2; exit 1\n")
+        (bin_folder / command).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin_folder}:{os.environ['PATH']}")
+    folder = tmp_path / "results" / "mine"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def shown(folder: Path, *runs: str) -> list[str]:
+    """The status of runs that a plan wants with the usual fingerprint, steps and inputs."""
+    inputs = {"data_sha256": "d", "model_sha256": "m"}
+    experiment = Experiment("mine", folder, [Wanted(run, F, 10, inputs) for run in runs])
+    return status_lines(experiment, *run_states(experiment))
+
+
+def row(lines: list[str], run: str) -> str:
+    return " ".join(next(line for line in lines if line.startswith(run)).split())
+
+
+def was_asked(folder: Path) -> bool:
+    return (folder.parents[1] / "bin" / "squeue.called").exists()
+
+
+def test_nothing_was_started(experiment: Path) -> None:
+    lines = shown(experiment, "a-s0", "a-s1")
+    assert row(lines, "a-s0") == "a-s0 not submitted 0/10"
+    assert lines[-2:] == ["2 not submitted of 2 runs of mine", "nothing of it was started yet"]
+    assert not was_asked(experiment)
+
+
+def test_local_runs_need_no_slurm(experiment: Path) -> None:
+    MadeRun(experiment, "done").job(cluster="local").attempt(steps=10).done().end("finished")
+    alive = MadeRun(experiment, "alive").job(cluster="local").attempt(steps=4)
+    MadeRun(experiment, "killed").job(cluster="local").attempt(steps=2)
+    MadeRun(experiment, "failed").job(cluster="local").attempt(steps=2).end("killed", code=-9)
+    MadeRun(experiment, "asked").job(cluster="local").attempt(steps=3).end("stopped", cause="asked")
+    lock = try_lock(alive.paths.live_lock, note="1")
+    assert lock is not None
+    with lock:
+        lines = shown(experiment, "done", "alive", "killed", "failed", "asked")
+    assert row(lines, "done") == "done finished here 1 10/10 2.00"
+    assert row(lines, "alive") == "alive running here 1 4/10 2.00 12 s"
+    assert row(lines, "killed") == "killed failed: vanished here 1 2/10 2.00"
+    assert row(lines, "asked") == "asked stopped here 1 3/10 2.00 14 s"
+    text = "\n".join(lines)
+    assert (
+        f"failed: was killed by signal 9 (often: out of memory; see `dmesg`)\n  log: {experiment}/runs/failed" in text
+    )
+    assert "1 finished, 1 running, 1 stopped, 2 failed of 5 runs of mine" in text
+    assert "no head is running: start snakemake again" in lines[-1]
+    assert "(3 unfinished runs without a job)" in lines[-1]
+    assert not was_asked(experiment)
+
+
+def test_jobs_in_slurm_as_its_answer_has_them(experiment: Path) -> None:
+    MadeRun(experiment, "runs").job(job_id="1").attempt(steps=4)
+    MadeRun(experiment, "waits").job(job_id="2")
+    MadeRun(experiment, "again").job(job_id="3").attempt(steps=6)
+    MadeRun(experiment, "gone").job(job_id="4").attempt(steps=1)
+    MadeRun(experiment, "reused").job(job_id="5")
+    MadeRun(experiment, "young").job(job_id="6", submitted=time.time())
+    jobs = [
+        {"job_id": "1", "name": f"runs.{'0' * 16}"},
+        {"job_id": "2", "name": f"waits.{'0' * 16}", "state": "PENDING", "reason": "(Resources)", "nodes": ""},
+        {"job_id": "3", "name": f"again.{'0' * 16}", "state": "PENDING", "reason": "BeginTime", "nodes": ""},
+        {"job_id": "5", "name": "something else"},
+    ]
+    ended = {"job_id": "4", "state": "CANCELLED", "exit_code": "0:0", "by": str(os.getuid()), "nodes": "gpu1"}
+    (experiment.parent / ".slurm" / "wanted").mkdir(parents=True)
+    (experiment.parent / ".slurm" / "wanted" / "5").touch()
+    answer(experiment, jobs, ended={"4": ended})
+    lines = shown(experiment, "runs", "waits", "again", "gone", "reused", "young")
+    assert row(lines, "runs") == "runs running 1 gpu1 1 4/10 2.00 12 s 18 h 30 min"
+    assert row(lines, "waits") == "waits waiting 2 0/10 Resources"
+    assert row(lines, "again") == "again requeued 3 1 6/10 2.00 8 s BeginTime"
+    assert re.match(r"gone cancelled by \w+ 4 here 1 1/10", row(lines, "gone"))
+    assert row(lines, "reused") == "reused stopped 5 0/10 is unknown to Slurm"
+    assert row(lines, "young") == "young waiting 6 0/10 just submitted"
+    assert "Resources: no node is free that fits" in lines
+    assert not was_asked(experiment)
+
+
+def test_slurm_that_does_not_answer_leaves_what_the_files_tell(experiment: Path) -> None:
+    MadeRun(experiment, "runs").job(job_id="1").attempt(steps=4)
+    MadeRun(experiment, "done").job(job_id="2").attempt(steps=10).done()
+    answer(experiment, [{"job_id": "1", "name": f"runs.{'0' * 16}"}], asked=time.time() - 600, tried=0)
+    lines = shown(experiment, "runs", "done")
+    assert re.match(r"runs unknown 1 here 1 4/10 2.00 12 s wrote \d s ago", row(lines, "runs"))
+    assert row(lines, "done").startswith("done finished")
+    assert any(re.match(r"Slurm has not answered since .*\(down\): the table shows", line) for line in lines)
+
+
+def test_other_configurations_are_told(experiment: Path) -> None:
+    MadeRun(experiment, "finished", "e" * 64).job(cluster="local").attempt(steps=10).done().end("finished")
+    MadeRun(experiment, "running", "e" * 64).job(job_id="1").attempt(steps=1)
+    MadeRun(experiment, "unplanned").job(job_id="2").attempt(steps=1)
+    names = ("running", "unplanned")
+    jobs = [{"job_id": str(number), "name": f"{name}.{'0' * 16}"} for number, name in enumerate(names, start=1)]
+    answer(experiment, jobs)
+    lines = shown(experiment, "finished", "running")
+    assert row(lines, "finished") == "finished not submitted 0/10 finished, of another configuration"
+    assert row(lines, "running").endswith("of another configuration")
+    assert "unplanned, which this plan does not have, has a job, too: running 2" in lines
+
+
+def test_a_head_is_told_and_its_next_start_takes_back_a_cancelling(experiment: Path) -> None:
+    MadeRun(experiment, "runs").job(job_id="1", cluster="local").end("stopped")
+    write(experiment / "cancelled.json", {"by": "alice", "time": time.time()})
+    assert any(line.startswith("cancelled by alice at ") for line in shown(experiment, "runs"))
+    with hold_experiment(str(experiment)):
+        lines = shown(experiment, "runs")
+    assert lines[-1].startswith(f"snakemake sees to it: process {os.getpid()} on ")
+    assert not any("alice" in line for line in lines)
+    assert lines[-1] != shown(experiment, "runs")[-1]
+    (experiment / ".head.lock").write_text("process 7 on login2")
+    assert "(the last one: process 7 on login2)" in shown(experiment, "runs")[-1]
+
+
+def test_an_experiment_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "results" / "mine" / "plan.json", {"runs": ["a"], "fingerprints": {"a": F}})
+    assert of_name("mine").runs == [Wanted("a", F)]
+    with pytest.raises(UserError, match=r"unknown experiment 'mime' \(did you mean mine\?\); known: mine"):
+        of_name("mime")
+    write(tmp_path / "results" / "mine" / "plan.json", {"runs": ["a"]})
+    with pytest.raises(UserError, match="damaged or too old"):
+        of_name("mine")
+
+
+def test_times_are_read_and_told() -> None:
+    assert [seconds_of(text) for text in ("59:12", "18:30:00", "1-02:03:04")] == [3552.0, 66600.0, 93784.0]
+    assert seconds_of("UNLIMITED") is None
+    assert [readable_step(seconds) for seconds in (0.654, 12.345, 878.89)] == ["0.65", "12.3", "879"]

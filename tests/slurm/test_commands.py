@@ -1,0 +1,221 @@
+"""What people type between runs, on a real Slurm: `status` and `plan` tell the truth, `cancel` ends what is ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from workflow.plan import Plan, load_plan
+
+from .cluster import Cluster
+from .runs import SlurmRun
+
+ROOT = Path(__file__).resolve().parents[2]
+LONG = {"STAND_IN_STEP_S": "0.5", "STAND_IN_SAVE": "1"}
+STEPS = 100
+
+
+class Desk:
+    """One experiment of the default configuration, whose runs the stand-in trains, and a person's terminal."""
+
+    def __init__(self, cluster: Cluster, folder: Path, name: str = "mine", seeds: int = 2) -> None:
+        self.cluster, self.folder, self.name = cluster, folder, name
+        raw: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())
+        raw |= {"experiment": name, "seeds": list(range(seeds))}
+        raw["workload"]["steps"] = STEPS
+        self.config = folder / f"{name}.yaml"
+        self.config.write_text(yaml.safe_dump(raw))
+        self.plan: Plan = load_plan(raw)
+        self.results = folder / "results" / name
+        self.results.mkdir(parents=True)
+        (self.results / "plan.json").write_text(json.dumps(self.plan.as_json()))
+        self.runs: list[SlurmRun] = []
+
+    def run(self, run_id: str, env: dict[str, str] | None = None, **kwargs: Any) -> SlurmRun:
+        """A run of the plan; it is not started yet."""
+        one = SlurmRun(self.cluster, self.folder, run_id=run_id, **kwargs)
+        one.run = self.results / "runs" / run_id
+        one.spec = self.plan.runs[run_id].spec | {"env": LONG if env is None else env, "job_module": "stand_in"}
+        inputs = self.folder / self.plan.inputs_file(run_id)
+        inputs.parent.mkdir(parents=True, exist_ok=True)
+        inputs.write_text((self.folder / "inputs.json").read_text())
+        self.runs.append(one)
+        return one
+
+    def type(self, *words: str, code: int = 0) -> str:
+        """What a command says, on both streams."""
+        env = {**os.environ, **self.cluster.env, "ROLLOUTBENCH_SLURM_EVERY_S": "1", "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-m", "workflow.cli", *words],
+            cwd=self.folder,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout
+        print(done.stdout)  # pytest shows it with a failure
+        return done.stdout
+
+    def status(self) -> dict[str, str]:
+        """Each run's row, by its id, and everything beneath the table as `""`."""
+        table, _, rest = self.type("status", "--experiment", self.name).partition("\n\n")
+        return {line.split()[0]: line for line in table.splitlines()} | {"": rest}
+
+
+@pytest.fixture
+def desk(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Desk]]:
+    made: list[Desk] = []
+
+    def make(**kwargs: Any) -> Desk:
+        made.append(Desk(cluster, tmp_path, **kwargs))
+        return made[-1]
+
+    yield make
+    cluster.run("scancel", "--user=root")
+    for one in made:
+        for run in one.runs:
+            run.end()
+
+
+def occupy(cluster: Cluster, nodes: int = 1) -> str:
+    """Another user's job in all but name, on whole nodes."""
+    words = (
+        "sbatch",
+        "--parsable",
+        "-p",
+        "h100",
+        f"-N{nodes}",
+        "--gres=gpu:h100:8",
+        "-J",
+        "another",
+        "-o",
+        "/dev/null",
+    )
+    answer = cluster.run(*words, "--wrap=sleep 600")
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout.strip()
+
+
+def test_status_and_plan_tell_what_each_run_is_doing(desk: Callable[..., Desk], cluster: Cluster) -> None:
+    mine = desk(seeds=3)
+    finished = mine.run("transformers-s0", env={"STAND_IN_STEP_S": "0.001"})
+    failing = mine.run("transformers-s1", env={"STAND_IN": "fail"})
+    heads = [finished.start(), failing.start()]
+    finished.finish(heads[0])
+    heads[1].communicate(timeout=60)
+    requeued = mine.run("vllm-s0")
+    requeued.start()
+    requeued.wait_for_step(2)
+    cluster.run("scontrol", "requeue", requeued.job_id())
+    requeued.wait(lambda: [job["state"] for job in requeued.jobs()] == ["PENDING"])
+    running, waiting = mine.run("vllm-s1"), mine.run("transformers-s2")
+    running.start()
+    running.wait_for_step(3)
+    occupy(cluster)
+    waiting.start()
+    # Until Slurm was asked after the submission it is "just submitted".
+    waiting.wait(lambda: re.search("Resources|Priority", mine.status()["transformers-s2"]))
+
+    rows = mine.status()
+    assert re.match(r"transformers-s0 +finished +\d+ +gpu\d +1 +100/100 +0.05$", rows["transformers-s0"])
+    assert re.match(
+        rf"vllm-s1 +running +{running.job_id()} +gpu\d +1 +\d+/100 +0.05 +\d s +(59 min|1 h 0 min)$", rows["vllm-s1"]
+    )
+    assert re.match(
+        rf"vllm-s0 +requeued +{requeued.job_id()} +1 +\d+/100 +0.05 +\d s +BeginTime, from", rows["vllm-s0"]
+    )
+    assert re.match(
+        rf"transformers-s2 +waiting +{waiting.job_id()} +0/100 +(Resources|Priority)", rows["transformers-s2"]
+    )
+    assert re.match(r"transformers-s1 +failed +\d+ +gpu\d +1 +2/100 +0.05$", rows["transformers-s1"])
+    assert re.match(r"vllm-s2 +not submitted", rows["vllm-s2"])
+    assert "transformers-s1: failed: the trainer ended with exit code 1\n  log: results/mine/runs/" in rows[""]
+    assert "BeginTime: it was requeued and waits its two minutes" in rows[""]
+    assert "1 finished, 1 running, 1 waiting, 1 requeued, 1 failed, 1 not submitted of 6 runs of mine" in rows[""]
+    assert "3 launchers see to it" in rows[""]
+    assert all(len(line) <= 120 for run_id, line in rows.items() if run_id)
+
+    planned = mine.type("plan", "mine.yaml", "--profile", str(ROOT / "profiles" / "slurm"))
+    told = {line.split()[0]: " ".join(line.split()[5:]) for line in planned.split("\n\n")[0].splitlines()}
+    assert told["transformers-s0"].endswith("skip: finished")
+    assert told["vllm-s1"].endswith(f"attach: Slurm job {running.job_id()}, running")
+    assert told["vllm-s0"].endswith(f"attach: Slurm job {requeued.job_id()}, requeued")
+    assert told["transformers-s1"].endswith("resume after step 2")
+    assert told["vllm-s2"].endswith("submit")
+
+
+def test_status_says_since_when_slurm_is_silent_and_cancel_that_it_did_nothing(
+    desk: Callable[..., Desk], cluster: Cluster
+) -> None:
+    mine = desk(seeds=1)
+    running = mine.run("vllm-s0")
+    running.start()
+    running.wait_for_step(2)
+    assert "running" in mine.status()["vllm-s0"]
+    cluster.stop_daemon("slurmctld")
+    running.wait(lambda: "unknown" in mine.status()["vllm-s0"])
+    rows = mine.status()
+    assert " s ago" in rows["vllm-s0"]
+    assert "Slurm has not answered since " in rows[""]
+    said = mine.type("cancel", "--experiment", "mine", "vllm-s0", code=1)
+    assert said.startswith("error: Slurm does not answer: ")
+    assert "nothing was cancelled. There may be jobs of vllm-s0" in said
+    assert not (running.run / "jobs" / "1" / "cancelled.json").exists()
+    cluster.start_daemon("slurmctld")
+    cluster.wait_until_ready()
+    running.wait(lambda: "running" in mine.status()["vllm-s0"])
+
+
+def test_cancel_ends_the_experiments_jobs_and_no_others(desk: Callable[..., Desk], cluster: Cluster) -> None:
+    mine, other = desk(seeds=1), desk(name="other", seeds=1)
+    foreign = occupy(cluster)
+    running, waiting, others = mine.run("vllm-s0"), mine.run("transformers-s0"), other.run("vllm-s0")
+    heads = [running.start()]
+    running.wait_for_step(1)
+    heads.append(waiting.start())
+    others.start()
+    waiting.wait(lambda: len(cluster.jobs()) == 4)
+    said = mine.type("cancel", "mine.yaml")
+    assert f"vllm-s0: cancelled Slurm job {running.job_id()} (running)" in said
+    assert f"transformers-s0: cancelled Slurm job {waiting.job_id()} (pending)" in said
+    assert "mine is cancelled: nothing more is submitted until snakemake is started again" in said
+    for head in heads:
+        _, told = head.communicate(timeout=60)
+        assert head.returncode == 1
+        assert "was cancelled by root; start again and it goes on from its last checkpoint" in told
+    running.wait(lambda: {job["id"] for job in cluster.jobs()} == {foreign, others.job_id()})
+    rows = mine.status()
+    assert "cancelled by root" in rows["vllm-s0"] and "cancelled by root" in rows["transformers-s0"]
+    assert "no head submits anything before snakemake is started again" in rows[""]
+    assert "2 runs had nothing to cancel" in mine.type("cancel", "mine.yaml")
+    refused = running.launch()
+    assert refused.returncode == 1
+    assert "root cancelled the experiment meanwhile" in refused.stderr
+
+
+def test_an_id_that_is_now_another_jobs_is_let_alone(desk: Callable[..., Desk], cluster: Cluster) -> None:
+    mine = desk(seeds=1)
+    foreign = occupy(cluster)
+    one = mine.run("vllm-s0")
+    head = one.start()
+    one.wait_for_step(1)
+    head.kill()
+    record = one.run / "jobs" / "1" / "job.json"
+    true = one.job_id()
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"job_id": foreign}))
+    assert f"cancelled Slurm job {true} (running)" in mine.type("cancel", "mine.yaml", "vllm-s0")
+    one.wait(lambda: [job["id"] for job in cluster.jobs()] == [foreign])
+    assert "vllm-s0: nothing to cancel" in mine.type("cancel", "mine.yaml", "vllm-s0")
+    assert "no head is running" in mine.status()[""]

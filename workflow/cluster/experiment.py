@@ -1,0 +1,91 @@
+"""Which runs does an experiment have, and what are they to compute? A configuration tells, or its own plan.json."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.errors import UserError
+from analysis.files import read_json_object
+from workflow.cluster.history import read_object
+from workflow.cluster.paths import RunPaths
+from workflow.messages import unknown_name
+from workflow.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A run as a plan wants it; None is what the plan does not tell."""
+
+    run_id: str
+    fingerprint: str
+    steps: int | None = None
+    inputs_sha256: dict[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """An experiment that is looked at: its folder, and its runs in the plan's order."""
+
+    name: str
+    folder: Path
+    runs: list[Wanted]
+
+    def run(self, run_id: str) -> RunPaths:
+        """A run's files."""
+        return RunPaths(self.folder / "runs" / run_id)
+
+    @property
+    def cancelled(self) -> Path:
+        """Who cancelled all of it."""
+        return self.run("any").cancelled
+
+
+def of_plan(plan: Plan) -> Experiment:
+    """The experiment that a configuration means."""
+    inputs = {
+        inputs_id: _inputs_sha256(Path(plan.folder) / "inputs" / inputs_id / "inputs.json") for inputs_id in plan.inputs
+    }
+    runs = [
+        Wanted(run.run_id, run.fingerprint, int(run.spec["workload"]["steps"]), inputs[run.inputs_id])
+        for run in plan.runs.values()
+    ]
+    return Experiment(plan.config.experiment, Path(plan.folder), runs)
+
+
+def of_name(name: str) -> Experiment:
+    """The experiment of a name, as its own plan.json has it."""
+    folder = Path("results") / name
+    if not (folder / "plan.json").is_file():
+        known = sorted(file.parent.name for file in Path("results").glob("*/plan.json"))
+        raise UserError(unknown_name("experiment", name, known) + "; an experiment has a results/NAME/plan.json")
+    plan = read_json_object(folder / "plan.json", "snakemake")
+    try:
+        fingerprints = plan["fingerprints"]
+        return Experiment(name, folder, [Wanted(run_id, fingerprints[run_id]) for run_id in plan["runs"]])
+    except (KeyError, TypeError):
+        raise UserError(
+            f"{folder / 'plan.json'} is damaged or too old; start snakemake, which writes it anew"
+        ) from None
+
+
+def unplanned(experiment: Experiment) -> Experiment:
+    """The experiment's runs that have a folder and are not in the plan: of an earlier one."""
+    names = run_folders(experiment.folder) - {want.run_id for want in experiment.runs}
+    return Experiment(experiment.name, experiment.folder, [Wanted(name, "") for name in sorted(names)])
+
+
+def run_folders(experiment: Path) -> set[str]:
+    """The names of the runs that have a folder."""
+    folder = experiment / "runs"
+    return {entry.name for entry in os.scandir(folder) if entry.is_dir()} if folder.is_dir() else set()
+
+
+def _inputs_sha256(inputs: Path) -> dict[str, str] | None:
+    """The prepared data's and model's hashes; None where they are not prepared yet."""
+    prepared = read_object(inputs)
+    try:
+        return {"data_sha256": str(prepared["data"]["sha256"]), "model_sha256": str(prepared["model"]["sha256"])}
+    except (KeyError, TypeError):
+        return None

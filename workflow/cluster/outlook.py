@@ -1,0 +1,124 @@
+"""What does `rolloutbench plan` print? The runs, what would become of each, and what they would cost."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from workflow.cluster.estimate import Estimate, estimates_of, usual_site
+from workflow.cluster.inquiry import SlurmSays
+from workflow.cluster.progress import readable_duration
+from workflow.cluster.site import Site, read_site
+from workflow.cluster.status import readable_step
+from workflow.plan import Plan
+from workflow.table import table_lines
+
+_HEADER = ("run", "trainer", "engine", "stack", "steps", "GPUs", "s/step", "time", "GPU-h", "next")
+_NUMBERS = ("runs", "steps", "GPUs", "s/step", "time", "GPU-h")
+_ACTIONS = ("skip", "attach", "resume", "submit", "attach?")
+
+
+def plan_lines(plan: Plan, profile: Path | None, given_step_s: float | None) -> list[str]:
+    """All that is printed of a plan."""
+    site = read_site(profile) if profile else usual_site(plan)
+    estimates, says = estimates_of(plan, site, given_step_s)
+    table = table_lines(_HEADER, map(_row, estimates), _NUMBERS)
+    totals = table_lines(("next", "runs", "time", "GPU-h"), _totals(estimates), _NUMBERS)
+    notes = [f"- {note}" for note in _notes(estimates, site, says)]
+    count = f"{len(estimates)} run{'s' * (len(estimates) != 1)} of experiment {plan.config.experiment}"
+    return [*table, "", count, *totals, *notes]
+
+
+def _row(estimate: Estimate) -> tuple[str, ...]:
+    spec, pace = estimate.run.spec, estimate.pace
+    step_s = "?" if pace.step_s is None else ("" if pace.source == "own" else "~") + readable_step(pace.step_s)
+    return (
+        estimate.run.run_id,
+        *(str(spec[key]) for key in ("trainer", "engine", "stack")),
+        str(spec["workload"]["steps"]),
+        "?" if estimate.gpus is None else str(estimate.gpus),
+        step_s,
+        _time([estimate]),
+        _gpu_hours([estimate]),
+        estimate.told,
+    )
+
+
+def _totals(estimates: Sequence[Estimate]) -> list[tuple[str, ...]]:
+    """Runs and their cost per action; on one machine that is the time of one run after another."""
+    parts = [(action, [estimate for estimate in estimates if estimate.action == action]) for action in _ACTIONS]
+    parts = [(action, some) for action, some in parts if some]
+    if len(parts) > 1:
+        parts.append(("in all", list(estimates)))
+    on_gpus = any(estimate.gpus != 0 for estimate in estimates)
+    return [(name, str(len(some)), "" if on_gpus else _time(some), _gpu_hours(some)) for name, some in parts]
+
+
+def _time(estimates: Iterable[Estimate]) -> str:
+    """The time of runs, one after another; empty if none trains."""
+    times = [estimate.time_s for estimate in estimates if estimate.steps_left]
+    return _sum(times, readable_duration) if times else ""
+
+
+def _gpu_hours(estimates: Iterable[Estimate]) -> str:
+    """The GPU-hours of runs; empty if none takes a GPU."""
+    hours = [estimate.gpu_hours for estimate in estimates if estimate.steps_left and estimate.gpus != 0]
+    return _sum(hours, lambda value: f"{value:,.0f}" if value >= 1000 else f"{value:.1f}") if hours else ""
+
+
+def _sum(values: Sequence[float | None], readable: Callable[[float], str]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "?"
+    return ("> " if len(known) < len(values) else "") + readable(sum(known))
+
+
+def _notes(estimates: Sequence[Estimate], site: Site, says: SlurmSays) -> list[str]:
+    notes = [*_site_notes(site), *_pace_notes(estimates), *_walltime_notes(estimates, site)]
+    if says.silence:
+        notes.append(f"{says.silence}: what its jobs do is not known; snakemake asks again before it submits anything")
+    return notes
+
+
+def _site_notes(site: Site) -> list[str]:
+    if site.profile is not None:
+        told = "" if site.gpus is not None else ", which does not say gres and nodes in plain words"
+        return [f"GPUs and walltime: as {site.profile} asks for each run{told}; a job that is there keeps its own"]
+    return [] if site.gpus == 0 else ["GPUs: unknown without a profile; name one with --profile profiles/slurm"]
+
+
+def _pace_notes(estimates: Sequence[Estimate]) -> list[str]:
+    """Whence the seconds per step are that no run's own attempts have shown."""
+    left = [estimate for estimate in estimates if estimate.steps_left]
+    arms: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for estimate in left:
+        if estimate.pace.source == "arm":
+            arms[estimate.pace.runs].append(estimate.run.run_id)
+    notes = [f"~ of {_names(runs)}: the median s/step of {_names(measured)}" for measured, runs in arms.items()]
+    if any(estimate.pace.source == "given" for estimate in left):
+        notes.append("~ of the others: as --seconds-per-step says" if notes else "~ as --seconds-per-step says")
+    if unknown := [estimate.run.run_id for estimate in left if estimate.pace.source == "unknown"]:
+        notes.append(f"s/step of {_names(unknown)}: not measured yet; --seconds-per-step X says what you expect")
+    if notes:
+        notes.append("time is that of the steps alone: loading and compiling come on top")
+    return notes
+
+
+def _walltime_notes(estimates: Sequence[Estimate], site: Site) -> list[str]:
+    """Which runs take longer than a job may."""
+    lives: dict[int, list[Estimate]] = defaultdict(list)
+    for estimate in estimates:
+        if site.life_s and estimate.time_s and estimate.time_s > site.life_s:
+            lives[math.ceil(estimate.time_s / site.life_s)].append(estimate)
+    walltime = readable_duration(site.runtime_min * 60)
+    return [
+        f"walltime {walltime} is too short for {_names([one.run.run_id for one in some])}: "
+        f"{readable_duration(max(one.time_s or 0.0 for one in some))} in about {count} lives, each from a checkpoint"
+        for count, some in sorted(lives.items())
+    ]
+
+
+def _names(runs: Sequence[str]) -> str:
+    return ", ".join(runs) if len(runs) <= 3 else f"{', '.join(runs[:2])} and {len(runs) - 2} more"

@@ -1,0 +1,103 @@
+"""What does a profile ask Slurm for, for each training run?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from analysis.errors import UserError
+
+_STOP_GRACE_S = 120.0  # as rules/train.smk has it
+_UNIT_MIN = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0, "w": 10080.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What one training run gets; `gpus` is None where the profile does not say it in plain words."""
+
+    gpus: int | None = None
+    runtime_min: float = 0.0
+    """The walltime of one job; 0: none that is known."""
+    stop_grace_s: float = _STOP_GRACE_S
+    profile: Path | None = None
+
+    @property
+    def life_s(self) -> float:
+        """How long one life of a job trains at most; 0: without a limit that is known."""
+        return max(0.0, self.runtime_min * 60 - self.stop_grace_s)
+
+
+def read_site(profile: Path) -> Site:
+    """What a profile's set-resources say of the rule `train`; a `UserError` if there is no such profile."""
+    file = next((profile / name for name in _file_names(profile) if (profile / name).is_file()), None)
+    if file is None:
+        raise UserError(
+            f"no such profile: {profile} (a folder with a config.yaml was looked for); "
+            "give its folder, such as --profile profiles/slurm"
+        )
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise UserError(f"{file} is not YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{file} must hold a mapping (got {type(content).__name__})")
+    said = _train_resources(content.get("set-resources"))
+    gpus, nodes = gpus_of_gres(said.get("gres", "")), _number(said.get("nodes", "1"))
+    return Site(
+        gpus=None if gpus is None or nodes is None else gpus * int(nodes),
+        runtime_min=minutes_of(said.get("runtime", "0")) or 0.0,
+        stop_grace_s=_number(said.get("stop_grace_s", "")) or _STOP_GRACE_S,
+        profile=profile,
+    )
+
+
+def gpus_of_gres(gres: str) -> int | None:
+    """The GPUs of a node in Slurm's words, such as `gpu:h100:8` or `gpu:2,license:1`; None if they make no sense."""
+    gpus = 0
+    for part in filter(None, gres.removeprefix("gres/").split(",")):
+        name, *more = re.sub(r"\(.*\)", "", part).strip().removeprefix("gres/").replace("=", ":").split(":")
+        if name != "gpu":
+            continue
+        # gpu, gpu:8, gpu:h100, gpu:h100:8
+        count = more[-1] if more and (len(more) > 1 or more[0].isdigit()) else "1"
+        if not count.isdigit():
+            return None
+        gpus += int(count)
+    return gpus
+
+
+def minutes_of(runtime: str) -> float | None:
+    """Snakemake's runtime (minutes, or with a unit: `90`, `20h`, `1.5d`) in minutes; None if it is something else."""
+    match = re.fullmatch(r"([\d.]+)\s*([smhdw]?)(?:in|ec|ours?|ays?|eeks?|inutes?|econds?)?", runtime.strip())
+    number = _number(match[1]) if match else None
+    return None if match is None or number is None else number * _UNIT_MIN[match[2] or "m"]
+
+
+def _file_names(profile: Path) -> list[str]:
+    """Snakemake takes a file for its own version first."""
+    versioned = [file.name for pattern in ("profile.v*+.yaml", "config.v*+.yaml") for file in profile.glob(pattern)]
+    return [*sorted(versioned, reverse=True), "profile.yaml", "config.yaml"]
+
+
+def _train_resources(said: Any) -> dict[str, str]:
+    """The rule's resources, whether they are written as a mapping or as `train:gres=gpu:8`."""
+    if isinstance(said, Mapping):
+        train = said.get("train") or {}
+        pairs = list(train.items()) if isinstance(train, Mapping) else []
+    else:
+        words = [said] if isinstance(said, str) else said or []
+        pairs = [word.removeprefix("train:").partition("=")[::2] for word in words if str(word).startswith("train:")]
+    # Snakemake evaluates what it can: a text is often quoted twice.
+    return {str(key): str(value).strip("'\" ") for key, value in pairs}
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,140 @@
+"""What do people see of an experiment that runs? A row per run, and beneath it what needs a sentence."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from workflow.cluster.ends import explain
+from workflow.cluster.experiment import Experiment, unplanned
+from workflow.cluster.history import read_object
+from workflow.cluster.inquiry import SlurmSays, clock
+from workflow.cluster.locks import holder_note
+from workflow.cluster.progress import readable_duration
+from workflow.cluster.scheduler import REASONS
+from workflow.cluster.state import RunState, run_states
+from workflow.table import table_lines
+
+_HEADER = ("run", "state", "job", "node", "attempt", "step", "s/step", "left", "limit in", "note")
+_NUMBERS = ("job", "attempt", "step", "s/step", "left", "limit in")
+_ORDER = (
+    *("finished", "running", "starting", "ending", "suspended", "waiting", "requeued"),
+    *("stopped", "failed", "cancelled", "not submitted", "unknown"),
+)
+
+
+def show_status(experiment: Experiment, every_s: float | None) -> None:
+    """Print an experiment's status, again and again if asked to, until all of it is finished or Ctrl-C."""
+    try:
+        while True:
+            states, says = run_states(experiment)
+            if every_s is not None:
+                print(time.strftime("%Y-%m-%d %H:%M:%S"))
+            print("\n".join(status_lines(experiment, states, says)), flush=True)
+            if every_s is None or all(state.state == "finished" for state in states):
+                return
+            time.sleep(every_s)
+            print()
+    except KeyboardInterrupt:
+        print()
+
+
+def status_lines(experiment: Experiment, states: Sequence[RunState], says: SlurmSays) -> list[str]:
+    """All that is printed of an experiment's status."""
+    lines = table_lines(_HEADER, map(_row, states), _NUMBERS)
+    parts = [
+        [line for state in states for line in _failure(state)],
+        _remarks(experiment, states, says),
+        [f"{_summary(states)} of {len(states)} run{'s' * (len(states) != 1)} of {experiment.name}"],
+        head_lines(experiment.folder, states),
+    ]
+    for before, part in zip(["", "", "", None], parts, strict=True):
+        lines += ([] if before is None or not part else [before]) + part
+    return lines
+
+
+def head_lines(folder: Path, states: Sequence[RunState]) -> list[str]:
+    """Who sees to the experiment; what to do if nobody does."""
+    open_runs = [state for state in states if state.state != "finished"]
+    if not open_runs:
+        return []
+    if (holder := holder_note(folder / ".head.lock")) is not None:
+        return [f"snakemake sees to it: {holder}"]
+    if heads := sum(state.head for state in states):
+        return [f"{heads} launcher{'s' * (heads > 1)} see{'s' * (heads == 1)} to it, without a snakemake"]
+    if not any(state.job for state in states) and not (folder / ".head.lock").exists():
+        return ["nothing of it was started yet"]
+    without = sum(not state.live for state in open_runs)
+    told = "no head is running" + _elsewhere(folder)
+    if without:
+        s = "s" * (without > 1)
+        return [f"{told}: start snakemake again, as before, and it goes on ({without} unfinished run{s} without a job)"]
+    return [f"{told}; the jobs go on without one. Start snakemake again, as before, and it attaches to them"]
+
+
+def _elsewhere(folder: Path) -> str:
+    """Where the last head ran, if not here: not every file system's locks reach other machines."""
+    try:
+        note = (folder / ".head.lock").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
+    host = note.rpartition(" on ")[2]
+    return f", as far as {socket.gethostname()} can see (the last one: {note})" if host != socket.gethostname() else ""
+
+
+def _row(state: RunState) -> tuple[str, ...]:
+    return (
+        state.run_id,
+        state.words,
+        state.job_id,
+        state.node,
+        "" if state.attempt is None else str(state.attempt),
+        "" if state.steps is None and not state.step else f"{state.step}/{state.steps or '?'}",
+        "" if state.step_s is None else readable_step(state.step_s),
+        "" if state.left_s is None or state.state == "failed" else readable_duration(state.left_s),
+        "" if state.walltime_left_s is None else readable_duration(state.walltime_left_s),
+        state.note or _why(state),
+    )
+
+
+def _why(state: RunState) -> str:
+    """Slurm's word for why a job waits, and when Slurm expects it to begin."""
+    begins = f", from {clock(state.start)}" if state.start and state.start > time.time() else ""
+    return state.reason + begins if state.reason not in ("", "None") else ""
+
+
+def readable_step(seconds: float) -> str:
+    """A step's time with three digits or more: `0.05`, `4.08`, `408`."""
+    return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.1f}" if seconds >= 10 else f"{seconds:.2f}"
+
+
+def _failure(state: RunState) -> list[str]:
+    if state.state != "failed":
+        return []
+    return [f"{state.run_id}: {explain(state.end)}", *([f"  log: {state.log}"] if state.log else [])]
+
+
+def _remarks(experiment: Experiment, states: Sequence[RunState], says: SlurmSays) -> list[str]:
+    reasons = dict.fromkeys(state.reason for state in states if state.reason in REASONS)
+    lines = [f"{reason}: {REASONS[reason]}" for reason in reasons]
+    if says.silence:
+        error = f" ({says.answer.error})" if says.answer.error else ""
+        lines.append(f"{says.silence}{error}: the table shows what the files tell")
+    extra, _ = run_states(unplanned(experiment))
+    for state in extra:
+        if state.live:
+            lines.append(f"{state.run_id}, which this plan does not have, has a job, too: {state.state} {state.job_id}")
+    by = read_object(experiment.cancelled)
+    if "by" in by:
+        lines.append(f"cancelled by {by['by']} at {clock(float(by.get('time', 0)))}: no head submits anything before")
+        lines[-1] += " snakemake is started again"
+    return lines
+
+
+def _summary(states: Sequence[RunState]) -> str:
+    counts = Counter(state.state for state in states)
+    words = sorted(counts, key=lambda word: _ORDER.index(word) if word in _ORDER else len(_ORDER))
+    return ", ".join(f"{counts[word]} {word}" for word in words)
