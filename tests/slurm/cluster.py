@@ -48,6 +48,7 @@ import socket
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,7 +99,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.folder = Path(self.folder).resolve()
-        self.name = self.folder.name.lower()
+        # Of its own, as jobs are told by it whose they are: two folders may have the same last part.
+        self.name = f"rb{zlib.crc32(bytes(self.folder)):08x}"
         self.conf = self.folder / "slurm.conf"
         self.env = {
             "PATH": PATH,

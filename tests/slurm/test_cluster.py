@@ -145,9 +145,9 @@ with Cluster(Path(sys.argv[1]), accounting=False) as cluster:
     with subprocess.Popen([sys.executable, "-c", script, str(folder)], cwd=ROOT, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == b"up\n"
-        assert processes(folder, folder.name)
+        assert processes(folder, Cluster(folder).name)
         owner.send_signal(signal.SIGKILL)
-    wait_until(lambda: not folder.exists() and not processes(folder, folder.name))
+    wait_until(lambda: not folder.exists() and not processes(folder, Cluster(folder).name))
 
 
 def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(make_cluster: Callable[..., Cluster]) -> None:
