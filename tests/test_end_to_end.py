@@ -7,58 +7,15 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import psutil
 import pytest
-import yaml
 
-ROOT = Path(__file__).resolve().parents[1]
-STACKS = ("trl-transformers-cpu", "trl-vllm-cpu")
-
-
-class Site:
-    """A working directory with its own results, sharing the repository's built stacks."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.results = folder / "results" / "small"
-        self.config: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
-        self.config |= {"experiment": "small", "seeds": [0], "warmup_steps": 1}
-        self.config["workload"] |= {
-            "steps": 4,
-            "batch_size": 8,
-            "num_generations": 4,
-            "micro_batch_size": 4,
-            "max_response_length": 24,
-            "save_steps": 1,
-        }
-        self.config["workload"]["data"]["rows"] = 64
-        (folder / ".stacks").symlink_to(ROOT / ".stacks")
-
-    def command(self, *arguments: str) -> list[str]:
-        file = self.folder / "experiment.yaml"
-        file.write_text(yaml.safe_dump(self.config))
-        snakemake = Path(sys.executable).with_name("snakemake")
-        return [
-            *(str(snakemake), "--snakefile", str(ROOT / "workflow" / "Snakefile"), "--directory", str(self.folder)),
-            *("--profile", str(ROOT / "profiles" / "local"), "--configfile", str(file), *arguments),
-        ]
-
-    def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run Snakemake as a user would, without an activated environment."""
-        env = {**os.environ, "PATH": "/usr/local/bin:/usr/bin:/bin"}
-        return subprocess.run(
-            self.command(*arguments), cwd=ROOT, env=env, capture_output=True, text=True, timeout=900, check=False
-        )
-
-    def attempts(self, run_id: str) -> list[int]:
-        return sorted(int(folder.name) for folder in (self.results / "runs" / run_id / "attempts").glob("[0-9]*"))
+from .site_folder import ROOT, STACKS, Site
 
 
 @pytest.fixture(scope="module")

@@ -72,7 +72,7 @@ def answer(experiment: Path, jobs: list[dict[str, Any]], **told: Any) -> None:
     now = time.time()
     queued = {job.get("job_id", "7"): usual | job for job in jobs}
     raw = {"asked": now, "tried": now, "error": None, "accounting": True, "jobs": queued, "ended": {}}
-    write(experiment.parent / ".slurm" / "answer.json", raw | told)
+    write(RunPaths(experiment / "runs" / "any").slurm / "answer.json", raw | told)
 
 
 def write(path: Path, value: Any) -> None:

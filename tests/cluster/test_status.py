@@ -12,6 +12,7 @@ import pytest
 from analysis.errors import UserError
 from workflow.cluster.experiment import Experiment, Wanted, of_name
 from workflow.cluster.locks import hold_experiment, try_lock
+from workflow.cluster.paths import RunPaths
 from workflow.cluster.state import run_states, seconds_of
 from workflow.cluster.status import readable_step, status_lines
 
@@ -94,8 +95,10 @@ def test_jobs_in_slurm_as_its_answer_has_them(experiment: Path) -> None:
         {"job_id": "5", "name": "something else"},
     ]
     ended = {"job_id": "4", "state": "CANCELLED", "exit_code": "0:0", "by": str(os.getuid()), "nodes": "gpu1"}
-    (experiment.parent / ".slurm" / "wanted").mkdir(parents=True)
-    (experiment.parent / ".slurm" / "wanted" / "5").touch()
+    ended["name"] = f"gone.{'0' * 16}"
+    wanted = RunPaths(experiment / "runs" / "any").slurm / "wanted"
+    wanted.mkdir(parents=True)
+    (wanted / "5").touch()
     answer(experiment, jobs, ended={"4": ended})
     lines = shown(experiment, "runs", "waits", "again", "gone", "reused", "young")
     assert row(lines, "runs") == "runs running 1 gpu1 1 4/10 2.00 12 s 18 h 30 min"

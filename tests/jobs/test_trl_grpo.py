@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from .conftest import (
@@ -197,7 +198,9 @@ def test_a_stop_signal_saves_and_asks_to_be_requeued(stack_python: Stack, made_i
     until = time.monotonic() + 60
     while len(read_lines(attempt.parent / "metrics.jsonl")) < 2 and time.monotonic() < until:
         time.sleep(0.01)
-    job.send_signal(signal.SIGTERM)
+    # As Slurm signals a job: every process of it, the tracker's own, too.
+    for process in [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]:
+        process.send_signal(signal.SIGTERM)
     said = job.communicate(timeout=60)[0]
     assert job.returncode == 75, said
     assert "stopped: after step" in said
@@ -205,6 +208,9 @@ def test_a_stop_signal_saves_and_asks_to_be_requeued(stack_python: Stack, made_i
     assert not (attempt.parent / "done.json").exists()
     last = lines[-1]["step"]
     assert (tmp_path / "stopped" / "checkpoints" / "abababababab" / f"checkpoint-{last}").is_dir()
+    folders = list((attempt.parent / "wandb").glob("offline-run-*"))
+    assert "wandb has ended" in said or "wandb is lost" in said
+    assert len({folder.name.split("-")[-1] for folder in folders}) == 1, "it is one run all the same"
 
     # Its next life has nothing left to do, if the plan asks for no more steps than were done.
     again = write_attempt(tmp_path / "stopped", made_inputs, 2, max_steps=last, save_strategy="no")

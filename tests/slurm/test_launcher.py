@@ -105,7 +105,7 @@ def test_small_runs_share_a_node_and_get_gpus_of_their_own(run: MakeRun, tmp_pat
         (("--partition", "a100"), "invalid partition specified: a100"),
         (("--gres", "gpu:b200:8"), "Requested node configuration is not available"),
         (("--runtime", "1", "--stop-grace-s", "40"), "runtime must be at least twice stop_grace_s"),
-        (("--setup", "nowhere.sh"), "no such setup script: nowhere.sh"),
+        (("--setup", "nowhere.sh"), "nowhere.sh; correct setup in the profile"),
         (("--nodes", "2"), "trains on one node (got nodes=2)"),
         (("--cluster", "kubernetes"), "Snakemake's executor 'kubernetes'"),
     ],

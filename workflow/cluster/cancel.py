@@ -98,8 +98,7 @@ def _cancel_local(targets: Iterable[_Target], now: bool) -> dict[str, str]:
 def _cancel_slurm(experiment: Experiment, targets: Sequence[_Target], done: dict[str, str]) -> dict[str, str]:
     if not targets:
         return {}
-    _require_own(experiment.folder.parent / ".slurm")
-    answer = ask(experiment.folder.parent / ".slurm", newer_than=time.time())
+    answer = ask(targets[0].run.slurm, newer_than=time.time())
     if answer.error is not None:
         raise UserError(_left(experiment, targets, done, f"Slurm does not answer: {answer.error}"))
     found = _live_jobs(targets, answer)

@@ -14,7 +14,7 @@ from typing import Any
 from workflow.cluster import answer as slurm_answer
 from workflow.cluster.answer import MAX_AGE_S, Answer
 from workflow.cluster.history import read_object
-from workflow.cluster.paths import JobPaths, RunPaths
+from workflow.cluster.paths import JobPaths, RunPaths, slurm_folder
 from workflow.cluster.slurm import ENDED, QueueJob
 
 # An answer older than this tells nothing of now, whoever asked.
@@ -81,9 +81,10 @@ def slurm_says(experiment: Path, jobs: Iterable[Submission]) -> SlurmSays:
     open_jobs = [job for job in jobs if job.on_slurm and not job.end]
     if not open_jobs:
         return SlurmSays()
-    folder = experiment.parent / ".slurm"
-    if (owner := next((one for one in map(owner_of, (experiment, folder)) if one != os.getuid()), None)) is not None:
-        # Slurm's answer is of one user's jobs: ours would tell nothing of theirs, and spoil what their heads read.
+    owner = owner_of(experiment)
+    folder = slurm_folder(experiment.parent, user_name(owner))
+    if owner != os.getuid():
+        # Slurm's answer is of one user's jobs: ours would tell nothing of theirs.
         answer, silence = slurm_answer.read(folder), f"{user_name(owner)} has not asked Slurm since"
     elif shutil.which("squeue") is None:
         answer, silence = slurm_answer.read(folder), "no Slurm on this machine; it was last asked at"

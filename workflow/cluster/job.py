@@ -72,6 +72,8 @@ class JobOnNode:
         self.slurm_id = environ.get("SLURM_JOB_ID") if self.order["cluster"] == "slurm" else None
         self.restart = int(environ.get("SLURM_RESTART_COUNT", "0"))
         self.nodes = environ.get("SLURM_JOB_NODELIST") or socket.gethostname()
+        # Known to all ranks and new for every life; the count of restarts alone is not, where slurmctld was killed.
+        self.life = f"{self.restart}-{environ.get('SLURM_STEP_ID', '0')}-{environ.get('SLURM_SRUN_COMM_PORT', '0')}"
         self.place = Place.from_environment(environ)
         self._signal: signal.Signals | None = None
 
@@ -109,7 +111,7 @@ class JobOnNode:
         since its exit would have srun end rank 0 before that has stopped the trainer.
         """
         try:
-            with RayWorker(self._ray_setup(self.restart)) as worker:
+            with RayWorker(self._ray_setup(self.life)) as worker:
                 worker.join()
                 died = None
                 while not worker.over and died is None:
@@ -127,7 +129,7 @@ class JobOnNode:
             time.sleep(_RANK_0_NOTICES_S)
         sys.exit(1)
 
-    def _ray_setup(self, life: int) -> Setup:
+    def _ray_setup(self, life: str) -> Setup:
         folder = self.job.nodes(life)
         return Setup(
             place=self.place,
@@ -174,7 +176,7 @@ class JobOnNode:
     def _train_with_ray(self, attempt: AttemptPaths) -> dict[str, Any]:
         """Train with all nodes of the job as one Ray cluster of its own; on one node, too: never in another's Ray."""
         # The other ranks know the number of the life, not of the attempt; on this machine there are none.
-        setup = self._ray_setup(self.restart if self.slurm_id is not None else attempt.number)
+        setup = self._ray_setup(self.life if self.slurm_id is not None else str(attempt.number))
         try:
             with RayHead(setup) as head:
                 head.start()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import pwd
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,9 +53,9 @@ class JobPaths:
         """submitit's own files: the script, the job's own output."""
         return self.folder / "submitit"
 
-    def nodes(self, restart: int) -> Path:
+    def nodes(self, life: str) -> Path:
         """Where the tasks of one life of a job on several nodes meet."""
-        return self.folder / "nodes" / str(restart)
+        return self.folder / "nodes" / life
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +140,8 @@ class RunPaths:
 
     @property
     def slurm(self) -> Path:
-        """What Slurm last said, shared by all heads of this checkout."""
-        return self.experiment.parent / ".slurm"
+        """What Slurm last said, shared by all of a user's heads of this checkout."""
+        return slurm_folder(self.experiment.parent, pwd.getpwuid(os.getuid()).pw_name)
 
     def checkpoints(self, fingerprint: str, inputs_sha256: dict[str, str]) -> Path:
         """Shared by the attempts that compute the same: a spec on other data or another model must not resume here."""
@@ -167,6 +169,11 @@ class RunPaths:
     def new_attempt(self) -> AttemptPaths:
         """The folder of another attempt; two that ask at once get two."""
         return self.attempt(_new_number(self.folder / "attempts"))
+
+
+def slurm_folder(results: Path, user: str) -> Path:
+    """Where one user's answers of Slurm lie: they hold that user's jobs only."""
+    return results / ".slurm" / user
 
 
 def _numbers(folder: Path) -> list[int]:

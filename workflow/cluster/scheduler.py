@@ -152,6 +152,9 @@ class SlurmScheduler:
         if answer.asked < record["submitted"] + 2.0:
             return None
         queued, ended = answer.jobs.get(record["job_id"]), answer.ended.get(record["job_id"])
+        # A slurmctld that lost its state gives the same numbers again, to other jobs.
+        queued = queued if queued and queued.name == record["name"] else None
+        ended = ended if ended and ended.name == record["name"] else None
         self._alive = queued is not None and queued.state not in ENDED
         if queued is not None and self._alive:
             self._missing.clear()

@@ -56,6 +56,7 @@ class EndedJob:
     exit_code: str
     by: str | None
     nodes: str
+    name: str
 
 
 def user() -> str:
@@ -75,12 +76,12 @@ def accounting(ids: Iterable[str]) -> dict[str, EndedJob]:
         "sacct",
         *("--allocations", "--noheader", "--parsable2", f"--jobs={','.join(sorted(ids))}"),
         # Without a start time sacct looks at today only.
-        *("--starttime=1970-01-01", "--format=JobIDRaw,State,ExitCode,NodeList"),
+        *("--starttime=1970-01-01", "--format=JobIDRaw,State,ExitCode,NodeList,JobName"),
     )
     found = {}
     for line in text.splitlines():
-        fields = line.split(_SEPARATOR)
-        if len(fields) == 4 and (job := _ended_job(*fields)) is not None:
+        fields = line.split(_SEPARATOR, 4)
+        if len(fields) == 5 and (job := _ended_job(*fields)) is not None:
             found[job.job_id] = job
     return found
 
@@ -136,12 +137,12 @@ def _queue_job(line: str) -> QueueJob | None:
     return QueueJob(job_id, state, nodes, limit, left, *times, partition, reason, comment, name)
 
 
-def _ended_job(job_id: str, state: str, exit_code: str, nodes: str) -> EndedJob | None:
+def _ended_job(job_id: str, state: str, exit_code: str, nodes: str, name: str) -> EndedJob | None:
     words = state.split()  # `CANCELLED by 1000`, `CANCELLED+`
     first = words[0].rstrip("+") if words else ""
     if first not in ENDED:
         return None
-    return EndedJob(job_id, first, exit_code, words[2] if len(words) > 2 and words[1] == "by" else None, nodes)
+    return EndedJob(job_id, first, exit_code, words[2] if len(words) > 2 and words[1] == "by" else None, nodes, name)
 
 
 def _epoch(text: str) -> float | None:

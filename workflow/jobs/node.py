@@ -66,6 +66,7 @@ def set_environment(
         "WANDB_PROJECT": experiment,
         "WANDB_SILENT": "true",
         "WANDB_CONSOLE": "off",  # the launcher keeps the log
+        "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL": "1",  # seconds; what is not in its file yet dies with the job
         "WANDB_DISABLE_CODE": "true",
         "WANDB_DISABLE_GIT": "true",
     }

@@ -6,12 +6,18 @@ with 75 ("requeue me"). Before the first step there is nothing to save, and it e
 
 from __future__ import annotations
 
+import faulthandler
 import signal
 from types import FrameType
 
 from workflow.jobs.errors import RequeueError
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
+
+
+def show_stacks_on_request() -> None:
+    """On SIGUSR1 write the stacks of all threads to the log: what the watchdog asks of a training that hangs."""
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
 
 
 class StopRequest:

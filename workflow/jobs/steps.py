@@ -26,7 +26,13 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(
-        self, clock: PhaseClock, trainer: Any, path: Path, resumed_from: int, stop: StopRequest, load: OtherLoad
+        self,
+        clock: PhaseClock,
+        trainer: Any,
+        path: Path,
+        resumed_from: int,
+        stop: StopRequest,
+        load: OtherLoad,
     ) -> None:
         self._clock = clock
         self._load = load
@@ -108,10 +114,8 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
             self._print_progress(line, state.max_steps)
 
     def _to_wandb(self, phases: Mapping[str, float]) -> None:
-        try:
-            import wandb
-        except ImportError:
-            return
+        import wandb
+
         if wandb.run is not None:
             # Not committed: it joins the row that transformers is about to log with train/global_step.
             wandb.log({WANDB_PREFIX + path: seconds for path, seconds in phases.items()}, commit=False)

