@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections import deque
 from pathlib import Path
@@ -35,8 +36,9 @@ class StepReader:
         for line in whole.splitlines():
             try:
                 row = json.loads(line)
-                between_s = float(row["scalars"].get("between_steps_s") or 0.0)
-                steps.append((int(row["step"]), float(row["phases"]["step"]) + between_s))
+                seconds = float(row["phases"]["step"]) + float(row["scalars"].get("between_steps_s") or 0.0)
+                # A step whose time makes no sense was a step all the same.
+                steps.append((int(row["step"]), seconds if math.isfinite(seconds) else 0.0))
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # the collector says what is wrong with a line; progress only looks
         return steps

@@ -1,0 +1,149 @@
+"""One answer of Slurm's for all who wait; here Slurm is a script that counts how often it was asked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from workflow.cluster import answer as subject
+from workflow.cluster import slurm
+from workflow.cluster.answer import Answer, ask, read, want
+from workflow.cluster.ends import end_told_by_slurm, kind_of_state
+from workflow.cluster.paths import JobPaths
+from workflow.cluster.slurm import EndedJob, SlurmError
+
+NAME = "vllm-s0.0123456789abcdef"
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """Put a command of Slurm in front of PATH; returns the file that has a line for each call."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def make(command: str, script: str) -> Path:
+        calls = tmp_path / f"{command}.calls"
+        (folder / command).write_text(f'#!/bin/bash\necho "$@" >> {calls}\n{script}\n')
+        (folder / command).chmod(0o755)
+        return calls
+
+    return make
+
+
+def line(job_id: str = "7", state: str = "RUNNING", reason: str = "None", name: str = NAME) -> str:
+    fields = [job_id, state, "gpu[1-2]", "20:00:00", "19:00:00", "2026-11-20T10:00:00", "N/A", "h100", reason]
+    return "|".join([*fields, "rolloutbench job=3", name])
+
+
+def test_squeues_lines_are_read(fake: Callable[[str, str], Path]) -> None:
+    calls = fake("squeue", f"echo '{line()}'; echo '{line('8', 'PENDING', '(Resources)')}'; echo 'slurm says hello'")
+    jobs = slurm.queue()
+    assert list(jobs) == ["7", "8"]
+    assert (jobs["7"].nodes, jobs["7"].left, jobs["7"].name) == ("gpu[1-2]", "19:00:00", NAME)
+    assert jobs["7"].start is not None and jobs["7"].end is None
+    assert jobs["8"].reason == "(Resources)"
+    assert f"--user={slurm.user()}" in calls.read_text()
+
+
+@pytest.mark.parametrize(
+    ("state", "known", "by"),
+    [
+        ("CANCELLED by 1000", "CANCELLED", "1000"),
+        ("CANCELLED+", "CANCELLED", None),
+        ("OUT_OF_MEMORY", "OUT_OF_MEMORY", None),
+        ("RUNNING", None, None),
+        ("PENDING", None, None),
+    ],
+)
+def test_saccts_lines_are_read(fake: Callable[[str, str], Path], state: str, known: str | None, by: str | None) -> None:
+    fake("sacct", f"echo '7|{state}|0:9|gpu1|{NAME}'")
+    found = slurm.accounting(["7"])
+    assert found == ({"7": EndedJob("7", known, "0:9", by, "gpu1", NAME)} if known else {})
+
+
+@pytest.mark.parametrize("script", ["echo 'Unable to contact slurm controller' >&2; exit 1", "sleep 9"])
+def test_a_command_that_fails_or_hangs_is_an_error(
+    fake: Callable[[str, str], Path], script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "PATIENCE_S", 0.5)
+    fake("squeue", script)
+    with pytest.raises(SlurmError, match=r"Unable to contact slurm controller|did not answer within"):
+        slurm.queue()
+
+
+def test_many_who_wait_ask_once(fake: Callable[[str, str], Path], tmp_path: Path) -> None:
+    calls = fake("squeue", f"sleep 0.3; echo '{line()}'")
+    program = (
+        "import sys, time; from pathlib import Path; from workflow.cluster.answer import ask\n"
+        "end = time.monotonic() + 4\n"
+        "while time.monotonic() < end: last = ask(Path(sys.argv[1]), max_age_s=30); time.sleep(0.1)\n"
+        "print(list(last.jobs))"
+    )
+    heads = [
+        subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "slurm")], stdout=subprocess.PIPE, text=True)
+        for _ in range(12)
+    ]
+    assert {head.communicate(timeout=60)[0].strip() for head in heads} == {"['7']"}
+    assert len(calls.read_text().splitlines()) == 1
+
+
+def test_an_answer_is_kept_while_slurm_is_silent_and_says_so(fake: Callable[[str, str], Path], tmp_path: Path) -> None:
+    fake("squeue", f"echo '{line()}'")
+    first = ask(tmp_path, newer_than=time.time())
+    calls = fake("squeue", "echo down >&2; exit 1")
+    later = ask(tmp_path, newer_than=time.time())
+    assert later.error == "down" and later.jobs == first.jobs and later.asked == first.asked < later.tried
+    again = ask(tmp_path, max_age_s=30)
+    assert again == later and len(calls.read_text().splitlines()) == 2, "a failure is not asked again at once, either"
+
+
+def test_accounting_is_asked_only_of_what_ended_or_is_missed(fake: Callable[[str, str], Path], tmp_path: Path) -> None:
+    fake("squeue", f"echo '{line('7')}'; echo '{line('8', 'COMPLETED', name='somebody elses')}'")
+    calls = fake("sacct", f"echo '9|TIMEOUT|0:0|gpu1|{NAME}'")
+    ask(tmp_path, newer_than=time.time())
+    assert not calls.exists()
+    want(tmp_path, "9")
+    assert ask(tmp_path, newer_than=time.time()).ended["9"].state == "TIMEOUT"
+    assert "--jobs=9" in calls.read_text()
+    ask(tmp_path, newer_than=time.time())
+    assert len(calls.read_text().splitlines()) == 1, "what is known is not asked again"
+    fake("squeue", f"echo '{line('7', 'FAILED')}'")
+    fake("sacct", "exit 1")
+    assert not ask(tmp_path, newer_than=time.time()).accounting
+
+
+def test_damaged_and_future_answers_are_no_answers(fake: Callable[[str, str], Path], tmp_path: Path) -> None:
+    fake("squeue", f"echo '{line()}'")
+    (tmp_path / "answer.json").write_text('{"asked": 1, "jo')
+    assert read(tmp_path) == Answer()
+    assert list(ask(tmp_path).jobs) == ["7"]
+    text = (tmp_path / "answer.json").read_text()
+    tried = read(tmp_path).tried
+    (tmp_path / "answer.json").write_text(text.replace(str(tried), str(tried + 9000)))  # a clock that was set back
+    assert ask(tmp_path).tried < tried + 1000
+
+
+def test_jobs_of_a_name_are_those_that_live(tmp_path: Path) -> None:
+    fields = ("gpu1", "", "", None, None, "h100", "", "rolloutbench job=1", NAME)
+    jobs = {
+        str(number): slurm.QueueJob(str(number), state, *fields)
+        for number, state in ((12, "PENDING"), (9, "RUNNING"), (3, "COMPLETED"))
+    }
+    assert [job.job_id for job in Answer(jobs=jobs).named(NAME)] == ["9", "12"]
+    assert Answer(jobs=jobs).named("other") == []
+
+
+def test_what_slurm_tells_of_an_end(tmp_path: Path) -> None:
+    job = JobPaths(tmp_path)
+    assert end_told_by_slurm(None, "CANCELLED", job, None)["kind"] == "cancelled"
+    ended = EndedJob("7", "CANCELLED", "0:0", None, "", NAME)
+    assert end_told_by_slurm(ended, "CANCELLED", job, None)["kind"] == "lost", "a new slurmctld knew nothing of it"
+    assert kind_of_state("") == "lost" and kind_of_state("NODE_FAIL") == "node failure"
+    assert subject.MAX_AGE_S == 30.0

@@ -1,0 +1,119 @@
+"""When has a training hung, and was it for want of memory?"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from workflow.cluster.memory import last_words, oom_kills, slurm_says_so
+from workflow.cluster.progress import Progress, last_step
+from workflow.cluster.watchdog import Watchdog, dump_stacks
+
+
+def write_step(metrics: Path, step: int, seconds: float) -> None:
+    row = {"step": step, "phases": {"step": seconds}, "scalars": {}}
+    with metrics.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def test_patience_is_a_multiple_of_the_median_step(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    dog = Watchdog(metrics, hang_factor=10, hang_min_s=30, first_step_s=100)
+    assert all(dog.tick(1.0) is None for _ in range(100)), "until its first step it has more time"
+    write_step(metrics, 1, 60.0)
+    for step in range(2, 7):
+        write_step(metrics, step, 5.0)
+    assert all(dog.tick(1.0) is None for _ in range(50))
+    assert dog.tick(1.0) == "no new step for 51 s after step 6, where 5 s are usual"
+    write_step(metrics, 7, 5.0)
+    assert dog.tick(1.0) is None
+
+
+def test_without_a_first_step_it_says_so_and_zero_turns_it_off(tmp_path: Path) -> None:
+    dog = Watchdog(tmp_path / "none", hang_factor=10, hang_min_s=1, first_step_s=3)
+    assert [dog.tick(1.0) for _ in range(4)][-1] == "no new step for 4 s before its first step"
+    off = Watchdog(tmp_path / "none", hang_factor=0, hang_min_s=1, first_step_s=3)
+    assert all(off.tick(1.0) is None for _ in range(100))
+
+
+def test_a_pause_of_the_watcher_itself_is_not_the_trainers(tmp_path: Path) -> None:
+    dog = Watchdog(tmp_path / "none", hang_factor=10, hang_min_s=1, first_step_s=20)
+    assert dog.tick(3600.0) is None
+
+
+def test_damaged_lines_do_not_disturb(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_bytes(b'{"step": 1}\nnonsense\n\xff\xfe\n[]\n{"step": 2, "phases": {"step": NaN}, "scalars": {}}\n')
+    write_step(metrics, 3, 2.0)
+    with metrics.open("a") as file:
+        file.write('{"step": 4, "phases": {"st')
+    progress = Progress(metrics, 10)
+    assert (progress.poll() or "").startswith("step 3/10")
+    assert last_step(metrics) == 3 and last_step(tmp_path / "none") == 0
+
+
+@pytest.mark.parametrize("with_signal", [True, False])
+def test_the_stacks_of_a_hanging_trainer_reach_its_log(tmp_path: Path, with_signal: bool) -> None:
+    log = tmp_path / "log"
+    program = (
+        "import faulthandler, signal, time\nfaulthandler.register(signal.SIGUSR1)\n"
+        "def stuck_in_a_collective():\n    print('ready', flush=True); time.sleep(60)\nstuck_in_a_collective()"
+    )
+    with log.open("a") as out:
+        trainer = subprocess.Popen([sys.executable, "-c", program], stdout=out, stderr=out)
+    try:
+        while "ready" not in log.read_text():
+            time.sleep(0.05)
+        dump_stacks(trainer.pid, log, int(signal.SIGUSR1) if with_signal else None)
+        text = log.read_text()
+        assert f"process {trainer.pid} (sleeping" in text
+        assert "stuck_in_a_collective" in text
+    finally:
+        trainer.kill()
+        trainer.wait()
+    dump_stacks(trainer.pid, log, int(signal.SIGUSR1))  # it has ended meanwhile: nothing to see, no error
+
+
+@pytest.mark.parametrize(
+    ("line", "is_memory"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB", True),
+        ("MemoryError", True),
+        ("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory", True),
+        ("RuntimeError: the loss is not a number", False),
+        ("memory usage: 12 GiB", False),
+    ],
+)
+def test_a_trainers_last_words_on_memory(tmp_path: Path, line: str, is_memory: bool) -> None:
+    (tmp_path / "log").write_text(f"step 1\n{line}\n")
+    assert last_words(tmp_path / "log") == (line if is_memory else None)
+    assert last_words(tmp_path / "none") is None
+
+
+def test_the_kernels_count_is_read_from_either_kind_of_cgroup(tmp_path: Path) -> None:
+    for line, file in (
+        ("0::/slurm/job_7", "slurm/job_7/memory.events"),
+        ("4:memory:/job_7", "memory/job_7/memory.oom_control"),
+    ):
+        (tmp_path / "cgroup").write_text(f"3:cpu:/x\n{line}\n")
+        counter = tmp_path / file
+        counter.parent.mkdir(parents=True)
+        counter.write_text("low 0\noom 3\noom_kill 2\n")
+        assert oom_kills(tmp_path / "cgroup", tmp_path) == 2
+    assert oom_kills(tmp_path / "none", tmp_path) == 0
+
+
+def test_slurmstepds_words_are_known(tmp_path: Path) -> None:
+    output = tmp_path / "7_0_log.out"
+    output.write_text(
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks were killed\n"
+    )
+    assert slurm_says_so(output)
+    output.write_text("srun: error: gpu1: task 0: Killed\n")
+    assert not slurm_says_so(output)
