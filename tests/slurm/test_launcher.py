@@ -471,6 +471,17 @@ def test_slurmctld_down_at_submission_is_waited_for(run: MakeRun) -> None:
     one.assert_trained_once()
 
 
+def test_a_head_that_waits_for_slurm_hears_a_ctrl_c(run: MakeRun) -> None:
+    one = run()
+    one.cluster.stop_daemon("slurmctld")
+    head = one.start()
+    assert head.stderr is not None
+    assert "waiting" in head.stderr.readline() + head.stderr.readline()
+    os.killpg(head.pid, signal.SIGINT)
+    _, said = head.communicate(timeout=20)
+    assert head.returncode == 1 and "stopped while it waited" in said
+
+
 def test_slurmctld_down_at_the_requeue_is_waited_for(run: MakeRun) -> None:
     one = run(steps=8, env=NO_CHECKPOINT_BUT_AT_A_STOP)
     head = one.start()
@@ -490,8 +501,11 @@ def test_slurmctld_down_at_the_requeue_is_waited_for(run: MakeRun) -> None:
     one.assert_trained_once()
 
 
-def test_a_job_that_slurm_has_lost_is_submitted_again(run: MakeRun) -> None:
-    one = run(steps=10, env=SLOW)
+@pytest.mark.parametrize("accounting", [True, False])
+def test_a_job_that_slurm_has_lost_is_submitted_again(
+    run: MakeRun, make_cluster: MakeCluster, accounting: bool
+) -> None:
+    one = run(on=make_cluster(accounting=accounting), steps=10, env=SLOW)
     head = one.start()
     one.wait_for_step(3)
     one.cluster.stop_daemon("slurmctld")

@@ -25,7 +25,8 @@ def run(cluster: Cluster, tmp_path: Path) -> Iterator[SlurmRun]:
     python = tmp_path / "stack" / "env" / "bin" / "python"
     # The stack's Python is asked for Ray, too, and runs the trainer in place of any other module.
     python.write_text(
-        f'#!/bin/sh\ncase "$*" in *" stand_in "*) exec {sys.executable} {TRAINER} "$@";; *) exec {sys.executable} "$@";; esac\n'
+        f'#!/bin/sh\ncase "$*" in\n*" stand_in "*) exec {sys.executable} {TRAINER} "$@";;\n'
+        f'*) exec {sys.executable} "$@";;\nesac\n'
     )
     yield one
     cluster.run("scancel", "--user=root")

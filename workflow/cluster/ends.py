@@ -26,6 +26,9 @@ _TRY_AGAIN = {
 }
 _OVER = {"OUT_OF_MEMORY": "out of memory", "CANCELLED": "cancelled", "DEADLINE": "deadline"}
 
+ENDED_BY_SIGNAL = frozenset({"0:15", "143:0", "0:12", "140:0"})
+"""Exit codes in accounting of a job that a signal of Slurm's met before it could hear signals."""
+
 RETRIED = frozenset({*_TRY_AGAIN.values(), "stopped", "lost"})
 """Kinds of end after which a head submits the run again."""
 

@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -87,7 +87,6 @@ class JobOnNode:
 
     def live(self) -> None:
         """One attempt after another, until one is the last; end.json says how it all ended."""
-        # Outlasts a life of this very job that is just dying on its old node, where locks reach that far.
         if self.job.end.is_file():
             return  # requeued by hand after it had ended
         lock = try_lock(self.run.live_lock, note=str(self.job.number), patience_s=2.0)
@@ -231,15 +230,15 @@ class JobOnNode:
                     stop, kill_at = {"kind": "superseded"}, now
             if stop is None and (stop := self._wanted_stop()) is not None:
                 kill_at = now + _TRAINERS_SHARE * limits["stop_grace_s"]
-                _signal_session(process, signal.SIGTERM)
+                _ask_to_stop(process)
             if stop is None and (silence := watchdog.tick(now - ticked)) is not None:
                 stop = self._hung(silence)
                 dump_stacks(process.pid, attempt.log, self.order["dump_signal"])
                 kill_at = now + _HUNG_GRACE_S
-                _signal_session(process, signal.SIGTERM)
+                _ask_to_stop(process)
             if stop is None and head is not None and (lost := head.poll()) is not None:
                 stop, kill_at = {"kind": "node lost", "detail": lost, "again": self.slurm_id is not None}, now + 10.0
-                _signal_session(process, signal.SIGTERM)
+                _ask_to_stop(process)
             if self._is_told_to_stop_now():
                 kill_at = now
             if now >= kill_at:
@@ -348,6 +347,12 @@ def trainer_environment(order: dict[str, Any]) -> dict[str, str]:
     env["PYTHONUNBUFFERED"] = "1"
     env |= dict.fromkeys(_THREAD_VARIABLES, str(order["cpus"]))
     return {**env, **order["env"]}
+
+
+def _ask_to_stop(process: subprocess.Popen[bytes]) -> None:
+    """Only the trainer itself: it needs its children (data loaders, the tracker, an engine) for its last step."""
+    with suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
 
 
 def _signal_session(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

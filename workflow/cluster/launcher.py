@@ -28,7 +28,7 @@ from types import FrameType
 from typing import Any
 
 from analysis.errors import UserError
-from workflow.cluster.ends import RETRIED, cancelled_by, end_told_by_slurm, explain, why_again
+from workflow.cluster.ends import ENDED_BY_SIGNAL, RETRIED, cancelled_by, end_told_by_slurm, explain, why_again
 from workflow.cluster.history import attempts_of_job, finished_attempt, log_of, read_object, why_unfinished
 from workflow.cluster.locks import Lock, try_lock
 from workflow.cluster.memory import slurm_says_so
@@ -59,7 +59,9 @@ class Launcher:
         self.run_id, self.fingerprint = str(self.spec["run_id"]), str(self.spec["fingerprint"])
         self.steps = int(self.spec["workload"]["steps"])
         slurm = request["cluster"] == "slurm"
-        self.scheduler: Scheduler = SlurmScheduler(run, self.run_id) if slurm else LocalScheduler(run)
+        self.scheduler: Scheduler = LocalScheduler(run)
+        if slurm:
+            self.scheduler = SlurmScheduler(run, self.run_id, lambda: self._stop_requests > 0)
         self._stop_requests = 0
         self._head_lock: Lock | None = None
 
@@ -233,14 +235,16 @@ class Launcher:
 
     def _note_end(self, job: JobPaths, gone: Gone) -> None:
         """Write the end of a job that did not do it itself, for whoever looks later."""
-        end = end_told_by_slurm(gone.ended, gone.state, job, cancelled_by(job, gone.ended)) if gone.state else {}
-        began = bool(attempts_of_job(self.run, job.number))
-        if any(slurm_says_so(output) for output in job.submitit.glob("*.out")):
-            end["kind"] = "out of memory"
-        elif gone.state == "FAILED" and not began:
-            end["kind"] = "never started"
+        end: dict[str, Any] = {"kind": "vanished", "told_by": "head"}
+        if self.request["cluster"] == "slurm":
+            end = end_told_by_slurm(gone.ended, gone.state, job, cancelled_by(job, gone.ended))
+            began = bool(attempts_of_job(self.run, job.number))
+            if any(slurm_says_so(output) for output in job.submitit.glob("*.out")):
+                end["kind"] = "out of memory"
+            elif gone.state == "FAILED" and not began and end.get("exit_code") not in ENDED_BY_SIGNAL:
+                end["kind"] = "never started"
         if not job.end.is_file():
-            write_json(job.end, {"kind": "vanished", "told_by": "head", **end, "time": time.time()})
+            write_json(job.end, {**end, "time": time.time()})
 
     def _failure(self, job: JobPaths, end: dict[str, Any]) -> UserError:
         """How a job ended that did not finish the run, with its log's last lines and what to do."""

@@ -7,6 +7,7 @@ too early loses nothing but patience.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -116,8 +117,8 @@ class SlurmScheduler:
     detaches: ClassVar[bool] = True
     retries: ClassVar[bool] = True
 
-    def __init__(self, run: RunPaths, run_id: str) -> None:
-        self._run, self._run_id = run, run_id
+    def __init__(self, run: RunPaths, run_id: str, is_told_to_stop: Callable[[], bool]) -> None:
+        self._run, self._run_id, self._is_told_to_stop = run, run_id, is_told_to_stop
         self._answer = Answer()
         self._looked_at = 0.0
         self._alive = False
@@ -139,7 +140,7 @@ class SlurmScheduler:
             if look != said:
                 say(f"{self._run_id}: {look or f'asking Slurm what became of {self.named(job)}'}")
                 said = look
-            time.sleep(self.poll_s)
+            self._pause(self.poll_s)
         return job
 
     def look(self, job: JobPaths) -> Gone | str | None:
@@ -187,10 +188,21 @@ class SlurmScheduler:
                     f"({answer.error}); nothing was submitted. Start again when `squeue` answers"
                 )
             say(f"{self._run_id}: {answer.error or 'an earlier submission may still be on its way'}; waiting")
-            time.sleep(LOOK_EVERY_S)
+            self._pause(LOOK_EVERY_S)
 
     def named(self, job: JobPaths) -> str:
         return f"Slurm job {read_json(job.record)['job_id']}"
+
+    def _pause(self, seconds: float) -> None:
+        """Wait before Slurm is asked again; a Ctrl-C is heard meanwhile."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if self._is_told_to_stop():
+                raise UserError(
+                    f"{self._run_id}: stopped while it waited for Slurm's answer. What was submitted goes on; start "
+                    "the same command again to attach to it"
+                )
+            time.sleep(min(left, 0.5))
 
     def _adopted(self, found: list[QueueJob]) -> JobPaths:
         """Keep the job that runs, or else the oldest; end those that would only wait behind it."""
