@@ -192,3 +192,12 @@ def test_it_is_typed_as_people_type_it() -> None:
     )
     assert dry.returncode == 0, dry.stderr
     assert "Using profile slurm" in dry.stderr
+
+
+def test_without_a_partition_nothing_is_built_or_trained(tmp_path: Path) -> None:
+    """A value on the command line replaces the profile's whole key."""
+    site = Site(tmp_path, ROOT / "profiles" / "slurm", {"PATH": f"{os.environ['PATH']}:/usr/bin"})
+    refused = site.snakemake("--set-resources", "train:runtime=60")
+    assert refused.returncode == 1
+    assert "error: no partition to train in; set slurm_partition" in refused.stderr
+    assert not (tmp_path / "results" / "small" / "inputs").exists()

@@ -312,11 +312,14 @@ class JobOnNode:
         give_up = time.monotonic() + _REQUEUE_PATIENCE_S
         pause_s = 1.0
         while time.monotonic() < give_up:
+            self._signal = None
             try:
                 if slurm.job_details(self.slurm_id).get("JobState") == "RUNNING":
                     slurm.requeue(self.slurm_id)
-                # Slurm now ends this process; to leave by itself would look like a failure.
-                time.sleep(60)
+                # To leave before Slurm's TERM would look like a failure; to leave after it gives the node back at once.
+                leave_at = time.monotonic() + 60.0
+                while self._signal is None and time.monotonic() < leave_at:
+                    time.sleep(POLL_S)
                 return
             except SlurmError as error:
                 print(f"requeue: {error}; trying again in {pause_s:.0f} s", file=sys.stderr, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,19 @@ class Site:
     def life_s(self) -> float:
         """How long one life of a job trains at most; 0: without a limit that is known."""
         return max(0.0, self.runtime_min * 60 - self.stop_grace_s)
+
+
+def require_partition(workflow: Any) -> None:
+    """End Snakemake if it runs on Slurm and no profile says where to train: before anything is built.
+
+    `workflow` is Snakemake's own object. The launcher refuses, too.
+    """
+    train = workflow.resource_settings.overwrite_resources.get("train", {})
+    if workflow.executor_plugin.name == "slurm" and "slurm_partition" not in train:
+        sys.exit(
+            "error: no partition to train in; set slurm_partition under set-resources: train: in the profile. A "
+            "--set-resources on the command line replaces the profile's, all of them (nothing was submitted)"
+        )
 
 
 def read_site(profile: Path) -> Site:
