@@ -27,17 +27,23 @@ class Line:
 
     what: str
     measured: float
-    bound: float
+    bound: float | None
+    """None where nothing is promised: the line explains another one."""
     unit: str
     plain: float | None = None
     """The same work done the plain way, in the same unit."""
 
     @property
     def within(self) -> bool:
-        return self.measured <= self.bound
+        return self.bound is None or self.measured <= self.bound
 
     def cells(self) -> tuple[str, ...]:
-        plain = "" if self.plain is None else f"{self.plain:.1f} {self.unit} (ratio {self.measured / self.plain:.2f})"
+        plain = ""
+        if self.plain:
+            ratio = self.measured / self.plain
+            plain = f"{self.plain:.1f} {self.unit} (ratio {ratio:{'.2f' if ratio >= 0.1 else '.1g'}})"
+        if self.bound is None:
+            return self.what, f"{self.measured:.1f} {self.unit}", "", "", plain
         verdict = "ok" if self.within else "OVER"
         return self.what, f"{self.measured:.1f} {self.unit}", f"{self.bound:g} {self.unit}", verdict, plain
 
