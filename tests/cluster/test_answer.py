@@ -17,6 +17,7 @@ from workflow.cluster.answer import Answer, ask, read, want
 from workflow.cluster.ends import end_told_by_slurm, kind_of_state
 from workflow.cluster.paths import JobPaths
 from workflow.cluster.slurm import EndedJob, SlurmError
+from workflow.cluster.users import user_name
 
 NAME = "vllm-s0.0123456789abcdef"
 
@@ -49,7 +50,7 @@ def test_squeues_lines_are_read(fake: Callable[[str, str], Path]) -> None:
     assert (jobs["7"].nodes, jobs["7"].left, jobs["7"].name) == ("gpu[1-2]", "19:00:00", NAME)
     assert jobs["7"].start is not None and jobs["7"].end is None
     assert jobs["8"].reason == "(Resources)"
-    assert f"--user={slurm.user()}" in calls.read_text()
+    assert f"--user={user_name()}" in calls.read_text()
 
 
 @pytest.mark.parametrize(

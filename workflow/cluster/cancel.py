@@ -13,11 +13,12 @@ from workflow.cluster import slurm
 from workflow.cluster.answer import Answer, ask
 from workflow.cluster.ends import cancelled_by
 from workflow.cluster.experiment import Experiment, unplanned
-from workflow.cluster.inquiry import Submission, owner_of, submission, user_name
+from workflow.cluster.inquiry import Submission, owner_of, submission
 from workflow.cluster.locks import holder_note
 from workflow.cluster.paths import JobPaths, RunPaths
 from workflow.cluster.slurm import QueueJob, SlurmError
 from workflow.cluster.state import local_life
+from workflow.cluster.users import user_name
 from workflow.files import write_json, write_text
 from workflow.messages import unknown_name
 
@@ -149,7 +150,7 @@ def _left(experiment: Experiment, targets: Sequence[_Target], done: dict[str, st
 def _note(file: Path) -> None:
     """Who cancels, for the head that will see it; the first one stands."""
     if not file.exists():
-        write_json(file, {"by": slurm.user(), "time": time.time()})
+        write_json(file, {"by": user_name(), "time": time.time()})
 
 
 def _require_own(path: Path) -> None:
@@ -157,7 +158,7 @@ def _require_own(path: Path) -> None:
     if owner != os.getuid():
         name = user_name(owner)
         raise UserError(
-            f"{path} belongs to {name}, who alone can cancel what is submitted from it (you are {slurm.user()}); "
+            f"{path} belongs to {name}, who alone can cancel what is submitted from it (you are {user_name()}); "
             f"ask {name}. Nothing was cancelled"
         )
 

@@ -6,13 +6,13 @@ that was stopped by its time limit or by preemption is requeued and lives on in 
 
 from __future__ import annotations
 
-import pwd
 import signal
 from typing import Any
 
 from workflow.cluster.history import read_object
 from workflow.cluster.paths import JobPaths
 from workflow.cluster.slurm import EndedJob
+from workflow.cluster.users import user_name
 
 # Slurm's states from which a run goes on in another job: nobody wanted them, and the trainer is not to blame.
 _TRY_AGAIN = {
@@ -38,15 +38,15 @@ def kind_of_state(state: str) -> str:
     return _TRY_AGAIN.get(state) or _OVER.get(state, "lost")
 
 
-def end_told_by_slurm(ended: EndedJob | None, state: str, job: JobPaths, user_name: str | None) -> dict[str, Any]:
-    """end.json of a job that did not write one itself; `user_name` belongs to the id that cancelled it."""
+def end_told_by_slurm(ended: EndedJob | None, state: str, job: JobPaths, by: str | None) -> dict[str, Any]:
+    """end.json of a job that did not write one itself; `by` is who cancelled it."""
     end: dict[str, Any] = {"kind": kind_of_state(state), "state": state, "told_by": "slurm"}
     if end["kind"] == "cancelled" and ended is not None and ended.by is None and not job.cancelled.is_file():
         end["kind"] = "lost"  # accounting's word for jobs that a new slurmctld knew nothing of: nobody cancelled them
     if ended is not None:
         end |= {"exit_code": ended.exit_code, "nodes": ended.nodes}
     if end["kind"] == "cancelled":
-        end["by"] = user_name or "somebody (accounting does not say who)"
+        end["by"] = by or "somebody (accounting does not say who)"
     return end
 
 
@@ -56,10 +56,7 @@ def cancelled_by(job: JobPaths, ended: EndedJob | None = None) -> str | None:
         return str(by)
     if ended is None or ended.by is None:
         return None
-    try:
-        return pwd.getpwuid(int(ended.by)).pw_name
-    except (KeyError, ValueError):
-        return f"user {ended.by}"
+    return user_name(int(ended.by)) if ended.by.isdigit() else ended.by
 
 
 def explain(end: dict[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import time
 from collections.abc import Iterable
@@ -16,6 +15,7 @@ from workflow.cluster.answer import MAX_AGE_S, Answer
 from workflow.cluster.history import read_object
 from workflow.cluster.paths import JobPaths, RunPaths, slurm_folder
 from workflow.cluster.slurm import ENDED, QueueJob
+from workflow.cluster.users import user_name
 
 # An answer older than this tells nothing of now, whoever asked.
 _STALE_S = 10 * MAX_AGE_S
@@ -107,14 +107,6 @@ def owner_of(path: Path) -> int:
         return path.stat().st_uid
     except OSError:
         return os.getuid()
-
-
-def user_name(uid: int) -> str:
-    """A user's name, for people."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
 
 
 def ended_state(job: Submission, answer: Answer) -> str:

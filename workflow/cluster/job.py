@@ -32,7 +32,7 @@ from workflow.cluster.place import Place
 from workflow.cluster.processes import LIFE_VARIABLE, end_processes_of
 from workflow.cluster.progress import last_step
 from workflow.cluster.ray import RayError, RayHead, RayWorker, Setup
-from workflow.cluster.slurm import SlurmError
+from workflow.cluster.slurm import SlurmError, may_pass
 from workflow.cluster.watchdog import Watchdog, dump_stacks
 from workflow.files import read_json, write_json
 
@@ -322,7 +322,9 @@ class JobOnNode:
                     time.sleep(POLL_S)
                 return
             except SlurmError as error:
-                print(f"requeue: {error}; trying again in {pause_s:.0f} s", file=sys.stderr, flush=True)
+                print(f"requeue: {error}", file=sys.stderr, flush=True)
+                if not may_pass(str(error)):
+                    return  # a site that forbids it: the node is given back, and a head submits the run again
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, 30.0)
 

@@ -35,6 +35,7 @@ from workflow.cluster.memory import slurm_says_so
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.progress import Progress
 from workflow.cluster.scheduler import Gone, LocalScheduler, Scheduler, SlurmScheduler
+from workflow.cluster.slurm import may_pass
 from workflow.files import ROOT, read_json, write_json, write_text
 from workflow.messages import reporting_errors, say
 
@@ -43,7 +44,6 @@ LOG_TAIL_LINES = 15
 PROGRESS_EVERY_S = 2.0
 # How long a head tries to reach a scheduler that does not answer, before it gives up; a restart takes a minute or two.
 SUBMIT_PATIENCE_S = 1800.0
-_TRANSIENT = ("unable to contact", "timed out", "connection refused", "temporarily", "zero bytes", "try again")
 
 
 class Detached(UserError):
@@ -152,7 +152,7 @@ class Launcher:
             if (found := self.scheduler.adopt(job)) is not None:
                 job = found
                 break
-            if not any(word in error.lower() for word in _TRANSIENT) or time.monotonic() > give_up:
+            if not may_pass(error) or time.monotonic() > give_up:
                 write_json(job.end, {"kind": "not submitted", "detail": error, "time": time.time(), "told_by": "head"})
                 raise UserError(
                     f"{self.run_id}: its job was not taken: {error}\n"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import pwd
 from dataclasses import dataclass
 from pathlib import Path
+
+from workflow.cluster.users import user_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class RunPaths:
     @property
     def slurm(self) -> Path:
         """What Slurm last said, shared by all of a user's heads of this checkout."""
-        return slurm_folder(self.experiment.parent, pwd.getpwuid(os.getuid()).pw_name)
+        return slurm_folder(self.experiment.parent, user_name())
 
     def checkpoints(self, fingerprint: str, inputs_sha256: dict[str, str]) -> Path:
         """Shared by the attempts that compute the same: a spec on other data or another model must not resume here."""

@@ -7,13 +7,20 @@ squeue is asked about all of the user's jobs at once, finished ones included for
 from __future__ import annotations
 
 import os
-import pwd
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from workflow.cluster.users import user_name
+
 PATIENCE_S = 60.0  # for one command; slurmctld's own MessageTimeout is 10 s by default
+
+# In the words of a Slurm that is restarting, overloaded or not to be reached: the same question may do better later.
+_TRANSIENT = (
+    *("unable to contact", "did not answer", "timed out", "connection", "temporarily", "zero bytes", "try again"),
+    *("communication", "resource temporarily", "not responding"),
+)
 
 # https://slurm.schedmd.com/squeue.html: the states in which a job can never again run by itself.
 ENDED = frozenset(
@@ -24,6 +31,11 @@ ENDED = frozenset(
 )
 _SEPARATOR = "|"
 _FIELDS = ("%A", "%T", "%N", "%l", "%L", "%S", "%e", "%P", "%r", "%k", "%j")
+
+
+def may_pass(error: str) -> bool:
+    """Whether an error of Slurm's is one that waiting may cure; others (a wrong partition, no right) it will not."""
+    return any(words in error.lower() for words in _TRANSIENT)
 
 
 class SlurmError(Exception):
@@ -59,14 +71,11 @@ class EndedJob:
     name: str
 
 
-def user() -> str:
-    """The name of the user that this process runs as, whatever the environment says."""
-    return pwd.getpwuid(os.getuid()).pw_name
-
-
 def queue() -> dict[str, QueueJob]:
     """All jobs of this user that slurmctld remembers, by id; raises `SlurmError`."""
-    text = command("squeue", f"--user={user()}", "--states=all", "--noheader", f"--format={_SEPARATOR.join(_FIELDS)}")
+    text = command(
+        "squeue", f"--user={user_name()}", "--states=all", "--noheader", f"--format={_SEPARATOR.join(_FIELDS)}"
+    )
     return {job.job_id: job for job in map(_queue_job, text.splitlines()) if job is not None}
 
 
