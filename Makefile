@@ -57,6 +57,7 @@ check: $(VENV)/dev.stamp
 	$(BIN)/snakemake --lint
 
 bench: $(VENV)/dev.stamp
+	@bash scripts/packages.sh slurm
 	@$(BIN)/python -m bench
 
 locks: $(VENV)/controller.stamp

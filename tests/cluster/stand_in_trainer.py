@@ -3,7 +3,8 @@
 What it does wrong is chosen by the STAND_IN variable of the run's `env`: `fail`, `refuse`, `lie` (ends well without
 finishing), `kill_self`, `deaf` (ignores SIGTERM), `hang` (after step 2, always), `hang_once`, `no_step` (dies before
 its first step), `eat` (takes memory without end). STAND_IN_STEP_S is a step's time, STAND_IN_SAVE how many steps there
-are between checkpoints, STAND_IN_SAVE_S how long one takes. A journal in the run's folder holds one line per step.
+are between checkpoints, STAND_IN_SAVE_S how long one takes, STAND_IN_IMPORT_S how long it hears no signals at first. A
+journal in the run's folder holds one line per step.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def wait_for_ever() -> None:
         time.sleep(1)
 
 
+time.sleep(float(os.environ.get("STAND_IN_IMPORT_S", "0")))
 signal.signal(signal.SIGTERM, on_term)
 signal.signal(signal.SIGUSR2, on_term)
 faulthandler.register(signal.SIGUSR1, all_threads=True)

@@ -152,6 +152,22 @@ def test_preempted_without_a_grace_it_goes_on_from_its_last_checkpoint(run: Make
     assert len(one.attempts()) == 2
 
 
+@pytest.mark.parametrize("grace_s", [0, 30])
+def test_preempted_before_the_trainer_hears_signals_it_is_requeued(
+    run: MakeRun, make_cluster: MakeCluster, grace_s: int
+) -> None:
+    """Slurm signals every process of a job: one that still imports its libraries dies of it, which is no failure."""
+    one = run(on=make_cluster(grace_s=grace_s), steps=3, env={"STAND_IN_IMPORT_S": "5"})
+    head = one.start()
+    one.wait(lambda: (one.run / "attempts" / "1" / "log").is_file())
+    time.sleep(1)
+    preempt(one)
+    one.release()
+    one.finish(head)
+    assert len(one.attempts()) == 2
+    one.assert_trained_once()
+
+
 def test_preempted_by_cancelling_it_is_requeued_or_submitted_again(run: MakeRun, make_cluster: MakeCluster) -> None:
     one = run(on=make_cluster(preempt_mode="CANCEL"), steps=8, env=SLOW)
     head = one.start()

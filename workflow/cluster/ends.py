@@ -26,6 +26,9 @@ _TRY_AGAIN = {
 }
 _OVER = {"OUT_OF_MEMORY": "out of memory", "CANCELLED": "cancelled", "DEADLINE": "deadline"}
 
+ENDED_BY_SLURM = "ended by Slurm"
+"""An attempt's cause of end while Slurm shows its job as completing: what for is known when it has completed."""
+
 ENDED_BY_SIGNAL = frozenset({"0:15", "143:0", "0:12", "140:0"})
 """Exit codes in accounting of a job that a signal of Slurm's met before it could hear signals."""
 

@@ -24,6 +24,7 @@ from types import FrameType
 from typing import Any
 
 from workflow.cluster import slurm
+from workflow.cluster.ends import ENDED_BY_SLURM
 from workflow.cluster.history import how_it_ended, read_object, same_attempts, without_new_step
 from workflow.cluster.locks import holder_note, try_lock
 from workflow.cluster.memory import last_words, oom_kills
@@ -38,13 +39,14 @@ from workflow.files import read_json, write_json
 
 POLL_S = 0.2
 HEARTBEAT_S = 5.0
-ENDED_BY_SLURM = "ended by Slurm"
 REQUEUE_EXIT_CODE = 75  # what a trainer's job says when it was stopped and left a checkpoint (EX_TEMPFAIL)
 # Of the time between the warning and the limit the trainer gets most; the rest is for killing it and for requeueing.
 _TRAINERS_SHARE = 0.8
 _HUNG_GRACE_S = 10.0
 _RANK_0_NOTICES_S = 30.0
 _REQUEUE_PATIENCE_S = 900.0
+# How a trainer ends that a stop signal met before it could hear one, or after it had ceased to.
+_ENDED_BY_STOP = frozenset({REQUEUE_EXIT_CODE, -signal.SIGTERM, -signal.SIGUSR2, 128 + signal.SIGTERM})
 _PR_SET_PDEATHSIG = 1
 # One thread pool per library would fight over the same cores: all get the run's share, alike in every arm.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -246,10 +248,12 @@ class JobOnNode:
             ticked = now
             time.sleep(POLL_S)
         # A trainer that had done its work before it heard of the stop has finished.
-        if code == 0 and attempt.done.is_file():
+        if attempt.done.is_file():
             return {"kind": "finished", "code": code}
-        # Slurm may have signalled the trainer, too, which was quicker than this loop.
-        if stop is None and code == REQUEUE_EXIT_CODE:
+        # Slurm signals the trainer, too, which may be gone before this loop, or this process, has heard of it.
+        if stop is None and self._signal is None and code in _ENDED_BY_STOP:
+            time.sleep(1.0)
+        if stop is None and (self._signal is not None or code == REQUEUE_EXIT_CODE):
             stop = self._wanted_stop() or {
                 "kind": "stopped",
                 "cause": "the trainer's own",
@@ -280,10 +284,14 @@ class JobOnNode:
     def _cause(self, number: signal.Signals) -> str:
         """What Slurm wants with its signal; it sends the same ones for many things."""
         assert self.slurm_id is not None
-        try:
-            details = slurm.job_details(self.slurm_id)
-        except SlurmError as error:
-            return f"signal {number.name} (Slurm does not say why: {error})"
+        for tries_left in (2, 1, 0):  # a signal to the whole job meets our scontrol, too
+            try:
+                details = slurm.job_details(self.slurm_id)
+                break
+            except SlurmError as error:
+                if not tries_left:
+                    return f"signal {number.name} (Slurm does not say why: {error})"
+                time.sleep(0.5)
         # With a grace time a preempted job is still running, and its end was moved to the end of the grace.
         if details.get("PreemptTime", "None") not in ("None", "N/A"):
             return "preempted"

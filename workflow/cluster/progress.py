@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 
 # A line holds a step's samples, too: thousands of characters.
@@ -67,7 +67,7 @@ class Progress:
     @property
     def seconds_per_step(self) -> float | None:
         """Median of the recent steps; None before the first."""
-        return statistics.median(self._recent) if self._recent else None
+        return median(self._recent) if self._recent else None
 
     @property
     def left_s(self) -> float:
@@ -87,6 +87,13 @@ def recent_steps(metrics: Path) -> list[tuple[int, float]]:
     except OSError:  # not there yet
         return []
     return StepReader(metrics, offset=max(0, size - _TAIL_BYTES)).new_steps()
+
+
+def median(values: Iterable[float]) -> float:
+    """As statistics.median, whose import would cost every waiting head half a megabyte."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def readable_duration(seconds: float) -> str:

@@ -26,6 +26,8 @@ START_PATIENCE_S = 60.0
 IN_FLIGHT_S = 2 * MAX_AGE_S
 # The shared answer is read more often than it is asked for: whoever asks is seldom oneself.
 LOOK_EVERY_S = MAX_AGE_S / 3
+# The same while squeue says that a job has ended and accounting does not know it yet.
+DOUBT_S = MAX_AGE_S / 6
 # How long a head waits for a Slurm that does not answer before it may submit; a restart takes a minute or two.
 DOWN_PATIENCE_S = 1800.0
 # Slurm's answers that must agree on a job's end where accounting does not (yet) tell of it.
@@ -113,14 +115,16 @@ class LocalScheduler:
 class SlurmScheduler:
     """Jobs in Slurm, known through the answer that all heads share."""
 
-    poll_s: ClassVar[float] = 1.0
+    poll_s: ClassVar[float] = 2.0
     detaches: ClassVar[bool] = True
     retries: ClassVar[bool] = True
 
     def __init__(self, run: RunPaths, run_id: str, is_told_to_stop: Callable[[], bool]) -> None:
         self._run, self._run_id, self._is_told_to_stop = run, run_id, is_told_to_stop
         self._answer = Answer()
-        self._looked_at = 0.0
+        self._looked_at = float("-inf")
+        self._patience_s = LOOK_EVERY_S
+        self._judged: tuple[int, Gone | str | None] | None = None
         self._alive = False
         self._missing: set[float] = set()
         self._heartbeat = 0.0
@@ -135,6 +139,7 @@ class SlurmScheduler:
             return self.adopt(job)
         # An old answer must not decide on whether there is something to attach to.
         self._answer, self._looked_at = ask(self._run.slurm, newer_than=time.time()), time.monotonic()
+        self._judged = None
         said = None
         while not isinstance(look := self.look(job), Gone) and not self._alive:
             if look != said:
@@ -145,8 +150,18 @@ class SlurmScheduler:
 
     def look(self, job: JobPaths) -> Gone | str | None:
         now = time.monotonic()
-        if now - self._looked_at > LOOK_EVERY_S:
-            self._answer, self._looked_at = ask(self._run.slurm), now
+        # Hundreds of heads share a file system: between Slurm's answers nothing is read, and nothing judged anew.
+        if self._judged is not None and self._judged[0] == job.number and now - self._looked_at <= self._patience_s:
+            return self._judged[1]
+        if now - self._looked_at > self._patience_s:
+            in_doubt = self._patience_s < LOOK_EVERY_S
+            self._answer = ask(self._run.slurm, max_age_s=self._patience_s if in_doubt else MAX_AGE_S)
+            self._looked_at = now
+        self._patience_s = LOOK_EVERY_S
+        self._judged = job.number, self._judge(job)
+        return self._judged[1]
+
+    def _judge(self, job: JobPaths) -> Gone | str | None:
         answer, record = self._answer, read_json(job.record)
         if answer.error:
             return f"Slurm does not answer ({answer.error}); the job is left alone until it does"
@@ -167,6 +182,8 @@ class SlurmScheduler:
             if self._beats():
                 self._missing.clear()
                 return "is unknown to Slurm, but still writes; the job is left alone while it does"
+        else:
+            self._patience_s = DOUBT_S  # it has ended, but nobody confirms how
         self._missing.add(answer.asked)
         if len(self._missing) < _AGREEING[answer.accounting]:
             return None
@@ -234,7 +251,8 @@ def _remark(job: QueueJob) -> str | None:
     """What people should know of a job that is alive but does not run."""
     if job.state == "PENDING":
         reason = job.reason.strip("()")
-        return f"waits: {reason}" + (f" ({REASONS[reason]})" if reason in REASONS else "")
+        known = REASONS.get(reason.split(",")[0])  # `ReqNodeNotAvail, UnavailableNodes:gpu1`
+        return f"waits: {reason}" + (f" ({known})" if known else "")
     if job.state in ("RUNNING", "COMPLETING", "CONFIGURING"):
         return None
     return f"is {job.state.lower().replace('_', ' ')}" + (f" ({job.reason})" if job.reason not in ("", "None") else "")
