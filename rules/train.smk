@@ -14,6 +14,8 @@ rule train:
     conda:
         "../envs/controller/environment.yml"
     threads: 2
+    # The launcher knows what is worth another try; --retries would submit what a person has cancelled.
+    retries: 0
     # What the scheduler is asked for; a profile's set-resources says it for its site (docs/slurm.md). Resources are not
     # among the rerun triggers: another partition or limit retrains nothing.
     resources:

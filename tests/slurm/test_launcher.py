@@ -6,8 +6,10 @@ The trainer is a stand-in (tests/cluster/stand_in_trainer.py); Slurm, submitit, 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +17,10 @@ from typing import Any
 
 import pytest
 
+from workflow.cluster.experiment import Experiment, Wanted
+from workflow.cluster.locks import try_lock
+
+from ..cluster.run_bench import ROOT
 from .cluster import Cluster
 from .runs import SlurmRun
 
@@ -331,7 +337,7 @@ def test_cancelled_by_a_person_it_fails_with_the_name_and_goes_on_when_started_a
         one.cluster.run("sbatch", "-p", "h100", "-N2", "--gres=gpu:h100:8", "--wrap=sleep 60")
     head = one.start()
     if when == "pending":
-        one.wait(lambda: one.run.is_dir() and one.jobs())
+        one.wait(lambda: (one.run / "jobs" / "1" / "job.json").is_file() and one.job_id() != "None")
     else:
         one.wait_for_step(2)
     if when == "at its checkpoint":
@@ -444,6 +450,67 @@ def test_two_heads_whose_locks_do_not_meet_still_train_once(run: MakeRun, tmp_pa
         one.finish(head)
     one.assert_trained_once()
     assert {attempt for attempt, _ in one.journal()} == {1}
+
+
+def test_a_wrong_number_from_sbatch_is_corrected_by_the_jobs_name(run: MakeRun, tmp_path: Path) -> None:
+    """As where a site's sbatch says other things first; and its own comment replaces ours."""
+    script = 'echo "Info: this job 8000 units will be charged"; "$real" --comment=billing:proj7 "$@"'
+    one = run(steps=10, env=SLOW, head_env=fake(tmp_path, "sbatch", script))
+    one.finish(one.start())
+    assert len(list((one.run / "jobs").iterdir())) == 1
+    one.assert_trained_once()
+
+
+def test_a_lock_that_outlives_its_node_is_not_believed(run: MakeRun) -> None:
+    """As on file systems that keep the locks of a node that died."""
+    one = run(steps=3)
+    lock = try_lock(one.run / ".live.lock", note="1")
+    assert lock is not None
+    with lock:
+        one.finish(one.start())
+    one.assert_trained_once()
+
+
+def test_cancelled_by_us_it_does_not_come_back_though_slurm_has_forgotten_it(
+    run: MakeRun, make_cluster: MakeCluster
+) -> None:
+    one = run(on=make_cluster(accounting=False, extra=("MinJobAge=2",)), steps=60, env=SLOW)
+    one.head_env["ROLLOUTBENCH_SLURM_EVERY_S"] = "12"
+    head = one.start()
+    one.wait_for_step(2)
+    experiment = Experiment("experiment", one.run.parents[1], [Wanted("arm-s0", one.spec["fingerprint"])])
+    code = (
+        "import json, sys; from pathlib import Path; from workflow.cluster.cancel import cancel\n"
+        "from workflow.cluster.experiment import Experiment, Wanted\n"
+        "print(cancel(Experiment('experiment', Path(sys.argv[1]), [Wanted('arm-s0', sys.argv[2])]), ['arm-s0']))"
+    )
+    words = [sys.executable, "-c", code, str(experiment.folder), one.spec["fingerprint"]]
+    told = subprocess.run(words, env=one.head_env, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "cancelled Slurm job" in told.stdout, told.stderr
+    _, said = head.communicate(timeout=120)
+    assert head.returncode == 1
+    assert "was cancelled by root" in said and len(list((one.run / "jobs").iterdir())) == 1
+
+
+def test_a_copy_of_the_results_lets_the_originals_job_alone(run: MakeRun, tmp_path: Path) -> None:
+    one = run(folder=tmp_path / "original", steps=12, env=SLOW)
+    head = one.start()
+    one.wait_for_step(2)
+    shutil.copytree(tmp_path / "original" / "results", tmp_path / "copy" / "results")
+    other = run(folder=tmp_path / "copy", steps=12, env=SLOW)
+    again = other.start()
+    other.wait(lambda: (other.run / "jobs" / "2").exists())
+    one.finish(head)
+    other.finish(again)
+    one.assert_trained_once()
+    assert one.job_id() != other.job_id(2)
+
+
+def test_a_shells_own_settings_for_squeue_do_not_hide_jobs(run: MakeRun) -> None:
+    one = run(steps=8, env=SLOW, head_env={"SQUEUE_PARTITION": "cpu", "SQUEUE_STATES": "COMPLETED"})
+    one.finish(one.start())
+    assert len(list((one.run / "jobs").iterdir())) == 1
+    one.assert_trained_once()
 
 
 # Slurm itself -----------------------------------------------------------------------------------------------------

@@ -54,6 +54,8 @@ def ask(folder: Path, newer_than: float = 0.0, max_age_s: float = MAX_AGE_S) -> 
 
     While another process asks, the last answer is returned, unless a newer one was wanted: then that is waited for.
     """
+    # One who holds the lock for longer than its commands may take is stopped, or on a node that died with it.
+    give_up = time.monotonic() + 2 * slurm.PATIENCE_S + 5.0
     while True:
         answer = read(folder)
         age = time.time() - answer.tried
@@ -64,6 +66,8 @@ def ask(folder: Path, newer_than: float = 0.0, max_age_s: float = MAX_AGE_S) -> 
             with lock:
                 again = read(folder)  # somebody may have asked between our look and our lock
                 return again if again.tried > answer.tried else _refresh(folder, again)
+        if time.monotonic() > give_up or (answer.tried and not newer_than and age > max_age_s + 2 * slurm.PATIENCE_S):
+            return _refresh(folder, answer)
         if not newer_than:
             return answer
         time.sleep(0.1)
@@ -109,7 +113,9 @@ def _with_accounting(folder: Path, last: Answer, jobs: dict[str, QueueJob], trie
     accounting = last.accounting
     if missing:
         try:
-            ended |= slurm.accounting(missing)
+            found = slurm.accounting(missing)
+            # For a second or two accounting calls every new job `allocation`; and a number may be another's job's.
+            ended |= {job_id: job for job_id, job in found.items() if _OUR_NAME.fullmatch(job.name)}
             accounting = True
         except SlurmError:
             accounting = False

@@ -44,7 +44,9 @@ def kind_of_state(state: str) -> str:
 def end_told_by_slurm(ended: EndedJob | None, state: str, job: JobPaths, by: str | None) -> dict[str, Any]:
     """end.json of a job that did not write one itself; `by` is who cancelled it."""
     end: dict[str, Any] = {"kind": kind_of_state(state), "state": state, "told_by": "slurm"}
-    if end["kind"] == "cancelled" and ended is not None and ended.by is None and not job.cancelled.is_file():
+    if job.cancelled.is_file() and end["kind"] in RETRIED:
+        end["kind"] = "cancelled"  # we did it ourselves, whatever Slurm remembers of it
+    elif end["kind"] == "cancelled" and ended is not None and ended.by is None and not job.cancelled.is_file():
         end["kind"] = "lost"  # accounting's word for jobs that a new slurmctld knew nothing of: nobody cancelled them
     if ended is not None:
         end |= {"exit_code": ended.exit_code, "nodes": ended.nodes}

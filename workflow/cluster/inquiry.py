@@ -73,6 +73,9 @@ def submission(job: JobPaths) -> Submission:
     """A job's files."""
     # The end last: a job that ends meanwhile is seen as ended, and never as one without a record.
     order, record = read_object(job.order), read_object(job.record)
+    # In results that were copied the job is the original's, and not ours to look at or to cancel.
+    if record.get("folder", str(job.folder.parents[1].resolve())) != str(job.folder.parents[1].resolve()):
+        record = {}
     return Submission(job, order, record, read_object(job.end))
 
 

@@ -26,7 +26,7 @@ from typing import Any
 from workflow.cluster import slurm
 from workflow.cluster.ends import ENDED_BY_SLURM
 from workflow.cluster.history import how_it_ended, read_object, same_attempts, without_new_step
-from workflow.cluster.locks import holder_note, try_lock
+from workflow.cluster.locks import try_lock
 from workflow.cluster.memory import last_words, oom_kills
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.place import Place
@@ -44,6 +44,7 @@ REQUEUE_EXIT_CODE = 75  # what a trainer's job says when it was stopped and left
 _TRAINERS_SHARE = 0.8
 _HUNG_GRACE_S = 10.0
 _RANK_0_NOTICES_S = 30.0
+_UNKILLABLE_S = 120.0
 _REQUEUE_PATIENCE_S = 900.0
 # How a trainer ends that a stop signal met before it could hear one, or after it had ceased to.
 _ENDED_BY_STOP = frozenset({REQUEUE_EXIT_CODE, -signal.SIGTERM, -signal.SIGUSR2, 128 + signal.SIGTERM})
@@ -92,8 +93,7 @@ class JobOnNode:
         if self.job.end.is_file():
             return  # requeued by hand after it had ended
         lock = try_lock(self.run.live_lock, note=str(self.job.number), patience_s=2.0)
-        # An earlier life of this very job may keep its lock on a node that Slurm has given up; it will see ours begin.
-        taken = lock is None and not (self.restart and holder_note(self.run.live_lock) == str(self.job.number))
+        taken = lock is None and self._holder_lives()
         if taken or read_json(self.run.current)["job"] != self.job.number:
             self._end({"kind": "duplicate"})
             return
@@ -104,6 +104,19 @@ class JobOnNode:
             self._requeue()
         elif end["kind"] != "superseded" and end.get("cause") != ENDED_BY_SLURM:
             self._end(end)
+
+    def _holder_lives(self) -> bool:
+        """Whether whoever keeps the run's lock still trains it.
+
+        Where a file system keeps the locks of a node that died, only its silence tells; Slurm runs one job of a name at
+        a time, and a life that it has given up ends itself when it sees the next one begin.
+        """
+        if self.slurm_id is None:
+            return True
+        attempts = self.run.attempts()
+        before = _time_of(attempts[-1].heartbeat) if attempts else None
+        time.sleep(3 * HEARTBEAT_S)
+        return bool(attempts) and _time_of(attempts[-1].heartbeat) != before
 
     def serve(self) -> None:
         """What the other nodes of a job do: lend themselves to rank 0's Ray, until the life is over.
@@ -171,6 +184,7 @@ class JobOnNode:
             "job": self.job.number,
             "slurm": placed,
             "host": socket.gethostname(),
+            "output_bytes": sum(file.stat().st_size for file in self.job.submitit.glob("*.out")),
             "started": time.time(),
         }
 
@@ -222,12 +236,12 @@ class JobOnNode:
         stop: dict[str, Any] | None = None
         kill_at = float("inf")
         ticked = beaten = time.monotonic()
-        attempt.heartbeat.touch()
+        self._beat(attempt)
         while (code := process.poll()) is None:
             now = time.monotonic()
             if now - beaten > HEARTBEAT_S:
                 beaten = now
-                attempt.heartbeat.touch()
+                self._beat(attempt)
                 if self._is_superseded(attempt):
                     stop, kill_at = {"kind": "superseded"}, now
             if stop is None and (stop := self._wanted_stop()) is not None:
@@ -245,6 +259,10 @@ class JobOnNode:
                 kill_at = now
             if now >= kill_at:
                 _signal_session(process, signal.SIGKILL)
+            if now >= kill_at + _UNKILLABLE_S:
+                # In the kernel for good (a GPU, a file system): Slurm must see to the node, the run goes on elsewhere.
+                detail = f"it could not be killed; {(stop or {}).get('detail') or 'it was to stop'}"
+                return {"kind": "hung", "again": bool(self.slurm_id), **(stop or {}), "detail": detail}
             ticked = now
             time.sleep(POLL_S)
         # A trainer that had done its work before it heard of the stop has finished.
@@ -308,7 +326,15 @@ class JobOnNode:
 
     def _is_superseded(self, attempt: AttemptPaths) -> bool:
         """Whether another attempt has begun: this node was given up by Slurm, and does not know it."""
-        return self.run.attempts()[-1].number > attempt.number
+        with suppress(OSError):
+            return any(other.number > attempt.number for other in self.run.attempts())
+        return False
+
+    @staticmethod
+    def _beat(attempt: AttemptPaths) -> None:
+        """A sign of life; a file system that falters for a moment must not end a training."""
+        with suppress(OSError):
+            attempt.heartbeat.touch()
 
     def _requeue(self) -> None:
         """Go back into the queue; if Slurm will not have it, a head submits the run again.
@@ -332,7 +358,9 @@ class JobOnNode:
             except SlurmError as error:
                 print(f"requeue: {error}", file=sys.stderr, flush=True)
                 if not may_pass(str(error)):
-                    return  # a site that forbids it: the node is given back, and a head submits the run again
+                    # A site that forbids it: the node is given back, and a head submits the run again.
+                    self._end({"kind": "stopped", "detail": f"it could not be requeued: {error}"})
+                    return
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, 30.0)
 
@@ -360,6 +388,13 @@ def trainer_environment(order: dict[str, Any]) -> dict[str, str]:
     env["PYTHONUNBUFFERED"] = "1"
     env |= dict.fromkeys(_THREAD_VARIABLES, str(order["cpus"]))
     return {**env, **order["env"]}
+
+
+def _time_of(file: Path) -> float | None:
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return None
 
 
 def _ask_to_stop(process: subprocess.Popen[bytes]) -> None:

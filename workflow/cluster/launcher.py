@@ -43,7 +43,7 @@ from workflow.cluster.memory import slurm_says_so
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.progress import Progress
 from workflow.cluster.scheduler import Gone, LocalScheduler, Scheduler, SlurmScheduler
-from workflow.cluster.slurm import may_pass
+from workflow.cluster.slurm import is_submit_limit, may_pass
 from workflow.files import ROOT, read_json, write_json, write_text
 from workflow.messages import reporting_errors, say
 
@@ -132,11 +132,23 @@ class Launcher:
                 return None
             order = read_json(job.order)
             if all(order[key] == value for key, value in self._same().items()):
-                say(f"{self.run_id}: attaching to {self.scheduler.named(job)}")
+                say(f"{self.run_id}: attaching to {self.scheduler.named(job)}{self._other_settings(order)}")
                 return job
             say(f"{self.run_id}: {self.scheduler.named(job)}, of another configuration, is still there; waiting for it")
             self._end_of(job)
         return None
+
+    def _other_settings(self, order: dict[str, Any]) -> str:
+        """What a job was submitted with that the profile now says otherwise: attaching does not change it."""
+        then = {**order["site"], **order["limits"], "cpus": order["cpus"]}
+        now = {**self.request["site"], **self.request["limits"], "cpus": self.request["cpus"]}
+        differing = [f"{key} {then.get(key)!r}, now {now[key]!r}" for key in now if then.get(key) != now[key]]
+        if not differing:
+            return ""
+        return (
+            f", which keeps what it was submitted with ({'; '.join(differing)}); to change that, "
+            f"`rolloutbench cancel` it and start again"
+        )
 
     def _same(self) -> dict[str, Any]:
         return {"fingerprint": self.fingerprint, "inputs_sha256": self.request["inputs_sha256"]}
@@ -160,7 +172,9 @@ class Launcher:
             if (found := self.scheduler.adopt(job)) is not None:
                 job = found
                 break
-            if not may_pass(error) or time.monotonic() > give_up:
+            if is_submit_limit(error):
+                give_up = time.monotonic() + SUBMIT_PATIENCE_S  # one's own other jobs will end
+            elif not may_pass(error) or time.monotonic() > give_up:
                 write_json(job.end, {"kind": "not submitted", "detail": error, "time": time.time(), "told_by": "head"})
                 raise UserError(
                     f"{self.run_id}: its job was not taken: {error}\n"
@@ -220,7 +234,11 @@ class Launcher:
         news = News(self.run, self.run_id, self.steps, job)
         unknown_to_slurm = None
         while not job.end.is_file():
-            gone = self.scheduler.look(job)
+            try:
+                gone = self.scheduler.look(job)
+                news.tell()
+            except OSError as error:  # a network file system that falters
+                gone = f"cannot be looked at ({error}); trying again"
             if isinstance(gone, Gone):
                 self._note_end(job, gone)
                 break
@@ -231,7 +249,6 @@ class Launcher:
                     if gone.startswith("Slurm")
                     else f"{self.run_id}: {self.scheduler.named(job)} {gone}"
                 )
-            news.tell()
             if self._stop_requests:
                 self._pass_stop_on(job)
             time.sleep(self.scheduler.poll_s)
@@ -246,10 +263,13 @@ class Launcher:
         end: dict[str, Any] = {"kind": "vanished", "told_by": "head"}
         if self.request["cluster"] == "slurm":
             end = end_told_by_slurm(gone.ended, gone.state, job, cancelled_by(job, gone.ended))
-            began = bool(attempts_of_job(self.run, job.number))
-            if any(slurm_says_so(output) for output in job.submitit.glob("*.out")):
+            lives = attempts_of_job(self.run, job.number)
+            # Slurm appends the output of every life: an earlier one's words say nothing of this end.
+            since = int(read_object(lives[-1].order).get("output_bytes") or 0) if lives else 0
+            says_memory = any(slurm_says_so(output, since) for output in job.submitit.glob("*.out"))
+            if gone.state in ("FAILED", "OUT_OF_MEMORY") and says_memory:
                 end["kind"] = "out of memory"
-            elif gone.state == "FAILED" and not began and end.get("exit_code") not in ENDED_BY_SIGNAL:
+            elif gone.state == "FAILED" and not lives and end.get("exit_code") not in ENDED_BY_SIGNAL:
                 end["kind"] = "never started"
         if not job.end.is_file():
             write_json(job.end, {**end, "time": time.time()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -9,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
+
+from analysis.errors import UserError
 
 
 class Lock:
@@ -39,7 +42,16 @@ def try_lock(path: Path, note: str = "", patience_s: float = 0.0) -> Lock | None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
-        except BlockingIOError:
+        except OSError as error:
+            if error.errno in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+                os.close(descriptor)
+                raise UserError(
+                    f"{path}: this file system has no locks ({error.strerror}); have it mounted with them (Lustre: "
+                    "flock), or work in a folder on another one"
+                ) from None
+            if not isinstance(error, BlockingIOError):
+                os.close(descriptor)
+                raise
             if time.monotonic() >= give_up:
                 os.close(descriptor)
                 return None
@@ -68,6 +80,8 @@ def hold_experiment(results: str) -> Lock:
     path = Path(results) / ".head.lock"
     try:
         lock = try_lock(path, note=f"process {os.getpid()} on {socket.gethostname()}", patience_s=1.0)
+    except UserError as error:
+        sys.exit(f"error: {error}")
     except OSError as error:
         sys.exit(f"error: {results} cannot be written ({error.strerror}); it must be a folder of your own")
     if lock is None:

@@ -36,9 +36,9 @@ def oom_kills(cgroup: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/
     return 0
 
 
-def slurm_says_so(output: Path) -> bool:
-    """Whether slurmstepd has written into a job's output that memory was exceeded."""
-    return bool(_SLURM.search(_tail(output)))
+def slurm_says_so(output: Path, since: int = 0) -> bool:
+    """Whether slurmstepd has written into a job's output, from a byte on, that memory was exceeded."""
+    return bool(_SLURM.search(_tail(output, since)))
 
 
 def last_words(log: Path) -> str | None:
@@ -47,10 +47,10 @@ def last_words(log: Path) -> str | None:
     return found[-1].strip()[:300] if found else None
 
 
-def _tail(file: Path) -> str:
+def _tail(file: Path, since: int = 0) -> str:
     try:
         with file.open("rb") as content:
-            content.seek(max(0, file.stat().st_size - _TAIL_BYTES))
+            content.seek(max(since, file.stat().st_size - _TAIL_BYTES))
             return content.read().decode("utf-8", errors="replace")
     except OSError:
         return ""

@@ -6,6 +6,7 @@ too early loses nothing but patience.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,11 +28,11 @@ IN_FLIGHT_S = 2 * MAX_AGE_S
 # The shared answer is read more often than it is asked for: whoever asks is seldom oneself.
 LOOK_EVERY_S = MAX_AGE_S / 3
 # The same while squeue says that a job has ended and accounting does not know it yet.
-DOUBT_S = MAX_AGE_S / 6
+DOUBT_S = max(MAX_AGE_S / 6, 3.0)
 # How long a head waits for a Slurm that does not answer before it may submit; a restart takes a minute or two.
 DOWN_PATIENCE_S = 1800.0
 # Slurm's answers that must agree on a job's end where accounting does not (yet) tell of it.
-_AGREEING = {True: 4, False: 2}
+_AGREEING = {True: 6, False: 2}
 
 REASONS = {
     "Priority": "other jobs go first",
@@ -135,7 +136,10 @@ class SlurmScheduler:
         job = self._run.job(read_json(self._run.current)["job"])
         if job.end.is_file() or not job.record.is_file():
             return None
-        if read_json(job.record)["job_id"] is None:
+        record = read_json(job.record)
+        if record.get("folder", str(self._run.folder)) != str(self._run.folder):
+            return None  # these results are a copy: the job is the original's
+        if record["job_id"] is None:
             return self.adopt(job)
         # An old answer must not decide on whether there is something to attach to.
         self._answer, self._looked_at = ask(self._run.slurm, newer_than=time.time()), time.monotonic()
@@ -177,6 +181,9 @@ class SlurmScheduler:
             return _remark(queued)
         if ended is not None:
             return Gone(ended.state, ended)
+        if queued is None and (found := answer.named(record["name"])):
+            self._adopted(found)  # a site's sbatch said another number first
+            return None
         if queued is None:
             want(self._run.slurm, record["job_id"])
             if self._beats():
@@ -228,7 +235,8 @@ class SlurmScheduler:
             slurm.cancel([queued.job_id for queued in found if queued is not kept])
         except SlurmError as error:
             say(f"{self._run_id}: {error}")
-        job = self._run.job(int(kept.comment.rsplit("=", 1)[-1]))
+        told = re.search(r"\bjob=(\d+)$", kept.comment)  # a site may have put its own words there
+        job = self._run.job(int(told.group(1))) if told else self._run.jobs()[-1]
         write_json(
             job.record, {**read_json(job.record), "job_id": kept.job_id, "submitted": time.time(), "error": None}
         )
@@ -251,6 +259,8 @@ def _remark(job: QueueJob) -> str | None:
     """What people should know of a job that is alive but does not run."""
     if job.state == "PENDING":
         reason = job.reason.strip("()")
+        if reason in ("", "None"):
+            return "waits"
         known = REASONS.get(reason.split(",")[0])  # `ReqNodeNotAvail, UnavailableNodes:gpu1`
         return f"waits: {reason}" + (f" ({known})" if known else "")
     if job.state in ("RUNNING", "COMPLETING", "CONFIGURING"):
@@ -261,6 +271,6 @@ def _remark(job: QueueJob) -> str | None:
 def _repair_pickle(job: JobPaths, job_id: str) -> None:
     """Give submitit's file of a submission its final name, where the submitter died before it could."""
     final = job.submitit / f"{job_id}_submitted.pkl"
-    waiting = [file for file in job.submitit.glob("*.pkl") if not file.name.endswith(("_submitted.pkl", "_result.pkl"))]
+    waiting = [file for file in job.submitit.glob("*.pkl") if not file.name.endswith("_result.pkl")]
     if not final.exists() and len(waiting) == 1:
         waiting[0].rename(final)

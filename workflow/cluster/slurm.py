@@ -38,6 +38,11 @@ def may_pass(error: str) -> bool:
     return any(words in error.lower() for words in _TRANSIENT)
 
 
+def is_submit_limit(error: str) -> bool:
+    """Whether Slurm takes no more jobs of this user or account for now."""
+    return any(words in error.lower() for words in ("submit limit", "maxsubmit", "job limit"))
+
+
 class SlurmError(Exception):
     """A command of Slurm failed; the message is Slurm's own."""
 
@@ -122,7 +127,7 @@ def command(*words: str) -> str:
             errors="replace",
             timeout=PATIENCE_S,
             check=False,
-            env=os.environ | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"},
+            env=_environment(),
             # A Ctrl-C at the terminal is for the head, which still wants its answer.
             start_new_session=True,
         )
@@ -133,6 +138,13 @@ def command(*words: str) -> str:
     if done.returncode != 0:
         raise SlurmError(" ".join((done.stderr or done.stdout or f"exit code {done.returncode}").split()))
     return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what a person's shell says of how squeue and its kin shall answer (SQUEUE_PARTITION, ...)."""
+    told = ("SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(told)}
+    return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 
 def _queue_job(line: str) -> QueueJob | None:

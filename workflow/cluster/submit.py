@@ -51,6 +51,7 @@ def submit(run: RunPaths, request: dict[str, Any]) -> None:
     write_json(job.order, order)
     record = {
         **{key: order[key] for key in ("job", "cluster", "name")},
+        "folder": str(run.folder),
         "job_id": None,
         "asked": time.time(),
     }

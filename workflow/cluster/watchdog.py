@@ -7,6 +7,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import time
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from workflow.cluster.progress import StepReader
 # A process that was suspended (gang scheduling, a debugger) must not find that the trainer was silent meanwhile.
 _LONGEST_TICK_S = 5.0
 _DUMP_PATIENCE_S = 20.0
+_DUMPS_PATIENCE_S = 60.0  # for all of a trainer's processes: meanwhile nobody watches
 # Silent for a while before it is asked what it does: the trainer's own dump reaches the log through its own process.
 _SIGNAL_PATIENCE_S = 2.0
 
@@ -66,9 +68,10 @@ def dump_stacks(pid: int, log: Path, dump_signal: int | None) -> None:
         out.write("\n=== what the trainer's processes are doing ===\n")
         out.flush()
         spy = _py_spy()
+        give_up = time.monotonic() + _DUMPS_PATIENCE_S
         for process in _family(pid):
             _describe(process, out)
-            if spy is not None:
+            if spy is not None and time.monotonic() < give_up:
                 _run_py_spy(spy, process.pid, out)
         if spy is None:
             out.write("py-spy is not installed: only the trainer's own stacks follow, where it writes them\n")
