@@ -10,12 +10,12 @@ rule train:
         f"{RESULTS}/runs/{{run_id}}/launcher.log",
     # In the plan's order: equal seeds of all arms one after another, so that a machine's drift falls on all alike.
     priority: lambda wildcards: PLAN.priority(wildcards.run_id)
+    # The launcher knows what is worth another try; --retries would submit what a person has cancelled.
+    retries: 0
     localrule: True
     conda:
         "../envs/controller/environment.yml"
     threads: 2
-    # The launcher knows what is worth another try; --retries would submit what a person has cancelled.
-    retries: 0
     # What the scheduler is asked for; a profile's set-resources says it for its site (docs/slurm.md). Resources are not
     # among the rerun triggers: another partition or limit retrains nothing.
     resources:
