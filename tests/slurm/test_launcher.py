@@ -513,6 +513,22 @@ def test_a_shells_own_settings_for_squeue_do_not_hide_jobs(run: MakeRun) -> None
     one.assert_trained_once()
 
 
+def test_a_run_that_lives_in_slurm_is_not_trained_here_as_well(run: MakeRun) -> None:
+    one = run(steps=12, env=SLOW)
+    head = one.start()
+    one.wait_for_step(2)
+    head.kill()
+    head.wait()
+    (one.run / ".live.lock").unlink()  # as on a file system whose locks stay on each machine
+    slurms, one.options = one.options, ()
+    here = one.launch()
+    assert here.returncode == 1
+    assert f"Slurm job {one.job_id()} (slurm) still trains this run" in here.stderr
+    one.options = slurms
+    one.finish(one.start())
+    one.assert_trained_once()
+
+
 # Slurm itself -----------------------------------------------------------------------------------------------------
 
 

@@ -105,6 +105,7 @@ class Launcher:
 
     def _train(self) -> AttemptPaths:
         """Jobs, one after another, until one has finished the run."""
+        self._require_one_cluster()
         barren = 0
         job = self._live_job() or self._submit()
         while True:
@@ -123,6 +124,22 @@ class Launcher:
                 raise self._failure(job, {"kind": "no progress", "detail": detail})
             say(f"{self.run_id}: {self.scheduler.named(job)} {why_again(end)}; submitting it again")
             job = self._submit(count_from=read_json(job.order)["count_from"])
+
+    def _require_one_cluster(self) -> None:
+        """Refuse a run that still lives where the other profile submits to: attaching is that profile's matter."""
+        job = self.run.job(int(read_object(self.run.current).get("job") or 0))
+        where = read_object(job.record).get("cluster")
+        if job.end.is_file() or where in (None, self.request["cluster"]):
+            return
+        there: Scheduler = LocalScheduler(self.run)
+        if where == "slurm":
+            there = SlurmScheduler(self.run, self.run_id, lambda: self._stop_requests > 0)
+        live = there.live_job()
+        if live is not None and not isinstance(there.look(live), Gone):
+            raise UserError(
+                f"{self.run_id}: {there.named(live)} ({where}) still trains this run; start with the profile that "
+                "submitted it to go on with it, or end it with `rolloutbench cancel` (nothing was started)"
+            )
 
     def _live_job(self) -> JobPaths | None:
         """The job of this very run that is alive, after those of other configurations have ended."""
