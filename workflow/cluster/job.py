@@ -243,7 +243,7 @@ class JobOnNode:
                 beaten = now
                 self._beat(attempt)
                 if self._is_superseded(attempt):
-                    stop, kill_at = {"kind": "superseded"}, now
+                    stop, kill_at = {"kind": "superseded"}, min(kill_at, now)
             if stop is None and (stop := self._wanted_stop()) is not None:
                 kill_at = now + _TRAINERS_SHARE * limits["stop_grace_s"]
                 _ask_to_stop(process)
@@ -256,7 +256,7 @@ class JobOnNode:
                 stop, kill_at = {"kind": "node lost", "detail": lost, "again": self.slurm_id is not None}, now + 10.0
                 _ask_to_stop(process)
             if self._is_told_to_stop_now():
-                kill_at = now
+                kill_at = min(kill_at, now)
             if now >= kill_at:
                 _signal_session(process, signal.SIGKILL)
             if now >= kill_at + _UNKILLABLE_S:

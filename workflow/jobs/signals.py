@@ -17,7 +17,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 
 def show_stacks_on_request() -> None:
     """On SIGUSR1 write the stacks of all threads to the log: what the watchdog asks of a training that hangs."""
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
 
 
 class StopRequest:
