@@ -127,7 +127,8 @@ def test_the_quickstart_runs_on_slurm_and_outlives_its_head(
     head.wait()
     finished = site.snakemake()
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert f"{first}: attaching to Slurm job" in finished.stderr
+    # On a quick machine the run has finished by itself before there is a head again.
+    assert f"{first}: attaching to Slurm job" in finished.stderr or f"{first}: already finished" in finished.stderr
     for run_id in ("transformers-s0", "vllm-s0", "transformers-s1", "vllm-s1"):
         assert site.attempts(run_id) == [1]
         site.assert_one_training(run_id, 12)
