@@ -73,7 +73,8 @@ class SlurmSite(Site):
         keys = ("id", "name", "state", "partition", "tres")
         asked = ("sacct", "-X", "-D", "-n", "-P", "--format=JobIDRaw,JobName,State,Partition,AllocTRES")
         rows = [dict(zip(keys, line.split("|"), strict=True)) for line in self.cluster.run(*asked).stdout.splitlines()]
-        return [row for row in rows if "-s" in row["name"] and "." in row["name"]]
+        names = {json.loads(file.read_text())["name"] for file in self.results.glob("runs/*/jobs/*/job.json")}
+        return [row for row in rows if row["name"] in names]
 
     def assert_one_training(self, run_id: str, steps: int) -> None:
         """Every step once, counters that go on, and one run for wandb, whatever became of its jobs."""
