@@ -15,11 +15,11 @@ import yaml
 
 from analysis.errors import UserError
 from workflow.cli import main
-from workflow.config import REWARD_OPTIONS, source_kind
+from workflow.config import REWARD_OPTIONS, nested, source_kind
 from workflow.jobs import node, rewards
 from workflow.jobs.hub import looks_local
 from workflow.plan import load_plan
-from workflow.published import SECRET_VARIABLE
+from workflow.published import SECRET_VARIABLE, check_published
 from workflow.reading import check_yaml, parse_config, typed
 from workflow.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
 
@@ -62,7 +62,7 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         (
             "workload.rewards",
             [{"name": "acuracy"}],
-            "workload.rewards.0.name: must be 'accuracy', 'format' or 'length'",
+            "workload.rewards.0.name: must be 'accuracy', 'format', 'length' or 'phi4'",
         ),
         ("workload.rewards", [], "workload.rewards"),
         ("workload.num_generations", 1, "workload.num_generations must be at least 2 with trainer trl"),
@@ -339,3 +339,19 @@ def test_snakemake_refuses_a_key_that_is_given_twice(options: list[str], tmp_pat
     assert ("other.yaml" if options else "config.yaml") in last
     assert "the key 'seeds' is given twice" in last
     assert "Traceback" not in done.stderr
+
+
+def test_dotted_settings_are_nested_ones() -> None:
+    assert nested({"a.b": 1, "a": {"c.d": 2}, "+a.e": 3}) == {"a": {"b": 1, "c": {"d": 2}}, "+a": {"e": 3}}
+
+
+@pytest.mark.parametrize("options", [{"a.b": 1, "a": {"b": 1}}, {"a": 1, "a.b": 2}, {"a..b": 1}, {".a": 1}, {"a.": 1}])
+def test_a_setting_that_is_given_twice_or_has_no_name_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="given twice|a key must not"):
+        nested(options)
+
+
+def test_column_names_of_verl_are_no_secrets() -> None:
+    check_published({"data": {"prompt_key": "prompt"}})
+    with pytest.raises(ValueError, match="looks like a secret"):
+        check_published({"data": {"hub_key": "x"}})

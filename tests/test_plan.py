@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def planned(lock: str = "0" * 12, **changes: Any) -> Plan:
     raw = copy.deepcopy(RAW) | changes
 
     def facts(stack: str) -> StackFacts:
-        return StackFacts("trl", "vllm" if "vllm" in stack else "transformers", "cpu", lock)
+        return StackFacts("trl", "vllm" if "vllm" in stack else "transformers", "cpu", "1.16.0", lock)
 
     return plan_runs(parse_config(raw), facts)
 
@@ -179,3 +180,52 @@ def test_what_is_too_long_for_one_argument_is_refused_before_anything_is_trained
     arms["vllm"]["options"] = {"chat_template": "x" * 60_000}
     with pytest.raises(UserError, match="the specification of run vllm-s0 is too large"):
         load_plan(RAW | {"arms": arms})
+
+
+def test_what_a_trainers_arms_share_is_under_each_arms_own_words() -> None:
+    shared = {
+        "trl": {"options": {"max_grad_norm": 0.5, "model_init_kwargs.dtype": "float32"}, "env": {"A": "1", "B": "1"}}
+    }
+    arms = copy.deepcopy(RAW["arms"])
+    arms["vllm"] |= {"options": {"max_grad_norm": 0.25}, "env": {"B": "2"}}
+    runs = planned(shared=shared, arms=arms).runs
+    assert runs["transformers-s0"].spec["env"] == {"A": "1", "B": "1"}
+    assert runs["vllm-s0"].spec["env"] == {"A": "1", "B": "2"}
+    assert runs["transformers-s0"].spec["trainer_args"]["max_grad_norm"] == 0.5
+    assert runs["vllm-s0"].spec["trainer_args"]["max_grad_norm"] == 0.25
+    assert runs["vllm-s0"].spec["trainer_args"]["model_init_kwargs"] == {"dtype": "float32"}
+
+
+def test_a_sweep_reaches_into_what_is_shared() -> None:
+    plan = planned(
+        shared={"trl": {"options": {"max_grad_norm": 0.5}}},
+        sweep={"arms.vllm.options.max_grad_norm": [0.1, 0.2]},
+        seeds=[0],
+    )
+    found = {run.spec["trainer_args"]["max_grad_norm"] for run in plan.runs.values() if run.spec["arm"] == "vllm"}
+    assert found == {0.1, 0.2}
+
+
+def test_how_stacks_are_built_is_no_part_of_a_run() -> None:
+    one, other = planned(), planned(envs={"backend": "uv"})
+    assert one.fingerprint == other.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("workload", "says"),
+    [
+        ({"gpus_per_node": 1}, "is built for the CPU, but workload.gpus_per_node is 1"),
+        ({"test_steps": 5}, "workload.test_steps must be 0 with trainer trl"),
+        ({"mini_batch_size": 8}, "workload.mini_batch_size must be null or batch_size (32) with trainer trl"),
+        ({"nodes": 2}, "trainer trl trains in one process"),
+        ({"data": {"source": "builtin:arithmetic", "test_source": "hub/name"}}, "test_source must be a local"),
+    ],
+)
+def test_words_that_an_arm_cannot_follow_are_refused(workload: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=re.escape(says)):
+        planned(workload=RAW["workload"] | workload)
+
+
+def test_a_warm_up_is_told_to_trl() -> None:
+    args = planned(workload=RAW["workload"] | {"lr_warmup_steps": 3}).runs["vllm-s0"].spec["trainer_args"]
+    assert (args["lr_scheduler_type"], args["warmup_steps"]) == ("constant_with_warmup", 3)

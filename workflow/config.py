@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -100,6 +101,8 @@ class Data(Section):
     """Seed of generated data."""
     too_long: Literal["error", "drop"] = "error"
     """What to do with prompts longer than `max_prompt_length`: refuse the data, or leave them out and say how many."""
+    test_source: str | None = None
+    """A local file of the same columns for validation (`workload.test_steps`); null: the training rows."""
 
     @model_validator(mode="after")
     def _source_is_pinned(self) -> Data:
@@ -107,6 +110,8 @@ class Data(Section):
         _checked_source(self.source, self.revision, BUILTIN_DATA, kind)
         if source_kind(self.source) == "local" and not self.source.endswith(DATA_SUFFIXES):
             raise ValueError(f"source must be {kind}, a hub id or {BUILTIN_DATA[0]} (got {self.source!r})")
+        if self.test_source is not None and not self.test_source.endswith(DATA_SUFFIXES):
+            raise ValueError(f"test_source must be {kind} (got {self.test_source!r})")
         return self
 
 
@@ -127,14 +132,20 @@ class Model(Section):
 
 
 # As workflow/jobs/rewards.py has them, which runs in the stacks.
-REWARD_OPTIONS: Mapping[str, tuple[str, ...]] = {"accuracy": (), "format": (), "length": ("target", "alpha")}
+REWARD_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "accuracy": (),
+    "format": (),
+    "length": ("target", "alpha"),
+    "phi4": (),
+}
 
 
 class Reward(Section):
     """One reward function and its weight in the sum."""
 
-    name: Literal["accuracy", "format", "length"]
-    """`accuracy`: answer equals ground truth; `format`: <think>…</think><answer>…</answer>; `length`: near a target."""
+    name: Literal["accuracy", "format", "length", "phi4"]
+    """`accuracy`: answer equals ground truth; `format`: <think>…</think><answer>…</answer>; `length`: near a target;
+    `phi4`: Phi-4-reasoning's (correct and short is best, repetition costs)."""
     weight: Number = 1.0
     """Factor of this reward in the sum."""
     options: dict[str, Number] = {}
@@ -167,6 +178,8 @@ class Workload(Section):
     """Completions that one training step learns from (prompts per step times `num_generations`)."""
     num_generations: PositiveInt
     """Completions per prompt: the group that GRPO compares."""
+    mini_batch_size: PositiveInt | None = None
+    """Completions per optimizer step; the whole batch when null."""
     micro_batch_size: PositiveInt | None = None
     """Completions per forward and backward pass on one device; the whole batch when null."""
     max_prompt_length: PositiveInt
@@ -178,7 +191,9 @@ class Workload(Section):
     top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
     """Nucleus sampling of the rollout; 1 turns it off."""
     learning_rate: Annotated[Number, Field(ge=0)] = 1e-6
-    """Learning rate of AdamW, constant over the run."""
+    """Learning rate of AdamW, constant after the warm-up."""
+    lr_warmup_steps: Count = 0
+    """Steps over which the learning rate rises from 0."""
     beta: Annotated[Number, Field(ge=0)] = 0.0
     """Weight of the KL penalty against the initial policy; with 0 no reference log-probabilities are computed."""
     loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo"] = "grpo"
@@ -187,6 +202,14 @@ class Workload(Section):
     """Number format of training and rollout."""
     save_steps: Count = 0
     """A checkpoint every so many steps; with 0 there is none, and an interrupted run starts again."""
+    test_steps: Count = 0
+    """A validation every so many steps; with 0 there is none."""
+    nodes: PositiveInt = 1
+    """Nodes that one run trains on."""
+    gpus_per_node: Count = 0
+    """GPUs that one run trains on, on each node; with 0 it trains on the CPU."""
+    gpu: Annotated[str, Field(max_length=40)] | None = None
+    """The GPU that the experiment is meant for, such as `H100-80GB`; preflight's estimate of memory needs it."""
 
     @model_validator(mode="after")
     def _batch_divides(self) -> Workload:
@@ -213,34 +236,54 @@ class Workload(Section):
         return rewards
 
 
+def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
+    check_published(options)
+    return nested(options)
+
+
+def _checked_environment(env: dict[str, str]) -> dict[str, str]:
+    for name, value in env.items():
+        check_variable(name)
+        check_text(value, name)
+    return env
+
+
+Options = Annotated[dict[str, Any], AfterValidator(_checked_options)]
+Environment = Annotated[dict[str, str], AfterValidator(_checked_environment)]
+
+
+class Shared(Section):
+    """What all arms of one trainer share; an arm's own words win."""
+
+    options: Options = {}
+    """As an arm's `options`."""
+    env: Environment = {}
+    """As an arm's `env`."""
+
+
+class Envs(Section):
+    """How the stacks are built. It changes where compilers and Python come from, not what is pinned."""
+
+    backend: Literal["auto", "conda", "uv"] = "auto"
+    """`conda`: Python, CUDA toolkit and compilers from conda-lock.yml; `uv`: only the pip packages, on a Python that
+    is there; `auto`: conda where the stack has such a lock and micromamba, mamba or conda is there."""
+
+
 class Arm(Section):
     """What is compared: a trainer with an engine in a stack, and its own options."""
 
     trainer: str
-    """Who trains: `trl`."""
+    """Who trains: `trl` or `verl`."""
     engine: str
-    """Who generates: `transformers` or `vllm`."""
+    """Who generates: `vllm`, with trl also `transformers`, with verl also `sglang`."""
     stack: str
     """The pinned environment, a folder in `envs/`."""
-    options: dict[str, Any] = {}
-    """Raw settings of the trainer, passed through as they are (for trl: GRPOConfig's fields). No secrets: these
-    are written into results."""
-    env: dict[str, str] = {}
+    options: Options = {}
+    """Raw settings of the trainer, passed through as they are: for trl GRPOConfig's fields, for verl Hydra's keys
+    (`actor_rollout_ref.rollout.tensor_model_parallel_size: 2`, nested if you like; `+key` adds one that verl's own
+    configuration lacks). No secrets: these are written into results."""
+    env: Environment = {}
     """Environment variables of this arm's training processes. No secrets: these are written into results."""
-
-    @field_validator("options")
-    @classmethod
-    def _options_can_be_published(cls, options: dict[str, Any]) -> dict[str, Any]:
-        check_published(options)
-        return options
-
-    @field_validator("env")
-    @classmethod
-    def _env_can_be_published(cls, env: dict[str, str]) -> dict[str, str]:
-        for name, value in env.items():
-            check_variable(name)
-            check_text(value, name)
-        return env
 
 
 class Config(Section):
@@ -256,6 +299,10 @@ class Config(Section):
     """The arm that the others are compared with."""
     workload: Workload
     """What every arm trains."""
+    shared: dict[str, Shared] = {}
+    """What all arms of a trainer share, by the trainer's name."""
+    envs: Envs = Envs()
+    """How the stacks are built."""
     sweep: dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]] = {}
     """Factors: a dotted path (`workload.temperature`, `arms.vllm.options.vllm_max_num_seqs`) to a list of values.
     All combinations are run; an arm's own options multiply only that arm's runs."""
@@ -302,6 +349,56 @@ class Config(Section):
                     "(to see the noise between equal runs, give more seeds)"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _shared_is_used(self) -> Config:
+        trainers = sorted({arm.trainer for arm in self.arms.values()})
+        for trainer in self.shared:
+            if trainer not in trainers:
+                raise ValueError(
+                    f"shared.{trainer}: no arm has that trainer{did_you_mean(trainer, trainers)}; "
+                    f"the arms have: {', '.join(trainers)}"
+                )
+        return self
+
+    def arm(self, name: str) -> Arm:
+        """An arm with what it shares with the others of its trainer."""
+        arm = self.arms[name]
+        shared = self.shared.get(arm.trainer, Shared())
+        options, env = merged(shared.options, arm.options), {**shared.env, **arm.env}
+        return arm.model_copy(update={"options": options, "env": env})
+
+
+def nested(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Settings with every dotted key as a mapping in a mapping; `ValueError` where two say different things of one."""
+    result: dict[str, Any] = {}
+    for name, value in options.items():
+        head, *rest = name.split(".")
+        if not all((head, *rest)):
+            raise ValueError(f"{where}{name}: a key must not begin or end with a dot, nor hold two in a row")
+        # Within a value of a list nothing is a key of the trainer's.
+        inner = nested(value, f"{where}{name}.") if isinstance(value, Mapping) else value
+        for key in reversed(rest):
+            inner = {key: inner}
+        result[head] = _joined(result[head], inner, f"{where}{head}") if head in result else inner
+    return result
+
+
+def _joined(one: Any, other: Any, where: str) -> Any:
+    if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
+        raise ValueError(f"{where} is given twice, once with a dot and once without; give it once")
+    both = {key: _joined(one[key], other[key], f"{where}.{key}") for key in one.keys() & other.keys()}
+    return {**one, **other, **both}
+
+
+def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Two nested mappings as one; where both have a value, the second's."""
+    both = {
+        key: merged(under[key], over[key])
+        for key in under.keys() & over.keys()
+        if isinstance(under[key], Mapping) and isinstance(over[key], Mapping)
+    }
+    return {**under, **over, **both}
 
 
 def _next_multiple(value: int, of: int) -> int:

@@ -24,23 +24,13 @@ from workflow import stacks
 from workflow.config import Arm, Config, Workload, source_kind
 from workflow.messages import did_you_mean
 from workflow.reading import parse_config
-from workflow.trainers import trainer_of
+from workflow.trainers import StackFacts, trainer_of
 
 SPEC_VERSION = 1
 _ID_LENGTH = 80
 # The configuration and each spec travel as one argument of a command, quoted, and Linux ends one at 131,072 bytes.
 _ARGUMENT_LENGTH = 100_000
 _LOOKS_LIKE_ANOTHER_TYPE = re.compile(r"true|false|none|[-+.\d].*|inf|nan")
-
-
-@dataclass(frozen=True, slots=True)
-class StackFacts:
-    """What the plan needs to know of a stack."""
-
-    trainer: str
-    engine: str
-    accelerator: str
-    lock_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +93,8 @@ class Plan:
         """The local files that inputs are made from: the data's, and all of a model's folder but the hidden ones."""
         request = self.inputs[inputs_id]
         data, model = (request[part]["source"] for part in ("data", "model"))
-        files = [str(_local_path(data))] if source_kind(data) == "local" else []
+        test = request["data"]["test_source"]
+        files = [str(_local_path(source)) for source in (data, test) if source and source_kind(source) == "local"]
         if source_kind(model) == "local":
             folder = _local_path(model)
             inside = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
@@ -118,7 +109,7 @@ class Plan:
             "experiment": config.experiment,
             "description": config.description,
             "baseline": config.baseline,
-            "arms": {name: arm.model_dump() for name, arm in config.arms.items()},
+            "arms": {name: config.arm(name).model_dump() for name in config.arms},
             "sweep": {path: list(values) for path, values in config.sweep.items()},
             "seeds": list(config.seeds),
             "warmup_steps": config.warmup_steps,
@@ -135,16 +126,18 @@ def load_plan(raw: Mapping[str, Any]) -> Plan:
     def facts_of(name: str) -> StackFacts:
         if name not in known:
             stack = stacks.load_stack(name)
-            known[name] = StackFacts(stack.trainer, stack.engine, stack.accelerator, stacks.lock_id(name))
+            known[name] = StackFacts(
+                stack.trainer, stack.engine, stack.accelerator, stack.trainer_version, stacks.lock_id(name)
+            )
         return known[name]
 
     plan = plan_runs(parse_config(raw), facts_of)
     for request in plan.inputs.values():
-        for part in ("data", "model"):
-            source = request[part]["source"]
-            if source_kind(source) == "local" and not _is_there(_local_path(source)):
+        for part, key in (("data", "source"), ("data", "test_source"), ("model", "source")):
+            source = request[part][key]
+            if source and source_kind(source) == "local" and not _is_there(_local_path(source)):
                 raise UserError(
-                    f"workload.{part}.source: no such file or folder: {source} (looked in {Path.cwd()}); "
+                    f"workload.{part}.{key}: no such file or folder: {source} (looked in {Path.cwd()}); "
                     "give a path that exists, a hub id with its revision, or a builtin: source"
                 )
     _check_length("the configuration", raw)
@@ -184,7 +177,9 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
     """
     for name, arm in config.arms.items():
         trainer_of(name, arm)
-    facts = {name: _checked_stack(name, arm, stack_facts(arm.stack)) for name, arm in config.arms.items()}
+    facts = {
+        name: _checked_stack(name, arm, config.workload, stack_facts(arm.stack)) for name, arm in config.arms.items()
+    }
     labels = _factor_labels(list(config.sweep))
     runs: dict[str, Run] = {}
     inputs: dict[str, dict[str, Any]] = {}
@@ -208,7 +203,7 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
                     "workload": workload.model_dump(mode="json"),
                     "options": arm.options,
                     "env": arm.env,
-                    "trainer_args": trainer_of(name, arm).trainer_args(arm, workload, seed, facts[name].accelerator),
+                    "trainer_args": trainer_of(name, arm).trainer_args(arm, workload, seed, facts[name]),
                     "job_module": trainer_of(name, arm).JOB_MODULE,
                     "ray": trainer_of(name, arm).RAY,
                     "lock_id": facts[name].lock_id,
@@ -222,18 +217,24 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
     return Plan(config, runs, inputs)
 
 
-def _checked_stack(name: str, arm: Arm, facts: StackFacts) -> StackFacts:
+def _checked_stack(name: str, arm: Arm, workload: Workload, facts: StackFacts) -> StackFacts:
     if (facts.trainer, facts.engine) != (arm.trainer, arm.engine):
         raise UserError(
             f"arms.{name}.stack {arm.stack} is built for trainer {facts.trainer} with engine {facts.engine} "
             f"(got {arm.trainer} with {arm.engine}); choose a stack in envs/ that fits"
+        )
+    if (facts.accelerator == "cuda") != (workload.gpus_per_node > 0):
+        raise UserError(
+            f"arms.{name}.stack {arm.stack} is built for {'GPUs' if facts.accelerator == 'cuda' else 'the CPU'}, but "
+            f"workload.gpus_per_node is {workload.gpus_per_node}; "
+            + ("set it to the GPUs of a node" if facts.accelerator == "cuda" else "set it to 0, or choose a GPU stack")
         )
     return facts
 
 
 def _points(config: Config, arm_name: str) -> Iterator[tuple[dict[str, Any], Arm, Workload, dict[str, Any]]]:
     """An arm's factor combinations, each with the arm, the workload and the inputs' request that it means."""
-    base = {"workload": config.workload.model_dump(mode="json"), "arm": config.arms[arm_name].model_dump()}
+    base = {"workload": config.workload.model_dump(mode="json"), "arm": config.arm(arm_name).model_dump()}
     paths = [path for path in config.sweep if _target(path, config)[0] in (None, arm_name)]
     seen: dict[str, dict[str, Any]] = {}
     for values in itertools.product(*(config.sweep[path] for path in paths)):
@@ -241,7 +242,7 @@ def _points(config: Config, arm_name: str) -> Iterator[tuple[dict[str, Any], Arm
         changed = base
         for path, value in factors.items():
             changed = _with(changed, _target(path, config)[1], value)
-        workload, arm = config.workload, config.arms[arm_name]
+        workload, arm = config.workload, config.arm(arm_name)
         if factors:
             try:
                 workload, arm = (
@@ -250,7 +251,7 @@ def _points(config: Config, arm_name: str) -> Iterator[tuple[dict[str, Any], Arm
                 )
             except ValidationError:
                 # Said again through the whole configuration, whose errors name the full path.
-                whole = config.model_dump(mode="json") | {"workload": changed["workload"], "sweep": {}}
+                whole = config.model_dump(mode="json") | {"workload": changed["workload"], "sweep": {}, "shared": {}}
                 whole["arms"][arm_name] = changed["arm"]
                 try:
                     parse_config(whole)

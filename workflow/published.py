@@ -17,6 +17,8 @@ SECRET_OPTION = re.compile(
     r"|(hub|hf|api|access|refresh|session|wandb)[-_]?token(?!i[sz])",
     re.IGNORECASE,
 )
+# Names of columns, as verl has them under `data`.
+_COLUMN = re.compile(r"(prompt|reward_fn|image|video|audio|tools|messages|label|input_ids|response)_key")
 _URL_PASSWORD = re.compile(r"://[^\s/@:]*:[^\s/@]+@")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_NESTED = 20
@@ -59,7 +61,7 @@ def check_text(text: str, where: str) -> None:
 
 
 def check_option_name(name: str, where: str) -> None:
-    if SECRET_OPTION.search(name):
+    if any(SECRET_OPTION.search(part) and not _COLUMN.fullmatch(part) for part in name.split(".")):
         raise ValueError(
             f"{where} looks like a secret, and settings are written into results; "
             "export it in the shell that starts snakemake instead"

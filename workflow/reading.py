@@ -10,7 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from analysis.errors import UserError
-from workflow.config import Arm, Config, Data, Model, Reward, Section, Workload
+from workflow.config import Arm, Config, Data, Envs, Model, Reward, Section, Shared, Workload
 from workflow.messages import did_you_mean, short, told
 
 
@@ -144,14 +144,16 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
     models: dict[tuple[str, ...], type[Section]] = {
         (): Config,
         ("arms",): Arm,
+        ("shared",): Shared,
+        ("envs",): Envs,
         ("workload",): Workload,
         ("workload", "model"): Model,
         ("workload", "data"): Data,
         ("workload", "rewards"): Reward,
     }
     path = tuple(str(part) for part in loc)
-    if path[:1] == ("arms",):
-        path = ("arms",)
+    if path[:1] in (("arms",), ("shared",)):
+        path = path[:1]
     elif path[:2] == ("workload", "rewards"):
         path = path[:2]
     return list(models[path].model_fields)

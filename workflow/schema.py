@@ -38,7 +38,7 @@ def reference_page() -> str:
 
 def _sections(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     where = {"Arm": "arms.<name>", "Workload": "workload", "Model": "workload.model", "Data": "workload.data"}
-    where["Reward"] = "workload.rewards[]"
+    where |= {"Reward": "workload.rewards[]", "Shared": "shared.<trainer>", "Envs": "envs"}
     for name, title in where.items():
         yield f"`{title}`", schema["$defs"][name]
 

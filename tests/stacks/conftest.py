@@ -153,7 +153,7 @@ class Site:
         folder = self.envs / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "stack.yaml").write_text(
-            f'description: made by a test\ntrainer: trl\nengine: transformers\npython: "{PYTHON}"\n'
+            f'description: made by a test\ntrainer: trl\ntrainer_version: 1.16.0\nengine: transformers\npython: "{PYTHON}"\n'
             f"accelerator: cpu\ndisk_gib: 0.001\n{extra}"
         )
         (folder / "requirements.in").write_text(requirements)

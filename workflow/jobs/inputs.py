@@ -48,6 +48,9 @@ def prepare_inputs(request: dict[str, Any], out: Path) -> dict[str, Any]:
         lengths = prompt_lengths(model_folder, conversations, limit, int(request["max_response_length"]))
         kept = _without_too_long(examples, lengths, limit, str(data.get("too_long", "error")))
         _write_parquet(kept, work / "data.parquet")
+        test = _test_examples(data, model_folder, limit, int(request["max_response_length"]))
+        if test is not None:
+            _write_parquet(test, work / "test.parquet")
 
         made_here = model_folder == work / "model"
         answer = {
@@ -59,6 +62,14 @@ def prepare_inputs(request: dict[str, Any], out: Path) -> dict[str, Any]:
                 "source": data["source"],
                 "revision": data.get("revision"),
             },
+            "test": None
+            if test is None
+            else {
+                "path": "test.parquet",
+                "sha256": file_sha256(work / "test.parquet"),
+                "rows": len(test),
+                "source": data["test_source"],
+            },
             "model": {
                 "path": "model" if made_here else str(model_folder),
                 "sha256": tree_sha256(model_folder),
@@ -69,7 +80,8 @@ def prepare_inputs(request: dict[str, Any], out: Path) -> dict[str, Any]:
             "prompt_tokens": {"min": lengths.minimum, "mean": lengths.mean, "max": lengths.maximum},
             "versions": _versions(),
         }
-        (work / "data.parquet").replace(out / "data.parquet")
+        for made in work.glob("*.parquet"):
+            made.replace(out / made.name)
         if made_here:
             shutil.rmtree(out / "model", ignore_errors=True)
             (work / "model").replace(out / "model")
@@ -78,6 +90,21 @@ def prepare_inputs(request: dict[str, Any], out: Path) -> dict[str, Any]:
         return answer
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _test_examples(
+    data: dict[str, Any], model_folder: Path, limit: int, max_response_length: int
+) -> list[dict[str, Any]] | None:
+    """What is validated on, if it is not the training rows."""
+    if not data.get("test_source"):
+        return None
+    _progress(f"test data: {data['test_source']}")
+    try:
+        examples = read_examples(data | {"source": data["test_source"], "rows": None, "split": "test"})
+        lengths = prompt_lengths(model_folder, [one["prompt"] for one in examples], limit, max_response_length)
+        return _without_too_long(examples, lengths, limit, str(data.get("too_long", "error")))
+    except UserError as error:
+        raise UserError(str(error).replace("workload.data.source", "workload.data.test_source")) from None
 
 
 def _without_too_long(

@@ -23,6 +23,8 @@ class Stack:
     folder: Path
     description: str
     trainer: str
+    trainer_version: str
+    """The version that the lock pins the trainer at."""
     engine: str
     python: str
     """Feature release of the interpreter, as in "3.11"."""

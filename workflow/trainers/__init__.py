@@ -1,28 +1,17 @@
-"""Which trainers are there? One module each; all offer what `Trainer` says."""
+"""Which trainers are there? One module each; all offer what `protocol.Trainer` says."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import cast
 
 from analysis.errors import UserError
-from workflow.config import Arm, Workload
+from workflow.config import Arm
 from workflow.messages import did_you_mean
 from workflow.trainers import trl
+from workflow.trainers.protocol import StackFacts, Trainer
 
-
-class Trainer(Protocol):
-    """A trainer's module: how a run's trainer-neutral words become its settings and its command."""
-
-    ENGINES: tuple[str, ...]
-    """The rollout engines that it can drive."""
-    JOB_MODULE: str
-    """The module that runs inside the stack, given one argument: the path of attempt.json."""
-    RAY: bool
-    """Whether it spreads over a job's nodes by Ray; a trainer that does not trains on one node."""
-
-    def trainer_args(self, arm: Arm, workload: Workload, seed: int, accelerator: str) -> dict[str, Any]:
-        """The trainer's own settings; a `UserError` where words and options contradict each other."""
+__all__ = ["StackFacts", "Trainer", "trainer_of"]
 
 
 _TRAINERS: Mapping[str, Trainer] = {"trl": cast(Trainer, trl)}

@@ -6,6 +6,7 @@ from typing import Any
 
 from analysis.errors import UserError
 from workflow.config import Arm, Workload
+from workflow.trainers.protocol import StackFacts
 
 ENGINES = ("transformers", "vllm")
 JOB_MODULE = "workflow.jobs.trl_grpo"
@@ -22,14 +23,12 @@ _OWNED_BY_JOB = frozenset(
 _OWNED_BY_ENGINE = frozenset({"use_vllm", "use_transformers_continuous_batching", "use_cpu"})
 
 
-def trainer_args(arm: Arm, workload: Workload, seed: int, accelerator: str) -> dict[str, Any]:
+def trainer_args(arm: Arm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
     """GRPOConfig's keyword arguments for one run: the workload's words translated, then the arm's options.
 
-    `accelerator` is the stack's, `cpu` or `cuda`. An option that contradicts a workload word is refused: it would make
-    the arms unequal behind the reader's back.
+    An option that contradicts a workload word is refused: it would make the arms unequal behind the reader's back.
     """
-    if workload.num_generations < 2:
-        raise UserError("workload.num_generations must be at least 2 with trainer trl: it compares completions (got 1)")
+    _require_what_trl_can(workload)
     micro = workload.micro_batch_size or workload.batch_size
     args: dict[str, Any] = {
         "max_steps": workload.steps,
@@ -40,7 +39,8 @@ def trainer_args(arm: Arm, workload: Workload, seed: int, accelerator: str) -> d
         "temperature": workload.temperature,
         "top_p": workload.top_p,
         "learning_rate": workload.learning_rate,
-        "lr_scheduler_type": "constant",
+        "lr_scheduler_type": "constant_with_warmup" if workload.lr_warmup_steps else "constant",
+        "warmup_steps": workload.lr_warmup_steps,
         "beta": workload.beta,
         "loss_type": workload.loss_type,
         "reward_weights": [reward.weight for reward in workload.rewards],
@@ -54,7 +54,7 @@ def trainer_args(arm: Arm, workload: Workload, seed: int, accelerator: str) -> d
         "use_bias_correction_kl": False,
     }
     owned = set(args) | _OWNED_BY_JOB | _OWNED_BY_ENGINE | {"generation_batch_size", "steps_per_generation"}
-    if accelerator == "cpu":
+    if stack.accelerator == "cpu":
         args |= {"use_cpu": True, "gradient_checkpointing": False}
     if arm.engine == "vllm":
         args |= {
@@ -70,3 +70,21 @@ def trainer_args(arm: Arm, workload: Workload, seed: int, accelerator: str) -> d
                 f"(got {arm.options[option]!r})"
             )
     return args | arm.options
+
+
+def _require_what_trl_can(workload: Workload) -> None:
+    """`UserError` for words that TRL, or our driver of it, has no answer to."""
+    if workload.num_generations < 2:
+        raise UserError("workload.num_generations must be at least 2 with trainer trl: it compares completions (got 1)")
+    if workload.mini_batch_size not in (None, workload.batch_size):
+        raise UserError(
+            f"workload.mini_batch_size must be null or batch_size ({workload.batch_size}) with trainer trl: it makes one "
+            f"update each step (got {workload.mini_batch_size})"
+        )
+    if workload.test_steps:
+        raise UserError(f"workload.test_steps must be 0 with trainer trl: no validation (got {workload.test_steps})")
+    if workload.nodes > 1 or workload.gpus_per_node > 1:
+        raise UserError(
+            "trainer trl trains in one process: workload.nodes must be 1 and workload.gpus_per_node at most 1 (got "
+            f"{workload.nodes} and {workload.gpus_per_node}); trainer verl takes more"
+        )
