@@ -77,6 +77,8 @@ def told(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
         "system": request({"system_prompt": "Be brief."}),
         "jsonl-drop": request({**jsonl, "too_long": "drop"}),
         "json-first-two": request({**columns, "source": str(folder / "rows.json"), "rows": 2}),
+        "test": request({**jsonl, "too_long": "drop", "test_source": str(folder / "rows.json")}),
+        "no-test-file": request({"test_source": "./no/such.jsonl"}),
         "parquet": request({"source": str(folder / "rows.parquet"), **columns, "rows": 2}),
         "jsonl-too-long": request(jsonl),
         "all-too-long": request({"too_long": "drop"}, max_prompt_length=3),
@@ -130,6 +132,14 @@ def told(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
     )
     assert done.returncode == 0, done.stderr
     return {**json.loads(done.stdout), "folder": folder}
+
+
+def test_validation_rows_are_prepared_as_the_training_rows_are(told: dict[str, Any]) -> None:
+    made = told["test"]["made"]
+    assert (made["data"]["rows"], made["test"]["rows"]) == (5, 5)  # the one that is too long is dropped of both
+    assert (told["folder"] / "test" / made["test"]["path"]).is_file()
+    assert told["builtin"]["made"]["test"] is None
+    assert "workload.data.test_source './no/such.jsonl' is not a file" in told["no-test-file"]["said"]
 
 
 def test_builtins_are_reproducible(told: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ def prepare_inputs(request: dict[str, Any], out: Path) -> dict[str, Any]:
             _write_parquet(test, work / "test.parquet")
 
         made_here = model_folder == work / "model"
-        answer = {
+        answer: dict[str, Any] = {
             "data": {
                 "path": "data.parquet",
                 "sha256": file_sha256(work / "data.parquet"),

@@ -78,7 +78,7 @@ def _require_what_trl_can(workload: Workload) -> None:
         raise UserError("workload.num_generations must be at least 2 with trainer trl: it compares completions (got 1)")
     if workload.mini_batch_size not in (None, workload.batch_size):
         raise UserError(
-            f"workload.mini_batch_size must be null or batch_size ({workload.batch_size}) with trainer trl: it makes one "
+            f"workload.mini_batch_size must be null or batch_size ({workload.batch_size}) with trainer trl: one "
             f"update each step (got {workload.mini_batch_size})"
         )
     if workload.test_steps:
