@@ -15,9 +15,10 @@ import yaml
 
 from analysis.errors import UserError
 from workflow.cli import main
-from workflow.config import REWARD_OPTIONS, nested, source_kind
+from workflow.config import BUILTIN_MODELS, REWARD_OPTIONS, nested, source_kind
 from workflow.jobs import node, rewards
 from workflow.jobs.hub import looks_local
+from workflow.jobs.tiny import SHAPES
 from workflow.plan import load_plan
 from workflow.published import SECRET_VARIABLE, check_published
 from workflow.reading import check_yaml, parse_config, typed
@@ -222,9 +223,10 @@ def test_an_innocent_option_is_not_called_a_secret(raw: dict[str, Any], name: st
     assert parse_config(changed(raw, "arms.vllm.options", options)).arms["vllm"].options == options
 
 
-def test_jobs_and_controller_agree_on_secrets_and_rewards() -> None:
+def test_jobs_and_controller_agree_on_secrets_rewards_and_models() -> None:
     assert node._SECRET.pattern == SECRET_VARIABLE.pattern
     assert {name: options for name, (_, options) in rewards._REWARDS.items()} == REWARD_OPTIONS
+    assert tuple(SHAPES) == BUILTIN_MODELS
     assert node.told_environment({"VLLM_PROXY": "http://me:pw@host", "VLLM_HOST": "http://host:1"}) == {
         "VLLM_HOST": "http://host:1"
     }

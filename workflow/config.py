@@ -52,7 +52,8 @@ class Section(BaseModel):
 
 
 BUILTIN_DATA = ("builtin:arithmetic",)
-BUILTIN_MODELS = ("builtin:tiny-qwen2",)
+# As workflow/jobs/tiny.py has them.
+BUILTIN_MODELS = ("builtin:tiny-qwen2", "builtin:small-qwen2")
 DATA_SUFFIXES = (".jsonl", ".json", ".parquet")
 
 
@@ -119,7 +120,8 @@ class Model(Section):
     """The policy that is trained."""
 
     source: str
-    """`builtin:tiny-qwen2` (random weights, tokenizer trained on the data), a local folder, or a hub model's id."""
+    """`builtin:tiny-qwen2` (random weights, tokenizer trained on the data; `builtin:small-qwen2` for GPUs, whose
+    kernels want wider heads), a local folder, or a hub model's id."""
     revision: str | None = None
     """The commit of a hub model; required for a hub id."""
     seed: Seed = 0

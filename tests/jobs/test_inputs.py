@@ -74,6 +74,7 @@ def told(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
         "builtin": request(),
         "again": request(),
         "other-seed": request({"seed": 1}, {"seed": 1}),
+        "small": request(None, {"source": "builtin:small-qwen2"}),
         "system": request({"system_prompt": "Be brief."}),
         "jsonl-drop": request({**jsonl, "too_long": "drop"}),
         "json-first-two": request({**columns, "source": str(folder / "rows.json"), "rows": 2}),
@@ -148,6 +149,7 @@ def test_builtins_are_reproducible(told: dict[str, Any]) -> None:
     assert first["model"]["sha256"] == again["model"]["sha256"] != other["model"]["sha256"]
     assert first["data"]["rows"] == 32
     assert 1_000_000 < first["model"]["parameters"] < 3_000_000
+    assert 25_000_000 < told["small"]["made"]["model"]["parameters"] < 40_000_000
     assert 5 < first["prompt_tokens"]["min"] <= first["prompt_tokens"]["mean"] <= first["prompt_tokens"]["max"] <= 48
     folder = told["folder"] / "builtin"
     assert json.loads((folder / "inputs.json").read_text()) == first

@@ -11,9 +11,9 @@ from typing import Any
 
 from workflow.jobs.errors import UserError, nearest, one_line
 from workflow.jobs.hub import check_revision, hub_error, looks_local
-from workflow.jobs.tiny import write_tiny_qwen2
+from workflow.jobs.tiny import SHAPES, write_builtin
 
-BUILTINS = ("builtin:tiny-qwen2",)
+BUILTINS = tuple(SHAPES)
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 _WEIGHT_PATTERNS = ("*.safetensors", "*.bin")
 
@@ -37,7 +37,7 @@ def prepare_model(model: dict[str, Any], conversations: Sequence[list[dict[str, 
     """
     source = str(model["source"])
     if source in BUILTINS:
-        write_tiny_qwen2(folder, conversations, int(model.get("seed", 0)))
+        write_builtin(source, folder, conversations, int(model.get("seed", 0)))
         return folder
     if source.startswith("builtin:"):
         raise UserError(
