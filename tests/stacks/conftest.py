@@ -153,8 +153,8 @@ class Site:
         folder = self.envs / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "stack.yaml").write_text(
-            f'description: made by a test\ntrainer: trl\ntrainer_version: 1.16.0\nengine: transformers\npython: "{PYTHON}"\n'
-            f"accelerator: cpu\ndisk_gib: 0.001\n{extra}"
+            "description: made by a test\ntrainer: trl\ntrainer_version: 1.16.0\nengine: transformers\n"
+            f'python: "{PYTHON}"\naccelerator: cpu\ndisk_gib: 0.001\n{extra}'
         )
         (folder / "requirements.in").write_text(requirements)
         (folder / "verify.py").write_text(

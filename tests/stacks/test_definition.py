@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from analysis.errors import UserError
 from workflow.stacks import load_stack, lock_id, stack_names, stack_python
 from workflow.stacks.definition import ENVS
+from workflow.stacks.lockfile import parse_lock
 
 
 @pytest.mark.parametrize("name", stack_names())
@@ -20,6 +22,9 @@ def test_every_shipped_stack_is_understood(name: str) -> None:
     assert stack.trainer in {"trl", "verl", "swift"}
     assert stack.engine in {"transformers", "vllm", "sglang"}
     assert stack.verify.is_file()
+    pins = {pin.name: pin.version for pin in parse_lock(stack.lock)}
+    assert pins[stack.trainer] == stack.trainer_version
+    assert set(stack.source_builds) <= set(pins)
     assert len(lock_id(name)) == 12
     assert stack_python(name, Path(".stacks")).parts[-5:-3] == (name, lock_id(name))
 
@@ -36,7 +41,14 @@ def test_an_unknown_stack_is_refused_with_the_nearest() -> None:
         ("disk_gib: 3.5", "disk_gib: lots", "disk_gib must be a number"),
         ('python: "3.11"', "python: 3.10", 'python must be text, in quotes: "3.1"'),
         ("trainer: trl\n", "", "trainer is missing"),
-        ("trainer: trl", "trainer: [", "not valid YAML"),
+        ("trainer: trl\n", "trainer: [\n", "not valid YAML"),
+        ('trainer_version: "1.16.0"\n', "", "trainer_version is missing"),
+        ("accelerator: cpu", "accelerator: gpu", "unknown accelerator 'gpu'.*known: cpu, cuda"),
+        ("accelerator: cpu", "accelerator: cuda", 'cuda: "12.4".*belongs to `accelerator: cuda`'),
+        ("accelerator: cpu", 'accelerator: cpu\ncuda: "12.4"', "only to it"),
+        ("accelerator: cpu", 'accelerator: cuda\ncuda: "12"', 'a release such as "12.4" \\(got "12"\\)'),
+        ("accelerator: cpu", "accelerator: cpu\nsource_builds: flash-attn", "must be a list of package names"),
+        ("accelerator: cpu", "accelerator: cpu\nsource_environment: {MAX_JOBS: 4}", "numbers in quotes too"),
     ],
 )
 def test_a_faulty_stack_yaml_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -63,6 +75,31 @@ def test_the_lock_id_follows_the_lock_and_the_python_release_only(tmp_path: Path
     lock.unlink()
     with pytest.raises(UserError, match="make locks STACK=s"):
         lock_id("s", tmp_path)
+
+
+def test_the_ids_of_stacks_without_a_conda_layer_are_what_they_were() -> None:
+    # A run's fingerprint holds them: these two must not move by a change to the code.
+    for name in ("trl-transformers-cpu", "trl-vllm-cpu"):
+        lock = (ENVS / name / "requirements.lock").read_bytes()
+        assert lock_id(name) == hashlib.sha256(b"python 3.11\n" + lock).hexdigest()[:12]
+
+
+def test_the_conda_layer_and_the_source_builds_are_in_the_lock_id(tmp_path: Path) -> None:
+    shutil.copytree(ENVS / "trl-vllm-cpu", tmp_path / "s")
+    stack = tmp_path / "s" / "stack.yaml"
+    ids = [lock_id("s", tmp_path)]
+    assert load_stack("s", tmp_path).conda_lock is None
+    (tmp_path / "s" / "conda-lock.yml").write_text("version: 1\n")
+    assert load_stack("s", tmp_path).conda_lock == tmp_path / "s" / "conda-lock.yml"
+    ids.append(lock_id("s", tmp_path))
+    stack.write_text(
+        stack.read_text() + "source_builds: [Flash_Attn]\nsource_environment: {TORCH_CUDA_ARCH_LIST: '9.0'}\n"
+    )
+    assert load_stack("s", tmp_path).source_builds == ("flash-attn",)
+    ids.append(lock_id("s", tmp_path))
+    stack.write_text(stack.read_text().replace("9.0", "8.0"))
+    ids.append(lock_id("s", tmp_path))
+    assert len(set(ids)) == 4
 
 
 def test_snakemake_loads_nothing_heavy_to_ask_for_a_lock_id() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import MISSING, dataclass, fields
+import json
+import re
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from analysis.errors import UserError
 from workflow.messages import unknown_name
 
 ENVS = Path(__file__).resolve().parents[2] / "envs"
+_ACCELERATORS = ("cpu", "cuda")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +32,32 @@ class Stack:
     python: str
     """Feature release of the interpreter, as in "3.11"."""
     accelerator: str
+    """`cpu` or `cuda`."""
     disk_gib: float
     """Free space asked for before a build, GiB: the environment and the downloads that uv keeps."""
     torch_backend: str | None = None
     """uv's name of the PyTorch index to ask when no configured source has the torch wheel."""
+    cuda: str | None = None
+    """CUDA's release, as in "12.4": of the compiler and of the torch wheel. None on a CPU."""
+    source_builds: tuple[str, ...] = ()
+    """Packages that have no wheel: built here from the lock's source archive, after all wheels."""
+    source_environment: dict[str, str] = field(default_factory=dict)
+    """Variables that those builds see."""
 
     @property
     def lock(self) -> Path:
         return self.folder / "requirements.lock"
+
+    @property
+    def environment(self) -> Path:
+        """What conda-lock.yml was made from."""
+        return self.folder / "environment.yml"
+
+    @property
+    def conda_lock(self) -> Path | None:
+        """The lock of the conda layer; None for a stack that has no such layer."""
+        path = self.folder / "conda-lock.yml"
+        return path if path.is_file() else None
 
     @property
     def verify(self) -> Path:
@@ -69,33 +90,65 @@ def _declared(path: Path, given: dict[Any, Any]) -> dict[str, Any]:
         if key not in allowed:
             raise UserError(f"{path}: {unknown_name('key', str(key), allowed)}")
     values: dict[str, Any] = {}
-    for field in settings:
-        if field.name not in given:
-            if field.default is MISSING:
-                raise UserError(f"{path}: {field.name} is missing (wanted: {', '.join(allowed)})")
+    for setting in settings:
+        optional = setting.default is not MISSING or setting.default_factory is not MISSING
+        if given.get(setting.name) is None and optional:
             continue
-        value = given[field.name]
-        if field.name == "disk_gib":
-            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-                raise UserError(f"{path}: disk_gib must be a number of GiB, at least 0 (got {value!r})")
-            value = float(value)
-        elif value is None and field.default is None:
-            pass
-        elif not isinstance(value, str) or not value:
-            # YAML reads an unquoted 3.10 as the number 3.1.
-            raise UserError(f'{path}: {field.name} must be text, in quotes: "{value}" (got {value!r})')
-        values[field.name] = value
+        if setting.name not in given:
+            raise UserError(f"{path}: {setting.name} is missing (wanted: {', '.join(allowed)})")
+        values[setting.name] = _value(path, setting.name, given[setting.name])
+    if values["accelerator"] not in _ACCELERATORS:
+        raise UserError(f"{path}: {unknown_name('accelerator', values['accelerator'], list(_ACCELERATORS))}")
+    if (values["accelerator"] == "cuda") != ("cuda" in values):
+        raise UserError(f'{path}: `cuda: "12.4"`, CUDA\'s release, belongs to `accelerator: cuda` and only to it')
+    if "cuda" in values and not re.fullmatch(r"\d+\.\d+", values["cuda"]):
+        raise UserError(f'{path}: cuda must be a release such as "12.4" (got "{values["cuda"]}")')
     return values
 
 
+def _value(path: Path, name: str, value: Any) -> Any:
+    if name == "disk_gib":
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            raise UserError(f"{path}: disk_gib must be a number of GiB, at least 0 (got {value!r})")
+        return float(value)
+    if name == "source_builds":
+        if not isinstance(value, list) or not all(_is_text(item) for item in value):
+            raise UserError(f"{path}: source_builds must be a list of package names (got {value!r})")
+        return tuple(re.sub(r"[-_.]+", "-", item).lower() for item in value)
+    if name == "source_environment":
+        if not isinstance(value, dict) or not all(_is_text(key) and isinstance(value[key], str) for key in value):
+            raise UserError(
+                f'{path}: source_environment must hold NAME: "text" pairs, numbers in quotes too (got {value!r})'
+            )
+        return dict(value)
+    if not _is_text(value):
+        # YAML reads an unquoted 3.10 as the number 3.1.
+        raise UserError(f'{path}: {name} must be text, in quotes: "{value}" (got {value!r})')
+    return value
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
 def lock_id(name: str, envs: Path = ENVS) -> str:
-    """12 hex digits of the sha256 over what decides the environment: the lock and Python's release."""
+    """12 hex digits of the sha256 over what decides the environment.
+
+    That is the pip lock and Python's release; the conda lock where there is one, whichever backend builds the
+    stack; and what is built from source and with which settings, where anything is.
+    """
     stack = load_stack(name, envs)
     try:
         lock = stack.lock.read_bytes()
     except FileNotFoundError:
         raise UserError(f"{stack.lock} is missing; make it with `make locks STACK={name}`") from None
-    return hashlib.sha256(b"python " + stack.python.encode() + b"\n" + lock).hexdigest()[:12]
+    digest = hashlib.sha256(b"python " + stack.python.encode() + b"\n" + lock)
+    if stack.conda_lock is not None:
+        digest.update(b"\nconda " + hashlib.sha256(stack.conda_lock.read_bytes()).digest())
+    if stack.source_builds:
+        settings = [sorted(stack.source_builds), sorted(stack.source_environment.items())]
+        digest.update(b"\nsource " + json.dumps(settings).encode())
+    return digest.hexdigest()[:12]
 
 
 def verify_id(stack: Stack) -> str:
