@@ -15,9 +15,10 @@ from workflow.cluster import answer as subject
 from workflow.cluster import slurm
 from workflow.cluster.answer import Answer, ask, read, want
 from workflow.cluster.ends import end_told_by_slurm, kind_of_state
-from workflow.cluster.paths import JobPaths
 from workflow.cluster.slurm import EndedJob, SlurmError
 from workflow.cluster.users import user_name
+
+from .make_runs import MadeRun, write
 
 NAME = "vllm-s0.0123456789abcdef"
 
@@ -142,9 +143,22 @@ def test_jobs_of_a_name_are_those_that_live(tmp_path: Path) -> None:
 
 
 def test_what_slurm_tells_of_an_end(tmp_path: Path) -> None:
-    job = JobPaths(tmp_path)
-    assert end_told_by_slurm(None, "CANCELLED", job, None)["kind"] == "cancelled"
-    ended = EndedJob("7", "CANCELLED", "0:0", None, "", NAME)
-    assert end_told_by_slurm(ended, "CANCELLED", job, None)["kind"] == "lost", "a new slurmctld knew nothing of it"
+    made = MadeRun(tmp_path, "vllm-s0").job()
+    job = made.paths.job(1)
+
+    def kind(state: str, exit_code: str | None = None) -> str:
+        ended = None if exit_code is None else EndedJob("7", state, exit_code, None, "", NAME)
+        return str(end_told_by_slurm(made.paths, job, ended, state)["kind"])
+
+    assert kind("CANCELLED") == "cancelled"
+    assert kind("CANCELLED", "0:0") == "lost", "a new slurmctld knew nothing of it"
+    assert (kind("FAILED", "1:0"), kind("FAILED", "0:15")) == ("never started", "died"), "a signal is no failure"
+    made.attempt()
+    assert kind("FAILED", "1:0") == "died"
+    job.submitit.mkdir()
+    (job.submitit / "7_0_log.out").write_text("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n")
+    assert (kind("FAILED", "1:0"), kind("NODE_FAIL", "0:0")) == ("out of memory", "node failure")
+    write(made.paths.attempt(1).order, {"job": 1, "output_bytes": 1000})
+    assert kind("FAILED", "1:0") == "died", "an earlier life's words"
     assert kind_of_state("") == "lost" and kind_of_state("NODE_FAIL") == "node failure"
     assert subject.MAX_AGE_S == 30.0

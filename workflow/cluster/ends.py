@@ -9,8 +9,9 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-from workflow.cluster.history import read_object
-from workflow.cluster.paths import JobPaths
+from workflow.cluster.history import attempts_of_job, read_object
+from workflow.cluster.memory import slurm_says_so
+from workflow.cluster.paths import JobPaths, RunPaths
 from workflow.cluster.slurm import EndedJob
 from workflow.cluster.users import user_name
 
@@ -25,12 +26,11 @@ _TRY_AGAIN = {
     "COMPLETED": "died",
 }
 _OVER = {"OUT_OF_MEMORY": "out of memory", "CANCELLED": "cancelled", "DEADLINE": "deadline"}
+# Exit codes in accounting of a job that a signal of Slurm's met before it could hear signals.
+_ENDED_BY_SIGNAL = frozenset({"0:15", "143:0", "0:12", "140:0"})
 
 ENDED_BY_SLURM = "ended by Slurm"
 """An attempt's cause of end while Slurm shows its job as completing: what for is known when it has completed."""
-
-ENDED_BY_SIGNAL = frozenset({"0:15", "143:0", "0:12", "140:0"})
-"""Exit codes in accounting of a job that a signal of Slurm's met before it could hear signals."""
 
 RETRIED = frozenset({*_TRY_AGAIN.values(), "stopped", "lost"})
 """Kinds of end after which a head submits the run again."""
@@ -41,8 +41,8 @@ def kind_of_state(state: str) -> str:
     return _TRY_AGAIN.get(state) or _OVER.get(state, "lost")
 
 
-def end_told_by_slurm(ended: EndedJob | None, state: str, job: JobPaths, by: str | None) -> dict[str, Any]:
-    """end.json of a job that did not write one itself; `by` is who cancelled it."""
+def end_told_by_slurm(run: RunPaths, job: JobPaths, ended: EndedJob | None, state: str) -> dict[str, Any]:
+    """end.json of a Slurm job that did not write one itself; `state` is Slurm's last word, empty if it has none."""
     end: dict[str, Any] = {"kind": kind_of_state(state), "state": state, "told_by": "slurm"}
     if job.cancelled.is_file() and end["kind"] in RETRIED:
         end["kind"] = "cancelled"  # we did it ourselves, whatever Slurm remembers of it
@@ -51,7 +51,15 @@ def end_told_by_slurm(ended: EndedJob | None, state: str, job: JobPaths, by: str
     if ended is not None:
         end |= {"exit_code": ended.exit_code, "nodes": ended.nodes}
     if end["kind"] == "cancelled":
-        end["by"] = by or "somebody (accounting does not say who)"
+        end["by"] = cancelled_by(job, ended) or "somebody (accounting does not say who)"
+    if state == "FAILED":
+        lives = attempts_of_job(run, job.number)
+        # Slurm appends the output of every life: an earlier one's words say nothing of this end.
+        since = int(read_object(lives[-1].order).get("output_bytes") or 0) if lives else 0
+        if any(slurm_says_so(output, since) for output in job.submitit.glob("*.out")):
+            end["kind"] = "out of memory"
+        elif not lives and end.get("exit_code") not in _ENDED_BY_SIGNAL:
+            end["kind"] = "never started"
     return end
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from analysis.errors import UserError
 from analysis.files import read_json_object
-from workflow.cluster.history import read_object
+from workflow.cluster.history import inputs_sha256, read_object
 from workflow.cluster.paths import RunPaths
 from workflow.messages import unknown_name
 from workflow.plan import Plan
@@ -45,7 +45,7 @@ class Experiment:
 def of_plan(plan: Plan) -> Experiment:
     """The experiment that a configuration means."""
     inputs = {
-        inputs_id: _inputs_sha256(Path(plan.folder) / "inputs" / inputs_id / "inputs.json") for inputs_id in plan.inputs
+        inputs_id: _prepared(Path(plan.folder) / "inputs" / inputs_id / "inputs.json") for inputs_id in plan.inputs
     }
     runs = [
         Wanted(run.run_id, run.fingerprint, int(run.spec["workload"]["steps"]), inputs[run.inputs_id])
@@ -82,10 +82,9 @@ def run_folders(experiment: Path) -> set[str]:
     return {entry.name for entry in os.scandir(folder) if entry.is_dir()} if folder.is_dir() else set()
 
 
-def _inputs_sha256(inputs: Path) -> dict[str, str] | None:
+def _prepared(inputs: Path) -> dict[str, str] | None:
     """The prepared data's and model's hashes; None where they are not prepared yet."""
-    prepared = read_object(inputs)
     try:
-        return {"data_sha256": str(prepared["data"]["sha256"]), "model_sha256": str(prepared["model"]["sha256"])}
+        return inputs_sha256(read_object(inputs))
     except (KeyError, TypeError):
         return None

@@ -20,15 +20,25 @@ def read_object(path: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def same_attempts(run: RunPaths, order: dict[str, Any], count_from: int = 1) -> list[AttemptPaths]:
-    """The attempts, from a number on, that compute what an order orders: the same spec on the same inputs."""
-    wanted = order["fingerprint"], order["inputs_sha256"]
-    found = []
-    for attempt in run.attempts():
-        told = read_object(attempt.order)
-        if attempt.number >= count_from and (told.get("fingerprint"), told.get("inputs_sha256")) == wanted:
-            found.append(attempt)
-    return found
+def inputs_sha256(prepared: Any) -> dict[str, str]:
+    """The hashes of inputs.json's data and model, as done.json has them; KeyError or TypeError if it is damaged."""
+    return {"data_sha256": str(prepared["data"]["sha256"]), "model_sha256": str(prepared["model"]["sha256"])}
+
+
+def computes(order: dict[str, Any], fingerprint: str, inputs: dict[str, str] | None) -> bool:
+    """Whether a job's or an attempt's order is for this very spec on these inputs (None: whichever)."""
+    return order.get("fingerprint") == fingerprint and inputs in (None, order.get("inputs_sha256"))
+
+
+def same_attempts(
+    run: RunPaths, fingerprint: str, inputs: dict[str, str] | None = None, count_from: int = 1
+) -> list[AttemptPaths]:
+    """The attempts, from a number on, that compute the same: this very spec on these inputs (None: whichever)."""
+    return [
+        attempt
+        for attempt in run.attempts()
+        if attempt.number >= count_from and computes(read_object(attempt.order), fingerprint, inputs)
+    ]
 
 
 def attempts_of_job(run: RunPaths, job: int) -> list[AttemptPaths]:

@@ -157,7 +157,7 @@ class JobOnNode:
 
     def _attempt(self) -> dict[str, Any]:
         """One attempt; how it ended, with `again` if the run shall go on in another one."""
-        earlier = same_attempts(self.run, self.order, self.order["count_from"])
+        earlier = self._earlier()
         if (fruitless := without_new_step(earlier)) > self.order["limits"]["restarts"]:
             last = how_it_ended(earlier[-1])
             return {"kind": "no progress", "detail": f"{fruitless} attempts in a row without a new step (last: {last})"}
@@ -168,6 +168,10 @@ class JobOnNode:
         end |= {"attempt": attempt.number, "time": time.time(), "last_step": last_step(attempt.metrics)}
         write_json(attempt.exit, end)
         return end
+
+    def _earlier(self) -> list[AttemptPaths]:
+        """The attempts that are counted against the limits."""
+        return same_attempts(self.run, self.order["fingerprint"], self.order["inputs_sha256"], self.order["count_from"])
 
     def _attempt_order(self, attempt: AttemptPaths) -> dict[str, Any]:
         order = self.order
@@ -320,7 +324,7 @@ class JobOnNode:
 
     def _hung(self, silence: str) -> dict[str, Any]:
         """A first hang is given another chance, a second one is not."""
-        earlier = same_attempts(self.run, self.order, self.order["count_from"])
+        earlier = self._earlier()
         hung_before = any(read_object(attempt.exit).get("kind") == "hung" for attempt in earlier)
         return {"kind": "hung", "detail": silence, "again": not hung_before}
 

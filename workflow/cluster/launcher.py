@@ -29,7 +29,6 @@ from typing import Any
 
 from analysis.errors import UserError
 from workflow.cluster.ends import (
-    ENDED_BY_SIGNAL,
     ENDED_BY_SLURM,
     RETRIED,
     cancelled_by,
@@ -37,9 +36,16 @@ from workflow.cluster.ends import (
     explain,
     why_again,
 )
-from workflow.cluster.history import attempts_of_job, finished_attempt, log_of, read_object, why_unfinished
+from workflow.cluster.history import (
+    attempts_of_job,
+    computes,
+    finished_attempt,
+    inputs_sha256,
+    log_of,
+    read_object,
+    why_unfinished,
+)
 from workflow.cluster.locks import Lock, try_lock
-from workflow.cluster.memory import slurm_says_so
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.progress import Progress
 from workflow.cluster.scheduler import Gone, LocalScheduler, Scheduler, SlurmScheduler
@@ -148,7 +154,7 @@ class Launcher:
                 self._note_end(job, gone)
                 return None
             order = read_json(job.order)
-            if all(order[key] == value for key, value in self._same().items()):
+            if computes(order, self.fingerprint, self.request["inputs_sha256"]):
                 say(f"{self.run_id}: attaching to {self.scheduler.named(job)}{self._other_settings(order)}")
                 return job
             say(f"{self.run_id}: {self.scheduler.named(job)}, of another configuration, is still there; waiting for it")
@@ -166,9 +172,6 @@ class Launcher:
             f", which keeps what it was submitted with ({'; '.join(differing)}); to change that, "
             f"`rolloutbench cancel` it and start again"
         )
-
-    def _same(self) -> dict[str, Any]:
-        return {"fingerprint": self.fingerprint, "inputs_sha256": self.request["inputs_sha256"]}
 
     def _submit(self, count_from: int | None = None) -> JobPaths:
         """Submit a new job; with a scheduler that is down, again and again."""
@@ -279,15 +282,7 @@ class Launcher:
         """Write the end of a job that did not do it itself, for whoever looks later."""
         end: dict[str, Any] = {"kind": "vanished", "told_by": "head"}
         if self.request["cluster"] == "slurm":
-            end = end_told_by_slurm(gone.ended, gone.state, job, cancelled_by(job, gone.ended))
-            lives = attempts_of_job(self.run, job.number)
-            # Slurm appends the output of every life: an earlier one's words say nothing of this end.
-            since = int(read_object(lives[-1].order).get("output_bytes") or 0) if lives else 0
-            says_memory = any(slurm_says_so(output, since) for output in job.submitit.glob("*.out"))
-            if gone.state in ("FAILED", "OUT_OF_MEMORY") and says_memory:
-                end["kind"] = "out of memory"
-            elif gone.state == "FAILED" and not lives and end.get("exit_code") not in ENDED_BY_SIGNAL:
-                end["kind"] = "never started"
+            end = end_told_by_slurm(self.run, job, gone.ended, gone.state)
         if not job.end.is_file():
             write_json(job.end, {**end, "time": time.time()})
 
@@ -381,11 +376,9 @@ def _tail(log: Path) -> str:
     return "\n".join(f"  | {line}" for line in lines[-LOG_TAIL_LINES:])
 
 
-def _inputs_sha256(inputs: Path) -> dict[str, str]:
-    """The prepared data's and model's hashes, as a job puts them into done.json."""
+def _prepared(inputs: Path) -> dict[str, str]:
     try:
-        prepared = read_json(inputs)
-        return {"data_sha256": str(prepared["data"]["sha256"]), "model_sha256": str(prepared["model"]["sha256"])}
+        return inputs_sha256(read_json(inputs))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{inputs} is damaged ({error!r}); delete it and start snakemake again") from None
 
@@ -457,7 +450,7 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "spec": args.spec,
         "inputs": str(inputs),
-        "inputs_sha256": _inputs_sha256(inputs),
+        "inputs_sha256": _prepared(inputs),
         "python": str(args.stack.resolve().parent / "env" / "bin" / "python"),
         "cpus": args.cpus,
         "cluster": args.cluster,

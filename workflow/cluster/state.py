@@ -12,7 +12,7 @@ from typing import Any
 
 from workflow.cluster.ends import RETRIED, cancelled_by, end_told_by_slurm, why_again
 from workflow.cluster.experiment import Experiment, Wanted, run_folders
-from workflow.cluster.history import attempts_of_job, finished_attempt, log_of, read_object
+from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, read_object, same_attempts
 from workflow.cluster.inquiry import (
     SlurmSays,
     Submission,
@@ -115,11 +115,11 @@ def look(want: Wanted, run: RunPaths, job: Submission | None, says: SlurmSays) -
     """Where one run stands."""
     head = holder_note(run.head_lock) is not None
     life = _life(run, job, says, head) if job is not None and not job.end else None
-    attempts = _same_attempts(run, want)
+    attempts = same_attempts(run, want.fingerprint, want.inputs_sha256)
     seen = RunState(
         want.run_id,
         live=life is not None,
-        other=job is not None and not _same(job, want),
+        other=job is not None and not computes(job.order, want.fingerprint, want.inputs_sha256),
         head=head,
         job=job,
         steps=want.steps or _steps(run, want, attempts),
@@ -152,23 +152,6 @@ def seconds_of(limit: str) -> float | None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
-
-
-def _same(job: Submission, want: Wanted) -> bool:
-    inputs = want.inputs_sha256
-    return job.order.get("fingerprint") == want.fingerprint and (
-        inputs is None or job.order.get("inputs_sha256") == inputs
-    )
-
-
-def _same_attempts(run: RunPaths, want: Wanted) -> list[AttemptPaths]:
-    found = []
-    for attempt in run.attempts():
-        told = read_object(attempt.order)
-        same_inputs = want.inputs_sha256 is None or told.get("inputs_sha256") == want.inputs_sha256
-        if told.get("fingerprint") == want.fingerprint and same_inputs:
-            found.append(attempt)
-    return found
 
 
 def _steps(run: RunPaths, want: Wanted, attempts: Sequence[AttemptPaths]) -> int | None:
@@ -281,7 +264,4 @@ def _end(run: RunPaths, job: Submission, says: SlurmSays) -> dict[str, Any]:
     if not job.on_slurm or job.job_id is None:
         return {"kind": "vanished"}
     ended = says.answer.ended.get(job.job_id)
-    state = ended.state if ended else ended_state(job, says.answer)
-    if state == "FAILED" and not attempts_of_job(run, job.paths.number):
-        return {"kind": "never started"}
-    return end_told_by_slurm(ended, state, job.paths, cancelled_by(job.paths, ended)) if state else {"kind": "lost"}
+    return end_told_by_slurm(run, job.paths, ended, ended.state if ended else ended_state(job, says.answer))
