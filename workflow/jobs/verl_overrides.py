@@ -14,6 +14,7 @@ from typing import Any
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NOT_TEXT = frozenset({"true", "false", "null", "none", "inf", "nan"})
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_WHOLE_KEY = re.compile(rf"\+{{0,2}}{_KEY.pattern}(\.{_KEY.pattern})*")
 _BEFORE_QUOTE = re.compile(r"(\\*)(?:'|$)")
 
 _OWNED_ALIKE = (
@@ -21,6 +22,7 @@ _OWNED_ALIKE = (
     *("trainer.project_name", "trainer.experiment_name", "trainer.logger"),
     *("trainer.default_local_dir", "trainer.default_hdfs_dir", "trainer.del_local_ckpt_after_load"),
     *("trainer.resume_mode", "trainer.resume_from_path", "trainer.val_only", "custom_reward_function"),
+    *("data.prompt_key", "data.reward_fn_key", "data.custom_cls"),
 )
 JOB_KEYS: Mapping[str, tuple[str, ...]] = {
     "0.4.1": (*_OWNED_ALIKE, "ray_init.num_cpus"),
@@ -78,13 +80,12 @@ def job_overrides(
 
 def override(key: str, value: Any) -> str:
     """One override as on verl's command line; `ValueError` if Hydra has no way to write it."""
-    bare = key.lstrip("+")
-    if len(key) - len(bare) > 2 or not all(_KEY.fullmatch(part) for part in bare.split(".")):
+    if not _WHOLE_KEY.fullmatch(key):
         raise ValueError(
             f"{key!r} is no key that Hydra can read: parts of letters, digits, '_' and '-', joined by dots, "
             "with a leading + for a key that verl's configuration lacks"
         )
-    return f"{key}={value_text(value, bare)}"
+    return f"{key}={value_text(value, key)}"
 
 
 def value_text(value: Any, where: str) -> str:

@@ -1,0 +1,44 @@
+"""How does a workload read in verl's words? (Hydra overrides of verl 0.4.1 and 0.9.1)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from analysis.errors import UserError
+from workflow.config import Arm, Workload
+from workflow.jobs.verl_overrides import JOB_KEYS, leaves, override
+from workflow.trainers.protocol import StackFacts
+from workflow.trainers.verl.options import checked_leaves
+from workflow.trainers.verl.words import OVERRULING, VERSIONS, made_equal, settings
+
+ENGINES = ("vllm", "sglang")
+JOB_MODULE = "workflow.jobs.verl_grpo"
+RAY = True
+
+_SECTIONS = {version: dict.fromkeys(JOB_KEYS[version], "job") | dict(OVERRULING[version]) for version in VERSIONS}
+
+
+def trainer_args(arm: Arm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
+    """verl's version and its Hydra overrides for one run: the workload's words translated, then the arm's options.
+
+    Paths, names and loggers are not among them: `workflow.jobs.verl_overrides.job_overrides` adds those on the node.
+    An option that contradicts a workload word is refused: it would make the arms unequal behind the reader's back.
+    """
+    version = stack.trainer_version
+    if version not in VERSIONS:
+        raise UserError(
+            f"the stack {arm.stack} pins verl {version}, whose settings are not known here; known: "
+            f"{', '.join(VERSIONS)} (a further one is a column in workflow/trainers/verl/words.py)"
+        )
+    options = list(leaves(arm.options))
+    given = {key.lstrip("+"): value for key, value in options}
+    ulysses = given.get("actor_rollout_ref.actor.ulysses_sequence_parallel_size", 1)
+    dynamic = given.get("actor_rollout_ref.actor.use_dynamic_bsz", False) is True
+    owned = settings(workload, arm.engine, seed, version, ulysses if isinstance(ulysses, int) else 1, dynamic)
+    try:
+        written = [override(key, value) for key, (_, value) in owned.items()]
+        written += [override(key, value) for key, value in made_equal(version).items() if key not in given]
+        written += [override(key, value) for key, value in checked_leaves(options, owned, _SECTIONS[version])]
+    except ValueError as error:
+        raise UserError(f"options of an arm: {error}") from None
+    return {"version": version, "overrides": written}
