@@ -1,0 +1,190 @@
+"""What settings does verl end up with, and would it take them? Hydra composes verl's own files; no GPU, no torch.
+
+`python -m workflow.jobs.verl_config --version V --overrides FILE --out FILE`, in a Python with hydra-core and verl's
+files: the first file holds a JSON list of overrides, the second gets the composed configuration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from workflow.jobs.errors import UserError, nearest, one_line, run
+from workflow.jobs.files import write_json
+from workflow.jobs.verl_overrides import job_overrides
+from workflow.jobs.verl_rules import problems
+
+__all__ = ["check", "compose", "flat", "job_overrides"]
+
+_CONFIG = "ppo_trainer"
+# Where verl takes a value of another kind than its default's.
+_ALSO: Mapping[str, tuple[type, ...]] = {
+    "target_modules": (list,),
+    "train_files": (list,),
+    "val_files": (list,),
+    "logger": (str,),
+    "reshard_after_forward": (int,),
+    "rollout_is_threshold": (str,),
+    "rollout_rs_threshold": (str,),
+    "lora_A_init_method": (list,),
+}
+_KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (bool, "true or false"),
+    ((int, float), "a number"),
+    (str, "text"),
+    (list, "a list"),
+    (dict, "a section with settings of its own"),
+)
+
+
+def compose(version: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """verl's configuration with overrides, as verl would start with it: nested, every reference resolved.
+
+    `UserError` if another version of verl is installed, for a key that verl does not know (with the nearest one, or
+    the `+` that it needs), for one that is added though it is there, and for a value of the wrong kind.
+    """
+    folder = _config_folder(version)
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import Override
+    from hydra.errors import HydraException
+
+    base = _composed(folder, [])
+    known = {key for key, _ in _nodes(base)}
+    asked: list[Override] = []
+    for text in overrides:
+        try:
+            asked.append(OverridesParser.create().parse_override(text))
+        except HydraException:
+            raise UserError(
+                f"{text!r} cannot be read as an override of verl's configuration; write key=value"
+            ) from None
+        _require_known(asked[-1], text, known, version)
+    composed = _composed(folder, list(overrides))
+    for override, text in zip(asked, overrides, strict=True):
+        _require_same_kind(override.key_or_group, base, composed, text)
+    return composed
+
+
+def check(version: str, config: Mapping[str, Any]) -> None:
+    """`UserError` that lists what Hydra lets through and verl would stop at, often only after the models have loaded.
+
+    verl's own checks (0.4.1: RayPPOTrainer._validate_config, 0.9.1: verl.utils.config.validate_config and the
+    configuration's dataclasses) cannot be called here, since verl imports torch first; they are said again in
+    `verl_rules`, with further ones.
+    """
+    found = problems(version, config)
+    if found:
+        raise UserError(f"verl {version} would not run with these settings: " + "; ".join(found))
+
+
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings one by one, under dotted keys; empty sections and lists are values."""
+    return {key: value for key, value in _nodes(config) if not (isinstance(value, Mapping) and value)}
+
+
+def _config_folder(version: str) -> Path:
+    try:
+        installed = importlib.metadata.version("verl")
+    except importlib.metadata.PackageNotFoundError:
+        raise UserError(f"verl is not installed in {sys.prefix}; build the stack of the arm again") from None
+    if installed != version:
+        raise UserError(f"the settings are for verl {version}, but {sys.prefix} has verl {installed}; build it again")
+    # find_spec of the package itself does not import it.
+    spec = importlib.util.find_spec("verl")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    folder = Path(folders[0]) / "trainer" / "config" if folders else Path()
+    if not (folder / f"{_CONFIG}.yaml").is_file():
+        raise UserError(f"verl {version} in {sys.prefix} lacks {folder / _CONFIG}.yaml; build the stack again")
+    return folder
+
+
+def _composed(folder: Path, overrides: list[str]) -> dict[str, Any]:
+    import hydra
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        with hydra.initialize_config_dir(config_dir=str(folder), version_base=None):
+            config = hydra.compose(_CONFIG, overrides=overrides)
+        resolved = OmegaConf.to_container(config, resolve=True)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(f"verl's configuration cannot be composed: {one_line(error)}") from None
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
+
+
+def _require_known(override: Any, text: str, known: set[str], version: str) -> None:
+    key = override.key_or_group
+    if override.is_delete() or override.is_sweep_override():
+        raise UserError(f"{text}: only key=value, +key=value and ++key=value can be given")
+    if override.is_force_add():
+        return
+    if override.is_add():
+        if key in known:
+            raise UserError(f"{text}: verl {version} has {key} already; write it without the leading +")
+        return
+    if key not in known:
+        last = key.rpartition(".")[2]
+        # A key in another place is a likelier slip than one that merely looks alike.
+        elsewhere = sorted(one for one in known if one.rpartition(".")[2] == last)
+        hint = f"; did you mean {elsewhere[0]!r}?" if len(elsewhere) == 1 else nearest(key, sorted(known))
+        raise UserError(
+            f"{key} is no setting of verl {version} ({text}){hint} To add one that verl's configuration lacks, "
+            f"write it with a leading +"
+        )
+
+
+def _require_same_kind(key: str, base: Mapping[str, Any], composed: Mapping[str, Any], text: str) -> None:
+    was, now = _at(base, key), _at(composed, key)
+    if isinstance(was, dict) and isinstance(now, dict):
+        for inner in was.keys() & now.keys():
+            _require_same_kind(f"{key}.{inner}", base, composed, text)
+        return
+    if was is None or now is None or was == "???":
+        return
+    kinds, wanted = next((kinds, word) for kinds, word in _KINDS if isinstance(was, kinds))
+    if isinstance(now, kinds) and isinstance(now, bool) == isinstance(was, bool):
+        return
+    if not isinstance(now, bool) and isinstance(now, _ALSO.get(key.rpartition(".")[2], ())):
+        return
+    quoted = ", without quotes" if isinstance(now, str) and wanted in ("true or false", "a number") else ""
+    raise UserError(f"{key} must be {wanted}{quoted}, as verl's own {was!r} (got {now!r})")
+
+
+def _at(config: Mapping[str, Any], key: str) -> Any:
+    at: Any = config
+    for part in key.split("."):
+        if not isinstance(at, Mapping) or part not in at:
+            return None
+        at = at[part]
+    return at
+
+
+def _nodes(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        yield f"{above}{key}", value
+        if isinstance(value, Mapping):
+            yield from _nodes(value, f"{above}{key}.")
+
+
+def main() -> None:
+    """Compose and check what a file of overrides asks for, and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--version", required=True)
+    parser.add_argument("--overrides", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    config = compose(arguments.version, json.loads(arguments.overrides.read_text(encoding="utf-8")))
+    check(arguments.version, config)
+    write_json(arguments.out, config)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
