@@ -11,8 +11,8 @@ from typing import Any
 from analysis.errors import UserError
 from analysis.files import read_json_object
 from analysis.sources.metrics_jsonl import read_metrics_jsonl
-from analysis.sources.record import SourceRead, StepRecord
-from analysis.sources.wandb_offline import PHASE_PREFIX, read_wandb_offline, wandb_files
+from analysis.sources.record import TIMERS, SourceRead, StepRecord
+from analysis.sources.wandb_offline import read_wandb_offline, wandb_files
 from analysis.steps import ChosenStep
 from analysis.verdicts import Verdict
 
@@ -36,9 +36,12 @@ def attempt_dirs(run_dir: Path) -> list[tuple[int, Path]]:
 
 
 def read_attempts(
-    run_dir: Path, run_id: str, fingerprint: str, done: Mapping[str, Any]
+    run_dir: Path, run_id: str, fingerprint: str, done: Mapping[str, Any], flat: bool = False
 ) -> tuple[list[Attempt], list[Verdict]]:
-    """The attempts that led to a done.json: its spec, its data and model, and none after it; others are left out."""
+    """The attempts that led to a done.json: its spec, its data and model, and none after it; others are left out.
+
+    `flat`: the trainer logs its timers under flat keys, which stay among the scalars here.
+    """
     attempts: list[Attempt] = []
     verdicts: list[Verdict] = []
     for number, folder in attempt_dirs(run_dir):
@@ -62,13 +65,13 @@ def read_attempts(
             text = f"{run_id}: attempt {number} came after attempt {done['attempt']} had finished; left out"
             verdicts.append(Verdict("note", "later-attempt", text))
             continue
-        read = read_attempt(run_dir, folder, run_id)
+        read = read_attempt(run_dir, folder, run_id, flat)
         verdicts += read.verdicts
         attempts.append(Attempt(number, read.records))
     return attempts, verdicts
 
 
-def read_attempt(run_dir: Path, folder: Path, run_id: str) -> SourceRead:
+def read_attempt(run_dir: Path, folder: Path, run_id: str, flat: bool = False) -> SourceRead:
     """An attempt's steps: from metrics.jsonl, and from wandb the steps that it lacks.
 
     Where both hold a step they must agree; `UserError` names run, step and key where they do not.
@@ -76,10 +79,10 @@ def read_attempt(run_dir: Path, folder: Path, run_id: str) -> SourceRead:
     found = SourceRead()
     metrics = folder / "metrics.jsonl"
     if metrics.is_file():
-        found = read_metrics_jsonl(metrics, f"{run_id}: {metrics.relative_to(run_dir).as_posix()}")
+        found = read_metrics_jsonl(metrics, f"{run_id}: {metrics.relative_to(run_dir).as_posix()}", flat)
     mirror: dict[int, StepRecord] = {}
     for path in wandb_files(folder):
-        read = read_wandb_offline(path, f"{run_id}: {path.relative_to(run_dir).as_posix()}")
+        read = read_wandb_offline(path, f"{run_id}: {path.relative_to(run_dir).as_posix()}", flat)
         found.verdicts += read.verdicts
         mirror.update(read.records)
     for step, record in found.records.items():
@@ -101,7 +104,7 @@ def read_attempt(run_dir: Path, folder: Path, run_id: str) -> SourceRead:
 
 def check_agreement(ours: StepRecord, mirror: StepRecord, run_id: str, run_dir: Path) -> None:
     """Compare the keys that both sources hold; `UserError` on the first that differs by more than 1e-9."""
-    pairs = [(PHASE_PREFIX + k, v, mirror.phases[k]) for k, v in ours.phases.items() if k in mirror.phases]
+    pairs = [(TIMERS + k, v, mirror.phases[k]) for k, v in ours.phases.items() if k in mirror.phases]
     pairs += [(k, v, mirror.scalars[k]) for k, v in ours.scalars.items() if k in mirror.scalars]
     for key, a, b in sorted(pairs):
         same = (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=RELATIVE_TOLERANCE, abs_tol=0.0)

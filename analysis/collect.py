@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from analysis.attempts import choose_steps, read_attempts
 from analysis.errors import UserError
 from analysis.files import fingerprint_of, read_json_object
 from analysis.steps import ChosenStep, steps_table, write_steps
-from analysis.timers import TimerTree, overruns, tree_for
+from analysis.timers import UNDECLARED, TimerTree, mode_of, nested, overruns, places_of, tree_for
+from analysis.tokens import token_sums
 from analysis.verdicts import Verdict
 
 
@@ -42,11 +44,15 @@ def collect_run(run_dir: Path) -> pa.Table:
         _text(spec, "trainer", run_dir / "spec.json"),
         _text(spec, "engine", run_dir / "spec.json"),
     )
-    tree = tree_for(trainer, str(done.get("versions", {}).get(trainer, "of unknown version")), engine)
-    attempts, verdicts = read_attempts(run_dir, run_id, fingerprint, done)
+    version = str(done.get("versions", {}).get(trainer, "of unknown version"))
+    tree = tree_for(trainer, version, engine, mode_of(trainer, version, spec, done))
+    attempts, verdicts = read_attempts(run_dir, run_id, fingerprint, done, tree.flat)
     chosen, more = choose_steps(attempts, run_id)
     verdicts += more
     require_steps(chosen, done.get("last_step"), run_id)
+    if tree.flat:
+        chosen, more = in_the_tree(chosen, tree, run_id, completions_of(spec))
+        verdicts += more
     verdicts += timer_verdicts(chosen, tree, run_id)
     metadata: dict[str, Any] = {
         "timers": tree.name,
@@ -83,6 +89,39 @@ def require_steps(chosen: Sequence[ChosenStep], last_step: object, run_id: str) 
         )
 
 
+def completions_of(spec: dict[str, Any]) -> int | None:
+    """How many completions a step has, as the spec says; None where it does not."""
+    workload = spec.get("workload")
+    count = workload.get("batch_size") if isinstance(workload, dict) else None
+    return count if isinstance(count, int) and count > 0 else None
+
+
+def in_the_tree(
+    chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str, completions: int | None
+) -> tuple[list[ChosenStep], list[Verdict]]:
+    """Steps whose timers came under flat keys, with their phases in the tree, and tokens where they are exact."""
+    places, verdicts = places_of([c.record.scalars for c in chosen], tree, run_id)
+    placed, undeclared = [], dict[str, tuple[int, float]]()
+    for c in chosen:
+        found = nested(c.record.scalars, tree, places)
+        for name in found.undeclared:
+            undeclared.setdefault(name, (c.record.step, found.scalars[UNDECLARED + name]))
+        if "response_tokens" not in found.scalars and completions is not None:
+            found.scalars.update(token_sums(found.scalars, completions))
+        record = replace(c.record, phases={**c.record.phases, **found.phases}, scalars=found.scalars)
+        placed.append(replace(c, record=record))
+    for name, (step, value) in undeclared.items():
+        text = (
+            f"{run_id}: timer {name} (step {step}: {value:g}) is not in the declared timers of {tree.name}: in no sum, "
+            f"kept as {UNDECLARED}{name}. Where it nests is not guessed: declare it in analysis/timers/"
+        )
+        verdicts.append(Verdict("warning", "undeclared-phase", text))
+    if tree.overlap:
+        text = f"{run_id}: {tree.overlap}: its phases cannot be summed, so only the whole step is timed"
+        verdicts.append(Verdict("warning", "overlapping-phases", text))
+    return placed, verdicts
+
+
 def timer_verdicts(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -> list[Verdict]:
     """Undeclared phases, steps without their root timer, and children that exceed their parent."""
     found = []
@@ -96,7 +135,7 @@ def timer_verdicts(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -
                 "undeclared. Declare it in analysis/timers/",
             )
         )
-    for path in sorted(p for p in paths if p.split("/")[0] != tree.root):
+    for path in sorted(p for p in paths if p.split("/")[0] != tree.root and not (tree.flat and tree.declared(p))):
         found.append(
             Verdict(
                 "warning",

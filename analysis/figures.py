@@ -8,6 +8,7 @@ import pandas as pd
 from analysis.drawing import CATEGORY_COLOURS, GREY, HEIGHT, WIDTH, Figure, arm_scale, dash_scale, render
 from analysis.figure_data import length_histogram, series, wants_log, with_tokens_per_second
 from analysis.phases import RESIDUAL
+from analysis.reward import REWARD
 from analysis.rows import rows_of
 from analysis.runs import Plan, factors_label
 from analysis.wide import PHASE
@@ -175,7 +176,7 @@ def all_figures(wide: pd.DataFrame, categories: pd.DataFrame, lengths: pd.DataFr
         phase_bars(categories, plan),
         over_steps(wide, plan, PHASE + "step", "step-time", "Step time", "seconds per step"),
         length_figure(lengths, plan),
-        over_steps(wide, plan, "train/reward", "reward", "Reward", "mean reward"),
+        over_steps(wide, plan, REWARD, "reward", "Reward", "mean reward"),
         over_steps(
             rates, plan, "tokens_per_s", "tokens-per-second", "Throughput", "response tokens per second of step"
         ),

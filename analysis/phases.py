@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.rows import rows_of
-from analysis.timers import Phase, TimerTree
+from analysis.timers import Phase, TimerTree, in_order
 from analysis.verdicts import Verdict
 from analysis.wide import OWN, PHASE
 
@@ -44,7 +44,7 @@ def phase_table(wide: pd.DataFrame, arms: Sequence[str], trees: Sequence[TimerTr
     rows = []
     counted = wide[wide["counted"].astype(bool)]
     paths = [c.removeprefix(PHASE) for c in wide.columns if c.startswith(PHASE)]
-    ordered = trees[0].in_order(paths) if trees else []
+    ordered = in_order(paths, trees)
     root = trees[0].root if trees else ""
     for factors in counted["factors"].unique():
         for arm in arms:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from analysis.quantities import QUANTITIES
 from analysis.verdicts import Verdict
 
-REWARD = "train/reward"
+REWARD = "reward"
 
 
 def reward_verdicts(wide: pd.DataFrame) -> list[Verdict]:
@@ -15,7 +16,7 @@ def reward_verdicts(wide: pd.DataFrame) -> list[Verdict]:
     if not len(wide):
         return []
     if REWARD not in wide:
-        return [Verdict("warning", "no-reward", f"no run logs {REWARD}: no reward curve")]
+        return [Verdict("warning", "no-reward", f"no run logs {' or '.join(QUANTITIES[REWARD])}: no reward curve")]
     found = []
     bad = wide[~np.isfinite(wide[REWARD].astype(float))]
     for run_id, rows in bad.groupby("run_id", sort=False):

@@ -13,7 +13,7 @@ import pandas as pd
 from analysis.errors import UserError
 from analysis.files import fingerprint_of, read_json_object
 from analysis.steps import read_steps
-from analysis.timers import TimerTree, tree_for
+from analysis.timers import TimerTree, tree_named
 from analysis.verdicts import Verdict, verdict_from
 
 
@@ -129,8 +129,9 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
     table, metadata = read_steps(folder / "steps.parquet")
     if table.num_rows == 0:
         raise UserError("its steps.parquet holds no step")
-    trainer, engine = str(spec.get("trainer")), str(spec.get("engine"))
-    tree = tree_for(trainer, str(done.get("versions", {}).get(trainer, "of unknown version")), engine)
+    tree = tree_named(str(metadata.get("timers")))
+    if tree is None:
+        raise UserError(f"its steps.parquet has the timers of {metadata.get('timers')!r}; collect the run again")
     verdicts = [verdict_from(v) for v in metadata.get("verdicts", [])]
     inputs = _optional(results / "inputs" / str(spec.get("inputs_id")) / "inputs.json")
     verify = None

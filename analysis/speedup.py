@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.phases import shown_phase
 from analysis.runs import Plan, factors_label
-from analysis.timers import TimerTree
+from analysis.timers import TimerTree, in_order
 from analysis.verdicts import Verdict
 from analysis.wide import PHASE
 
@@ -145,7 +145,7 @@ def phase_speedups(wide: pd.DataFrame, plan: Plan, trees: Sequence[TimerTree]) -
     """
     rows = []
     paths = [c.removeprefix(PHASE) for c in wide.columns if c.startswith(PHASE)]
-    ordered = trees[0].in_order(paths) if trees else []
+    ordered = in_order(paths, trees)
     for factors in wide["factors"].unique():
         for arm in plan.arms:
             pairs = paired_steps(wide, factors, plan.baseline, arm) if arm != plan.baseline else pd.DataFrame()

@@ -49,11 +49,16 @@ class ChosenStep:
     overlap: bool
 
 
-def unit_of(kind: str, name: str) -> str:
-    """`s`, `tokens` or `1`: what a value is counted in."""
-    if kind == "phase" or name.endswith("_s"):
+def unit_of(kind: str, name: str, tree: TimerTree | None = None) -> str:
+    """`s` or `tokens` where that is known, else `1`."""
+    beside = tree.unit_beside(name) if tree is not None and kind == "scalar" else None
+    if beside is not None:
+        return beside
+    if kind == "phase" or name.endswith("_s") or name.split("/")[0].endswith("_s") or name == "perf/time_per_step":
         return "s"
-    if name.endswith("_tokens") or name.endswith("_length"):
+    head, _, last = name.rpartition("/")
+    lengths = head.endswith(("_length", "_length_non_aborted")) and last in ("mean", "max", "min")
+    if name.endswith(("_tokens", "_length")) or lengths or head == "global_seqlen":
         return "tokens"
     return "1"
 
@@ -70,14 +75,18 @@ def steps_table(
     Values keep their full precision. `metadata` goes into the file's key-value metadata, beside the table.
     """
     columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
+    units: dict[tuple[str, str], str] = {}
     for one in chosen:
         rows = _rows(one.record, tree)
+        for kind, name, *_ in rows:
+            if (kind, name) not in units:
+                units[kind, name] = unit_of(kind, name, tree)
         for kind, name, parent, value, own_s in rows:
             columns["kind"].append(kind)
             columns["name"].append(name)
             columns["parent"].append(parent)
             columns["value"].append(value)
-            columns["unit"].append(unit_of(kind, name))
+            columns["unit"].append(units[kind, name])
             columns["exclusive_s"].append(own_s)
         source = one.record.file.relative_to(run_dir).as_posix()
         same: dict[str, Any] = {

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.errors import UserError
+from analysis.quantities import QUANTITIES, logged_as
 from analysis.runs import Run
 from analysis.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
 from analysis.verdicts import Verdict
@@ -27,6 +28,7 @@ def wide_run(run: Run) -> pd.DataFrame:
     """A run's steps as one row each: `timing_s/<path>`, `own_s/<path>` and the scalars as columns.
 
     A phase that a step lacks is NaN. `left_out` says why a step cannot count, as far as its own row tells.
+    Quantities that trainers name differently are there under one name besides (analysis/quantities.py).
     """
     tidy = run.steps
     phases, scalars = tidy[tidy["kind"] == "phase"], tidy[tidy["kind"] == "scalar"]
@@ -48,7 +50,11 @@ def wide_run(run: Run) -> pd.DataFrame:
     root_s = seconds[root].reindex(meta.index)
     left_out[meta.index.isin(bad) | ~(root_s > 0)] = BAD_TIME
     # A trainer may log a scalar with one of our own columns' names.
-    other = other.rename(columns={name: f"scalar/{name}" for name in KEYS})
+    ours = {*KEYS, *QUANTITIES}
+    other = other.set_axis([f"scalar/{name}" if name in ours else str(name) for name in other.columns], axis=1)
+    for quantity in QUANTITIES:
+        if (name := logged_as(quantity, other.columns)) is not None:
+            other[quantity] = other[name]
     parts = [meta, seconds.add_prefix(PHASE), own.add_prefix(OWN), other]
     # Plain column labels: those of a pivot are categories of this run only.
     wide = pd.concat([p.set_axis([str(c) for c in p.columns], axis=1) for p in parts], axis=1).reset_index()

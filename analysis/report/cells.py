@@ -13,6 +13,7 @@ from analysis.phases import RESIDUAL, shown_phase
 from analysis.report.content import Content
 from analysis.rows import rows_of
 from analysis.runs import factors_label
+from analysis.timers import in_order
 
 DASH = "—"
 BETWEEN_STEPS = "between_steps_s"
@@ -77,8 +78,9 @@ def phase_blocks(content: Content) -> list[Block]:
         arms = list(rows["arm"].unique())
         by_key = {(r.arm, r.path): r for r in rows_of(rows)}
         digits = decimals(min(by_key[arm, root].mean_s for arm in arms))
-        table = []
-        for path in content.trees[0].in_order(rows["path"]):
+        table: list[Row] = []
+        outside: list[Row] = []
+        for path in in_order(rows["path"], content.trees):
             phase = shown_phase(path, content.trees)
             cells: list[Cell] = []
             for arm in arms:
@@ -90,8 +92,9 @@ def phase_blocks(content: Content) -> list[Block]:
                 else:
                     cells += [seconds(found.mean_s, digits), seconds(found.median_s, digits)]
                     cells += [seconds(found.own_mean_s, digits), percent(found.own_share)]
-            kind = "total" if path == root else "phase"
-            table.append(Row(phase.label, path, phase.description, phase.depth, kind, tuple(cells)))
+            kind = "total" if path == root else "phase" if path.startswith(root + "/") else "outside"
+            row = Row(phase.label, path, phase.description, phase.depth, kind, tuple(cells))
+            (outside if kind == "outside" else table).append(row)
         residual, total = [], []
         for arm in arms:
             found = by_key[arm, root]
@@ -102,6 +105,7 @@ def phase_blocks(content: Content) -> list[Block]:
         words = "The part of the step that no timer covers."
         table.append(Row("Residual", f"({RESIDUAL})", words, 1, "residual", tuple(residual)))
         table.append(Row("Sum of own times", "(sum)", "Equals the mean step.", 0, "total", tuple(total)))
+        table += outside
         if between := _between_steps(content.steps, str(factors), arms, digits):
             words = "Logging, checkpoints and data between two steps: wall clock that is in no step."
             table.append(Row("Between steps", "(between)", words, 0, "outside", between))

@@ -6,16 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from analysis.sources.record import SourceRead, StepRecord, as_number
+from analysis.sources.record import TIMERS, SourceRead, StepRecord, as_number
 from analysis.verdicts import Verdict
 
 
-def read_metrics_jsonl(path: Path, shown_as: str) -> SourceRead:
+def read_metrics_jsonl(path: Path, shown_as: str, flat: bool = False) -> SourceRead:
     """The steps of one metrics.jsonl (format: docs/files.md), by step.
 
     A last line without its newline that does not parse was cut off by a kill and is ignored. A corrupt line
     in the middle, a value that is no number, or a step that comes twice (the later line counts) is a verdict
-    with its line number. `shown_as` names the file there.
+    with its line number. `shown_as` names the file there. `flat`: the trainer's timers are among the scalars,
+    and a line that has none of them (a validation before training, or after a resume) is no training step.
     """
     found = SourceRead()
     lines = path.read_bytes().split(b"\n")
@@ -23,7 +24,10 @@ def read_metrics_jsonl(path: Path, shown_as: str) -> SourceRead:
         if not raw.strip():
             continue
         try:
-            record = _record(json.loads(raw), path, number)
+            row = json.loads(raw)
+            if flat and is_untimed(row):
+                continue
+            record = _record(row, path, number)
         except (ValueError, TypeError, KeyError) as error:
             if number < len(lines):
                 reason = " ".join(str(error).split()) or type(error).__name__
@@ -46,6 +50,12 @@ def read_metrics_jsonl(path: Path, shown_as: str) -> SourceRead:
             )
         found.records[record.step] = record
     return found
+
+
+def is_untimed(raw: Any) -> bool:
+    """Whether a row holds numbers but no seconds at all."""
+    scalars = raw.get("scalars") if isinstance(raw, dict) and not raw.get("phases") else None
+    return isinstance(scalars, dict) and not any(name.startswith(TIMERS) for name in scalars)
 
 
 def _record(raw: Any, path: Path, line: int) -> StepRecord:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from analysis.verdicts import Verdict
 
+# What trainers put before the names of their timers.
+TIMERS = "timing_s/"
+
 
 @dataclass(frozen=True)
 class StepRecord:

@@ -1,17 +1,26 @@
 """Which timers a trainer has, how they nest, and what each one means."""
 
-from analysis.timers.declared import declared_trees, tree_for
+from analysis.timers.declared import declared_trees, tree_for, tree_named
 from analysis.timers.exclusive import Overrun, exclusive_s, overruns, parents
-from analysis.timers.tree import CATEGORIES, Phase, TimerTree
+from analysis.timers.flat import UNDECLARED, Nested, nested, places_of
+from analysis.timers.mode import mode_of
+from analysis.timers.tree import CATEGORIES, Phase, TimerTree, in_order
 
 __all__ = [
     "CATEGORIES",
+    "UNDECLARED",
+    "Nested",
     "Overrun",
     "Phase",
     "TimerTree",
     "declared_trees",
     "exclusive_s",
+    "in_order",
+    "mode_of",
+    "nested",
     "overruns",
     "parents",
+    "places_of",
     "tree_for",
+    "tree_named",
 ]

@@ -1,10 +1,24 @@
-"""Which declared tree belongs to a trainer's version and engine."""
+"""Which declared tree belongs to a trainer's version, engine and mode?"""
 
 from analysis.errors import UserError
 from analysis.timers.tree import TimerTree
 from analysis.timers.trl import TRL_1_16
+from analysis.timers.verl import (
+    VERL_0_4_1,
+    VERL_0_9_1,
+    VERL_0_9_1_COLOCATE_ASYNC,
+    VERL_0_9_1_LEGACY,
+    VERL_0_9_1_OVERLAPPING,
+)
 
-_TREES: tuple[TimerTree, ...] = (TRL_1_16,)
+_TREES: tuple[TimerTree, ...] = (
+    TRL_1_16,
+    VERL_0_4_1,
+    VERL_0_9_1,
+    VERL_0_9_1_COLOCATE_ASYNC,
+    VERL_0_9_1_LEGACY,
+    *VERL_0_9_1_OVERLAPPING,
+)
 
 
 def declared_trees() -> tuple[TimerTree, ...]:
@@ -12,14 +26,21 @@ def declared_trees() -> tuple[TimerTree, ...]:
     return _TREES
 
 
-def tree_for(trainer: str, version: str, engine: str) -> TimerTree:
+def tree_for(trainer: str, version: str, engine: str, mode: str = "") -> TimerTree:
     """The tree of a trainer's version with an engine; `UserError` that says how to declare a missing one."""
     known = ", ".join(f"{t.name} with {'/'.join(t.engines)}" for t in _TREES)
     for tree in _TREES:
-        if tree.trainer == trainer and tree.matches(version) and engine in tree.engines:
+        if tree.trainer == trainer and tree.matches(version) and engine in tree.engines and tree.mode == mode:
             return tree
+    in_mode = f" in mode {mode}" if mode else ""
     raise UserError(
-        f"no timer tree is declared for trainer {trainer} {version} with engine {engine} (declared: {known}). "
+        f"no timer tree is declared for trainer {trainer} {version}{in_mode} with engine {engine} (declared: {known}). "
         "How its timers nest is not guessed: read where that version starts and stops them, add a TimerTree "
-        "beside those in analysis/timers/, list it in analysis/timers/declared.py, and collect again"
+        "beside those in analysis/timers/, list it in analysis/timers/declared.py, and collect again "
+        "(docs/timers.md shows how)"
     )
+
+
+def tree_named(name: str) -> TimerTree | None:
+    """The declared tree of that name."""
+    return next((t for t in _TREES if t.name == name), None)

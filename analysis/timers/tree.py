@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 # The words that trainers share. A verl `gen` and a TRL `generate` are both "generation", so that arms
 # of different trainers can stand in one stacked bar.
@@ -15,13 +16,16 @@ class Phase:
     """One timer: its path in the step's tree, the words that a reader sees, and its category.
 
     A last path segment of `*` stands for any name (a reward function's, say). `category` is that of the
-    phase's own time, the part which no child covers.
+    phase's own time, the part which no child covers. `keys` are the names that a trainer with flat keys
+    gives it (analysis/timers/flat.py); phases that share a key are places where the one timer may lie, the
+    declared one first.
     """
 
     path: str
     label: str
     description: str
     category: str
+    keys: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.category not in CATEGORIES:
@@ -37,7 +41,9 @@ class TimerTree:
     """The timers that one release series of a trainer emits with some engines.
 
     `series` is a version prefix such as `1.16`; `phases` are in the order in which they are shown, parents
-    before children, the root first.
+    before children, the root first; `mode` tells the loops of one release apart, "" is the default one.
+    `beside` are the flat keys that are no part of a sum, as (pattern, unit, name of the scalar). `overlap`
+    says why the phases of a step run at the same time, and that there is nothing to divide then.
     """
 
     trainer: str
@@ -45,10 +51,18 @@ class TimerTree:
     engines: tuple[str, ...]
     phases: tuple[Phase, ...]
     source: str
+    mode: str = ""
+    beside: tuple[tuple[str, str, str], ...] = ()
+    overlap: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.trainer} {self.series}"
+        return " ".join(filter(None, (self.trainer, self.series, self.mode)))
+
+    @property
+    def flat(self) -> bool:
+        """Whether the trainer logs its timers under flat keys, which the tree maps to paths."""
+        return any(p.keys for p in self.phases)
 
     @property
     def root(self) -> str:
@@ -70,13 +84,25 @@ class TimerTree:
             return Phase(path, f"{name} (undeclared)", f"Not in the declared timers of {self.name}.", "other")
         return Phase(path, found.label.replace("*", name), found.description, found.category)
 
+    def unit_beside(self, scalar: str) -> str | None:
+        """The unit of a scalar that comes from a timer key which is no part of a sum; None for any other scalar."""
+        return next((u for pattern, u, name in self.beside if fnmatchcase(scalar, name.replace("*", pattern))), None)
+
     def in_order(self, paths: Iterable[str]) -> list[str]:
         """Paths in depth-first order: declared siblings as declared, then the undeclared by name."""
-        rank = {p.path: i for i, p in enumerate(self.phases)}
+        return in_order(paths, (self,))
 
-        def key(path: str) -> list[tuple[int, str]]:
-            parts = path.split("/")
-            heads = ["/".join(parts[: i + 1]) for i in range(len(parts))]
-            return [(rank.get(head, len(rank)), part) for head, part in zip(heads, parts, strict=True)]
 
-        return sorted(set(paths), key=key)
+def in_order(paths: Iterable[str], trees: Sequence[TimerTree]) -> list[str]:
+    """Paths of several trees in depth-first order: siblings as the first tree with them declares, then by name."""
+    rank: dict[str, int] = {}
+    for tree in trees:
+        for phase in tree.phases:
+            rank.setdefault(phase.path, len(rank))
+
+    def key(path: str) -> list[tuple[int, str]]:
+        parts = path.split("/")
+        heads = ["/".join(parts[: i + 1]) for i in range(len(parts))]
+        return [(rank.get(head, len(rank)), part) for head, part in zip(heads, parts, strict=True)]
+
+    return sorted(set(paths), key=key)

@@ -1,0 +1,23 @@
+"""What does each trainer call the quantities that a report compares?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+# Our name: what the trainers call it, the first that a run has. TRL's names begin with `train/`, the others
+# are verl's. verl's score is the reward before any KL penalty, as TRL's is.
+QUANTITIES: dict[str, tuple[str, ...]] = {
+    "reward": ("train/reward", "critic/score/mean", "critic/rewards/mean"),
+    "mean_response_length": ("train/completions/mean_length", "response_length/mean"),
+    "max_response_length": ("train/completions/max_length", "response_length/max"),
+    "truncated_share": ("train/completions/clipped_ratio", "response_length/clip_ratio"),
+    "reference_kl": ("train/kl", "actor/kl_loss"),
+    "policy_entropy": ("train/entropy", "actor/entropy"),
+    "gradient_norm": ("train/grad_norm", "actor/grad_norm"),
+}
+
+
+def logged_as(quantity: str, names: Iterable[str]) -> str | None:
+    """The name among `names` under which a trainer logged a quantity; None where it did not."""
+    have = set(names)
+    return next((name for name in QUANTITIES[quantity] if name in have), None)

@@ -1,0 +1,387 @@
+"""verl's flat timer keys in their trees: the article's numbers by hand, and what versions and loops do differently."""
+
+import json
+import math
+import random
+
+import make_results
+import pytest
+from test_sources import write_wandb
+
+from analysis.collect import main
+from analysis.report.cells import phase_blocks
+from analysis.report.content import read_content
+from analysis.report.markdown import markdown
+from analysis.report.page import html_page
+from analysis.steps import read_steps
+from analysis.timers import exclusive_s, mode_of, nested, places_of, tree_for
+from analysis.tokens import token_sums
+
+# The article's step 3 with SGLang, as its log prints it.
+ARTICLE = {
+    "gen": 382.913,
+    "generate_sequences": 380.170,
+    "reshard": 2.311,
+    "reward": 1.198,
+    "old_log_prob": 4.186,
+    "ref": 3.621,
+    "adv": 0.002,
+    "update_actor": 16.263,
+    "step": 408.190,
+}
+V041, V091 = {"verl": "0.4.1"}, {"verl": "0.9.1"}
+
+
+def timers(seconds):
+    return {f"timing_s/{name}": value for name, value in seconds.items()}
+
+
+def verl_row(step, seconds, lengths=(100, 200, 300, 424), **scalars):
+    """A line as the verl job writes it: no phases, all of verl's keys among the scalars."""
+    known = {
+        "training/global_step": step,
+        "critic/score/mean": 0.25,
+        "response_length/mean": sum(lengths) / len(lengths),
+        "response_length/max": max(lengths),
+        "prompt_length/mean": 50.0,
+        "prompt_tokens": 50 * len(lengths),
+        "response_tokens": sum(lengths),
+        **timers(seconds),
+    }
+    more = {"resumed": scalars.pop("resumed")} if "resumed" in scalars else {}
+    return {
+        "step": step,
+        "time": 1.7e9 + step,
+        "resumed": False,
+        "phases": {},
+        "scalars": known | scalars,
+        "samples": {"response_length": list(lengths)},
+        **more,
+    }
+
+
+def write_run(tmp_path, attempts, versions=V041, engine="sglang", run_id="r", arm="sglang", seed=0, **more):
+    args = more.pop("trainer_args", {"version": versions["verl"], "overrides": []})
+    spec_more = {"trainer": "verl", "stack": f"verl-{engine}", "trainer_args": args} | more.pop("spec_more", {})
+    spec_more.setdefault("workload", {"batch_size": 4})
+    done_more = {"versions": {"python": "3.11.7", **versions}, "resolved": {}} | more.pop("done_more", {})
+    return make_results.write_run(
+        tmp_path, run_id, arm, seed, attempts, engine=engine, spec_more=spec_more, done_more=done_more
+    )
+
+
+def collected(run_dir):
+    out = run_dir / "steps.parquet"
+    assert main([str(run_dir), "--out", str(out)]) == 0
+    table, metadata = read_steps(out)
+    return table.to_pandas(), metadata
+
+
+def of(metadata, code):
+    return [v["text"] for v in metadata["verdicts"] if v["code"] == code]
+
+
+def values(frame, step=1):
+    return frame[(frame["step"] == step) & (frame["kind"] != "sample")].set_index("name")["value"].to_dict()
+
+
+def test_the_articles_step_with_sglang(tmp_path):
+    run_dir = write_run(tmp_path, [[verl_row(1, ARTICLE), verl_row(2, ARTICLE)]])
+    frame, metadata = collected(run_dir)
+    assert metadata == {"timers": "verl 0.4.1", "attempts": [1], "verdicts": []}
+    phases = frame[(frame["kind"] == "phase") & (frame["step"] == 1)].set_index("name")
+    own, whole = phases["exclusive_s"], phases["value"]
+    assert own["step"] == pytest.approx(0.007, abs=1e-9)
+    assert own["step/gen"] == pytest.approx(382.913 - 380.170 - 2.311, abs=1e-9)
+    assert phases.loc["step/gen/reshard", "parent"] == "step/gen"
+    children = phases[phases["parent"] == "step"]["value"]
+    assert children.sum() == pytest.approx(408.183, abs=1e-9)
+    assert children.sum() + whole["step/gen/reshard"] == pytest.approx(410.494, abs=1e-9), "the article's sum"
+    assert own.sum() == pytest.approx(408.190, abs=1e-9)
+    assert not [name for name in frame["name"] if name.startswith("timing_s/")]
+
+
+def test_the_articles_step_with_vllm():
+    table_1 = {"step": 878.89, "gen": 849.20, "update_actor": 19.31, "old_log_prob": 4.57, "ref": 4.62, "reward": 1.18}
+    found = nested(timers(table_1 | {"reshard": 1.04}), tree_for("verl", "0.4.1", "vllm"))
+    own = exclusive_s(found.phases)
+    assert own["step"] == pytest.approx(0.01, abs=1e-9) and own["step/gen"] == pytest.approx(848.16, abs=1e-9)
+    assert not found.scalars and not found.undeclared
+
+
+def test_0_9_1_has_update_weights_beside_gen(tmp_path):
+    seconds = {"gen": 10.0, "old_log_prob": 2.0, "ref": 1.0, "adv": 0.1, "update_actor": 5.0, "update_weights": 0.9}
+    run_dir = write_run(tmp_path, [[verl_row(1, seconds | {"step": 19.5})]], V091)
+    frame, metadata = collected(run_dir)
+    phases = frame[frame["kind"] == "phase"].set_index("name")
+    assert metadata["timers"] == "verl 0.9.1" and not metadata["verdicts"]
+    assert phases.loc["step/update_weights", "parent"] == "step"
+    assert phases.loc["step", "exclusive_s"] == pytest.approx(0.5)
+
+
+def test_numpys_names_of_roles_are_the_reference():
+    found = nested(timers({"step": 9.0, "Role.RefPolicy": 1.5}), tree_for("verl", "0.9.1", "vllm", "legacy"))
+    assert found.phases == {"step": 9.0, "step/ref": 1.5}
+
+
+LEGACY = {
+    "step": 30.0,
+    "gen": 20.0,
+    "start_profile": 1e-5,
+    "stop_profile": 1e-5,
+    "agent_loop/generate_sequences/min": 3.0,
+    "agent_loop/generate_sequences/max": 18.0,
+    "agent_loop/generate_sequences/mean": 9.0,
+    "agent_loop/tool_calls/mean": 0.0,
+    "agent_loop/compute_score/mean": 0.25,
+    "agent_loop/num_preempted/min": 0.0,
+    "agent_loop/num_preempted/max": 3.0,
+    "agent_loop/num_preempted/mean": 1.5,
+    "agent_loop/slowest/generate_sequences": 18.0,
+    "agent_loop/slowest/tool_calls": 0.0,
+    "agent_loop/slowest/compute_score": 0.5,
+    "agent_loop/slowest/num_preempted": 3.0,
+    "agent_loop/slowest/prompt_length": 301.0,
+    "agent_loop/slowest/response_length": 31744.0,
+    "update_actor": 8.0,
+    "update_weights": 1.0,
+}
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"trainer_args": {"version": "0.9.1", "overrides": ["trainer.use_v1=True", "trainer.use_v1=False"]}},
+        {"done_more": {"resolved": {"trainer": {"trainer": {"use_v1": False}}}}},
+        {"done_more": {"resolved": {"trainer": {"trainer.use_v1": False}}}},
+    ],
+)
+def test_legacy_counts_are_never_seconds_and_the_slowest_sample_is_the_part_of_gen(tmp_path, how):
+    frame, metadata = collected(write_run(tmp_path, [[verl_row(1, LEGACY)]], V091, **how))
+    assert metadata["timers"] == "verl 0.9.1 legacy" and not metadata["verdicts"]
+    phases = frame[frame["kind"] == "phase"].set_index("name")
+    assert set(phases.index) == {
+        "step",
+        "step/gen",
+        "step/gen/slowest_generate_sequences",
+        "step/gen/slowest_tool_calls",
+        "step/gen/slowest_compute_score",
+        "step/update_actor",
+        "step/update_weights",
+    }
+    assert phases.loc["step/gen", "exclusive_s"] == 1.5 and phases.loc["step", "exclusive_s"] == 1.0
+    units = frame[frame["kind"] == "scalar"].set_index("name")["unit"].to_dict()
+    assert {units[f"agent_loop/num_preempted/{s}"] for s in ("min", "max", "mean")} == {"1"}
+    assert units["agent_loop/slowest/num_preempted"] == "1"
+    assert units["agent_loop/slowest/response_length"] == units["agent_loop/slowest/prompt_length"] == "tokens"
+    assert units["agent_loop/generate_sequences/max"] == units["outside_step_s/stop_profile"] == "s"
+    assert units["response_length/mean"] == "tokens" and units["critic/score/mean"] == "1"
+
+
+@pytest.mark.parametrize("mode", ["separate_async", "one_step_off", "fully_async"])
+def test_overlapping_loops_have_a_step_and_no_parts(mode):
+    tree = tree_for("verl", "0.9.1", "vllm", mode)
+    found = nested(timers(LEGACY | {"ref": 3.0}) | {"fully_async/count": 4.0}, tree)
+    assert found.phases == {"step": 30.0} and not found.undeclared and tree.overlap
+    assert found.scalars["overlapping_s/gen"] == 20.0 and found.scalars["overlapping_s/ref"] == 3.0
+    assert tree.unit_beside("overlapping_s/gen") == "s" and tree.unit_beside("agent_loop/num_preempted/max") == "1"
+    assert found.scalars["agent_loop/slowest/response_length"] == 31744.0
+
+
+def test_an_overlapping_run_is_told_as_such(tmp_path):
+    args = {"version": "0.9.1", "overrides": ["trainer.v1.trainer_mode=separate_async"]}
+    run_dir = write_run(
+        tmp_path, [[verl_row(1, {"step": 9.0, "gen": 8.0, "update_actor": 8.5})]], V091, trainer_args=args
+    )
+    frame, metadata = collected(run_dir)
+    assert metadata["timers"] == "verl 0.9.1 separate_async"
+    assert frame[frame["kind"] == "phase"]["name"].tolist() == ["step"]
+    (said,) = of(metadata, "overlapping-phases")
+    assert "only the whole step is timed" in said
+
+
+def test_modes():
+    assert mode_of("trl", "1.16.0", {}, {}) == "" and mode_of("verl", "0.4.1", {}, {}) == ""
+    given = {"trainer_args": {"overrides": ["+trainer.x=1", "trainer.v1.trainer_mode='colocate_async'"]}}
+    assert mode_of("verl", "0.9.1", given, {"resolved": {"trainer": "?"}}) == "colocate_async"
+    assert mode_of("verl", "0.9.1", given, {"resolved": {"trainer": {"trainer.v1.trainer_mode": "sync"}}}) == ""
+
+
+@pytest.mark.parametrize("version", ["0.4.0", "0.5.0", "0.9.10", "1.0"])
+def test_other_versions_say_how_to_declare(tmp_path, capsys, version):
+    run_dir = write_run(tmp_path, [[verl_row(1, ARTICLE)]], {"verl": version})
+    assert main([str(run_dir), "--out", str(tmp_path / "out.parquet")]) == 1
+    error = capsys.readouterr().err
+    assert f"no timer tree is declared for trainer verl {version} with engine sglang" in error
+    assert "verl 0.4.1 with vllm/sglang" in error and "docs/timers.md" in error
+
+
+def noisy_steps(inside, seconds, seed=0, residual=0.01, noise=0.005, steps=20):
+    """Steps whose every 4th has the timers in `seconds`; those in `inside` are part of the step."""
+    random_ = random.Random(seed)
+    made = []
+    for step in range(1, steps + 1):
+        timed = {k: v * random_.uniform(0.9, 1.1) for k, v in seconds.items()} if step % 4 == 0 else {}
+        gen = random_.uniform(5, 9)
+        whole = gen + residual + random_.uniform(0, noise) + sum(timed[k] for k in inside if k in timed)
+        made.append(timers({"gen": gen, "step": whole} | timed))
+    return made
+
+
+@pytest.mark.parametrize("version", ["0.4.1", "0.9.1"])
+@pytest.mark.parametrize("inside", [(), ("testing",), ("save_checkpoint",), ("testing", "save_checkpoint")])
+def test_the_residual_tells_where_testing_and_saving_lie(version, inside):
+    tree = tree_for("verl", version, "vllm")
+    places, verdicts = places_of(noisy_steps(inside, {"testing": 3.0, "save_checkpoint": 0.7}), tree, "r")
+    assert {k for k, path in places.items() if path.startswith("step/")} == set(inside)
+    declared = {"0.4.1": ("testing", "save_checkpoint"), "0.9.1": ("save_checkpoint",)}[version]
+    for key, verdict in zip(sorted(places, key=list(places).index), verdicts, strict=True):
+        assert key in verdict.text and verdict.code == "timer-place"
+        as_declared = (key in inside) == (key in declared)
+        assert verdict.level == ("note" if as_declared else "warning")
+        assert ("as declared" if as_declared else "unlike declared") in verdict.text
+
+
+def test_each_place_is_told_apart_by_the_steps_that_have_it_alone():
+    # Alone at step 4, 12, ... ; at 8, 16 both: equally long, so that together they could not be told apart.
+    tree = tree_for("verl", "0.9.1", "vllm")
+    made = noisy_steps(("testing",), {"testing": 2.0}) + noisy_steps(
+        ("testing",), {"testing": 2.0, "save_checkpoint": 2.0}, seed=1
+    )
+    places, _ = places_of(made, tree, "r")
+    assert places == {"testing": "step/testing", "save_checkpoint": "save_checkpoint"}
+
+
+def test_where_the_numbers_do_not_tell_the_declared_place_stands():
+    tree = tree_for("verl", "0.9.1", "vllm")
+    places, (verdict,) = places_of(noisy_steps((), {"testing": 0.1}, noise=1.0), tree, "r")
+    assert places == {"testing": "testing"}
+    assert verdict.level == "note" and "do not tell whether testing lies inside the step" in verdict.text
+    both = noisy_steps(("testing",), {"testing": 2.0, "save_checkpoint": 2.0})
+    for step in both:
+        if "timing_s/testing" in step:
+            step["timing_s/save_checkpoint"] = step["timing_s/testing"]
+    places, verdicts = places_of(both, tree, "r")
+    assert places == {"testing": "testing", "save_checkpoint": "step/save_checkpoint"}
+    assert all("do not tell" in v.text for v in verdicts)
+
+
+def test_a_single_step_with_testing_is_told_by_its_own_residual(tmp_path):
+    seconds = ARTICLE | {"testing": 100.0}
+    frame, metadata = collected(write_run(tmp_path / "out", [[verl_row(1, seconds)]]))
+    assert values(frame)["testing"] == 100.0 and values(frame)["step/gen"] == 382.913
+    (said,) = of(metadata, "timer-place")
+    assert "testing lies outside the step (off the usual residual by 99.993 s if inside, by 0.007 s if outside)" in said
+    assert {v["code"] for v in metadata["verdicts"]} == {"timer-place"}, "a declared place outside is no finding"
+    inside, metadata = collected(write_run(tmp_path / "in", [[verl_row(1, seconds | {"step": 508.190})]]))
+    assert values(inside)["step/testing"] == 100.0
+    assert "testing lies inside the step" in of(metadata, "timer-place")[0]
+    assert inside[inside["name"] == "step"]["exclusive_s"].iloc[0] == pytest.approx(0.007, abs=1e-9)
+
+
+def test_an_undeclared_timer_is_named_and_in_no_sum(tmp_path):
+    row = verl_row(3, ARTICLE | {"get_batch_rollout_with_filtering": 33.5})
+    rows = [verl_row(1, ARTICLE), verl_row(2, ARTICLE), row]
+    frame, metadata = collected(write_run(tmp_path, [rows]))
+    assert values(frame, 3)["undeclared/get_batch_rollout_with_filtering"] == 33.5
+    (said,) = of(metadata, "undeclared-phase")
+    assert "timer get_batch_rollout_with_filtering (step 3: 33.5) is not in the declared timers of verl 0.4.1" in said
+    assert "analysis/timers/" in said
+    assert frame[frame["name"] == "step"]["exclusive_s"].tolist() == pytest.approx([0.007] * 3, abs=1e-9)
+
+
+def test_lines_of_a_validation_only_are_no_training_steps(tmp_path):
+    """verl logs its validation before training at step 0, and after a resume at the step that was resumed from."""
+    validation = {"step": 0, "time": 1.0, "resumed": False, "phases": {}, "scalars": {"val-core/acc": 0.1}}
+    first = [validation, verl_row(1, ARTICLE), verl_row(2, ARTICLE)]
+    second = [validation | {"step": 2, "resumed": True}, verl_row(3, ARTICLE, resumed=True)]
+    frame, metadata = collected(write_run(tmp_path, [first, second]))
+    assert sorted(set(frame["step"])) == [1, 2, 3] and not metadata["verdicts"]
+    assert frame.groupby("step")["attempt"].first().to_dict() == {1: 1, 2: 1, 3: 2}
+    assert frame.groupby("step")["resumed"].first().to_dict() == {1: False, 2: False, 3: True}
+
+
+def test_a_timer_that_is_no_number_leaves_its_step_out_and_decides_nothing(tmp_path):
+    rows = [verl_row(s, ARTICLE | ({"testing": None} if s == 2 else {})) for s in (1, 2)]
+    rows[0]["scalars"]["timing_s/ref"] = None
+    frame, metadata = collected(write_run(tmp_path, [rows]))
+    assert math.isnan(values(frame, 1)["step/ref"]) and not of(metadata, "timer-place")
+
+
+def log_rows(rows):
+    """What verl's Tracking gives wandb for these lines: their scalars, under verl's own step."""
+    ours = ("prompt_tokens", "response_tokens")
+    return [{k: v for k, v in row["scalars"].items() if k not in ours} for row in rows]
+
+
+def test_wandb_alone_gives_the_same_steps_and_exact_tokens(tmp_path):
+    rows = [verl_row(s, ARTICLE, lengths=(10 + s, 20, 30, 41)) for s in (1, 2, 3)]
+    run_dir = write_run(tmp_path / "x", [rows])
+    frame, _ = collected(run_dir)
+    write_wandb(run_dir / "attempts" / "1", [{"val-core/acc": 0.5}, *log_rows(rows)], tmp_path)
+    collected(run_dir)
+    (run_dir / "attempts" / "1" / "metrics.jsonl").unlink()
+    mirror, metadata = collected(run_dir)
+    assert [v["code"] for v in metadata["verdicts"]] == ["from-wandb"]
+    for step in (1, 2, 3):
+        assert values(mirror, step) == values(frame, step), "every number, the tokens from their means"
+    assert mirror["source_file"].str.startswith("attempts/1/wandb/").all()
+
+
+def test_wandb_and_metrics_must_agree(tmp_path, capsys):
+    rows = [verl_row(s, ARTICLE) for s in (1, 2)]
+    run_dir = write_run(tmp_path / "x", [rows])
+    write_wandb(run_dir / "attempts" / "1", log_rows(rows), tmp_path)
+    rows[1]["scalars"]["timing_s/gen"] += 1e-3
+    make_results.write_rows(run_dir / "attempts" / "1" / "metrics.jsonl", rows)
+    assert main([str(run_dir), "--out", str(tmp_path / "out.parquet")]) == 1
+    assert "run r, step 2, key timing_s/gen: attempts/1/metrics.jsonl:2 says 382.914" in capsys.readouterr().err
+
+
+def test_tokens_only_where_means_give_whole_numbers():
+    article = {"response_length/mean": 17435.688, "prompt_length/mean": 301.312, "perf/total_num_tokens": 283792.0}
+    full = article | {"response_length/mean": 17435.6875, "prompt_length/mean": 301.3125}
+    assert token_sums(full, 16) == {"prompt_tokens": 4821.0, "response_tokens": 278971.0}
+    assert token_sums(article, 16) == {}, "three decimals are not enough for the prompts"
+    assert token_sums(full, 8) == {} and token_sums(full | {"perf/total_num_tokens": 1.0}, 16) == {}
+    assert token_sums({"response_length/mean": math.nan, "prompt_length/mean": 1.0}, 16) == {}
+    assert token_sums({"response_length/mean": 1.0}, 16) == {}
+    huge = {"response_length/mean": 30000.0, "prompt_length/mean": 1.0}
+    assert token_sums(huge, 4096) == {}, "a single-precision mean of that many tokens is not exact"
+
+
+def test_trl_against_verl_in_one_report(tmp_path):
+    folder = tmp_path / "case"
+    trl = make_results.phases_from_leaves(make_results.leaves(3.0), 0.01)
+    runs = {
+        "t": make_results.write_run(
+            folder, "t", "trl", 0, [[make_results.metrics_row(s, trl) for s in (1, 2, 3)]], engine="vllm"
+        ),
+        "v": write_run(folder, [[verl_row(s, ARTICLE | {"testing": 9.0}) for s in (1, 2, 3)]], run_id="v", arm="verl"),
+    }
+    for run_dir in runs.values():
+        collected(run_dir)
+    arms = {"trl": {"trainer": "trl", "engine": "vllm"}, "verl": {"trainer": "verl", "engine": "sglang"}}
+    make_results.write_plan(folder, arms, list(runs), 0)
+    found = read_content(folder / "plan.json", folder, None, None)
+    assert [t.name for t in found.trees] == ["trl 1.16", "verl 0.4.1"]
+    assert not {"no-reward", "bad-reward", "no-lengths", "no-tokens"} & {v.code for v in found.verdicts}
+    steps = found.steps.set_index(["arm", "step"])
+    assert steps["reward"].tolist() == [0.01, 0.02, 0.03, 0.25, 0.25, 0.25]
+    assert steps.loc[("verl", 1), "mean_response_length"] == 256.0
+    assert {f.name for f in found.figures} == {"phases", "step-time", "response-length", "reward", "tokens-per-second"}
+    (block,) = phase_blocks(found)
+    paths = [row.path for row in block.rows]
+    assert paths.index("step/gen/reshard") == paths.index("step/gen") + 2
+    assert paths[-1] == "testing" and block.rows[-1].kind == "outside", "below the sum that it is not in"
+    verl = found.phases[found.phases["arm"] == "verl"].set_index("path")
+    inside = verl[verl["own_share"].notna()]
+    assert inside["own_mean_s"].sum() == pytest.approx(408.190) and inside["own_share"].sum() == pytest.approx(1)
+    assert "Reshard" in html_page(found) and "Reshard" in markdown(found)
+
+
+def test_a_run_without_any_timer_says_so(tmp_path, capsys):
+    row = json.loads(json.dumps(verl_row(1, {})))
+    run_dir = write_run(tmp_path, [[row]], done_more={"last_step": 1})
+    assert main([str(run_dir), "--out", str(tmp_path / "out.parquet")]) == 1
+    assert "1 of its 1 steps are in no attempt's metrics.jsonl" in capsys.readouterr().err
