@@ -6,11 +6,14 @@ Runs in the stack's own Python: the standard library and, inside the probes, the
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.metadata
 import json
 import os
 import platform
 import re
+import shutil
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -20,56 +23,137 @@ from typing import Any
 
 
 @dataclass(frozen=True)
+class FromLock:
+    """An expectation that stands in the lock: the version that it pins the package at."""
+
+    package: str
+    public: bool = False
+
+
+@dataclass(frozen=True)
+class FromStack:
+    """An expectation that stands in stack.yaml."""
+
+    key: str
+
+
+def pin(package: str, *, public: bool = False) -> FromLock:
+    """The lock's version of the package, to be expected; `public`: without its local part (`+cu124`)."""
+    return FromLock(package, public)
+
+
+CUDA = FromStack("cuda")
+"""CUDA's release as stack.yaml declares it, such as "12.4"."""
+
+
+@dataclass(frozen=True)
 class Probe:
-    """A small piece of real work: `run` imports what it needs and returns what is compared with `expected`."""
+    """A small piece of real work: `run` imports what it needs and returns what is compared with `expected`.
+
+    `expected` may be `pin("package")` or CUDA, also inside lists: then it is written in one place only.
+    """
 
     name: str
     package: str
     """The pin that answers for it: a failure names this package's line of the lock."""
     expected: Any
     run: Callable[[], Any]
+    gpu: bool = False
+    """It needs a GPU: left out unless verify.py is run with --gpu, on a compute node."""
+    backend: str | None = None
+    """`conda` or `uv`: only where the stack was built that way."""
 
 
 def main(probes: list[Probe], arguments: list[str] | None = None) -> int:
-    """Writes verify.json to --out; 0 when every check passed, 1 otherwise."""
-    parser = argparse.ArgumentParser(description="Checks a built stack against its lock.")
-    parser.add_argument("--lock", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--stack", required=True)
-    parser.add_argument("--lock-id", required=True)
-    parser.add_argument("--python-version", required=True, help="feature release, as in 3.11")
-    parser.add_argument("--verify-id", required=True, help="what the builder knows this program's text by")
-    given = parser.parse_args(arguments)
+    """Writes the verdict to --out; 0 when every check passed, 1 otherwise.
 
-    pins = pinned(given.lock)
+    What is not given on the command line is taken from the folder of the program and from the stack's verify.json,
+    so that a compute node needs `env/bin/python envs/<stack>/verify.py --gpu --out <file>` only.
+    """
+    given = _parser().parse_args(arguments)
+    folder = Path(sys.modules["__main__"].__file__ or ".").resolve().parent
+    built = _built(given)
+    lock = given.lock or folder / "requirements.lock"
+    backend = given.backend or built.get("backend", "uv")
+    declared = {"cuda": given.cuda or built.get("cuda")}
+    conda = json.loads(given.conda.read_text(encoding="utf-8")) if given.conda else built.get("conda", [])
+
+    pins = pinned(lock)
     packages = installed()
-    name = given.lock.name
+    records = conda_records()
+    of_conda = conda_distributions(records)
     python = ".".join(platform.python_version_tuple()[:2])
-    checks = [_check("python", given.python_version, python, "stack.yaml")]
+    checks = [_check("python", given.python_version or built.get("python_release", python), python, "stack.yaml")]
     for package, (version, line) in pins.items():
-        checks.append(_check(package, version, packages.get(package, "not installed"), f"{name}:{line}"))
-    for package in sorted(set(packages) - set(pins)):
-        checks.append(_check(package, "not installed", packages[package], f"{name}: no line"))
+        checks.append(_check(package, version, packages.get(package, "not installed"), f"{lock.name}:{line}"))
+    for package in sorted(set(packages) - set(pins) - of_conda):
+        checks.append(_check(package, "not installed", packages[package], f"{lock.name}: no line"))
+    checks += _conda_checks(conda, records)
     for probe in probes:
+        if (probe.gpu and not given.gpu) or probe.backend not in {None, backend}:
+            continue
         # The last line before a crash of the interpreter itself (SIGILL on an old CPU) names what ran.
         print(f"checking {probe.name}", file=sys.stderr, flush=True)
-        source = f"{name}:{pins[probe.package][1]}" if probe.package in pins else f"{name}: no line"
-        checks.append(_check(probe.name, probe.expected, _outcome(probe), source))
+        source = f"{lock.name}:{pins[probe.package][1]}" if probe.package in pins else f"{lock.name}: no line"
+        checks.append(_check(probe.name, _expected(probe.expected, pins, declared), _outcome(probe), source))
 
     verdict = {
-        "stack": given.stack,
-        "lock_id": given.lock_id,
-        "verify_id": given.verify_id,
+        "stack": given.stack or folder.name,
+        "lock_id": given.lock_id or built.get("lock_id"),
+        "verify_id": given.verify_id or built.get("verify_id"),
         "ok": all(check["ok"] for check in checks),
         "python": platform.python_version(),
+        "python_release": python,
         "platform": sysconfig.get_platform(),
+        "backend": backend,
+        "cuda": declared["cuda"],
+        "nvcc": nvcc_release(),
+        "gpu": given.gpu,
         "checks": checks,
         "packages": packages,
+        "conda": conda,
     }
     temporary = given.out.with_name(given.out.name + ".tmp")
     temporary.write_text(json.dumps(verdict, indent=1) + "\n", encoding="utf-8")
     temporary.replace(given.out)
     return 0 if verdict["ok"] else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Checks a built stack against its lock.")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--gpu", action="store_true", help="on a compute node: run what needs a GPU, too")
+    parser.add_argument("--lock", type=Path)
+    parser.add_argument("--stack")
+    parser.add_argument("--lock-id")
+    parser.add_argument("--python-version", help="feature release, as in 3.11")
+    parser.add_argument("--verify-id", help="what the builder knows this program's text by")
+    parser.add_argument("--backend", choices=["conda", "uv"])
+    parser.add_argument("--cuda", help="CUDA's release that the stack declares, as in 12.4")
+    parser.add_argument("--conda", type=Path, help="JSON list of the conda lock's packages")
+    return parser
+
+
+def _built(given: argparse.Namespace) -> dict[str, Any]:
+    if given.lock_id:  # the builder tells everything itself
+        return {}
+    # Not resolved: a conda environment is reached through a link, beside which the verdict lies.
+    path = Path(sys.prefix).parent / "verify.json"
+    if path.is_file():
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+    return {}
+
+
+def _expected(value: Any, pins: dict[str, tuple[str, int]], declared: dict[str, Any]) -> Any:
+    if isinstance(value, FromLock):
+        version = pins[value.package][0] if value.package in pins else f"a pin of {value.package}"
+        return version.partition("+")[0] if value.public else version
+    if isinstance(value, FromStack):
+        return declared[value.key]
+    if isinstance(value, list):
+        return [_expected(item, pins, declared) for item in value]
+    return value
 
 
 def pinned(lock: Path) -> dict[str, tuple[str, int]]:
@@ -91,6 +175,43 @@ def installed() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def conda_records() -> list[dict[str, Any]]:
+    """What conda says it installed in this environment: the contents of conda-meta, by name; empty without conda."""
+    folder = Path(sys.prefix) / "conda-meta"
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
+    return sorted(records, key=lambda record: str(record["name"]))
+
+
+def conda_distributions(records: list[dict[str, Any]]) -> set[str]:
+    """Normalized names of the Python packages that conda installed: no pip lock lists them."""
+    folders = {
+        Path(sys.prefix) / path.rpartition("/")[0]
+        for record in records
+        for path in record.get("files", [])
+        if path.endswith((".dist-info/METADATA", ".egg-info/PKG-INFO"))
+    }
+    return {
+        _normalized(distribution.metadata["Name"])
+        for distribution in importlib.metadata.distributions()
+        if getattr(distribution, "_path", None) in folders and distribution.metadata["Name"]
+    }
+
+
+def _conda_checks(locked: list[dict[str, Any]], records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = {record["name"]: f"{record['version']} {record['build']}" for record in records}
+    wanted = {package["name"]: f"{package['version']} {package['build']}" for package in locked}
+    lines = {package["name"]: f"conda-lock.yml:{package['line']}" for package in locked}
+    return [
+        _check(
+            f"conda's {name}",
+            wanted.get(name, "not installed"),
+            found.get(name, "not installed"),
+            lines.get(name, "conda-lock.yml: no line"),
+        )
+        for name in sorted({*wanted, *found})
+    ]
+
+
 def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
@@ -106,6 +227,107 @@ def _outcome(probe: Probe) -> Any:
         if isinstance(error, KeyboardInterrupt):
             raise
         return f"{type(error).__name__}: {error}"
+
+
+# Probes for any stack; those that take arguments return what a Probe runs.
+
+
+def find_nvcc() -> str | None:
+    """The CUDA compiler: the environment's own, else that of CUDA_HOME, else the first on PATH."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    for folder in [Path(sys.prefix) / "bin", *([Path(home) / "bin"] if home else [])]:
+        if os.access(folder / "nvcc", os.X_OK):
+            return str(folder / "nvcc")
+    return shutil.which("nvcc")
+
+
+def nvcc_release() -> str | None:
+    """Release of the CUDA compiler, such as "12.4"; None where there is none."""
+    nvcc = find_nvcc()
+    if nvcc is None:
+        return None
+    done = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False)
+    release = re.search(r"release (\d+\.\d+)", done.stdout)
+    return release[1] if release else f"not understood: {done.stdout.strip()[-80:]}"
+
+
+def torch_cuda() -> Any:
+    """CUDA's release that torch is built with, such as "12.4"; None for a CPU build."""
+    import torch
+
+    return torch.version.cuda
+
+
+def version_of(module: str, *, public: bool = False) -> Callable[[], Any]:
+    """What the imported module says its version is; `public`: without the local part."""
+
+    def run() -> Any:
+        version = str(importlib.import_module(module).__version__)
+        return version.partition("+")[0] if public else version
+
+    return run
+
+
+def has_parameters(function: str, *names: str) -> Callable[[], Any]:
+    """Those of the names that `module:function`, or a class there, takes as parameters."""
+
+    def run() -> Any:
+        import inspect
+
+        module, _, path = function.partition(":")
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+        known = inspect.signature(found).parameters
+        return [name for name in names if name in known]
+
+    return run
+
+
+def driver(built_for: str | None = None) -> Callable[[], Any]:
+    """ "works" when torch reaches every GPU; `built_for`: the only compute capability that kernels exist for."""
+
+    def run() -> Any:
+        import torch
+
+        if not torch.cuda.is_available():
+            return f"torch, built with CUDA {torch.version.cuda}, reaches no GPU: {_driver_trouble()}"
+        for number in range(torch.cuda.device_count()):
+            name, capability = torch.cuda.get_device_name(number), torch.cuda.get_device_capability(number)
+            has = ".".join(str(part) for part in capability)
+            if built_for not in {None, has}:
+                return f"GPU {number}, {name}, has compute capability {has}; compiled kernels are for {built_for} only"
+            ones = torch.ones(64, 64, device=f"cuda:{number}")
+            if (ones @ ones)[0, 0].item() != 64.0:
+                return f"GPU {number}, {name}, multiplies wrongly"
+        return "works"
+
+    return run
+
+
+def _driver_trouble() -> str:
+    """Why torch sees no GPU, in the words of torch or of nvidia-smi."""
+    import torch
+
+    try:
+        torch.cuda.init()
+    except Exception as error:
+        said = str(error).strip().splitlines()[0]
+    else:
+        said = "no GPU is visible"
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        return f"{said}; no nvidia-smi on PATH, so that this machine seems to have no NVIDIA driver"
+    query = [smi, "--query-gpu=driver_version", "--format=csv,noheader"]
+    done = subprocess.run(query, capture_output=True, text=True, check=False)
+    return f"{said}; the driver is {done.stdout.strip().splitlines()[0] if done.stdout.strip() else 'silent'}"
+
+
+CUDA_PROBES = [
+    Probe("nvcc's release", "nvcc", CUDA, nvcc_release, backend="conda"),
+    Probe("torch is built with the stack's CUDA", "torch", CUDA, torch_cuda),
+]
+"""For every stack with `accelerator: cuda`; where uv built it, a compiler is a site's own affair and only recorded."""
 
 
 # Probes of what every TRL stack holds.
