@@ -26,15 +26,13 @@ class SlurmRun(RunBench):
         self,
         cluster: Cluster,
         folder: Path,
-        steps: int = 5,
-        env: dict[str, str] | None = None,
         options: tuple[str, ...] = (),
         head_env: dict[str, str] | None = None,
-        run_id: str = "arm-s0",
+        **more: Any,
     ) -> None:
         self.cluster = cluster
         head_env = cluster.env | QUICK | (head_env or {})
-        super().__init__(folder, steps, env, (*OPTIONS, *options), head_env, run_id)
+        super().__init__(folder, options=(*OPTIONS, *options), head_env=head_env, **more)
 
     def jobs(self) -> list[dict[str, str]]:
         """This run's jobs that Slurm has not ended; asserts that there is at most one that could train."""

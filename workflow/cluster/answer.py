@@ -12,7 +12,6 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -90,8 +89,8 @@ def want(folder: Path, job_id: str) -> None:
     (folder / "wanted" / job_id).touch()
 
 
-def _refresh(folder: Path, last: Answer, clock: Callable[[], float] = time.time) -> Answer:
-    tried = clock()
+def _refresh(folder: Path, last: Answer) -> Answer:
+    tried = time.time()
     try:
         jobs = slurm.queue()
     except SlurmError as error:

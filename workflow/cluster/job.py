@@ -10,7 +10,6 @@ process (PR_SET_PDEATHSIG), so that no trainer is ever left behind unwatched.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import secrets
 import signal
@@ -30,7 +29,7 @@ from workflow.cluster.locks import try_lock
 from workflow.cluster.memory import last_words, oom_kills
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.place import Place
-from workflow.cluster.processes import LIFE_VARIABLE, end_processes_of
+from workflow.cluster.processes import LIFE_VARIABLE, dying_with_us, end_processes_of
 from workflow.cluster.progress import last_step
 from workflow.cluster.ray import RayError, RayHead, RayWorker, Setup
 from workflow.cluster.slurm import SlurmError, may_pass
@@ -48,7 +47,6 @@ _UNKILLABLE_S = 120.0
 _REQUEUE_PATIENCE_S = 900.0
 # How a trainer ends that a stop signal met before it could hear one, or after it had ceased to.
 _ENDED_BY_STOP = frozenset({REQUEUE_EXIT_CODE, -signal.SIGTERM, -signal.SIGUSR2, 128 + signal.SIGTERM})
-_PR_SET_PDEATHSIG = 1
 # One thread pool per library would fight over the same cores: all get the run's share, alike in every arm.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 # The controller's Python must not leak into the stack's.
@@ -184,13 +182,16 @@ class JobOnNode:
             **{key: order[key] for key in ("cpus", "cwd", "env")},
             "spec": str(attempt.spec),
             "attempt_dir": str(attempt.folder),
-            "command": [order["python"], "-m", order["module"], str(attempt.order)],
+            "command": self._command(attempt),
             "job": self.job.number,
             "slurm": placed,
             "host": socket.gethostname(),
             "output_bytes": sum(file.stat().st_size for file in self.job.submitit.glob("*.out")),
             "started": time.time(),
         }
+
+    def _command(self, attempt: AttemptPaths) -> list[str]:
+        return [self.order["python"], "-m", self.order["module"], str(attempt.order)]
 
     def _train_with_ray(self, attempt: AttemptPaths) -> dict[str, Any]:
         """Train with all nodes of the job as one Ray cluster of its own; on one node, too: never in another's Ray."""
@@ -219,17 +220,16 @@ class JobOnNode:
             end_processes_of(token, grace_s=0, sessions=[process.pid])
 
     def _start(self, attempt: AttemptPaths, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-        order = read_json(attempt.order)
         with attempt.log.open("ab") as output:
             return subprocess.Popen(
-                order["command"],
-                cwd=order["cwd"],
-                env=trainer_environment(order) | environment,
+                self._command(attempt),
+                cwd=self.order["cwd"],
+                env=trainer_environment(self.order) | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_in_child,
+                preexec_fn=dying_with_us(),
             )
 
     def _watch(self, process: subprocess.Popen[bytes], attempt: AttemptPaths, head: RayHead | None) -> dict[str, Any]:
@@ -253,7 +253,7 @@ class JobOnNode:
                 _ask_to_stop(process)
             if stop is None and (silence := watchdog.tick(now - ticked)) is not None:
                 stop = self._hung(silence)
-                dump_stacks(process.pid, attempt.log, self.order["dump_signal"])
+                dump_stacks(process.pid, attempt.log)
                 kill_at = now + _HUNG_GRACE_S
                 _ask_to_stop(process)
             if stop is None and head is not None and (lost := head.poll()) is not None:
@@ -262,7 +262,7 @@ class JobOnNode:
             if self._is_told_to_stop_now():
                 kill_at = min(kill_at, now)
             if now >= kill_at:
-                _signal_session(process, signal.SIGKILL)
+                _kill_session(process)
             if now >= kill_at + _UNKILLABLE_S:
                 # In the kernel for good (a GPU, a file system): Slurm must see to the node, the run goes on elsewhere.
                 detail = f"it could not be killed; {(stop or {}).get('detail') or 'it was to stop'}"
@@ -407,14 +407,6 @@ def _ask_to_stop(process: subprocess.Popen[bytes]) -> None:
         process.send_signal(signal.SIGTERM)
 
 
-def _signal_session(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        return
-
-
-def _in_child() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # Some of Slurm's process trackers signal children, too, and USR2 ends a process that has no handler yet.
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -60,10 +60,6 @@ PROGRESS_EVERY_S = 2.0
 SUBMIT_PATIENCE_S = 1800.0
 
 
-class Detached(UserError):
-    """The head leaves, its job goes on."""
-
-
 class Launcher:
     """One head for one run."""
 
@@ -72,12 +68,14 @@ class Launcher:
         self.spec: dict[str, Any] = request["spec"]
         self.run_id, self.fingerprint = str(self.spec["run_id"]), str(self.spec["fingerprint"])
         self.steps = int(self.spec["workload"]["steps"])
-        slurm = request["cluster"] == "slurm"
-        self.scheduler: Scheduler = LocalScheduler(run)
-        if slurm:
-            self.scheduler = SlurmScheduler(run, self.run_id, lambda: self._stop_requests > 0)
+        self.scheduler = self._scheduler(request["cluster"])
         self._stop_requests = 0
         self._head_lock: Lock | None = None
+
+    def _scheduler(self, cluster: str) -> Scheduler:
+        if cluster == "slurm":
+            return SlurmScheduler(self.run, self.run_id, lambda: self._stop_requests > 0)
+        return LocalScheduler(self.run)
 
     def ensure_done(self) -> None:
         """Return when the run is finished and its done.json stands; a `UserError` says why it cannot be."""
@@ -137,9 +135,7 @@ class Launcher:
         where = read_object(job.record).get("cluster")
         if job.end.is_file() or where in (None, self.request["cluster"]):
             return
-        there: Scheduler = LocalScheduler(self.run)
-        if where == "slurm":
-            there = SlurmScheduler(self.run, self.run_id, lambda: self._stop_requests > 0)
+        there = self._scheduler(where)
         live = there.live_job()
         if live is not None and not isinstance(there.look(live), Gone):
             raise UserError(
@@ -176,12 +172,12 @@ class Launcher:
     def _submit(self, count_from: int | None = None) -> JobPaths:
         """Submit a new job; with a scheduler that is down, again and again."""
         self._require_space()
-        self._require_not_cancelled()
         attempts = self.run.attempts()
         request = self.request | {"count_from": count_from or (attempts[-1].number + 1 if attempts else 1)}
         give_up = time.monotonic() + SUBMIT_PATIENCE_S
         pause_s = 5.0
         while True:
+            self._require_not_cancelled()
             self._run_submit(request)
             job = self.run.job(read_json(self.run.current)["job"])
             record = read_json(job.record)
@@ -192,6 +188,7 @@ class Launcher:
             if (found := self.scheduler.adopt(job)) is not None:
                 job = found
                 break
+            self._require_not_cancelled()  # it saw that, too
             if is_submit_limit(error):
                 give_up = time.monotonic() + SUBMIT_PATIENCE_S  # one's own other jobs will end
             elif not may_pass(error) or time.monotonic() > give_up:
@@ -264,11 +261,7 @@ class Launcher:
                 break
             if gone is not None and gone != unknown_to_slurm:
                 unknown_to_slurm = gone
-                say(
-                    f"{self.run_id}: {gone}"
-                    if gone.startswith("Slurm")
-                    else f"{self.run_id}: {self.scheduler.named(job)} {gone}"
-                )
+                say(f"{self.run_id}: {self.scheduler.named(job)} {gone}")
             if self._stop_requests:
                 self._pass_stop_on(job)
             time.sleep(self.scheduler.poll_s)
@@ -313,7 +306,7 @@ class Launcher:
     def _pass_stop_on(self, job: JobPaths) -> None:
         """On a cluster the head leaves and the job stays; here the job is stopped: after the step, then at once."""
         if self.scheduler.detaches:
-            raise Detached(
+            raise UserError(
                 f"{self.run_id}: detached; {self.scheduler.named(job)} goes on without this head. Start the same "
                 "command again to attach to it; `rolloutbench cancel` ends it"
             )
@@ -454,7 +447,6 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
         "python": str(args.stack.resolve().parent / "env" / "bin" / "python"),
         "cpus": args.cpus,
         "cluster": args.cluster,
-        "dump_signal": int(signal.SIGUSR1),
         "limits": limits,
         "site": site,
     }

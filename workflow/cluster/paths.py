@@ -14,14 +14,19 @@ from workflow.cluster.users import user_name
 
 
 @dataclass(frozen=True, slots=True)
-class JobPaths:
-    """The files of one submission of a run."""
+class _Numbered:
+    """A folder that is called by a number."""
 
     folder: Path
 
     @property
     def number(self) -> int:
         return int(self.folder.name)
+
+
+@dataclass(frozen=True, slots=True)
+class JobPaths(_Numbered):
+    """The files of one submission of a run."""
 
     @property
     def order(self) -> Path:
@@ -59,14 +64,8 @@ class JobPaths:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptPaths:
+class AttemptPaths(_Numbered):
     """The files of one life of a run."""
-
-    folder: Path
-
-    @property
-    def number(self) -> int:
-        return int(self.folder.name)
 
     @property
     def order(self) -> Path:

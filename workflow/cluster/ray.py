@@ -32,12 +32,10 @@ What Ray does, as seen with 2.60 and 2.48 and read in their source:
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import secrets
 import shutil
-import signal
 import socket
 import stat
 import subprocess
@@ -53,7 +51,7 @@ from typing import Any, Self
 from analysis.errors import UserError
 from workflow.cluster.locks import try_lock
 from workflow.cluster.place import Place
-from workflow.cluster.processes import LIFE_VARIABLE, end_processes_of
+from workflow.cluster.processes import LIFE_VARIABLE, dying_with_us, end_processes_of
 from workflow.files import read_json, write_json
 
 POLL_S = 0.2
@@ -62,7 +60,6 @@ TRIES = 3  # a port that was free may be taken when it is used
 SMALLEST_STORE = 80_000_000  # Ray refuses less
 # Ray appends `/session_<date>_<time>_<microseconds>_<pid>/sockets/plasma_store`; a socket's path has 107 bytes.
 LONGEST_TEMPORARY = 107 - len("/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store.99")
-_PR_SET_PDEATHSIG = 1
 # A Ray that the user has elsewhere must not be taken for ours.
 _FOREIGN_VARIABLES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_REDIS_ADDRESS", "RAY_TMPDIR")
 
@@ -165,14 +162,6 @@ class _Member:
         environment = {name: value for name, value in setup.environment.items() if name not in _FOREIGN_VARIABLES}
         environment |= self._common_environment()
         environment |= {"RAY_ADDRESS": self.address} if self.address else {}
-        parent = os.getpid()
-
-        def prepare() -> None:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-            if os.getppid() != parent:
-                os._exit(1)
-
         setup.log.parent.mkdir(parents=True, exist_ok=True)
         with setup.log.open("ab") as output:
             return subprocess.Popen(
@@ -183,7 +172,7 @@ class _Member:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=prepare,
+                preexec_fn=dying_with_us(),
             )
 
     def _resources(self) -> list[str]:

@@ -70,7 +70,7 @@ class Scheduler(Protocol):
         """The job of the run that is submitted or running, whatever it computes."""
 
     def look(self, job: JobPaths) -> Gone | str | None:
-        """`Gone` if it is certain; otherwise a remark for people, or nothing."""
+        """`Gone` if it is certain; otherwise a remark for people that follows the job's name, or nothing."""
 
     def adopt(self, job: JobPaths) -> JobPaths | None:
         """The job that a submission without an answer has made after all."""
@@ -123,8 +123,7 @@ class SlurmScheduler:
     def __init__(self, run: RunPaths, run_id: str, is_told_to_stop: Callable[[], bool]) -> None:
         self._run, self._run_id, self._is_told_to_stop = run, run_id, is_told_to_stop
         self._answer = Answer()
-        self._looked_at = float("-inf")
-        self._patience_s = LOOK_EVERY_S
+        self._look_again_at, self._max_age_s = float("-inf"), MAX_AGE_S
         self._judged: tuple[int, Gone | str | None] | None = None
         self._alive = False
         self._missing: set[float] = set()
@@ -142,33 +141,32 @@ class SlurmScheduler:
         if record["job_id"] is None:
             return self.adopt(job)
         # An old answer must not decide on whether there is something to attach to.
-        self._answer, self._looked_at = ask(self._run.slurm, newer_than=time.time()), time.monotonic()
-        self._judged = None
+        self._hear(ask(self._run.slurm, newer_than=time.time()))
         said = None
         while not isinstance(look := self.look(job), Gone) and not self._alive:
             if look != said:
-                say(f"{self._run_id}: {look or f'asking Slurm what became of {self.named(job)}'}")
+                name = self.named(job)
+                say(f"{self._run_id}: {f'{name} {look}' if look else f'asking Slurm what became of {name}'}")
                 said = look
             self._pause(self.poll_s)
         return job
 
     def look(self, job: JobPaths) -> Gone | str | None:
-        now = time.monotonic()
+        if time.monotonic() >= self._look_again_at:
+            self._hear(ask(self._run.slurm, max_age_s=self._max_age_s))
         # Hundreds of heads share a file system: between Slurm's answers nothing is read, and nothing judged anew.
-        if self._judged is not None and self._judged[0] == job.number and now - self._looked_at <= self._patience_s:
-            return self._judged[1]
-        if now - self._looked_at > self._patience_s:
-            in_doubt = self._patience_s < LOOK_EVERY_S
-            self._answer = ask(self._run.slurm, max_age_s=self._patience_s if in_doubt else MAX_AGE_S)
-            self._looked_at = now
-        self._patience_s = LOOK_EVERY_S
-        self._judged = job.number, self._judge(job)
+        if self._judged is None or self._judged[0] != job.number:
+            self._judged = job.number, self._judge(job)
         return self._judged[1]
+
+    def _hear(self, answer: Answer) -> None:
+        self._answer, self._judged = answer, None
+        self._look_again_at, self._max_age_s = time.monotonic() + LOOK_EVERY_S, MAX_AGE_S
 
     def _judge(self, job: JobPaths) -> Gone | str | None:
         answer, record = self._answer, read_json(job.record)
         if answer.error:
-            return f"Slurm does not answer ({answer.error}); the job is left alone until it does"
+            return f"is left alone while Slurm does not answer ({answer.error})"
         if answer.asked < record["submitted"] + 2.0:
             return None
         queued, ended = answer.jobs.get(record["job_id"]), answer.ended.get(record["job_id"])
@@ -190,7 +188,8 @@ class SlurmScheduler:
                 self._missing.clear()
                 return "is unknown to Slurm, but still writes; the job is left alone while it does"
         else:
-            self._patience_s = DOUBT_S  # it has ended, but nobody confirms how
+            # It has ended, but nobody confirms how.
+            self._look_again_at, self._max_age_s = time.monotonic() + DOUBT_S, DOUBT_S
         self._missing.add(answer.asked)
         if len(self._missing) < _AGREEING[answer.accounting]:
             return None

@@ -19,7 +19,7 @@ PATIENCE_S = 60.0  # for one command; slurmctld's own MessageTimeout is 10 s by 
 # In the words of a Slurm that is restarting, overloaded or not to be reached: the same question may do better later.
 _TRANSIENT = (
     *("unable to contact", "did not answer", "timed out", "connection", "temporarily", "zero bytes", "try again"),
-    *("communication", "resource temporarily", "not responding"),
+    *("communication", "not responding"),
 )
 
 # https://slurm.schedmd.com/squeue.html: the states in which a job can never again run by itself.

@@ -59,7 +59,7 @@ def submit(run: RunPaths, request: dict[str, Any]) -> None:
     write_json(run.current, {"job": job.number})
     # After the intent: either `rolloutbench cancel` sees that a job is on its way, or this sees that it was cancelled.
     if run.cancelled.is_file():
-        write_json(job.record, {**record, "error": "the experiment was cancelled meanwhile"})
+        write_json(job.record, {**record, "error": "the experiment was cancelled"})
         return
     executor = submitit.AutoExecutor(folder=job.submitit, cluster=request["cluster"])
     if request["cluster"] == "local":

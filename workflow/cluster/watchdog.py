@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +59,11 @@ class Watchdog:
         return max(self._min_s, self._factor * statistics.median(self._seconds))
 
 
-def dump_stacks(pid: int, log: Path, dump_signal: int | None) -> None:
-    """Append to the log what every process of a trainer is doing: by py-spy, by the trainer itself, by the kernel.
+def dump_stacks(pid: int, log: Path) -> None:
+    """Append to the log what every process of a trainer is doing: by py-spy, by the kernel, by the trainer itself.
 
-    `dump_signal` is one on which the trainer's process writes its own stacks (Python's faulthandler); None if it has
-    not said that it does.
+    The trainer's process writes its own stacks on SIGUSR1 (Python's faulthandler). One that does not listen ends by it,
+    last of all; it was to be ended anyway.
     """
     with log.open("a", encoding="utf-8") as out:
         out.write("\n=== what the trainer's processes are doing ===\n")
@@ -76,13 +77,10 @@ def dump_stacks(pid: int, log: Path, dump_signal: int | None) -> None:
         if spy is None:
             out.write("py-spy is not installed: only the trainer's own stacks follow, where it writes them\n")
         out.flush()
-    if dump_signal is not None:
-        try:
-            parent = psutil.Process(pid)
-            parent.send_signal(signal.Signals(dump_signal))
-            parent.wait(timeout=_SIGNAL_PATIENCE_S)
-        except (psutil.TimeoutExpired, psutil.NoSuchProcess):
-            return
+    with suppress(psutil.TimeoutExpired, psutil.NoSuchProcess):
+        parent = psutil.Process(pid)
+        parent.send_signal(signal.SIGUSR1)
+        parent.wait(timeout=_SIGNAL_PATIENCE_S)
 
 
 def _family(pid: int) -> list[psutil.Process]:
