@@ -28,26 +28,12 @@ from types import FrameType
 from typing import Any
 
 from analysis.errors import UserError
-from workflow.cluster.ends import (
-    ENDED_BY_SLURM,
-    RETRIED,
-    cancelled_by,
-    end_told_by_slurm,
-    explain,
-    why_again,
-)
-from workflow.cluster.history import (
-    attempts_of_job,
-    computes,
-    finished_attempt,
-    inputs_sha256,
-    log_of,
-    read_object,
-    why_unfinished,
-)
+from workflow.cluster.ends import RETRIED, cancelled_by, end_told_by_slurm, explain, why_again
+from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, read_object, why_unfinished
 from workflow.cluster.locks import Lock, try_lock
+from workflow.cluster.news import News
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
-from workflow.cluster.progress import Progress
+from workflow.cluster.request import command_line, request_of
 from workflow.cluster.scheduler import Gone, LocalScheduler, Scheduler, SlurmScheduler
 from workflow.cluster.slurm import is_submit_limit, may_pass
 from workflow.files import ROOT, read_json, write_json, write_text
@@ -55,7 +41,6 @@ from workflow.messages import reporting_errors, say
 
 MIN_FREE_GIB = 0.5
 LOG_TAIL_LINES = 15
-PROGRESS_EVERY_S = 2.0
 # How long a head tries to reach a scheduler that does not answer, before it gives up; a restart takes a minute or two.
 SUBMIT_PATIENCE_S = 1800.0
 
@@ -320,48 +305,6 @@ class Launcher:
             write_text(job.stop, wanted)
 
 
-class News:
-    """What a head tells while it waits: new attempts of a job, how they ended, and their steps."""
-
-    def __init__(self, run: RunPaths, run_id: str, steps: int, job: JobPaths) -> None:
-        self._run, self._run_id, self._steps, self._job = run, run_id, steps, job
-        self._attempt: AttemptPaths | None = None
-        self._ended: AttemptPaths | None = None
-        self._progress: Progress | None = None
-        self._latest: str | None = None
-        self._told_at = 0.0
-
-    def tell(self, last: bool = False) -> None:
-        """Say what is new; at most a line of progress every few seconds, except for the last one."""
-        attempts = self._run.attempts()
-        newest = attempts[-1] if attempts else None
-        has_ended = self._attempt is not None and self._attempt != self._ended and self._attempt.exit.is_file()
-        self._tell_progress(last or has_ended)
-        if has_ended:
-            self._tell_end()
-        if newest and newest != self._attempt and read_object(newest.order).get("job") == self._job.number:
-            self._attempt, self._progress = newest, Progress(newest.metrics, self._steps)
-            host = read_json(newest.order)["host"]
-            say(f"{self._run_id}: attempt {newest.number} runs on {host}; log: {newest.log}")
-            self._tell_progress(last)
-
-    def _tell_progress(self, at_once: bool) -> None:
-        if self._progress is not None:
-            self._latest = self._progress.poll() or self._latest
-        if self._latest and (at_once or time.monotonic() - self._told_at > PROGRESS_EVERY_S):
-            say(f"{self._run_id}: {self._latest}")
-            self._latest, self._told_at = None, time.monotonic()
-
-    def _tell_end(self) -> None:
-        """How an attempt ended that is not the last; the last one's end is the head's own message."""
-        assert self._attempt is not None
-        self._ended = self._attempt
-        end = read_object(self._attempt.exit)
-        if end.get("again") or end.get("cause") == ENDED_BY_SLURM:
-            why = end.get("detail") or end.get("cause")
-            say(f"{self._run_id}: attempt {self._attempt.number} {end['kind']} after step {end['last_step']}: {why}")
-
-
 def _tail(log: Path) -> str:
     if not log.is_file():
         return ""
@@ -369,87 +312,11 @@ def _tail(log: Path) -> str:
     return "\n".join(f"  | {line}" for line in lines[-LOG_TAIL_LINES:])
 
 
-def _prepared(inputs: Path) -> dict[str, str]:
-    try:
-        return inputs_sha256(read_json(inputs))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{inputs} is damaged ({error!r}); delete it and start snakemake again") from None
-
-
 def main(argv: list[str] | None = None) -> int:
     """The command line; 0 when the run is finished, 1 otherwise."""
-    args = _parser().parse_args(argv)
+    args = command_line(__doc__).parse_args(argv)
     os.umask(os.umask(0) | 0o022)  # others may read results, not write them
     return reporting_errors(lambda: _run(args), log=args.log)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run_folder", type=Path)
-    parser.add_argument("--spec", type=json.loads, required=True, help="what is to be run: the content of spec.json")
-    parser.add_argument("--inputs", type=Path, required=True)
-    parser.add_argument("--stack", type=Path, required=True, help="the stack's verify.json")
-    parser.add_argument("--cpus", type=int, required=True, help="CPUs of each task, and threads of the trainer")
-    parser.add_argument("--log", type=Path, help="also write what is said here")
-    parser.add_argument("--cluster", default="local", help="where submitit submits to: local or slurm")
-    limits = parser.add_argument_group("limits")
-    limits.add_argument("--restarts", type=int, default=5, help="attempts without a new step before it is given up")
-    limits.add_argument("--stop-grace-s", type=int, default=120, help="seconds for a last step and its checkpoint")
-    limits.add_argument("--hang-factor", type=float, default=10.0, help="times the median step; 0: no watchdog")
-    limits.add_argument("--hang-min-s", type=float, default=600.0)
-    limits.add_argument("--first-step-s", type=float, default=7200.0, help="patience until an attempt's first step")
-    site = parser.add_argument_group("site (Slurm)")
-    for name in ("partition", "account", "qos", "gres", "constraint", "reservation", "nodelist", "exclude", "setup"):
-        site.add_argument(f"--{name}", default="")
-    site.add_argument("--nodes", type=int, default=1)
-    site.add_argument("--mem-mb", type=int, default=0, help="per node; 0: what the partition gives")
-    site.add_argument("--runtime", type=int, default=0, help="minutes")
-    return parser
-
-
-def request_of(args: argparse.Namespace) -> dict[str, Any]:
-    """What the command line orders, as a submission takes it; a `UserError` where a profile's words make no sense."""
-    run_id = args.spec["run_id"]
-    if args.cluster not in ("local", "slurm"):
-        raise UserError(
-            f"{run_id}: training cannot be submitted through Snakemake's executor {args.cluster!r}; use "
-            "--profile profiles/local (this machine) or --profile slurm (nothing was submitted)"
-        )
-    limits = {name: getattr(args, name) for name in ("restarts", "stop_grace_s", "hang_factor")}
-    limits |= {name: getattr(args, name) for name in ("hang_min_s", "first_step_s")}
-    names = ("partition", "account", "qos", "gres", "constraint", "reservation", "nodelist", "exclude", "setup")
-    site = {name: getattr(args, name) for name in (*names, "nodes", "mem_mb", "runtime")}
-    if args.cluster == "slurm":
-        if not site["partition"]:
-            raise UserError(
-                f"{run_id}: no partition to train in; set slurm_partition under set-resources: train: in the profile "
-                "(nothing was submitted, and nothing is trained on this machine)"
-            )
-        if site["runtime"] * 60 < 2 * args.stop_grace_s:
-            raise UserError(
-                f"{run_id}: runtime must be at least twice stop_grace_s, or a job would be stopped as soon as it began "
-                f"(got {site['runtime']} min and {args.stop_grace_s} s); change them in the profile"
-            )
-        if site["setup"] and not (ROOT / site["setup"]).is_file():
-            raise UserError(f"{run_id}: no such setup script: {ROOT / site['setup']}; correct setup in the profile")
-        if site["setup"]:
-            site["setup"] = str(ROOT / site["setup"])
-    if site["nodes"] > 1 and not args.spec.get("ray"):
-        raise UserError(
-            f"{run_id}: trainer {args.spec['trainer']} trains on one node (got nodes={site['nodes']}); "
-            "set nodes: 1 under set-resources: train: in the profile"
-        )
-    inputs = args.inputs.resolve()
-    return {
-        "spec": args.spec,
-        "inputs": str(inputs),
-        "inputs_sha256": _prepared(inputs),
-        "python": str(args.stack.resolve().parent / "env" / "bin" / "python"),
-        "cpus": args.cpus,
-        "cluster": args.cluster,
-        "limits": limits,
-        "site": site,
-    }
 
 
 def _run(args: argparse.Namespace) -> None:
