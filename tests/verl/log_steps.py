@@ -1,0 +1,112 @@
+"""In verl's Python: log made-up steps with verl's own metrics, loggers and our hooks; nothing is trained.
+
+`python log_steps.py ORDER.json`: {"folder", "version", "steps", "first", "validate", "environment"}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+PROMPT, RESPONSE = 12, 40  # tokens
+TIMERS = {
+    "0.4.1": ["gen", "reward", "old_log_prob", "ref", "adv", "update_actor"],
+    "0.9.1": ["gen", "old_log_prob", "ref", "adv", "update_actor", "save_checkpoint", "update_weights"],
+}
+
+
+def batch_of(version: str, rows: int, lengths: random.Random) -> Any:
+    """A batch as it is when a step's metrics are computed."""
+    from verl import DataProto
+
+    prompts = [lengths.randint(3, PROMPT) for _ in range(rows)]
+    responses = [lengths.randint(1, RESPONSE) for _ in range(rows)]
+    attention = torch.zeros(rows, PROMPT + RESPONSE, dtype=torch.long)
+    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        attention[row, PROMPT - prompt : PROMPT + response] = 1
+    mask = attention[:, PROMPT:].clone()
+    scores = torch.zeros(rows, RESPONSE)
+    for row, response in enumerate(responses):
+        scores[row, response - 1] = lengths.random()
+    advantages = torch.tensor([[lengths.gauss(0, 1)] for _ in range(rows)]) * mask
+    tensors = {
+        "prompts": torch.zeros(rows, PROMPT, dtype=torch.long),
+        "responses": torch.zeros(rows, RESPONSE, dtype=torch.long),
+        "attention_mask": attention,
+        "response_mask": mask,
+        "token_level_scores": scores,
+        "token_level_rewards": scores.clone(),
+        "advantages": advantages,
+        "returns": advantages.clone(),
+    }
+    batch = DataProto.from_single_dict(tensors)
+    batch.meta_info["global_token_num"] = attention.sum(-1).tolist()
+    return batch
+
+
+def timing_of(version: str, seconds: random.Random) -> dict[str, float]:
+    """Seconds as the version's own timers would give them; a step holds its phases and a little more."""
+    timing = {name: seconds.uniform(0.05, 0.3) for name in TIMERS[version]}
+    timing["gen"] = seconds.uniform(2.0, 4.0)
+    timing["step"] = sum(timing.values()) + 0.004
+    if version == "0.4.1":
+        timing["generate_sequences"], timing["reshard"] = timing["gen"] * 0.9, timing["gen"] * 0.05
+    return timing
+
+
+class Trainer:
+    """Stands in for verl's: the same calls of metrics and logger in the same order, and no workers."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        trainer = SimpleNamespace(save_freq=-1)
+        self.config = SimpleNamespace(trainer=trainer)
+        self.order = order
+        self.total_training_steps = order["steps"]
+        self.global_steps = order["first"] - 1
+
+    def fit(self) -> None:
+        import numpy as np
+        from verl.trainer.ppo import metric_utils
+        from verl.utils.tracking import Tracking
+
+        order, version = self.order, self.order["version"]
+        backends = ["console", "wandb"] + (["file"] if version != "0.4.1" else [])
+        settings = {"trainer": {"project_name": "tests", "total_training_steps": order["steps"]}}
+        logger = Tracking("tests", "made-up", backends, settings)
+        if order["validate"]:
+            logger.log(data={"val-core/acc/mean@1": 0.25}, step=self.global_steps)
+        for step in range(order["first"], order["steps"] + 1):
+            self.global_steps = step
+            numbers = random.Random(step)
+            batch, timing = batch_of(version, 8, numbers), timing_of(version, numbers)
+            metrics = {"actor/entropy": numbers.random(), "actor/lr": 1e-6, "actor/grad_norm": np.float32(0.1)}
+            metrics |= {"training/global_step": step, "training/epoch": 0}
+            metrics |= metric_utils.compute_data_metrics(batch=batch, use_critic=False)
+            metrics |= metric_utils.compute_timing_metrics(batch=batch, timing_raw=timing)
+            metrics |= metric_utils.compute_throughout_metrics(batch=batch, timing_raw=timing, n_gpus=2)
+            logger.log(data=metrics, step=step)
+
+    def _save_checkpoint(self) -> None:
+        (Path(self.order["folder"]) / f"saved-{self.global_steps}").touch()
+
+
+def main(order: dict[str, Any]) -> None:
+    from workflow.jobs.verl_run import StepHooks
+
+    os.environ.update(order["environment"])
+    StepHooks(Path(order["folder"])).install(Trainer)
+    Trainer(order).fit()
+    import wandb
+
+    wandb.finish()
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))

@@ -1,0 +1,108 @@
+"""Runs as verl leaves them: made-up steps that went through verl's own metrics and loggers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from analysis.files import fingerprint_of
+
+ROOT = Path(__file__).resolve().parents[2]
+INPUTS = {"data_sha256": "d" * 64, "model_sha256": "e" * 64}
+
+
+def spec_of(run_id: str, version: str, steps: int) -> dict[str, Any]:
+    """A spec.json of verl with vLLM."""
+    spec: dict[str, Any] = {
+        "spec_version": 1,
+        "experiment": "tests",
+        "run_id": run_id,
+        "arm": "vllm",
+        "trainer": "verl",
+        "engine": "vllm",
+        "stack": "verl04-vllm" if version == "0.4.1" else "verl09-vllm",
+        "seed": 0,
+        "factors": {},
+        "workload": {"steps": steps, "batch_size": 8, "num_generations": 4, "rewards": [{"name": "accuracy"}]},
+        "options": {},
+        "env": {},
+        "trainer_args": {"version": version, "overrides": [f"trainer.total_training_steps={steps}"]},
+        "job_module": "workflow.jobs.verl_grpo",
+        "ray": True,
+        "lock_id": "0123456789ab",
+        "inputs_id": "89abcdef",
+    }
+    return {**spec, "fingerprint": fingerprint_of(spec)}
+
+
+def log_steps(
+    python: Path, folder: Path, version: str, steps: int, first: int = 1, validate: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Have verl's Python log steps `first` to `steps` into an attempt's folder: metrics.jsonl, wandb's and the log."""
+    folder.mkdir(parents=True, exist_ok=True)
+    order = {
+        "folder": str(folder),
+        "version": version,
+        "steps": steps,
+        "first": first,
+        "validate": validate,
+        "environment": {
+            "WANDB_MODE": "offline",
+            "WANDB_DIR": str(folder),
+            "WANDB_RUN_ID": "0123456789abcdef",
+            "WANDB_RESUME": "allow",
+            "WANDB_SILENT": "true",
+            "WANDB_CONSOLE": "off",
+            "VERL_FILE_LOGGER_PATH": str(folder / "verl.jsonl"),
+        },
+    }
+    (folder / "steps.json").write_text(json.dumps(order))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
+    done = subprocess.run(
+        [str(python), str(Path(__file__).with_name("log_steps.py")), str(folder / "steps.json")],
+        cwd=ROOT,
+        env={**environment, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    (folder / "log").write_text(done.stdout + done.stderr)
+    return done
+
+
+def write_verl_run(python: Path, folder: Path, version: str, steps: int) -> Path:
+    """A finished run of one attempt in `folder`, with the files that the collector reads; returns the folder."""
+    spec = spec_of(folder.name, version, steps)
+    attempt = folder / "attempts" / "1"
+    started = time.time()
+    done = log_steps(python, attempt, version, steps)
+    assert done.returncode == 0, done.stderr
+    order = {"attempt": 1, "run_id": folder.name, "fingerprint": spec["fingerprint"], "inputs_sha256": INPUTS}
+    told = {
+        "run_id": folder.name,
+        "fingerprint": spec["fingerprint"],
+        "attempt": 1,
+        "first_step": 1,
+        "last_step": steps,
+        "steps": steps,
+        "started": started,
+        "finished": time.time(),
+        "inputs": INPUTS,
+        "versions": {"python": "3.11", "verl": version},
+        "hardware": {"host": "tests", "cpu": "none", "cpus": 2, "threads": 1, "affinity": [0, 1], "memory_gib": 1},
+        "resolved": {"trainer": {"trainer.use_v1": True} if version != "0.4.1" else {}, "engine": {"name": "vllm"}},
+    }
+    for path, content in (
+        (folder / "spec.json", spec),
+        (attempt / "spec.json", spec),
+        (attempt / "attempt.json", order),
+        (attempt / "done.json", told),
+        (folder / "done.json", told),
+    ):
+        path.write_text(json.dumps(content))
+    return folder

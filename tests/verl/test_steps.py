@@ -1,0 +1,64 @@
+"""Do metrics.jsonl and verl's own loggers hold the same numbers?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .environments import VERSIONS
+from .runs import log_steps, write_verl_run
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def history_of(folder: Path) -> list[dict[str, Any]]:
+    """The rows of wandb's file, read by the controller's wandb."""
+    (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+    done = subprocess.run(
+        [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    return [record["history"]["item"] for record in records if record["type"] == "history"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_metrics_are_wandbs_to_the_last_digit(version: str, verl_python: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = write_verl_run(verl_python(version), tmp_path / "vllm-s0", version, 3) / "attempts" / "1"
+    lines, rows = read_lines(folder / "metrics.jsonl"), history_of(folder)
+    assert [line["step"] for line in lines] == [1, 2, 3]  # the validation before them is no step
+    assert [line["resumed"] for line in lines] == [False] * 3
+    assert [row["_step"] for row in rows] == [0, 1, 2, 3]
+    for line, row in zip(lines, rows[1:], strict=True):
+        scalars = dict(line["scalars"])
+        responses = line["samples"]["response_length"]
+        assert scalars.pop("response_tokens") == sum(responses)
+        assert len(responses) == 8
+        assert sum(responses) / 8 == scalars["response_length/mean"]
+        assert max(responses) == scalars["response_length/max"]
+        assert scalars.pop("prompt_tokens") + sum(responses) == scalars["perf/total_num_tokens"]
+        assert scalars == {name: value for name, value in row.items() if not name.startswith("_")}
+        assert line["phases"] == {}
+    log = (folder / "log").read_text()
+    assert f"step 2/3  {lines[1]['scalars']['timing_s/step']:.2f} s  reward " in log
+    if version != "0.4.1":
+        (_, *own) = read_lines(folder / "verl.jsonl")
+        assert [line["data"]["timing_s/gen"] for line in own] == [line["scalars"]["timing_s/gen"] for line in lines]
+
+
+def test_the_first_step_after_a_resume_says_so(verl_python: Callable[[str], Path], tmp_path: Path) -> None:
+    done = log_steps(verl_python("0.4.1"), tmp_path, "0.4.1", steps=5, first=4, validate=False)
+    assert done.returncode == 0, done.stderr
+    lines = read_lines(tmp_path / "metrics.jsonl")
+    assert [(line["step"], line["resumed"]) for line in lines] == [(4, True), (5, False)]
