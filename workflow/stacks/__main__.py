@@ -9,8 +9,10 @@ from pathlib import Path
 from types import FrameType
 
 from analysis.errors import UserError
+from workflow.stacks import join, wheelhouse
 from workflow.stacks.build import build
-from workflow.stacks.definition import ENVS, stack_python
+from workflow.stacks.definition import ENVS, load_stack, stack_python
+from workflow.stacks.distfiles import Target
 from workflow.stacks.lockfile import check_lock, env_names
 from workflow.stacks.refresh import refresh_lock
 
@@ -21,6 +23,8 @@ def main(arguments: list[str] | None = None) -> int:
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
             signal.signal(number, _stop)
     chosen = _parser().parse_args(arguments)
+    if chosen.command == "join":
+        return join.main([*chosen.parts, "--out", chosen.out])
     try:
         _run(chosen)
     except UserError as error:
@@ -51,6 +55,14 @@ def _run(chosen: argparse.Namespace) -> None:
                     f"run `python -m workflow.stacks build {chosen.name} --stacks-dir {chosen.stacks_dir}`"
                 )
             print(path)
+        case "wheelhouse":
+            given = load_stack(chosen.name, chosen.envs).python, wheelhouse.default_platform()
+            target = Target(chosen.python or given[0], chosen.platform or given[1])
+            selection = wheelhouse.select(chosen.name, target, chosen.have, chosen.envs)
+            if chosen.list:
+                print(wheelhouse.listed(selection))
+            else:
+                print(wheelhouse.collect(selection, chosen.out or Path("wheelhouse") / chosen.name, chosen.part_mb))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,6 +84,17 @@ def _parser() -> argparse.ArgumentParser:
     lock = commands.add_parser("lock", help="resolve requirements.in anew; pins that still fit stay")
     lock.add_argument("name")
     lock.add_argument("--upgrade", action="store_true", help="take the newest versions that fit")
+    house = commands.add_parser("wheelhouse", help="collect a stack's wheels for a machine without a network")
+    house.add_argument("name")
+    house.add_argument("--out", type=Path, help="default: wheelhouse/<name>")
+    house.add_argument("--part-mb", type=float, help="also make parts of at most so many MB (10^6 bytes)")
+    house.add_argument("--python", help="feature release on the target (default: the stack's)")
+    house.add_argument("--platform", help="of the target (default: manylinux_2_28 of this machine's processor)")
+    house.add_argument("--have", help="what the target has: a `pip freeze` file, or name==version,…")
+    house.add_argument("--list", action="store_true", help="only print the files and their sizes")
+    joined = commands.add_parser("join", help="join and check the parts of a wheelhouse (as part-01/join.py does)")
+    joined.add_argument("parts", nargs="+")
+    joined.add_argument("--out", required=True)
     return parser
 
 
