@@ -1,0 +1,133 @@
+"""What makes an experiment impossible, unequal or odd? Told before a GPU is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis.errors import UserError
+from workflow.files import read_json, write_json
+from workflow.plan import Plan
+from workflow.preflight.cases import Case, StackTold, cases_of, points_of, settings_id, settings_requests, told_by_stack
+from workflow.preflight.checks import engine, memory, time, workload
+from workflow.preflight.checks.comparison import comparison_findings
+from workflow.preflight.checks.environment import environment_findings
+from workflow.preflight.defaults import VERSIONS
+from workflow.preflight.findings import Finding, merged
+from workflow.preflight.ledger import Row, ledger_of
+from workflow.preflight.memory import Estimate, estimate_of
+from workflow.preflight.site import Place
+
+__all__ = [
+    "Finding",
+    "Preflight",
+    "Row",
+    "preflight",
+    "require_possible",
+    "settings_id",
+    "settings_requests",
+    "write_preflight",
+]
+
+# One case at a time; a new check is a function in one of these.
+_CHECKS = (*workload.CHECKS, *engine.CHECKS, *memory.CHECKS, *time.CHECKS)
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """All that is said of an experiment before it runs."""
+
+    experiment: str
+    cases: tuple[Case, ...]
+    findings: tuple[Finding, ...]
+    ledger: tuple[Row, ...]
+    memory: dict[str, Estimate]
+    """Arm -> its estimate, where there is one; of the first combination of factors."""
+    unverifiable: tuple[str, ...]
+    """What could not be checked, and what it would need."""
+
+    @property
+    def impossible(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.level == "impossible"]
+
+    def as_json(self) -> dict[str, Any]:
+        """The content of preflight.json."""
+        return {
+            "experiment": self.experiment,
+            "findings": [finding.as_dict() for finding in self.findings],
+            "ledger": [row.as_dict() for row in self.ledger],
+            "memory": {arm: estimate.as_dict() for arm, estimate in self.memory.items()},
+            "unverifiable": list(self.unverifiable),
+        }
+
+
+def preflight(
+    plan: Plan,
+    place: Place | None = None,
+    composed: Mapping[str, Mapping[str, Any]] | None = None,
+    stack_of: Callable[[str], StackTold] = told_by_stack,
+) -> Preflight:
+    """Everything about a plan; `composed` holds the contents of settings.json by settings_id, where they are built."""
+    place = place or Place()
+    cases = cases_of(plan, composed, stack_of)
+    found: list[Finding] = []
+    for point in points_of(cases):
+        found += comparison_findings(point)
+        found += environment_findings(point, place)
+        found += (finding for case in point for check in _CHECKS for finding in check(case, place))
+    found += time.experiment_findings(cases, len(plan.config.seeds), plan.config.warmup_steps)
+    estimates = {case.arm: estimate_of(case) for case in reversed(cases)}
+    return Preflight(
+        experiment=plan.config.experiment,
+        cases=tuple(cases),
+        findings=tuple(merged(found)),
+        ledger=tuple(ledger_of(cases)),
+        memory={arm: one for arm in plan.config.arms if isinstance(one := estimates[arm], Estimate)},
+        unverifiable=tuple(dict.fromkeys(_unverifiable(cases, place))),
+    )
+
+
+def _unverifiable(cases: Sequence[Case], place: Place) -> list[str]:
+    told = []
+    for case in cases:
+        if not case.on_gpu:
+            continue
+        if isinstance(lacks := estimate_of(case), str):
+            told.append(f"memory: {lacks}")
+        if case.trainer == "verl" and case.version not in VERSIONS:
+            told.append(
+                f"what engines make of settings in verl {case.version}: known of {' and '.join(VERSIONS)} "
+                "(a row per version in workflow/preflight/behaviours.py and defaults.py)"
+            )
+        if place.site.life_s and case.arm not in place.paces and case.workload.get("save_steps"):
+            told.append(
+                "checkpoints against walltime: no step was timed yet (--seconds-per-step X says what you expect)"
+            )
+        elif not place.site.life_s and case.arm not in place.paces:
+            told.append("checkpoints against walltime: name the profile (--profile profiles/slurm)")
+    return told
+
+
+def require_possible(plan: Plan, place: Place | None = None) -> Preflight:
+    """The preflight of a plan; a `UserError` that lists all that is impossible in it, before anything is built."""
+    found = preflight(plan, place)
+    if found.impossible:
+        told = "\n".join(
+            f"  {number}. {', '.join(finding.arms)}: {finding.what}: {finding.why}.\n     change: {finding.change}\n"
+            f"     source: {finding.source}"
+            for number, finding in enumerate(found.impossible, start=1)
+        )
+        raise UserError(
+            f"experiment {plan.config.experiment} cannot run as it is (nothing was built or submitted):\n{told}"
+        )
+    return found
+
+
+def write_preflight(plan: Plan, settings_files: Sequence[Path], out: Path, place: Place | None = None) -> Preflight:
+    """Write preflight.json from what the stacks have composed; the files are named `<settings_id>.json`."""
+    composed = {path.stem: read_json(path) for path in settings_files}
+    found = preflight(plan, place, composed)
+    write_json(out, found.as_json())
+    return found

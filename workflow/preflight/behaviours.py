@@ -1,0 +1,548 @@
+"""What does each engine make of a setting? The confounders: same words, different deeds.
+
+One row per confounder. A new one is a row here and a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from workflow.preflight.cases import ROLLOUT, Case
+from workflow.preflight.findings import Level
+from workflow.preflight.memory import Estimate, estimate_of
+from workflow.preflight.models import model_facts
+
+V4, S4 = "verl 0.4.1 vllm", "verl 0.4.1 sglang"
+V9, S9 = "verl 0.9.1 vllm", "verl 0.9.1 sglang"
+_W4, _W9 = "verl 0.4.1, workers", "verl 0.9.1, workers"
+_VLLM4 = f"{_W4}/rollout/vllm_rollout/vllm_rollout_spmd.py"
+_SGLANG4 = f"{_W4}/rollout/sglang_rollout/sglang_rollout.py"
+_VLLM9 = f"{_W9}/rollout/vllm_rollout/vllm_async_server.py"
+_SGLANG9 = f"{_W9}/rollout/sglang_rollout/async_sglang_server.py"
+# sglang 0.4.6.post5, srt/utils.py:2096: where it takes FlashAttention 3 on Hopper of its own accord.
+_FA3_OF_SGLANG_0_4_6 = (
+    *("Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "LlamaForCausalLM"),
+    *("Llama4ForConditionalGeneration", "Gemma2ForCausalLM", "Gemma3ForConditionalGeneration"),
+)
+_HOPPER = ("h100", "h200", "h800", "h20-", "gh200")
+
+Tell = Callable[[Case], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Does:
+    """What one engine does, in a few words (None: it cannot be told), and where that was read."""
+
+    tell: Tell
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """A row of the table: a name, the settings that it answers to, and what each version and engine does."""
+
+    code: str
+    name: str
+    keys: tuple[str, ...]
+    does: Mapping[str, Does]
+    why: str
+    change: Callable[[Sequence[Case]], str]
+    level: Level | None = "unequal"
+    """None: in the ledger only."""
+    moot: Callable[[Sequence[Case]], str] = field(default=lambda cases: "")
+    """Why a difference cannot matter here; empty if it can."""
+    effect_known: bool = True
+    """Whether it is known what a difference does; if not, the ledger calls it unverifiable."""
+
+    def of(self, case: Case) -> str | None:
+        """What a case's engine does; None where that is not known."""
+        does = self.does.get(case.place)
+        return does.tell(case) if does else None
+
+
+def _always(text: str) -> Tell:
+    return lambda case: text
+
+
+def _rollout(case: Case, name: str) -> object:
+    return case.settings.get(f"{ROLLOUT}.{name}")
+
+
+def _engine_kwarg(case: Case, name: str) -> object:
+    return case.settings.get(f"{ROLLOUT}.engine_kwargs.{case.engine}.{name}")
+
+
+def _is_async(case: Case) -> bool:
+    return _rollout(case, "mode") == "async"
+
+
+def _graphs(case: Case) -> str | None:
+    eager = _rollout(case, "enforce_eager")
+    return None if not isinstance(eager, bool) else "off" if eager else "on"
+
+
+def _graphs_by_kwarg(case: Case) -> str | None:
+    return "off" if _engine_kwarg(case, "disable_cuda_graph") is True else _graphs(case)
+
+
+def _attention_v4(case: Case) -> str | None:
+    backend = case.env.get("VLLM_ATTENTION_BACKEND")
+    return _attention_name(backend) if backend else "FlashAttention"
+
+
+def _attention_s4(case: Case) -> str | None:
+    model = model_facts(str(case.workload["model"]["source"]))
+    if model is None:
+        return None
+    if model.architecture not in _FA3_OF_SGLANG_0_4_6:
+        return "flashinfer"
+    gpu = str(case.workload.get("gpu") or "").lower()
+    return None if not gpu else "FlashAttention" if gpu.startswith(_HOPPER) else "flashinfer"
+
+
+def _attention_v9(case: Case) -> str | None:
+    backend = _engine_kwarg(case, "attention_backend") or case.env.get("VLLM_ATTENTION_BACKEND")
+    return _attention_name(str(backend)) if backend else "FlashAttention"
+
+
+def _attention_s9(case: Case) -> str | None:
+    backend = _engine_kwarg(case, "attention_backend")
+    if backend:
+        return _attention_name(str(backend))
+    told = case.told.packages.get("sglang")
+    if told is None:
+        return None
+    return "flashinfer" if _release(told) >= (0, 5, 12) else "FlashAttention"
+
+
+def _attention_name(backend: str) -> str:
+    plain = backend.lower().replace("_", "").replace("-", "")
+    if plain.startswith("flashinfer"):
+        return "flashinfer"
+    return "FlashAttention" if plain.startswith(("flashattn", "fa3", "fa2", "flashattention")) else backend
+
+
+def _release(version: str) -> tuple[int, ...]:
+    parts = version.split("+")[0].split(".")[:3]
+    return tuple(int("".join(filter(str.isdigit, part.split("rc")[0].split("post")[0])) or 0) for part in parts)
+
+
+def _all_reduce_v9(case: Case) -> str:
+    return "off" if _engine_kwarg(case, "disable_custom_all_reduce") is True else "on"
+
+
+def _share(of: str) -> Tell:
+    def tell(case: Case) -> str | None:
+        room = (
+            _engine_kwarg(case, "num_gpu_blocks_override") if case.version != "0.4.1" or case.engine == "vllm" else None
+        )
+        if isinstance(room, int):
+            return f"a cache of {room * 16} tokens"
+        if case.version != "0.4.1" and isinstance(tokens := _engine_kwarg(case, "max_total_tokens"), int):
+            return f"a cache of {tokens} tokens"
+        share = _rollout(case, "gpu_memory_utilization")
+        return None if share is None else f"{share} of {of}"
+
+    return tell
+
+
+def _sequences_v9(case: Case) -> str | None:
+    return str(_engine_kwarg(case, "max_num_seqs") or _rollout(case, "max_num_seqs"))
+
+
+def _sequences_s9(case: Case) -> str | None:
+    return str(_engine_kwarg(case, "max_running_requests") or _rollout(case, "max_num_seqs"))
+
+
+def _prefill_v(case: Case) -> str | None:
+    return str(_engine_kwarg(case, "max_num_batched_tokens") or _rollout(case, "max_num_batched_tokens"))
+
+
+def _prefill_s9(case: Case) -> str | None:
+    given = _engine_kwarg(case, "chunked_prefill_size")
+    return str(given) if given else "SGLang's own, by the GPU's memory"
+
+
+def _prefix_v9(case: Case) -> str | None:
+    return "on" if _rollout(case, "enable_prefix_caching") is True else "off"
+
+
+def _prefix_s9(case: Case) -> str:
+    return "off" if _engine_kwarg(case, "disable_radix_cache") is True else "on"
+
+
+def _seed_v4(case: Case) -> str | None:
+    if _is_async(case):
+        return "fixed: the replica's number"
+    # rollout.seed would be the seed of every request in 0.4.1, not the engine's: the adapter refuses it.
+    return "fixed: 0 in every replica, whatever the run's seed"
+
+
+def _seed_v9(case: Case) -> str | None:
+    return f"fixed: {_rollout(case, 'seed')} + the replica's number"
+
+
+def _seed_s9(case: Case) -> str:
+    seed = _engine_kwarg(case, "random_seed")
+    return "random at each start" if seed is None else f"fixed: {seed} in every replica"
+
+
+def _sleep_v9(case: Case) -> str | None:
+    if not case.settings.true(f"{ROLLOUT}.free_cache_engine"):
+        return "stays awake"
+    return "sleep level 2: weights and cache dropped"
+
+
+def _sleep_s9(case: Case) -> str | None:
+    if not case.settings.true(f"{ROLLOUT}.free_cache_engine"):
+        return "stays awake"
+    return "cache dropped, weights copied to the CPU and back"
+
+
+def _stop(case: Case) -> str | None:
+    return "goes on to the full length" if case.settings.true(f"{ROLLOUT}.ignore_eos") else "stops at the end token"
+
+
+def _known(case: Case, key: str) -> str | None:
+    value = _rollout(case, key)
+    return None if value is None else str(value)
+
+
+def cache_never_full(cases: Sequence[Case]) -> str:
+    """Whether no engine's cache can fill, so that its size cannot matter: the words for it, or nothing."""
+    estimates = [estimate_of(case) for case in cases]
+    if all(isinstance(one, Estimate) and one.kv_never_full for one in estimates):
+        return (
+            "all sequences of a replica fit the cache at full length in every arm, so its size cannot change the speed"
+        )
+    return ""
+
+
+def _few_sequences(cases: Sequence[Case]) -> str:
+    most = max(case.per_replica for case in cases)
+    limits = [int(text) for case in cases if (text := _limit(case)) and text.isdigit()]
+    # Where verl passes none, vLLM 0.8.5 takes at least 256 and SGLang 0.4.6.post5 at least 2048.
+    if most <= min([*limits, 256]):
+        return f"a replica gets {most} sequences in a step, fewer than any limit"
+    return ""
+
+
+def _limit(case: Case) -> str | None:
+    return SEQUENCES.of(case) if case.version != "0.4.1" else None
+
+
+def _short_prefill(cases: Sequence[Case]) -> str:
+    """Prefill is a small part where responses are long: under a twentieth of the tokens, and in one or two passes."""
+    case = cases[0]
+    prompt, response = int(case.workload["max_prompt_length"]), int(case.workload["max_response_length"])
+    tokens = max(one.per_replica for one in cases) * prompt
+    limits = [int(text) for one in cases if (text := PREFILL.of(one)) and text.isdigit()]
+    if prompt * 20 <= response and tokens <= 2 * min([*limits, 8192]):
+        return f"a replica's prompts are at most {tokens:,} tokens in a step, read in a pass or two"
+    return ""
+
+
+def _graphs_change(cases: Sequence[Case]) -> str:
+    if any(case.version == "0.4.1" for case in cases):
+        return (
+            f"in the arms without graphs: {ROLLOUT}.enforce_eager: False, with {ROLLOUT}.free_cache_engine: False (an "
+            "assertion of 0.4.1 wants both; vLLM sleeps between rollouts all the same). SGLang of 0.4.1 cannot be "
+            "told to leave them out"
+        )
+    return f"{ROLLOUT}.enforce_eager: the same in all arms"
+
+
+def _attention_change(cases: Sequence[Case]) -> str:
+    if any(case.place == S4 for case in cases):
+        return (
+            "in the vLLM arms env: VLLM_ATTENTION_BACKEND: FLASHINFER (or FLASH_ATTN, whichever SGLang takes); 0.4.1 "
+            "does not pass SGLang a choice"
+        )
+    return (
+        f"{ROLLOUT}.engine_kwargs.<engine>.attention_backend: the same kernel in all arms (FLASHINFER and flashinfer)"
+    )
+
+
+def _all_reduce_change(cases: Sequence[Case]) -> str:
+    if any(case.version == "0.4.1" for case in cases):
+        return (
+            f"{ROLLOUT}.tensor_model_parallel_size: 1, where the model fits one GPU: nothing is reduced then. 0.4.1 "
+            "has no setting for it, 0.9.1 leaves it on in both engines"
+        )
+    return f"+{ROLLOUT}.engine_kwargs.<engine>.disable_custom_all_reduce: the same in all arms"
+
+
+def _share_change(cases: Sequence[Case]) -> str:
+    if any(case.version == "0.4.1" for case in cases):
+        return (
+            f"choose {ROLLOUT}.gpu_memory_utilization in each arm so that the engines report about the same number of "
+            "cached tokens in their first lines, or lower the batch until every sequence fits"
+        )
+    return (
+        f"the same cache by number: +{ROLLOUT}.engine_kwargs.vllm.num_gpu_blocks_override (blocks of 16 tokens) and "
+        f"+{ROLLOUT}.engine_kwargs.sglang.max_total_tokens"
+    )
+
+
+GRAPHS = Behaviour(
+    code="cuda-graphs",
+    name="CUDA graphs while decoding",
+    keys=(f"{ROLLOUT}.enforce_eager", f"{ROLLOUT}.engine_kwargs.sglang.disable_cuda_graph"),
+    does={
+        V4: Does(_graphs, f"{_VLLM4}:155; default True in ppo_trainer.yaml; on by default since 0.6.0 (verl PR 2956)"),
+        S4: Does(_always("on"), f"{_SGLANG4}:390, which never passes the flag (only asserted on, :288; verl PR 3456)"),
+        V9: Does(_graphs, f"{_VLLM9}:339"),
+        S9: Does(_graphs_by_kwarg, f"{_SGLANG9}:318"),
+    },
+    why=(
+        "without graphs each of the hundreds of small kernels of a decoded token is launched by "
+        "the CPU, and vLLM 0.8.5 "
+        "leaves out torch.compile as well; decoding is most of a step. Seen in public: 273 tokens/s as configured, 504 "
+        "tuned (verl issue 1133)"
+    ),
+    change=_graphs_change,
+)
+ATTENTION = Behaviour(
+    code="attention-kernels",
+    name="attention kernels",
+    keys=(
+        f"{ROLLOUT}.engine_kwargs.vllm.attention_backend",
+        f"{ROLLOUT}.engine_kwargs.sglang.attention_backend",
+    ),
+    does={
+        V4: Does(
+            _attention_v4, "vLLM 0.8.5's choice on NVIDIA GPUs from Ampere on; VLLM_ATTENTION_BACKEND overrules it"
+        ),
+        S4: Does(_attention_s4, "sglang 0.4.6.post5, srt/model_executor/model_runner.py:317 and srt/utils.py:2096"),
+        V9: Does(_attention_v9, f"vLLM's choice; {_VLLM9}:349 passes another one on"),
+        S9: Does(_attention_s9, f"{_SGLANG9}:289: flashinfer from sglang 0.5.12 on"),
+    },
+    why="attention over long sequences is most of the work of a late decode step, and the two kernels differ in speed",
+    change=_attention_change,
+)
+ALL_REDUCE = Behaviour(
+    code="custom-all-reduce",
+    name="custom all-reduce between the engine's GPUs",
+    keys=(
+        f"{ROLLOUT}.engine_kwargs.vllm.disable_custom_all_reduce",
+        f"{ROLLOUT}.engine_kwargs.sglang.disable_custom_all_reduce",
+    ),
+    does={
+        V4: Does(_always("off"), f"{_VLLM4}:157, hard-coded"),
+        S4: Does(_always("on"), f"{_SGLANG4}:390, SGLang's default"),
+        V9: Does(_all_reduce_v9, f"{_VLLM9}:325, vLLM's default"),
+        S9: Does(_all_reduce_v9, f"{_SGLANG9}:314, SGLang's default"),
+    },
+    why=(
+        "two all-reduces per layer and token are small and bound by latency, where the engines' own kernel is faster "
+        "than NCCL's"
+    ),
+    change=_all_reduce_change,
+    moot=lambda cases: (
+        "" if any(case.tensor_parallel > 1 for case in cases) else "one GPU per engine: nothing is reduced"
+    ),
+)
+SHARE = Behaviour(
+    code="memory-share",
+    name="memory for keys and values",
+    keys=(
+        f"{ROLLOUT}.gpu_memory_utilization",
+        f"{ROLLOUT}.engine_kwargs.vllm.num_gpu_blocks_override",
+        f"{ROLLOUT}.engine_kwargs.sglang.max_total_tokens",
+    ),
+    does={
+        V4: Does(_share("all memory"), f"{_VLLM4}:156; vLLM takes the share of the GPU's whole memory"),
+        S4: Does(
+            _share("the memory free at its start"),
+            f"{_SGLANG4}:393 as mem_fraction_static; sglang 0.4.6.post5, srt/model_executor/model_runner.py:816",
+        ),
+        V9: Does(_share("all memory"), f"{_VLLM9}:340"),
+        S9: Does(_share("the memory free at its start"), f"{_SGLANG9}:317"),
+    },
+    why=(
+        "the same number leaves the engines different room, and one whose cache is full makes "
+        "sequences wait or computes "
+        "them again"
+    ),
+    change=_share_change,
+    moot=cache_never_full,
+)
+SEQUENCES = Behaviour(
+    code="sequence-limit",
+    name="sequences that one engine decodes at once",
+    keys=(
+        f"{ROLLOUT}.max_num_seqs",
+        f"{ROLLOUT}.engine_kwargs.vllm.max_num_seqs",
+        f"{ROLLOUT}.engine_kwargs.sglang.max_running_requests",
+    ),
+    does={
+        V4: Does(_always("vLLM's own (256 or 1024)"), f"{_VLLM4}:149, which passes no max_num_seqs"),
+        S4: Does(_always("SGLang's own (2048 or more)"), f"{_SGLANG4}:390; sglang 0.4.6.post5, model_runner.py:845"),
+        V9: Does(_sequences_v9, f"{_VLLM9}:333"),
+        S9: Does(_sequences_s9, f"{_SGLANG9}:329 as max_running_requests"),
+    },
+    why="an engine with the lower limit makes sequences wait, and its decode steps are smaller and more",
+    change=lambda cases: (
+        "fewer completions per replica and step (a smaller batch_size, or more GPUs): 0.4.1 passes "
+        "neither engine a limit"
+        if any(case.version == "0.4.1" for case in cases)
+        else f"{ROLLOUT}.max_num_seqs: the same in all arms"
+    ),
+    moot=_few_sequences,
+)
+PREFILL = Behaviour(
+    code="prefill-limit",
+    name="tokens that one prefill pass reads",
+    keys=(
+        f"{ROLLOUT}.max_num_batched_tokens",
+        f"{ROLLOUT}.enable_chunked_prefill",
+        f"{ROLLOUT}.engine_kwargs.vllm.max_num_batched_tokens",
+        f"{ROLLOUT}.engine_kwargs.sglang.chunked_prefill_size",
+    ),
+    does={
+        V4: Does(_prefill_v, f"{_VLLM4}:162"),
+        S4: Does(
+            _always("SGLang's own, by the GPU's memory"),
+            f"{_SGLANG4}:390, which passes none; sglang 0.4.6.post5, srt/server_args.py:271 (8192 on an H100)",
+        ),
+        V9: Does(_prefill_v, f"{_VLLM9}:335"),
+        S9: Does(_prefill_s9, f"{_SGLANG9}:314, which maps none; sglang 0.5.12, srt/server_args.py:1459"),
+    },
+    why="with many or long prompts the passes differ in number and size, and decoding waits for them",
+    change=lambda cases: (
+        f"{ROLLOUT}.max_num_batched_tokens in the vLLM arms at what SGLang takes by itself (8192 on GPUs of 80 GB)"
+        if any(case.version == "0.4.1" for case in cases)
+        else f"+{ROLLOUT}.engine_kwargs.sglang.chunked_prefill_size at {ROLLOUT}.max_num_batched_tokens of the others"
+    ),
+    moot=_short_prefill,
+)
+PREFIX = Behaviour(
+    code="prefix-cache",
+    name="cache of common beginnings",
+    keys=(f"{ROLLOUT}.enable_prefix_caching", f"{ROLLOUT}.engine_kwargs.sglang.disable_radix_cache"),
+    does={
+        V4: Does(_always("on"), f"{_VLLM4}:164, hard-coded"),
+        S4: Does(_always("on"), f"{_SGLANG4}:390, SGLang's default (radix cache)"),
+        V9: Does(_prefix_v9, f"{_VLLM9}:336"),
+        S9: Does(
+            _prefix_s9, f"{_SGLANG9}:314, which does not map enable_prefix_caching: SGLang's default (radix cache)"
+        ),
+    },
+    why="with several completions per prompt only the engine with the cache reads each prompt once",
+    change=lambda cases: (
+        f"{ROLLOUT}.enable_prefix_caching and, in the SGLang arms, "
+        f"+{ROLLOUT}.engine_kwargs.sglang.disable_radix_cache: "
+        "the opposite"
+    ),
+    moot=lambda cases: (
+        "every prompt is completed once" if all(int(c.workload["num_generations"]) == 1 for c in cases) else ""
+    ),
+)
+SEED = Behaviour(
+    code="sampling-seed",
+    name="the engine's sampling seed",
+    keys=(f"{ROLLOUT}.seed", f"{ROLLOUT}.engine_kwargs.sglang.random_seed"),
+    does={
+        V4: Does(_seed_v4, f"{_VLLM4}:166"),
+        S4: Does(_always("random at each start"), f"{_SGLANG4}:390; sglang 0.4.6.post5, srt/server_args.py:241"),
+        V9: Does(_seed_v9, f"{_VLLM9}:343"),
+        S9: Does(_seed_s9, f"{_SGLANG9}:314; sglang 0.5.12, srt/server_args.py:1174"),
+    },
+    why=(
+        "a step waits for its longest response: responses that nobody can draw again differ in length from run to run, "
+        "and so does the time"
+    ),
+    change=lambda cases: (
+        "several seeds, and read response lengths beside every time: 0.4.1 passes SGLang no seed"
+        if any(case.version == "0.4.1" for case in cases)
+        else f"+{ROLLOUT}.engine_kwargs.sglang.random_seed: a number; and several seeds of the experiment"
+    ),
+    level="odd",
+)
+SLEEP = Behaviour(
+    code="sleep",
+    name="weights and cache between rollouts",
+    keys=(f"{ROLLOUT}.free_cache_engine",),
+    does={
+        V4: Does(
+            _always("sleep level 1: cache dropped, weights copied to the CPU and back"),
+            f"{_W4}/sharding_manager/fsdp_vllm.py:215, whatever free_cache_engine says",
+        ),
+        S4: Does(
+            _always("weights and cache dropped"),
+            f"{_W4}/sharding_manager/fsdp_sglang.py:187, whatever free_cache_engine says",
+        ),
+        V9: Does(_sleep_v9, f"{_VLLM9}:1307"),
+        S9: Does(_sleep_s9, f"{_SGLANG9}:387 and :516"),
+    },
+    why=(
+        "copying the weights costs seconds per step, outside generation: in reshard (0.4.1) or update_weights (0.9.1), "
+        "which the report shows apart"
+    ),
+    change=lambda cases: (
+        "nothing: 0.4.1 has no setting for it; compare the phase gen without reshard"
+        if any(case.version == "0.4.1" for case in cases)
+        else f"{ROLLOUT}.free_cache_engine: False, where the engine fits beside the trainer"
+    ),
+    level="odd",
+)
+IGNORE_EOS = Behaviour(
+    code="ignore-eos",
+    name="the end token",
+    keys=(f"{ROLLOUT}.ignore_eos",),
+    does={
+        V4: Does(_stop, f"{_VLLM4}:185"),
+        S4: Does(_stop, f"{_SGLANG4}:430"),
+        V9: Does(_stop, f"{_VLLM9}:624"),
+        S9: Does(
+            _always("stops at the end token"),
+            "verl 0.9.1, trainer/ppo/v1/agent_loop_tq.py:64: no ignore_eos in it",
+        ),
+    },
+    why="one arm generates to the full length and the other does not: not the same work",
+    change=lambda cases: (
+        f"{ROLLOUT}.ignore_eos: False in all arms, and compare at equal work; 0.9.1 cannot fix SGLang's lengths"
+    ),
+)
+MODE = Behaviour(
+    code="rollout-mode",
+    name="synchronous or server rollout",
+    keys=(f"{ROLLOUT}.mode",),
+    does={
+        V4: Does(lambda case: _known(case, "mode"), "verl 0.4.1, workers/fsdp_workers.py:430"),
+        S4: Does(lambda case: _known(case, "mode"), "verl 0.4.1, trainer/main_ppo.py:105"),
+        V9: Does(_always("async"), "verl 0.9.1, workers/config/rollout.py: sync has been removed"),
+        S9: Does(_always("async"), "verl 0.9.1, workers/config/rollout.py: sync has been removed"),
+    },
+    why="a server takes requests one by one: other batches, other overheads, other timers",
+    change=lambda cases: f"{ROLLOUT}.mode: the same in all arms",
+)
+ENGINE_ENVIRONMENT = Behaviour(
+    code="engine-environment",
+    name="variables that the engine sets for the trainer's process, too",
+    keys=(),
+    does={
+        V4: Does(_always("none of these"), f"{_VLLM4}"),
+        S4: Does(_always("CUDA_DEVICE_MAX_CONNECTIONS=4, NCCL_CUMEM_ENABLE=0, NCCL_NVLS_ENABLE=0"), f"{_SGLANG4}:88"),
+    },
+    why="the effect on training is not known; compare update_actor and old_log_prob, which no engine should change",
+    change=lambda cases: "nothing",
+    level=None,
+    effect_known=False,
+)
+
+BEHAVIOURS: tuple[Behaviour, ...] = (
+    GRAPHS,
+    ATTENTION,
+    ALL_REDUCE,
+    SHARE,
+    SEQUENCES,
+    PREFILL,
+    PREFIX,
+    IGNORE_EOS,
+    MODE,
+    SEED,
+    SLEEP,
+    ENGINE_ENVIRONMENT,
+)

@@ -1,0 +1,181 @@
+"""Which different runs does a plan hold? One case per arm and combination of factors; seeds do not matter here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from workflow import stacks
+from workflow.plan import Plan, Run
+from workflow.preflight.settings import Settings, settings_of
+
+ROLLOUT = "actor_rollout_ref.rollout"
+ACTOR = "actor_rollout_ref.actor"
+REF = "actor_rollout_ref.ref"
+MODEL = "actor_rollout_ref.model"
+
+ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "transformers": "transformers"}
+
+
+@dataclass(frozen=True, slots=True)
+class StackTold:
+    """What a stack's definition says without being built."""
+
+    accelerator: str
+    trainer_version: str
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Package -> version, of its lock."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What a run would be, for all its seeds."""
+
+    arm: str
+    label: str
+    """The arm's name, with the factors that are its own."""
+    trainer: str
+    engine: str
+    stack: str
+    version: str
+    """Of the trainer."""
+    told: StackTold
+    workload: Mapping[str, Any]
+    env: Mapping[str, str]
+    settings: Settings
+    overrides: tuple[str, ...] = ()
+    point: str = ""
+    """The combination of the factors that all arms share."""
+
+    @property
+    def engine_name(self) -> str:
+        return ENGINE_NAMES.get(self.engine, self.engine)
+
+    @property
+    def place(self) -> str:
+        """Trainer, version and engine, as the tables of behaviours name them."""
+        return f"{self.trainer} {self.version} {self.engine}"
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.told.accelerator == "cuda"
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one run, over all its nodes."""
+        if self.trainer == "verl":
+            return self.settings.int("trainer.n_gpus_per_node", 1) * self.settings.int("trainer.nnodes", 1)
+        return int(self.workload.get("gpus_per_node") or 0) * int(self.workload.get("nodes") or 1)
+
+    @property
+    def tensor_parallel(self) -> int:
+        if self.trainer == "verl":
+            return max(1, self.settings.int(f"{ROLLOUT}.tensor_model_parallel_size", 1))
+        return max(1, self.settings.int("vllm_tensor_parallel_size", 1))
+
+    @property
+    def longest(self) -> int:
+        """Prompt and response at their longest, in tokens."""
+        return int(self.workload["max_prompt_length"]) + int(self.workload["max_response_length"])
+
+    @cached_property
+    def per_replica(self) -> int:
+        """Sequences that one engine of `tensor_parallel` GPUs generates in a step, if they are dealt out evenly."""
+        replicas = max(1, self.gpus // self.tensor_parallel)
+        return -(-int(self.workload["batch_size"]) // replicas)
+
+
+def told_by_stack(name: str) -> StackTold:
+    """What `envs/<name>` says."""
+    stack = stacks.load_stack(name)
+    return StackTold(stack.accelerator, stack.trainer_version, _pins(stack.lock, stack.lock.stat().st_mtime_ns))
+
+
+@lru_cache(maxsize=64)
+def _pins(lock: Path, _changed: int) -> Mapping[str, str]:
+    text = lock.read_text(encoding="utf-8")
+    return dict(re.findall(r"^([A-Za-z0-9_.\-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", text, re.MULTILINE))
+
+
+def settings_id(run: Run) -> str:
+    """Which settings.json holds a run's resolved settings: 8 hex digits over its stack's lock and its settings.
+
+    Seeds share one: they change no setting but themselves.
+    """
+    said = json.dumps([run.lock_id, _without_seed(run)], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(said.encode()).hexdigest()[:8]
+
+
+def _without_seed(run: Run) -> dict[str, Any]:
+    args = dict(run.spec["trainer_args"])
+    args.pop("seed", None)
+    if isinstance(overrides := args.get("overrides"), Sequence):
+        # A verl run's seed is an override whose value is its own.
+        args["overrides"] = [_seedless(one, run.spec["seed"]) for one in overrides]
+    return {"job_module": run.spec["job_module"], "rewards": _rewards(run), "trainer_args": args}
+
+
+def _seedless(override: str, seed: int) -> str:
+    key, _, value = override.partition("=")
+    return f"{key}=<seed>" if key.endswith("seed") and value == str(seed) else override
+
+
+def _rewards(run: Run) -> Any:
+    return run.spec["workload"].get("rewards") if run.spec["trainer"] == "trl" else None
+
+
+def settings_requests(plan: Plan) -> dict[str, Run]:
+    """settings_id -> a run whose settings it stands for, in the plan's order."""
+    found: dict[str, Run] = {}
+    for run in plan.runs.values():
+        found.setdefault(settings_id(run), run)
+    return found
+
+
+def cases_of(
+    plan: Plan,
+    composed: Mapping[str, Mapping[str, Any]] | None = None,
+    stack_of: Callable[[str], StackTold] = told_by_stack,
+) -> list[Case]:
+    """Every case of a plan, in its order; `composed` holds the contents of settings.json by settings_id."""
+    told = {name: stack_of(name) for name in dict.fromkeys(run.stack for run in plan.runs.values())}
+    found: dict[str, Case] = {}
+    for run in plan.runs.values():
+        key = json.dumps([run.spec["arm"], run.spec["factors"]], sort_keys=True)
+        if key not in found:
+            found[key] = _case(run, told[run.stack], (composed or {}).get(settings_id(run)) if composed else None)
+    return list(found.values())
+
+
+def _case(run: Run, told: StackTold, composed: Mapping[str, Any] | None) -> Case:
+    spec = run.spec
+    args: Mapping[str, Any] = spec["trainer_args"]
+    own = {path: value for path, value in spec["factors"].items() if path.startswith("arms.")}
+    shared = {path: value for path, value in spec["factors"].items() if path not in own}
+    words = ", ".join(f"{path.split('.', 3)[-1]}={value}" for path, value in own.items())
+    return Case(
+        arm=spec["arm"],
+        label=f"{spec['arm']} ({words})" if words else spec["arm"],
+        trainer=spec["trainer"],
+        engine=spec["engine"],
+        stack=run.stack,
+        version=str((composed or {}).get("version") or args.get("version") or told.trainer_version),
+        told=told,
+        workload=spec["workload"],
+        env=spec["env"],
+        settings=settings_of(spec["trainer"], args, composed["settings"] if composed else None),
+        overrides=tuple(args.get("overrides", ())),
+        point=", ".join(f"{path}={value}" for path, value in shared.items()),
+    )
+
+
+def points_of(cases: Sequence[Case]) -> Iterator[list[Case]]:
+    """The cases that are compared with one another: of all arms, at one combination of the shared factors."""
+    for point in dict.fromkeys(case.point for case in cases):
+        yield [case for case in cases if case.point == point]

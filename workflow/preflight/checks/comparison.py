@@ -1,0 +1,148 @@
+"""Do the arms meet on equal terms? Checks of all arms at one point of the sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from workflow.preflight.behaviours import BEHAVIOURS, Behaviour
+from workflow.preflight.cases import MODEL, ROLLOUT, Case
+from workflow.preflight.findings import Finding
+from workflow.preflight.settings import differing
+
+# What an adapter must say differently of different engines, or of each run.
+_OF_THE_ENGINE = frozenset({f"{ROLLOUT}.name", "trainer.experiment_name", "trainer.project_name"})
+_MOST_LISTED = 6
+
+
+def comparison_findings(cases: Sequence[Case]) -> Iterator[Finding]:
+    """What differs between arms at one point, engine by engine and setting by setting."""
+    if len(cases) < 2:
+        return
+    yield from _trainers(cases)
+    for behaviour in BEHAVIOURS:
+        yield from _behaviour(behaviour, cases)
+    yield from _settings(cases)
+    yield from _packages(cases)
+
+
+def groups(cases: Iterable[Case], told: Iterable[str | None]) -> dict[str, list[Case]]:
+    """The cases by what is told of them; those of which nothing is known are left out."""
+    found: dict[str, list[Case]] = {}
+    for case, value in zip(cases, told, strict=True):
+        if value is not None:
+            found.setdefault(value, []).append(case)
+    return found
+
+
+def _names(cases: Iterable[Case]) -> str:
+    return ", ".join(dict.fromkeys(case.label for case in cases))
+
+
+def _arms(cases: Iterable[Case]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(case.arm for case in cases))
+
+
+def _behaviour(behaviour: Behaviour, cases: Sequence[Case]) -> Iterator[Finding]:
+    known = [case for case in cases if case.on_gpu and case.place in behaviour.does]
+    by_value = groups(known, [behaviour.of(case) for case in known])
+    if behaviour.level is None or len(by_value) < 2 or behaviour.moot(known):
+        return
+    sources = dict.fromkeys(behaviour.does[case.place].source for case in known)
+    yield Finding(
+        level=behaviour.level,
+        code=behaviour.code,
+        arms=_arms(known),
+        what=f"{behaviour.name}: " + "; ".join(f"{value} in {_names(some)}" for value, some in by_value.items()),
+        why=behaviour.why,
+        source="; ".join(sources),
+        change=behaviour.change(known),
+    )
+
+
+def _trainers(cases: Sequence[Case]) -> Iterator[Finding]:
+    by_trainer = groups(cases, [case.trainer for case in cases])
+    if len(by_trainer) > 1:
+        yield Finding(
+            "unequal",
+            "trainers",
+            _arms(cases),
+            "the arms have different trainers: "
+            + "; ".join(f"{name} in {_names(some)}" for name, some in by_trainer.items()),
+            "a step is not the same work in both: other losses' details, other sharding, other timers. "
+            "Such a comparison is "
+            "one of whole systems, not of engines",
+            "docs/preflight.md#unequal",
+            "one trainer in all arms, to compare engines",
+        )
+        return
+    by_version = groups(cases, [f"{case.trainer} {case.version}" for case in cases])
+    if len(by_version) > 1:
+        yield Finding(
+            "unequal",
+            "trainer-versions",
+            _arms(cases),
+            "the arms have different releases: "
+            + "; ".join(f"{name} in {_names(some)}" for name, some in by_version.items()),
+            "defaults, the update itself and what is inside a step's time changed in between",
+            "docs/preflight.md#unequal",
+            "stacks of one release in all arms",
+        )
+
+
+def _settings(cases: Sequence[Case]) -> Iterator[Finding]:
+    """Settings that the configuration itself makes differ, but for those that an engine's behaviour speaks of."""
+    if len({(case.trainer, case.version) for case in cases}) > 1:
+        return
+    spoken = {key for behaviour in BEHAVIOURS for key in behaviour.keys}
+    keys = [
+        key
+        for key in differing([case.settings for case in cases])
+        if key not in _OF_THE_ENGINE | spoken and matters(key, cases)
+    ]
+    if not keys:
+        return
+    told = []
+    for key in keys[:_MOST_LISTED]:
+        values = groups(cases, [repr(case.settings.get(key)) for case in cases])
+        told.append(f"{key} ({'; '.join(f'{value} in {_names(some)}' for value, some in values.items())})")
+    more = f" and {len(keys) - _MOST_LISTED} more" if len(keys) > _MOST_LISTED else ""
+    yield Finding(
+        "unequal",
+        "settings",
+        _arms(cases),
+        f"{len(keys)} setting{'s differ' if len(keys) > 1 else ' differs'} between arms: {', '.join(told)}{more}",
+        "the configuration says so. If this is what you compare, good; if not, it is in the times",
+        "the experiment: shared and arms.<arm>.options",
+        "put under shared.<trainer>.options what is not compared",
+    )
+
+
+def matters(key: str, cases: Sequence[Case]) -> bool:
+    """Whether a setting of the configuration can bear on the work: not an engine's own words in another's arm."""
+    engines = {case.engine for case in cases}
+    for engine in engines:
+        if key.startswith(f"{ROLLOUT}.engine_kwargs.{engine}.") or (engine == "vllm" and key.startswith("vllm_")):
+            return len(engines) == 1
+    if key in ("use_vllm", "vllm_mode") or key.startswith("vllm_"):
+        return len(engines) == 1
+    return not key.endswith((".path", "seed", "_dir")) or key.startswith(MODEL)
+
+
+# Package -> why a difference between stacks is one of the arms' terms.
+_PACKAGES = {"torch": "its kernels, its allocator and its compiler run in training and in both engines"}
+
+
+def _packages(cases: Sequence[Case]) -> Iterator[Finding]:
+    for package, why in _PACKAGES.items():
+        by_version = groups(cases, [case.told.packages.get(package) for case in cases])
+        if len(by_version) > 1:
+            yield Finding(
+                "unequal",
+                f"{package}-versions",
+                _arms(cases),
+                f"the stacks have different {package}: "
+                + "; ".join(f"{version} in {_names(some)}" for version, some in by_version.items()),
+                why,
+                "envs/<stack>/requirements.lock",
+                "stacks that pin the same release",
+            )

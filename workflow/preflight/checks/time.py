@@ -1,0 +1,113 @@
+"""Would the runs end, and would they tell something? Walltime, checkpoints, steps and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from workflow.cluster.progress import readable_duration
+from workflow.preflight.cases import Case
+from workflow.preflight.findings import Finding
+from workflow.preflight.site import Place
+
+_SOURCE = "docs/slurm.md: a job goes on from its last checkpoint; profile {}"
+
+
+def walltime(case: Case, place: Place) -> Iterator[Finding]:
+    """Checkpoints that come too late for the walltime."""
+    life, pace = place.site.life_s, place.paces.get(case.arm)
+    if not life or not case.on_gpu:
+        return
+    save, steps = int(case.workload.get("save_steps") or 0), int(case.workload["steps"])
+    source = _SOURCE.format(place.site.profile or "unknown")
+    if pace is None:
+        if not save:
+            yield Finding(
+                "odd",
+                "no-checkpoints",
+                (case.arm,),
+                f"no checkpoints (save_steps: 0), and a job is stopped after {readable_duration(life)} of training",
+                "a run that takes longer would start from nothing each time and never end; its step time is not known "
+                "yet (--seconds-per-step X says what you expect)",
+                source,
+                "workload.save_steps: as many steps as you can bear to lose",
+            )
+        return
+    whole, shown = steps * pace, readable_duration(pace)
+    if whole > life and not 0 < save * pace <= life:
+        yield Finding(
+            "impossible",
+            "never-ends",
+            (case.arm,),
+            f"{steps} steps of about {shown} take {readable_duration(whole)}, a job trains "
+            f"{readable_duration(life)}, and "
+            + (f"a checkpoint comes every {readable_duration(save * pace)}" if save else "there are no checkpoints"),
+            "every life of the job would start where the one before it did",
+            source,
+            f"workload.save_steps: {max(1, int(life / 4 // pace))} or fewer; or a longer runtime in the profile",
+        )
+    elif save and whole > life and save * pace > life / 4:
+        yield Finding(
+            "odd",
+            "rare-checkpoints",
+            (case.arm,),
+            f"a checkpoint every {save} steps, about {readable_duration(save * pace)}",
+            f"a job trains {readable_duration(life)} and its last steps are lost unless a checkpoint "
+            "can be written at the "
+            "end of its time; a node's failure loses as much",
+            source,
+            f"workload.save_steps: {max(1, int(life / 10 // pace))}",
+        )
+    if pace > place.site.stop_grace_s and whole > life:
+        yield Finding(
+            "odd",
+            "stop-grace",
+            (case.arm,),
+            f"a step takes about {shown}, and a job is told to stop "
+            f"{readable_duration(place.site.stop_grace_s)} before "
+            "its limit",
+            "the step that is running then cannot end: its work is lost in every life",
+            source,
+            f"stop_grace_s in the profile: {int(pace * 1.5)} or more",
+        )
+
+
+def few_steps(case: Case, place: Place) -> Iterator[Finding]:
+    """Too few steps that count."""
+    if case.on_gpu and int(case.workload["steps"]) < 3:
+        yield Finding(
+            "odd",
+            "few-steps",
+            (case.arm,),
+            f"a run has {case.workload['steps']} steps",
+            "the first is not like the others (compilation, graphs, caches), and one or two steps tell no spread",
+            "docs/preflight.md#odd",
+            "workload.steps: 10 or more",
+        )
+
+
+CHECKS = (walltime, few_steps)
+
+
+def experiment_findings(cases: Sequence[Case], seeds: int, warmup_steps: int) -> Iterator[Finding]:
+    """What holds of the experiment as a whole."""
+    arms = tuple(dict.fromkeys(case.arm for case in cases))
+    if seeds == 1:
+        yield Finding(
+            "odd",
+            "one-seed",
+            arms,
+            "one run per arm (one seed)",
+            "lengths and so times differ from run to run; one run tells no interval, and the report can only say so",
+            "docs/report.md: the unit of replication is the run",
+            "seeds: three or more",
+        )
+    if warmup_steps == 0:
+        yield Finding(
+            "odd",
+            "no-warmup",
+            arms,
+            "no step is left out as warm-up (warmup_steps: 0)",
+            "the first step holds compilation, graph capture and cold caches, which differ between engines",
+            "docs/preflight.md#odd",
+            "warmup_steps: 1 or more",
+        )

@@ -1,0 +1,198 @@
+"""What is equal between the arms, and what only looks it? The fairness ledger, a row per setting."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+from workflow.preflight.behaviours import BEHAVIOURS, Behaviour
+from workflow.preflight.cases import ROLLOUT, Case, points_of
+from workflow.preflight.checks.comparison import matters
+from workflow.preflight.checks.environment import HARMLESS
+
+Verdict = Literal["equal", "equivalent", "different", "unverifiable"]
+_ORDER: tuple[Verdict, ...] = ("different", "unverifiable", "equivalent", "equal")
+# Compared between stacks: what computes. Each engine's own packages are what is compared.
+_PACKAGES = (
+    "torch",
+    "triton",
+    "transformers",
+    "flash-attn",
+    "nvidia-nccl-cu12",
+    "nvidia-cudnn-cu12",
+    "ray",
+    "numpy",
+    "trl",
+    "verl",
+)
+_NOT_TOLD = "not told"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One setting: each arm's value, whether they come to the same, and why."""
+
+    setting: str
+    values: dict[str, str]
+    verdict: Verdict
+    why: str
+    source: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def ledger_of(cases: Sequence[Case]) -> list[Row]:
+    """All rows: what engines make of settings, the workload, variables and packages, then every other setting."""
+    first = [row for behaviour in BEHAVIOURS if (row := _behaviour_row(behaviour, cases))]
+    named = [*first, *_workload_rows(cases), *_environment_rows(cases), *_package_rows(cases)]
+    rest = list(_setting_rows(cases))
+    uneven = [row for row in rest if row.verdict != "equal"]
+    equal = [row for row in rest if row.verdict == "equal"]
+    return [*sorted([*named, *uneven], key=lambda row: _ORDER.index(row.verdict)), *equal]
+
+
+def _by_arm(cases: Sequence[Case], tell: Callable[[Case], str]) -> dict[str, str]:
+    values: dict[str, list[str]] = {}
+    for case in cases:
+        told = values.setdefault(case.arm, [])
+        if (value := tell(case)) not in told:
+            told.append(value)
+    return {arm: " | ".join(told) for arm, told in values.items()}
+
+
+def _differ(cases: Sequence[Case], tell: Callable[[Case], object]) -> bool:
+    """Whether arms differ at any one point of the sweep; that a factor varies is no difference between arms."""
+    return any(len({json.dumps(tell(case), default=str) for case in point}) > 1 for point in points_of(cases))
+
+
+def _behaviour_row(behaviour: Behaviour, cases: Sequence[Case]) -> Row | None:
+    if not all(case.on_gpu for case in cases) or not any(case.place in behaviour.does for case in cases):
+        return None
+    values = _by_arm(cases, lambda case: behaviour.of(case) or _NOT_TOLD)
+    known = all(behaviour.of(case) is not None for case in cases)
+    sources = dict.fromkeys(behaviour.does[case.place].source for case in cases if case.place in behaviour.does)
+    verdict, why = _behaviour_verdict(behaviour, cases, known)
+    keys = [key for key in behaviour.keys if any(key in case.settings for case in cases)]
+    name = behaviour.name + (f" ({keys[0]})" if keys else "")
+    return Row(name, values, verdict, why, "; ".join(sources))
+
+
+def _behaviour_verdict(behaviour: Behaviour, cases: Sequence[Case], known: bool) -> tuple[Verdict, str]:
+    if not known:
+        return "unverifiable", "it cannot be told without the engine what it takes here"
+    if _differ(cases, behaviour.of):
+        if not behaviour.effect_known:
+            return "unverifiable", behaviour.why
+        moot = behaviour.moot(list(cases))
+        # Another meaning of the same number stays a difference, even where it can do nothing.
+        if moot:
+            return ("different" if behaviour.code == "memory-share" else "equivalent"), moot
+        return "different", behaviour.why
+    configured = any(_differ(cases, partial(_setting, key)) for key in behaviour.keys)
+    if configured:
+        return "equivalent", "said in different words, to the same effect"
+    return "equal", "the same in all arms"
+
+
+def _row(
+    setting: str, cases: Sequence[Case], tell: Callable[[Case], object], source: str, equal: str, different: str
+) -> Row:
+    """A row whose verdict is the plain one: the same value everywhere, or not."""
+    differ = _differ(cases, tell)
+    values = _by_arm(cases, lambda case: _text(tell(case)))
+    return Row(setting, values, "different" if differ else "equal", different if differ else equal, source)
+
+
+def _workload_rows(cases: Sequence[Case]) -> Iterator[Row]:
+    for key in dict.fromkeys(key for case in cases for key in case.workload):
+        yield _row(
+            f"workload.{key}",
+            cases,
+            partial(_word, key),
+            "the experiment's workload",
+            "one workload for all arms",
+            "the arms do not do the same work",
+        )
+
+
+def _environment_rows(cases: Sequence[Case]) -> Iterator[Row]:
+    for name in dict.fromkeys(name for case in cases for name in case.env):
+        row = _row(
+            f"env.{name}",
+            cases,
+            partial(_variable, name),
+            "the experiment's env",
+            "set alike in all arms; whether it costs all of them the same, the findings say",
+            "only some arms' processes have it",
+        )
+        if row.verdict == "different" and name in HARMLESS:
+            row = replace(row, verdict="equivalent", why="it has no bearing on speed")
+        yield row
+
+
+def _package_rows(cases: Sequence[Case]) -> Iterator[Row]:
+    for package in _PACKAGES:
+        if cases and all(package in case.told.packages for case in cases):
+            yield _row(
+                f"package {package}",
+                cases,
+                partial(_package, package),
+                "envs/<stack>/requirements.lock",
+                "pinned alike",
+                "the stacks pin different releases",
+            )
+
+
+def _setting_rows(cases: Sequence[Case]) -> Iterator[Row]:
+    spoken = {key for behaviour in BEHAVIOURS for key in behaviour.keys}
+    composed = all(case.settings.composed for case in cases)
+    source = "composed in the stack" if composed else "the packaged defaults and the overrides; not composed yet"
+    on_gpu = all(case.on_gpu for case in cases)
+    for key in dict.fromkeys(key for case in cases for key in case.settings.values):
+        if key in spoken and on_gpu:
+            continue
+        row = _row(key, cases, partial(_setting, key), source, "the same in all arms", "the configuration says so")
+        if row.verdict == "different":
+            row = _judged(row, key, cases)
+        yield row
+
+
+def _judged(row: Row, key: str, cases: Sequence[Case]) -> Row:
+    """A difference between configured values, by what it can do."""
+    if key == f"{ROLLOUT}.name":
+        return replace(row, why="it is what is compared")
+    if not matters(key, cases):
+        return replace(row, verdict="equivalent", why="a place, a name or a seed, or an engine's own words")
+    if not all(key in case.settings for case in cases):
+        return replace(row, verdict="unverifiable", why="not every arm's trainer or engine has this setting")
+    return row
+
+
+def _word(key: str, case: Case) -> object:
+    return case.workload.get(key)
+
+
+def _variable(name: str, case: Case) -> object:
+    return case.env.get(name, "not set")
+
+
+def _package(name: str, case: Case) -> object:
+    return case.told.packages[name]
+
+
+def _setting(key: str, case: Case) -> object:
+    return case.settings.get(key) if key in case.settings else "none"
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def counted(rows: Iterable[Row]) -> dict[Verdict, int]:
+    """How many rows there are of each verdict."""
+    told = [row.verdict for row in rows]
+    return {verdict: told.count(verdict) for verdict in _ORDER}

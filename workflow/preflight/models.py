@@ -1,0 +1,125 @@
+"""How large is a model, and how long may its sequences be? Read from config.json, or known; never guessed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workflow.config import source_kind
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """A dense decoder's sizes; `parameters` is None where its architecture is not one that is counted here."""
+
+    architecture: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    context: int
+    rope_scaling: bool
+    parameters: int | None
+    source: str
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of one token's keys and values in bfloat16, over all layers and heads."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * 2
+
+
+# Attention with separate or fused projections and a gated MLP: what the count below is right for. Biases and norms,
+# a ten-thousandth of the whole, are left out.
+_COUNTED = ("LlamaForCausalLM", "MistralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+
+_HUB = "config.json of https://huggingface.co/{}"
+
+
+def _config(architecture: str, sizes: str, *, tied: bool = False, scaled: bool = False) -> dict[str, Any]:
+    layers, hidden, heads, kv_heads, intermediate, vocabulary, context = map(int, sizes.split())
+    return {
+        "architectures": [architecture],
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": intermediate,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": context,
+        "tie_word_embeddings": tied,
+        "rope_scaling": {} if not scaled else {"rope_type": "llama3"},
+    }
+
+
+# layers, hidden, heads, kv heads, intermediate, vocabulary, context
+_KNOWN: Mapping[str, dict[str, Any]] = {
+    "microsoft/Phi-4-reasoning-plus": _config("Phi3ForCausalLM", "40 5120 40 10 17920 100352 32768"),
+    "microsoft/Phi-4-reasoning": _config("Phi3ForCausalLM", "40 5120 40 10 17920 100352 32768"),
+    "microsoft/phi-4": _config("Phi3ForCausalLM", "40 5120 40 10 17920 100352 16384"),
+    "Qwen/Qwen2.5-0.5B": _config("Qwen2ForCausalLM", "24 896 14 2 4864 151936 32768", tied=True),
+    "Qwen/Qwen2.5-0.5B-Instruct": _config("Qwen2ForCausalLM", "24 896 14 2 4864 151936 32768", tied=True),
+    "Qwen/Qwen2.5-1.5B": _config("Qwen2ForCausalLM", "28 1536 12 2 8960 151936 131072", tied=True),
+    "Qwen/Qwen2.5-1.5B-Instruct": _config("Qwen2ForCausalLM", "28 1536 12 2 8960 151936 32768", tied=True),
+    "Qwen/Qwen2.5-7B": _config("Qwen2ForCausalLM", "28 3584 28 4 18944 152064 131072"),
+    "Qwen/Qwen2.5-7B-Instruct": _config("Qwen2ForCausalLM", "28 3584 28 4 18944 152064 32768"),
+    "meta-llama/Llama-3.1-8B": _config("LlamaForCausalLM", "32 4096 32 8 14336 128256 131072", scaled=True),
+    "meta-llama/Llama-3.1-8B-Instruct": _config("LlamaForCausalLM", "32 4096 32 8 14336 128256 131072", scaled=True),
+    "meta-llama/Llama-3.1-70B": _config("LlamaForCausalLM", "80 8192 64 8 28672 128256 131072", scaled=True),
+    "meta-llama/Llama-3.1-70B-Instruct": _config("LlamaForCausalLM", "80 8192 64 8 28672 128256 131072", scaled=True),
+}
+# As workflow/jobs/tiny.py makes it; its vocabulary is at most this.
+_TINY = _config("Qwen2ForCausalLM", "4 128 4 2 512 512 2048", tied=True)
+
+
+def model_facts(source: str) -> ModelFacts | None:
+    """A model's sizes by `workload.model.source`; None where nobody here knows them."""
+    kind = source_kind(source)
+    if kind == "builtin":
+        return facts_of(_TINY, "workflow/jobs/tiny.py") if source == "builtin:tiny-qwen2" else None
+    if kind == "hub":
+        known = {name.lower(): (name, config) for name, config in _KNOWN.items()}
+        name, config = known.get(source.lower(), ("", None))
+        return None if config is None else facts_of(config, _HUB.format(name))
+    try:
+        path = Path(source).expanduser() / "config.json"
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return _by_name(source)
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return facts_of(content, str(path)) if isinstance(content, dict) else None
+
+
+def _by_name(folder: str) -> ModelFacts | None:
+    """A folder that is not on this machine, but is called as a known model is: its facts, with a word of caution."""
+    wanted = Path(folder).name.lower()
+    for name, config in _KNOWN.items():
+        if name.rpartition("/")[2].lower() == wanted:
+            return facts_of(config, f"{_HUB.format(name)} (by the folder's name: {folder} is not here)")
+    return None
+
+
+def facts_of(config: Mapping[str, Any], source: str) -> ModelFacts | None:
+    """A config.json's content as facts; None if it is not a decoder of known words."""
+    try:
+        hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+        kv_heads = int(config.get("num_key_value_heads") or heads)
+        head_dim = int(config.get("head_dim") or hidden // heads)
+        layers, vocabulary = int(config["num_hidden_layers"]), int(config["vocab_size"])
+        context = int(config["max_position_embeddings"])
+        architecture = str((config.get("architectures") or ["unknown"])[0])
+        attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
+        mlp = 3 * hidden * int(config["intermediate_size"])
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        return None
+    embeddings = vocabulary * hidden * (1 if config.get("tie_word_embeddings") else 2)
+    parameters = layers * (attention + mlp) + embeddings if architecture in _COUNTED else None
+    scaled = bool(config.get("rope_scaling"))
+    return ModelFacts(
+        architecture, layers, hidden, heads, kv_heads, head_dim, vocabulary, context, scaled, parameters, source
+    )

@@ -1,0 +1,122 @@
+"""How is a preflight printed? Grouped by level, the worst first, in plain lines of at most 100 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from workflow.preflight import Preflight
+from workflow.preflight.checks.memory import told
+from workflow.preflight.findings import LEVELS, Finding, Level
+from workflow.preflight.ledger import counted
+from workflow.preflight.memory import Estimate
+
+WIDTH = 100
+_HEADINGS: dict[Level, str] = {
+    "impossible": "it would fail, or never end",
+    "unequal": "the arms do not meet on equal terms",
+    "odd": "it runs, but probably not as meant",
+}
+
+
+def preflight_lines(found: Preflight) -> Iterator[str]:
+    """All that `rolloutbench preflight` prints."""
+    yield from _head(found)
+    number = 0
+    for level in LEVELS:
+        some = [finding for finding in found.findings if finding.level == level]
+        yield ""
+        if not some:
+            yield f"{level}: nothing"
+            continue
+        yield f"{level} ({len(some)}): {_HEADINGS[level]}"
+        for finding in some:
+            number += 1
+            yield from _finding(number, finding)
+    yield from _memory(found)
+    if found.unverifiable:
+        yield ""
+        yield "not checked:"
+        for one in found.unverifiable:
+            yield from _wrapped(one, " - ")
+    yield ""
+    counts = counted(found.ledger)
+    yield "ledger: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    yield from _wrapped(_depth(found), "        ")
+
+
+def summary_lines(found: Preflight) -> list[str]:
+    """The short list of what does not stop an experiment: a line for each finding, the unequal first."""
+    some = [finding for finding in found.findings if finding.level != "impossible"]
+    if not some:
+        return []
+    lines = [
+        f"preflight: {len(some)} finding{'s' * (len(some) != 1)}; rolloutbench preflight tells why and what to change"
+    ]
+    for number, finding in enumerate(some, start=1):
+        lines += _wrapped(f"{finding.level}: {finding.what}", f" {number:2}. ")
+    return lines
+
+
+def _head(found: Preflight) -> Iterator[str]:
+    cases = {case.arm: case for case in reversed(found.cases)}
+    yield found.experiment
+    width = max(map(len, cases), default=0)
+    for arm in dict.fromkeys(case.arm for case in found.cases):
+        case = cases[arm]
+        where = f"{case.gpus} x {case.workload.get('gpu') or 'GPU'}" if case.on_gpu else "CPU"
+        if case.on_gpu and case.tensor_parallel > 1:
+            where += f", {case.tensor_parallel} per engine"
+        yield f"  {arm.ljust(width)}  {case.trainer} {case.version}, {case.engine_name}; {where}"
+
+
+def _finding(number: int, finding: Finding) -> Iterator[str]:
+    yield from _wrapped(f"{finding.what}  [{finding.code}]", f"{number:3}. ")
+    for name in ("why", "change", "source"):
+        yield from _wrapped(getattr(finding, name), f"     {name + ':':8}")
+
+
+def _memory(found: Preflight) -> Iterator[str]:
+    if not found.memory:
+        return
+    yield ""
+    yield "memory of one GPU, GiB, by estimate (~ assumed, the rest counted):"
+    told_of: dict[tuple[str, str], list[str]] = {}
+    for name in ("update", "rollout", "cache"):
+        for arm, estimate in found.memory.items():
+            if text := _estimate(name, estimate):
+                told_of.setdefault((name, text), []).append(arm)
+    for (name, text), arms in told_of.items():
+        whose = "" if len(arms) == len(found.memory) else f"{', '.join(arms)}: "
+        yield from _wrapped(f"{whose}{text}", f"  {name + ':':9}")
+
+
+def _estimate(name: str, estimate: Estimate) -> str:
+    if name == "cache":
+        if estimate.kv_tokens is None:
+            return ""
+        held = f"all sequences at full length hold {estimate.kv_wanted:,}"
+        return f"room for {estimate.kv_tokens:,} tokens in an engine; {held}"
+    parts = estimate.update if name == "update" else estimate.rollout
+    return f"{Estimate.sum(parts):.0f} of {estimate.gib:.0f}: {told(parts)}"
+
+
+def _depth(found: Preflight) -> str:
+    if found.cases and all(case.settings.composed for case in found.cases):
+        return "settings as the stacks composed them"
+    return (
+        "settings as far as the packaged defaults and the overrides tell; the stacks compose the "
+        "rest when snakemake runs "
+        f"(results/{found.experiment}/preflight.json)"
+    )
+
+
+def _wrapped(text: str, first: str) -> Iterable[str]:
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=" " * len(first),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
