@@ -198,3 +198,20 @@ def tiny(site: Site, index: Index, tmp_path: Path) -> Site:
     locked = site.run("lock", "tiny")
     assert locked.returncode == 0, locked.stderr
     return site
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = shutil.which("mount")
+    if os.geteuid() != 0 or mount is None:
+        pytest.skip("a full disk needs a mount, and that needs root")
+    done = subprocess.run(
+        [mount, "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip(f"a full disk needs a mount: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -200,23 +199,6 @@ def test_too_little_space_is_told_beforehand(tiny: Site) -> None:
     failed = tiny.build()
     assert failed.returncode == 1 and tiny.built() == []
     assert "needs about 1000000000.0 GiB, and " in failed.stderr and "GiB free; make room" in failed.stderr
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = shutil.which("mount")
-    if os.geteuid() != 0 or mount is None:
-        pytest.skip("a full disk needs a mount, and that needs root")
-    done = subprocess.run(
-        [mount, "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        pytest.skip(f"a full disk needs a mount: {done.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
 
 
 def test_a_disk_that_fills_up_is_told_and_cleaned(site: Site, index: Index, tmp_path: Path, small_disk: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+from urllib.request import url2pathname
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -168,7 +169,10 @@ def _what_there_is(there: list[DistFile]) -> str:
 def _dist_file(pin: Pin, entry: dict[str, Any], folder: Path) -> DistFile:
     url = entry["url"] if "url" in entry else (folder / entry["path"]).resolve().as_uri()
     name = entry.get("name") or unquote(urlsplit(url).path).rpartition("/")[2]
-    return DistFile(pin, name, url, entry.get("size"), entry.get("hashes", {}).get("sha256"))
+    size = entry.get("size")
+    if size is None and url.startswith("file:"):
+        size = Path(url2pathname(urlsplit(url).path)).stat().st_size
+    return DistFile(pin, name, url, size, entry.get("hashes", {}).get("sha256"))
 
 
 def _not_located(said: str, pins: list[Pin], uv: Uv) -> UserError:
