@@ -1,6 +1,8 @@
 # Sourced in every training job, on its first node, before the trainer starts: what this site's nodes need.
-# What fails here ends the job, with its output in the message: a run must not train on half an environment.
-set -e
+# A command that fails here ends the job, with the script's last lines in the message: a run must not train on half an
+# environment. Where that is no harm, add `|| true`. It is bash, and not a login shell: a site whose batch scripts have
+# no `module` has a file in /etc/profile.d to source first. Modules before 4.0 fail without an exit code; `command -v
+# nvcc` below them notices.
 
 # Examples; nothing is needed where the stacks bring everything along.
 #

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from analysis.errors import UserError
-from workflow.cluster.site import Site, gpus_of_gres, minutes_of, read_site
+from workflow.cluster.site import Site, gpus_of_gres, gres_of, minutes_of, read_site
 
 ROOT = Path(__file__).resolve().parents[2]
+CPU = {"nodes": 1, "gpus_per_node": 0}
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("gpu:h100:8,other:1", 8),
         ("gpu:h100:4,gpu:a100:2", 6),
         ("gres/gpu:h100:8(S:0-1)", 8),
+        ("gpu:h100:8(S:0,1),license:1", 8),
         ("license:3", 0),
         ("gpu:h100:many", None),
     ],
@@ -39,20 +41,28 @@ def test_runtimes_as_snakemake_reads_them() -> None:
 def test_a_profile_is_read_in_both_its_forms(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("set-resources:\n  train:\n    gres: \"'gpu:h100:8'\"\n    nodes: 2\n    runtime: 20h\n")
-    assert read_site(tmp_path) == Site(16, 1200.0, 120.0, tmp_path)
+    assert read_site(tmp_path) == Site("gpu:h100:8", "2", 1200.0, 120.0, tmp_path)
+    assert read_site(tmp_path).gpus({"nodes": 1, "gpus_per_node": 4}) == 16
     file.write_text(
         'set-resources: ["train:gres=gpu:4", "train:runtime=60", "train:stop_grace_s=600", "other:nodes=9"]\n'
     )
-    assert read_site(tmp_path) == Site(4, 60.0, 600.0, tmp_path)
+    assert read_site(tmp_path) == Site("gpu:4", None, 60.0, 600.0, tmp_path)
+    assert read_site(tmp_path).gpus({"nodes": 3, "gpus_per_node": 4}) == 12
     assert read_site(tmp_path).life_s == 3000.0
     file.write_text("set-resources:\n  train:\n    gres: f(wildcards):gpu:x:y\n    nodes: 2 if True else 1\n")
-    assert read_site(tmp_path).gpus is None
+    assert read_site(tmp_path).gpus(CPU) is None
     (tmp_path / "config.v9+.yaml").write_text("executor: local\n")
-    assert read_site(tmp_path).gpus == 0, "Snakemake takes a file for its own version first"
+    assert read_site(tmp_path).gpus(CPU) == 0, "Snakemake takes a file for its own version first"
 
 
 def test_the_shipped_profiles() -> None:
-    assert read_site(ROOT / "profiles" / "local").gpus == 0
+    assert read_site(ROOT / "profiles" / "local").gpus(CPU) == 0
+    assert read_site(ROOT / "profiles" / "local").gpus({"nodes": 1, "gpus_per_node": 2}) == 2
+    assert read_site(ROOT / "profiles" / "slurm").gpus({"nodes": 2, "gpus_per_node": 8}) == 16
+
+
+def test_what_is_asked_for_where_the_profile_leaves_it_to_the_experiment() -> None:
+    assert (gres_of(CPU), gres_of({"gpus_per_node": 4})) == ("", "gpu:4")
 
 
 def test_a_profile_that_is_not_there_is_told(tmp_path: Path) -> None:

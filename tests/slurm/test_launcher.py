@@ -112,7 +112,7 @@ def test_small_runs_share_a_node_and_get_gpus_of_their_own(run: MakeRun, tmp_pat
         (("--gres", "gpu:b200:8"), "Requested node configuration is not available"),
         (("--runtime", "1", "--stop-grace-s", "40"), "runtime must be at least twice stop_grace_s"),
         (("--setup", "nowhere.sh"), "nowhere.sh; correct setup in the profile"),
-        (("--nodes", "2"), "trains on one node (got nodes=2)"),
+        (("--nodes", "2"), "wants 1 node per run (workload.nodes), and the profile asks Slurm for 2"),
         (("--cluster", "kubernetes"), "Snakemake's executor 'kubernetes'"),
     ],
 )
@@ -124,6 +124,82 @@ def test_what_the_site_does_not_have_is_told_and_nothing_is_left(
     assert result.returncode == 1
     assert says in result.stderr and "Traceback" not in result.stderr
     assert one.jobs() == [] and one.journal() == []
+
+
+def test_gpus_are_the_experiments_or_nothing_is_submitted(run: MakeRun) -> None:
+    one = run(options=("--gres", "gpu:h100:2"))
+    one.spec["workload"]["gpus_per_node"] = 4
+    refused = one.launch()
+    assert refused.returncode == 1
+    assert (
+        "arm-s0: the experiment wants 4 GPUs per node (workload.gpus_per_node), and the profile asks" in refused.stderr
+    )
+    assert not list(one.run.glob("jobs/*")) and one.jobs() == []
+    one.spec["workload"]["gpus_per_node"] = 1
+    said = one.finish(one.start())
+    assert "asks Slurm for 2 GPUs per node (gres: 'gpu:h100:2') and uses 1 of them" in said
+    assert len(one.done()["gpus"].split(",")) == 2
+
+
+# The site's setup script ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        (
+            "module load cuda/99\necho on it goes\n",
+            ["with exit code 127, ", "| {setup}: line 1: module: command not found"],
+        ),
+        (
+            "module() { echo 'no such module' >&2; return 1; }\nmodule load cuda/99\ntrue\n",
+            ["code 1,", "| no such module"],
+        ),
+        (
+            "echo the last\nfalse\n",
+            ["with exit code 1, before the trainer was started", "| the last", "| line 2: false:"],
+        ),
+        ("echo leaving; exit 0\n", ["ended the job by `exit` (it is sourced)", "| leaving"]),
+    ],
+)
+def test_a_setup_that_fails_is_told_with_its_last_lines_and_nothing_is_trained(
+    run: MakeRun, tmp_path: Path, script: str, says: list[str]
+) -> None:
+    setup = tmp_path / "site's set up.sh"
+    setup.write_text(script)
+    one = run(options=("--setup", str(setup)))
+    result = one.launch()
+    assert result.returncode == 1
+    assert f"arm-s0: {setup} " in result.stderr and f"log: {one.run / 'jobs' / '1' / 'setup.log'}" in result.stderr
+    assert all(words.format(setup=setup) in result.stderr for words in says), result.stderr
+    assert one.read("jobs", "1", "end.json")["kind"] == "setup failed"
+    assert one.attempts() == [] and len(list((one.run / "jobs").iterdir())) == 1, "not tried again"
+    one.wait(lambda: not one.jobs())
+    setup.write_text("nowhere || true\ntested() { nowhere; true; }\ntested\nset -eu\nexport STAND_IN_STEP_S=0\n")
+    one.finish(one.start())
+    one.assert_trained_once()
+
+
+def test_a_signal_of_slurms_during_setup_is_no_failure_of_it_and_a_failure_in_a_later_life_is(
+    run: MakeRun, tmp_path: Path
+) -> None:
+    lives = tmp_path / "lives"
+    setup = tmp_path / "setup.sh"
+    setup.write_text(
+        f"echo x >> {lives}\n[ $(wc -l < {lives}) -gt 1 ] || sleep 60\n[ $(wc -l < {lives}) -lt 3 ] || nowhere\n"
+    )
+    one = run(steps=40, env=SLOW, options=("--setup", str(setup)))
+    head = one.start()
+    one.wait(lives.is_file)
+    one.cluster.run("scontrol", "requeue", one.job_id())
+    one.release()
+    one.wait_for_step(2)
+    assert not (one.run / "jobs" / "1" / "end.json").exists()
+    one.cluster.run("scontrol", "requeue", one.job_id())
+    one.release()
+    _, said = head.communicate(timeout=60)
+    assert head.returncode == 1
+    assert f"{setup} failed with exit code 127" in said and "nowhere: command not found" in said
 
 
 # Lives ------------------------------------------------------------------------------------------------------------

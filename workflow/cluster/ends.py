@@ -92,7 +92,10 @@ def explain(end: dict[str, Any]) -> str:
         "vanished": "its job vanished without a word (killed from outside, or the machine went down); "
         "start again and it goes on from its last checkpoint",
         "not started": f"its job could not start the trainer: {detail}",
-        "never started": f"its job ended before it began{exit_code}; see its output, and the profile's setup.sh",
+        "never started": f"its job ended before it began{exit_code}; see its output",
+        "setup failed": f"{detail} "
+        + (f"failed with exit code {code}" if code else "ended the job by `exit` (it is sourced)")
+        + ", before the trainer was started; correct it (setup in the profile), and start again",
         "duplicate": "another job of this run was alive, and is gone now; start again",
         "not submitted": f"its job was not taken: {detail}",
         "node lost": f"lost a part of its Ray cluster: {detail}",

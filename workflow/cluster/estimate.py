@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow import stacks
 from workflow.cluster.experiment import of_plan
 from workflow.cluster.inquiry import SlurmSays
 from workflow.cluster.paths import RunPaths
@@ -72,11 +71,9 @@ def estimates_of(plan: Plan, site: Site, given_step_s: float | None) -> tuple[li
 
 def usual_site(plan: Plan) -> Site:
     """The Slurm profile's, if there is one; of no use to an experiment that needs no GPU."""
-    accelerators = {stacks.load_stack(name).accelerator for name in {run.stack for run in plan.runs.values()}}
     found = [folder for folder in (Path("slurm"), Path("profiles/slurm")) if folder.is_dir()]
-    if accelerators == {"cpu"}:
-        return Site(gpus=0)
-    return read_site(found[0]) if found else Site()
+    on_gpus = any(run.spec["workload"]["gpus_per_node"] for run in plan.runs.values())
+    return read_site(found[0]) if found and on_gpus else Site()
 
 
 def paces_of(runs: Sequence[Run], states: Sequence[RunState], given_step_s: float | None) -> list[Pace]:
@@ -108,19 +105,19 @@ def _median_pace(states: Sequence[RunState]) -> Pace:
 
 
 def _estimate(run: Run, state: RunState, saved: int, pace: Pace, site: Site) -> Estimate:
-    steps = int(run.spec["workload"]["steps"])
+    steps, gpus = int(run.spec["workload"]["steps"]), site.gpus(run.spec["workload"])
     if state.state == "finished":
-        return Estimate(run, "skip", "skip: finished", site.gpus, pace, 0)
+        return Estimate(run, "skip", "skip: finished", gpus, pace, 0)
     name = state.job.named if state.job else ""
     if state.live and not state.other:
-        gpus = _gpus_of(state) if state.job and state.job.on_slurm else site.gpus
+        gpus = _gpus_of(state) if state.job and state.job.on_slurm else gpus
         if state.state == "unknown":
             return Estimate(run, "attach?", f"attach: {name}, if it lives", gpus, pace, steps - state.step)
         return Estimate(run, "attach", f"attach: {name}, {state.state}", gpus, pace, steps - state.step)
     after = f" after {name} of another configuration" if state.live else ""
     if saved:
-        return Estimate(run, "resume", f"resume after step {saved}{after}", site.gpus, pace, steps - saved)
-    return Estimate(run, "submit", f"submit{after}", site.gpus, pace, steps)
+        return Estimate(run, "resume", f"resume after step {saved}{after}", gpus, pace, steps - saved)
+    return Estimate(run, "submit", f"submit{after}", gpus, pace, steps)
 
 
 def steps_saved(run: RunPaths, fingerprint: str, last_step: int) -> int:

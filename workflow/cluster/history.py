@@ -89,6 +89,8 @@ def finished_attempt(
 
 def log_of(run: RunPaths, job: JobPaths) -> Path | None:
     """Where to read what a job said: its last attempt's log, or before the first its own script's output."""
+    if read_object(job.end).get("kind") == "setup failed":
+        return job.setup_log
     if attempts := attempts_of_job(run, job.number):
         return attempts[-1].log
     outputs = sorted(job.submitit.glob("*_log.out")) + sorted(job.submitit.glob("*_log.err"))

@@ -75,7 +75,8 @@ class JobOnNode:
         self.nodes = environ.get("SLURM_JOB_NODELIST") or socket.gethostname()
         # Known to all ranks and new for every life; the count of restarts alone is not, where slurmctld was killed.
         self.life = f"{self.restart}-{environ.get('SLURM_STEP_ID', '0')}-{environ.get('SLURM_SRUN_COMM_PORT', '0')}"
-        self.place = Place.from_environment(environ)
+        gpus = int(self.order["spec"]["workload"].get("gpus_per_node", 0))
+        self.place = Place.from_environment(environ | self.order["env"], self.order["cpus"], gpus)
         self._signal: signal.Signals | None = None
 
     def install_signals(self) -> None:

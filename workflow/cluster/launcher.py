@@ -29,6 +29,7 @@ from typing import Any
 
 from analysis.errors import UserError
 from workflow.cluster.ends import RETRIED, cancelled_by, end_told_by_slurm, explain, why_again
+from workflow.cluster.fit import require_fit
 from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, read_object, why_unfinished
 from workflow.cluster.locks import Lock, try_lock
 from workflow.cluster.news import News
@@ -157,6 +158,7 @@ class Launcher:
     def _submit(self, count_from: int | None = None) -> JobPaths:
         """Submit a new job; with a scheduler that is down, again and again."""
         self._require_space()
+        self._require_fit()
         attempts = self.run.attempts()
         request = self.request | {"count_from": count_from or (attempts[-1].number + 1 if attempts else 1)}
         give_up = time.monotonic() + SUBMIT_PATIENCE_S
@@ -225,6 +227,14 @@ class Launcher:
                 f"{self.run_id}: {free_gib:.2f} GiB free in {self.run.folder}, at least {MIN_FREE_GIB} GiB is needed "
                 "for logs and checkpoints; free some and start again (nothing was started)"
             )
+
+    def _require_fit(self) -> None:
+        try:
+            remark = require_fit(self.request)
+        except UserError as error:
+            raise UserError(f"{self.run_id}: {error}") from None
+        if remark:
+            say(f"{self.run_id}: {remark}")
 
     def _require_not_cancelled(self) -> None:
         if self.run.cancelled.is_file():

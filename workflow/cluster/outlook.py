@@ -76,17 +76,18 @@ def _sum(values: Sequence[float | None], readable: Callable[[float], str]) -> st
 
 
 def _notes(estimates: Sequence[Estimate], site: Site, says: SlurmSays) -> list[str]:
-    notes = [*_site_notes(site), *_pace_notes(estimates), *_walltime_notes(estimates, site)]
+    notes = [*_site_notes(site, estimates), *_pace_notes(estimates), *_walltime_notes(estimates, site)]
     if says.silence:
         notes.append(f"{says.silence}: what its jobs do is not known; snakemake asks again before it submits anything")
     return notes
 
 
-def _site_notes(site: Site) -> list[str]:
+def _site_notes(site: Site, estimates: Iterable[Estimate]) -> list[str]:
+    gpus = [estimate.gpus for estimate in estimates]
     if site.profile is not None:
-        told = "" if site.gpus is not None else ", which does not say gres and nodes in plain words"
+        told = ", which does not say gres and nodes in plain words" if None in gpus else ""
         return [f"GPUs and walltime: as {site.profile} asks for each run{told}; a job that is there keeps its own"]
-    return [] if site.gpus == 0 else ["GPUs: unknown without a profile; name one with --profile profiles/slurm"]
+    return ["walltime: unknown without a profile; name one with --profile profiles/slurm"] if any(gpus) else []
 
 
 def _pace_notes(estimates: Sequence[Estimate]) -> list[str]:

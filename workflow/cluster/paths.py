@@ -58,6 +58,11 @@ class JobPaths(_Numbered):
         """submitit's own files: the script, the job's own output."""
         return self.folder / "submitit"
 
+    @property
+    def setup_log(self) -> Path:
+        """What the site's setup script said in the job's last life (workflow/cluster/set_up.sh)."""
+        return self.folder / "setup.log"
+
     def nodes(self, life: str) -> Path:
         """Where the tasks of one life of a job on several nodes meet."""
         return self.folder / "nodes" / life

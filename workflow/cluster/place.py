@@ -36,16 +36,23 @@ class Place:
         return f"rank {rank} ({self.hosts[rank]})"
 
     @classmethod
-    def from_environment(cls, env: Mapping[str, str]) -> Place:
-        """As Slurm's variables tell it; outside Slurm, the only task on this machine."""
+    def from_environment(cls, env: Mapping[str, str], cpus: int | None = None, gpus: int = 0) -> Place:
+        """As Slurm's variables tell it; outside Slurm, the only task on this machine.
+
+        `cpus` and `gpus` are what it may use where the environment does not say that.
+        """
         rank = int(env.get("SLURM_PROCID", "0"))
         nodes = int(env.get("SLURM_STEP_NUM_NODES") or env.get("SLURM_NNODES") or "1")
         hosts = expand_hosts(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "")
         if len(hosts) != nodes:
             hosts = ["unknown host"] * nodes
             hosts[rank] = env.get("SLURMD_NODENAME") or socket.gethostname()
-        cpus = env.get("SLURM_CPUS_PER_TASK") or env.get("SLURM_CPUS_ON_NODE") or len(os.sched_getaffinity(0))
-        return cls(rank, tuple(hosts), int(cpus), _gpus(env), _memory(env, int(cpus)))
+        told = env.get("SLURM_CPUS_PER_TASK") or env.get("SLURM_CPUS_ON_NODE")
+        cpus = int(told) if told else cpus or len(os.sched_getaffinity(0))
+        visible = visible_gpus(env)
+        if visible is None:
+            visible = int(env.get("SLURM_GPUS_ON_NODE") or gpus)
+        return cls(rank, tuple(hosts), cpus, visible, _memory(env, cpus))
 
 
 def expand_hosts(text: str) -> list[str]:
@@ -67,11 +74,12 @@ def _expand_numbers(text: str) -> list[str]:
     return numbers
 
 
-def _gpus(env: Mapping[str, str]) -> int:
+def visible_gpus(env: Mapping[str, str]) -> int | None:
+    """How many GPUs CUDA_VISIBLE_DEVICES leaves; None where it is not set."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return 0 if visible.strip() in _NO_GPU else len(visible.split(","))
-    return int(env.get("SLURM_GPUS_ON_NODE") or "0")
+    if visible is None:
+        return None
+    return 0 if visible.strip() in _NO_GPU else len(visible.split(","))
 
 
 def _memory(env: Mapping[str, str], cpus: int) -> int | None:

@@ -65,11 +65,6 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
             raise UserError(f"{run_id}: no such setup script: {ROOT / site['setup']}; correct setup in the profile")
         if site["setup"]:
             site["setup"] = str(ROOT / site["setup"])
-    if site["nodes"] > 1 and not args.spec.get("ray"):
-        raise UserError(
-            f"{run_id}: trainer {args.spec['trainer']} trains on one node (got nodes={site['nodes']}); "
-            "set nodes: 1 under set-resources: train: in the profile"
-        )
     inputs = args.inputs.resolve()
     return {
         "spec": args.spec,

@@ -19,13 +19,20 @@ _UNIT_MIN = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0, "w": 10080.0}
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What one training run gets; `gpus` is None where the profile does not say it in plain words."""
+    """What a profile says of a training run; `gres` and `nodes` are None where it leaves them to the experiment."""
 
-    gpus: int | None = None
+    gres: str | None = None
+    nodes: str | None = None
     runtime_min: float = 0.0
     """The walltime of one job; 0: none that is known."""
     stop_grace_s: float = _STOP_GRACE_S
     profile: Path | None = None
+
+    def gpus(self, workload: Mapping[str, Any]) -> int | None:
+        """The GPUs that a run gets on all its nodes; None where the profile does not say it in plain words."""
+        gpus = gpus_of_gres(gres_of(workload) if self.gres is None else self.gres)
+        nodes = float(workload["nodes"]) if self.nodes is None else _number(self.nodes)
+        return None if gpus is None or nodes is None else gpus * int(nodes)
 
     @property
     def life_s(self) -> float:
@@ -61,20 +68,26 @@ def read_site(profile: Path) -> Site:
     if not isinstance(content, dict):
         raise UserError(f"{file} must hold a mapping (got {type(content).__name__})")
     said = _train_resources(content.get("set-resources"))
-    gpus, nodes = gpus_of_gres(said.get("gres", "")), _number(said.get("nodes", "1"))
     return Site(
-        gpus=None if gpus is None or nodes is None else gpus * int(nodes),
+        gres=said.get("gres"),
+        nodes=said.get("nodes"),
         runtime_min=minutes_of(said.get("runtime", "0")) or 0.0,
         stop_grace_s=_number(said.get("stop_grace_s", "")) or _STOP_GRACE_S,
         profile=profile,
     )
 
 
+def gres_of(workload: Mapping[str, Any]) -> str:
+    """What Slurm is asked for where the profile does not say it: the experiment's GPUs of each node, of any kind."""
+    return f"gpu:{workload['gpus_per_node']}" if workload["gpus_per_node"] else ""
+
+
 def gpus_of_gres(gres: str) -> int | None:
     """The GPUs of a node in Slurm's words, such as `gpu:h100:8` or `gpu:2,license:1`; None if they make no sense."""
     gpus = 0
-    for part in filter(None, gres.removeprefix("gres/").split(",")):
-        name, *more = re.sub(r"\(.*\)", "", part).strip().removeprefix("gres/").replace("=", ":").split(":")
+    # Without the sockets: `gpu:h100:8(S:0,1)`.
+    for part in filter(None, re.sub(r"\([^)]*\)", "", gres).split(",")):
+        name, *more = part.strip().removeprefix("gres/").replace("=", ":").split(":")
         if name != "gpu":
             continue
         # gpu, gpu:8, gpu:h100, gpu:h100:8

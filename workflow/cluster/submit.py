@@ -26,11 +26,12 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 from submitit.helpers import clean_env
 
 from workflow.cluster.job import run_job
-from workflow.cluster.paths import RunPaths
+from workflow.cluster.paths import JobPaths, RunPaths
 from workflow.files import ROOT, write_json
 
 # submitit's local executor has a time limit; a run on this machine has none.
 _NO_LIMIT_MIN = 60 * 24 * 365
+_SET_UP = Path(__file__).with_name("set_up.sh")
 
 
 def submit(run: RunPaths, request: dict[str, Any]) -> None:
@@ -65,7 +66,7 @@ def submit(run: RunPaths, request: dict[str, Any]) -> None:
     if request["cluster"] == "local":
         executor.update_parameters(timeout_min=_NO_LIMIT_MIN, name=order["name"])
     else:
-        executor.update_parameters(**slurm_parameters(order))
+        executor.update_parameters(**slurm_parameters(order, job))
     # clean_env also takes away where Slurm's own configuration lies.
     kept = {name: value for name, value in os.environ.items() if name == "SLURM_CONF"}
     try:
@@ -86,7 +87,7 @@ def job_name(run: RunPaths, spec: dict[str, Any], inputs_sha256: dict[str, str])
     return f"{spec['run_id']}.{hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]}"
 
 
-def slurm_parameters(order: dict[str, Any]) -> dict[str, Any]:
+def slurm_parameters(order: dict[str, Any], job: JobPaths) -> dict[str, Any]:
     """submitit's words for what a profile says of a run's job."""
     site = order["site"]
     optional = {
@@ -97,7 +98,7 @@ def slurm_parameters(order: dict[str, Any]) -> dict[str, Any]:
         "slurm_nodelist": site.get("nodelist"),
         "slurm_exclude": site.get("exclude"),
         "slurm_mem": f"{site['mem_mb']}M" if site.get("mem_mb") else None,
-        "slurm_setup": [f"source {shlex.quote(site['setup'])}"] if site.get("setup") else None,
+        "slurm_setup": _setup_lines(site["setup"], job) if site.get("setup") else None,
     }
     more = {"requeue": True, "reservation": site.get("reservation"), "comment": f"rolloutbench job={order['job']}"}
     return {
@@ -117,6 +118,17 @@ def slurm_parameters(order: dict[str, Any]) -> dict[str, Any]:
         "slurm_srun_args": [f"--cpus-per-task={order['cpus']}", "--kill-on-bad-exit=1"],
         **{key: value for key, value in optional.items() if value},
     }
+
+
+def _setup_lines(script: str, job: JobPaths) -> list[str]:
+    """The lines of a job's script that source the site's own; where that fails, they write end.json."""
+    told = {
+        "setup": script,
+        "job": str(job.folder),
+        "end": json.dumps({"kind": "setup failed", "detail": script, "told_by": "job"})[:-1],
+    }
+    lines = [f"rolloutbench_{name}={shlex.quote(value)}" for name, value in told.items()]
+    return [*lines, f"source {shlex.quote(str(_SET_UP))}"]
 
 
 def _slurms_words(error: Exception) -> str:
