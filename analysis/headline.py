@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -23,6 +24,8 @@ class Headline:
     sentence: str
     raw: tuple[float, float]
     per_token: tuple[float, float]
+    unequal: int = 0
+    """Findings that say the two arms do not meet on equal terms."""
 
 
 def ratio_text(value: float) -> str:
@@ -45,17 +48,22 @@ def direction(value: float) -> int:
     return (rounded > 1) - (rounded < 1)
 
 
-def headlines(comparison: pd.DataFrame, plan: Plan) -> list[Headline]:
-    """One for each compared arm, in the plan's order."""
+def headlines(
+    comparison: pd.DataFrame, plan: Plan, unequal: Callable[[Sequence[str]], int] | None = None
+) -> list[Headline]:
+    """One for each compared arm, in the plan's order.
+
+    `unequal` tells how many findings of the preflight say that some arms do not meet on equal terms.
+    """
     found = []
     for arm in plan.arms:
         rows = comparison[comparison["arm"] == arm]
         if len(rows):
-            found.append(_headline(rows, arm, plan))
+            found.append(_headline(rows, arm, plan, unequal((plan.baseline, arm)) if unequal else 0))
     return found
 
 
-def _headline(rows: pd.DataFrame, arm: str, plan: Plan) -> Headline:
+def _headline(rows: pd.DataFrame, arm: str, plan: Plan, unequal: int) -> Headline:
     base = plan.baseline
     raw = (float(rows["raw_speedup"].min()), float(rows["raw_speedup"].max()))
     told = not rows["per_token_speedup"].isna().any()
@@ -67,6 +75,11 @@ def _headline(rows: pd.DataFrame, arm: str, plan: Plan) -> Headline:
     sentence += _claim("per response token", token, arm, base) if told else "per response token it is not known"
     raw_signs, token_signs = {direction(v) for v in raw}, {direction(v) for v in token} if told else set()
     sentence += "."
+    if unequal:
+        sentence += (
+            " The comparison is not on equal terms, so the engines alone do not explain this: see "
+            f"{_count(unequal, 'finding', 'findings')} in the fairness ledger."
+        )
     if told and raw_signs != token_signs:
         sentence += " The two disagree on which is faster: the responses differ in length, so neither settles it."
     if any(disagrees(r.lowest_seed_speedup, r.highest_seed_speedup) for r in rows_of(rows)):
@@ -83,7 +96,7 @@ def _headline(rows: pd.DataFrame, arm: str, plan: Plan) -> Headline:
         f"{_count(steps, 'paired step', 'paired steps')}{sweep}, "
         f"after {_count(plan.warmup_steps, 'warm-up step', 'warm-up steps')} in each run. {CAVEAT}"
     )
-    return Headline(arm, base, sentence[0].upper() + sentence[1:], raw, token)
+    return Headline(arm, base, sentence[0].upper() + sentence[1:], raw, token, unequal)
 
 
 def _claim(unit: str, span: tuple[float, float], arm: str, base: str) -> str:

@@ -20,11 +20,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--baseline", metavar="ARM", help="compare against this arm instead of the plan's baseline")
     parser.add_argument("--stacks", type=Path, metavar="DIR", help=".stacks, to show what each stack's check found")
     parser.add_argument(
+        "--preflight", type=Path, help="what the preflight found (default: preflight.json beside the results)"
+    )
+    parser.add_argument(
         "--all-runs", action="store_true", help="leave an earlier report as it is unless every planned run can be read"
     )
     args = parser.parse_args(argv)
     try:
-        content = read_content(args.plan, args.results, args.baseline, args.stacks)
+        content = read_content(args.plan, args.results, args.baseline, args.stacks, args.preflight)
         left_out = [v.text for v in content.verdicts if v.code == "run-left-out"]
         if args.all_runs and left_out:
             raise UserError("the report was not made:\n" + "\n".join(left_out))

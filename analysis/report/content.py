@@ -17,8 +17,10 @@ from analysis.fairness import (
 )
 from analysis.figures import all_figures
 from analysis.headline import Headline, headlines
+from analysis.installed import environment_table, installed_settings
 from analysis.machine import busy_machine_verdicts, shared_machine_verdicts
 from analysis.phases import category_table, phase_table, phase_verdicts
+from analysis.preflight import Preflight, read_preflight
 from analysis.reward import reward_verdicts
 from analysis.runs import Plan, Run, read_plan, read_runs
 from analysis.speedup import comparison_table, phase_speedups
@@ -44,6 +46,9 @@ class Content:
     config: list[Setting]
     versions: list[Setting]
     hardware: list[Setting]
+    installed: list[Setting]
+    environment: pd.DataFrame
+    preflight: Preflight | None
 
     @property
     def sweeps(self) -> bool:
@@ -62,12 +67,15 @@ class Content:
         return "No comparison: no arm has a counted step in common with the baseline."
 
 
-def read_content(plan_path: Path, results: Path, baseline: str | None, stacks: Path | None) -> Content:
-    """The content of one experiment's report; `UserError` only when the plan itself is unusable.
+def read_content(
+    plan_path: Path, results: Path, baseline: str | None, stacks: Path | None, preflight: Path | None = None
+) -> Content:
+    """The content of one experiment's report; `UserError` only when the plan or the preflight itself is unusable.
 
     Whatever is wrong with a run is a verdict instead, and never in a number.
     """
     plan = read_plan(plan_path, baseline)
+    before = read_preflight(preflight or results / "preflight.json", plan.experiment)
     runs, verdicts = read_runs(plan, results, stacks)
     wide, more = wide_steps(runs, plan.warmup_steps)
     verdicts += more
@@ -98,12 +106,15 @@ def read_content(plan_path: Path, results: Path, baseline: str | None, stacks: P
         phases=phases,
         comparison=comparison,
         speedups=phase_speedups(wide, plan, trees),
-        headlines=headlines(comparison, plan),
+        headlines=headlines(comparison, plan, before.unequal if before is not None else None),
         verdicts=by_weight(verdicts),
         figures=all_figures(wide, categories, lengths, plan),
         config=config_settings(runs, plan),
         versions=version_settings(runs, plan),
         hardware=hardware_settings(runs, plan),
+        installed=installed_settings(runs, plan),
+        environment=environment_table(runs),
+        preflight=before,
     )
 
 

@@ -9,6 +9,7 @@ from analysis.report.content import Content
 from analysis.verdicts import FOLD_AFTER, verdict_groups
 
 MAX_BLOCKS = 4
+MAX_SETTINGS = 20
 
 
 def escaped(text: str) -> str:
@@ -47,12 +48,33 @@ def markdown(content: Content) -> str:
         base, arm = block.groups
         heads = ["phase", f"{base}, s", f"{arm}, s", "saved, s", "raw speed-up"]
         parts += [f"### {escaped(arm)} against {escaped(base)}{_at(block)}\n", table(heads, _rows(block))]
+    parts += _ledger(content)
     differing = [s for s in (*content.config, *content.hardware, *content.versions) if s.differs]
     if differing:
         arms = list(differing[0].values)
         body = [[s.key, *(s.values[a] or "not set" for a in arms)] for s in differing]
         parts += ["## In what the arms differ\n", table(["setting", *arms], body, numbers_from=len(arms) + 1)]
     return "\n".join(parts)
+
+
+def _ledger(content: Content) -> list[str]:
+    """The fairness ledger in short: its counts, the findings, and the settings that differ or cannot be verified."""
+    parts = ["## Fairness ledger\n"]
+    if content.preflight is None:
+        return [*parts, "No preflight was made: whether the arms met on equal terms was not checked.\n"]
+    parts.append(f"{content.preflight.counts}.\n")
+    if content.preflight.findings:
+        told = [f"- {f.level} `{f.code}`: {escaped(f.what)}" for f in content.preflight.findings]
+        parts.append("\n".join(told) + "\n")
+    for verdict in ("different", "unverifiable"):
+        rows = content.preflight.rows(verdict)
+        if rows:
+            arms = list(rows[0].values)
+            shown = [[r.setting, *(r.values.get(a, "not told") for a in arms), r.why] for r in rows[:MAX_SETTINGS]]
+            parts.append(table([verdict, *arms, "why"], shown, numbers_from=len(arms) + 2))
+        if len(rows) > MAX_SETTINGS:
+            parts.append(f"And {len(rows) - MAX_SETTINGS} more that are {verdict}; the page has all.\n")
+    return parts
 
 
 def _findings(content: Content) -> list[str]:

@@ -27,6 +27,7 @@ def write_report(content: Content, out: Path) -> list[Path]:
         "phases": content.phases,
         "comparison": content.comparison,
         "phase_speedups": content.speedups,
+        "environment": content.environment,
     }
     for name, frame in tables.items():
         written += write_table(frame, out / "tables" / name)

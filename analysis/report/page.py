@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from analysis.drawing import Figure
 from analysis.headline import range_text
+from analysis.preflight import VERDICTS, LedgerRow
 from analysis.report import cells
 from analysis.report.content import Content
 from analysis.verdicts import FOLD_AFTER, verdict_groups
@@ -33,6 +34,7 @@ def html_page(content: Content) -> str:
         speedup_blocks=cells.speedup_blocks(content),
         comparison_heads=cells.COMPARISON_HEADS,
         comparison_rows=cells.comparison_rows(content),
+        ledger_tables=ledger_tables(content),
         provenance_heads=cells.PROVENANCE_HEADS,
         provenance_rows=cells.provenance_rows(content),
         verdict_groups=verdict_groups(v for v in content.verdicts if v.level != "note"),
@@ -42,6 +44,32 @@ def html_page(content: Content) -> str:
         inputs_lines=inputs_lines(content),
         fold_after=FOLD_AFTER,
     )
+
+
+VERDICT_WORDS = {
+    "different": "differ",
+    "unverifiable": "cannot be verified",
+    "equivalent": "come to the same",
+    "equal": "are equal",
+}
+
+
+def ledger_tables(content: Content) -> list[tuple[str, str, list[LedgerRow]]]:
+    """(verdict, caption, rows) of the fairness ledger's parts, differences first."""
+    if content.preflight is None:
+        return []
+    tables = [(verdict, content.preflight.rows(verdict)) for verdict in VERDICTS]
+    return [
+        (verdict, f"{len(rows)} setting{'s' if len(rows) > 1 else ''} that {_words(verdict, len(rows))}", rows)
+        for verdict, rows in tables
+        if rows
+    ]
+
+
+def _words(verdict: str, count: int) -> str:
+    one = {"differ": "differs", "come to the same": "comes to the same", "are equal": "is equal"}
+    words = VERDICT_WORDS[verdict]
+    return one.get(words, words) if count == 1 else words
 
 
 def inline_svg(figure: Figure) -> Markup:

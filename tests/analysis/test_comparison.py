@@ -291,7 +291,9 @@ def test_phase_outside_the_step_is_in_no_sum(tmp_path):
     found = pair(tmp_path, [row(1, 1)], [row(1, 1, phases={"save/model": 50.0})])
     vllm = found.phases[found.phases["arm"] == "vllm"].set_index("path")
     assert pd.isna(vllm.loc["save/model", "own_share"]) and vllm["own_share"].sum() == pytest.approx(1)
-    assert float(phase_blocks(found)[0].rows[-1].cells[6].value) == pytest.approx(2)
+    rows = {row.path: row for row in phase_blocks(found)[0].rows}
+    assert float(rows["(sum)"].cells[6].value) == pytest.approx(2)
+    assert list(rows)[-1] == "save/model" and rows["save/model"].kind == "outside"
 
 
 def test_runs_that_shared_a_machine_are_warned_of(tmp_path):

@@ -36,8 +36,30 @@ def report(tmp_path_factory):
     )
     plan = json.loads((folder / "plan.json").read_text())
     (folder / "plan.json").write_text(json.dumps(plan | {"description": HOSTILE}))
+    (folder / "preflight.json").write_text(json.dumps(preflight(list(arms))))
     assert main(["--plan", str(folder / "plan.json"), "--results", str(folder), "--out", str(folder)]) == 0
     return folder
+
+
+def preflight(arms):
+    """A ledger of every verdict and findings of every level, with texts that must not run."""
+    words = {"arms": arms, "what": HOSTILE, "why": HOSTILE, "source": HOSTILE, "change": HOSTILE}
+    verdicts = ("different", "unverifiable", "equivalent", "equal", "equal")
+    return {
+        "experiment": "quick",
+        "findings": [{"level": level, "code": "x-y", **words} for level in ("impossible", "unequal", "odd")],
+        "ledger": [
+            {
+                "setting": f"actor_rollout_ref.rollout.a_rather_long_name_{i}",
+                "values": {arm: "a_long_value_without_a_space/" * 3 for arm in arms},
+                "verdict": verdict,
+                "why": HOSTILE,
+                "source": "verl 0.4.1",
+            }
+            for i, verdict in enumerate(verdicts)
+        ],
+        "unverifiable": [HOSTILE],
+    }
 
 
 # For each row of a table: its path, and (full value, shown text) of each cell.
@@ -72,6 +94,21 @@ def test_texts_from_the_data_are_shown_not_run(page, report):
     assert JAPANESE in page.js("document.querySelector('.headline').textContent")
     drawn = page.js("[...document.querySelectorAll('svg text')].map(t => t.textContent)")
     assert any(JAPANESE in text for text in drawn)
+
+
+def test_ledger_puts_differences_first_and_folds_the_rest(page, report):
+    page.open(report / "report.html")
+    tables = page.js(
+        "[...document.querySelectorAll('table.ledger')].map(t => [t.dataset.verdict, t.tBodies[0].rows.length])"
+    )
+    assert tables == [["different", 1], ["unverifiable", 1], ["equivalent", 1], ["equal", 2]]
+    seen = page.js(
+        "[...document.querySelectorAll('table.ledger')].filter(t => t.checkVisibility()).map(t => t.dataset.verdict)"
+    )
+    assert seen == ["different"]
+    assert "The comparison is not on equal terms" in page.js("document.querySelector('.headline').textContent")
+    listed = page.js("[...document.querySelectorAll('.findings > li')].map(l => [l.className, l.checkVisibility()])")
+    assert listed == [["impossible", True], ["unequal", True], ["odd", False]]
 
 
 def test_phase_table_shows_the_parquets_numbers(page, report):
@@ -162,7 +199,8 @@ def test_page_can_be_read_aloud_and_used_by_keyboard(page, report):
 def test_dark_page_keeps_its_text_readable(page, report):
     for dark in (False, True):
         page.open(report / "report.html", dark=dark)
-        for selector in ("body", ".note", "summary", "figcaption", "caption", ".none, .kicker"):
+        parts = (".terms a", ".unequal > strong", ".impossible > strong", ".findings dt", ".ledger .source", ".counts")
+        for selector in ("body", ".note", "summary", "figcaption", "caption", ".none, .kicker", *parts):
             ink = page.js(f"getComputedStyle(document.querySelector('{selector}')).color")
             paper = page.js("getComputedStyle(document.body).backgroundColor")
             assert contrast(ink, paper) >= 4.5, (selector, dark)

@@ -28,7 +28,9 @@ def test_writes_everything_the_same_way_twice(results, tmp_path, capsys):
     assert "as fast as transformers" in capsys.readouterr().out
     written = sorted(p.relative_to(tmp_path / "a") for p in (tmp_path / "a").rglob("*") if p.is_file())
     tables = {
-        f"tables/{n}.{e}" for n in ("steps", "phases", "comparison", "phase_speedups") for e in ("csv", "parquet")
+        f"tables/{n}.{e}"
+        for n in ("steps", "phases", "comparison", "phase_speedups", "environment")
+        for e in ("csv", "parquet")
     }
     figures = ("phases", "step-time", "response-length", "reward", "tokens-per-second")
     drawn = {f"figures/{n}.{e}" for n in figures for e in ("svg", "png")}

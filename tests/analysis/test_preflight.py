@@ -1,0 +1,196 @@
+"""What the preflight said, in the report; and what was installed."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import make_results
+import pytest
+
+from analysis.collect import main as collect
+from analysis.report.__main__ import main
+from analysis.report.content import read_content
+from analysis.report.markdown import markdown
+from analysis.report.page import html_page
+
+FINDING = {
+    "level": "unequal",
+    "code": "cuda-graphs",
+    "arms": ["vllm", "sglang"],
+    "what": "CUDA graphs: off in vllm; on in sglang",
+    "why": "each decode step launches every kernel",
+    "source": "verl 0.4.1 rollout.yaml: enforce_eager",
+    "change": "actor_rollout_ref.rollout.enforce_eager=False",
+}
+
+
+def ledger_row(setting, verdict="equal", **values):
+    return {"setting": setting, "values": values, "verdict": verdict, "why": f"why {setting}", "source": "somewhere"}
+
+
+def preflight(findings=(FINDING,), **more):
+    return {
+        "experiment": "case",
+        "findings": list(findings),
+        "ledger": [
+            ledger_row("rollout.temperature", transformers="1.0", vllm="1.0"),
+            ledger_row("CUDA graphs", "different", transformers="off", vllm="on"),
+            ledger_row("seed", "unverifiable", transformers="0", vllm="0"),
+            ledger_row("attention", "equivalent", transformers="flash", vllm="fa2"),
+            ledger_row("rollout.top_p", transformers=1.0, vllm=1.0),
+        ],
+        **more,
+    }
+
+
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory):
+    made = tmp_path_factory.mktemp("made") / "case"
+    arms = {"transformers": ("transformers", 3.2), "vllm": ("vllm", 0.9)}
+    make_results.realistic(made, arms, seeds=1, steps=4, collect=lambda r, out: collect([str(r), "--out", str(out)]))
+    return made
+
+
+@pytest.fixture
+def folder(made_once, tmp_path):
+    return Path(shutil.copytree(made_once, tmp_path / "case"))
+
+
+def content(folder, **more):
+    return read_content(folder / "plan.json", folder, None, more.get("stacks"), more.get("preflight"))
+
+
+def test_without_one_the_section_says_so(folder):
+    found = content(folder)
+    assert found.preflight is None and "equal terms" not in found.headlines[0].sentence
+    for text in (html_page(found), markdown(found)):
+        assert "No preflight was made" in text
+    assert 'aria-label="Settings in which the arms differ"' in html_page(found)
+
+
+def test_an_unequal_finding_is_in_the_headline_and_all_of_it_on_the_page(folder):
+    make_results.write_json(folder / "preflight.json", preflight())
+    found = content(folder)
+    assert found.headlines[0].sentence.count("The comparison is not on equal terms") == 1
+    assert "see 1 finding in the fairness ledger." in found.headlines[0].sentence
+    page, short = html_page(found), markdown(found)
+    counts = "5 settings: 1 different, 1 unverifiable, 1 equivalent, 2 equal."
+    assert counts in page and counts in short
+    for words in ("what", "why", "source", "change"):
+        assert FINDING[words] in page
+    assert "1 setting that differs" in page and "2 settings that are equal" in page
+    assert [page.index(f'data-verdict="{v}"') for v in ("different", "unverifiable", "equivalent", "equal")] == sorted(
+        page.index(f'data-verdict="{v}"') for v in ("different", "unverifiable", "equivalent", "equal")
+    )
+    assert "| CUDA graphs | off | on | why CUDA graphs |" in short and "rollout.top" not in short
+
+
+@pytest.mark.parametrize("finding", [FINDING | {"level": "odd"}, FINDING | {"arms": ["sglang", "other"]}])
+def test_what_is_odd_or_about_other_arms_is_not_in_the_headline(folder, finding):
+    make_results.write_json(folder / "preflight.json", preflight([finding]))
+    found = content(folder)
+    assert "equal terms" not in found.headlines[0].sentence and FINDING["what"] in html_page(found)
+
+
+def test_the_gravest_come_first_and_texts_are_escaped(folder):
+    odd = FINDING | {"level": "odd", "what": "<script>odd</script>"}
+    worst = FINDING | {"level": "impossible", "what": "cannot run"}
+    make_results.write_json(folder / "preflight.json", preflight([odd, FINDING, worst], unverifiable=["memory: <b>"]))
+    found = content(folder)
+    assert [f.level for f in found.preflight.findings] == ["impossible", "unequal", "odd"]
+    page = html_page(found)
+    assert "<script>" not in page and "&lt;script&gt;odd" in page and "memory: &lt;b&gt;" in page
+    assert "\\<script\\>" in markdown(found)
+
+
+def test_another_place_can_be_named(folder, tmp_path):
+    make_results.write_json(tmp_path / "elsewhere.json", preflight())
+    argv = ["--plan", str(folder / "plan.json"), "--results", str(folder), "--out", str(tmp_path / "out")]
+    assert main([*argv, "--preflight", str(tmp_path / "elsewhere.json")]) == 0
+    assert "cuda-graphs" in (tmp_path / "out" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"experiment": "other"}, "is of the experiment 'other', not of 'case'"),
+        ({"ledger": [{"setting": "x"}]}, "lacks 'verdict'"),
+        ({"ledger": [ledger_row("x", "alike")]}, "verdict must be one of different, unverifiable, equivalent, equal"),
+        ({"findings": [FINDING | {"level": "bad"}]}, "level must be one of impossible, unequal, odd (got 'bad')"),
+        ({"findings": [1]}, "is not what the preflight writes"),
+        ({"findings": None}, "is not what the preflight writes"),
+    ],
+)
+def test_another_file_is_an_error_for_people(folder, tmp_path, capsys, change, said):
+    make_results.write_json(folder / "preflight.json", preflight() | change)
+    assert main(["--plan", str(folder / "plan.json"), "--results", str(folder), "--out", str(tmp_path)]) == 1
+    error = capsys.readouterr().err
+    assert said in error and "preflight.json" in error and "rolloutbench preflight" in error
+
+
+def verify(stack, lock_id, **more):
+    packages = {"torch": "2.13.0+cpu", "numpy": "2.4.0", **more.pop("packages", {})}
+    return {
+        "stack": stack,
+        "lock_id": lock_id,
+        "ok": True,
+        "python": "3.11.7",
+        "checks": [],
+        "packages": packages,
+    } | more
+
+
+def test_only_what_differs_between_stacks_is_shown_and_the_table_has_all(folder, tmp_path):
+    stacks = tmp_path / "stacks"
+    conda = [{"name": "cuda-nvcc", "version": "12.4.131", "build": "h1", "line": 7}]
+    one = verify("trl-transformers-cpu", "ba9876543210", backend="uv", nvcc=None)
+    two = verify(
+        "trl-vllm-cpu",
+        "0123456789ab",
+        backend="conda",
+        nvcc="12.4",
+        conda=conda,
+        packages={"numpy": "2.3.0", "vllm": "1"},
+    )
+    for each in (one, two):
+        make_results.write_json(stacks / each["stack"] / each["lock_id"] / "verify.json", each)
+    found = content(folder, stacks=stacks)
+    differing = {s.key: s.values for s in found.installed if s.differs}
+    assert differing == {
+        "backend": {"transformers": "uv", "vllm": "conda"},
+        "pip numpy": {"transformers": "2.4.0", "vllm": "2.3.0"},
+        "nvcc": {"transformers": "", "vllm": "12.4"},
+        "conda cuda-nvcc": {"transformers": "", "vllm": "12.4.131 h1"},
+        "pip vllm": {"transformers": "", "vllm": "1"},
+    }
+    assert "5 of 7 installed packages and tools differ" in html_page(found)
+    argv = ["--plan", str(folder / "plan.json"), "--results", str(folder), "--out", str(tmp_path / "out")]
+    assert main([*argv, "--stacks", str(stacks)]) == 0
+    with (tmp_path / "out" / "tables" / "environment.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 11 and set(rows[0]) == {"stack", "lock_id", "kind", "name", "version"}
+    expected = {"stack": "trl-vllm-cpu", "lock_id": "0123456789ab"}
+    assert expected | {"kind": "conda", "name": "cuda-nvcc", "version": "12.4.131 h1"} in rows
+    assert expected | {"kind": "stack", "name": "nvcc", "version": "12.4"} in rows
+
+
+def test_a_stack_that_was_not_checked_is_compared_with_nothing(folder, tmp_path):
+    one = verify("trl-vllm-cpu", "0123456789ab")
+    make_results.write_json(tmp_path / "stacks/trl-vllm-cpu/0123456789ab/verify.json", one)
+    found = content(folder, stacks=tmp_path / "stacks")
+    assert found.installed == [] and set(found.environment["stack"]) == {"trl-vllm-cpu"}
+    assert "installed packages and tools differ" not in html_page(found)
+
+
+def test_the_preflights_own_words_are_read(folder):
+    """The real writer's file, as this reader has it: the two wings meet in it only."""
+    from workflow.preflight.findings import Finding
+    from workflow.preflight.ledger import Row
+
+    finding = Finding("unequal", "x", ("vllm",), "what", "why", "source", "change")
+    row = Row("a", {"vllm": "1"}, "different", "why", "source")
+    raw = {"experiment": "case", "findings": [finding.as_dict()], "ledger": [row.as_dict()], "unverifiable": []}
+    (folder / "preflight.json").write_text(json.dumps(raw))
+    found = content(folder).preflight
+    assert found.findings[0].arms == ("vllm",) and found.ledger[0].values == {"vllm": "1"}
