@@ -7,6 +7,7 @@ files: the first file holds a JSON list of overrides, the second gets the compos
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.metadata
 import importlib.util
 import json
@@ -17,6 +18,7 @@ from typing import Any
 
 from workflow.jobs.errors import UserError, nearest, one_line, run
 from workflow.jobs.files import write_json
+from workflow.jobs.verl_dataclasses import fields
 from workflow.jobs.verl_overrides import job_overrides
 from workflow.jobs.verl_rules import problems
 
@@ -50,24 +52,18 @@ def compose(version: str, overrides: Sequence[str]) -> dict[str, Any]:
     the `+` that it needs), for one that is added though it is there, and for a value of the wrong kind.
     """
     folder = _config_folder(version)
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.core.override_parser.types import Override
-    from hydra.errors import HydraException
-
-    base = _composed(folder, [])
+    base = _packaged(folder)
     known = {key for key, _ in _nodes(base)}
-    asked: list[Override] = []
+    keys = []
     for text in overrides:
-        try:
-            asked.append(OverridesParser.create().parse_override(text))
-        except HydraException:
-            raise UserError(
-                f"{text!r} cannot be read as an override of verl's configuration; write key=value"
-            ) from None
-        _require_known(asked[-1], text, known, version)
+        asked = _parsed(text)
+        keys.append(asked.key_or_group)
+        _require_known(asked, text, known, version)
+        if asked.is_add():
+            _require_taken(folder.parents[1], base, asked.key_or_group, version)
     composed = _composed(folder, list(overrides))
-    for override, text in zip(asked, overrides, strict=True):
-        _require_same_kind(override.key_or_group, base, composed, text)
+    for key in keys:
+        _require_same_kind(key, base, composed)
     return composed
 
 
@@ -104,6 +100,11 @@ def _config_folder(version: str) -> Path:
     return folder
 
 
+@functools.cache
+def _packaged(folder: Path) -> dict[str, Any]:
+    return _composed(folder, [])
+
+
 def _composed(folder: Path, overrides: list[str]) -> dict[str, Any]:
     import hydra
     from hydra.errors import HydraException
@@ -118,6 +119,17 @@ def _composed(folder: Path, overrides: list[str]) -> dict[str, Any]:
         raise UserError(f"verl's configuration cannot be composed: {one_line(error)}") from None
     assert isinstance(resolved, dict)
     return {str(key): value for key, value in resolved.items()}
+
+
+@functools.cache
+def _parsed(text: str) -> Any:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        return OverridesParser.create().parse_override(text)
+    except HydraException:
+        raise UserError(f"{text!r} cannot be read as an override of verl's configuration; write key=value") from None
 
 
 def _require_known(override: Any, text: str, known: set[str], version: str) -> None:
@@ -136,16 +148,36 @@ def _require_known(override: Any, text: str, known: set[str], version: str) -> N
         elsewhere = sorted(one for one in known if one.rpartition(".")[2] == last)
         hint = f"; did you mean {elsewhere[0]!r}?" if len(elsewhere) == 1 else nearest(key, sorted(known))
         raise UserError(
-            f"{key} is no setting of verl {version} ({text}){hint} To add one that verl's configuration lacks, "
-            f"write it with a leading +"
+            f"{key} is no setting of verl {version} ({text}){hint} (to add one that verl's configuration "
+            "lacks, write it with a leading +)"
         )
 
 
-def _require_same_kind(key: str, base: Mapping[str, Any], composed: Mapping[str, Any], text: str) -> None:
+def _require_taken(package: Path, base: Mapping[str, Any], key: str, version: str) -> None:
+    """`UserError` for a key added to a section that becomes a dataclass which has no such field."""
+    if not key.startswith("actor_rollout_ref."):  # the others are read as they are
+        return
+    section, at = "", base
+    for part in key.split("."):
+        if part not in at:
+            target = at.get("_target_")
+            taken = fields(package, target) if isinstance(target, str) else None
+            if taken is not None and part not in taken:
+                raise UserError(
+                    f"+{key}: {section} has no setting {part!r} in verl {version}{nearest(part, sorted(taken))} "
+                    f"({target} would refuse it when the workers start)"
+                )
+            return
+        section, at = f"{section}.{part}".lstrip("."), at[part]
+        if not isinstance(at, Mapping):
+            return
+
+
+def _require_same_kind(key: str, base: Mapping[str, Any], composed: Mapping[str, Any]) -> None:
     was, now = _at(base, key), _at(composed, key)
     if isinstance(was, dict) and isinstance(now, dict):
         for inner in was.keys() & now.keys():
-            _require_same_kind(f"{key}.{inner}", base, composed, text)
+            _require_same_kind(f"{key}.{inner}", base, composed)
         return
     if was is None or now is None or was == "???":
         return

@@ -262,3 +262,11 @@ def _lora(version: str, config: Mapping[str, Any]) -> Iterator[str]:
         load = get(config, f"{_R}.load_format")
         if str(load).startswith("dummy"):
             yield f"{_R}.load_format must be safetensors with {_R}.layered_summon and LoRA (got {load})"
+    # workers/rollout/vllm_rollout/utils.py:get_vllm_max_lora_rank; a merged adapter never reaches vLLM.
+    if (
+        rank > 512
+        and version == "0.9.1"
+        and get(config, f"{_R}.name") == "vllm"
+        and not get(config, f"{_M}.lora.merge")
+    ):
+        yield f"{_M}.lora_rank must be at most 512 with vLLM, unless {_M}.lora.merge is true (got {rank})"

@@ -131,6 +131,7 @@ _OVERRULING_ALIKE = {
     f"{_ROLLOUT}.do_sample": "temperature",
     f"{_ACTOR}.optim.total_training_steps": "steps",
     "data.gen_batch_size": "batch_size",
+    "trainer.remove_previous_ckpt_in_save": "save_steps",
 }
 OVERRULING: Mapping[str, Mapping[str, str]] = {
     # There it would become the seed of every single request, and all prompts would draw the same random numbers.
