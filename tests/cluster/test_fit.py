@@ -1,0 +1,92 @@
+"""Nodes and GPUs of an experiment against those that its runs would get."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.errors import UserError
+from workflow.cluster.fit import gpus_here, require_fit
+
+
+def request(
+    gres: str = "", nodes: int = 1, cluster: str = "slurm", ray: bool = True, **workload: int
+) -> dict[str, Any]:
+    spec = {"trainer": "verl", "ray": ray, "env": {}, "workload": workload}
+    return {"spec": spec, "cluster": cluster, "site": {"gres": gres, "nodes": nodes}}
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("gpu:h100:8", 8),
+        ("gpu:8", 8),
+        ("gpu", 1),
+        ("gpu:h100:8(S:0-1)", 8),
+        ("license:1,gpu:h100:4,gpu:a100:4", 8),
+        ("gpu:h100:many", 8),
+        ("gpu:h100:8", 0),
+        ("", 0),
+    ],
+)
+def test_what_fits(gres: str, gpus: int) -> None:
+    assert require_fit(request(gres, gpus_per_node=gpus)) == ""
+
+
+@pytest.mark.parametrize(
+    ("order", "says"),
+    [
+        (request("gpu:h100:4", gpus_per_node=8), r"wants 8 GPUs per node .* asks Slurm for 4 \(gres: 'gpu:h100:4'\)"),
+        (request("gpu", gpus_per_node=2), "asks Slurm for 1 "),
+        (request("", gpus_per_node=1), "wants 1 GPU per node .* asks Slurm for none"),
+        (request("license:8", gpus_per_node=8), "asks Slurm for none"),
+        (request("gpu:8", nodes=1, gpus_per_node=8, nodes_wanted=2), "wants 2 nodes per run .* asks Slurm for 1;"),
+        (request("gpu:8", nodes=2, gpus_per_node=8), "wants 1 node per run .* asks Slurm for 2; take `nodes` out"),
+        (request("gpu:8", nodes=2, ray=False, nodes_wanted=2), r"verl trains on one node \(got workload.nodes: 2\)"),
+        (request(cluster="local", nodes_wanted=2), "wants 2 nodes .* this machine is one; use --profile slurm"),
+    ],
+)
+def test_what_contradicts_the_experiment_is_refused(order: dict[str, Any], says: str) -> None:
+    workload = order["spec"]["workload"]
+    workload["nodes"] = workload.pop("nodes_wanted", 1)
+    with pytest.raises(UserError, match=rf"{says}.*\(nothing was submitted\)"):
+        require_fit(order)
+
+
+def test_gpus_that_would_idle_are_told() -> None:
+    remark = require_fit(request("gpu:h100:8", gpus_per_node=4))
+    assert remark == "asks Slurm for 8 GPUs per node (gres: 'gpu:h100:8') and uses 4 of them (workload.gpus_per_node)"
+
+
+def nvidia_smi(folder: Path, script: str) -> None:
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "nvidia-smi").chmod(0o755)
+
+
+def test_this_machines_gpus_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    nvidia_smi(tmp_path, "printf 'GPU 0: H100 (UUID: GPU-1)\\n  MIG 1g.10gb\\nGPU 1: H100 (UUID: GPU-2)\\n'")
+    assert gpus_here({})[0] == 2
+    assert gpus_here({"CUDA_VISIBLE_DEVICES": "1"}) == (1, "CUDA_VISIBLE_DEVICES is '1'")
+    assert gpus_here({"CUDA_VISIBLE_DEVICES": "0,1,2"})[0] == 2
+    assert require_fit(request(cluster="local", gpus_per_node=2)) == ""
+    with pytest.raises(UserError, match=r"wants 4 GPUs .* this machine has 2 to use \(nvidia-smi -L: it lists 2\)"):
+        require_fit(request(cluster="local", gpus_per_node=4))
+    mine = request(cluster="local", gpus_per_node=2)
+    mine["spec"]["env"] = {"CUDA_VISIBLE_DEVICES": "1"}
+    with pytest.raises(UserError, match="this machine has 1 to use"):
+        require_fit(mine)
+    nvidia_smi(tmp_path, "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
+    with pytest.raises(UserError, match=r"has none to use \(nvidia-smi -L: Failed to initialize NVML: Driver/library"):
+        require_fit(request(cluster="local", gpus_per_node=1))
+
+
+def test_without_nvidia_smi_the_device_files_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    there = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    assert gpus_here({}) == (there, f"no nvidia-smi, and {there or 'no'} /dev/nvidia*")
+    assert require_fit(request(cluster="local", gpus_per_node=0)) == "", "nobody looks"
