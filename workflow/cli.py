@@ -37,6 +37,13 @@ def main(argv: list[str] | None = None) -> int:
     command.add_argument("--seconds-per-step", type=float, metavar="X", help="for runs that were not measured yet")
     command.set_defaults(action=_print_plan)
 
+    command = commands.add_parser("preflight", help="what is impossible, unequal or odd in an experiment, and why")
+    command.add_argument("config", type=Path, nargs="?", default=Path("config.yaml"))
+    command.add_argument("--profile", type=Path, help="whose walltime and setup.sh (default: slurm, if it is there)")
+    command.add_argument("--seconds-per-step", type=float, metavar="X", help="for runs that were not measured yet")
+    command.add_argument("--json", action="store_true", help="print what preflight.json holds")
+    command.set_defaults(action=_preflight)
+
     command = commands.add_parser("status", help="what each run is doing, and why it waits")
     command.add_argument("config", type=Path, nargs="?", help="default: config.yaml")
     command.add_argument("--experiment", metavar="NAME", help="read results/NAME/plan.json, not a configuration")
@@ -70,6 +77,18 @@ def main(argv: list[str] | None = None) -> int:
     command.add_argument("--out", type=Path, required=True, help="inputs.json")
     command.set_defaults(action=lambda args: _prepare_inputs(args.request, args.stack, args.out))
 
+    command = commands.add_parser("resolve-settings", help="for rules: all of a trainer's settings, by its stack")
+    command.add_argument("request", type=json.loads)
+    command.add_argument("--stack", type=Path, required=True, help="the stack's verify.json")
+    command.add_argument("--out", type=Path, required=True)
+    command.set_defaults(action=lambda args: _resolve_settings(args.request, args.stack, args.out))
+
+    command = commands.add_parser("write-preflight", help="for rules: write preflight.json")
+    command.add_argument("config", type=json.loads)
+    command.add_argument("--settings", type=Path, nargs="*", default=[], help="the resolved settings of all runs")
+    command.add_argument("--out", type=Path, required=True)
+    command.set_defaults(action=lambda args: _write_preflight(args.config, args.settings, args.out))
+
     args = parser.parse_args(argv)
     return reporting_errors(lambda: args.action(args))
 
@@ -90,9 +109,32 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 def _print_plan(args: argparse.Namespace) -> None:
     from workflow.cluster.outlook import plan_lines
 
-    if args.seconds_per_step is not None and not 0 < args.seconds_per_step < float("inf"):
-        raise UserError(f"--seconds-per-step must be more than 0 (got {args.seconds_per_step:g})")
+    _require_pace(args.seconds_per_step)
     print("\n".join(plan_lines(load_plan(_read_yaml(args.config)), args.profile, args.seconds_per_step)))
+
+
+def _preflight(args: argparse.Namespace) -> None:
+    from workflow.preflight.command import show_preflight
+
+    _require_pace(args.seconds_per_step)
+    show_preflight(_read_yaml(args.config), args.profile, args.seconds_per_step, args.json)
+
+
+def _resolve_settings(request: dict[str, Any], stack: Path, out: Path) -> None:
+    from workflow.preflight.command import resolve_settings
+
+    resolve_settings(request, stack, out)
+
+
+def _write_preflight(config: dict[str, Any], settings: list[Path], out: Path) -> None:
+    from workflow.preflight.command import write_preflight_of
+
+    write_preflight_of(config, settings, out)
+
+
+def _require_pace(seconds_per_step: float | None) -> None:
+    if seconds_per_step is not None and not 0 < seconds_per_step < float("inf"):
+        raise UserError(f"--seconds-per-step must be more than 0 (got {seconds_per_step:g})")
 
 
 def _status(args: argparse.Namespace) -> None:

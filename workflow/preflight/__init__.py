@@ -10,7 +10,15 @@ from typing import Any
 from analysis.errors import UserError
 from workflow.files import read_json, write_json
 from workflow.plan import Plan
-from workflow.preflight.cases import Case, StackTold, cases_of, points_of, settings_id, settings_requests, told_by_stack
+from workflow.preflight.cases import (
+    Case,
+    StackTold,
+    cases_of,
+    points_of,
+    settings_id,
+    settings_requests,
+    told_by_stack,
+)
 from workflow.preflight.checks import engine, memory, time, workload
 from workflow.preflight.checks.comparison import comparison_findings
 from workflow.preflight.checks.environment import environment_findings

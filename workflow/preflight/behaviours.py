@@ -243,6 +243,11 @@ def _short_prefill(cases: Sequence[Case]) -> str:
     return ""
 
 
+def _drawn_again(cases: Sequence[Case]) -> str:
+    fixed = all((SEED.of(case) or "").startswith("fixed") for case in cases)
+    return "drawn from fixed seeds in all arms" if fixed else ""
+
+
 def _graphs_change(cases: Sequence[Case]) -> str:
     if any(case.version == "0.4.1" for case in cases):
         return (
@@ -459,6 +464,7 @@ SEED = Behaviour(
         else f"+{ROLLOUT}.engine_kwargs.sglang.random_seed: a number; and several seeds of the experiment"
     ),
     level="odd",
+    moot=_drawn_again,
 )
 SLEEP = Behaviour(
     code="sleep",

@@ -20,6 +20,9 @@ ACTOR = "actor_rollout_ref.actor"
 REF = "actor_rollout_ref.ref"
 MODEL = "actor_rollout_ref.model"
 
+# Where verl's adapter puts a run's seed; no option may set these.
+_SEED_KEYS = frozenset({"data.seed", f"{ACTOR}.data_loader_seed", f"{ROLLOUT}.seed"})
+
 ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "transformers": "transformers"}
 
 
@@ -108,30 +111,27 @@ def settings_id(run: Run) -> str:
 
     Seeds share one: they change no setting but themselves.
     """
-    said = json.dumps([run.lock_id, _without_seed(run)], sort_keys=True, separators=(",", ":"))
+    said = json.dumps([run.lock_id, settings_request(run)], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(said.encode()).hexdigest()[:8]
 
 
-def _without_seed(run: Run) -> dict[str, Any]:
+def settings_request(run: Run) -> dict[str, Any]:
+    """What `workflow.jobs.settings` is asked about a run: the same for all its seeds."""
     args = dict(run.spec["trainer_args"])
     args.pop("seed", None)
     if isinstance(overrides := args.get("overrides"), Sequence):
-        # A verl run's seed is an override whose value is its own.
-        args["overrides"] = [_seedless(one, run.spec["seed"]) for one in overrides]
-    return {"job_module": run.spec["job_module"], "rewards": _rewards(run), "trainer_args": args}
+        args["overrides"] = [_seedless(one) for one in overrides]
+    rewards = run.spec["workload"]["rewards"] if run.spec["trainer"] == "trl" else []
+    return {"trainer": run.spec["trainer"], "trainer_args": args, "rewards": rewards}
 
 
-def _seedless(override: str, seed: int) -> str:
-    key, _, value = override.partition("=")
-    return f"{key}=<seed>" if key.endswith("seed") and value == str(seed) else override
-
-
-def _rewards(run: Run) -> Any:
-    return run.spec["workload"].get("rewards") if run.spec["trainer"] == "trl" else None
+def _seedless(override: str) -> str:
+    key, _, _ = override.partition("=")
+    return f"{key}=0" if key.lstrip("+") in _SEED_KEYS else override
 
 
 def settings_requests(plan: Plan) -> dict[str, Run]:
-    """settings_id -> a run whose settings it stands for, in the plan's order."""
+    """settings_id -> the first run that it stands for, in the plan's order."""
     found: dict[str, Run] = {}
     for run in plan.runs.values():
         found.setdefault(settings_id(run), run)

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Literal
 
 from workflow.preflight.behaviours import BEHAVIOURS, Behaviour
-from workflow.preflight.cases import ROLLOUT, Case, points_of
-from workflow.preflight.checks.comparison import matters
+from workflow.preflight.cases import Case, points_of
+from workflow.preflight.checks.comparison import matters, names_the_engine
 from workflow.preflight.checks.environment import HARMLESS
 
 Verdict = Literal["equal", "equivalent", "different", "unverifiable"]
@@ -163,7 +163,7 @@ def _setting_rows(cases: Sequence[Case]) -> Iterator[Row]:
 
 def _judged(row: Row, key: str, cases: Sequence[Case]) -> Row:
     """A difference between configured values, by what it can do."""
-    if key == f"{ROLLOUT}.name":
+    if names_the_engine(key, cases):
         return replace(row, why="it is what is compared")
     if not matters(key, cases):
         return replace(row, verdict="equivalent", why="a place, a name or a seed, or an engine's own words")

@@ -9,8 +9,6 @@ from workflow.preflight.cases import MODEL, ROLLOUT, Case
 from workflow.preflight.findings import Finding
 from workflow.preflight.settings import differing
 
-# What an adapter must say differently of different engines, or of each run.
-_OF_THE_ENGINE = frozenset({f"{ROLLOUT}.name", "trainer.experiment_name", "trainer.project_name"})
 _MOST_LISTED = 6
 
 
@@ -97,7 +95,7 @@ def _settings(cases: Sequence[Case]) -> Iterator[Finding]:
     keys = [
         key
         for key in differing([case.settings for case in cases])
-        if key not in _OF_THE_ENGINE | spoken and matters(key, cases)
+        if key not in spoken and not names_the_engine(key, cases) and matters(key, cases)
     ]
     if not keys:
         return
@@ -115,6 +113,11 @@ def _settings(cases: Sequence[Case]) -> Iterator[Finding]:
         "the experiment: shared and arms.<arm>.options",
         "put under shared.<trainer>.options what is not compared",
     )
+
+
+def names_the_engine(key: str, cases: Sequence[Case]) -> bool:
+    """Whether a setting is the engine's own name: rollout.name, and what verl takes from it."""
+    return all(case.settings.get(key) == case.engine for case in cases)
 
 
 def matters(key: str, cases: Sequence[Case]) -> bool:

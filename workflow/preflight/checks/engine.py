@@ -286,8 +286,8 @@ def devices(case: Case, place: Place) -> Iterator[Finding]:
             "workflow/jobs/trl_grpo.py; docs/preflight.md#impossible",
             "workload.gpus_per_node: 1 and nodes: 1, or trainer verl",
         )
-    of_site = place.site.gpus
-    if place.site.profile is not None and of_site is not None and 0 < said * nodes != of_site and case.on_gpu:
+    of_site = place.site.gpus(case.workload) if place.site.profile is not None else None
+    if of_site is not None and 0 < said * nodes != of_site and case.on_gpu:
         fewer = of_site < said * nodes
         yield _finding(
             case,

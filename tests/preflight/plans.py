@@ -1,0 +1,156 @@
+"""Experiments for the preflight's tests, without stacks, models or data on this machine."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from workflow.plan import Plan, plan_runs
+from workflow.preflight import Finding, Preflight, preflight
+from workflow.preflight.cases import StackTold
+from workflow.preflight.site import Place
+from workflow.reading import parse_config
+from workflow.trainers import StackFacts
+
+ROLLOUT = "actor_rollout_ref.rollout"
+ACTOR = "actor_rollout_ref.actor"
+
+PACKAGES: dict[str, dict[str, str]] = {
+    "verl04-vllm": {"torch": "2.6.0", "vllm": "0.8.5", "transformers": "4.51.3"},
+    "verl04-sglang": {"torch": "2.6.0", "sglang": "0.4.6.post5", "transformers": "4.51.1"},
+    "verl09-vllm": {"torch": "2.11.0", "vllm": "0.24.0"},
+    "verl09-sglang": {"torch": "2.11.0", "sglang": "0.5.12"},
+    "trl-gpu-vllm": {"torch": "2.11.0", "vllm": "0.24.0"},
+    "trl-gpu-transformers": {"torch": "2.11.0"},
+}
+_VERSIONS = {"verl04": "0.4.1", "verl09": "0.9.1", "trl": "1.16.0"}
+
+
+def _version(stack: str) -> str:
+    return next(version for name, version in _VERSIONS.items() if stack.startswith(name))
+
+
+def _facts(stack: str) -> StackFacts:
+    trainer = "trl" if stack.startswith("trl") else "verl"
+    return StackFacts(trainer, stack.rpartition("-")[2], "cuda", _version(stack), "0" * 12)
+
+
+def _told(stack: str) -> StackTold:
+    return StackTold("cuda", _version(stack), PACKAGES[stack])
+
+
+# The article's experiment, of its script: both arms verl 0.4.1, the same options.
+ARTICLE: dict[str, Any] = {
+    "experiment": "article",
+    "arms": {
+        "vllm": {"trainer": "verl", "engine": "vllm", "stack": "verl04-vllm"},
+        "sglang": {"trainer": "verl", "engine": "sglang", "stack": "verl04-sglang"},
+    },
+    "baseline": "vllm",
+    "shared": {
+        "verl": {
+            "options": {
+                f"{ROLLOUT}.tensor_model_parallel_size": 2,
+                f"{ROLLOUT}.gpu_memory_utilization": 0.7,
+                f"{ROLLOUT}.enable_chunked_prefill": True,
+                f"{ROLLOUT}.max_num_batched_tokens": 33792,
+                f"{ACTOR}.strategy": "fsdp2",
+                f"{ACTOR}.use_dynamic_bsz": True,
+                f"{ACTOR}.ppo_max_token_len_per_gpu": 39904,
+                f"{ACTOR}.fsdp_config": {"param_offload": True, "optimizer_offload": True, "forward_prefetch": True},
+                f"+{ACTOR}.fsdp_config.model_dtype": "bf16",
+                "actor_rollout_ref.model.use_remove_padding": True,
+            },
+            "env": {"CUDA_LAUNCH_BLOCKING": "1", "HYDRA_FULL_ERROR": "1"},
+        }
+    },
+    "workload": {
+        "model": {"source": "microsoft/Phi-4-reasoning-plus", "revision": "0" * 40},
+        "data": {"source": "data.parquet"},
+        "rewards": [{"name": "phi4"}],
+        "steps": 12,
+        "batch_size": 16,
+        "num_generations": 1,
+        "mini_batch_size": 64,
+        "micro_batch_size": 4,
+        "max_prompt_length": 1020,
+        "max_response_length": 31744,
+        "beta": 0.001,
+        "save_steps": 10,
+        "lr_warmup_steps": 10,
+        "nodes": 1,
+        "gpus_per_node": 8,
+        "gpu": "H100-80GB",
+    },
+    "seeds": [0],
+    "warmup_steps": 2,
+}
+
+# verl 0.9.1, with all that it lets one set: the engines meet on equal terms.
+EQUAL: dict[str, Any] = {
+    **ARTICLE,
+    "experiment": "equal",
+    "arms": {
+        "vllm": {"trainer": "verl", "engine": "vllm", "stack": "verl09-vllm"},
+        "sglang": {"trainer": "verl", "engine": "sglang", "stack": "verl09-sglang"},
+    },
+    "shared": {
+        "verl": {
+            "options": {
+                f"{ROLLOUT}.tensor_model_parallel_size": 2,
+                f"{ROLLOUT}.gpu_memory_utilization": 0.7,
+                f"{ROLLOUT}.max_num_batched_tokens": 8192,
+                f"+{ROLLOUT}.engine_kwargs.vllm.attention_backend": "FLASHINFER",
+                f"+{ROLLOUT}.engine_kwargs.sglang.random_seed": 42,
+                f"+{ROLLOUT}.engine_kwargs.sglang.chunked_prefill_size": 8192,
+                f"{ACTOR}.strategy": "fsdp2",
+                f"{ACTOR}.use_dynamic_bsz": True,
+                f"{ACTOR}.ppo_max_token_len_per_gpu": 33000,
+                f"{ACTOR}.fsdp_config": {"param_offload": True, "optimizer_offload": True},
+            }
+        }
+    },
+    "workload": ARTICLE["workload"] | {"num_generations": 4, "mini_batch_size": None, "lr_warmup_steps": 0},
+    "seeds": [0, 1, 2],
+}
+
+
+def planned(
+    raw: dict[str, Any],
+    *,
+    options: dict[str, Any] | None = None,
+    env: dict[str, str] | None = None,
+    arms: dict[str, Any] | None = None,
+    without: tuple[str, ...] = (),
+    **workload: Any,
+) -> Plan:
+    """An experiment with further shared options and variables, other arms, fewer arms, or other words of workload."""
+    raw = copy.deepcopy(raw)
+    if arms is not None:
+        raw["arms"], raw["baseline"] = arms, next(iter(arms))
+    raw["arms"] = {name: arm for name, arm in raw["arms"].items() if name not in without}
+    raw["baseline"] = next(iter(raw["arms"]))
+    shared = raw.setdefault("shared", {}).setdefault("verl", {})
+    for key, value in (options or {}).items():
+        if value is None:
+            shared["options"].pop(key)
+        else:
+            shared.setdefault("options", {})[key] = value
+    shared["env"] = {**shared.get("env", {}), **(env or {})}
+    raw["workload"] |= workload
+    trainers = {arm["trainer"] for arm in raw["arms"].values()}
+    raw["shared"] = {name: what for name, what in raw["shared"].items() if name in trainers}
+    return plan_runs(parse_config(raw), _facts)
+
+
+def looked_at(plan: Plan, place: Place | None = None, composed: dict[str, Any] | None = None) -> Preflight:
+    return preflight(plan, place, composed, _told)
+
+
+def found(raw: dict[str, Any], place: Place | None = None, **changes: Any) -> dict[str, Finding]:
+    """The findings by code."""
+    return {finding.code: finding for finding in looked_at(planned(raw, **changes), place).findings}
+
+
+def codes(raw: dict[str, Any], level: str, place: Place | None = None, **changes: Any) -> list[str]:
+    return [one.code for one in found(raw, place, **changes).values() if one.level == level]

@@ -1,0 +1,98 @@
+"""The article's experiment: what its authors could not see, and no false alarms beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from workflow.preflight import Preflight
+from workflow.preflight.show import WIDTH, preflight_lines, summary_lines
+
+from .plans import ARTICLE, EQUAL, ROLLOUT, codes, found, looked_at, planned
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def article() -> Preflight:
+    return looked_at(planned(ARTICLE))
+
+
+def test_it_finds_what_the_articles_authors_could_not(article: Preflight) -> None:
+    first, second, *_ = article.findings
+    assert (first.level, first.code) == ("unequal", "cuda-graphs")
+    assert first.what == "CUDA graphs while decoding: off in vllm; on in sglang"
+    assert f"{ROLLOUT}.enforce_eager: False" in first.change and "free_cache_engine: False" in first.change
+    assert (second.level, second.code) == ("unequal", "cuda-launch-blocking")
+    assert second.arms == ("vllm", "sglang")
+    assert "Here vllm has none" in second.why
+
+
+def test_it_finds_nothing_else_that_is_not_there(article: Preflight) -> None:
+    told = [(finding.level, finding.code) for finding in article.findings]
+    assert told == [
+        ("unequal", "cuda-graphs"),
+        ("unequal", "cuda-launch-blocking"),
+        ("unequal", "attention-kernels"),
+        ("unequal", "custom-all-reduce"),
+        ("odd", "sampling-seed"),
+        ("odd", "sleep"),
+        ("odd", "one-completion"),
+        ("odd", "mini-batch"),
+        ("odd", "one-seed"),
+    ]
+
+
+def test_the_articles_own_guess_at_memory_is_ruled_out(article: Preflight) -> None:
+    row = next(row for row in article.ledger if row.setting.startswith("memory for keys and values"))
+    assert row.values == {"vllm": "0.7 of all memory", "sglang": "0.7 of the memory free at its start"}
+    assert row.verdict == "different" and "cannot change the speed" in row.why
+    assert "memory-share" not in {finding.code for finding in article.findings}
+
+
+def test_the_committed_experiment_is_the_articles() -> None:
+    raw = yaml.safe_load((ROOT / "experiments" / "camino-2025.yaml").read_text(encoding="utf-8"))
+    committed = looked_at(planned(raw))
+    unequal = [finding.code for finding in committed.findings if finding.level == "unequal"]
+    assert unequal == ["cuda-graphs", "cuda-launch-blocking", "attention-kernels", "custom-all-reduce"]
+    assert not committed.impossible
+    assert "by the folder's name" in committed.memory["vllm"].model.source
+
+
+def test_equal_terms_are_called_equal() -> None:
+    assert codes(EQUAL, "unequal") == []
+    assert codes(EQUAL, "impossible") == []
+    assert codes(EQUAL, "odd") == ["sleep"]
+
+
+def test_graphs_and_no_blocking_leave_only_what_0_4_1_hard_codes() -> None:
+    graphs = {f"{ROLLOUT}.enforce_eager": False, f"{ROLLOUT}.free_cache_engine": False}
+    assert codes(ARTICLE, "unequal", options=graphs, env={"CUDA_LAUNCH_BLOCKING": "0"}) == [
+        "attention-kernels",
+        "custom-all-reduce",
+    ]
+    # Blocking costs all arms alike once all have graphs.
+    assert found(ARTICLE, options=graphs)["cuda-launch-blocking"].level == "odd"
+
+
+def test_it_fits_100_columns_and_says_what_why_change_and_source(article: Preflight) -> None:
+    lines = list(preflight_lines(article))
+    assert max(map(len, lines)) <= WIDTH
+    text = "\n".join(lines)
+    assert text.count("why:") == text.count("change:") == text.count("source:") == len(article.findings)
+    assert "unequal (4): the arms do not meet on equal terms" in text
+    assert "impossible: nothing" in text
+    assert summary_lines(article)[1].startswith("  1. unequal: CUDA graphs")
+
+
+def test_findings_are_whole_and_the_same_every_time(article: Preflight) -> None:
+    again = looked_at(planned(ARTICLE))
+    assert article.as_json() == again.as_json()
+    for finding in article.findings:
+        assert all(finding.as_dict().values()), finding
+        assert set(finding.as_dict()) == {"level", "code", "arms", "what", "why", "source", "change"}
+    for row in article.ledger:
+        assert row.verdict in ("equal", "equivalent", "different", "unverifiable")
+        assert row.setting and row.why and row.source and set(row.values) == {"vllm", "sglang"}

@@ -1,0 +1,162 @@
+"""What engines make of settings: each row fires where they differ, and keeps quiet where it cannot matter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from workflow.preflight.behaviours import BEHAVIOURS, S4, S9, V4, V9
+
+from .plans import ARTICLE, EQUAL, ROLLOUT, codes, found, looked_at, planned
+
+KWARGS = f"+{ROLLOUT}.engine_kwargs"
+MANY = {"batch_size": 4096, "num_generations": 8, "mini_batch_size": None, "micro_batch_size": 1}
+LONG = {"max_prompt_length": 16000, "max_response_length": 16000}
+
+
+def test_every_row_knows_all_four_places_or_says_why_not() -> None:
+    for behaviour in BEHAVIOURS:
+        wanted = {V4, S4} if behaviour.code == "engine-environment" else {V4, S4, V9, S9}
+        assert set(behaviour.does) == wanted, behaviour.code
+        assert all(does.source for does in behaviour.does.values())
+
+
+@pytest.mark.parametrize(
+    ("code", "raw", "changes"),
+    [
+        ("cuda-graphs", ARTICLE, {}),
+        ("cuda-graphs", EQUAL, {"options": {f"{KWARGS}.sglang.disable_cuda_graph": True}}),
+        ("attention-kernels", ARTICLE, {}),
+        ("attention-kernels", EQUAL, {"options": {f"{KWARGS}.vllm.attention_backend": None}}),
+        ("custom-all-reduce", ARTICLE, {}),
+        ("custom-all-reduce", EQUAL, {"options": {f"{KWARGS}.vllm.disable_custom_all_reduce": True}}),
+        ("memory-share", ARTICLE, MANY),
+        ("memory-share", EQUAL, {**MANY, "gpu": None}),
+        ("sequence-limit", ARTICLE, MANY),
+        ("sequence-limit", EQUAL, {**MANY, "options": {f"{KWARGS}.sglang.max_running_requests": 128}}),
+        ("prefill-limit", ARTICLE, LONG),
+        ("prefill-limit", EQUAL, {**LONG, "options": {f"{KWARGS}.sglang.chunked_prefill_size": 2048}}),
+        ("prefix-cache", EQUAL, {"options": {f"{ROLLOUT}.enable_prefix_caching": False}}),
+        ("sampling-seed", ARTICLE, {}),
+        ("sampling-seed", EQUAL, {"options": {f"{KWARGS}.sglang.random_seed": None}}),
+        ("sleep", ARTICLE, {}),
+        ("sleep", EQUAL, {}),
+        ("ignore-eos", EQUAL, {"options": {f"{ROLLOUT}.ignore_eos": True}}),
+    ],
+)
+def test_it_fires(code: str, raw: dict[str, Any], changes: dict[str, Any]) -> None:
+    assert code in found(raw, **changes)
+
+
+@pytest.mark.parametrize(
+    ("code", "raw", "changes"),
+    [
+        ("cuda-graphs", EQUAL, {}),
+        ("cuda-graphs", ARTICLE, {"without": ("vllm",)}),
+        ("attention-kernels", EQUAL, {}),
+        # SGLang takes FlashAttention 3 for Qwen2 on Hopper, as vLLM does.
+        ("attention-kernels", ARTICLE, {"model": {"source": "Qwen/Qwen2.5-7B", "revision": "0" * 40}}),
+        ("attention-kernels", ARTICLE, {"env": {"VLLM_ATTENTION_BACKEND": "FLASHINFER"}}),
+        ("custom-all-reduce", EQUAL, {}),
+        ("custom-all-reduce", ARTICLE, {"options": {f"{ROLLOUT}.tensor_model_parallel_size": 1}}),
+        ("memory-share", ARTICLE, {}),
+        (
+            "memory-share",
+            EQUAL,
+            {
+                **MANY,
+                "options": {
+                    f"{KWARGS}.vllm.num_gpu_blocks_override": 1000,
+                    f"{KWARGS}.sglang.max_total_tokens": 16000,
+                },
+            },
+        ),
+        ("sequence-limit", ARTICLE, {}),
+        ("sequence-limit", EQUAL, MANY),
+        ("prefill-limit", ARTICLE, {}),
+        ("prefill-limit", EQUAL, LONG),
+        ("prefix-cache", EQUAL, {}),
+        ("prefix-cache", ARTICLE, {"num_generations": 4}),
+        ("prefix-cache", EQUAL, {"options": {f"{ROLLOUT}.enable_prefix_caching": False}, "num_generations": 1}),
+        ("sampling-seed", EQUAL, {}),
+        ("sleep", EQUAL, {"options": {f"{ROLLOUT}.free_cache_engine": False}}),
+        ("ignore-eos", ARTICLE, {"options": {f"{ROLLOUT}.ignore_eos": True}}),
+        ("rollout-mode", ARTICLE, {}),
+    ],
+)
+def test_it_keeps_quiet(code: str, raw: dict[str, Any], changes: dict[str, Any]) -> None:
+    assert code not in found(raw, **changes)
+
+
+def test_other_modes_differ() -> None:
+    arms = {
+        "sync": {"trainer": "verl", "engine": "vllm", "stack": "verl04-vllm"},
+        "async": {
+            "trainer": "verl",
+            "engine": "vllm",
+            "stack": "verl04-vllm",
+            "options": {f"{ROLLOUT}.mode": "async"},
+        },
+    }
+    levels = {(one.code, one.level) for one in looked_at(planned(ARTICLE, arms=arms)).findings}
+    assert {("rollout-mode", "unequal"), ("rollout-mode", "odd")} <= levels
+
+
+def test_a_flag_that_is_only_asserted_on_is_equivalent_to_its_opposite() -> None:
+    """0.4.1's SGLang has graphs whatever enforce_eager says."""
+    arms = {
+        "vllm": {
+            "trainer": "verl",
+            "engine": "vllm",
+            "stack": "verl04-vllm",
+            "options": {f"{ROLLOUT}.enforce_eager": False, f"{ROLLOUT}.free_cache_engine": False},
+        },
+        "sglang": {"trainer": "verl", "engine": "sglang", "stack": "verl04-sglang"},
+    }
+    seen = looked_at(planned(ARTICLE, arms=arms))
+    row = next(row for row in seen.ledger if row.setting.startswith("CUDA graphs"))
+    assert (row.verdict, row.values) == ("equivalent", {"vllm": "on", "sglang": "on"})
+    assert "cuda-graphs" not in {finding.code for finding in seen.findings}
+
+
+def test_arms_of_one_engine_may_differ_in_a_setting_and_it_is_said() -> None:
+    options = {"actor_rollout_ref.actor.fsdp_config.param_offload": False}
+    arm = {"trainer": "verl", "engine": "vllm", "stack": "verl09-vllm"}
+    arms = {"offloaded": arm, "resident": {**arm, "options": options}}
+    assert codes(EQUAL, "unequal", arms=arms) == ["settings"]
+    assert "param_offload (True in offloaded; False in resident)" in found(EQUAL, arms=arms)["settings"].what
+
+
+def test_other_trainers_and_releases_are_unequal() -> None:
+    arms = {
+        "old": {"trainer": "verl", "engine": "vllm", "stack": "verl04-vllm"},
+        "new": {"trainer": "verl", "engine": "vllm", "stack": "verl09-vllm"},
+    }
+    assert {"trainer-versions", "torch-versions"} <= set(found(ARTICLE, arms=arms))
+    assert not {"trainer-versions", "torch-versions", "trainers"} & set(found(ARTICLE))
+    arms["new"] = {"trainer": "trl", "engine": "vllm", "stack": "trl-gpu-vllm"}
+    seen = found(
+        ARTICLE,
+        arms=arms,
+        options={f"{ROLLOUT}.tensor_model_parallel_size": 1},
+        num_generations=4,
+        mini_batch_size=None,
+        gpus_per_node=1,
+        micro_batch_size=4,
+    )
+    assert seen["trainers"].level == "unequal"
+
+
+def test_a_sweep_is_compared_point_by_point() -> None:
+    raw = EQUAL | {"sweep": {"workload.temperature": [0.7, 1.0]}}
+    seen = looked_at(planned(raw))
+    assert [finding.code for finding in seen.findings if finding.level == "unequal"] == []
+    row = next(row for row in seen.ledger if row.setting == "workload.temperature")
+    assert (row.verdict, row.values["vllm"]) == ("equal", "0.7 | 1.0")
+
+
+def test_an_arms_own_factor_names_its_cases() -> None:
+    raw = EQUAL | {"sweep": {f"arms.vllm.options.{ROLLOUT}.enforce_eager": [True, False]}}
+    what = found(raw)["cuda-graphs"].what
+    assert "off in vllm (actor_rollout_ref.rollout.enforce_eager=True)" in what

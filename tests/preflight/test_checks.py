@@ -1,0 +1,207 @@
+"""Each check of a case: it fires where it should, and nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow.cluster.site import Site
+from workflow.preflight.checks.environment import VARIABLES
+from workflow.preflight.site import Place, exported, variables_of
+
+from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, codes, found, looked_at, planned
+
+KWARGS = f"+{ROLLOUT}.engine_kwargs"
+LORA = "actor_rollout_ref.model.lora_rank"
+DYNAMIC = f"{ACTOR}.use_dynamic_bsz"
+LLAMA70 = {"source": "meta-llama/Llama-3.1-70B", "revision": "0" * 40}
+SLURM = Path("profiles/slurm")
+TRL: dict[str, Any] = {
+    "model": {"source": "Qwen/Qwen2.5-0.5B", "revision": "0" * 40},
+    "num_generations": 4,
+    "mini_batch_size": None,
+    "micro_batch_size": 1,
+    "gpus_per_node": 1,
+}
+
+
+def site(hours: float = 20, **more: Any) -> Place:
+    paces = more.pop("paces", {})
+    return Place(Site(gres="gpu:h100:8", nodes="1", runtime_min=hours * 60, profile=SLURM, **more), paces)
+
+
+FIRES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+    # level, code, experiment, changes
+    ("odd", "one-completion", ARTICLE, {}),
+    ("odd", "mini-batch", ARTICLE, {}),
+    ("impossible", "mini-batch", ARTICLE, {"options": {DYNAMIC: False}}),
+    ("impossible", "batch-over-gpus", ARTICLE, {"batch_size": 20}),
+    ("impossible", "batch-over-gpus", EQUAL, {"batch_size": 20, "options": {DYNAMIC: False}}),
+    ("impossible", "micro-batch", ARTICLE, {"batch_size": 48, "mini_batch_size": 48, "micro_batch_size": 4}),
+    ("impossible", "dynamic-tokens", ARTICLE, {"options": {f"{ACTOR}.ppo_max_token_len_per_gpu": 16384}}),
+    ("odd", "dynamic-tokens", EQUAL, {"options": {f"{ACTOR}.ppo_max_token_len_per_gpu": 16384}}),
+    ("odd", "lr-warmup", ARTICLE, {"steps": 5}),
+    ("odd", "validation-in-step", ARTICLE, {"test_steps": 5}),
+    ("impossible", "eager-and-cache", ARTICLE, {"options": {f"{ROLLOUT}.enforce_eager": False}}),
+    (
+        "unequal",
+        "engine-kwargs-ignored",
+        ARTICLE,
+        {"options": {f"{ROLLOUT}.engine_kwargs.sglang.attention_backend": "fa3"}},
+    ),
+    ("impossible", "engine-kwargs-twice", ARTICLE, {"options": {f"{KWARGS}.vllm.seed": 3}}),
+    ("impossible", "batched-tokens", ARTICLE, {"options": {f"{ROLLOUT}.max_num_batched_tokens": 8192}}),
+    (
+        "odd",
+        "batched-tokens",
+        EQUAL,
+        {"options": {f"{ROLLOUT}.enable_chunked_prefill": False}},
+    ),
+    ("impossible", "rollout-mode", EQUAL, {"options": {f"{ROLLOUT}.mode": "sync"}}),
+    ("odd", "rollout-mode", ARTICLE, {"options": {f"{ROLLOUT}.mode": "async"}}),
+    ("odd", "trainer-mode", EQUAL, {"options": {"trainer.v1.trainer_mode": "colocate_async"}}),
+    ("impossible", "lora-sglang", ARTICLE, {"options": {LORA: 16}}),
+    ("odd", "lora-sglang", EQUAL, {"options": {LORA: 16}}),
+    ("unequal", "ignore-eos", EQUAL, {"options": {f"{ROLLOUT}.ignore_eos": True}}),
+    ("impossible", "tensor-parallel-gpus", ARTICLE, {"options": {f"{ROLLOUT}.tensor_model_parallel_size": 16}}),
+    # Phi-4 has 10 heads of keys and values.
+    ("impossible", "tensor-parallel-heads", ARTICLE, {"options": {f"{ROLLOUT}.tensor_model_parallel_size": 4}}),
+    (
+        "odd",
+        "tensor-parallel-nodes",
+        EQUAL,
+        {"options": {f"{ROLLOUT}.tensor_model_parallel_size": 4}, "nodes": 4, "gpus_per_node": 2},
+    ),
+    ("impossible", "context", ARTICLE, {"max_response_length": 40000}),
+    ("odd", "context", EQUAL, {"max_response_length": 40000}),
+    ("impossible", "memory", ARTICLE, {"model": LLAMA70, "gpus_per_node": 4}),
+    ("odd", "memory", ARTICLE, {"gpu": "A100-40GB"}),
+    ("impossible", "memory-cache", ARTICLE, {"model": LLAMA70, "gpus_per_node": 8}),
+    ("odd", "few-steps", EQUAL, {"steps": 2, "without": ("sglang",)}),
+    ("odd", "one-seed", ARTICLE, {}),
+]
+
+
+@pytest.mark.parametrize(("level", "code", "raw", "changes"), FIRES, ids=[f"{one[1]}-{one[0]}" for one in FIRES])
+def test_it_fires(level: str, code: str, raw: dict[str, Any], changes: dict[str, Any]) -> None:
+    raw = raw | {"warmup_steps": 1}
+    assert code in codes(raw, level, **changes)
+
+
+@pytest.mark.parametrize("code", sorted({one[1] for one in FIRES}))
+def test_it_keeps_quiet_on_equal_terms(code: str) -> None:
+    assert code not in found(EQUAL, site(paces={"vllm": 400.0, "sglang": 400.0}, stop_grace_s=1800))
+
+
+@pytest.mark.parametrize(
+    ("code", "raw", "changes"),
+    [
+        ("mini-batch", ARTICLE, {"mini_batch_size": 16, "options": {DYNAMIC: False}}),
+        ("micro-batch", ARTICLE, {}),
+        ("dynamic-tokens", ARTICLE, {}),
+        ("eager-and-cache", ARTICLE, {}),
+        (
+            "eager-and-cache",
+            ARTICLE,
+            {"options": {f"{ROLLOUT}.enforce_eager": False, f"{ROLLOUT}.free_cache_engine": False}},
+        ),
+        # 0.9.1 has no such assertion, and passes what it is given.
+        ("eager-and-cache", EQUAL, {"options": {f"{ROLLOUT}.enforce_eager": False}}),
+        ("engine-kwargs-ignored", EQUAL, {"options": {f"{KWARGS}.sglang.page_size": 1}}),
+        ("engine-kwargs-twice", ARTICLE, {"options": {f"{ROLLOUT}.engine_kwargs.vllm.swap_space": 4}}),
+        ("batched-tokens", ARTICLE, {"without": ("vllm",), "options": {f"{ROLLOUT}.max_num_batched_tokens": 8192}}),
+        ("lora-sglang", ARTICLE, {"options": {LORA: 16}, "without": ("sglang",)}),
+        ("lora-sglang", EQUAL, {"options": {LORA: 16, "actor_rollout_ref.model.lora.merge": True}}),
+        ("tensor-parallel-heads", ARTICLE, {"options": {f"{ROLLOUT}.tensor_model_parallel_size": 2}}),
+        ("memory", ARTICLE, {"gpu": None}),
+        ("validation-in-step", EQUAL, {"test_steps": 5}),
+    ],
+)
+def test_it_keeps_quiet(code: str, raw: dict[str, Any], changes: dict[str, Any]) -> None:
+    assert code not in found(raw, **changes)
+
+
+def test_what_an_adapter_refuses_is_seen_in_a_plan_made_without_it() -> None:
+    plan = planned(EQUAL)
+    for run in plan.runs.values():
+        run.spec["trainer_args"]["overrides"].append("+custom_reward_function.path=reward.py")
+    assert "reward-key" in {finding.code for finding in looked_at(plan).impossible}
+    assert "reward-key" not in found(EQUAL)
+    arms = {"vllm": {"trainer": "trl", "engine": "vllm", "stack": "trl-gpu-vllm"}}
+    plan = planned(ARTICLE, arms=arms, **TRL)
+    assert not looked_at(plan).impossible
+    for run in plan.runs.values():
+        run.spec["workload"]["gpus_per_node"] = 8
+    assert [finding.code for finding in looked_at(plan).impossible] == ["trl-one-gpu"]
+    for run in plan.runs.values():
+        run.spec["workload"]["gpus_per_node"] = 0
+    assert [finding.code for finding in looked_at(plan).impossible] == ["accelerator"]
+
+
+def test_trl_engines_on_a_gpu_meet_without_a_finding_of_verls() -> None:
+    arms = {name: {"trainer": "trl", "engine": name, "stack": f"trl-gpu-{name}"} for name in ("transformers", "vllm")}
+    assert codes(ARTICLE, "unequal", arms=arms, **TRL) == []
+
+
+@pytest.mark.parametrize("variable", VARIABLES, ids=lambda variable: variable.name)
+def test_a_variable_of_one_arm_is_unequal_and_of_all_odd(variable: Any) -> None:
+    value = next(value for value in ("1", "0", "INFO", "DEBUG") if variable.bad(value))
+    code = variable.name.lower().replace("_", "-")
+    assert found(EQUAL, env={variable.name: value})[code].level == "odd"
+    arms = {name: dict(arm) for name, arm in EQUAL["arms"].items()}
+    arms["sglang"]["env"] = {variable.name: value}
+    one = found(EQUAL, arms=arms)[code]
+    assert (one.level, one.arms) == ("unequal", ("sglang",))
+    assert code not in found(EQUAL, env={variable.name: "warn"}) or variable.bad("warn")
+
+
+def test_a_harmless_variable_is_none() -> None:
+    arms = {name: dict(arm) for name, arm in EQUAL["arms"].items()}
+    arms["sglang"]["env"] = {"HYDRA_FULL_ERROR": "1"}
+    assert codes(EQUAL, "unequal", arms=arms) == []
+
+
+def test_variables_of_the_shell_and_of_a_profile_are_seen(tmp_path: Path) -> None:
+    (tmp_path / "setup.sh").write_text(
+        "module load cuda\nexport CUDA_LAUNCH_BLOCKING=1 # while debugging\n# export NCCL_DEBUG=INFO\nX=1\n"
+    )
+    place = Place(variables=variables_of(tmp_path, {"NCCL_DEBUG": "INFO", "HOME": "/root"}))
+    blocking, nccl = found(EQUAL, place)["cuda-launch-blocking"], found(EQUAL, place)["nccl-debug"]
+    assert str(tmp_path / "setup.sh") in blocking.what and "setup.sh" in blocking.change
+    assert "this shell" in nccl.what and "unset NCCL_DEBUG" in nccl.change
+    # What the experiment says, wins.
+    assert "nccl-debug" not in found(EQUAL, place, env={"NCCL_DEBUG": "WARN"})
+
+
+def test_only_what_a_script_exports_in_plain_words_is_read() -> None:
+    script = "export A=\"x y\"; export B=2\n  export C='z' && true\nD=4\n#export E=5\nexport F=$(date)\n"
+    assert exported(script) == {"A": "x y", "C": "z", "F": "$(date)"}
+
+
+@pytest.mark.parametrize(
+    ("level", "code", "hours", "pace", "words"),
+    [
+        ("impossible", "never-ends", 2, 900.0, {"save_steps": 0}),
+        ("impossible", "never-ends", 2, 900.0, {"save_steps": 10}),
+        ("odd", "rare-checkpoints", 2, 900.0, {"save_steps": 4}),
+        ("odd", "no-checkpoints", 2, None, {"save_steps": 0}),
+        ("odd", "stop-grace", 2, 900.0, {"save_steps": 1}),
+        ("odd", "profile-gpus", 2, None, {"gpus_per_node": 4}),
+        ("impossible", "profile-gpus", 2, None, {"nodes": 2}),
+    ],
+)
+def test_walltime(level: str, code: str, hours: float, pace: float | None, words: dict[str, Any]) -> None:
+    place = site(hours, paces={} if pace is None else {"vllm": pace, "sglang": pace})
+    assert code in codes(EQUAL, level, place, **words)
+
+
+def test_enough_walltime_is_none() -> None:
+    seen = found(EQUAL, site(20, paces={"vllm": 900.0, "sglang": 400.0}), save_steps=0)
+    assert not {"never-ends", "rare-checkpoints", "no-checkpoints", "stop-grace", "profile-gpus"} & set(seen)
+
+
+def test_no_warmup_is_odd() -> None:
+    assert "no-warmup" in codes(EQUAL | {"warmup_steps": 0}, "odd")
+    assert "no-warmup" not in found(EQUAL)

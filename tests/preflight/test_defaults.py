@@ -1,0 +1,170 @@
+"""The declared defaults are those of the packaged configurations, and the stacks' own settings replace them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from analysis.errors import UserError
+from tests.verl.conftest import verl_python  # noqa: F401 (a fixture)
+from workflow.preflight import Preflight, require_possible, settings_id, settings_requests, write_preflight
+from workflow.preflight.cases import settings_request
+from workflow.preflight.command import resolve_settings
+from workflow.preflight.defaults import DEFAULTS, VERSIONS
+from workflow.preflight.settings import parsed, settings_of, value_of
+
+from .plans import ARTICLE, EQUAL, ROLLOUT, looked_at, planned
+
+VerlPython = Callable[[str], Path]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_declared_default_is_the_packaged_one(version: str, verl_python: VerlPython) -> None:  # noqa: F811
+    package = next(verl_python(version).parents[1].glob("lib/python3*/site-packages"))
+    packaged: dict[str, dict[str, Any]] = {}
+    for key, (value, file) in DEFAULTS[version].items():
+        content = packaged.setdefault(file, yaml.safe_load((package / file).read_text(encoding="utf-8")))
+        at: Any = content
+        for part in key.split("."):
+            assert part in at, f"{key} is not in {file} of verl {version}"
+            at = at[part]
+        assert at == value, f"{key}: {at!r} in {file}, {value!r} declared"
+
+
+@pytest.mark.parametrize("raw", [ARTICLE, EQUAL], ids=["0.4.1", "0.9.1"])
+def test_what_the_stack_composes_tells_the_same_findings(
+    raw: dict[str, Any],
+    verl_python: VerlPython,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """Static and deep: the declared defaults lead to the findings that verl's own composed settings lead to."""
+    plan = planned(raw)
+    composed = {}
+    for one, run in settings_requests(plan).items():
+        python = verl_python(run.spec["trainer_args"]["version"])
+        stack = tmp_path / one
+        stack.mkdir()
+        (stack / "env").symlink_to(python.parents[1])
+        resolve_settings(settings_request(run), stack / "verify.json", tmp_path / f"{one}.json")
+        composed[one] = json.loads((tmp_path / f"{one}.json").read_text())
+    assert len(composed) == 2
+    static, deep = looked_at(plan), looked_at(plan, composed=composed)
+    assert all(case.settings.composed for case in deep.cases)
+    assert [finding.as_dict() for finding in deep.findings] == [finding.as_dict() for finding in static.findings]
+    assert len(deep.ledger) > 2 * len(static.ledger)
+    # What follows from the engine's name is not declared, and differs as the name does.
+    assert _uneven(deep) - _uneven(static) <= {"distillation.teacher_models.teacher_model.inference.name"}
+    assert _uneven(static) <= _uneven(deep)
+
+
+def _uneven(seen: Preflight) -> set[str]:
+    return {row.setting.split(" (")[0] for row in seen.ledger if row.verdict in ("different", "unverifiable")}
+
+
+def test_what_verl_would_refuse_is_told_before_the_queue(
+    verl_python: VerlPython,  # noqa: F811
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "env").symlink_to(verl_python("0.4.1").parents[1])
+    request = {"trainer": "verl", "trainer_args": {"version": "0.4.1", "overrides": [f"{ROLLOUT}.enforce_eagre=False"]}}
+    with pytest.raises(UserError, match="nothing was trained"):
+        resolve_settings(request, tmp_path / "verify.json", tmp_path / "out.json")
+    assert "enforce_eager" in capfd.readouterr().err
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_composed_settings_replace_the_declared_defaults() -> None:
+    plan = planned(ARTICLE)
+    composed = {}
+    for one, run in settings_requests(plan).items():
+        told = settings_of("verl", run.spec["trainer_args"], None)
+        composed[one] = {"version": "0.4.1", "settings": {**told.values, f"{ROLLOUT}.enforce_eager": False}}
+    codes = {finding.code for finding in looked_at(plan, composed=composed).findings}
+    assert "cuda-graphs" not in codes and "eager-and-cache" in codes
+
+
+def test_preflight_json_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from . import plans
+
+    monkeypatch.setattr("workflow.preflight.cases.told_by_stack", plans._told)
+    monkeypatch.setattr("workflow.preflight.preflight.__defaults__", (None, None, plans._told))
+    out = tmp_path / "preflight.json"
+    write_preflight(planned(ARTICLE), [], out)
+    content = json.loads(out.read_text())
+    assert set(content) == {"experiment", "findings", "ledger", "memory", "unverifiable"}
+    assert content["findings"][0]["code"] == "cuda-graphs"
+    assert set(content["ledger"][0]) == {"setting", "values", "verdict", "why", "source"}
+    assert content["ledger"][0]["verdict"] == "different" and content["ledger"][-1]["verdict"] == "equal"
+
+
+def test_the_impossible_is_refused_with_all_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    from . import plans
+
+    monkeypatch.setattr("workflow.preflight.preflight.__defaults__", (None, None, plans._told))
+    assert not require_possible(planned(ARTICLE)).impossible
+    lora = {"actor_rollout_ref.model.lora_rank": 16, f"{ROLLOUT}.enforce_eager": False}
+    with pytest.raises(UserError) as refused:
+        require_possible(planned(ARTICLE, options=lora))
+    told = str(refused.value)
+    assert "nothing was built or submitted" in told
+    assert "1. vllm, sglang: enforce_eager: False" in told and "2. sglang: LoRA (rank 16) with SGLang" in told
+
+
+def test_seeds_share_their_settings_and_other_settings_do_not() -> None:
+    plan = planned(EQUAL)
+    assert len(plan.runs) == 6 and len(settings_requests(plan)) == 2
+    more = planned(EQUAL | {"seeds": [7, 0, 1, 2]})
+    assert set(settings_requests(more)) == set(settings_requests(plan))
+    requests = [settings_request(run) for run in more.runs.values() if run.spec["arm"] == "vllm"]
+    assert all(request == requests[0] for request in requests)
+    eager = planned(EQUAL, options={f"{ROLLOUT}.enforce_eager": True})
+    assert not set(settings_requests(eager)) & set(settings_requests(plan))
+
+
+def test_thousands_of_runs_take_seconds_at_most() -> None:
+    import time
+
+    plan = planned(EQUAL | {"seeds": list(range(500))})
+    began = time.process_time()
+    assert len({settings_id(run) for run in plan.runs.values()}) == 2
+    looked_at(plan)
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-6", 1e-6),
+        ("0.7", 0.7),
+        ("8", 8),
+        ("-1", -1),
+        ("true", True),
+        ("False", False),
+        ("null", None),
+        ("fsdp2", "fsdp2"),
+        ("'a b'", "a b"),
+        ("['console','wandb']", ["console", "wandb"]),
+        ("{a:1,b:x}", {"a": 1, "b": "x"}),
+        ("[", "["),
+    ],
+)
+def test_values_are_read_as_hydra_reads_them(text: str, value: object) -> None:
+    assert value_of(text) == value
+
+
+def test_overrides_are_flat_keys() -> None:
+    told = dict(parsed(["a.b=1", "+a.c={d:2}", "++e=x", "~a.b"]))
+    assert told == {"a.b": None, "a.c.d": 2, "e": "x"}
+
+
+def test_references_are_followed() -> None:
+    said = ["actor_rollout_ref.actor.ppo_max_token_len_per_gpu=1000"]
+    for version in VERSIONS:
+        settings = settings_of("verl", {"version": version, "overrides": said}, None)
+        assert settings.get(f"{ROLLOUT}.log_prob_max_token_len_per_gpu") == 1000

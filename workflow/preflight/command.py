@@ -1,0 +1,87 @@
+"""What do `rolloutbench preflight` and the preflight's rules do?"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from analysis.errors import UserError
+from workflow import stacks
+from workflow.cluster.estimate import estimates_of
+from workflow.cluster.site import read_site
+from workflow.files import ROOT, read_json, write_json
+from workflow.messages import say
+from workflow.plan import Plan, load_plan, plan_runs
+from workflow.preflight import preflight, write_preflight
+from workflow.preflight.cases import settings_requests
+from workflow.preflight.show import preflight_lines, summary_lines
+from workflow.preflight.site import Place, variables_of
+from workflow.reading import parse_config
+from workflow.trainers import StackFacts
+
+_PROFILES = (Path("slurm"), Path("profiles/slurm"))
+
+
+def show_preflight(raw: Mapping[str, Any], profile: Path | None, step_s: float | None, as_json: bool) -> None:
+    """Print an experiment's preflight; a `UserError` at the end if anything in it is impossible.
+
+    Data and model need not be here: an experiment can be looked at on any machine.
+    """
+    plan = plan_runs(parse_config(raw), functools.cache(_stack_facts))
+    files = [Path(plan.folder) / "settings" / f"{one}.json" for one in settings_requests(plan)]
+    composed = {file.stem: read_json(file) for file in files if file.is_file()}
+    found = preflight(plan, place_of(plan, profile, step_s), composed)
+    if as_json:
+        print(json.dumps(found.as_json(), indent=1, ensure_ascii=False))
+    else:
+        print("\n".join(preflight_lines(found)))
+    if found.impossible:
+        raise UserError(
+            f"{found.experiment} cannot run as it is: {len(found.impossible)} of the findings are impossible"
+        )
+
+
+def _stack_facts(name: str) -> StackFacts:
+    stack = stacks.load_stack(name)
+    return StackFacts(stack.trainer, stack.engine, stack.accelerator, stack.trainer_version, stacks.lock_id(name))
+
+
+def place_of(plan: Plan, profile: Path | None, step_s: float | None) -> Place:
+    """What is known of where the runs would go, and of how long a step takes: from earlier runs, or as given."""
+    on_gpu = any(run.spec["workload"].get("gpus_per_node") for run in plan.runs.values())
+    if profile is None and on_gpu:
+        profile = next((folder for folder in _PROFILES if folder.is_dir()), None)
+    if profile is None:
+        return Place(variables=variables_of(None))
+    site = read_site(profile)
+    estimates, _ = estimates_of(plan, site, step_s)
+    paces = {one.run.spec["arm"]: one.pace.step_s for one in reversed(estimates) if one.pace.step_s is not None}
+    return Place(site, paces, variables_of(profile))
+
+
+def write_preflight_of(raw: Mapping[str, Any], settings_files: list[Path], out: Path) -> None:
+    """Write preflight.json from the settings that the stacks resolved, and say the findings in short."""
+    found = write_preflight(load_plan(raw), settings_files, out, Place(variables=variables_of(None)))
+    for line in summary_lines(found):
+        say(line)
+    if found.impossible:
+        # The settings as composed tell more than the defaults did: better here than in the queue.
+        told = "; ".join(f"{', '.join(one.arms)}: {one.what} ({one.why}); {one.change}" for one in found.impossible)
+        raise UserError(f"{found.experiment} cannot run as it is: {told}")
+
+
+def resolve_settings(request: dict[str, Any], stack: Path, out: Path) -> None:
+    """Let a stack's Python resolve a trainer's settings; a `UserError` if it refuses them."""
+    asked = out.with_suffix(".request.json")
+    write_json(asked, request)
+    python = stack.parent / "env" / "bin" / "python"
+    command = [str(python), "-m", "workflow.jobs.settings", "--request", str(asked), "--out", str(out)]
+    finished = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False)
+    asked.unlink(missing_ok=True)
+    if finished.returncode != 0 or not out.is_file():
+        raise UserError("the trainer does not take these settings; nothing was trained (see the message above)")
