@@ -39,6 +39,15 @@ def flat(value: Any, key: str) -> dict[str, str]:
     return {key: json.dumps(value, sort_keys=True, ensure_ascii=False)}
 
 
+def by_key(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
+    """A trainer's arguments with a list of `key=value` overrides spread out, so that they differ one by one."""
+    overrides = trainer_args.get("overrides")
+    if not isinstance(overrides, list) or not all(isinstance(o, str) and "=" in o for o in overrides):
+        return dict(trainer_args)
+    rest = {key: value for key, value in trainer_args.items() if key != "overrides"}
+    return rest | dict(o.split("=", 1) for o in overrides)
+
+
 def run_settings(run: Run) -> dict[str, str]:
     """Everything a run was asked for, and what the trainer and engine finally held, by dotted key.
 
@@ -46,6 +55,8 @@ def run_settings(run: Run) -> dict[str, str]:
     between any two runs and tell nothing.
     """
     parts = {name: run.spec[name] for name in SPEC_PARTS if name in run.spec}
+    if isinstance(parts.get("trainer_args"), Mapping):
+        parts["trainer_args"] = by_key(parts["trainer_args"])
     parts["resolved"] = run.done.get("resolved", {})
     settings = flat(parts, "")
     names = {run.run_id: "<run_id>"}

@@ -380,6 +380,18 @@ def test_trl_against_verl_in_one_report(tmp_path):
     assert "Reshard" in html_page(found) and "Reshard" in markdown(found)
 
 
+def test_overrides_differ_one_by_one(tmp_path):
+    folder = tmp_path / "case"
+    for arm, eager in (("a", True), ("b", False)):
+        args = {"version": "0.4.1", "overrides": [f"rollout.enforce_eager={eager}", "data.filter='x=y'"]}
+        collected(write_run(folder, [[verl_row(1, ARTICLE)]], run_id=arm, arm=arm, trainer_args=args))
+    make_results.write_plan(folder, {"a": {}, "b": {}}, ["a", "b"], 0)
+    found = read_content(folder / "plan.json", folder, None, None)
+    differing = {s.key: s.values for s in found.config if s.differs}
+    assert differing == {"trainer_args.rollout.enforce_eager": {"a": '"True"', "b": '"False"'}}
+    assert "trainer_args.data.filter" in {s.key for s in found.config}
+
+
 def test_a_run_without_any_timer_says_so(tmp_path, capsys):
     row = json.loads(json.dumps(verl_row(1, {})))
     run_dir = write_run(tmp_path, [[row]], done_more={"last_step": 1})
