@@ -1,0 +1,142 @@
+"""What does Apptainer need to know to build a stack's image from the same lock?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from analysis.errors import UserError
+from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id, verify_id
+from workflow.stacks.lockfile import Pin, check_lock, parse_lock
+
+BUILDER = ("packaging", "pyyaml", "uv")
+"""What `python -m workflow.stacks build` imports beside the standard library, from the controller's lock."""
+
+_BASES = {
+    None: "docker://debian:12",
+    "12.4": "docker://nvidia/cuda:12.4.1-devel-ubuntu22.04",
+    "13.0": "docker://nvidia/cuda:13.0.1-devel-ubuntu24.04",
+}
+"""Base images by CUDA's release; `devel` since nvcc compiles source builds, and kernels while a job runs."""
+
+_OLDEST_BUILDER = (3, 11)
+_BASE = re.compile(r"(?P<agent>docker|oras|library|localimage)(://|:)(?P<name>\S+)$")
+
+_TEMPLATE = """\
+# {name}, lock {lock_id}: an image of the environment that `python -m workflow.stacks build {name}` makes.
+# Made by `make container STACK={name}`; build it in the repository's folder: apptainer build {name}.sif {name}.def
+Bootstrap: {agent}
+From: {base}
+
+%files
+    analysis /opt/rolloutbench/analysis
+    envs /opt/rolloutbench/envs
+    workflow /opt/rolloutbench/workflow
+
+%post
+    set -eu
+    export DEBIAN_FRONTEND=noninteractive PYTHONNOUSERSITE=1 PYTHONDONTWRITEBYTECODE=1
+    export UV_PYTHON_INSTALL_DIR=/opt/python UV_CACHE_DIR=/opt/rolloutbench/cache UV_LINK_MODE=copy
+    apt-get update
+    apt-get install -y --no-install-recommends ca-certificates g++ libnuma1 python3-dev python3-pip python3-venv
+    rm -rf /var/lib/apt/lists/*
+    cd /opt/rolloutbench
+
+    # The builder: three packages of envs/controller/requirements.lock.
+    cat > uv.txt <<'END'
+{uv}END
+    cat > builder.txt <<'END'
+{builder}END
+    python3 -m venv first
+    first/bin/python -m pip install --no-cache-dir --no-deps --only-binary :all: --require-hashes -r uv.txt
+    uv=$PWD/first/bin/uv
+
+    # The image's own Python where it has the release; else the one whose hash this uv carries.
+    for release in {pythons}; do
+        "$uv" python find --no-python-downloads "$release" || "$uv" python install "$release"
+    done
+    "$uv" venv builder --python {builder_python} --no-python-downloads --no-project
+    "$uv" pip install --python builder/bin/python --no-deps --no-build --require-hashes -r builder.txt
+
+    # The same code builds and verifies here as everywhere; another lock than {lock_id} is refused.
+    builder/bin/python -m workflow.stacks build {name} --backend uv --stacks-dir /opt/stacks --expect {lock_id}
+    ln -s {built} /opt/stack
+    rm -rf first builder cache uv.txt builder.txt
+
+%environment
+    export PATH=/opt/stack/bin:$PATH PYTHONNOUSERSITE=1
+
+%runscript
+    exec /opt/stack/bin/python "$@"
+
+%labels
+    rolloutbench.stack {name}
+    rolloutbench.lock_id {lock_id}
+    rolloutbench.verify_id {verify_id}
+    rolloutbench.python {python}
+    rolloutbench.uv {uv_version}
+
+%help
+    {description}
+    Its interpreter is /opt/stack/bin/python, which `apptainer run` runs; /opt/stack/../verify.json tells what was
+    checked when the image was built.
+"""
+
+
+def definition(name: str, envs: Path = ENVS, base: str | None = None) -> str:
+    """The text of an Apptainer definition; equal locks give equal text.
+
+    It installs nothing by itself but what `build` needs, and then runs `build`, so that flags, hashes, source builds
+    and verification are written down in one place. `base` replaces the base image, as in `docker://name@sha256:…`.
+    """
+    stack = load_stack(name, envs)
+    check_lock(name, envs)
+    found = _BASE.match(base or _usual_base(stack))
+    if found is None:
+        raise UserError(f"--base: {base!r} is not understood; wanted docker://name:tag, or localimage:path.sif")
+    pins = _builder_pins(envs)
+    builder_python = stack.python if _release(stack.python) >= _OLDEST_BUILDER else "3.11"
+    present = lock_id(name, envs)
+    return _TEMPLATE.format(
+        name=name,
+        lock_id=present,
+        verify_id=verify_id(stack),
+        agent=found["agent"],
+        base=found["name"],
+        description=" ".join(stack.description.split()),
+        python=stack.python,
+        pythons=" ".join(sorted({stack.python, builder_python}, key=_release)),
+        builder_python=builder_python,
+        uv=_requirement(pins["uv"]),
+        uv_version=pins["uv"].version,
+        builder="".join(_requirement(pins[package]) for package in BUILDER),
+        built=f"/opt/stacks/{name}/{present}/env",
+    )
+
+
+def _usual_base(stack: Stack) -> str:
+    if stack.cuda not in _BASES:
+        known = ", ".join(release for release in _BASES if release)
+        raise UserError(
+            f"{stack.folder / 'stack.yaml'} asks for CUDA {stack.cuda}, and base images are known for {known}; "
+            "name one with --base, such as docker://nvidia/cuda:<release>-devel-ubuntu24.04"
+        )
+    return _BASES[stack.cuda]
+
+
+def _builder_pins(envs: Path) -> dict[str, Pin]:
+    lock = envs / "controller" / "requirements.lock"
+    pins = {pin.name: pin for pin in parse_lock(lock)}
+    if missing := [name for name in BUILDER if name not in pins]:
+        raise UserError(
+            f"{lock} pins no {', '.join(missing)}, which builds the image; run `make locks STACK=controller`"
+        )
+    return {name: pins[name] for name in BUILDER}
+
+
+def _requirement(pin: Pin) -> str:
+    return " \\\n".join([f"{pin.name}=={pin.version}", *(f"    --hash=sha256:{value}" for value in pin.hashes)]) + "\n"
+
+
+def _release(python: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in python.split("."))
