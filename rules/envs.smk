@@ -9,6 +9,9 @@ rule stack:
     priority: 1000000
     conda:
         "../envs/controller/environment.yml"
+    # A resource and no parameter: another experiment's backend is no reason to build again what is built and verified.
+    resources:
+        backend=PLAN.config.envs.backend,
     shell:
         "python -m workflow.stacks build {wildcards.stack:q} --expect {wildcards.lock_id:q} --stacks-dir .stacks"
-        " 2> >(tee {log:q} >&2)"
+        " --backend {resources.backend:q} 2> >(tee {log:q} >&2)"

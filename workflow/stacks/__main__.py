@@ -10,7 +10,7 @@ from types import FrameType
 
 from analysis.errors import UserError
 from workflow.stacks import join, wheelhouse
-from workflow.stacks.build import build
+from workflow.stacks.build import BACKENDS, build
 from workflow.stacks.definition import ENVS, load_stack, stack_python
 from workflow.stacks.distfiles import Target
 from workflow.stacks.lockfile import check_lock, env_names
@@ -39,7 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(chosen: argparse.Namespace) -> None:
     match chosen.command:
         case "build":
-            print(build(chosen.name, chosen.stacks_dir, chosen.envs, expected=chosen.expect))
+            how = {"expected": chosen.expect, "backend": chosen.backend}
+            print(build(chosen.name, chosen.stacks_dir, chosen.envs, **how))
         case "check":
             if chosen.all == bool(chosen.name):
                 raise UserError("name one environment, or give --all")
@@ -78,6 +79,12 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--stacks-dir", type=Path, default=Path(".stacks"), help="where stacks lie (default: .stacks)")
         if command == "build":
             sub.add_argument("--expect", metavar="LOCK_ID", help="refuse to build any other lock than this one")
+            sub.add_argument(
+                "--backend",
+                choices=BACKENDS,
+                default="auto",
+                help="with the conda layer, without it, or as this machine allows (default)",
+            )
     check = commands.add_parser("check", help="does a lock fulfil its requirements.in?")
     check.add_argument("name", nargs="?")
     check.add_argument("--all", action="store_true", help="every environment that has a lock")

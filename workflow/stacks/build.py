@@ -4,31 +4,45 @@ from __future__ import annotations
 
 import errno
 import json
-import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 from analysis.errors import UserError
 from workflow.stacks import place
+from workflow.stacks.compile import build_from_source, find_nvcc, require_tools, requirement
+from workflow.stacks.conda import HOW_TO_GET_ONE, PROGRAMS, Conda, activated, activation, create_prefix, find_conda
+from workflow.stacks.condafetch import fetch_packages
+from workflow.stacks.condalock import CondaPackage, check_conda_lock
 from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id, verify_id
 from workflow.stacks.lockfile import Pin, check_lock
 from workflow.stacks.sources import redacted
 from workflow.stacks.uv import Uv, configured_uv, explained, torch_arguments
 
+BACKENDS = ("auto", "conda", "uv")
+_CONDA_FILES = ".conda-packages"
+"""Folder beside the stacks in which conda's packages stay once they were fetched."""
 _VERIFY_LIMIT_S = 1800
 _SHOWN_FAILURES = 8
 
 
-def build(name: str, stacks_dir: Path, envs: Path = ENVS, *, expected: str | None = None) -> Path:
+def build(
+    name: str, stacks_dir: Path, envs: Path = ENVS, *, expected: str | None = None, backend: str = "auto"
+) -> Path:
     """The folder of the built and verified stack, `<stacks_dir>/<name>/<lock_id>`; built if it is not there.
 
     A stack that is ready costs one look at its files. UserError says what failed; then nothing is left at that
     path that was not there before, and an environment that no longer verifies has no verify.json. `expected` is the
-    lock_id that the plan was made with: a lock changed since then is refused.
+    lock_id that the plan was made with: a lock changed since then is refused. `backend`: with conda's layer, without
+    it, or `auto`: with it where a program is there that installs it. One that is asked for and is not what the
+    stack was built with builds it anew.
     """
     stack = load_stack(name, envs)
     pins = check_lock(name, envs)
@@ -39,13 +53,14 @@ def build(name: str, stacks_dir: Path, envs: Path = ENVS, *, expected: str | Non
             "run again, and the plan is made anew"
         )
     final = stacks_dir / name / present
-    if _is_ready(stack, final):
+    wanted = backend if stack.conda_lock else "uv"  # nothing of such a stack is conda's
+    if _is_ready(stack, final, wanted):
         return final
     try:
         with place.builder_lock(final.parent, name) as fds:
             place.remove_leftovers(final.parent)
-            if not _is_ready(stack, final):
-                _verify_or_build(stack, pins, final, fds)
+            if not _is_ready(stack, final, wanted):
+                _verify_or_build(stack, pins, final, wanted, fds)
     except OSError as error:
         if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
             raise UserError(f"{name}: {redacted(str(error))}") from error
@@ -53,7 +68,12 @@ def build(name: str, stacks_dir: Path, envs: Path = ENVS, *, expected: str | Non
     return final
 
 
-def _is_ready(stack: Stack, final: Path) -> bool:
+def built_by(final: Path) -> str:
+    """`conda` or `uv`: how the environment that lies there was built."""
+    return "conda" if (final / "env" / "conda-meta").is_dir() else "uv"
+
+
+def _is_ready(stack: Stack, final: Path, wanted: str) -> bool:
     try:
         verdict = json.loads((final / "verify.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -63,40 +83,108 @@ def _is_ready(stack: Stack, final: Path) -> bool:
         and verdict.get("ok") is True
         and verdict.get("lock_id") == final.name
         and verdict.get("verify_id") == verify_id(stack)
+        and wanted in {"auto", built_by(final)}
         and (final / "env" / "bin" / "python").exists()
     )
 
 
-def _verify_or_build(stack: Stack, pins: list[Pin], final: Path, fds: tuple[int, ...]) -> None:
-    if (final / "env" / "bin" / "python").exists():
+def _verify_or_build(stack: Stack, pins: list[Pin], final: Path, wanted: str, fds: tuple[int, ...]) -> None:
+    packages = check_conda_lock(stack)
+    if (final / "env" / "bin" / "python").exists() and wanted in {"auto", built_by(final)}:
         # It came by one rename and so was whole: only its verification is missing or out of date.
         try:
             _say(stack, "verifying the environment that is there")
-            _verify(stack, final, final.name, fds)
+            _verify(stack, final / "env", final, final.name, packages, fds)
             return
         except UserError as error:
             (final / "verify.json").unlink(missing_ok=True)
             _say(stack, f"it does not verify any more and is built anew\n{error}")
     started = time.monotonic()
+    conda = _chosen(stack, wanted)
+    require_tools(stack, packages if conda else None)
     place.require_space(final.parent, stack.disk_gib, stack.name)
     uv = configured_uv()
     torch = next((f"torch=={pin.version}" for pin in pins if pin.name == "torch"), None)
-    backend = torch_arguments(uv, torch, stack.torch_backend, stack.python)
-    _say(stack, f"{len(pins)} packages from {uv.sources}{' and PyTorch' if backend else ''}")
+    torch_index = torch_arguments(uv, torch, stack.torch_backend, stack.python)
+    _say(stack, f"{len(pins)} packages from {uv.sources}{' and PyTorch' if torch_index else ''}")
+    if conda is None:
+        _build_beside(stack, pins, final, uv, torch_index, fds)
+    else:
+        _build_in_place(stack, pins, packages, final, conda, uv, torch_index, fds)
+    _say(stack, f"ready in {time.monotonic() - started:.0f} s: {final}")
+
+
+def _chosen(stack: Stack, wanted: str) -> Conda | None:
+    """The program that installs the conda layer; None where there is no such layer, or it is left out."""
+    if wanted == "uv":
+        _say_left_out(stack, "as asked for")
+        return None
+    conda = find_conda()
+    if conda is None and wanted == "conda":
+        raise UserError(
+            f"{stack.name} is to be built with its conda layer, and none of {', '.join(PROGRAMS)} is on PATH: "
+            f"{HOW_TO_GET_ONE}. `envs.backend: uv` builds it without that layer, on the Python and the compilers that "
+            "are here"
+        )
+    if conda is None:
+        _say_left_out(stack, f"none of {', '.join(PROGRAMS)} is here")
+    return conda
+
+
+def _say_left_out(stack: Stack, why: str) -> None:
+    if stack.conda_lock is None:
+        return
+    nvcc = f"; nvcc is {find_nvcc() or 'not here'}" if stack.cuda else ""
+    _say(stack, f"without its conda layer ({why}): Python and compilers are this machine's own{nvcc}")
+
+
+def _build_beside(
+    stack: Stack, pins: list[Pin], final: Path, uv: Uv, torch_index: list[str], fds: tuple[int, ...]
+) -> None:
     with place.building_folder(final.parent, final.name) as temporary:
-        _install(stack, temporary / "env", uv, backend, fds)
-        if programs := place.foreign_paths(temporary / "env" / "bin", temporary.name):
+        env = temporary / "env"
+        _make_venv(stack, env, uv, fds)
+        work = temporary / "work"
+        work.mkdir()
+        _install(stack, pins, env, uv, torch_index, work, fds)
+        shutil.rmtree(work)
+        if programs := place.foreign_paths(env / "bin", temporary.name):
             raise UserError(
                 f"{stack.name}: {', '.join(programs)} in env/bin name the folder of the build and would break "
                 "when it is renamed; the packages that made them cannot be part of a stack"
             )
         _say(stack, "verifying")
-        _verify(stack, temporary, final.name, fds)
+        _verify(stack, env, temporary, final.name, [], fds)
         place.move_into_place(temporary, final)
-    _say(stack, f"ready in {time.monotonic() - started:.0f} s: {final}")
 
 
-def _install(stack: Stack, env: Path, uv: Uv, backend: list[str], fds: tuple[int, ...]) -> None:
+def _build_in_place(
+    stack: Stack,
+    pins: list[Pin],
+    packages: list[CondaPackage],
+    final: Path,
+    conda: Conda,
+    uv: Uv,
+    torch_index: list[str],
+    fds: tuple[int, ...],
+) -> None:
+    store = final.parent.parent / _CONDA_FILES
+    with place.builder_lock(store, f"{stack.name}: conda's packages"):
+        files = fetch_packages(packages, store, stack.name)
+    with place.growing_prefix(final) as prefix, place.building_folder(final.parent, final.name) as work:
+        prefix = prefix.absolute()  # it is written into the environment's files
+        _say(stack, f"{len(packages)} conda packages, installed by {conda.name}")
+        create_prefix(conda, packages, files, prefix, work, stack.name, fds)
+        active = Uv(uv.binary, activated(prefix, uv.environ), uv.arguments)
+        _install(stack, pins, prefix, active, torch_index, work, fds)
+        _say(stack, "verifying")
+        _verify(stack, prefix, work, final.name, packages, fds)
+        (final / "verify.json").unlink(missing_ok=True)
+        place.link_into_place(prefix, final)
+        (work / "verify.json").replace(final / "verify.json")
+
+
+def _make_venv(stack: Stack, env: Path, uv: Uv, fds: tuple[int, ...]) -> None:
     status, said = uv.run(
         ["venv", str(env), "--python", stack.python, "--relocatable", "--no-python-downloads", "--no-project"],
         fds=fds,
@@ -108,12 +196,36 @@ def _install(stack: Stack, env: Path, uv: Uv, backend: list[str], fds: tuple[int
                 f"system's package, a module, or `uv python install {stack.python}`) and build again"
             )
         raise explained(said, f"{stack.name}: making the environment", uv)
+
+
+def _install(
+    stack: Stack, pins: list[Pin], env: Path, uv: Uv, torch_index: list[str], work: Path, fds: tuple[int, ...]
+) -> None:
+    """The pip layer: every pin of the lock, the same in a bare environment and in one that conda made."""
     linking = Uv(uv.binary, {"UV_LINK_MODE": _link_mode(uv, env), **uv.environ}, uv.arguments)
-    # Wheels only: building from source would run unpinned build tools and give another result on every machine.
-    command = ["pip", "sync", "--require-hashes", "--no-build", "--python", str(env / "bin" / "python")]
-    status, said = linking.run([*command, *uv.arguments, *backend, str(stack.lock)], fds=fds, show=True)
+    wheels = stack.lock
+    if stack.source_builds:
+        wheels = work / "wheels.txt"
+        rest = [requirement(pin) for pin in pins if pin.name not in stack.source_builds]
+        wheels.write_text("".join(rest), encoding="utf-8")
+    # Not `pip sync`, which would take away what conda installed and the lock does not list. --no-deps: the lock is
+    # complete, and what its overrides leave out stays out. Wheels only: building from source would run unpinned
+    # build tools and give another result on every machine.
+    command = ["pip", "install", "--require-hashes", "--no-build", "--no-deps"]
+    command += ["--python", str(env / "bin" / "python"), "--break-system-packages"]
+    for name in sorted(_python_packages(env) & {pin.name for pin in pins}):
+        command += ["--reinstall-package", name]  # of what both layers have, the lock's file is installed
+    status, said = linking.run([*command, *uv.arguments, *torch_index, "-r", str(wheels)], fds=fds, show=True)
     if status != 0:
         raise explained(said, f"{stack.name}: installing {stack.lock}", uv)
+    if stack.source_builds:
+        build_from_source(stack, pins, env / "bin" / "python", uv, work, fds)
+
+
+def _python_packages(env: Path) -> set[str]:
+    """Normalized names of the Python packages that are there already."""
+    found = env.glob("lib/python*/site-packages/*.dist-info")
+    return {canonicalize_name(path.name.partition("-")[0]) for path in found}
 
 
 def _link_mode(uv: Uv, env: Path) -> str:
@@ -125,15 +237,24 @@ def _link_mode(uv: Uv, env: Path) -> str:
     return "hardlink" if cache.stat().st_dev == env.stat().st_dev else "copy"
 
 
-def _verify(stack: Stack, folder: Path, lock: str, fds: tuple[int, ...]) -> None:
-    """Runs verify.py in `folder/env`; leaves its verdict as `folder/verify.json` only when it is good."""
+def _verify(
+    stack: Stack, env: Path, folder: Path, lock: str, packages: list[CondaPackage], fds: tuple[int, ...]
+) -> None:
+    """Runs verify.py in that environment; leaves its verdict as `folder/verify.json` only when it is good."""
     verdict_path = folder / ".verify.json"
     verdict_path.unlink(missing_ok=True)
+    backend = "conda" if (env / "conda-meta").is_dir() else "uv"
     # -I: neither PYTHONPATH nor the user's own packages may stand in for what the stack lacks.
-    command = [str(folder.absolute() / "env" / "bin" / "python"), "-I", str(stack.verify)]
-    command += ["--stack", stack.name, "--lock", str(stack.lock), "--lock-id", lock]
-    command += ["--python-version", stack.python, "--verify-id", verify_id(stack), "--out", str(verdict_path)]
-    environ = {**os.environ, "HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
+    command = [str(env.absolute() / "bin" / "python"), "-I", str(stack.verify.absolute())]
+    command += ["--stack", stack.name, "--lock", str(stack.lock.absolute()), "--lock-id", lock]
+    command += ["--python-version", stack.python, "--verify-id", verify_id(stack), "--backend", backend]
+    command += ["--cuda", stack.cuda] if stack.cuda else []
+    command += ["--out", str(verdict_path.absolute())]
+    listed = folder / ".conda.json"
+    if backend == "conda":
+        listed.write_text(json.dumps([_shown(package) for package in packages]), encoding="utf-8")
+        command += ["--conda", str(listed.absolute())]
+    environ = {**activated(env.absolute()), "HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
     try:
         done = subprocess.run(
             command,
@@ -149,6 +270,8 @@ def _verify(stack: Stack, folder: Path, lock: str, fds: tuple[int, ...]) -> None
         )
     except subprocess.TimeoutExpired:
         raise UserError(f"{stack.name}: verify.py gave no answer in {_VERIFY_LIMIT_S} s") from None
+    finally:
+        listed.unlink(missing_ok=True)
     try:
         verdict: dict[str, Any] = json.loads(verdict_path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -156,7 +279,14 @@ def _verify(stack: Stack, folder: Path, lock: str, fds: tuple[int, ...]) -> None
     if done.returncode != 0 or verdict.get("ok") is not True:
         verdict_path.unlink()
         raise UserError(_failed_checks(stack, verdict))
+    # What a process needs that runs in the stack without `conda activate`.
+    verdict["environment"] = activation(env.absolute())
+    verdict_path.write_text(json.dumps(verdict, indent=1) + "\n", encoding="utf-8")
     verdict_path.replace(folder / "verify.json")
+
+
+def _shown(package: CondaPackage) -> dict[str, Any]:
+    return {key: value for key, value in asdict(package).items() if key != "needs"}
 
 
 def _no_verdict(stack: Stack, status: int, said: str) -> str:

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import shutil
 import socket
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from analysis.errors import UserError
 
 _PREFIX = ".building-"
+_PREFIX_NAME = re.compile(r"env-(?P<host>.+)-(?P<pid>\d+)-\d+(\.[a-z]+)?$")
 _FOREIGN_LEFTOVER_S = 24 * 3600
 """A folder of another host's builder is left alone for a day: its lock may not reach this host."""
 
@@ -54,15 +56,51 @@ def building_folder(folder: Path, lock_id: str) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def growing_prefix(final: Path) -> Iterator[Path]:
+    """The path, with nothing there yet, of a conda prefix in the final folder; removed if `env` does not lead to it.
+
+    Such an environment holds its own path in many of its files and cannot be renamed: it grows where it stays, and
+    counts only once the link `env` leads to it. One that replaces another grows beside it.
+    """
+    prefix = final / f"env-{socket.gethostname()}-{os.getpid()}-{time.time_ns() // 10**6}"
+    made = not final.exists()
+    final.mkdir(exist_ok=True)
+    try:
+        yield prefix
+    finally:
+        if not _leads_to(final / "env", prefix):
+            shutil.rmtree(prefix, ignore_errors=True)
+            if made:
+                with contextlib.suppress(OSError):
+                    final.rmdir()
+
+
+def link_into_place(prefix: Path, final: Path) -> None:
+    """Makes `env` of the final folder lead to the finished prefix, which is on the disk before it is visible."""
+    _flush(prefix)
+    env, link = final / "env", prefix.with_name(f"{prefix.name}.link")
+    before = final / env.readlink() if env.is_symlink() else None
+    if before is None and env.exists():
+        # An environment that uv made, which a link cannot replace in one step.
+        before = prefix.with_name(f"{prefix.name}.replaced")
+        env.rename(before)
+    link.symlink_to(prefix.name)
+    link.replace(env)
+    _fsync(final)
+    if before is not None:
+        shutil.rmtree(before, ignore_errors=True)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Removes what killed builders left; call with the stack's lock held."""
     for leftover in folder.glob(f"{_PREFIX}*"):
-        host = leftover.name.rpartition("@")[2]
-        if host != socket.gethostname() and time.time() - leftover.stat().st_mtime < _FOREIGN_LEFTOVER_S:
-            continue
-        if host == socket.gethostname() and _alive(leftover):
-            continue
-        shutil.rmtree(leftover, ignore_errors=True)
+        rest, _, host = leftover.name.rpartition("@")
+        _remove_unless_used(leftover, host, rest.rpartition("-")[2])
+    for leftover in folder.glob("*/env-*"):
+        named = _PREFIX_NAME.match(leftover.name)
+        if named and not _leads_to(leftover.with_name("env"), leftover):
+            _remove_unless_used(leftover, named["host"], named["pid"])
 
 
 def move_into_place(temporary: Path, final: Path) -> None:
@@ -94,8 +132,20 @@ def foreign_paths(folder: Path, needle: str) -> list[str]:
     return [path.name for path in small if needle.encode() in path.read_bytes()]
 
 
-def _alive(leftover: Path) -> bool:
-    pid = leftover.name.rpartition("@")[0].rpartition("-")[2]
+def _remove_unless_used(leftover: Path, host: str, pid: str) -> None:
+    if host == socket.gethostname():
+        used = _alive(pid)
+    else:
+        used = time.time() - leftover.lstat().st_mtime < _FOREIGN_LEFTOVER_S
+    if used:
+        return
+    if leftover.is_symlink():
+        leftover.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _alive(pid: str) -> bool:
     if not pid.isdigit() or int(pid) == os.getpid():
         return False
     try:
@@ -105,6 +155,10 @@ def _alive(leftover: Path) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _leads_to(link: Path, prefix: Path) -> bool:
+    return link.is_symlink() and str(link.readlink()) == prefix.name
 
 
 def _flush(folder: Path) -> None:

@@ -1,0 +1,345 @@
+"""A conda layer: each package is the lock's, the prefix is whole where it lies, and both backends have one pip layer.
+
+No program that installs conda packages can be had from PyPI or Debian. A stand-in built on py-rattler takes its place;
+where micromamba, mamba or conda is on PATH, the same is done with the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from workflow.stacks.uv import find_uv
+
+from .channel import PLACEHOLDER, Channel, serving, write_package, write_python, write_python_package
+from .conftest import PYTHON, Site
+
+TOOLS = Path(__file__).parent / "conda-tools"
+REAL = next((path for path in map(shutil.which, ("micromamba", "mamba", "conda")) if path), None)
+
+
+@pytest.fixture(scope="session")
+def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for PATH with a program `micromamba`: py-rattler in an environment of its own."""
+    folder = tmp_path_factory.mktemp("conda-tools")
+    uv, python = find_uv(), folder / "venv" / "bin" / "python"
+    subprocess.run([uv, "venv", "--quiet", "--python", PYTHON, folder / "venv"], check=True)
+    lock = TOOLS / "requirements.lock"
+    subprocess.run([uv, "pip", "sync", "--quiet", "--require-hashes", "--python", python, lock], check=True)
+    program = folder / "bin" / "micromamba"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{python}" "{TOOLS / "standin.py"}" "$@"\n')
+    program.chmod(0o755)
+    return program.parent
+
+
+@pytest.fixture
+def channel(tmp_path: Path) -> Iterator[Channel]:
+    """A channel with a Python, a package that only conda has, one that the pip lock has too, and a compiler."""
+    folder = tmp_path / "channel" / "linux-64"
+    write_python(folder)
+    write_python_package(folder, "rbt-conda", "1.5", payload=40_000)
+    write_python_package(folder, "rbt-alpha", "0.9")
+    nvcc = {
+        "bin/nvcc": "#!/bin/sh\necho 'Cuda compilation tools, release 12.4, V12.4.131'\n",
+        "etc/conda/activate.d/nvcc.sh": 'export RBT_ACTIVATED="$CONDA_PREFIX/etc"\n',
+        "etc/where": PLACEHOLDER + "/etc\n",
+    }
+    write_package(folder, "cuda-nvcc", "12.4.131", nvcc, depends=("python",))
+    with serving(tmp_path / "channel") as served:
+        yield served
+
+
+WISHES = [f"python {PYTHON}.*", "cuda-nvcc 12.4.*", "rbt-conda"]
+
+
+@pytest.fixture
+def layered(tiny: Site, channel: Channel, standin: Path) -> Site:
+    """The tiny stack with a conda layer, on a site whose PATH has the stand-in and no conda of the machine's."""
+    channel.lock(WISHES, tiny.envs / "tiny")
+    stack = tiny.envs / "tiny" / "stack.yaml"
+    stack.write_text(stack.read_text().replace("accelerator: cpu", 'accelerator: cuda\ncuda: "12.4"'))
+    use_program(tiny, standin)
+    return tiny
+
+
+def use_program(site: Site, folder: Path | None) -> None:
+    """PATH without any conda program but those of that folder."""
+    parts = [part for part in os.environ["PATH"].split(os.pathsep) if not has_program(Path(part))]
+    site.environ["PATH"] = os.pathsep.join(([str(folder)] if folder else []) + parts)
+    for key in ("MAMBA_EXE", "CONDA_EXE", "CONDA_CHANNEL_ALIAS", "CUDA_HOME"):
+        site.environ.pop(key, None)
+
+
+def has_program(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("micromamba", "mamba", "conda"))
+
+
+def entries(folder: Path) -> list[str]:
+    return sorted("env-…" if path.name.startswith("env-") else path.name for path in folder.iterdir())
+
+
+def stacks_of(site: Site) -> list[Path]:
+    return [path for path in site.built() if not path.name.startswith(".building-")]
+
+
+def test_a_conda_layer_is_installed_checked_and_recorded(layered: Site, channel: Channel) -> None:
+    built = layered.build()
+    assert built.returncode == 0, built.stderr
+    assert f"4 of 4 conda packages from {channel.url}" in built.stderr
+    assert "4 conda packages, installed by micromamba" in built.stderr
+    (folder,) = layered.built()
+    assert entries(folder) == ["env", "env-…", "verify.json"]
+    verdict = json.loads((folder / "verify.json").read_text())
+    assert verdict["ok"] and verdict["backend"] == "conda" and verdict["nvcc"] == "12.4" and verdict["cuda"] == "12.4"
+    locked = {(package["name"], package["version"], package["build"]) for package in verdict["conda"]}
+    assert locked == {(name, version, "0") for name, version in verdict_versions(channel)}
+    assert all(len(package["sha256"]) == 64 for package in verdict["conda"])
+    # conda's own package stays, and is no package that the pip lock lacks; one that both have is the pip lock's.
+    assert verdict["packages"] == {"rbt-alpha": "1.0", "rbt-beta": "2.0", "rbt-conda": "1.5"}
+    python = layered.run("python", "tiny", "--stacks-dir", str(layered.stacks)).stdout.strip()
+    code = "import rbt_alpha, rbt_conda; print(rbt_conda.origin, rbt_alpha.answer())"
+    assert subprocess.check_output([python, "-I", "-c", code], text=True).strip() == "conda 1.0"
+    assert subprocess.check_output([folder / "env" / "bin" / "rbt-alpha"], text=True).strip() == "1.0"
+    # The prefix that is written into files is the one where they lie, and so is what activation sets.
+    real = (folder / "env").resolve()
+    assert (folder / "env" / "etc" / "where").read_text() == f"{real}/etc\n"
+    assert verdict["environment"]["RBT_ACTIVATED"] == f"{real}/etc"
+    assert verdict["environment"]["CUDA_HOME"] == str(real)
+
+    asked = len(channel.asked)
+    again = layered.build()
+    assert again.returncode == 0 and again.stderr == "" and len(channel.asked) == asked
+
+
+def verdict_versions(channel: Channel) -> set[tuple[str, str]]:
+    return {(path.name.rsplit("-", 2)[0], path.name.rsplit("-", 2)[1]) for path in channel.packages}
+
+
+@pytest.mark.skipif(REAL is None, reason="neither micromamba, mamba nor conda is on PATH")
+def test_a_real_program_installs_the_same_layer(layered: Site) -> None:
+    assert REAL is not None
+    use_program(layered, Path(REAL).parent)
+    built = layered.build()
+    assert built.returncode == 0, built.stderr
+    (folder,) = layered.built()
+    verdict = json.loads((folder / "verify.json").read_text())
+    assert verdict["backend"] == "conda" and len(verdict["conda"]) == 4
+    real = (folder / "env").resolve()
+    assert (folder / "env" / "etc" / "where").read_text() == f"{real}/etc\n"
+
+
+def test_another_backend_than_it_was_built_with_builds_it_anew(layered: Site) -> None:
+    def how(*arguments: str) -> tuple[str, Path, str]:
+        done = layered.run("build", "tiny", "--stacks-dir", str(layered.stacks), *arguments)
+        assert done.returncode == 0, done.stderr
+        folder = Path(done.stdout.strip())
+        return json.loads((folder / "verify.json").read_text())["backend"], (folder / "env").resolve(), done.stderr
+
+    first, conda, _ = how("--backend", "conda")
+    assert (first, how()[1]) == ("conda", conda)
+    second, plain, said = how("--backend", "uv")
+    assert second == "uv" and plain.name == "env" and "without its conda layer (as asked for)" in said
+    assert how()[1:] == (plain, "")  # auto takes what is there
+    assert entries(plain.parent) == ["env", "verify.json"]
+    third, renewed, said = how("--backend", "conda")
+    assert third == "conda" and renewed != conda and "conda packages from" not in said  # their files are still here
+    assert entries(renewed.parent) == ["env", "env-…", "verify.json"]
+
+
+def test_a_tampered_package_is_refused(layered: Site, channel: Channel, tmp_path: Path) -> None:
+    evil = write_python_package(tmp_path / "evil", "rbt-conda", "1.5")
+    shutil.copy(evil, channel.folder / "linux-64" / evil.name)
+    failed = layered.build()
+    assert failed.returncode == 1 and "Traceback" not in failed.stderr
+    assert "rbt-conda-1.5-0.tar.bz2 is not the file that conda-lock.yml:" in failed.stderr
+    assert "its sha256 is" in failed.stderr and layered.built() == []
+    assert not list((layered.stacks / ".conda-packages").glob("*/*/rbt-conda*"))
+
+
+def test_a_file_that_was_changed_here_is_fetched_again(layered: Site, channel: Channel) -> None:
+    assert layered.build().returncode == 0
+    (kept,) = (layered.stacks / ".conda-packages").glob("*/*/rbt-conda*")
+    kept.write_bytes(kept.read_bytes() + b"evil")
+    shutil.rmtree(layered.built()[0])
+    channel.asked.clear()
+    again = layered.build()
+    assert again.returncode == 0, again.stderr
+    assert [name for name, _ in channel.asked] == [kept.name] and "1 of 4 conda packages" in again.stderr
+
+
+def test_a_download_that_breaks_off_goes_on(layered: Site, channel: Channel) -> None:
+    channel.cut = 5_000  # of about 40 000
+    failed = layered.build()
+    assert failed.returncode == 1 and "What was fetched stays" in failed.stderr, failed.stderr
+    assert "channel_alias" in failed.stderr and layered.built() == []
+    (partial,) = (layered.stacks / ".conda-packages").glob("*/*/rbt-conda*.part")
+    kept = partial.stat().st_size
+    assert kept > 5_000
+    channel.cut = None
+    channel.asked.clear()
+    again = layered.build()
+    assert again.returncode == 0, again.stderr
+    assert ("rbt-conda-1.5-0.tar.bz2", f"bytes={kept}-") in channel.asked
+
+
+def test_half_a_file_of_another_package_does_no_harm(layered: Site, channel: Channel) -> None:
+    channel.cut = 5_000
+    assert layered.build().returncode == 1
+    (partial,) = (layered.stacks / ".conda-packages").glob("*/*/rbt-conda*.part")
+    partial.write_bytes(b"x" * partial.stat().st_size)
+    channel.cut = None
+    again = layered.build()
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_channel_that_does_not_answer_is_told(layered: Site) -> None:
+    lock = layered.envs / "tiny" / "conda-lock.yml"
+    lock.write_text("\n".join(line if "url:" not in line else dead(line) for line in lock.read_text().split("\n")))
+    failed = layered.build()
+    assert failed.returncode == 1 and "http://***@127.0.0.1:9/linux-64/" in failed.stderr
+    assert "secret" not in failed.stderr and "could not be fetched" in failed.stderr and layered.built() == []
+
+
+def dead(line: str) -> str:
+    return f"  url: http://me:secret@127.0.0.1:9/linux-64/{line.rpartition('/')[2]}"
+
+
+def test_a_mirror_stands_in_for_the_public_channels(layered: Site, channel: Channel) -> None:
+    channel.lock(WISHES, layered.envs / "tiny", url="https://conda.anaconda.org")
+    built = layered.build(CONDA_CHANNEL_ALIAS=channel.url + "/")
+    assert built.returncode == 0, built.stderr
+    assert f"from {channel.url}" in built.stderr
+
+
+def test_conda_asked_for_and_not_there_is_told(layered: Site) -> None:
+    use_program(layered, None)
+    failed = layered.run("build", "tiny", "--stacks-dir", str(layered.stacks), "--backend", "conda")
+    assert failed.returncode == 1 and "none of micromamba, mamba, conda is on PATH" in failed.stderr
+    assert "micro.mamba.pm/install.sh" in failed.stderr and "envs.backend: uv" in failed.stderr
+    assert layered.built() == []
+
+
+def test_without_conda_auto_says_what_is_left_out(layered: Site, tmp_path: Path) -> None:
+    use_program(layered, None)
+    fake_nvcc(tmp_path / "cuda" / "bin", "12.4")
+    built = layered.build(CUDA_HOME=str(tmp_path / "cuda"))
+    assert built.returncode == 0, built.stderr
+    wanted = "without its conda layer (none of micromamba, mamba, conda is here): Python and compilers are this "
+    wanted += f"machine's own; nvcc is {tmp_path}/cuda/bin/nvcc"
+    assert wanted in built.stderr
+    verdict = json.loads((layered.built()[0] / "verify.json").read_text())
+    assert (verdict["backend"], verdict["nvcc"], verdict["conda"]) == ("uv", "12.4", [])
+
+
+def fake_nvcc(folder: Path, release: str) -> None:
+    folder.mkdir(parents=True)
+    (folder / "nvcc").write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.131'\n")
+    (folder / "nvcc").chmod(0o755)
+
+
+def test_a_program_is_found_by_the_variable_that_its_shell_hook_sets(layered: Site, standin: Path) -> None:
+    use_program(layered, None)
+    built = layered.build(MAMBA_EXE=str(standin / "micromamba"))
+    assert built.returncode == 0 and "installed by micromamba" in built.stderr
+
+
+def test_a_program_that_fails_is_quoted(layered: Site, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "conda"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'CondaError: out of luck' >&2\nexit 3\n")
+    program.chmod(0o755)
+    use_program(layered, program.parent)
+    failed = layered.build()
+    assert failed.returncode == 1 and layered.built() == []
+    assert f"{program} ended with status 3 and made no environment" in failed.stderr
+    assert "CondaError: out of luck" in failed.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_an_interrupted_conda_build_leaves_nothing_that_counts(
+    layered: Site, tmp_path: Path, number: signal.Signals
+) -> None:
+    wait = tmp_path / "go"
+    layered.environ["RBT_WAIT"] = str(wait)
+    builder = layered.start("build", "tiny", "--stacks-dir", str(layered.stacks))
+    deadline = time.monotonic() + 60
+    while not Path(f"{wait}.waiting").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    builder.send_signal(number)
+    assert builder.wait(60) == {signal.SIGKILL: -9, signal.SIGTERM: 143}[number]
+    wait.touch()  # a program that outlived a killed builder ends, and lets go of the lock
+    builder.communicate()
+    assert layered.run("python", "tiny", "--stacks-dir", str(layered.stacks)).returncode == 1
+    again = layered.build()
+    assert again.returncode == 0, again.stderr
+    (folder,) = layered.built()
+    assert entries(folder) == ["env", "env-…", "verify.json"]
+
+
+def test_a_missing_conda_package_is_noticed_and_built_anew(layered: Site) -> None:
+    assert layered.build().returncode == 0
+    (folder,) = layered.built()
+    before = (folder / "env").resolve()
+    next((folder / "env" / "conda-meta").glob("rbt-conda-*.json")).unlink()
+    (folder / "verify.json").unlink()
+    again = layered.build()
+    assert again.returncode == 0, again.stderr
+    line = next(
+        number
+        for number, text in enumerate((layered.envs / "tiny" / "conda-lock.yml").read_text().splitlines(), start=1)
+        if text == "- name: rbt-conda"
+    )
+    assert f"conda-lock.yml:{line}: conda's rbt-conda: expected 1.5 0, got not installed" in again.stderr
+    assert (folder / "env").resolve() != before and not before.exists()
+
+
+def test_a_disk_that_fills_up_with_conda_packages_is_told_and_cleaned(
+    layered: Site, channel: Channel, small_disk: Path
+) -> None:
+    write_python_package(channel.folder / "linux-64", "rbt-large", "1.0", payload=4 * 2**20)
+    channel.lock(WISHES, layered.envs / "tiny")
+    layered.stacks = small_disk
+    failed = layered.build()
+    assert failed.returncode == 1 and "is full (or your quota is)" in failed.stderr, failed.stderr
+    assert "Traceback" not in failed.stderr and layered.built() == []
+    assert not list(small_disk.glob(".conda-packages/*/*/*.part"))
+
+
+def test_verify_runs_again_on_a_compute_node_with_what_needs_a_gpu(layered: Site, tmp_path: Path) -> None:
+    verify = layered.envs / "tiny" / "verify.py"
+    probes = (
+        "[Probe('alpha', 'rbt-alpha', pin('rbt-alpha'), lambda: '1.0'), "
+        "Probe('nvcc', 'nvcc', [CUDA, 1], lambda: [nvcc_release(), 1], backend='conda'), "
+        "Probe('a GPU', 'torch', 'works', lambda: 'no GPU here', gpu=True)]"
+    )
+    text = verify.read_text().replace("import Probe, main", "import CUDA, Probe, main, nvcc_release, pin")
+    verify.write_text(text[: text.index("sys.exit")] + f"sys.exit(main({probes}))\n")
+    built = layered.build()
+    assert built.returncode == 0, built.stderr
+    folder = layered.built()[0]
+    first = (folder / "verify.json").read_text()
+    assert "a GPU" not in {check["name"] for check in json.loads(first)["checks"]}
+    out = tmp_path / "gpu.json"
+    done = subprocess.run(
+        [folder / "env" / "bin" / "python", "-I", verify, "--gpu", "--out", out], capture_output=True, check=False
+    )
+    verdict = json.loads(out.read_text())
+    assert done.returncode == 1 and verdict["gpu"] is True
+    assert [check["name"] for check in verdict["checks"] if not check["ok"]] == ["a GPU"]
+    assert {key: verdict[key] for key in ("lock_id", "backend", "cuda", "stack")} == {
+        "lock_id": folder.name,
+        "backend": "conda",
+        "cuda": "12.4",
+        "stack": "tiny",
+    }
+    assert {check["name"] for check in verdict["checks"]} > {"conda's rbt-conda", "alpha", "nvcc"}
+    assert (folder / "verify.json").read_text() == first

@@ -1,0 +1,167 @@
+"""How are a stack's packages without a wheel built, and what must be there before anything is installed for it?"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from analysis.errors import UserError
+from workflow.stacks.condalock import CondaPackage
+from workflow.stacks.definition import Stack
+from workflow.stacks.lockfile import Pin
+from workflow.stacks.uv import Uv, explained
+
+GIB_PER_JOB = 8
+"""Memory that one of CUDA's compilers may take at flash-attn's largest files, with room."""
+
+_RELEASE = re.compile(r"release (\d+\.\d+)")
+_NEWS_S = 60.0
+_DEAD_END = "http://127.0.0.1:9"
+
+
+def require_tools(stack: Stack, conda: list[CondaPackage] | None, environ: Mapping[str, str] = os.environ) -> None:
+    """UserError when the stack's source builds need CUDA's or a C++ compiler that will not be there.
+
+    `conda`: the packages of the conda layer that is about to be installed; None where there will be none.
+    """
+    if not stack.source_builds or stack.cuda is None:
+        return
+    what = f"{stack.name} builds {', '.join(stack.source_builds)} from source for CUDA {stack.cuda}"
+    if conda is not None:
+        has = {package.name: package.version for package in conda}
+        if not has.get("cuda-nvcc", "").startswith(f"{stack.cuda}."):
+            raise UserError(
+                f"{what}, and conda-lock.yml has cuda-nvcc {has.get('cuda-nvcc', 'not at all')}; mend environment.yml "
+                f"and run `make locks STACK={stack.name}`"
+            )
+        if not any(name.startswith(("gxx_", "gxx")) for name in has):
+            raise UserError(f"{what}, and conda-lock.yml has no C++ compiler (gxx_linux-64)")
+        return
+    ways = f"Make CUDA {stack.cuda} known (CUDA_HOME, or nvcc on PATH; often `module load cuda/{stack.cuda}`)" + (
+        ", or let conda bring it (`--backend conda`)" if stack.conda_lock else ""
+    )
+    nvcc = find_nvcc(environ)
+    if nvcc is None:
+        raise UserError(f"{what}, and there is no nvcc here. {ways}.")
+    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False, env=dict(environ)).stdout
+    release = _RELEASE.search(said)
+    if release is None or release[1] != stack.cuda:
+        got = f"CUDA {release[1]}" if release else "an unknown release"
+        raise UserError(f"{what}, and {nvcc} is of {got}: torch would refuse what it compiles. {ways}.")
+    compiler = environ.get("CXX") or "c++"
+    if shutil.which(compiler.split()[0], path=environ.get("PATH")) is None:
+        raise UserError(f"{what}, and there is no C++ compiler ({compiler}) here; install g++ or load its module")
+
+
+def find_nvcc(environ: Mapping[str, str] = os.environ) -> str | None:
+    """CUDA's compiler: that of CUDA_HOME, else the first on PATH."""
+    home = environ.get("CUDA_HOME") or environ.get("CUDA_PATH")
+    if home and os.access(Path(home) / "bin" / "nvcc", os.X_OK):
+        return str(Path(home) / "bin" / "nvcc")
+    return shutil.which("nvcc", path=environ.get("PATH"))
+
+
+def build_from_source(stack: Stack, pins: list[Pin], python: Path, uv: Uv, work: Path, fds: tuple[int, ...]) -> None:
+    """Builds and installs the stack's source builds, one after another, with what the environment already holds.
+
+    `work` is a folder for uv's cache, on the environment's file system: a cache that lives on would give a package
+    compiled against another torch for this one.
+    """
+    by_name = {pin.name: pin for pin in pins}
+    for name in stack.source_builds:
+        pin = by_name[name]
+        wanted = work / f"{name}.txt"
+        wanted.write_text(requirement(pin), encoding="utf-8")
+        settings = build_settings(stack, uv.environ)
+        # Only the build sees these, and not uv itself, which has to reach the sources.
+        (work / "uv.toml").write_text(_users_settings(uv) + _as_toml(name, settings), encoding="utf-8")
+        limit = f", {settings['MAX_JOBS']} compilers at once" if "MAX_JOBS" in settings else ""
+        _say(stack, f"building {name} {pin.version} from source{limit}: 10-60 minutes where it is CUDA code")
+        command = ["pip", "install", "--require-hashes", "--no-deps", "--no-build-isolation", "--no-binary", name]
+        command += ["--python", str(python), "--break-system-packages", *uv.arguments]
+        command += ["--cache-dir", str(work / "cache"), "-r", wanted.name]
+        with _news(stack, name):
+            status, said = _reading_our_settings(uv).run(command, cwd=work, fds=fds)
+        if status != 0:
+            if "Failed to build" in said or "build backend" in said:
+                last = "\n".join(f"  {line}" for line in said.strip().splitlines()[-30:])
+                raise UserError(f"{stack.name}: {name} {pin.version} could not be built; it said last:\n{last}")
+            raise explained(said, f"{stack.name}: building {name}", uv)
+
+
+def build_settings(stack: Stack, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables that a source build sees beside the environment's own."""
+    settings = dict(stack.source_environment)
+    if "MAX_JOBS" in environ:
+        settings["MAX_JOBS"] = environ["MAX_JOBS"]
+    elif stack.cuda is not None:
+        settings.setdefault("MAX_JOBS", str(jobs_at_once()))
+    # A setup.py may fetch a binary made elsewhere instead of building (flash-attn's does): nothing answers it.
+    settings |= dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy"), _DEAD_END)
+    settings |= {"no_proxy": "", "NO_PROXY": "", "PIP_NO_INDEX": "1"}
+    return settings
+
+
+def jobs_at_once() -> int:
+    """Compilers that this machine's processors and free memory allow at the same time, at least one."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="utf-8")
+        found = re.search(r"MemAvailable:\s+(\d+) kB", text)
+        free_gib = int(found[1]) / 2**20 if found else float(GIB_PER_JOB)
+    except OSError:
+        free_gib = float(GIB_PER_JOB)
+    return max(1, min(len(os.sched_getaffinity(0)), int(free_gib // GIB_PER_JOB)))
+
+
+def requirement(pin: Pin) -> str:
+    """The pin as a requirements file holds it, with its hashes."""
+    return " \\\n    ".join([f"{pin.name}=={pin.version}", *(f"--hash=sha256:{value}" for value in pin.hashes)]) + "\n"
+
+
+def _reading_our_settings(uv: Uv) -> Uv:
+    left_out = {"UV_CONFIG_FILE", "UV_NO_CONFIG"}
+    return Uv(uv.binary, {key: value for key, value in uv.environ.items() if key not in left_out}, uv.arguments)
+
+
+def _users_settings(uv: Uv) -> str:
+    path = uv.environ.get("UV_CONFIG_FILE")
+    return Path(path).read_text(encoding="utf-8") + "\n" if path and Path(path).is_file() else ""
+
+
+def _as_toml(name: str, settings: Mapping[str, str]) -> str:
+    quoted = "".join(f'"{key}" = "{_escaped(value)}"\n' for key, value in sorted(settings.items()))
+    return f'[extra-build-variables."{name}"]\n{quoted}'
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"')
+
+
+@contextmanager
+def _news(stack: Stack, name: str) -> Iterator[None]:
+    """Says every now and then that a long build goes on."""
+    done, started = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not done.wait(_NEWS_S):
+            _say(stack, f"still building {name} ({(time.monotonic() - started) / 60:.0f} min)")
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _say(stack: Stack, text: str) -> None:
+    print(f"{stack.name}: {text}", file=sys.stderr, flush=True)
