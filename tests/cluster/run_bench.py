@@ -16,6 +16,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = Path(__file__).with_name("stand_in_trainer.py")
+RAY_TRAINER = Path(__file__).with_name("ray_trainer.py")
 
 
 class RunBench:
@@ -46,6 +47,15 @@ class RunBench:
         self.spec = {"run_id": self.run_id, "trainer": "trl", "fingerprint": fingerprint, "env": env or {}}
         self.spec["job_module"] = "stand_in"
         self.spec["workload"] = {"steps": steps}
+
+    def spread_by_ray(self) -> None:
+        """Its trainer wants a Ray: the stack's Python is asked for that, too, and runs the trainer as its module."""
+        self.spec["ray"] = True
+        python = self.folder / "stack" / "env" / "bin" / "python"
+        python.write_text(
+            f'#!/bin/sh\ncase "$*" in\n*" stand_in "*) exec {sys.executable} {RAY_TRAINER} "$@";;\n'
+            f'*) exec {sys.executable} "$@";;\nesac\n'
+        )
 
     def write_inputs(self, data: str) -> None:
         value = {"data": {"sha256": data}, "model": {"sha256": "m"}}

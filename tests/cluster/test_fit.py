@@ -10,6 +10,7 @@ import pytest
 
 from analysis.errors import UserError
 from workflow.cluster.fit import gpus_here, require_fit
+from workflow.cluster.job import trainer_environment
 
 
 def request(
@@ -59,6 +60,29 @@ def test_what_contradicts_the_experiment_is_refused(order: dict[str, Any], says:
 def test_gpus_that_would_idle_are_told() -> None:
     remark = require_fit(request("gpu:h100:8", gpus_per_node=4))
     assert remark == "asks Slurm for 8 GPUs per node (gres: 'gpu:h100:8') and uses 4 of them (workload.gpus_per_node)"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "visible", "submitted_with", "own", "seen"),
+    [
+        ("slurm", "2,3,5", None, {}, "2,3"),
+        ("slurm", None, "7", {}, "0,1"),
+        ("slurm", "2,3,5", None, {"CUDA_VISIBLE_DEVICES": "5"}, "5"),
+        ("local", "", None, {}, "0,1"),
+        ("local", "", "GPU-a,GPU-b,GPU-c", {}, "GPU-a,GPU-b"),
+        ("local", "", "4,5", {"CUDA_VISIBLE_DEVICES": "6,7"}, "6,7"),
+    ],
+)
+def test_a_trainer_sees_as_many_gpus_as_the_experiment_wants(
+    cluster: str, visible: str | None, submitted_with: str | None, own: dict[str, str], seen: str
+) -> None:
+    """submitit hides all GPUs of this machine: what counts there is what the launcher's shell had."""
+    order = {"cluster": cluster, "visible_gpus": submitted_with, "env": own, "cwd": "/", "cpus": 2}
+    order["spec"] = {"workload": {"gpus_per_node": 2}}
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert trainer_environment(order, environ)["CUDA_VISIBLE_DEVICES"] == seen
+    order["spec"] = {"workload": {"gpus_per_node": 0}}
+    assert trainer_environment(order | {"env": {}}, environ).get("CUDA_VISIBLE_DEVICES") == visible, "not its matter"
 
 
 def nvidia_smi(folder: Path, script: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from .run_bench import RunBench, wait_until
+from .run_bench import ROOT, RunBench, wait_until
 
 
 @pytest.fixture
@@ -218,6 +218,34 @@ def test_a_job_of_an_older_configuration_is_not_taken_for_this_one(bench: Callab
     assert one.done()["fingerprint"] == "e" * 64
     assert one.journal() == [*((1, step) for step in range(1, 6)), *((2, step) for step in range(1, 4))]
     assert json.loads((one.run / "attempts" / "1" / "done.json").read_text())["fingerprint"] == "f" * 64
+
+
+def test_a_trainer_that_spreads_by_ray_gets_one_of_its_own_with_its_cpus_and_gpus(
+    bench: Callable[..., RunBench], tmp_path: Path
+) -> None:
+    """The machine's GPUs are there in name only; another Ray's address in the shell is not believed."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\nprintf 'GPU 0: a\\nGPU 1: b\\nGPU 2: c\\n'\n")
+    (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
+    head_env = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "RAY_ADDRESS": "192.0.2.77:6379"}
+    head_env |= {"CUDA_VISIBLE_DEVICES": "4,6,7"}
+    one = bench(env={"NCCL_DEBUG": "INFO"}, head_env=head_env)
+    one.spread_by_ray()
+    one.spec["workload"]["gpus_per_node"] = 4
+    refused = one.launch()
+    assert refused.returncode == 1
+    assert "arm-s0: the experiment wants 4 GPUs" in refused.stderr and "this machine has 3 to use" in refused.stderr
+    assert not list(one.run.glob("jobs/*"))
+    one.spec["workload"]["gpus_per_node"] = 2
+    result = one.launch(120)
+    assert result.returncode == 0, result.stderr
+    seen = one.read("attempts", "1", "ray.json")
+    assert (seen["nodes"], seen["cpus"], seen["gpus"]) == (1, 2, 2)
+    assert seen["address"] != "192.0.2.77:6379"
+    [worker] = seen["workers"]
+    assert (worker["NCCL_DEBUG"], worker["PYTHONPATH"], worker["WANDB_RUN_ID"]) == ("INFO", str(ROOT), None)
+    assert one.done()["gpus"] == "4,6" and worker["CUDA_VISIBLE_DEVICES"] in ("4", "6")
+    wait_until(lambda: one.processes() == [], timeout_s=5)
 
 
 def test_a_full_disk_starts_nothing(bench: Callable[..., RunBench], tmp_path: Path) -> None:

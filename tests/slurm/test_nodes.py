@@ -11,23 +11,18 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ..cluster.run_bench import ROOT
 from .cluster import Cluster
 from .runs import SlurmRun
 
-TRAINER = Path(__file__).with_name("ray_trainer.py")
 OPTIONS = ("--nodes", "2", "--mem-mb", "4000")
 
 
 @pytest.fixture
 def run(cluster: Cluster, tmp_path: Path) -> Iterator[SlurmRun]:
     one = SlurmRun(cluster, tmp_path, steps=4, options=OPTIONS)
-    one.spec["ray"] = True
-    python = tmp_path / "stack" / "env" / "bin" / "python"
-    # The stack's Python is asked for Ray, too, and runs the trainer in place of any other module.
-    python.write_text(
-        f'#!/bin/sh\ncase "$*" in\n*" stand_in "*) exec {sys.executable} {TRAINER} "$@";;\n'
-        f'*) exec {sys.executable} "$@";;\nesac\n'
-    )
+    one.spec["workload"] |= {"nodes": 2, "gpus_per_node": 8}
+    one.spread_by_ray()
     yield one
     cluster.run("scancel", "--user=root")
     one.end()
@@ -47,6 +42,10 @@ def rays(folder: Path) -> list[psutil.Process]:
 
 def test_two_nodes_are_one_ray_cluster_and_nothing_of_it_is_left(run: SlurmRun) -> None:
     """And another's Ray on the same node is let alone."""
+    setup = run.folder / "setup.sh"
+    setup.write_text("export NCCL_SOCKET_IFNAME=ib7\n")
+    run.options = (*run.options, "--setup", str(setup))
+    run.spec["env"] = {"NCCL_DEBUG": "INFO"}
     foreign = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)", "raylet"])
     try:
         run.finish(run.start(), timeout_s=120)
@@ -55,9 +54,23 @@ def test_two_nodes_are_one_ray_cluster_and_nothing_of_it_is_left(run: SlurmRun) 
         foreign.kill()
         foreign.wait()
     seen = run.read("attempts", "1", "ray.json")
-    assert (seen["nodes"], seen["gpus"]) == (2, 16)
+    assert (seen["nodes"], seen["cpus"], seen["gpus"]) == (2, 4, 16)
+    for worker in seen["workers"]:
+        assert worker.pop("CUDA_VISIBLE_DEVICES") in set("01234567"), "Ray gives each worker its own"
+    # The site's and the arm's variables reach every node; what the trainer's own process sets reaches none.
+    reaches = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2", "NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "ib7"}
+    assert seen["workers"] == [reaches | {"WANDB_RUN_ID": None}] * 2
     assert run.read("attempts", "1", "attempt.json")["slurm"]["nodes"] == "gpu[1-2]"
     run.wait(lambda: not rays(run.folder))
+    run.assert_trained_once()
+
+
+def test_ray_has_as_many_gpus_of_each_node_as_the_experiment_wants(run: SlurmRun) -> None:
+    """With more it could put both nodes' parts onto one of them."""
+    run.spec["workload"]["gpus_per_node"] = 4
+    said = run.finish(run.start(), timeout_s=120)
+    assert "asks Slurm for 8 GPUs per node (gres: 'gpu:h100:8') and uses 4 of them" in said
+    assert run.read("attempts", "1", "ray.json")["gpus"] == 8
     run.assert_trained_once()
 
 

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import FrameType
@@ -75,8 +76,7 @@ class JobOnNode:
         self.nodes = environ.get("SLURM_JOB_NODELIST") or socket.gethostname()
         # Known to all ranks and new for every life; the count of restarts alone is not, where slurmctld was killed.
         self.life = f"{self.restart}-{environ.get('SLURM_STEP_ID', '0')}-{environ.get('SLURM_SRUN_COMM_PORT', '0')}"
-        gpus = int(self.order["spec"]["workload"].get("gpus_per_node", 0))
-        self.place = Place.from_environment(environ | self.order["env"], self.order["cpus"], gpus)
+        self.place = Place.from_environment(trainer_environment(self.order, environ), self.order["cpus"])
         self._signal: signal.Signals | None = None
 
     def install_signals(self) -> None:
@@ -148,7 +148,7 @@ class JobOnNode:
             place=self.place,
             folder=folder,
             python=Path(self.order["python"]),
-            environment=trainer_environment(self.order),
+            environment=trainer_environment(self.order, os.environ),
             cwd=Path(self.order["cwd"]),
             log=folder / f"ray-{self.place.rank}.log",
             give_up=lambda: "it was told to stop" if self._signal or self.job.stop.exists() else None,
@@ -225,7 +225,7 @@ class JobOnNode:
             return subprocess.Popen(
                 self._command(attempt),
                 cwd=self.order["cwd"],
-                env=trainer_environment(self.order) | environment,
+                env=trainer_environment(self.order, os.environ) | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -386,13 +386,28 @@ def exit_of(code: int, attempt: AttemptPaths, killed_for_memory: bool) -> dict[s
     return {"kind": "failed", "code": code}
 
 
-def trainer_environment(order: dict[str, Any]) -> dict[str, str]:
-    """The environment of the trainer's process: ours, less the controller's Python, plus threads and the arm's own."""
-    env = {name: value for name, value in os.environ.items() if name not in _CONTROLLER_VARIABLES}
+def trainer_environment(order: dict[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a trainer and its Ray: ours, less the controller's Python, plus threads and the arm's own."""
+    env = {name: value for name, value in environ.items() if name not in _CONTROLLER_VARIABLES}
     env["PYTHONPATH"] = order["cwd"]
     env["PYTHONUNBUFFERED"] = "1"
     env |= dict.fromkeys(_THREAD_VARIABLES, str(order["cpus"]))
-    return {**env, **order["env"]}
+    env |= order["env"]
+    if gpus := int(order["spec"]["workload"].get("gpus_per_node", 0)):
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(_gpus_in_sight(order, env, gpus))
+    return env
+
+
+def _gpus_in_sight(order: dict[str, Any], env: Mapping[str, str], wanted: int) -> list[str]:
+    """As many GPUs as the experiment wants, of those that may be used.
+
+    With more in sight Ray might put two nodes' parts onto one node, and torch would spread where it is not asked to.
+    """
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    if order["cluster"] == "local":
+        # submitit's local executor hides all of them.
+        visible = order["env"].get("CUDA_VISIBLE_DEVICES", order["visible_gpus"])
+    return (list(map(str, range(wanted))) if visible is None else visible.split(","))[:wanted]
 
 
 def _time_of(file: Path) -> float | None:

@@ -36,11 +36,8 @@ class Place:
         return f"rank {rank} ({self.hosts[rank]})"
 
     @classmethod
-    def from_environment(cls, env: Mapping[str, str], cpus: int | None = None, gpus: int = 0) -> Place:
-        """As Slurm's variables tell it; outside Slurm, the only task on this machine.
-
-        `cpus` and `gpus` are what it may use where the environment does not say that.
-        """
+    def from_environment(cls, env: Mapping[str, str], cpus: int | None = None) -> Place:
+        """As Slurm's variables tell it; outside Slurm, the only task on this machine, with so many CPUs (None: all)."""
         rank = int(env.get("SLURM_PROCID", "0"))
         nodes = int(env.get("SLURM_STEP_NUM_NODES") or env.get("SLURM_NNODES") or "1")
         hosts = expand_hosts(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "")
@@ -51,7 +48,7 @@ class Place:
         cpus = int(told) if told else cpus or len(os.sched_getaffinity(0))
         visible = visible_gpus(env)
         if visible is None:
-            visible = int(env.get("SLURM_GPUS_ON_NODE") or gpus)
+            visible = int(env.get("SLURM_GPUS_ON_NODE") or "0")
         return cls(rank, tuple(hosts), cpus, visible, _memory(env, cpus))
 
 

@@ -47,6 +47,7 @@ def submit(run: RunPaths, request: dict[str, Any]) -> None:
         "ray": request["spec"].get("ray", False),
         "env": request["spec"]["env"],
         "cwd": str(ROOT),
+        "visible_gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "name": job_name(run, request["spec"], request["inputs_sha256"]),
     }
     write_json(job.order, order)
