@@ -41,6 +41,7 @@ def test_it_finds_nothing_else_that_is_not_there(article: Preflight) -> None:
         ("odd", "sleep"),
         ("odd", "one-completion"),
         ("odd", "mini-batch"),
+        ("odd", "weights-in-half"),
         ("odd", "one-seed"),
     ]
 

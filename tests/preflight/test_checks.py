@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from workflow.cluster.site import Site
+from workflow.preflight.behaviours import BEHAVIOURS
 from workflow.preflight.checks.environment import VARIABLES
 from workflow.preflight.site import Place, exported, variables_of
 
@@ -43,6 +45,8 @@ FIRES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("impossible", "dynamic-tokens", ARTICLE, {"options": {f"{ACTOR}.ppo_max_token_len_per_gpu": 16384}}),
     ("odd", "dynamic-tokens", EQUAL, {"options": {f"{ACTOR}.ppo_max_token_len_per_gpu": 16384}}),
     ("odd", "lr-warmup", ARTICLE, {"steps": 5}),
+    ("odd", "weights-in-half", ARTICLE, {}),
+    ("odd", "weights-in-half", EQUAL, {"options": {f"{ACTOR}.fsdp_config.model_dtype": "bfloat16"}}),
     ("odd", "validation-in-step", ARTICLE, {"test_steps": 5}),
     ("impossible", "eager-and-cache", ARTICLE, {"options": {f"{ROLLOUT}.enforce_eager": False}}),
     (
@@ -205,3 +209,16 @@ def test_enough_walltime_is_none() -> None:
 def test_no_warmup_is_odd() -> None:
     assert "no-warmup" in codes(EQUAL | {"warmup_steps": 0}, "odd")
     assert "no-warmup" not in found(EQUAL)
+
+
+def test_the_docs_name_every_finding() -> None:
+    root = Path(__file__).resolve().parents[2]
+    docs = (root / "docs" / "preflight.md").read_text(encoding="utf-8")
+    codes = {variable.name.lower().replace("_", "-") for variable in VARIABLES}
+    codes |= {behaviour.code for behaviour in BEHAVIOURS if behaviour.level}
+    for file in (root / "workflow" / "preflight" / "checks").glob("*.py"):
+        # The code is an argument of its own, after the level.
+        codes |= set(re.findall(r'^\s*(?:code=)?"([a-z0-9]+(?:-[a-z0-9]+)*)",$', file.read_text(), re.MULTILINE))
+    codes -= {"odd", "unequal", "impossible"}
+    assert {code for code in codes if f"`{code}`" not in docs} == set()
+    assert len(codes) > 50

@@ -116,8 +116,8 @@ def _settings(cases: Sequence[Case]) -> Iterator[Finding]:
 
 
 def names_the_engine(key: str, cases: Sequence[Case]) -> bool:
-    """Whether a setting is the engine's own name: rollout.name, and what verl takes from it."""
-    return all(case.settings.get(key) == case.engine for case in cases)
+    """Whether a setting is the engine's own name: rollout.name and what verl takes from it, use_vllm in TRL."""
+    return key == "use_vllm" or all(case.settings.get(key) == case.engine for case in cases)
 
 
 def matters(key: str, cases: Sequence[Case]) -> bool:

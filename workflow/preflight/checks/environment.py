@@ -113,6 +113,8 @@ VARIABLES: tuple[Variable, ...] = (
 HARMLESS = frozenset(
     {
         "HYDRA_FULL_ERROR",
+        # Transformer Engine's, which FSDP does not use.
+        "NVTE_FUSED_ATTN",
         "PYTHONUNBUFFERED",
         "PYTHONFAULTHANDLER",
         "SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK",

@@ -98,7 +98,7 @@ def experiment_findings(cases: Sequence[Case], seeds: int, warmup_steps: int) ->
             arms,
             "one run per arm (one seed)",
             "lengths and so times differ from run to run; one run tells no interval, and the report can only say so",
-            "docs/report.md: the unit of replication is the run",
+            "docs/preflight.md#odd",
             "seeds: three or more",
         )
     if warmup_steps == 0:

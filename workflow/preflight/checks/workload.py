@@ -158,6 +158,24 @@ def learning_rate_warmup(case: Case, place: Place) -> Iterator[Finding]:
         )
 
 
+def weights_in_half(case: Case, place: Place) -> Iterator[Finding]:
+    """Weights and moments of AdamW in bfloat16, where a small learning rate rounds to nothing."""
+    dtype = str(case.settings.get(f"{ACTOR}.fsdp_config.model_dtype", "fp32"))
+    if case.trainer == "verl" and dtype in ("bf16", "bfloat16", "fp16", "float16"):
+        yield _finding(
+            case,
+            "odd",
+            "weights-in-half",
+            f"the optimizer holds the policy in {dtype} (actor.fsdp_config.model_dtype)",
+            f"with a learning rate of {case.workload['learning_rate']:g} most updates are smaller than a rounding step "
+            "of such weights and are lost: quick and small, but it hardly learns. verl's default is float32",
+            "verl 0.4.1, workers/fsdp_workers.py:203"
+            if case.version == "0.4.1"
+            else "verl 0.9.1, trainer/config/engine/fsdp.yaml, model_dtype",
+            f"{ACTOR}.fsdp_config.model_dtype: fp32 (it takes more memory; passes are in bfloat16 all the same)",
+        )
+
+
 def reward_key(case: Case, place: Place) -> Iterator[Finding]:
     """A reward function where 0.9.1 does not look for it."""
     if case.trainer != "verl" or case.version == "0.4.1":
@@ -219,6 +237,7 @@ CHECKS = (
     micro_batches,
     dynamic_tokens,
     learning_rate_warmup,
+    weights_in_half,
     reward_key,
     validation,
 )

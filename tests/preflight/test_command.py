@@ -1,0 +1,112 @@
+"""`rolloutbench preflight`, and the settings of TRL's stacks, resolved by TRL itself."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from workflow.cli import main
+from workflow.plan import load_plan
+from workflow.preflight import preflight, settings_requests
+from workflow.preflight.cases import settings_request
+from workflow.preflight.command import resolve_settings
+from workflow.preflight.site import Place
+
+ROOT = Path(__file__).resolve().parents[2]
+RAW: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    monkeypatch.chdir(tmp_path)
+
+    def write(raw: dict[str, Any] = RAW, **workload: Any) -> Path:
+        raw = copy.deepcopy(raw)
+        raw["workload"] |= workload
+        (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(raw))
+        return tmp_path / "experiment.yaml"
+
+    return write
+
+
+def test_the_quickstart_meets_on_equal_terms(config: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["preflight", str(config())]) == 0
+    out = capsys.readouterr().out
+    assert "impossible: nothing\n\nunequal: nothing\n" in out
+    assert "transformers  trl 1.16.0, transformers; CPU" in out
+
+
+def test_the_impossible_ends_with_1(config: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["preflight", str(config(max_response_length=4000))]) == 1
+    told = capsys.readouterr()
+    assert "impossible (1): it would fail, or never end" in told.out
+    assert "the model's positions end at 2048  [context]" in told.out
+    assert "quickstart cannot run as it is" in told.err
+
+
+def test_as_json(config: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["preflight", str(config()), "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["experiment"] == "quickstart" and content["findings"] == []
+
+
+def test_data_need_not_be_here(config: Callable[..., Path]) -> None:
+    elsewhere = {"data": {"source": "/no/such/data.parquet"}, "model": {"source": "/no/such/model"}}
+    assert main(["preflight", str(config(**elsewhere))]) == 0
+
+
+def test_nonsense_is_one_message(config: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["preflight", str(config()), "--seconds-per-step", "-1"]) == 1
+    assert main(["preflight", str(config()), "--profile", "nowhere"]) == 1
+    assert capsys.readouterr().err.count("error:") == 2
+
+
+def test_trls_own_settings_tell_of_no_difference_but_the_engines(
+    stack_python: Callable[[str], Path], tmp_path: Path
+) -> None:
+    plan = load_plan(RAW)
+    composed = {}
+    for one, run in settings_requests(plan).items():
+        stack = tmp_path / one
+        stack.mkdir()
+        (stack / "env").symlink_to(stack_python(run.stack).parents[1])
+        resolve_settings(settings_request(run), stack / "verify.json", tmp_path / f"{one}.json")
+        composed[one] = json.loads((tmp_path / f"{one}.json").read_text())
+        assert composed[one]["version"] == "1.16.0" and composed[one]["settings"]["max_steps"] == 12
+        assert not {"output_dir", "run_name"} & set(composed[one]["settings"])
+    seen = preflight(plan, Place(), composed)
+    assert len(composed) == 2 and seen.findings == ()
+    assert len(seen.ledger) > 150
+    assert {row.setting for row in seen.ledger if row.verdict == "different"} == {"use_vllm"}
+
+
+def test_what_trl_would_refuse_is_told_before_the_queue(
+    stack_python: Callable[[str], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "env").symlink_to(stack_python("trl-transformers-cpu").parents[1])
+    for args, said in (({"max_stepz": 3}, "max_steps"), ({"num_generations": 1, "max_steps": 3}, "TRL refuses")):
+        request = {"trainer": "trl", "trainer_args": args, "rewards": []}
+        assert main(_resolve(request, tmp_path)) == 1
+        assert said in capfd.readouterr().err
+
+
+def test_settings_for_a_gpu_are_resolved_where_there_is_none(
+    stack_python: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """As on a login node: bfloat16 is asked for, and there is no device that has it."""
+    (tmp_path / "env").symlink_to(stack_python("trl-transformers-cpu").parents[1])
+    args = {"max_steps": 3, "bf16": True, "num_generations": 4, "per_device_train_batch_size": 4}
+    assert main(_resolve({"trainer": "trl", "trainer_args": args, "rewards": []}, tmp_path)) == 0
+    settings = json.loads((tmp_path / "out.json").read_text())["settings"]
+    assert settings["bf16"] is True and "use_cpu" not in settings
+
+
+def _resolve(request: dict[str, Any], folder: Path) -> list[str]:
+    stack, out = folder / "verify.json", folder / "out.json"
+    return ["resolve-settings", json.dumps(request), "--stack", str(stack), "--out", str(out)]
