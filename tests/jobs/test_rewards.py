@@ -55,7 +55,7 @@ def test_completions_may_be_texts_or_conversations() -> None:
 
 def test_unknown_names() -> None:
     with pytest.raises(
-        UserError, match="no reward 'acuracy'; known: accuracy, format, length; did you mean 'accuracy'"
+        UserError, match="no reward 'acuracy'; known: accuracy, format, length, phi4; did you mean 'accuracy'"
     ):
         reward_functions([{"name": "acuracy"}])
     with pytest.raises(UserError, match="no option 'targe'; known: target, alpha; did you mean 'target'"):

@@ -6,7 +6,7 @@ import os
 import platform
 import re
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +56,20 @@ def set_environment(
         environment["MASTER_ADDR"] = "127.0.0.1"
         environment["MASTER_PORT"] = str(free_port())
 
-    fingerprint = str(attempt["fingerprint"])
     defaults = {
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; vLLM would take most of the node's memory
         "VLLM_CONFIGURE_LOGGING": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",
+    }
+    for name, value in defaults.items():
+        environment.setdefault(name, value)
+    environment.update(tracker_environment(environment, attempt, experiment))
+
+
+def tracker_environment(environment: Mapping[str, str], attempt: Mapping[str, Any], experiment: str) -> dict[str, str]:
+    """What wandb is to read from the environment: the user's settings where there are any, and which run this is."""
+    defaults = {
         "WANDB_MODE": "offline",
         "WANDB_PROJECT": experiment,
         "WANDB_SILENT": "true",
@@ -70,12 +78,13 @@ def set_environment(
         "WANDB_DISABLE_CODE": "true",
         "WANDB_DISABLE_GIT": "true",
     }
-    for name, value in defaults.items():
-        environment.setdefault(name, value)
-    environment["WANDB_DIR"] = str(attempt["attempt_dir"])
-    # The attempts of a run are one run to wandb, too.
-    environment["WANDB_RUN_ID"] = fingerprint[:16]
-    environment["WANDB_RESUME"] = "allow"
+    return {
+        **{name: environment.get(name, value) for name, value in defaults.items()},
+        "WANDB_DIR": str(attempt["attempt_dir"]),
+        # The attempts of a run are one run to wandb, too.
+        "WANDB_RUN_ID": str(attempt["fingerprint"])[:16],
+        "WANDB_RESUME": "allow",
+    }
 
 
 def free_port() -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from workflow.jobs.equality import equal
 from workflow.jobs.errors import UserError, nearest
+from workflow.jobs.phi4_reward import Phi4
 
 Completion = str | Sequence[Mapping[str, Any]]
 RewardFunction = Callable[..., list[float]]
@@ -22,20 +23,11 @@ def accuracy(text: str, ground_truth: str) -> float:
     """1.0 if the answer in a completion equals the ground truth, else 0.0.
 
     The answer is what stands in the last `<answer>…</answer>`, or else the whole completion. math_verify compares
-    them as mathematics; a ground truth that it cannot parse is compared as text. Its own time limits use signals,
-    which only work in a main thread, so they are turned off.
+    them as mathematics; a ground truth that it cannot parse is compared as text.
     """
-    from math_verify import parse, verify
-
-    _quiet_math_verify()
     tagged = _ANSWER.findall(text)
     answer = tagged[-1].strip() if tagged else text.strip()
-    if answer == ground_truth.strip():
-        return 1.0
-    truth = parse(ground_truth, parsing_timeout=0)
-    if not truth:
-        return 0.0
-    return float(verify(truth, parse(answer, parsing_timeout=0), timeout_seconds=None))
+    return float(answer == ground_truth.strip() or equal(ground_truth, answer))
 
 
 def format_match(text: str) -> float:
@@ -57,7 +49,7 @@ def completion_text(completion: Completion) -> str:
 
 
 def _accuracy(options: Mapping[str, float]) -> RewardFunction:
-    accuracy("0", "1")  # imports and caches fill here, not in the first step's time
+    accuracy("0", "1")  # its process starts here, not in the first step's time
 
     def reward(completions: Sequence[Completion], reward_model: Sequence[Mapping[str, Any]], **_: Any) -> list[float]:
         pairs = zip(completions, reward_model, strict=True)
@@ -80,16 +72,44 @@ def _length(options: Mapping[str, float]) -> RewardFunction:
     return reward
 
 
+def _phi4(options: Mapping[str, float]) -> RewardFunction:
+    phi4 = Phi4(**options)  # type: ignore[arg-type]
+    phi4.accuracy("<think></think>\\boxed{0}", 1, "1", complete=True)  # as in _accuracy
+
+    def reward(
+        completions: Sequence[Completion],
+        reward_model: Sequence[Mapping[str, Any]],
+        completion_ids: Sequence[Sequence[int]],
+        complete: Sequence[bool] | None = None,
+        **_: Any,
+    ) -> list[float]:
+        ended = complete or [len(ids) < phi4.max_response_length for ids in completion_ids]
+        rows = zip(completions, completion_ids, ended, reward_model, strict=True)
+        return [
+            phi4.score(completion_text(made), ids, row.get("ground_truth"), complete=whole)
+            for made, ids, whole, row in rows
+        ]
+
+    return reward
+
+
 # name -> (how it is made, which options it takes)
 _REWARDS: dict[str, tuple[Callable[[Mapping[str, float]], RewardFunction], tuple[str, ...]]] = {
     "accuracy": (_accuracy, ()),
     "format": (_format, ()),
     "length": (_length, ("target", "alpha")),
+    "phi4": (_phi4, ("max_response_length", "positive_from", "negative_to", "ngram", "ngram_threshold")),
 }
+COUNT_TOKENS = frozenset({"phi4"})
+"""Rewards that need a completion's token ids, not its text alone."""
 
 
-def reward_functions(rewards: Sequence[Mapping[str, Any]]) -> list[RewardFunction]:
+def reward_functions(
+    rewards: Sequence[Mapping[str, Any]], max_response_length: int | None = None
+) -> list[RewardFunction]:
     """The functions that TRL calls, in order, for `{name, weight, options}` of a workload.
+
+    `max_response_length` is the workload's: a reward that has such an option uses it where the option is not given.
 
     Each takes completions and the data's columns, and returns one float per completion; its `__name__` is the
     reward's name, under which TRL logs it (`rewards/accuracy/mean`). Raises `UserError` for an unknown name or option.
@@ -108,12 +128,9 @@ def reward_functions(rewards: Sequence[Mapping[str, Any]]) -> list[RewardFunctio
                     f"reward {name!r} has no option {option!r}; known: {', '.join(known) or 'none'}"
                     f"{nearest(option, known)}"
                 )
+        if max_response_length is not None and "max_response_length" in known:
+            options.setdefault("max_response_length", max_response_length)
         function = make(options)
         function.__name__ = name
         functions.append(function)
     return functions
-
-
-def _quiet_math_verify() -> None:
-    # It warns once per process that its time limits are off, which is meant here.
-    logging.getLogger("math_verify").setLevel(logging.ERROR)

