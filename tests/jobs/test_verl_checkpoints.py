@@ -1,0 +1,152 @@
+"""Folders as verl's FSDP checkpoints leave them, whole and broken; a .pt file is a zip archive, and so are these."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from workflow.jobs.errors import UserError
+from workflow.jobs.verl_checkpoints import TRACKER, Decision, Found, decide, look, prepare
+
+
+def write_archive(path: Path, size: int = 2000) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data.pkl", b"x" * size)
+
+
+def write_checkpoint(folder: Path, step: int, world_size: int = 2) -> Path:
+    checkpoint = folder / f"global_step_{step}"
+    for rank in range(world_size):
+        for content in ("model", "optim", "extra_state"):
+            write_archive(checkpoint / "actor" / f"{content}_world_size_{world_size}_rank_{rank}.pt")
+    (checkpoint / "actor" / "huggingface").mkdir()
+    (checkpoint / "actor" / "huggingface" / "config.json").write_text("{}")
+    (checkpoint / "actor" / "fsdp_config.json").write_text('{"world_size": 2}')
+    write_archive(checkpoint / "data.pt")
+    return checkpoint
+
+
+def steps_in(folder: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("global_step_")) for path in folder.glob("global_step_*"))
+
+
+def tracked(folder: Path) -> str | None:
+    return (folder / TRACKER).read_text() if (folder / TRACKER).exists() else None
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    assert prepare(tmp_path / "new", 2) is None
+    assert (tmp_path / "new").is_dir()
+    assert tracked(tmp_path / "new") is None
+
+
+def test_all_is_well(tmp_path: Path) -> None:
+    for step in (10, 20):
+        write_checkpoint(tmp_path, step)
+    (tmp_path / TRACKER).write_text("20")
+    before = (tmp_path / TRACKER).stat()
+    assert prepare(tmp_path, 2) == 20
+    assert steps_in(tmp_path) == [10, 20]
+    assert (tmp_path / TRACKER).stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.mark.parametrize("content", ["", "30", "9", "twenty", None])
+def test_the_tracker_is_mended(content: str | None, tmp_path: Path) -> None:
+    for step in (9, 10):  # 10 is newer than 9, and comes before it by name
+        write_checkpoint(tmp_path, step)
+    if content is not None:
+        (tmp_path / TRACKER).write_text(content)
+    assert prepare(tmp_path, 2) == 10
+    assert tracked(tmp_path) == "10"
+
+
+def test_many_old_ones_are_pruned(tmp_path: Path) -> None:
+    for step in (2, 4, 6, 8, 10):
+        write_checkpoint(tmp_path, step)
+    (tmp_path / "global_step_x").mkdir()
+    (tmp_path / "notes.txt").write_text("the user's own")
+    assert prepare(tmp_path, 2) == 10
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("global_step_10", "global_step_8", "global_step_x"),
+        *(TRACKER, "notes.txt"),
+    ]
+
+
+def broken(checkpoint: Path, how: str) -> None:
+    actor = checkpoint / "actor"
+    shard = actor / "optim_world_size_2_rank_1.pt"
+    match how:
+        case "no data.pt":
+            (checkpoint / "data.pt").unlink()
+        case "empty data.pt":
+            (checkpoint / "data.pt").write_bytes(b"")
+        case "a shard is missing":
+            shard.unlink()
+        case "a shard is cut":
+            shard.write_bytes(shard.read_bytes()[:1500])
+        case "a rank is missing":
+            for path in actor.glob("*_rank_1.pt"):
+                path.unlink()
+        case "rank 0 was not done":
+            (actor / "fsdp_config.json").unlink()
+            (actor / "huggingface" / "config.json").unlink()
+        case "empty":
+            for path in actor.glob("*.*"):
+                path.unlink()
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("no data.pt", "empty data.pt", "a shard is missing", "a shard is cut"),
+        *("a rank is missing", "rank 0 was not done", "empty"),
+    ],
+)
+def test_a_half_written_one_is_passed_over_and_removed(how: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 5)
+    broken(write_checkpoint(tmp_path, 6), how)
+    (tmp_path / TRACKER).write_text("6")
+    assert prepare(tmp_path, 2) == 5
+    assert tracked(tmp_path) == "5"
+    assert steps_in(tmp_path) == [5]
+
+
+def test_only_half_written_ones(tmp_path: Path) -> None:
+    broken(write_checkpoint(tmp_path, 5), "no data.pt")
+    (tmp_path / TRACKER).write_text("5")
+    assert prepare(tmp_path, 2) is None
+    assert tracked(tmp_path) is None
+    assert steps_in(tmp_path) == []
+
+
+def test_another_number_of_gpus_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
+    for step in (3, 4, 5):
+        write_checkpoint(tmp_path, step, world_size=4)
+    (tmp_path / TRACKER).write_text("5")
+    with pytest.raises(UserError, match=r"step 5, was saved by 4 GPUs.*\(now: 2\)"):
+        prepare(tmp_path, 2)
+    assert steps_in(tmp_path) == [3, 4, 5]
+
+
+def test_what_was_not_saved_is_not_missed(tmp_path: Path) -> None:
+    for path in write_checkpoint(tmp_path, 5).glob("actor/optim_*"):
+        path.unlink()
+    assert [one.complete for one in look(tmp_path)] == [False]
+    assert prepare(tmp_path, 2, contents=["model", "extra_state"]) == 5
+
+
+def test_a_removal_that_was_interrupted_is_ended(tmp_path: Path) -> None:
+    for step in (5, 6):
+        write_checkpoint(tmp_path, step)
+    (tmp_path / "global_step_5").rename(tmp_path / ".removing-5")
+    assert prepare(tmp_path, 2) == 6
+    assert not (tmp_path / ".removing-5").exists()
+
+
+def test_the_decision() -> None:
+    found = [Found(1, True, 8), Found(2, True, 8), Found(3, True, 8), Found(4, False, None)]
+    assert decide(found, 8) == Decision(resume=3, remove=(1, 4))
+    assert decide([], 8) == Decision(resume=None, remove=())

@@ -1,0 +1,99 @@
+"""Workers without a GPU: random tokens and log-probabilities, and the files of real checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+FOLDER = Path(os.environ.get("STANDIN_FOLDER", "."))
+STEP_S = 0.4
+
+
+class Workers:
+    """A worker group of verl's, as far as its loops call one."""
+
+    world_size = 2
+
+    def __init__(self, config: Any, tokenizer: Any) -> None:
+        self.config, self.tokenizer = config, tokenizer
+        self.kept: list[Path] = []
+
+    def generate_sequences(self, batch: Any) -> Any:
+        """0.4.1: n responses to each prompt, of random length; only one that is full has no end token."""
+        from verl import DataProto
+
+        if (FOLDER / "crash").exists():
+            raise RuntimeError("made to crash")
+        time.sleep(STEP_S)
+        repeats, longest = self.config.rollout.n, self.config.rollout.response_length
+        prompts = batch.batch["input_ids"].repeat_interleave(repeats, dim=0)
+        mask = batch.batch["attention_mask"].repeat_interleave(repeats, dim=0)
+        rows = len(prompts)
+        lengths = torch.randint(2, longest + 1, (rows, 1))
+        place = torch.arange(longest).expand(rows, longest)
+        responses = torch.randint(3, 300, (rows, longest))
+        responses = torch.where(place == lengths - 1, self.tokenizer.eos_token_id, responses)
+        response_mask = (place < lengths).long()
+        responses = torch.where(response_mask.bool(), responses, self.tokenizer.pad_token_id)
+        attention = torch.cat([mask, response_mask], dim=1)
+        made = {
+            "prompts": prompts,
+            "responses": responses,
+            "input_ids": torch.cat([prompts, responses], dim=1),
+            "attention_mask": attention,
+            "position_ids": (attention.cumsum(1) - 1).clamp(min=0),
+        }
+        output = DataProto.from_single_dict(made)
+        output.meta_info["timing"] = {"generate_sequences": STEP_S * 0.9, "reshard": STEP_S * 0.05}
+        return output
+
+    def compute_log_prob(self, batch: Any) -> Any:
+        from verl import DataProto
+
+        shape = batch.batch["responses"].shape
+        return DataProto.from_single_dict({"old_log_probs": -torch.rand(shape), "entropys": torch.rand(shape)})
+
+    def compute_ref_log_prob(self, batch: Any) -> Any:
+        from verl import DataProto
+
+        return DataProto.from_single_dict({"ref_log_prob": -torch.rand(batch.batch["responses"].shape)})
+
+    def update_actor(self, batch: Any) -> Any:
+        from verl import DataProto
+
+        return DataProto(meta_info={"metrics": {"actor/pg_loss": [0.25, 0.75], "actor/lr": 1e-6}})
+
+    def save_checkpoint(
+        self, local_path: str, hdfs: Any = None, step: int = 0, max_ckpt_to_keep: int | None = None
+    ) -> None:
+        """The files of FSDP's checkpoints; verl's way to forget older ones."""
+        folder = Path(local_path)
+        folder.mkdir(parents=True, exist_ok=True)
+        for rank in range(self.world_size):
+            for content in ("model", "optim", "extra_state"):
+                torch.save({"step": step}, folder / f"{content}_world_size_{self.world_size}_rank_{rank}.pt")
+        (folder / "fsdp_config.json").write_text(json.dumps({"world_size": self.world_size}))
+
+    def load_checkpoint(self, local_path: str, **_: Any) -> None:
+        torch.load(Path(local_path) / f"model_world_size_{self.world_size}_rank_0.pt", weights_only=False)
+
+
+def patch_ray_trainer(module: ModuleType) -> None:
+    """verl 0.4.1: the workers of RayPPOTrainer."""
+
+    def init_workers(trainer: Any) -> None:
+        trainer.actor_rollout_wg = Workers(trainer.config.actor_rollout_ref, trainer.tokenizer)
+        trainer.ref_policy_wg = trainer.actor_rollout_wg
+        trainer.async_rollout_mode = False
+
+    module.RayPPOTrainer.init_workers = init_workers
+
+
+def patch_v1(module: ModuleType) -> None:
+    pass

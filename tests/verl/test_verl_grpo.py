@@ -1,0 +1,242 @@
+"""verl's own TaskRunner, data, rewards, loops, metrics and loggers in a real Ray; the workers alone are stand-ins."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from workflow.cluster.place import Place
+from workflow.cluster.ray import RayHead, Setup
+from workflow.config import Arm, Workload
+from workflow.trainers import verl
+from workflow.trainers.protocol import StackFacts
+
+from .environments import VERSIONS
+from .test_steps import history_of, read_lines
+
+ROOT = Path(__file__).resolve().parents[2]
+STAND_IN = Path(__file__).with_name("standin")
+REWARDS = [
+    {"name": "phi4", "weight": 1.0},
+    {"name": "length", "weight": 0.5, "options": {"target": 20}},
+]
+WORKLOAD: dict[str, Any] = {
+    "model": {"source": "builtin:tiny-qwen2"},
+    "data": {"source": "builtin:arithmetic", "rows": 32},
+    "rewards": REWARDS,
+    "steps": 3,
+    "batch_size": 8,
+    "num_generations": 4,
+    "micro_batch_size": 4,
+    "max_prompt_length": 64,
+    "max_response_length": 24,
+    "save_steps": 100,
+    "gpus_per_node": 2,
+}
+
+
+class Bench:
+    """One version's Python, inputs and Ray cluster, in a folder of its own."""
+
+    def __init__(self, version: str, python: Path, folder: Path) -> None:
+        self.version, self.python, self.folder = version, python, folder
+        self.inputs = folder / "inputs" / "inputs.json"
+        self.ray: dict[str, str] = {}
+        self.started = 0
+
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "RAY"))}
+        return {
+            **kept,
+            "PYTHONPATH": f"{ROOT}:{STAND_IN}",
+            "STANDIN_FOLDER": str(self.folder),
+            "OMP_NUM_THREADS": "2",
+            "NCCL_DEBUG": "INFO",  # as the arm in `order` has it
+            "WANDB_API_KEY": "s3cret" * 7,
+        }
+
+    def make_inputs(self) -> None:
+        request = {
+            "data": {**Workload.model_validate(WORKLOAD).data.model_dump(), "rows": 32},
+            "model": {"source": "builtin:tiny-qwen2", "revision": None, "seed": 0},
+            "max_prompt_length": 64,
+            "max_response_length": 24,
+        }
+        (self.folder / "request.json").write_text(json.dumps(request))
+        command = [str(self.python), "-m", "workflow.jobs.inputs", "--request", str(self.folder / "request.json")]
+        done = subprocess.run(
+            [*command, "--out", str(self.inputs.parent)],
+            cwd=ROOT,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def order(self, run_id: str, number: int, **words: Any) -> Path:
+        """An attempt as the launcher orders it."""
+        workload = Workload.model_validate({**WORKLOAD, **words})
+        stack = StackFacts("verl", "sglang", "cuda", self.version, "0" * 12)
+        arm = Arm(trainer="verl", engine="sglang", stack="verl-sglang", options={})
+        run = self.folder / "runs" / run_id
+        folder = run / "attempts" / str(number)
+        folder.mkdir(parents=True)
+        spec = {
+            "experiment": "tests",
+            "run_id": run_id,
+            "workload": workload.model_dump(mode="json"),
+            "trainer_args": verl.trainer_args(arm, workload, 0, stack),
+            "fingerprint": "ab" * 32,
+        }
+        (folder / "spec.json").write_text(json.dumps(spec))
+        attempt = {
+            "attempt": number,
+            "run_id": run_id,
+            "fingerprint": "ab" * 32,
+            "spec": str(folder / "spec.json"),
+            "inputs": str(self.inputs),
+            "attempt_dir": str(folder),
+            "checkpoint_dir": str(run / "checkpoints"),
+            "cpus": 2,
+            "env": {"NCCL_DEBUG": "INFO"},
+        }
+        (folder / "attempt.json").write_text(json.dumps(attempt))
+        return folder
+
+    def start(self, folder: Path) -> subprocess.Popen[bytes]:
+        with (folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                [str(self.python), "-m", "workflow.jobs.verl_grpo", str(folder / "attempt.json")],
+                cwd=ROOT,
+                env={**self.environment(), **self.ray},
+                stdout=log,
+                stderr=log,
+            )
+
+    def finish(self, folder: Path, limit_s: float = 200.0) -> int:
+        return self.start(folder).wait(limit_s)
+
+
+@contextmanager
+def ray_of(bench: Bench) -> Iterator[None]:
+    setup = Setup(
+        place=Place.from_environment({}, cpus=4),
+        folder=bench.folder / "nodes",
+        python=bench.python,
+        environment=bench.environment(),
+        cwd=ROOT,
+        log=bench.folder / "ray.log",
+        object_store_bytes=100_000_000,
+    )
+    with RayHead(setup) as head:
+        head.start()
+        head.wait_for_nodes()
+        bench.ray = head.environment()
+        yield
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def bench(
+    request: pytest.FixtureRequest, verl_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Bench]:
+    made = Bench(request.param, verl_python(request.param), tmp_path_factory.mktemp("verl"))
+    made.make_inputs()
+    with ray_of(made):
+        yield made
+
+
+def wait_for(found: Callable[[], bool], process: subprocess.Popen[bytes], limit_s: float = 150.0) -> None:
+    until = time.monotonic() + limit_s
+    while not found() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    return read_lines(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else []
+
+
+def log_of(folder: Path) -> str:
+    return (folder / "log").read_text()
+
+
+def test_a_run_in_two_lives(bench: Bench) -> None:
+    first = bench.order("two-lives", 1, steps=200)
+    job = bench.start(first)
+    wait_for(lambda: len(lines_of(first)) >= 2, job)
+    job.send_signal(signal.SIGUSR1)
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(60) == 75, log_of(first)
+    before = lines_of(first)
+    last = before[-1]["step"]
+    assert [line["step"] for line in before] == list(range(1, last + 1))
+    assert f"stopped: after step {last} of 200, with a checkpoint" in log_of(first)
+    checkpoints = bench.folder / "runs" / "two-lives" / "checkpoints"
+    assert (checkpoints / "latest_checkpointed_iteration.txt").read_text() == str(last)
+    assert not (first / "done.json").exists()
+
+    # What an attempt leaves that was killed as it saved: the next one must see through it.
+    (checkpoints / f"global_step_{last + 1}" / "actor").mkdir(parents=True)
+    (checkpoints / "latest_checkpointed_iteration.txt").write_text("")
+    second = bench.order("two-lives", 2, steps=last + 4, save_steps=1)
+    job = bench.start(second)
+    wait_for(lambda: len(lines_of(second)) >= 1, job)
+    for process in psutil.process_iter(["name", "environ"]):
+        if process.info["name"] == "wandb-core" and (process.info["environ"] or {}).get("WANDB_DIR") == str(second):
+            process.kill()
+    assert job.wait(200) == 0, log_of(second)
+    after = lines_of(second)
+    assert [line["step"] for line in after] == list(range(last + 1, last + 5))
+    assert [line["resumed"] for line in before + after] == [False] * last + [True] + [False] * 3
+    assert "wandb has ended" in log_of(second)
+    done = json.loads((second / "done.json").read_text())
+    assert (done["first_step"], done["last_step"], done["steps"]) == (last + 1, last + 4, 4)
+    assert done["versions"]["verl"] == bench.version
+    assert done["hardware"]["threads"] == 1  # two CPUs, two GPUs
+    assert done["resolved"]["engine"]["name"] == "sglang"
+    assert done["resolved"]["trainer"]["data.max_response_length"] == 24
+    assert done["resolved"]["environment"]["NCCL_DEBUG"] == "INFO"  # the arm's own
+    assert done["resolved"]["environment"]["VLLM_LOGGING_LEVEL"] == "WARN"  # verl's own
+    assert sorted(path.name for path in checkpoints.iterdir()) == [
+        *(f"global_step_{step}" for step in (last + 3, last + 4)),
+        "latest_checkpointed_iteration.txt",
+    ]
+    for line in before + after:
+        responses = line["samples"]["response_length"]
+        assert len(responses) == 8
+        assert sum(responses) == line["scalars"]["response_tokens"]
+        assert line["scalars"]["timing_s/step"] > line["scalars"]["timing_s/gen"] > 0.3
+        # Random responses have no thought: -1, or -0.5 where one was cut; 0.5 at most for its length.
+        assert -1.0 <= line["scalars"]["critic/score/min"] <= line["scalars"]["critic/score/max"] <= 0.5
+    for path in (bench.folder / "runs").rglob("*"):
+        assert not path.is_file() or b"s3cret" not in path.read_bytes(), path
+    (row, *_) = [row for row in history_of(first) if "timing_s/step" in row]
+    assert row["timing_s/step"] == before[0]["scalars"]["timing_s/step"]
+
+    # Nothing is left to do for a third.
+    third = bench.order("two-lives", 3, steps=last + 4)
+    assert bench.finish(third) == 0, log_of(third)
+    done = json.loads((third / "done.json").read_text())
+    assert (done["first_step"], done["last_step"], done["steps"]) == (last + 5, last + 4, 0)
+
+
+def test_what_fails_in_ray_is_told_in_one_line(bench: Bench) -> None:
+    folder = bench.order("crash", 1)
+    (bench.folder / "crash").touch()
+    try:
+        assert bench.finish(folder) == 1, log_of(folder)
+    finally:
+        (bench.folder / "crash").unlink()
+    assert log_of(folder).splitlines()[-1] == "error: RuntimeError: verl failed: RuntimeError: made to crash"
+    assert "in generate_sequences" in log_of(folder)
