@@ -1,0 +1,79 @@
+"""Composes many cases in a Python with verl: `python composing.py VERSION CASES OUT`, with the root on the path.
+
+CASES is JSON: name -> list of overrides. OUT gets name -> {"config", "error", "verl"}: what was composed, what we
+refuse (or null), and what verl's own validation says of it (null if it takes the settings). verl and torch are imported
+only after all was composed without. 0.9.1 adds the fields of its dataclasses, by our reader and by Python itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import sys
+import types
+import warnings
+from pathlib import Path
+from typing import Any
+
+from workflow.jobs.errors import UserError
+from workflow.jobs.verl_config import check, compose
+from workflow.jobs.verl_dataclasses import fields
+
+
+def main(version: str, cases: Path, out: Path) -> None:
+    results: dict[str, dict[str, Any]] = {}
+    for name, overrides in json.loads(cases.read_text(encoding="utf-8")).items():
+        result = results[name] = {"config": None, "error": None}
+        try:
+            result["config"] = compose(version, overrides)
+            check(version, result["config"])
+        except UserError as error:
+            result["error"] = str(error)
+    assert "torch" not in sys.modules, "composing must not need torch"
+    for result in results.values():
+        result["verl"] = _verl_says(version, result["config"]) if result["config"] else None
+    if version == "0.9.1":
+        results["fields of dataclasses"] = {target: _fields(target) for target in _TARGETS}
+    out.write_text(json.dumps(results), encoding="utf-8")
+
+
+def _verl_says(version: str, config: dict[str, Any]) -> str | None:
+    warnings.simplefilter("ignore")
+    from omegaconf import OmegaConf
+
+    asked = OmegaConf.create(config)
+    reference = config["actor_rollout_ref"]["actor"]["use_kl_loss"]
+    try:
+        if version == "0.4.1":
+            from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+
+            trainer = types.SimpleNamespace(config=asked, use_reference_policy=reference, use_critic=False)
+            RayPPOTrainer._validate_config(trainer)
+        else:
+            from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+            validate_config(asked, use_reference_policy=reference, use_critic=False)
+            omega_conf_to_dataclass(asked.actor_rollout_ref.rollout)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+_TARGETS = [
+    f"verl.workers.config.{name}" for name in ("FSDPActorConfig", "RolloutConfig", "HFModelConfig", "MtpConfig")
+]
+_TARGETS += ["verl.workers.config.FSDPEngineConfig", "verl.workers.config.FSDPOptimizerConfig"]
+
+
+def _fields(target: str) -> tuple[list[str], list[str]]:
+    """As read from the source, and as the class has them."""
+    import verl
+
+    module, _, name = target.rpartition(".")
+    real = {field.name for field in dataclasses.fields(getattr(importlib.import_module(module), name)) if field.init}
+    return sorted(fields(Path(verl.__file__).parent, target) or ()), sorted(real - {"_target_"})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,700 @@
+"""verl's adapter: what a workload becomes, composed by Hydra from verl's own configuration of both versions."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import re
+import subprocess
+import timeit
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from analysis.errors import UserError
+from tests.trainers import article
+from tests.verl.environments import build
+from workflow.config import Arm, Workload
+from workflow.jobs.verl_config import flat
+from workflow.jobs.verl_overrides import JOB_KEYS, job_overrides, leaves, override
+from workflow.jobs.verl_rules import problems
+from workflow.trainers import verl
+from workflow.trainers.protocol import StackFacts
+from workflow.trainers.verl.words import LOSSES, OVERRULING, VERSIONS, made_equal, settings
+
+ROOT = Path(__file__).resolve().parents[2]
+A, R, REF, M = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref", "model"))
+
+WORKLOAD: dict[str, Any] = {
+    "model": {"source": "builtin:tiny-qwen2"},
+    "data": {"source": "builtin:arithmetic"},
+    "rewards": [{"name": "accuracy"}],
+    "steps": 12,
+    "batch_size": 32,
+    "num_generations": 4,
+    "micro_batch_size": 2,
+    "max_prompt_length": 64,
+    "max_response_length": 128,
+    "gpus_per_node": 2,
+}
+
+
+def overrides(
+    version: str,
+    options: dict[str, Any] | None = None,
+    *,
+    engine: str = "vllm",
+    seed: int = 5,
+    base: dict[str, Any] = WORKLOAD,
+    **words: Any,
+) -> list[str]:
+    """What the adapter makes of a small workload, with some words and an arm's options replaced."""
+    arm = Arm(
+        trainer="verl", engine=engine, stack=f"verl{version[:3].replace('.', '')}-{engine}", options=options or {}
+    )
+    stack = StackFacts("verl", engine, "cuda", version, "0" * 12)
+    args = verl.trainer_args(arm, Workload.model_validate({**base, **words}), seed, stack)
+    assert args["version"] == version
+    found: list[str] = args["overrides"]
+    return found
+
+
+def on_the_node(version: str) -> list[str]:
+    return job_overrides(
+        version,
+        train_files="/inputs/it's, data=1/train.parquet",
+        val_files="/inputs/val.parquet",
+        model="/models/ünï code",
+        checkpoints="/checkpoints/[a]",
+        project="an experiment",
+        run_id="vllm-temperature=0.5-s0",
+        reward_file="/repo/workflow/jobs/verl_reward.py",
+        reward_kwargs={"rewards": [{"name": "length", "weight": 1e-6, "options": {"target": 20}}], "said": "it's {x}"},
+        num_cpus=16,
+    )
+
+
+# Each composed once, together, in one process per version.
+def good(version: str) -> dict[str, list[str]]:
+    lora = {"lora_rank": 32, "lora_alpha": 64, "target_modules": ["q_proj", "v_proj"]}
+    cases = {
+        "small": overrides(version),
+        "on the node": overrides(version) + on_the_node(version),
+        "sglang": overrides(version, engine="sglang"),
+        "sequence parallel": overrides(
+            version,
+            {f"{A}.ulysses_sequence_parallel_size": 2, f"{M}.use_remove_padding": True},
+            gpus_per_node=4,
+            micro_batch_size=None,
+        ),
+        "lora": overrides(version, {M: lora, f"{R}.load_format": "safetensors"}),
+        "two nodes": overrides(
+            version, {f"{R}.tensor_model_parallel_size": 8}, nodes=2, gpus_per_node=8, batch_size=64, mini_batch_size=32
+        ),
+        "penalty": overrides(version, beta=0.04, loss_type="dapo", test_steps=3, save_steps=4, lr_warmup_steps=2),
+        "dr_grpo": overrides(version, loss_type="dr_grpo", micro_batch_size=1),
+        "freed": overrides(
+            version, {f"{A}.entropy_coeff": 0.01, f"{A}.optim.weight_decay": 0.01, f"{A}.grad_clip": 0.5}
+        ),
+        "engine": overrides(
+            version,
+            {
+                f"+{R}.engine_kwargs.vllm": {"kv_cache_dtype": "fp8", "compilation_config": {"level": 3}},
+                f"{R}.enforce_eager": False,
+                f"{R}.free_cache_engine": version != "0.4.1",
+            },
+        ),
+    }
+    if version == "0.4.1":
+        script = [override(key, value) for key, value in article.SCRIPT.items()]
+        cases["the article"] = overrides(version, article.OPTIONS, engine="sglang", base=article.WORKLOAD)
+        cases["the article, with vLLM"] = overrides(version, article.OPTIONS, base=article.WORKLOAD)
+        cases["the article's script"] = script
+    else:
+        cases["sglang, lora"] = overrides(
+            version,
+            {M: lora, f"{M}.lora.merge": True, f"+{R}.engine_kwargs.sglang": {"attention_backend": "fa3"}},
+            engine="sglang",
+        )
+    return cases
+
+
+# name -> overrides, what the error says, and who says it: "hydra" when it composes, our "rules" after it, or "verl",
+# whose own validation would have stopped it, too.
+Bad = dict[str, tuple[list[str], str, str]]
+
+
+def bad(version: str) -> Bad:
+    def with_(*more: str, **words: Any) -> list[str]:
+        return [*overrides(version, **words), *more]
+
+    cases: Bad = {
+        "misspelled": (
+            with_(f"{R}.gpu_memory_utilisation=0.5"),
+            f"{R}.gpu_memory_utilisation is no setting of verl {version} ({R}.gpu_memory_utilisation=0.5); "
+            f"did you mean '{R}.gpu_memory_utilization'?",
+            "hydra",
+        ),
+        "in the wrong place": (with_(f"{R}.param_offload=true", f"{R}.adv_estimator=grpo"), "is no setting", "hydra"),
+        "without +": (with_("data.shards=3"), "write it with a leading +", "hydra"),
+        "with + though it is there": (with_("+data.shuffle=true"), f"verl {version} has data.shuffle already", "hydra"),
+        "twice": (with_("+data.extra=1", "+data.extra=2"), "An item is already at 'data.extra'", "hydra"),
+        "not an override": (with_("data.shuffle=[1,"), "cannot be read as an override", "hydra"),
+        "deleted": (with_("~data.shuffle"), "only key=value", "hydra"),
+        "text for a boolean": (
+            with_(f"{M}.use_remove_padding='True'"),
+            "must be true or false, without quotes",
+            "hydra",
+        ),
+        "a number for a boolean": (with_(f"{M}.use_remove_padding=1"), "must be true or false", "hydra"),
+        "text for a number": (with_(f"{R}.gpu_memory_utilization='0.5'"), "must be a number, without quotes", "hydra"),
+        "a boolean for a number": (with_(f"{R}.max_num_seqs=true"), f"{R}.max_num_seqs must be a number", "hydra"),
+        "a value for a section": (with_(f"{R}.val_kwargs=3"), f"{R}.val_kwargs must be a section", "hydra"),
+        "a reference to nothing": (
+            with_("data.tokenizer=${data.nothing}"),
+            "Interpolation key 'data.nothing'",
+            "hydra",
+        ),
+        "another engine": (
+            with_(f"{R}.name=tgi_typo"),
+            f"{R}.name must be one of vllm, sglang (got 'tgi_typo')",
+            "rules",
+        ),
+        "strategy": (with_(f"{A}.strategy=megatron"), f"{A}.strategy must be one of fsdp, fsdp2", "rules"),
+        "aggregation": (with_(f"{A}.loss_agg_mode=mean"), f"{A}.loss_agg_mode must be one of token-mean", "verl"),
+        "kl": (with_(f"{A}.kl_loss_type=full"), f"{A}.kl_loss_type must be one of kl, k1", "rules"),
+        "a logger": (with_("trainer.logger=[console,wandbb]"), "trainer.logger must be one of console", "rules"),
+        "load format": (with_(f"{R}.load_format=megatron"), f"{R}.load_format must be one of auto", "rules"),
+        "precision": (with_(f"++{A}.fsdp_config.model_dtype=bf15"), "model_dtype must be one of fp32", "rules"),
+        "float32 in the engine": (with_(f"{R}.dtype=float32"), f"{R}.dtype must be one of bfloat16", "rules"),
+        "loss": (with_(f"{A}.policy_loss.loss_mode=vanila"), "loss_mode must be one of vanilla", "rules"),
+        "checkpoint": (
+            with_(f"{A}.checkpoint.save_contents=[model,optim]"),
+            "must be one of model, optimizer",
+            "rules",
+        ),
+        "no GPUs": (with_("trainer.nnodes=0"), "trainer.nnodes must be a whole number of at least 1 (got 0)", "rules"),
+        "share": (with_(f"{R}.gpu_memory_utilization=1.5"), "must be a share between 0 and 1 (got 1.5)", "rules"),
+        "batch on GPUs": (
+            with_(gpus_per_node=6),
+            "the completions of a step, must be a multiple of the 6 GPUs",
+            "verl",
+        ),
+        "mini-batch over the batch": (with_(mini_batch_size=64), "must be at most data.train_batch_size", "verl"),
+        "mini-batch on groups": (
+            with_(gpus_per_node=8, mini_batch_size=4, micro_batch_size=1),
+            "must be a multiple of the 8 data-parallel groups (got 1 x 4 = 4)",
+            "rules",
+        ),
+        "micro-batch": (
+            with_(f"{R}.tensor_model_parallel_size=1", gpus_per_node=4, micro_batch_size=16),
+            "must divide the 8 completions of a mini-batch on each data-parallel group (got 16)",
+            "rules",
+        ),
+        "both micro-batches": (with_(f"{A}.ppo_micro_batch_size=4"), "must not both be given", "verl"),
+        "no micro-batch": (with_(f"{R}.log_prob_micro_batch_size_per_gpu=null"), "must be given unless", "verl"),
+        "packing": (
+            with_(f"{A}.use_dynamic_bsz=true", f"{A}.ppo_max_token_len_per_gpu=100"),
+            f"{A}.ppo_max_token_len_per_gpu must hold one prompt with its completion, 192 tokens (got 100)",
+            "rules",
+        ),
+        "Ulysses with padding": (
+            with_(f"{A}.ulysses_sequence_parallel_size=2", f"{M}.use_remove_padding=false", mini_batch_size=4),
+            f"{M}.use_remove_padding must be true",
+            "verl",
+        ),
+        "Ulysses on GPUs": (with_(f"{A}.ulysses_sequence_parallel_size=3"), "must divide the 2 GPUs (got 3)", "rules"),
+        "tensor parallel": (
+            with_(gpus_per_node=1),
+            f"{R}.tensor_model_parallel_size must divide the GPUs of a node (got 2, with 1 node of 1); "
+            "verl's default is 2",
+            "rules",
+        ),
+        "tensor parallel over nodes": (
+            with_(f"{R}.tensor_model_parallel_size=4", nodes=2, gpus_per_node=6, batch_size=48, mini_batch_size=48),
+            "(got 4, with 2 nodes of 6)",
+            "rules",
+        ),
+        "sharding": (
+            with_(f"{A}.fsdp_config.fsdp_size=3", gpus_per_node=8),
+            "must be -1 or divide the 8 GPUs",
+            "rules",
+        ),
+        "model length": (
+            with_(f"{R}.max_model_len=100"),
+            "max_model_len must hold a prompt with its completion",
+            "rules",
+        ),
+        "several at once": (
+            with_(f"{R}.name=tgi", f"{A}.strategy=deepspeed"),
+            f"{A}.strategy must be one of fsdp, fsdp2 (got 'deepspeed')",
+            "rules",
+        ),
+    }
+    if version == "0.4.1":
+        cases |= {
+            "not verl's key of 0.9.1": (
+                with_("reward.reward_manager.name=naive"),
+                "is no setting of verl 0.4.1",
+                "hydra",
+            ),
+            "batched tokens": (
+                with_(f"{R}.max_num_batched_tokens=100"),
+                "must be at least 192, the longest sequence, with vLLM in verl 0.4.1 (got 100)",
+                "rules",
+            ),
+            "graphs": (with_(f"{R}.enforce_eager=false"), f"{R}.free_cache_engine must be false", "rules"),
+            "lora, by layers": (
+                with_(f"{M}.lora_rank=8", f"{R}.layered_summon=true"),
+                f"{R}.load_format must be safetensors with {R}.layered_summon and LoRA (got dummy_dtensor)",
+                "rules",
+            ),
+            "lora with sglang": (with_(f"{M}.lora_rank=8", engine="sglang"), "has no LoRA there (got 8)", "rules"),
+        }
+    else:
+        cases |= {
+            "sync": (with_(f"{R}.mode=sync"), f"{R}.mode must be async (got 'sync')", "verl"),
+            "old load format": (with_(f"{R}.load_format=dummy_dtensor"), f"{R}.load_format must be one of", "rules"),
+            "attention": (
+                with_(f"+{R}.engine_kwargs.sglang.attention_backend=flash", engine="sglang"),
+                "attention_backend must be one of fa3",
+                "rules",
+            ),
+            "what no dataclass takes": (
+                with_(f"+{R}.max_seqs=3"),
+                f"+{R}.max_seqs: {R} has no setting 'max_seqs' in verl 0.9.1; did you mean 'max_num_seqs'?",
+                "hydra",
+            ),
+            "log-probs packed apart": (
+                with_(f"{R}.log_prob_use_dynamic_bsz=true"),
+                f"{R}.log_prob_use_dynamic_bsz must be as {A}.use_dynamic_bsz",
+                "rules",
+            ),
+            "lora's rank": (with_(f"{M}.lora_rank=513"), f"{M}.lora_rank must be at most 512 with vLLM", "rules"),
+            "group": (with_("actor@actor_rollout_ref.actor=foo"), "is no setting", "hydra"),
+        }
+    return cases
+
+
+Composed = Callable[[str], dict[str, dict[str, Any]]]
+
+
+@pytest.fixture(scope="session")
+def composed(tmp_path_factory: pytest.TempPathFactory) -> Composed:
+    """By version: every case, composed and checked in a Python with that verl, and what verl's own validation says."""
+    return functools.cache(functools.partial(_composed, tmp_path_factory.mktemp("composed")))
+
+
+def _composed(folder: Path, version: str) -> dict[str, dict[str, Any]]:
+    cases = good(version) | {name: case[0] for name, case in bad(version).items() if case[2] != "rules"}
+    assert not good(version).keys() & bad(version).keys()
+    cases["values"] = [
+        *overrides(version),
+        *(override(f"+values.v{index}", value) for index, value in enumerate(VALUES)),
+    ]
+    given, out = folder / f"{version}.json", folder / f"{version}-composed.json"
+    given.write_text(json.dumps(cases), encoding="utf-8")
+    done = subprocess.run(
+        [str(build(version)), "tests/trainers/composing.py", version, str(given), str(out)],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "", "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    results: dict[str, dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))
+    return results
+
+
+# Everything that Hydra's grammar or YAML could mistake for something else.
+VALUES: list[Any] = [
+    *("", "a", "a b", "a,b", "a=b", "{x}", "[x]", "it's", 'say "x"', "\\", "a\\", "\\'", "\\\\'x", "a\\b", "'", "''"),
+    *(
+        "x\ny",
+        "é日本",
+        "null",
+        "None",
+        "TRUE",
+        "yes",
+        "1",
+        "1e-6",
+        "1_000",
+        "-1",
+        "~",
+        "a:b",
+        "#",
+        "  x  ",
+        "\t",
+        "$HOME",
+    ),
+    *("%", "!x", "/a/b-c.d", "inf", "nan", "a\\\\b", "(x)", "choice(1,2)", "x;y", "*", "?", "???", "2020-01-01"),
+    *(1e-6, 1e16, 1e-300, 0.1, 0.0, 5e-324, 1.0, 10**30, -3, 0, True, False, None),
+    *([], [1, "a", [None, True]], ["a, b", "c]"], {}, {"a": {"b": [1.0, "x y"]}, "c-d": "it's"}),
+]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_values_arrive_as_they_were_given(version: str, composed: Composed) -> None:
+    arrived = composed(version)["values"]["config"]["values"]
+    for index, value in enumerate(VALUES):
+        assert (arrived[f"v{index}"], type(arrived[f"v{index}"])) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("a b", 1, "is no key that Hydra can read"),
+        ("+++a", 1, "is no key that Hydra can read"),
+        ("a..b", 1, "is no key that Hydra can read"),
+        ("a=b", 1, "is no key that Hydra can read"),
+        ("~a", 1, "is no key that Hydra can read"),
+        ("a", float("nan"), "a must be a finite number"),
+        ("a", {"b c": 1}, "a: 'b c' cannot be the key of a mapping"),
+        ("a", [{"null": 1}], "a[0]: 'null' cannot be the key of a mapping"),
+        ("a", object(), "a must be text, a number"),
+    ],
+)
+def test_what_hydra_cannot_be_told_is_refused(key: str, value: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        override(key, value)
+
+
+def test_nested_settings_are_told_one_by_one() -> None:
+    assert list(leaves({"a": {"b": {"c": 1}, "d": {}}, "+a": {"e": [{"f": 1}]}})) == [
+        ("a.b.c", 1),
+        ("a.d", {}),
+        ("+a.e", [{"f": 1}]),
+    ]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_small_workload_key_by_key(version: str, composed: Composed) -> None:
+    got = flat(composed(version)["small"]["config"])
+    expected = {
+        "algorithm.adv_estimator": "grpo",
+        "algorithm.norm_adv_by_std_in_grpo": True,
+        "algorithm.use_kl_in_reward": False,
+        "data.train_batch_size": 8,  # prompts
+        "data.max_prompt_length": 64,
+        "data.max_response_length": 128,
+        "data.seed": 5,
+        f"{A}.ppo_mini_batch_size": 8,  # prompts
+        f"{A}.ppo_micro_batch_size_per_gpu": 2,
+        f"{A}.ppo_epochs": 1,
+        f"{A}.use_kl_loss": False,
+        f"{A}.loss_agg_mode": "seq-mean-token-mean",
+        f"{A}.entropy_coeff": 0.0,
+        f"{A}.clip_ratio": 0.2,
+        f"{A}.clip_ratio_low": 0.2,
+        f"{A}.clip_ratio_high": 0.2,
+        f"{A}.optim.lr": 1e-6,
+        f"{A}.optim.lr_warmup_steps": 0,
+        f"{A}.optim.weight_decay": 0.0,
+        f"{R}.name": "vllm",
+        f"{R}.n": 4,
+        f"{R}.temperature": 1.0,
+        f"{R}.top_p": 1.0,
+        f"{R}.top_k": -1,
+        f"{R}.dtype": "bfloat16",
+        f"{R}.prompt_length": 64,
+        f"{R}.response_length": 128,
+        f"{R}.log_prob_micro_batch_size_per_gpu": 2,
+        f"{REF}.log_prob_micro_batch_size_per_gpu": 2,
+        "trainer.total_training_steps": 12,
+        "trainer.total_epochs": 12,
+        "trainer.save_freq": -1,
+        "trainer.test_freq": -1,
+        "trainer.val_before_train": False,
+        "trainer.n_gpus_per_node": 2,
+        "trainer.nnodes": 1,
+        "trainer.max_actor_ckpt_to_keep": 2,
+        "trainer.critic_warmup": 0,
+    }
+    expected |= {
+        "0.4.1": {
+            f"{A}.grad_clip": 1.0,
+            f"{A}.optim.warmup_style": "constant",
+            "reward_model.enable": False,
+            "reward_model.reward_manager": "naive",
+        },
+        "0.9.1": {
+            f"{A}.optim.clip_grad": 1.0,
+            f"{A}.optim.betas": [0.9, 0.999],
+            f"{A}.optim.lr_scheduler_type": "constant",
+            f"{A}.loss_scale_factor": None,
+            f"{A}.data_loader_seed": 5,
+            f"{R}.seed": 5,
+            "reward.reward_model.enable": False,
+            "reward.reward_manager.name": "naive",
+            "algorithm.rollout_correction.rollout_is": None,
+        },
+    }[version]
+    assert {key: got.get(key, "missing") for key in expected} == expected
+    assert isinstance(got[f"{A}.optim.lr"], float)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("sglang", {f"{R}.name": "sglang"}),
+        ("sequence parallel", {f"{A}.ppo_micro_batch_size_per_gpu": 16, f"{REF}.ulysses_sequence_parallel_size": 2}),
+        ("lora", {f"{M}.lora_rank": 32, f"{M}.lora_alpha": 64, f"{M}.target_modules": ["q_proj", "v_proj"]}),
+        (
+            "two nodes",
+            {
+                **{"trainer.nnodes": 2, "trainer.n_gpus_per_node": 8, f"{R}.tensor_model_parallel_size": 8},
+                **{"data.train_batch_size": 16, f"{A}.ppo_mini_batch_size": 8, f"{A}.ppo_micro_batch_size_per_gpu": 2},
+            },
+        ),
+        (
+            "penalty",
+            {
+                **{f"{A}.use_kl_loss": True, f"{A}.kl_loss_coef": 0.04, f"{A}.kl_loss_type": "low_var_kl"},
+                **{f"{A}.loss_agg_mode": "token-mean", f"{A}.optim.lr_warmup_steps": 2},
+                **{"trainer.test_freq": 3, "trainer.save_freq": 4},
+            },
+        ),
+        ("dr_grpo", {f"{A}.loss_agg_mode": "seq-mean-token-sum-norm"}),
+        ("freed", {f"{A}.entropy_coeff": 0.01, f"{A}.optim.weight_decay": 0.01, f"{A}.grad_clip": 0.5}),
+        (
+            "engine",
+            {f"{R}.engine_kwargs.vllm.kv_cache_dtype": "fp8", f"{R}.engine_kwargs.vllm.compilation_config.level": 3},
+        ),
+    ],
+)
+def test_each_case_composes_to_what_was_meant(
+    version: str, case: str, expected: dict[str, Any], composed: Composed
+) -> None:
+    got = flat(composed(version)[case]["config"])
+    assert {key: got.get(key, "missing") for key in expected} == expected
+
+
+def test_what_only_0_9_1_has(composed: Composed) -> None:
+    got = composed("0.9.1")
+    assert flat(got["dr_grpo"]["config"])[f"{A}.loss_scale_factor"] == 128
+    merged = flat(got["sglang, lora"]["config"])
+    assert merged[f"{M}.lora.merge"] is True
+    assert merged[f"{R}.engine_kwargs.sglang.attention_backend"] == "fa3"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_jobs_own_settings_arrive(version: str, composed: Composed) -> None:
+    got = flat(composed(version)["on the node"]["config"])
+    reward = {"0.4.1": "custom_reward_function", "0.9.1": "reward.custom_reward_function"}[version]
+    ray = {"0.4.1": "ray_init.num_cpus", "0.9.1": "ray_kwargs.ray_init.num_cpus"}[version]
+    expected = {
+        "data.train_files": "/inputs/it's, data=1/train.parquet",
+        "data.val_files": "/inputs/val.parquet",
+        f"{M}.path": "/models/ünï code",
+        "trainer.default_local_dir": "/checkpoints/[a]",
+        "trainer.project_name": "an experiment",
+        "trainer.experiment_name": "vllm-temperature=0.5-s0",
+        "trainer.resume_mode": "auto",
+        "trainer.logger": ["console", "wandb", *(["file"] if version == "0.9.1" else [])],
+        f"{reward}.path": "/repo/workflow/jobs/verl_reward.py",
+        f"{reward}.name": "compute_score",
+        f"{reward}.reward_kwargs.said": "it's {x}",
+        f"{reward}.reward_kwargs.rewards": [{"name": "length", "weight": 1e-6, "options": {"target": 20}}],
+        ray: 16,
+    }
+    assert {key: got.get(key, "missing") for key in expected} == expected
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_verl_would_start_with_every_good_case(version: str, composed: Composed) -> None:
+    for name in good(version):
+        assert composed(version)[name]["error"] is None, name
+        if (version, name) == (
+            "0.9.1",
+            "lora",
+        ):  # there verl asks the installed vLLM, and none is in a CPU's environment
+            assert "vllm version None" in composed(version)[name]["verl"]
+            continue
+        assert composed(version)[name]["verl"] is None, name
+
+
+@pytest.mark.parametrize(("version", "case"), [(version, case) for version in VERSIONS for case in bad(version)])
+def test_a_bad_setting_is_told_before_the_queue(version: str, case: str, composed: Composed) -> None:
+    asked, says, by = bad(version)[case]
+    if by == "rules":
+        # Hydra takes these; composing dozens of them anew would take minutes.
+        said = "; ".join(problems(version, _changed(composed(version)["small"]["config"], asked)))
+    else:
+        said = composed(version)[case]["error"]
+    assert says in (said or "no error")
+    if by == "verl":
+        assert composed(version)[case]["verl"], "verl's own validation takes it: the rule may be out of date"
+
+
+def _changed(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    changed: dict[str, Any] = copy.deepcopy(config)
+    for text in overrides:
+        key, _, value = text.partition("=")
+        *way, last = key.lstrip("+").split(".")
+        at = changed
+        for part in way:
+            at = at[part]
+        at[last] = yaml.safe_load(value)
+    return changed
+
+
+def test_fields_read_from_the_source_are_those_of_the_classes(composed: Composed) -> None:
+    for target, (ours, theirs) in composed("0.9.1")["fields of dataclasses"].items():
+        assert ours == theirs, target
+        assert len(ours) > 3, target
+
+
+def test_another_verl_is_told(tmp_path: Path) -> None:
+    given = tmp_path / "overrides.json"
+    given.write_text("[]")
+    done = subprocess.run(
+        [
+            *(str(build("0.4.1")), "-m", "workflow.jobs.verl_config", "--version", "0.9.1"),
+            *("--overrides", str(given), "--out", str(tmp_path / "out.json")),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "the settings are for verl 0.9.1, but" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_articles_script_is_reached_by_words_and_options(composed: Composed) -> None:
+    got = flat(composed("0.4.1")["the article"]["config"])
+    missed = {
+        key: (got.get(key.lstrip("+"), "missing"), value)
+        for key, value in article.SCRIPT.items()
+        if got.get(key.lstrip("+"), "missing") != value
+    }
+    assert set(missed) == set(article.ELSEWHERE) | ({"trainer.logger"} & set(missed))
+    assert flat(composed("0.4.1")["the article, with vLLM"]["config"])[f"{R}.name"] == "vllm"
+
+
+def test_the_articles_run_differs_from_its_script_in_nothing_else(composed: Composed) -> None:
+    """The whole composed configuration, and not only what the script names: no default of ours slips in."""
+    ours, theirs = (flat(composed("0.4.1")[case]["config"]) for case in ("the article", "the article's script"))
+    differ = {key for key in ours.keys() | theirs.keys() if ours.get(key, "missing") != theirs.get(key, "missing")}
+    assert differ == {
+        *article.ELSEWHERE,
+        # These follow the model's path.
+        *("critic.model.tokenizer_path", "reward_model.model.input_tokenizer"),
+        # A run's length, its seed, and that old checkpoints are deleted.
+        *("trainer.total_training_steps", "data.seed", "trainer.max_actor_ckpt_to_keep"),
+    }
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        (f"{R}.temperature", "it follows from workload.temperature. Change the workload's own word instead"),
+        (f"+{R}.temperature", "it follows from workload.temperature"),
+        (f"++{R}.temperature", "it follows from workload.temperature"),
+        ("data.train_batch_size", "it follows from workload.batch_size"),
+        ("data.seed", "it follows from the experiment's seeds"),
+        (f"{R}.name", "it follows from the arm's engine"),
+        (f"{R}.response_length", "it follows from workload.max_response_length"),
+        (f"{A}.ppo_micro_batch_size", "it follows from workload.micro_batch_size"),
+        ("algorithm.adv_estimator", "this project compares GRPO"),
+        ("trainer.logger", "the job sets it on the node"),
+        ("trainer.default_local_dir", "the job sets it on the node"),
+        ("custom_reward_function.path", "the job sets it on the node"),
+        ("custom_reward_function.reward_kwargs.x", "the job sets it on the node"),
+        ("trainer", "is a section of verl's configuration, not one setting"),
+        ("hydra.run.dir", "is a setting of Hydra's command line"),
+    ],
+)
+def test_an_option_that_is_not_free_is_refused(version: str, key: str, says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        overrides(version, {key: 3})
+    assert f"options.{key} " in str(caught.value)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_word_and_every_key_of_the_job_is_refused_as_an_option(version: str) -> None:
+    owned = settings(Workload.model_validate(WORKLOAD), "vllm", 0, version, 1, False)
+    for key in [*owned, *JOB_KEYS[version], *OVERRULING[version]]:
+        with pytest.raises(UserError, match="of an arm is not free"):
+            overrides(version, {key.lstrip("+"): 1})
+    for key in made_equal(version):
+        assert overrides(version, {key: 0.25})[-1] == f"{key}=0.25"
+
+
+@pytest.mark.parametrize(
+    ("version", "options", "words", "says"),
+    [
+        ("0.4.1", {}, {"gpus_per_node": 0}, "workload.gpus_per_node must be at least 1 with trainer verl"),
+        ("0.9.1", {}, {"dtype": "float32"}, "workload.dtype must be bfloat16 with trainer verl"),
+        ("0.9.1", {}, {"mini_batch_size": 6}, "workload.mini_batch_size must be a multiple of num_generations"),
+        ("0.4.1", {}, {"mini_batch_size": 24}, "and divide batch_size with trainer verl"),
+        ("0.4.1", {}, {"loss_type": "dr_grpo"}, "workload.loss_type dr_grpo needs micro_batch_size 1"),
+        (
+            "0.4.1",
+            {f"{A}.use_dynamic_bsz": True},
+            {"loss_type": "dr_grpo", "micro_batch_size": 1},
+            "no use_dynamic_bsz",
+        ),
+        ("0.4.2", {}, {}, "pins verl 0.4.2, whose settings are not known here; known: 0.4.1, 0.9.1"),
+        ("0.4.1", {"a b": 1}, {}, "options of an arm: 'a b' is no key that Hydra can read"),
+        ("0.4.1", {"data.tokenizer": "${oc.env:HOME}"}, {}, "reads an environment variable"),
+        ("0.4.1", {f"{R}.seed": 3}, {}, "it follows from the experiment's seeds"),
+    ],
+)
+def test_what_verl_cannot_do_is_told_in_the_plan(
+    version: str, options: dict[str, Any], words: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UserError, match=re.escape(says)):
+        overrides(version, options, **words)
+
+
+def test_a_micro_batch_that_is_not_given_is_a_devices_share_of_the_mini_batch() -> None:
+    for words, expected in (({}, 16), ({"mini_batch_size": 8}, 4), ({"nodes": 2}, 8), ({"gpus_per_node": 64}, 1)):
+        written = overrides("0.4.1", **{"micro_batch_size": None, **words})  # type: ignore[arg-type]
+        assert f"{A}.ppo_micro_batch_size_per_gpu={expected}" in written
+
+
+def test_seeds_and_arms_change_only_what_they_should() -> None:
+    one, other = overrides("0.9.1", seed=1), overrides("0.9.1", seed=2)
+    assert [a.partition("=")[0] for a, b in zip(one, other, strict=True) if a != b] == [
+        *("data.seed", f"{A}.data_loader_seed", f"{R}.seed")
+    ]
+    vllm, sglang = overrides("0.4.1"), overrides("0.4.1", engine="sglang")
+    assert [a for a, b in zip(vllm, sglang, strict=True) if a != b] == [f"{R}.name=vllm"]
+
+
+def test_planning_thousands_of_runs_stays_quick() -> None:
+    arm = Arm(trainer="verl", engine="vllm", stack="verl04-vllm", options=article.OPTIONS)
+    workload = Workload.model_validate(article.WORKLOAD)
+    stack = StackFacts("verl", "vllm", "cuda", "0.4.1", "0" * 12)
+    runs = 200
+    took = min(timeit.repeat(lambda: verl.trainer_args(arm, workload, 1, stack), number=runs, repeat=5)) / runs
+    assert took < 1e-3, f"{took * 1e6:.0f} µs each"
+
+
+def test_every_loss_type_is_had_from_every_version() -> None:
+    from typing import get_args
+
+    types = get_args(Workload.model_fields["loss_type"].annotation)
+    assert all(set(LOSSES[version]) == set(types) for version in VERSIONS)
+
+
+def test_the_page_lists_every_word_with_its_keys() -> None:
+    page = (ROOT / "docs" / "verl.md").read_text(encoding="utf-8")
+    for version in VERSIONS:
+        owned = settings(Workload.model_validate(WORKLOAD), "vllm", 0, version, 1, False)
+        for key, (word, _) in owned.items():
+            row = (
+                rf"^\| [^|]*{f'`{word}`' if word else ''}[^|]*\|.*`{re.escape(key.removeprefix('actor_rollout_ref.'))}`"
+            )
+            assert re.search(row, page, re.MULTILINE), f"docs/verl.md has no row for {word or 'GRPO'} with {key}"
+        for key in made_equal(version):
+            assert f"`{key.removeprefix('actor_rollout_ref.')}`" in page, key
