@@ -27,6 +27,8 @@ def test_every_row_knows_all_four_places_or_says_why_not() -> None:
     [
         ("cuda-graphs", ARTICLE, {}),
         ("cuda-graphs", EQUAL, {"options": {f"{KWARGS}.sglang.disable_cuda_graph": True}}),
+        ("graph-sizes", ARTICLE, MANY),
+        ("graph-sizes", EQUAL, {"options": {f"{KWARGS}.sglang.cuda_graph_max_bs": 2}}),
         ("attention-kernels", ARTICLE, {}),
         ("attention-kernels", EQUAL, {"options": {f"{KWARGS}.vllm.attention_backend": None}}),
         ("custom-all-reduce", ARTICLE, {}),
@@ -54,6 +56,8 @@ def test_it_fires(code: str, raw: dict[str, Any], changes: dict[str, Any]) -> No
     [
         ("cuda-graphs", EQUAL, {}),
         ("cuda-graphs", ARTICLE, {"without": ("vllm",)}),
+        ("graph-sizes", ARTICLE, {}),
+        ("graph-sizes", EQUAL, {"options": {f"{ROLLOUT}.max_num_seqs": 128}}),
         ("attention-kernels", EQUAL, {}),
         # SGLang takes FlashAttention 3 for Qwen2 on Hopper, as vLLM does.
         ("attention-kernels", ARTICLE, {"model": {"source": "Qwen/Qwen2.5-7B", "revision": "0" * 40}}),
@@ -75,6 +79,8 @@ def test_it_fires(code: str, raw: dict[str, Any], changes: dict[str, Any]) -> No
         ("sequence-limit", ARTICLE, {}),
         ("sequence-limit", EQUAL, MANY),
         ("prefill-limit", ARTICLE, {}),
+        # What 0.4.1's SGLang takes by itself on a GPU of 80 GB.
+        ("prefill-limit", ARTICLE, {**LONG, "options": {f"{ROLLOUT}.max_num_batched_tokens": 8192}}),
         ("prefill-limit", EQUAL, LONG),
         ("prefix-cache", EQUAL, {}),
         ("prefix-cache", ARTICLE, {"num_generations": 4}),

@@ -5,9 +5,11 @@ One row per confounder. A new one is a row here and a test.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from workflow.gpus import gpu_of
 from workflow.preflight.cases import ROLLOUT, Case
 from workflow.preflight.findings import Level
 from workflow.preflight.memory import Estimate, estimate_of
@@ -159,9 +161,48 @@ def _prefill_v(case: Case) -> str | None:
     return str(_engine_kwarg(case, "max_num_batched_tokens") or _rollout(case, "max_num_batched_tokens"))
 
 
+def _by_memory(case: Case, steps: Sequence[tuple[float, int]]) -> str | None:
+    """What SGLang chooses by the GPU's memory: the number of the first step (below so many GiB) that holds it."""
+    gpu = gpu_of(case.workload.get("gpu"))
+    return None if gpu is None else str(next(number for below, number in steps if gpu.memory_gib < below))
+
+
+def _prefill_s4(case: Case) -> str | None:
+    return _by_memory(case, ((24.5, 2048), (math.inf, 8192)))
+
+
 def _prefill_s9(case: Case) -> str | None:
     given = _engine_kwarg(case, "chunked_prefill_size")
-    return str(given) if given else "SGLang's own, by the GPU's memory"
+    return str(given) if given else _by_memory(case, ((35, 2048), (60, 4096), (160, 8192), (math.inf, 16384)))
+
+
+def _captured_v9(case: Case) -> str | None:
+    sizes = _rollout(case, "cudagraph_capture_sizes")
+    if isinstance(sizes, list) and sizes:
+        return str(max(sizes))
+    limits = [case.settings.int(f"{ROLLOUT}.{key}") for key in ("max_num_seqs", "max_num_batched_tokens")]
+    return str(min(2 * limits[0], 512, limits[1]))
+
+
+def _captured_s4(case: Case) -> str | None:
+    few = 8 if case.tensor_parallel < 4 else 80
+    return _by_memory(case, ((24.5, few), (96.5, 160), (math.inf, 256)))
+
+
+def _captured_s9(case: Case) -> str | None:
+    if given := _engine_kwarg(case, "cuda_graph_max_bs"):
+        return str(given)
+    wide = case.tensor_parallel >= 4
+    sizes = (80, 160, 512, 512) if wide else (24, 32, 256, 512)
+    return _by_memory(case, tuple(zip((35, 60, 160, math.inf), sizes, strict=True)))
+
+
+def _graphs_suffice(cases: Sequence[Case]) -> str:
+    most = max(case.per_replica for case in cases)
+    sizes = [int(text) for case in cases if (text := GRAPH_SIZES.of(case))]
+    if len(sizes) == len(cases) and most <= min(sizes):
+        return f"a replica decodes at most {most} sequences at once, which the graphs of every arm cover"
+    return ""
 
 
 def _prefix_v9(case: Case) -> str | None:
@@ -308,6 +349,26 @@ GRAPHS = Behaviour(
     ),
     change=_graphs_change,
 )
+GRAPH_SIZES = Behaviour(
+    code="graph-sizes",
+    name="the largest batch that graphs are captured for, where they are on",
+    keys=(f"{ROLLOUT}.cudagraph_capture_sizes", f"{ROLLOUT}.engine_kwargs.sglang.cuda_graph_max_bs"),
+    does={
+        V4: Does(_always("512"), "vLLM 0.8.5, vllm/config.py, _set_cudagraph_sizes"),
+        S4: Does(
+            _captured_s4, "sglang 0.4.6.post5, srt/model_executor/cuda_graph_runner.py:127, srt/server_args.py:298"
+        ),
+        V9: Does(_captured_v9, f"{_VLLM9}:321; vLLM, vllm/config/vllm.py, _set_cudagraph_sizes"),
+        S9: Does(_captured_s9, "sglang 0.5.12, srt/server_args.py:1401"),
+    },
+    why="an engine decodes larger batches than that without graphs, the other one still with them",
+    change=lambda cases: (
+        "fewer completions per replica and step (a smaller batch_size, or more GPUs): 0.4.1 passes SGLang no size"
+        if any(case.version == "0.4.1" for case in cases)
+        else f"+{ROLLOUT}.engine_kwargs.sglang.cuda_graph_max_bs: what a replica decodes at once, or more"
+    ),
+    moot=_graphs_suffice,
+)
 ATTENTION = Behaviour(
     code="attention-kernels",
     name="attention kernels",
@@ -408,8 +469,8 @@ PREFILL = Behaviour(
     does={
         V4: Does(_prefill_v, f"{_VLLM4}:162"),
         S4: Does(
-            _always("SGLang's own, by the GPU's memory"),
-            f"{_SGLANG4}:390, which passes none; sglang 0.4.6.post5, srt/server_args.py:271 (8192 on an H100)",
+            _prefill_s4,
+            f"{_SGLANG4}:390, which passes none; sglang 0.4.6.post5, srt/server_args.py:271",
         ),
         V9: Does(_prefill_v, f"{_VLLM9}:335"),
         S9: Does(_prefill_s9, f"{_SGLANG9}:314, which maps none; sglang 0.5.12, srt/server_args.py:1459"),
@@ -540,6 +601,7 @@ ENGINE_ENVIRONMENT = Behaviour(
 
 BEHAVIOURS: tuple[Behaviour, ...] = (
     GRAPHS,
+    GRAPH_SIZES,
     ATTENTION,
     ALL_REDUCE,
     SHARE,
