@@ -1,0 +1,79 @@
+"""The site's setup script in a job's script: what it exports is there, what fails in it ends the job and says so.
+
+On a real Slurm it is in tests/slurm/test_launcher.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from workflow.cluster.ends import explain
+from workflow.cluster.paths import JobPaths
+from workflow.cluster.submit import slurm_parameters
+
+
+def start(folder: Path, script: str) -> tuple[subprocess.Popen[str], JobPaths]:
+    """A job's script up to where srun would stand, which prints a variable and what is left of our own."""
+    setup, job = folder / "it's 100% \\ set up.sh", JobPaths(folder / "1")
+    setup.write_text(script)
+    job.folder.mkdir()
+    order = {"site": {"setup": str(setup), "runtime": 1, "nodes": 1, "partition": "p"}, "limits": {"stop_grace_s": 1}}
+    lines = slurm_parameters(order | {"name": "n", "cpus": 1, "job": 1}, job)["slurm_setup"]
+    (folder / "job.sh").write_text("\n".join([*lines, 'echo "srun $A$(set | grep -c ^rolloutbench)"']))
+    command = ["bash", str(folder / "job.sh")]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True), job
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "export A=1",
+        "declare -x A=1; set -eu",
+        "nowhere || true; [ -n '' ] && echo; A=1",
+        "tried() { nowhere; true; }; tried; if nowhere; then :; fi; A=1",
+    ],
+)
+def test_what_a_script_exports_is_there(tmp_path: Path, script: str) -> None:
+    job, paths = start(tmp_path, script)
+    assert job.communicate(timeout=20)[0] == "srun 10\n" and job.returncode == 0
+    assert not paths.end.exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "says"),
+    [
+        ("module load cuda\nexport A=1", 127, "line 1: module load cuda: exit code 127"),
+        ("module() { return 3; }\nmodule load cuda\ntrue", 3, "line 2: "),
+        ("true\nfalse", 1, "line 2: false: exit code 1"),
+        ("A=$(nowhere)\ntrue", 127, "nowhere: command not found"),
+        ("set -u\necho $NOWHERE", 1, "NOWHERE: unbound variable"),
+        ("set -e\ntried() { false; }\ntried\n", 1, ""),
+        ("if then", 2, "syntax error"),
+        ("return 4", 4, ""),
+        ("exit 5", 5, ""),
+        ("exit 0", 0, ""),
+    ],
+)
+def test_what_fails_in_it_ends_the_job(tmp_path: Path, script: str, code: int, says: str) -> None:
+    job, paths = start(tmp_path, script)
+    assert job.communicate(timeout=20)[0] == "" and job.returncode == code
+    end = json.loads(paths.end.read_text())
+    assert (end["kind"], end["code"], end["told_by"]) == ("setup failed", code, "job")
+    assert explain(end).startswith(f"{tmp_path}/it's 100% \\ set up.sh " + ("failed" if code else "ended the job by"))
+    assert says in paths.setup_log.read_text()
+
+
+def test_a_signal_is_slurms_matter(tmp_path: Path) -> None:
+    job, paths = start(tmp_path, "echo begun; sleep 60")
+    while not paths.setup_log.exists() or "begun" not in paths.setup_log.read_text():
+        time.sleep(0.05)
+    os.killpg(job.pid, signal.SIGTERM)
+    job.communicate(timeout=20)
+    assert job.returncode == 143 and not paths.end.exists()
