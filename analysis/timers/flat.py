@@ -92,8 +92,8 @@ def places_of(
         return min((len(timed) for _, timed, _ in rests if key in timed), default=0)
 
     for key in sorted(movable, key=company):
-        having = [(left - usual, timed, whole) for left, timed, whole in rests if len(timed) == company(key)]
-        having = [h for h in having if key in h[1]]
+        fewest = company(key)
+        having = [(left - usual, t, whole) for left, t, whole in rests if key in t and len(t) == fewest]
         if not having:
             continue
         inside, outside = [], []
