@@ -133,6 +133,14 @@ def test_what_an_adapter_refuses_is_seen_in_a_plan_made_without_it() -> None:
         run.spec["trainer_args"]["overrides"].append("+custom_reward_function.path=reward.py")
     assert "reward-key" in {finding.code for finding in looked_at(plan).impossible}
     assert "reward-key" not in found(EQUAL)
+    # What the adapter always sets: without it verl's own defaults count.
+    plan = planned(EQUAL, options={DYNAMIC: False}, micro_batch_size=1)
+    assert not {"validation-first", "micro-batch-missing"} & {finding.code for finding in looked_at(plan).findings}
+    for run in plan.runs.values():
+        args = run.spec["trainer_args"]
+        args["overrides"] = [one for one in args["overrides"] if "val_before" not in one and "micro_batch" not in one]
+    levels = {finding.code: finding.level for finding in looked_at(plan).findings}
+    assert levels["validation-first"] == "odd" and levels["micro-batch-missing"] == "impossible"
     arms = {"vllm": {"trainer": "trl", "engine": "vllm", "stack": "trl-gpu-vllm"}}
     plan = planned(ARTICLE, arms=arms, **TRL)
     assert not looked_at(plan).impossible

@@ -119,8 +119,8 @@ def test_more_gpus_and_lora_need_less() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"gpu": None}, "workload.gpu is none of"),
-        ({"gpu": "H100"}, "workload.gpu is none of"),
+        ({"gpu": None}, "workload.gpu is not given; known: A10-24GB"),
+        ({"gpu": "H100"}, "workload.gpu 'H100' is unknown"),
         ({"model": {"source": "somebody/else", "revision": "0" * 40}}, "sizes of model somebody/else are not known"),
     ],
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from workflow.gpus import gpu_of
+from workflow.gpus import KNOWN_GPUS, gpu_of
 from workflow.preflight.cases import ACTOR, MODEL, REF, ROLLOUT, Case
 from workflow.preflight.models import ModelFacts, model_facts
 
@@ -70,9 +70,10 @@ def estimate_of(case: Case) -> Estimate | str:
         return "it trains on the CPU"
     gpu = gpu_of(case.workload.get("gpu"))
     if gpu is None:
-        from workflow.gpus import KNOWN_GPUS
-
-        return f"workload.gpu is none of: {', '.join(KNOWN_GPUS)} (got {case.workload.get('gpu')!r})"
+        said = case.workload.get("gpu")
+        return (
+            f"workload.gpu {'is not given' if said is None else f'{said!r} is unknown'}; known: {', '.join(KNOWN_GPUS)}"
+        )
     source = str(case.workload["model"]["source"])
     model = model_facts(source)
     if model is None or model.parameters is None:

@@ -292,7 +292,7 @@ def devices(case: Case, place: Place) -> Iterator[Finding]:
             case,
             "impossible" if fewer else "odd",
             "profile-gpus",
-            f"the experiment trains on {said * nodes} GPUs, and {place.site.profile} asks Slurm for {of_site}",
+            f"{place.site.profile} asks Slurm for {of_site} GPUs, and the experiment trains on {said * nodes}",
             "the job would wait for GPUs that it never gets" if fewer else "the others are reserved and idle",
             f"{place.site.profile}/config.yaml, set-resources: train: gres and nodes",
             "gres and nodes of the profile, or workload.gpus_per_node and nodes: the same",
