@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 export PYTHONNOUSERSITE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help quickstart status cancel test check bench locks schema picture
+.PHONY: help quickstart status cancel gpu-smoke test check bench locks wheelhouse container schema picture
 
 help:
 	@echo "make quickstart        build everything, train both engines on this CPU, compare, print the headline"
@@ -17,8 +17,11 @@ help:
 	@echo "make cancel            end an experiment's jobs, and only those (EXPERIMENT=name: a folder of results/)"
 	@echo "make test              the whole test suite (installs what it needs)"
 	@echo "make check             format, lint, types, Snakemake's lint"
+	@echo "make gpu-smoke         a few steps of verl with vLLM and with SGLang, where there is a GPU"
 	@echo "make bench             the figures in docs/bench.md, measured here"
 	@echo "make locks STACK=name  refresh one lock in envs/ (controller and dev are names too)"
+	@echo "make wheelhouse STACK=name  its wheels for a machine without a network (docs/offline.md has the other words)"
+	@echo "make container STACK=name   an Apptainer definition of the same lock (OUT=stack.def)"
 	@echo "make picture           draw the README's picture from the quickstart's report"
 	@echo "make schema            write the configuration's JSON schema and docs anew"
 
@@ -43,6 +46,11 @@ cancel: $(VENV)/controller.stamp
 	@test -n "$(EXPERIMENT)" || { echo "which one? make cancel EXPERIMENT=<a folder of results/>"; exit 2; }
 	@$(BIN)/rolloutbench cancel --experiment "$(EXPERIMENT)"
 
+# On a machine with a GPU; PIP_NO_INDEX and PIP_FIND_LINKS name a folder of wheels where there is no network.
+gpu-smoke: $(VENV)/controller.stamp
+	@$(BIN)/snakemake --profile profiles/local --configfile experiments/gpu-smoke.yaml
+	@$(BIN)/rolloutbench headline experiments/gpu-smoke.yaml
+
 test: $(VENV)/dev.stamp
 	@bash scripts/packages.sh build $(PYTHON)
 	@bash scripts/packages.sh test
@@ -63,6 +71,17 @@ bench: $(VENV)/dev.stamp
 locks: $(VENV)/controller.stamp
 	@test -n "$(STACK)" || { echo "which one? make locks STACK=<a folder of envs/>"; exit 2; }
 	@$(BIN)/python -m workflow.stacks lock $(STACK)
+
+# PARTS_MB=60: parts of that size, too. PYTHON_VERSION, PLATFORM and HAVE tell what the target is and has already.
+wheelhouse: $(VENV)/controller.stamp
+	@test -n "$(STACK)" || { echo "which one? make wheelhouse STACK=<a folder of envs/>"; exit 2; }
+	@$(BIN)/python -m workflow.stacks wheelhouse "$(STACK)" $(if $(OUT),--out "$(OUT)") \
+	  $(if $(PARTS_MB),--part-mb "$(PARTS_MB)") $(if $(PYTHON_VERSION),--python "$(PYTHON_VERSION)") \
+	  $(if $(PLATFORM),--platform "$(PLATFORM)") $(if $(HAVE),--have "$(HAVE)") $(if $(LIST),--list)
+
+container: $(VENV)/controller.stamp
+	@test -n "$(STACK)" || { echo "which one? make container STACK=<a folder of envs/>"; exit 2; }
+	@$(BIN)/python -m workflow.stacks container "$(STACK)" --out "$(or $(OUT),$(STACK).def)"
 
 schema: $(VENV)/controller.stamp
 	@$(BIN)/rolloutbench schema --write

@@ -2,6 +2,7 @@
 rule report:
     input:
         plan=f"{RESULTS}/plan.json",
+        preflight=f"{RESULTS}/preflight.json",
         steps=expand(f"{RESULTS}/runs/{{run_id}}/steps.parquet", run_id=PLAN.runs),
     output:
         html=report(
@@ -21,5 +22,5 @@ rule report:
     params:
         folder=subpath(output.html, parent=True),
     shell:
-        "python -m analysis.report --plan {input.plan:q} --results {params.folder:q} --out {params.folder:q}"
+        "python -m analysis.report --plan {input.plan:q} --preflight {input.preflight:q} --results {params.folder:q} --out {params.folder:q}"
         " --stacks .stacks --all-runs 2> >(tee {log:q} >&2)"

@@ -70,7 +70,7 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("arms.vllm.options", {"logging_steps": 5}, "options.logging_steps of an arm is not free"),
         ("baseline", "vlm", "baseline must be one of the arms: transformers, vllm (got 'vlm') (did you mean vllm?)"),
         ("arms.vllm.engine", "sglang", "arms.vllm.engine (of trainer trl) must be one of: transformers, vllm"),
-        ("arms.vllm.trainer", "trll", "arms.vllm.trainer must be one of: trl (got 'trll') (did you mean trl?)"),
+        ("arms.vllm.trainer", "trll", "arms.vllm.trainer must be one of: trl, verl (got 'trll') (did you mean trl?)"),
         ("arms.vllm.stack", "trl-transformers-cpu", "is built for trainer trl with engine transformers"),
         ("arms.vllm.stack", "trl-vlm-cpu", "trl-vllm-cpu"),
         ("arms.vllm.env", {"WANDB_API_KEY": "x"}, "WANDB_API_KEY looks like a secret"),
@@ -165,9 +165,12 @@ def test_the_configuration_is_frozen(raw: dict[str, Any]) -> None:
 @pytest.mark.parametrize("file", sorted((ROOT / "experiments").glob("*.yaml")), ids=lambda file: file.stem)
 def test_every_shipped_experiment_loads(file: Path) -> None:
     shipped = yaml.safe_load(file.read_text(encoding="utf-8"))
-    data = shipped["workload"]["data"]
-    if data["source"].endswith(".jsonl"):
-        data["source"] = "builtin:arithmetic"  # the user's own file is not in the repository
+    workload = shipped["workload"]
+    # The user's own files are not in the repository.
+    if source_kind(workload["data"]["source"]) == "local":
+        workload["data"] |= {"source": "builtin:arithmetic", "test_source": None}
+    if source_kind(workload["model"]["source"]) == "local":
+        workload["model"]["source"] = "builtin:small-qwen2"
     assert load_plan(shipped).runs
 
 

@@ -138,7 +138,7 @@ REWARD_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "accuracy": (),
     "format": (),
     "length": ("target", "alpha"),
-    "phi4": (),
+    "phi4": ("max_response_length", "positive_from", "negative_to", "ngram", "ngram_threshold"),
 }
 
 
@@ -151,7 +151,9 @@ class Reward(Section):
     weight: Number = 1.0
     """Factor of this reward in the sum."""
     options: dict[str, Number] = {}
-    """The function's own numbers: `target` (characters) and `alpha` of `length`; the others have none."""
+    """The function's own numbers: `target` (characters) and `alpha` of `length`; of `phi4`, in tokens,
+    `max_response_length` (the workload's), `positive_from`, `negative_to` (their share of it), `ngram` and
+    `ngram_threshold` (5)."""
 
     @model_validator(mode="after")
     def _options_are_known(self) -> Reward:

@@ -7,7 +7,8 @@ import difflib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,18 @@ def errors_since(folders: Iterable[Path], began: float) -> list[str]:
         if error := re.search(r"^error:", text, re.MULTILINE):
             found.append(text[error.start() :].strip())
     return list(dict.fromkeys(found))
+
+
+@contextmanager
+def exiting_on_mistakes() -> Iterator[None]:
+    """For the Snakefile: a `UserError` becomes one message and the end of the program.
+
+    As a WorkflowError it would get the Snakefile's line added, to what is the configuration's mistake.
+    """
+    try:
+        yield
+    except UserError as error:
+        sys.exit(f"error: {error}")
 
 
 def reporting_errors(action: Callable[[], None], log: Path | None = None) -> int:

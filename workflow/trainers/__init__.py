@@ -8,13 +8,13 @@ from typing import cast
 from analysis.errors import UserError
 from workflow.config import Arm
 from workflow.messages import did_you_mean
-from workflow.trainers import trl
+from workflow.trainers import trl, verl
 from workflow.trainers.protocol import StackFacts, Trainer
 
 __all__ = ["StackFacts", "Trainer", "trainer_of"]
 
 
-_TRAINERS: Mapping[str, Trainer] = {"trl": cast(Trainer, trl)}
+_TRAINERS: Mapping[str, Trainer] = {"trl": cast(Trainer, trl), "verl": cast(Trainer, verl)}
 
 
 def trainer_of(arm_name: str, arm: Arm) -> Trainer:
