@@ -9,7 +9,8 @@ from pathlib import Path
 from types import FrameType
 
 from analysis.errors import UserError
-from workflow.stacks import join, wheelhouse
+from workflow.stacks import container, join, wheelhouse
+from workflow.stacks.adopt import adopt
 from workflow.stacks.build import BACKENDS, build
 from workflow.stacks.definition import ENVS, load_stack, stack_python
 from workflow.stacks.distfiles import Target
@@ -64,6 +65,15 @@ def _run(chosen: argparse.Namespace) -> None:
                 print(wheelhouse.listed(selection))
             else:
                 print(wheelhouse.collect(selection, chosen.out or Path("wheelhouse") / chosen.name, chosen.part_mb))
+        case "adopt":
+            print(adopt(chosen.name, chosen.image, chosen.stacks_dir, chosen.envs))
+        case "container":
+            text = container.definition(chosen.name, chosen.envs, chosen.base)
+            if chosen.out is None:
+                print(text, end="")
+            else:
+                chosen.out.write_text(text, encoding="utf-8")
+                print(chosen.out)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -102,6 +112,14 @@ def _parser() -> argparse.ArgumentParser:
     joined = commands.add_parser("join", help="join and check the parts of a wheelhouse (as part-01/join.py does)")
     joined.add_argument("parts", nargs="+")
     joined.add_argument("--out", required=True)
+    image = commands.add_parser("container", help="an Apptainer definition that builds the stack from its lock")
+    image.add_argument("name")
+    image.add_argument("--out", type=Path, help="file to write (default: print it)")
+    image.add_argument("--base", help="base image, as in docker://name@sha256:… (default: one with the stack's CUDA)")
+    adopted = commands.add_parser("adopt", help="use an Apptainer image of the stack in place of a build")
+    adopted.add_argument("name")
+    adopted.add_argument("--image", type=Path, required=True, help="the image, a .sif file or a folder")
+    adopted.add_argument("--stacks-dir", type=Path, default=Path(".stacks"), help="where stacks lie (default: .stacks)")
     return parser
 
 

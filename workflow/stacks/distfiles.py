@@ -136,7 +136,7 @@ def chosen(
                 f"{pin.name}=={pin.version}: {suitable[0][1]} is not a file that the lock names: its hash differs"
             )
         else:
-            problems.append(f"{pin.name}=={pin.version}: {_what_there_is(there)}")
+            problems.append(f"{pin.name}=={pin.version}: {_what_there_is(there, target)}")
     if problems:
         raise UserError(
             f"no file for Python {target.python} on {target.platform} of {len(problems)} of {len(pins)} packages:\n"
@@ -157,13 +157,18 @@ def _rank(file: DistFile, ranks: dict[Tag, int]) -> int | None:
     return min((ranks[tag] for tag in tags if tag in ranks), default=None)
 
 
-def _what_there_is(there: list[DistFile]) -> str:
+def _what_there_is(there: list[DistFile], target: Target) -> str:
     wheels = [file.name.removesuffix(".whl").split("-") for file in there if file.is_wheel]
     if not wheels:
         return "there is only its source; add it to `source_builds` of stack.yaml to build it on the target"
-    tags = sorted({"-".join(parts[-3:]) for parts in wheels})
+    machine = target.platform.split("_", 3)[3]
+    tags = sorted({"-".join(parts[-3:]) for parts in wheels}, key=lambda tag: (not _is_near(tag, machine), tag))
     more = f" and {len(tags) - _SHOWN_TAGS} more" if len(tags) > _SHOWN_TAGS else ""
     return f"there are wheels for {', '.join(tags[:_SHOWN_TAGS])}{more}"
+
+
+def _is_near(tag: str, machine: str) -> bool:
+    return "manylinux" in tag and tag.endswith(machine)
 
 
 def _dist_file(pin: Pin, entry: dict[str, Any], folder: Path) -> DistFile:

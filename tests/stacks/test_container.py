@@ -1,0 +1,167 @@
+"""An Apptainer definition says nothing that the locks do not say, and its script is one that a shell takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analysis.errors import UserError
+from workflow.stacks.adopt import wrapper
+from workflow.stacks.container import BUILDER, definition
+from workflow.stacks.definition import ENVS, load_stack, lock_id, stack_names
+from workflow.stacks.lockfile import parse_lock
+
+from .conftest import Site
+
+SECTION = re.compile(r"^%(\w+)$", re.MULTILINE)
+
+
+def sections(text: str) -> dict[str, str]:
+    """The header under "" and each section's text by its name, as Apptainer cuts a definition."""
+    header, *rest = SECTION.split(text)
+    return {"": header} | dict(zip(rest[::2], rest[1::2], strict=True))
+
+
+@pytest.mark.parametrize("name", stack_names())
+def test_every_pinned_thing_comes_from_a_lock(name: str) -> None:
+    text = definition(name)
+    assert text == definition(name)
+    parts = sections(text)
+    assert list(parts) == ["", "files", "post", "environment", "runscript", "labels", "help"]
+    stack, present = load_stack(name), lock_id(name)
+    build = f"-m workflow.stacks build {name} --backend uv --stacks-dir /opt/stacks --expect {present}\n"
+    assert build in parts["post"]
+    labels = dict(line.split() for line in parts["labels"].strip().splitlines())
+    assert labels["rolloutbench.lock_id"] == present and labels["rolloutbench.python"] == stack.python
+    if stack.cuda:
+        assert re.search(rf"^From: \S+cuda:{re.escape(stack.cuda)}\.\d+-devel-", parts[""], re.MULTILINE)
+    # Every package and hash of the script stands so in the controller's lock, and every one of the lock in the script.
+    pins = {pin.name: pin for pin in parse_lock(ENVS / "controller" / "requirements.lock")}
+    written = re.findall(r"^([a-z][\w-]*)==(\S+)", parts["post"], re.MULTILINE)
+    assert set(written) == {(package, pins[package].version) for package in BUILDER}
+    hashes = set(re.findall(r"sha256:([0-9a-f]+)", parts["post"]))
+    assert hashes == {digest for package in BUILDER for digest in pins[package].hashes}
+    # Apptainer reads a definition with a buffer of 64 KiB a section.
+    assert all(len(part.encode()) < 60_000 for part in parts.values())
+    installs = re.findall(r"^.* pip install .*$", parts["post"], re.MULTILINE)
+    assert len(installs) == 2 and all("--require-hashes" in line for line in installs)
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_a_shell_takes_the_scripts(shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} here")
+    parts = sections(definition("trl-transformers-cpu"))
+    for name in ("post", "environment", "runscript"):
+        done = subprocess.run([shell, "-n"], input=parts[name], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    # What the shell writes to uv.txt is a requirements file, and the last line of it ends there.
+    script = parts["post"]
+    lists = script[script.index("    cat > uv.txt") : script.index("    python3 -m venv first")]
+    cut = subprocess.run(
+        [shell, "-euc", lists.replace("> uv.txt", "").replace("> builder.txt", "")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    written = cut.stdout.splitlines()
+    assert [line for line in written if not line.startswith("    --hash=sha256:")] == [
+        f"{pin.name}=={pin.version} \\"
+        for package in ("uv", *BUILDER)
+        for pin in parse_lock(ENVS / "controller" / "requirements.lock")
+        if pin.name == package
+    ]
+
+
+def test_the_builder_has_all_that_the_build_imports(tmp_path: Path) -> None:
+    # As in the image: the three folders, and of the site's packages only the builder's.
+    for name in ("analysis", "envs", "workflow"):
+        shutil.copytree(ENVS.parent / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    look = (
+        "import sys\nbefore = set(sys.modules)\nimport workflow.stacks.__main__\n"
+        "print(*{name.split('.')[0] for name, module in sys.modules.items()"
+        " if name not in before and 'site-packages' in (getattr(module, '__file__', None) or '')})"
+    )
+    done = subprocess.run([sys.executable, "-c", look], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) - {"_yaml"} <= {"packaging", "yaml"}
+
+
+@pytest.fixture
+def image(tiny: Site) -> Path:
+    """An image that is none, of a stack built elsewhere, and on PATH an `apptainer` that runs its interpreter."""
+    built = tiny.run("build", "tiny", "--stacks-dir", "elsewhere")
+    assert built.returncode == 0, built.stderr
+    image = tiny.root / "an image.sif"
+    image.touch()
+    program = tiny.root / "bin" / "apptainer"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\necho "$@" >> {tiny.root}/asked\n'
+        f'while [ "$1" != "{image}" ]; do shift; done\n[ "$2" = /opt/stack/bin/python ] || exit 9\nshift 2\n'
+        f'exec {tiny.root / built.stdout.strip()}/env/bin/python "$@"\n'
+    )
+    program.chmod(0o755)
+    tiny.environ["PATH"] = f"{program.parent}:{os.environ['PATH']}"
+    return image
+
+
+def test_an_adopted_image_stands_in_for_a_build(tiny: Site, image: Path) -> None:
+    adopted = tiny.run("adopt", "tiny", "--image", str(image), "--stacks-dir", str(tiny.stacks))
+    assert adopted.returncode == 0, adopted.stderr
+    (folder,) = tiny.built()
+    assert Path(adopted.stdout.strip()) == folder and json.loads((folder / "verify.json").read_text())["ok"]
+    ready = tiny.build(PIP_INDEX_URL="http://127.0.0.1:9/simple")
+    assert ready.returncode == 0 and ready.stderr == "" and ready.stdout == adopted.stdout
+    python = tiny.run("python", "tiny", "--stacks-dir", str(tiny.stacks)).stdout.strip()
+    said = subprocess.check_output(
+        [python, "-c", "import rbt_alpha, sys; print(rbt_alpha.answer(), sys.argv[1])", "a b"]
+    )
+    assert said == b"1.0 a b\n"
+    assert f"exec --bind={tiny.root} --bind={tiny.stacks} {image} " in (tiny.root / "asked").read_text()
+
+
+def test_an_image_of_another_lock_is_not_adopted(tiny: Site, image: Path) -> None:
+    lock = tiny.envs / "tiny" / "requirements.lock"
+    lock.write_text(lock.read_text().replace("rbt-beta==2.0", "rbt-beta==2.1"))
+    refused = tiny.run("adopt", "tiny", "--image", str(image), "--stacks-dir", str(tiny.stacks))
+    assert refused.returncode == 1 and "requirements.lock:6: rbt-beta: expected 2.1, got 2.0" in refused.stderr
+    assert tiny.built() == []
+    missing = tiny.run("adopt", "tiny", "--image", "none.sif", "--stacks-dir", str(tiny.stacks))
+    assert missing.returncode == 1 and "none.sif is not there" in missing.stderr
+
+
+def test_gpus_are_let_in_for_cuda_only() -> None:
+    text = wrapper("/usr/bin/apptainer", Path("/images/a b.sif"), [Path("/shared")], gpu=True)
+    assert "exec /usr/bin/apptainer exec --nv --bind=/shared '/images/a b.sif' /opt/stack/bin/python \"$@\"\n" in text
+    assert "--nv" not in wrapper("apptainer", Path("/a.sif"), [], gpu=False)
+
+
+def test_the_command_writes_what_it_names(tiny: Site) -> None:
+    shutil.copytree(ENVS / "controller", tiny.envs / "controller")
+    written = tiny.run("container", "tiny", "--out", "tiny.def", "--base", "docker://debian@sha256:0123")
+    assert written.returncode == 0 and written.stdout == "tiny.def\n", written.stderr
+    text = (tiny.root / "tiny.def").read_text()
+    assert "\nBootstrap: docker\nFrom: debian@sha256:0123\n" in text
+    assert tiny.run("container", "tiny", "--base", "docker://debian@sha256:0123").stdout == text
+    refused = tiny.run("container", "tiny", "--base", "debian")
+    assert refused.returncode == 1 and "'debian' is not understood" in refused.stderr
+
+
+def test_an_unknown_cuda_wants_a_base(tiny: Site) -> None:
+    shutil.copytree(ENVS / "controller", tiny.envs / "controller")
+    stack = tiny.envs / "tiny" / "stack.yaml"
+    stack.write_text(stack.read_text().replace("accelerator: cpu", 'accelerator: cuda\ncuda: "99.1"'))
+    with pytest.raises(UserError, match=r"asks for CUDA 99\.1, and base images are known for 12\.4, 13\.0"):
+        definition("tiny", tiny.envs)
+    assert "From: some/image:1\n" in definition("tiny", tiny.envs, "docker://some/image:1")
+    (tiny.envs / "controller" / "requirements.lock").write_text("")
+    with pytest.raises(UserError, match=r"pins no packaging, pyyaml, uv"):
+        definition("tiny", tiny.envs, "docker://some/image:1")
