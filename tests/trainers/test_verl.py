@@ -646,6 +646,7 @@ def test_every_word_and_every_key_of_the_job_is_refused_as_an_option(version: st
         ("0.4.2", {}, {}, "pins verl 0.4.2, whose settings are not known here; known: 0.4.1, 0.9.1"),
         ("0.4.1", {"a b": 1}, {}, "options of an arm: 'a b' is no key that Hydra can read"),
         ("0.4.1", {"data.tokenizer": "${oc.env:HOME}"}, {}, "reads an environment variable"),
+        ("0.4.1", {"data.tokenizer": ["${oc.env:HOME}"]}, {}, "reads an environment variable"),
         ("0.4.1", {f"{R}.seed": 3}, {}, "it follows from the experiment's seeds"),
     ],
 )

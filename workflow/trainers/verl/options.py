@@ -31,7 +31,7 @@ def checked_leaves(
             raise UserError(f"options.{key} is a section of verl's configuration, not one setting (got {short(value)})")
         if bare == "hydra" or bare.startswith("hydra."):
             raise UserError(f"options.{key} is a setting of Hydra's command line, and would do nothing here; remove it")
-        if isinstance(value, str) and "oc.env" in value:
+        if "oc.env" in str(value):
             # Resolved settings are written into results, and with them whatever the variable holds.
             raise UserError(
                 f"options.{key} reads an environment variable (got {short(value)}); write the value itself, or give "
