@@ -223,6 +223,7 @@ def test_a_wheelhouse_that_lacks_packages_does_not_promise_a_build(large: Site) 
 
 def test_have_is_read_as_pip_freeze_writes_it(tmp_path: Path) -> None:
     assert parse_have("torch==2.11.0,Foo_Bar==1") == {"torch": "2.11.0", "foo-bar": "1"}
+    assert len(parse_have(",".join(f"package-{number}==1.0" for number in range(500)))) == 500
     (tmp_path / "freeze").write_text("conda-made @ file:///croot/x\nb==2 ; python_version > '3'\n")
     assert parse_have(str(tmp_path / "freeze")) == {"conda-made": None, "b": "2"}
     with pytest.raises(UserError, match="'torch' is neither a file nor a list"):

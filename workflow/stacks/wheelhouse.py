@@ -121,10 +121,10 @@ def collect(selection: Selection, out: Path, part_mb: float | None = None) -> Pa
 
 def parse_have(text: str) -> dict[str, str | None]:
     """Version by normalized name, None where the target does not tell one (`name @ file://…` of pip freeze)."""
-    path = Path(text)
-    if "==" not in text and not path.is_file():
+    path = _file(text)
+    if path is None and "==" not in text:
         raise UserError(f"--have: {text!r} is neither a file nor a list such as torch==2.11.0,numpy==2.2.6")
-    items = path.read_text(encoding="utf-8").splitlines() if path.is_file() else re.split(r"[,\s]+", text.strip())
+    items = path.read_text(encoding="utf-8").splitlines() if path else re.split(r"[,\s]+", text.strip())
     have: dict[str, str | None] = {}
     for number, item in enumerate((item.strip() for item in items), start=1):
         if not item or item.startswith(("#", "-")):
@@ -134,9 +134,16 @@ def parse_have(text: str) -> dict[str, str | None]:
         elif given := _NAMED_ONLY.match(item):
             have[canonicalize_name(given["name"])] = None
         else:
-            where = f"{path}:{number}" if path.is_file() else "--have"
+            where = f"{path}:{number}" if path else "--have"
             raise UserError(f"{where}: {item!r} is not understood; wanted name==version, as `pip freeze` prints it")
     return have
+
+
+def _file(text: str) -> Path | None:
+    try:
+        return Path(text) if Path(text).is_file() else None
+    except OSError:  # a list may be too long for a file's name
+        return None
 
 
 def packed(sizes: dict[str, int], limit: int, reserved: int) -> list[Piece]:
