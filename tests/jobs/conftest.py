@@ -65,8 +65,13 @@ def job_environment(**changes: str) -> dict[str, str]:
 
 def run_job(python: Path, module: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a module of workflow.jobs in a stack's Python, and return what it said."""
+    return run_python(python, "-m", f"workflow.jobs.{module}", *arguments)
+
+
+def run_python(python: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a stack's Python where its jobs run, and return what it said."""
     return subprocess.run(
-        [str(python), "-m", f"workflow.jobs.{module}", *map(str, arguments)],
+        [str(python), *map(str, arguments)],
         cwd=ROOT,
         env=job_environment(),
         capture_output=True,

@@ -80,7 +80,7 @@ class Bench:
             env=self.environment(),
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=400,
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -96,6 +96,7 @@ class Bench:
         spec = {
             "experiment": "tests",
             "run_id": run_id,
+            "stack": arm.stack,
             "workload": workload.model_dump(mode="json"),
             "trainer_args": verl.trainer_args(arm, workload, 0, stack),
             "fingerprint": "ab" * 32,
@@ -125,7 +126,7 @@ class Bench:
                 stderr=log,
             )
 
-    def finish(self, folder: Path, limit_s: float = 200.0) -> int:
+    def finish(self, folder: Path, limit_s: float = 400.0) -> int:
         return self.start(folder).wait(limit_s)
 
 
@@ -157,7 +158,7 @@ def bench(
         yield made
 
 
-def wait_for(found: Callable[[], bool], process: subprocess.Popen[bytes], limit_s: float = 150.0) -> None:
+def wait_for(found: Callable[[], bool], process: subprocess.Popen[bytes], limit_s: float = 400.0) -> None:
     until = time.monotonic() + limit_s
     while not found() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.05)
@@ -177,7 +178,7 @@ def test_a_run_in_two_lives(bench: Bench) -> None:
     wait_for(lambda: len(lines_of(first)) >= 2, job)
     job.send_signal(signal.SIGUSR1)
     job.send_signal(signal.SIGTERM)
-    assert job.wait(60) == 75, log_of(first)
+    assert job.wait(120) == 75, log_of(first)
     before = lines_of(first)
     last = before[-1]["step"]
     assert [line["step"] for line in before] == list(range(1, last + 1))
@@ -195,7 +196,7 @@ def test_a_run_in_two_lives(bench: Bench) -> None:
     for process in psutil.process_iter(["name", "environ"]):
         if process.info["name"] == "wandb-core" and (process.info["environ"] or {}).get("WANDB_DIR") == str(second):
             process.kill()
-    assert job.wait(200) == 0, log_of(second)
+    assert job.wait(400) == 0, log_of(second)
     after = lines_of(second)
     assert [line["step"] for line in after] == list(range(last + 1, last + 5))
     assert [line["resumed"] for line in before + after] == [False] * last + [True] + [False] * 3

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import platform
+import subprocess
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -63,6 +66,32 @@ class Inputs:
 
 def _sha256(path: Path) -> str | None:
     return file_sha256(path) if path.is_file() else None
+
+
+def require_working_gpus(attempt: Mapping[str, Any], stack: str) -> None:
+    """Run the stack's verify.py with the GPUs of this node; a `UserError` with what failed, before anything is loaded.
+
+    The login node could only check what needs no GPU. The verdict stays in the attempt's folder. A Python that is no
+    built stack's has nothing to be checked by.
+    """
+    if not (Path(sys.prefix).parent / "verify.json").is_file():
+        return
+    program = Path(__file__).parents[2] / "envs" / stack / "verify.py"
+    verdict = Path(attempt["attempt_dir"]) / "verify.json"
+    print(f"checking the stack {stack} with this node's GPUs", flush=True)
+    # -I: neither PYTHONPATH nor the user's own packages may stand in for what the stack lacks.
+    command = [sys.executable, "-I", str(program), "--gpu", "--out", str(verdict)]
+    if subprocess.run(command, check=False).returncode == 0:
+        return
+    try:
+        checks = json.loads(verdict.read_text(encoding="utf-8"))["checks"]
+    except (OSError, ValueError, KeyError):
+        raise UserError(f"the stack's own check {program} gave no verdict on this node; see above in the log") from None
+    failed = [f"{one['name']}: expected {one['expected']}, got {one['got']}" for one in checks if not one["ok"]]
+    raise UserError(
+        f"the stack {stack} does not work on {platform.node()}: {'; '.join(failed[:5])}. Exclude the node (exclude in "
+        "the profile), or look at its driver and at what setup.sh loads"
+    )
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

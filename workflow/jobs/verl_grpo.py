@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 from workflow.jobs import verl_checkpoints, verl_reward, verl_run
-from workflow.jobs.attempt import Inputs, read_attempt, read_spec, write_done
+from workflow.jobs.attempt import Inputs, read_attempt, read_spec, require_working_gpus, write_done
 from workflow.jobs.errors import RequeueError, UserError, one_line, run
 from workflow.jobs.node import hardware, told_environment, tracker_environment
 from workflow.jobs.rewards import reward_functions
@@ -78,6 +78,7 @@ def train(attempt: dict[str, Any], stop: Stop) -> None:
         raise UserError("RAY_ADDRESS is not set: the job on the node starts a Ray cluster and says where it is")
     reward_functions(spec["workload"]["rewards"], spec["workload"].get("max_response_length"))  # wrong names are told
     inputs.require_unchanged()
+    require_working_gpus(attempt, str(spec["stack"]))
     os.environ.update(tracker_environment(os.environ, attempt, str(spec["experiment"])))
     composed = _composed(version, spec, inputs, attempt)
     gpus = int(composed["trainer"]["n_gpus_per_node"])
@@ -307,4 +308,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run(main))
+    code = run(main)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not by sys.exit: a thread may still wait for Ray, which then aborts this process with another code.
+    os._exit(code)
