@@ -97,10 +97,7 @@ def train(attempt: dict[str, Any], stop: Stop) -> None:
     if last < steps and (folder / verl_run.STOP).exists():
         raise RequeueError(f"after step {last} of {steps}, with a checkpoint")
     if last < steps:
-        raise UserError(
-            f"verl ended after step {last} of {steps}: its epochs were over; raise trainer.total_epochs in the arm's "
-            "options, or leave it out"
-        )
+        raise RuntimeError(f"verl ended after step {last} of {steps} and did not say why")
     write_done(
         attempt,
         inputs,

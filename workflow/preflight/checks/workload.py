@@ -34,6 +34,14 @@ def one_completion(case: Case, place: Place) -> Iterator[Finding]:
         )
 
 
+_LARGER_MINI_BATCH = {
+    "0.4.1": "verl makes one optimizer step of the whole batch, and divides its gradient by the larger number "
+    "(workers/actor/dp_actor.py:509): it is smaller by batch over mini-batch",
+    "0.9.1": "verl makes one optimizer step of the whole batch, padded to the larger number with rows that are "
+    "computed and thrown away",
+}
+
+
 def mini_batch(case: Case, place: Place) -> Iterator[Finding]:
     """A mini-batch that is larger than the batch."""
     if case.trainer != "verl":
@@ -47,8 +55,8 @@ def mini_batch(case: Case, place: Place) -> Iterator[Finding]:
         "odd" if dynamic else "impossible",
         "mini-batch",
         f"the mini-batch ({mini} prompts) is larger than the batch ({batch} prompts)",
-        "verl makes one optimizer step of the whole batch; the larger number has no effect"
-        if dynamic
+        _LARGER_MINI_BATCH[case.version]
+        if dynamic and case.version in _LARGER_MINI_BATCH
         else "verl ends with an assertion as long as use_dynamic_bsz is off",
         f"{_TRAINER4}:437" if case.version == "0.4.1" else f"{_ACTOR9}:225",
         "workload.mini_batch_size: at most batch_size, or null for the whole batch",
