@@ -101,6 +101,27 @@ def test_markers_overrides_and_spellings_are_understood(tmp_path: Path, requirem
     assert [(pin.name, pin.version, pin.line) for pin in check_lock("s", tmp_path)] == [("a", "1+cpu", 1)]
 
 
+@pytest.mark.parametrize(
+    ("lock", "extra", "message"),
+    [
+        ("trl==1.15.0", "", r"says trainer_version 1.16.0, and .*requirements.lock pins trl==1.15.0; make them agree"),
+        (
+            "a==1",
+            "source_builds: [flash-attn]",
+            "builds flash-attn from source, which .*requirements.lock does not pin",
+        ),
+    ],
+)
+def test_a_lock_that_is_not_what_stack_yaml_declares_is_refused(
+    tmp_path: Path, lock: str, extra: str, message: str
+) -> None:
+    _write(tmp_path, lock + "\n", "", f"{lock} \\\n    {HASH}\n")
+    stack = tmp_path / "s" / "stack.yaml"
+    stack.write_text(f"{stack.read_text()}\n{extra}\n")
+    with pytest.raises(UserError, match=message):
+        check_lock("s", tmp_path)
+
+
 def test_an_unknown_environment_is_refused() -> None:
     with pytest.raises(UserError, match=r"'controler' \(did you mean controller\?\)"):
         check_lock("controler")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .conftest import Index, Site, write_wheel
+import pytest
+
+from .conftest import PYTHON, Index, Site, write_wheel
 
 
 def test_a_refresh_keeps_pins_that_fit_and_an_upgrade_does_not(tiny: Site, index: Index, tmp_path: Path) -> None:
@@ -60,3 +62,66 @@ def test_overrides_leave_a_package_out(tiny: Site) -> None:
     assert "rbt-beta" not in (tiny.envs / "tiny" / "requirements.lock").read_text()
     built = tiny.build()
     assert built.returncode == 0, built.stderr
+
+
+def test_a_conda_layer_that_cannot_be_locked_here_stays_and_the_way_is_told(tiny: Site) -> None:
+    folder = tiny.envs / "tiny"
+    (folder / "environment.yml").write_text(f'dependencies: ["python {PYTHON}.*"]\n')
+    (folder / "conda-lock.yml").write_text(conda_lock("0"))
+    tiny.environ["PATH"] = "/usr/bin:/bin"
+    done = tiny.run("lock", "tiny")
+    assert done.returncode == 0, done.stderr
+    assert "conda-lock.yml stays as it is: conda-lock and micromamba, mamba or conda is not here" in done.stderr
+    assert "uv tool install conda-lock && make locks STACK=tiny" in done.stderr
+    assert (folder / "conda-lock.yml").read_text() == conda_lock("0")
+    assert tiny.run("check", "tiny").stdout == "tiny: 2 pins, 1 conda packages, in order\n"
+
+
+@pytest.mark.parametrize(
+    ("new", "message"), [("1", None), ("broken", "has no sha256"), (None, "conda-lock said last:\n  no such package")]
+)
+def test_a_new_conda_lock_replaces_the_old_only_when_it_fits(
+    tiny: Site, tmp_path: Path, new: str | None, message: str | None
+) -> None:
+    folder = tiny.envs / "tiny"
+    (folder / "environment.yml").write_text(f'dependencies: ["python {PYTHON}.*"]\n')
+    (folder / "conda-lock.yml").write_text(conda_lock("0"))
+    text = conda_lock("0").replace("sha256", "sha1") if new == "broken" else conda_lock(new or "")
+    (tmp_path / "new.yml").write_text(text)
+    # conda-lock's part: it is asked for the right thing, and leaves a file or says what is wrong.
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    answer = f'cp "{tmp_path}/new.yml" "$9"' if new else "echo no such package >&2; exit 1"
+    (programs / "conda-lock").write_text(f'#!/bin/sh\necho "$@" > "{tmp_path}/asked"\n{answer}\n')
+    (programs / "micromamba").write_text("#!/bin/sh\n")
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    tiny.environ["PATH"] = f"{programs}:/usr/bin:/bin"
+    done = tiny.run("lock", "tiny")
+    wanted = f"--conda {programs}/micromamba --lockfile .conda-lock.new.yml"
+    assert (tmp_path / "asked").read_text() == f"lock --file environment.yml --platform linux-64 {wanted}\n"
+    assert done.returncode == (0 if message is None else 1), done.stderr
+    assert message is None or message in done.stderr
+    assert (folder / "conda-lock.yml").read_text() == conda_lock("1" if message is None else "0")
+    assert sorted(path.name for path in folder.iterdir() if path.name.startswith(".")) == []
+
+
+def test_a_cuda_layer_is_not_locked_for_the_driver_of_this_machine(tiny: Site, tmp_path: Path) -> None:
+    folder = tiny.envs / "tiny"
+    stack = folder / "stack.yaml"
+    stack.write_text(stack.read_text().replace("accelerator: cpu", 'accelerator: cuda\ncuda: "12.4"'))
+    (folder / "environment.yml").write_text(f'dependencies: ["python {PYTHON}.*"]\n')
+    for program in ("conda-lock", "micromamba"):
+        (tmp_path / program).write_text("#!/bin/sh\n")
+        (tmp_path / program).chmod(0o755)
+    tiny.environ["PATH"] = f"{tmp_path}:/usr/bin:/bin"
+    done = tiny.run("lock", "tiny")
+    assert done.returncode == 1 and "virtual-packages.yml is missing" in done.stderr
+
+
+def conda_lock(build: str) -> str:
+    return (
+        f"version: 1\npackage:\n- name: python\n  version: {PYTHON}.7\n  manager: conda\n  platform: linux-64\n"
+        f"  dependencies: {{}}\n  url: https://conda.anaconda.org/x/linux-64/python-{PYTHON}.7-{build}.conda\n"
+        f"  hash: {{sha256: {'a' * 64}}}\n"
+    )

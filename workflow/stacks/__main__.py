@@ -12,10 +12,11 @@ from analysis.errors import UserError
 from workflow.stacks import container, join, wheelhouse
 from workflow.stacks.adopt import adopt
 from workflow.stacks.build import BACKENDS, build
+from workflow.stacks.condalock import check_conda_lock
 from workflow.stacks.definition import ENVS, load_stack, stack_python
 from workflow.stacks.distfiles import Target
 from workflow.stacks.lockfile import check_lock, env_names
-from workflow.stacks.refresh import refresh_lock
+from workflow.stacks.refresh import refresh_conda_lock, refresh_lock
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,9 +47,11 @@ def _run(chosen: argparse.Namespace) -> None:
             if chosen.all == bool(chosen.name):
                 raise UserError("name one environment, or give --all")
             for name in env_names(chosen.envs) if chosen.all else [chosen.name]:
-                print(f"{name}: {len(check_lock(name, chosen.envs))} pins, in order")
+                print(f"{name}: {len(check_lock(name, chosen.envs))} pins{_conda_checked(name, chosen.envs)}, in order")
         case "lock":
             print(refresh_lock(chosen.name, chosen.envs, upgrade=chosen.upgrade))
+            if path := refresh_conda_lock(chosen.name, chosen.envs):
+                print(path)
         case "python":
             path = stack_python(chosen.name, chosen.stacks_dir, chosen.envs)
             if not path.exists():
@@ -74,6 +77,13 @@ def _run(chosen: argparse.Namespace) -> None:
             else:
                 chosen.out.write_text(text, encoding="utf-8")
                 print(chosen.out)
+
+
+def _conda_checked(name: str, envs: Path) -> str:
+    if not (envs / name / "stack.yaml").is_file():
+        return ""
+    packages = check_conda_lock(load_stack(name, envs))
+    return f", {len(packages)} conda packages" if packages else ""
 
 
 def _parser() -> argparse.ArgumentParser:

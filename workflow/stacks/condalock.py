@@ -73,13 +73,15 @@ def parse_conda_lock(path: Path) -> list[CondaPackage]:
     return packages
 
 
-def check_conda_lock(stack: Stack) -> list[CondaPackage]:
+def check_conda_lock(stack: Stack, lock: Path | None = None) -> list[CondaPackage]:
     """The packages of the stack's conda lock, once they fulfil its environment.yml; empty for a stack without one.
+
+    `lock` stands in for conda-lock.yml, as a new one does before it replaces the old.
 
     What can be told without a channel: every wish is there in a version that fits, every package's own needs are
     there by name, and Python is the stack's. UserError names the wish and the command that makes the lock anew.
     """
-    path = stack.conda_lock
+    path = lock or stack.conda_lock
     make = f"make locks STACK={stack.name}"
     if path is None:
         return []

@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from analysis.errors import UserError
 from workflow.messages import unknown_name
-from workflow.stacks.definition import ENVS, load_stack
+from workflow.stacks.definition import ENVS, Stack, load_stack
 
 _PIN = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>[^\s;\\]+)\s*(;(?P<marker>[^\\]+))?\\?$")
 _HASH = re.compile(r"\s+--hash=sha256:(?P<hex>[0-9a-f]{64})\s*\\?$")
@@ -98,7 +98,10 @@ def check_lock(name: str, envs: Path = ENVS, lock: Path | None = None) -> list[P
         if is_stack and pin.marker:
             # One stack is one environment: verify.py counts on every pin being installed.
             raise UserError(f"{lock}:{pin.line}: {pin.name} depends on a marker; run `{_make(lock)}`")
-    environment = _environment(load_stack(name, envs).python if is_stack else None)
+    stack = load_stack(name, envs) if is_stack else None
+    if stack is not None:
+        _check_declared(stack, pins, lock)
+    environment = _environment(stack.python if stack else None)
     pinned = {pin.name: pin for pin in pins if not pin.marker or Marker(pin.marker).evaluate(environment)}
     wanted, constraints = _read(folder / "requirements.in")
     overrides = _read(folder / "overrides.txt")[0] if (folder / "overrides.txt").is_file() else []
@@ -117,6 +120,19 @@ def check_lock(name: str, envs: Path = ENVS, lock: Path | None = None) -> list[P
                     f"{lock}:{bound.line} pins {bound.name}, which {item.source} leaves out; run `{_make(lock)}`"
                 )
     return pins
+
+
+def _check_declared(stack: Stack, pins: list[Pin], lock: Path) -> None:
+    """What stack.yaml says of packages is what the lock pins."""
+    pinned = {pin.name: pin.version for pin in pins}
+    if pinned.get(stack.trainer, stack.trainer_version) != stack.trainer_version:
+        raise UserError(
+            f"{stack.folder / 'stack.yaml'} says trainer_version {stack.trainer_version}, and {lock} pins "
+            f"{stack.trainer}=={pinned[stack.trainer]}; make them agree"
+        )
+    for package in stack.source_builds:
+        if package not in pinned:
+            raise UserError(f"{stack.folder / 'stack.yaml'} builds {package} from source, which {lock} does not pin")
 
 
 def _require(item: Wanted, pin: Pin | None, lock: Path) -> None:

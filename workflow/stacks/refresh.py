@@ -1,11 +1,16 @@
-"""How is a requirements.lock made anew from its requirements.in?"""
+"""How are a stack's locks made anew from its requirements.in and its environment.yml?"""
 
 from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+from analysis.errors import UserError
+from workflow.stacks.conda import HOW_TO_GET_ONE, find_conda
+from workflow.stacks.condalock import PLATFORM, check_conda_lock
 from workflow.stacks.definition import ENVS, load_stack
 from workflow.stacks.lockfile import check_lock, env_folder
 from workflow.stacks.uv import configured_uv, explained, torch_arguments
@@ -19,7 +24,8 @@ _TORCH = re.compile(r"^(torch==[^\s;#]+)", re.MULTILINE)
 def refresh_lock(name: str, envs: Path = ENVS, *, upgrade: bool = False) -> Path:
     """The lock, resolved anew; pins that still fit stay unless `upgrade` is given.
 
-    The new lock replaces the old one only after `check_lock` has accepted it.
+    The new lock replaces the old one only after `check_lock` has accepted it. A stack's uv.toml is read by uv from
+    its folder: there it may tell the metadata of packages that have no wheel.
     """
     folder = env_folder(name, envs)
     lock = folder / "requirements.lock"
@@ -28,7 +34,14 @@ def refresh_lock(name: str, envs: Path = ENVS, *, upgrade: bool = False) -> Path
     if (folder / "stack.yaml").is_file():
         stack = load_stack(name, envs)
         # A stack is installed on one kind of machine; no marker may leave a pin out of it.
-        target = ["--python-version", stack.python, "--no-build"]
+        # What is built from source later may be chosen as source. uv.toml tells what it needs: without that uv would
+        # run its setup.py here, which may want half the stack to be there.
+        target = ["--python-version", stack.python, "--only-binary", ":all:"]
+        for package in stack.source_builds:
+            target += ["--no-binary", package]
+        if (folder / "uv.toml").is_file():
+            # By itself uv reads the project's root and not this folder.
+            target += ["--config-file", "uv.toml"]
         torch = _TORCH.search((folder / "requirements.in").read_text(encoding="utf-8"))
         backend = torch_arguments(uv, torch[1] if torch else None, stack.torch_backend, stack.python)
     else:
@@ -54,3 +67,47 @@ def refresh_lock(name: str, envs: Path = ENVS, *, upgrade: bool = False) -> Path
     finally:
         fresh.unlink(missing_ok=True)
     return lock
+
+
+def refresh_conda_lock(name: str, envs: Path = ENVS) -> Path | None:
+    """The stack's conda lock, resolved anew from environment.yml; None where there is nothing of conda's to lock.
+
+    Where conda-lock or a conda program is missing, the present lock is left as it is, and the one command that makes
+    it on a connected machine is told.
+    """
+    folder = env_folder(name, envs)
+    if not (folder / "stack.yaml").is_file() or not (folder / "environment.yml").is_file():
+        return None
+    stack = load_stack(name, envs)
+    conda, beside = find_conda(), Path(sys.executable).with_name("conda-lock")
+    program = str(beside) if beside.exists() else shutil.which("conda-lock")
+    missing = [what for what, there in [("conda-lock", program), ("micromamba, mamba or conda", conda)] if not there]
+    if program is None or conda is None:
+        print(
+            f"{name}: conda-lock.yml stays as it is: {' and '.join(missing)} is not here. Where the channels can be "
+            f"reached: {HOW_TO_GET_ONE}; then `uv tool install conda-lock && make locks STACK={name}`",
+            file=sys.stderr,
+            flush=True,
+        )
+        return stack.conda_lock
+    fresh = folder / ".conda-lock.new.yml"
+    command = [program, "lock", "--file", "environment.yml", "--platform", PLATFORM, "--conda", conda.path]
+    if (folder / "virtual-packages.yml").is_file():
+        command += ["--virtual-package-spec", "virtual-packages.yml"]
+    elif stack.cuda is not None:
+        raise UserError(
+            f"{folder / 'virtual-packages.yml'} is missing: without it the lock would be made for the driver of this "
+            f'machine, or for none; it names `__cuda: "{stack.cuda}"` and `__glibc: "2.28"` (conda-lock\'s docs)'
+        )
+    try:
+        done = subprocess.run(
+            [*command, "--lockfile", fresh.name], cwd=folder, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0 or not fresh.exists():
+            last = "\n".join(f"  {line}" for line in (done.stderr or done.stdout).strip().splitlines()[-12:])
+            raise UserError(f"{name}: resolving {folder / 'environment.yml'} failed; conda-lock said last:\n{last}")
+        check_conda_lock(stack, fresh)
+        fresh.replace(folder / "conda-lock.yml")
+    finally:
+        fresh.unlink(missing_ok=True)
+    return folder / "conda-lock.yml"

@@ -1,0 +1,159 @@
+"""A conda lock is refused when it does not fulfil its environment.yml, as far as that can be told without a channel."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from analysis.errors import UserError
+from workflow.stacks.condalock import check_conda_lock, fits, parse_conda_lock
+from workflow.stacks.definition import ENVS, load_stack, stack_names
+
+LAYERED = [name for name in stack_names() if load_stack(name).conda_lock]
+
+LOCK = """version: 1
+metadata:
+  platforms: [linux-64]
+package:
+- name: python
+  version: 3.11.11
+  manager: conda
+  platform: linux-64
+  dependencies: {libgcc: '>=13', __glibc: '>=2.17'}
+  url: https://conda.anaconda.org/conda-forge/linux-64/python-3.11.11-h9e4cc4f_1_cpython.conda
+  hash: {md5: 8387070aa413ce9a8cc35a509fae938b, sha256: SHA}
+  build: h9e4cc4f_1_cpython
+- name: libgcc
+  version: 14.2.0
+  manager: conda
+  platform: linux-64
+  dependencies: {}
+  url: https://conda.anaconda.org/conda-forge/linux-64/libgcc-14.2.0-h767d61c_2.conda
+  hash: {md5: ef504d1acbd74b7cc6849ef8af47dd03, sha256: SHA}
+""".replace("SHA", "0123456789abcdef" * 4)
+ENVIRONMENT = 'channels: [conda-forge, nodefaults]\ndependencies:\n  - "python 3.11.*"\n  - libgcc >=13,<15\n'
+
+
+@pytest.mark.parametrize("name", LAYERED)
+def test_every_committed_conda_lock_fulfils_its_environment(name: str) -> None:
+    assert check_conda_lock(load_stack(name))
+
+
+@pytest.mark.parametrize("name", LAYERED)
+def test_every_package_of_a_committed_conda_lock_has_a_sha256(name: str) -> None:
+    # Written without the parser, which might share a mistake with what it guards.
+    text = (ENVS / name / "conda-lock.yml").read_text()
+    assert len(re.findall(r"^ *sha256: [0-9a-f]{64}$", text, re.MULTILINE)) == text.count("- name: ")
+    assert set(re.findall(r"^ *platform: (.*)$", text, re.MULTILINE)) == {"linux-64"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copytree(ENVS / "trl-vllm-cpu", tmp_path / "s")
+    (tmp_path / "s" / "conda-lock.yml").write_text(LOCK)
+    (tmp_path / "s" / "environment.yml").write_text(ENVIRONMENT)
+    return tmp_path / "s"
+
+
+def test_a_lock_that_fits_is_read(folder: Path) -> None:
+    python, libgcc = check_conda_lock(load_stack("s", folder.parent))
+    assert (python.name, python.version, python.build, python.line) == ("python", "3.11.11", "h9e4cc4f_1_cpython", 5)
+    assert (libgcc.build, libgcc.subdir, libgcc.filename) == (
+        "h767d61c_2",
+        "linux-64",
+        "libgcc-14.2.0-h767d61c_2.conda",
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        (
+            "environment.yml",
+            "libgcc >=13,<15",
+            "libgcc 13.*",
+            r"dependency 2, wants libgcc 13\.\*, but .*:13 has 14.2.0",
+        ),
+        (
+            "environment.yml",
+            "libgcc >=13,<15",
+            "gxx 12.*",
+            "wants gxx, which .* does not have; run `make locks STACK=s`",
+        ),
+        ("environment.yml", "libgcc >=13,<15", "libgcc =14.2.0 other_0", "wants libgcc =14.2.0 other_0"),
+        ("environment.yml", "libgcc >=13,<15", "pip: [torch]", "pip's packages belong in requirements.in"),
+        ("environment.yml", "libgcc >=13,<15", "libgcc @ 3", "is not understood"),
+        ("environment.yml", "dependencies:", "depends:", "must hold `channels:` and `dependencies:`"),
+        ("conda-lock.yml", "version: 3.11.11", "version: 3.12.1", "the file of python 3.12.1 is called python-3.11.11"),
+        ("conda-lock.yml", ", sha256: ", ", sha1: ", "conda-lock.yml:5: python has no sha256"),
+        ("conda-lock.yml", "sha256: 01", "sha256: 1", "python has no sha256 of the right form"),
+        (
+            "conda-lock.yml",
+            "manager: conda",
+            "manager: pip",
+            "python is a pip package; those belong in requirements.lock",
+        ),
+        ("conda-lock.yml", "platform: linux-64", "platform: osx-64", "python is for osx-64; stacks are for linux-64"),
+        ("conda-lock.yml", "{libgcc: '>=13'", "{openssl: '>=3'", "python needs openssl, which is not in it"),
+        ("conda-lock.yml", "- name: libgcc\n  version", "- version", "conda-lock.yml:13: 'name' is missing"),
+        ("conda-lock.yml", "version: 1\n", "version: 6\n", "not a conda-lock file of format 1"),
+        ("conda-lock.yml", "package:", "package: [", "not valid YAML"),
+        (
+            "stack.yaml",
+            'python: "3.11"',
+            'python: "3.12"',
+            "has to hold Python 3.12, as stack.yaml says; it has 3.11.11",
+        ),
+    ],
+)
+def test_a_lock_that_does_not_fit_is_refused(folder: Path, file: str, old: str, new: str, message: str) -> None:
+    path = folder / file
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(UserError, match=message):
+        check_conda_lock(load_stack("s", folder.parent))
+
+
+def test_a_package_twice_is_refused(folder: Path) -> None:
+    lock = folder / "conda-lock.yml"
+    lock.write_text(LOCK + LOCK[LOCK.index("- name: libgcc") :])
+    assert len(parse_conda_lock(lock)) == 3
+    with pytest.raises(UserError, match=":20 names libgcc a second time"):
+        check_conda_lock(load_stack("s", folder.parent))
+
+
+def test_a_lock_without_its_environment_is_refused(folder: Path) -> None:
+    (folder / "environment.yml").unlink()
+    with pytest.raises(UserError, match=r"environment.yml is missing"):
+        check_conda_lock(load_stack("s", folder.parent))
+
+
+@pytest.mark.parametrize(
+    ("wish", "version", "expected"),
+    [
+        ("*", "1", True),
+        ("3.1.*", "3.11.1", False),
+        ("3.11.*", "3.11.11", True),
+        ("3.11.*", "3.11", True),
+        ("=12.4", "12.4.131", True),
+        ("12.4", "12.4.131", False),
+        ("==12.4", "12.4", True),
+        ("!=1.0", "1.0", False),
+        (">=2.17,<3", "2.28", True),
+        (">=2.17,<3", "2.9", False),
+        ("1.*|>=3", "3.1", True),
+        ("1.*|>=3", "2.1", False),
+        ("~=2.2", "2.5", True),
+        ("~=2.2", "3.0", False),
+    ],
+)
+def test_condas_version_wishes(wish: str, version: str, expected: bool) -> None:
+    assert fits(wish, version) is expected
+
+
+def test_a_wish_that_cannot_be_compared_is_told() -> None:
+    with pytest.raises(UserError, match="write the wish as"):
+        fits(">=9e", "9f")

@@ -1,0 +1,202 @@
+"""A package without a wheel is built from the lock's own archive, with the stack's compilers, or nothing is begun."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from workflow.stacks.compile import GIB_PER_JOB, build_settings, jobs_at_once
+from workflow.stacks.definition import load_stack
+
+from .conftest import Index, Site, write_wheel
+
+# A build backend inside the archive itself: no setuptools is needed, and what the build sees is in the wheel.
+BACKEND = """
+import base64, hashlib, os, subprocess, urllib.request, zipfile
+from pathlib import Path
+
+import rbt_alpha  # only there because the wheels of the lock are installed first
+
+
+def _reaches_out():
+    try:
+        urllib.request.urlopen(os.environ["RBT_OUTSIDE"], timeout=5)
+    except OSError:
+        return False
+    return True
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    if os.environ.get("RBT_BROKEN"):
+        raise RuntimeError("kernel.cu(7): error: broken on purpose")
+    seen = {key: os.environ.get(key) for key in ("TORCH_CUDA_ARCH_LIST", "MAX_JOBS", "PIP_NO_INDEX")}
+    seen["nvcc"] = subprocess.run(["nvcc", "--version"], capture_output=True, text=True).stdout
+    seen["reaches_out"] = _reaches_out()
+    info = "rbt_kernel-1.0.dist-info"
+    files = {
+        "rbt_kernel.py": f"seen = {seen!r}\\n",
+        f"{info}/METADATA": "Metadata-Version: 2.1\\nName: rbt-kernel\\nVersion: 1.0\\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\\nGenerator: tests\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    }
+    record = ""
+    for path, text in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+        record += f"{path},sha256={digest},{len(text.encode())}\\n"
+    name = "rbt_kernel-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(Path(wheel_directory) / name, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+        archive.writestr(f"{info}/RECORD", record + f"{info}/RECORD,,\\n")
+    return name
+"""
+
+
+def write_sdist(folder: Path, *, backend: str = BACKEND) -> Path:
+    """An archive of rbt-kernel 1.0 whose metadata can only be had by running it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
+        "backend.py": backend,
+        "PKG-INFO": "Metadata-Version: 2.1\nName: rbt-kernel\nVersion: 1.0\n",
+    }
+    path = folder / "rbt_kernel-1.0.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"rbt_kernel-1.0/{name}")
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return path
+
+
+def write_nvcc(root: Path, release: str) -> Path:
+    (root / "bin").mkdir(parents=True)
+    (root / "bin" / "nvcc").write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.1'\n")
+    (root / "bin" / "nvcc").chmod(0o755)
+    return root
+
+
+EXTRA = (
+    'cuda: "12.4"\nsource_builds: [rbt-kernel]\nsource_environment: {TORCH_CUDA_ARCH_LIST: "9.0", RBT_OUTSIDE: "URL"}\n'
+)
+
+
+@pytest.fixture
+def kernel(site: Site, index: Index, tmp_path: Path) -> Site:
+    """A locked stack of a wheel and a package that is built from source for CUDA 12.4; the machine has no nvcc."""
+    index.add(write_wheel(tmp_path / "wheels", "rbt-alpha", "1.0"))
+    index.add(write_sdist(tmp_path / "wheels"))
+    folder = site.write_stack("rbt-alpha\nrbt-kernel\n", extra=EXTRA.replace("URL", index.url))
+    stack = folder / "stack.yaml"
+    stack.write_text(stack.read_text().replace("accelerator: cpu", "accelerator: cuda"))
+    (folder / "uv.toml").write_text(
+        '[[dependency-metadata]]\nname = "rbt-kernel"\nversion = "1.0"\nrequires-dist = ["rbt-alpha"]\n'
+    )
+    locked = site.run("lock", "tiny")
+    # rbt_alpha is not here: the lock was made without running the archive's code.
+    assert locked.returncode == 0, locked.stderr
+    parts = [part for part in os.environ["PATH"].split(os.pathsep) if not (Path(part) / "nvcc").exists()]
+    site.environ["PATH"] = os.pathsep.join(parts)
+    for key in ("CUDA_HOME", "CUDA_PATH", "MAX_JOBS", "CXX"):
+        site.environ.pop(key, None)
+    return site
+
+
+def with_cuda(site: Site, root: Path) -> dict[str, str]:
+    return {"CUDA_HOME": str(root), "PATH": f"{root / 'bin'}{os.pathsep}{site.environ['PATH']}"}
+
+
+def test_it_is_built_after_the_wheels_with_the_stacks_settings(kernel: Site, tmp_path: Path) -> None:
+    built = kernel.build(**with_cuda(kernel, write_nvcc(tmp_path / "cuda", "12.4")), MAX_JOBS="3")
+    assert built.returncode == 0, built.stderr
+    assert "building rbt-kernel 1.0 from source, 3 compilers at once: 10-60 minutes" in built.stderr
+    (folder,) = kernel.built()
+    assert sorted(path.name for path in folder.iterdir()) == ["env", "verify.json"]
+    code = "import json, rbt_kernel; print(json.dumps(rbt_kernel.seen))"
+    told = subprocess.check_output([folder / "env" / "bin" / "python", "-I", "-c", code], text=True)
+    assert json.loads(told) == {
+        "TORCH_CUDA_ARCH_LIST": "9.0",
+        "MAX_JOBS": "3",
+        "PIP_NO_INDEX": "1",
+        "nvcc": "Cuda compilation tools, release 12.4, V12.4.1\n",
+        "reaches_out": False,
+    }
+
+
+def test_what_was_built_before_is_not_used_for_other_settings(kernel: Site, tmp_path: Path) -> None:
+    cuda = with_cuda(kernel, write_nvcc(tmp_path / "cuda", "12.4"))
+    assert kernel.build(**cuda).returncode == 0
+    (first,) = kernel.built()
+    stack = kernel.envs / "tiny" / "stack.yaml"
+    stack.write_text(stack.read_text().replace('"9.0"', '"8.0"'))
+    again = kernel.build(**cuda)
+    assert again.returncode == 0, again.stderr
+    second = Path(again.stdout.strip())
+    assert second != first
+    code = "import rbt_kernel; print(rbt_kernel.seen['TORCH_CUDA_ARCH_LIST'])"
+    assert subprocess.check_output([second / "env/bin/python", "-I", "-c", code], text=True).strip() == "8.0"
+
+
+@pytest.mark.parametrize(
+    ("release", "message"),
+    [
+        (None, "and there is no nvcc here. Make CUDA 12.4 known (CUDA_HOME, or nvcc on PATH"),
+        ("12.6", "is of CUDA 12.6: torch would refuse what it compiles. Make CUDA 12.4 known"),
+        ("what", "is of an unknown release"),
+    ],
+)
+def test_without_the_right_compiler_nothing_is_begun(
+    kernel: Site, index: Index, tmp_path: Path, release: str | None, message: str
+) -> None:
+    index.asked.clear()
+    cuda = with_cuda(kernel, write_nvcc(tmp_path / "cuda", release)) if release else {}
+    failed = kernel.build(**cuda)
+    assert failed.returncode == 1 and "Traceback" not in failed.stderr
+    assert "tiny builds rbt-kernel from source for CUDA 12.4" in failed.stderr and message in failed.stderr
+    assert not index.asked.is_set() and kernel.built() == []
+
+
+def test_without_a_cpp_compiler_nothing_is_begun(kernel: Site, tmp_path: Path) -> None:
+    cuda = with_cuda(kernel, write_nvcc(tmp_path / "cuda", "12.4"))
+    failed = kernel.build(**cuda, CXX="no-such-compiler -O2")
+    assert failed.returncode == 1 and "there is no C++ compiler (no-such-compiler -O2) here" in failed.stderr
+    assert kernel.built() == []
+
+
+def test_a_build_that_fails_is_quoted(kernel: Site, tmp_path: Path) -> None:
+    stack = kernel.envs / "tiny" / "stack.yaml"
+    stack.write_text(stack.read_text().replace("{TORCH", '{RBT_BROKEN: "1", TORCH'))
+    failed = kernel.build(**with_cuda(kernel, write_nvcc(tmp_path / "cuda", "12.4")))
+    assert failed.returncode == 1 and "rbt-kernel 1.0 could not be built" in failed.stderr
+    assert "kernel.cu(7): error: broken on purpose" in failed.stderr and kernel.built() == []
+
+
+def test_a_changed_archive_is_refused(kernel: Site, index: Index, tmp_path: Path) -> None:
+    evil = write_sdist(tmp_path / "evil", backend=BACKEND + "\nevil = True\n")
+    (index.folder / "files" / evil.name).write_bytes(evil.read_bytes())
+    failed = kernel.build(**with_cuda(kernel, write_nvcc(tmp_path / "cuda", "12.4")))
+    assert failed.returncode == 1 and "is not the file that the lock names: its hash differs" in failed.stderr
+    assert kernel.built() == []
+
+
+def test_everything_else_stays_wheels_only(kernel: Site, tmp_path: Path) -> None:
+    stack = kernel.envs / "tiny" / "stack.yaml"
+    lines = [line for line in stack.read_text().splitlines() if not line.startswith("source_")]
+    stack.write_text("\n".join(lines) + "\n")
+    failed = kernel.build(**with_cuda(kernel, write_nvcc(tmp_path / "cuda", "12.4")))
+    assert failed.returncode == 1 and "rbt-kernel==1.0 has no usable wheels" in failed.stderr
+    assert kernel.built() == []
+
+
+def test_compilers_at_once_are_bound_by_memory_unless_told(kernel: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = load_stack("tiny", kernel.envs)
+    assert build_settings(stack, {})["MAX_JOBS"] == str(jobs_at_once())
+    assert build_settings(stack, {"MAX_JOBS": "7"})["MAX_JOBS"] == "7"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(1000)))
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    assert 1 <= jobs_at_once() <= max(1, total // GIB_PER_JOB)
