@@ -20,6 +20,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     patches = {  # noqa: RUF012
         "verl.trainer.ppo.ray_trainer": "patch_ray_trainer",
         "verl.trainer.ppo.v1.trainer_base": "patch_v1",
+        "verl.trainer.ppo.v1.agent_loop_tq": "patch_agent_loop",
     }
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -95,5 +95,89 @@ def patch_ray_trainer(module: ModuleType) -> None:
     module.RayPPOTrainer.init_workers = init_workers
 
 
+class Replicas:
+    """verl 0.9.1: the engines' memory and weights, as far as the trainer asks for them; awake or asleep."""
+
+    def __init__(self) -> None:
+        self.awake = False
+
+    def update_weights(self, step: int) -> None:
+        self.awake = True
+
+    def sleep_replicas(self) -> None:
+        self.awake = False
+
+
 def patch_v1(module: ModuleType) -> None:
-    pass
+    """verl 0.9.1: what PPOTrainer sets up, and what it does within a step; its loop, metrics and queue are its own."""
+
+    def setup(trainer: Any) -> None:
+        trainer._init_tokenizer()
+        trainer._init_dataloader()
+        trainer._init_dump_executor()
+        trainer.actor_rollout_wg = Workers(trainer.config.actor_rollout_ref, trainer.tokenizer)
+        trainer.resource_pool_manager = SimpleNamespace(get_n_gpus=lambda: 2)
+        trainer.llm_server_manager = SimpleNamespace(get_client=lambda: None)
+        trainer.reward_loop_manager = SimpleNamespace(reward_loop_worker_handles=None)
+        trainer.checkpoint_manager = Replicas()
+        trainer._load_checkpoint()
+
+    def save(trainer: Any, *args: Any) -> None:
+        assert not trainer.checkpoint_manager.awake, "a checkpoint is saved while the engine has the GPU's memory"
+        own_save(trainer, *args)
+
+    def step(trainer: Any, metrics: dict[str, Any], timing: dict[str, float]) -> Any:
+        if (FOLDER / "crash").exists():
+            raise RuntimeError("made to crash in generate_sequences")
+        with module.marked_timer("gen", timing):
+            trainer.checkpoint_manager.sleep_replicas()
+            time.sleep(STEP_S)
+            batch = respond(trainer, trainer._next_train_batch())
+        with module.marked_timer("update_actor", timing):
+            metrics.update({"actor/pg_loss": 0.5, "actor/lr": 1e-6})
+        return batch
+
+    def respond(trainer: Any, prompts: Any) -> Any:
+        from verl.trainer.ppo.reward import get_custom_reward_fn
+
+        score = get_custom_reward_fn(trainer.config)
+        longest, tokenizer = trainer.config.actor_rollout_ref.rollout.response_length, trainer.tokenizer
+        rows: dict[str, list[torch.Tensor]] = {}
+        for index in range(len(prompts) * trainer.config.actor_rollout_ref.rollout.n):
+            row = prompts[index // trainer.config.actor_rollout_ref.rollout.n]
+            length = int(torch.randint(2, longest + 1, (1,)))
+            response = torch.randint(3, 300, (length,))
+            truth = row["reward_model"]["ground_truth"]
+            told = score(data_source="x", solution_str=tokenizer.decode(response), ground_truth=truth, extra_info={})
+            scores = torch.zeros(length)
+            scores[-1] = told["score"]
+            prompt = tokenizer.apply_chat_template(
+                list(row["raw_prompt"]), add_generation_prompt=True, return_dict=False
+            )
+            for name, value in (
+                ("prompts", torch.tensor(prompt)),
+                ("responses", response),
+                ("response_mask", torch.ones(length, dtype=torch.long)),
+                *((name, scores) for name in ("rm_scores", "token_level_rewards", "advantages", "returns")),
+            ):
+                rows.setdefault(name, []).append(value)
+        count = len(rows["prompts"])
+        fields = {name: torch.nested.as_nested_tensor(values, layout=torch.jagged) for name, values in rows.items()}
+        fields["num_turns"] = torch.full((count,), 2)
+        now = trainer.global_steps - 1
+        return module.tq.kv_batch_put(
+            keys=[f"{trainer.global_steps}-{index}" for index in range(count)],
+            partition_id="train",
+            fields=module.TensorDict(fields, batch_size=count),
+            tags=[{"min_global_steps": now, "max_global_steps": now}] * count,
+        )
+
+    own_save = module.PPOTrainer._save_checkpoint
+    module.PPOTrainer._setup = setup
+    module.PPOTrainer._save_checkpoint = save
+    module.PPOTrainer.step = step
+
+
+def patch_agent_loop(module: ModuleType) -> None:
+    """verl 0.9.1: nobody to talk to an engine."""
+    module.AgentLoopManagerTQ.create = classmethod(lambda *_, **__: None)

@@ -1,0 +1,140 @@
+"""In verl's Python: read prepared data with its RLHFDataset and score responses with its reward manager.
+
+`python score_rows.py VERSION FOLDER` leaves told.json in the folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+
+LONGEST = 64
+REWARDS = [{"name": "accuracy", "weight": 1.0, "options": {}}, {"name": "phi4", "weight": 0.5, "options": {}}]
+
+
+def prepared(folder: Path) -> Path:
+    """Inputs as `workflow.jobs.inputs` makes them."""
+    from workflow.jobs.inputs import prepare_inputs
+
+    data = {"source": "builtin:arithmetic", "rows": 16, "seed": 0, "split": "train", "answer_after": None}
+    data |= {"prompt_column": "question", "answer_column": "answer", "system_prompt": None}
+    model = {"source": "builtin:tiny-qwen2", "revision": None, "seed": 0}
+    request = {"data": data, "model": model, "max_prompt_length": 64, "max_response_length": LONGEST}
+    prepare_inputs(request, folder / "inputs")
+    return folder / "inputs"
+
+
+def composed(version: str, inputs: Path) -> Any:
+    from workflow.jobs import verl_reward
+    from workflow.jobs.verl_config import compose, job_overrides
+
+    mine = job_overrides(
+        version,
+        train_files=str(inputs / "data.parquet"),
+        val_files=str(inputs / "data.parquet"),
+        model=str(inputs / "model"),
+        checkpoints=str(inputs),
+        project="tests",
+        run_id="a",
+        reward_file=str(Path(verl_reward.__file__).resolve()),
+        reward_kwargs={"rewards": REWARDS, "tokenizer": str(inputs / "model"), "max_response_length": LONGEST},
+    )
+    lengths = ["data.max_prompt_length=64", f"data.max_response_length={LONGEST}"]
+    config = OmegaConf.create(compose(version, [*lengths, *mine]))
+    OmegaConf.set_struct(config, True)
+    return config
+
+
+def scored(version: str, config: Any, tokenizer: Any, batch: Any) -> tuple[list[dict[str, float]], torch.Tensor]:
+    """Each response's scores by name, and the tensor of rewards, from verl's own reward manager."""
+    from verl.trainer.ppo.reward import load_reward_manager
+
+    if version == "0.4.1":
+        manager = load_reward_manager(config, tokenizer, num_examine=0)
+        result = manager(batch, return_dict=True)
+        extra = result["reward_extra_info"]
+        return [dict(zip(extra, row, strict=True)) for row in zip(*extra.values(), strict=True)], result[
+            "reward_tensor"
+        ]
+
+    async def all_of_them() -> list[dict[str, Any]]:
+        manager = load_reward_manager(config, tokenizer)
+        return list(await asyncio.gather(*(manager.run_single(batch[at : at + 1]) for at in range(len(batch)))))
+
+    results = asyncio.run(all_of_them())
+    from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
+
+    tensor = RewardManagerBase.assemble_rm_scores(batch, [result["reward_score"] for result in results])
+    return [result["reward_extra_info"] for result in results], tensor
+
+
+def main(version: str, folder: Path) -> None:
+    import pyarrow.parquet as pq
+    from verl import DataProto
+    from verl.utils import hf_tokenizer
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    inputs = prepared(folder)
+    config = composed(version, inputs)
+    tokenizer = hf_tokenizer(str(inputs / "model"))
+    source = pq.read_table(inputs / "data.parquet").to_pylist()
+    dataset = RLHFDataset([str(inputs / "data.parquet")], tokenizer, config.data)
+    row = dataset[3]
+    prompt = tokenizer.apply_chat_template(source[3]["prompt"], add_generation_prompt=True, tokenize=False)
+
+    texts = [
+        "<think>a</think>\\boxed{7}",
+        "<think>a</think>\\boxed{8}",
+        "<think>" + " ".join(map(str, range(100, 200))),
+        "7",
+    ]
+    ids = [tokenizer(text, add_special_tokens=False)["input_ids"][:LONGEST] for text in texts]
+    attention = torch.zeros(len(texts), 4 + LONGEST, dtype=torch.long)
+    responses = torch.full((len(texts), LONGEST), tokenizer.pad_token_id)
+    for at, response in enumerate(ids):
+        full = [*response, tokenizer.eos_token_id][:LONGEST]
+        responses[at, : len(full)] = torch.tensor(full)
+        attention[at, 2 : 4 + len(full)] = 1
+    batch = DataProto.from_single_dict(
+        {
+            "prompts": torch.ones(len(texts), 4, dtype=torch.long),
+            "responses": responses,
+            "attention_mask": attention,
+            "reward_model": np.array([{"style": "rule", "ground_truth": "7"}] * len(texts), dtype=object),
+            "data_source": np.array(["x"] * len(texts), dtype=object),
+            "extra_info": np.array([{"index": at} for at in range(len(texts))], dtype=object),
+        }
+    )
+    log = io.StringIO()
+    with contextlib.redirect_stdout(log):
+        scores, tensor = scored(version, config, tokenizer, batch)
+    last = attention[:, 4:].sum(-1) - 1
+    told = {
+        "rows": len(dataset),
+        "dropped": len(source) - len(dataset),
+        "prompt": prompt if "raw_prompt" in row and version != "0.4.1" else tokenizer.decode(row["raw_prompt_ids"]),
+        "expected_prompt": prompt,
+        "ground_truth": row["reward_model"]["ground_truth"],
+        "expected_truth": source[3]["reward_model"]["ground_truth"],
+        "wrong_tokens": len(ids[1]),
+        "cut_tokens": len(ids[2]),
+        "scores": [{name: float(value) for name, value in score.items()} for score in scores],
+        "tensor": [
+            {"sum": float(tensor[at].sum()), "at_last": float(tensor[at, last[at]])} for at in range(len(texts))
+        ],
+        "printed": [line for line in log.getvalue().splitlines() if "<think>" in line],
+    }
+    (folder / "told.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,56 @@
+"""Do verl's own classes take our data and our rewards?"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .environments import VERSIONS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_data_and_rewards_through_verls_own_classes(
+    version: str, verl_python: Callable[[str], Path], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [str(verl_python(version)), str(Path(__file__).with_name("score_rows.py")), version, str(tmp_path)],
+        cwd=ROOT,
+        # No PYTHONPATH for what is loaded by path but the one that a job's processes have.
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads((tmp_path / "told.json").read_text())
+
+    # Data: every row, with its prompt as the model's own template writes it.
+    assert told["rows"] == 16
+    assert told["prompt"] == told["expected_prompt"]
+    assert told["ground_truth"] == told["expected_truth"]
+    assert told["dropped"] == 0  # verl filters prompts that are too long again, and finds none
+
+    # Rewards: a right one, a wrong one, one that was cut, one without thought; the longest response has 64 tokens.
+    (right, wrong, cut, bare) = told["scores"]
+    assert told["cut_tokens"] == 64
+    assert [round(score["accuracy"], 6) for score in told["scores"]] == [1.0, 0.0, 0.0, 1.0]
+    for score, phi4 in ((right, 8 / 13), (cut, -0.5 * 8 / 13), (bare, -8 / 13)):
+        assert score["phi4"] == pytest.approx(phi4)
+    way = min(1.0, told["wrong_tokens"] / (64 * 3702 / 31744))
+    assert wrong["phi4"] == pytest.approx(8 / 13 * (-0.5 - 0.25 * (1 + math.cos(math.pi * way))))
+    for score, scored in zip(told["scores"], told["tensor"], strict=True):
+        assert score["score"] == pytest.approx(score["accuracy"] + 0.5 * score["phi4"])
+        # verl puts it on the response's last token, and nothing elsewhere.
+        assert scored["sum"] == pytest.approx(score["score"], abs=1e-6)
+        assert scored["at_last"] == pytest.approx(score["score"], abs=1e-6)
+    assert told["printed"] == []  # no completion in the log
