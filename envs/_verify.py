@@ -413,3 +413,115 @@ TRL_CPU = [
     Probe("wandb works offline", "wandb", ["offline", True], _wandb_module),
     Probe("math_verify compares answers", "math-verify", [True, False], _math_verdicts),
 ]
+
+
+# Probes of what every verl stack holds. On a login node everything but the kernels is imported and used.
+
+
+def has_names(module: str, *names: str) -> Callable[[], Any]:
+    """Those of the names that the imported module holds."""
+
+    def run() -> Any:
+        found = importlib.import_module(module)
+        return [name for name in names if hasattr(found, name)]
+
+    return run
+
+
+def _latex_parsed() -> Any:
+    from sympy.parsing.latex import parse_latex
+
+    # The other grammar, ANTLR's, wants a version that OmegaConf does not allow.
+    return str(parse_latex(r"\frac{1}{2} + x", backend="lark"))
+
+
+def _flash_attn_agrees() -> Any:
+    """Whether flash-attn's compiled kernel gives what torch's own attention gives, on the GPU."""
+    import torch
+    from flash_attn import flash_attn_func
+
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 128, 4, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    told = torch.nn.functional.scaled_dot_product_attention(
+        *(x.transpose(1, 2).float() for x in (q, k, v)), is_causal=True
+    ).transpose(1, 2)
+    return bool(torch.allclose(flash_attn_func(q, k, v, causal=True).float(), told, atol=2e-2, rtol=2e-2))
+
+
+VERL = [
+    *CUDA_PROBES,
+    Probe("torch's version", "torch", pin("torch", public=True), version_of("torch", public=True)),
+    Probe("torch multiplies matrices", "torch", [[7.0, 10.0], [15.0, 22.0]], _torch_product),
+    Probe("torch reaches the GPUs", "torch", "works", driver("9.0"), gpu=True),
+    Probe("transformers generates", "transformers", [1, 7], _transformers_generates),
+    Probe("datasets writes and reads parquet", "datasets", ["a", "b"], _datasets_parquet),
+    Probe("wandb works offline", "wandb", ["offline", True], _wandb_module),
+    Probe("math_verify compares answers", "math-verify", [True, False], _math_verdicts),
+    Probe("sympy parses LaTeX with lark", "lark", "x + 1/2", _latex_parsed),
+    Probe("ray's version", "ray", pin("ray"), version_of("ray")),
+    Probe("tensordict's version", "tensordict", pin("tensordict"), version_of("tensordict")),
+    Probe("verl's version", "verl", pin("verl"), version_of("verl")),
+    Probe(
+        "verl's entry point", "verl", ["TaskRunner", "main"], has_names("verl.trainer.main_ppo", "TaskRunner", "main")
+    ),
+    Probe("flash_attn's version", "flash-attn", pin("flash-attn"), version_of("flash_attn")),
+    Probe(
+        "flash_attn has what verl takes from it",
+        "flash-attn",
+        ["index_first_axis", "pad_input", "unpad_input"],
+        has_names("flash_attn.bert_padding", "index_first_axis", "pad_input", "unpad_input"),
+    ),
+    Probe("flash_attn's kernel agrees with torch", "flash-attn", True, _flash_attn_agrees, gpu=True),
+]
+
+
+def _rms_norm_of_vllm() -> Any:
+    import torch
+    import vllm._custom_ops as ops
+
+    out = torch.empty(1, 64, device="cuda")
+    ops.rms_norm(out, torch.full((1, 64), 2.0, device="cuda"), torch.full((64,), 3.0, device="cuda"), 0.0)
+    return [round(out.min().item(), 4), round(out.max().item(), 4)]
+
+
+VERL_VLLM = [
+    Probe("vllm's version", "vllm", pin("vllm"), version_of("vllm")),
+    Probe(
+        "verl accepts this vllm",
+        "vllm",
+        ["LLM", "parallel_state"],
+        has_names("verl.third_party.vllm", "LLM", "parallel_state"),
+    ),
+    Probe("vllm's compiled kernels run", "vllm", [3.0, 3.0], _rms_norm_of_vllm, gpu=True),
+]
+
+
+def _rms_norm_of_flashinfer() -> Any:
+    """FlashInfer's norm; where the kernel is not prebuilt it is compiled now: nvcc must be on the compute node, too."""
+    import torch
+    from flashinfer.norm import rmsnorm
+
+    ones = {"device": "cuda", "dtype": torch.bfloat16}
+    out = rmsnorm(torch.full((1, 128), 2.0, **ones), torch.full((128,), 3.0, **ones), 0.0)
+    return [round(out.min().item(), 2), round(out.max().item(), 2)]
+
+
+VERL_SGLANG = [
+    Probe("sglang's version", "sglang", pin("sglang"), version_of("sglang")),
+    Probe("flashinfer's version", "flashinfer-python", pin("flashinfer-python"), version_of("flashinfer")),
+    Probe("flashinfer's kernels run", "flashinfer-python", [3.0, 3.0], _rms_norm_of_flashinfer, gpu=True),
+    Probe(
+        "torch_memory_saver's class",
+        "torch-memory-saver",
+        ["TorchMemorySaver"],
+        has_names("torch_memory_saver", "TorchMemorySaver"),
+    ),
+    # SGLang's engine loads sgl_kernel, which is linked to the driver's libcuda.so.1; a login node has none.
+    Probe(
+        "sglang's engine",
+        "sglang",
+        ["Engine", "ServerArgs"],
+        has_names("sglang.srt.entrypoints.engine", "Engine", "ServerArgs"),
+        gpu=True,
+    ),
+]
