@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from workflow.stacks import stack_environment
 from workflow.stacks.uv import find_uv
 
 from .channel import PLACEHOLDER, Channel, serving, write_package, write_python, write_python_package
@@ -114,6 +115,9 @@ def test_a_conda_layer_is_installed_checked_and_recorded(layered: Site, channel:
     assert (folder / "env" / "etc" / "where").read_text() == f"{real}/etc\n"
     assert verdict["environment"]["RBT_ACTIVATED"] == f"{real}/etc"
     assert verdict["environment"]["CUDA_HOME"] == str(real)
+    inside = stack_environment(folder / "verify.json", {"PATH": "/bin", "HOME": "/h"})
+    assert inside["PATH"] == f"{folder}/env/bin:/bin" and inside["HOME"] == "/h"
+    assert inside["RBT_ACTIVATED"] == f"{real}/etc"
 
     asked = len(channel.asked)
     again = layered.build()
@@ -342,4 +346,9 @@ def test_verify_runs_again_on_a_compute_node_with_what_needs_a_gpu(layered: Site
         "stack": "tiny",
     }
     assert {check["name"] for check in verdict["checks"]} > {"conda's rbt-conda", "alpha", "nvcc"}
+    again = layered.run("verify", "tiny", "--gpu", "--stacks-dir", str(layered.stacks), "--out", str(tmp_path / "2"))
+    assert again.returncode == 1
+    assert "requirements.lock: no line: a GPU: expected works, got no GPU here" in again.stderr
+    without = layered.run("verify", "tiny", "--stacks-dir", str(layered.stacks), "--out", str(tmp_path / "3"))
+    assert without.returncode == 0 and json.loads((tmp_path / "3").read_text())["conda"] == json.loads(first)["conda"]
     assert (folder / "verify.json").read_text() == first

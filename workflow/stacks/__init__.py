@@ -8,8 +8,9 @@ from workflow.stacks.definition import (
     built_dir,
     load_stack,
     lock_id,
+    stack_environment,
     stack_names,
     stack_python,
 )
 
-__all__ = ["Stack", "built_dir", "load_stack", "lock_id", "stack_names", "stack_python"]
+__all__ = ["Stack", "built_dir", "load_stack", "lock_id", "stack_environment", "stack_names", "stack_python"]

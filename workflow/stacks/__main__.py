@@ -11,7 +11,7 @@ from types import FrameType
 from analysis.errors import UserError
 from workflow.stacks import container, join, wheelhouse
 from workflow.stacks.adopt import adopt
-from workflow.stacks.build import BACKENDS, build
+from workflow.stacks.build import BACKENDS, build, verify_again
 from workflow.stacks.condalock import check_conda_lock
 from workflow.stacks.definition import ENVS, load_stack, stack_python
 from workflow.stacks.distfiles import Target
@@ -43,6 +43,8 @@ def _run(chosen: argparse.Namespace) -> None:
         case "build":
             how = {"expected": chosen.expect, "backend": chosen.backend}
             print(build(chosen.name, chosen.stacks_dir, chosen.envs, **how))
+        case "verify":
+            print(verify_again(chosen.name, chosen.out, chosen.stacks_dir, chosen.envs, gpu=chosen.gpu))
         case "check":
             if chosen.all == bool(chosen.name):
                 raise UserError("name one environment, or give --all")
@@ -93,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     for command, help_text in [
         ("build", "build and verify a stack, unless it is ready; print its folder"),
         ("python", "print the interpreter of a built stack"),
+        ("verify", "run a built stack's checks again, here: on a compute node with --gpu"),
     ]:
         sub = commands.add_parser(command, help=help_text)
         sub.add_argument("name")
@@ -105,6 +108,9 @@ def _parser() -> argparse.ArgumentParser:
                 default="auto",
                 help="with the conda layer, without it, or as this machine allows (default)",
             )
+        if command == "verify":
+            sub.add_argument("--gpu", action="store_true", help="also what needs a GPU")
+            sub.add_argument("--out", type=Path, required=True, help="file for the verdict")
     check = commands.add_parser("check", help="does a lock fulfil its requirements.in?")
     check.add_argument("name", nargs="?")
     check.add_argument("--all", action="store_true", help="every environment that has a lock")

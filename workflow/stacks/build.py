@@ -237,20 +237,56 @@ def _link_mode(uv: Uv, env: Path) -> str:
     return "hardlink" if cache.stat().st_dev == env.stat().st_dev else "copy"
 
 
+def verify_again(name: str, out: Path, stacks_dir: Path, envs: Path = ENVS, *, gpu: bool = False) -> Path:
+    """Runs the built stack's verify.py where this runs, `gpu`: with what needs one; the verdict is written to `out`.
+
+    UserError tells what failed. The stack's own verify.json stays as it is.
+    """
+    stack = load_stack(name, envs)
+    final = stacks_dir / name / lock_id(name, envs)
+    if not _is_ready(stack, final, "auto"):
+        raise UserError(f"{name} is not built for its present lock; run `python -m workflow.stacks build {name}`")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    packages = check_conda_lock(stack) if built_by(final) == "conda" else []
+    _run_verify(stack, final / "env", out, final.name, packages, ["--gpu"] if gpu else [], ())
+    return out
+
+
 def _verify(
     stack: Stack, env: Path, folder: Path, lock: str, packages: list[CondaPackage], fds: tuple[int, ...]
 ) -> None:
     """Runs verify.py in that environment; leaves its verdict as `folder/verify.json` only when it is good."""
     verdict_path = folder / ".verify.json"
-    verdict_path.unlink(missing_ok=True)
+    try:
+        verdict = _run_verify(stack, env, verdict_path, lock, packages, [], fds)
+    except UserError:
+        verdict_path.unlink(missing_ok=True)
+        raise
+    # What a process needs that runs in the stack without `conda activate`.
+    verdict["environment"] = activation(env.absolute())
+    verdict_path.write_text(json.dumps(verdict, indent=1) + "\n", encoding="utf-8")
+    verdict_path.replace(folder / "verify.json")
+
+
+def _run_verify(
+    stack: Stack,
+    env: Path,
+    out: Path,
+    lock: str,
+    packages: list[CondaPackage],
+    options: list[str],
+    fds: tuple[int, ...],
+) -> dict[str, Any]:
+    """The verdict of verify.py in that environment, also written to `out`; UserError when it is not good."""
+    out.unlink(missing_ok=True)
     backend = "conda" if (env / "conda-meta").is_dir() else "uv"
     # -I: neither PYTHONPATH nor the user's own packages may stand in for what the stack lacks.
-    command = [str(env.absolute() / "bin" / "python"), "-I", str(stack.verify.absolute())]
+    command = [str(env.absolute() / "bin" / "python"), "-I", str(stack.verify.absolute()), *options]
     command += ["--stack", stack.name, "--lock", str(stack.lock.absolute()), "--lock-id", lock]
     command += ["--python-version", stack.python, "--verify-id", verify_id(stack), "--backend", backend]
     command += ["--cuda", stack.cuda] if stack.cuda else []
-    command += ["--out", str(verdict_path.absolute())]
-    listed = folder / ".conda.json"
+    command += ["--out", str(out.absolute())]
+    listed = out.with_name(f"{out.name}.conda")
     if backend == "conda":
         listed.write_text(json.dumps([_shown(package) for package in packages]), encoding="utf-8")
         command += ["--conda", str(listed.absolute())]
@@ -273,16 +309,12 @@ def _verify(
     finally:
         listed.unlink(missing_ok=True)
     try:
-        verdict: dict[str, Any] = json.loads(verdict_path.read_text(encoding="utf-8"))
+        verdict: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise UserError(_no_verdict(stack, done.returncode, done.stdout)) from None
     if done.returncode != 0 or verdict.get("ok") is not True:
-        verdict_path.unlink()
         raise UserError(_failed_checks(stack, verdict))
-    # What a process needs that runs in the stack without `conda activate`.
-    verdict["environment"] = activation(env.absolute())
-    verdict_path.write_text(json.dumps(verdict, indent=1) + "\n", encoding="utf-8")
-    verdict_path.replace(folder / "verify.json")
+    return verdict
 
 
 def _shown(package: CondaPackage) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """How do a conda lock's packages come here, each of them the very file that the lock names?
 
-The hashes are checked here and not left to conda: older programs know md5 only, and none checks a file on disk.
+The hashes are checked here and not left to the program that installs: some read md5 only in a list of files, and some
+compare nothing of a file on disk.
 """
 
 from __future__ import annotations

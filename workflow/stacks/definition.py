@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -168,3 +170,14 @@ def built_dir(name: str, stacks_dir: Path, envs: Path = ENVS) -> Path:
 def stack_python(name: str, stacks_dir: Path, envs: Path = ENVS) -> Path:
     """The interpreter of the built environment, absolute; it exists once the stack is built."""
     return (built_dir(name, stacks_dir, envs) / "env" / "bin" / "python").absolute()
+
+
+def stack_environment(stack_file: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process in a built stack: what activating it would set, and its programs first on PATH.
+
+    `stack_file` is the stack's verify.json. The conda layer's compilers and CUDA are found by these variables only.
+    """
+    verdict = json.loads(stack_file.read_text(encoding="utf-8"))
+    programs = (stack_file.parent / "env" / "bin").absolute()
+    path = os.pathsep.join(part for part in (str(programs), environ.get("PATH", os.defpath)) if part)
+    return {**environ, **verdict.get("environment", {}), "PATH": path}
