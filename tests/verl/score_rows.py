@@ -133,6 +133,15 @@ def main(version: str, folder: Path) -> None:
         ],
         "printed": [line for line in log.getvalue().splitlines() if "<think>" in line],
     }
+    from workflow.jobs.errors import UserError
+    from workflow.jobs.verl_grpo import require_cpus
+
+    enough = {"0.4.1": 9, "0.9.1": 33}[version]  # with the 8 GPUs of verl's own configuration
+    require_cpus(config, enough)
+    try:
+        require_cpus(config, enough - 1)
+    except UserError as error:
+        told["too_few_cpus"] = str(error)
     (folder / "told.json").write_text(json.dumps(told))
 
 

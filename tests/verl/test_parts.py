@@ -53,4 +53,6 @@ def test_data_and_rewards_through_verls_own_classes(
         # verl puts it on the response's last token, and nothing elsewhere.
         assert scored["sum"] == pytest.approx(score["score"], abs=1e-6)
         assert scored["at_last"] == pytest.approx(score["score"], abs=1e-6)
+    cpus = {"0.4.1": "9 CPUs in Ray (1, 1 with each of 8 GPUs)", "0.9.1": "33 CPUs in Ray (1, 8 for transfer_queue."}
+    assert cpus[version] in told["too_few_cpus"]
     assert told["printed"] == []  # no completion in the log

@@ -197,8 +197,31 @@ def _run_verl(config: Any, attempt: Mapping[str, Any], environment: Mapping[str,
     # Of what verl would ask for, CPUs and the like are for a Ray of its own; this one is there.
     ray.init(address=os.environ["RAY_ADDRESS"], runtime_env=runtime)
     stop.install()  # Ray took SIGTERM
+    require_cpus(config, float(ray.cluster_resources().get("CPU", 0)))
     _wait(start, stop)
     ray.shutdown()
+
+
+def require_cpus(config: Any, cpus: float) -> None:
+    """`UserError` where Ray has fewer CPUs than verl's actors reserve: it would wait for them without a word, for ever.
+
+    0.4.1: one for the TaskRunner, one with each GPU (RayResourcePool of ray_trainer.py). 0.9.1: three with each GPU
+    (ResourcePoolManager of single_controller/ray/base.py) and one for its TaskRunner, or with V1 for the controller and
+    for each storage unit of the transfer queue.
+    """
+    from omegaconf import OmegaConf
+
+    gpus = int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
+    with_gpu = 1 if OmegaConf.select(config, "trainer.use_v1", default=None) is None else 3
+    units = 0
+    if OmegaConf.select(config, "trainer.use_v1", default=False):
+        units = int(OmegaConf.select(config, "transfer_queue.backend.SimpleStorage.num_data_storage_units", default=0))
+    if (needed := 1 + units + with_gpu * gpus) > cpus:
+        queue = f", {units} for transfer_queue.backend.SimpleStorage.num_data_storage_units" if units else ""
+        raise UserError(
+            f"verl reserves {needed} CPUs in Ray (1{queue}, {with_gpu} with each of {gpus} GPUs), and the job's nodes "
+            f"have {cpus:.0f}, so that it would wait for ever; raise cpus in the profile"
+        )
 
 
 def _order(attempt: Mapping[str, Any]) -> verl_run.Order:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -75,6 +76,9 @@ class Workers:
         """The files of FSDP's checkpoints; verl's way to forget older ones."""
         folder = Path(local_path)
         folder.mkdir(parents=True, exist_ok=True)
+        self.kept.append(folder)
+        while max_ckpt_to_keep and len(self.kept) > max_ckpt_to_keep:
+            shutil.rmtree(self.kept.pop(0))  # not the folder around it, which holds data.pt
         for rank in range(self.world_size):
             for content in ("model", "optim", "extra_state"):
                 torch.save({"step": step}, folder / f"{content}_world_size_{self.world_size}_rank_{rank}.pt")
