@@ -1,6 +1,6 @@
 """In verl's Python: log made-up steps with verl's own metrics, loggers and our hooks; nothing is trained.
 
-`python log_steps.py ORDER.json`: {"folder", "version", "steps", "first", "validate", "environment"}.
+`python log_steps.py ORDER.json`: {"folder", "version", "steps", "first", "validate", "stop_at", "environment"}.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ class Trainer:
         self.order = order
         self.total_training_steps = order["steps"]
         self.global_steps = order["first"] - 1
+        self.checkpoint_manager = self  # of the engines' memory
+        self.asleep = False
 
     def fit(self) -> None:
         import numpy as np
@@ -91,9 +93,15 @@ class Trainer:
             metrics |= metric_utils.compute_data_metrics(batch=batch, use_critic=False)
             metrics |= metric_utils.compute_timing_metrics(batch=batch, timing_raw=timing)
             metrics |= metric_utils.compute_throughout_metrics(batch=batch, timing_raw=timing, n_gpus=2)
+            if step == order.get("stop_at"):
+                (Path(order["folder"]) / "stop").touch()
             logger.log(data=metrics, step=step)
 
+    def sleep_replicas(self) -> None:
+        self.asleep = True
+
     def _save_checkpoint(self) -> None:
+        assert self.asleep
         (Path(self.order["folder"]) / f"saved-{self.global_steps}").touch()
 
 

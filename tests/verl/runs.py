@@ -40,7 +40,13 @@ def spec_of(run_id: str, version: str, steps: int) -> dict[str, Any]:
 
 
 def log_steps(
-    python: Path, folder: Path, version: str, steps: int, first: int = 1, validate: bool = True
+    python: Path,
+    folder: Path,
+    version: str,
+    steps: int,
+    first: int = 1,
+    validate: bool = True,
+    stop_at: int | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Have verl's Python log steps `first` to `steps` into an attempt's folder: metrics.jsonl, wandb's and the log."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -50,6 +56,7 @@ def log_steps(
         "steps": steps,
         "first": first,
         "validate": validate,
+        "stop_at": stop_at,
         "environment": {
             "WANDB_MODE": "offline",
             "WANDB_DIR": str(folder),

@@ -57,8 +57,17 @@ def test_metrics_are_wandbs_to_the_last_digit(version: str, verl_python: Callabl
         assert [line["data"]["timing_s/gen"] for line in own] == [line["scalars"]["timing_s/gen"] for line in lines]
 
 
-def test_the_first_step_after_a_resume_says_so(verl_python: Callable[[str], Path], tmp_path: Path) -> None:
-    done = log_steps(verl_python("0.4.1"), tmp_path, "0.4.1", steps=5, first=4, validate=False)
+def test_a_request_that_comes_late_in_a_step_saves_it_and_ends(
+    verl_python: Callable[[str], Path], tmp_path: Path
+) -> None:
+    done = log_steps(verl_python("0.4.1"), tmp_path, "0.4.1", steps=9, first=4, validate=False, stop_at=5)
     assert done.returncode == 0, done.stderr
     lines = read_lines(tmp_path / "metrics.jsonl")
     assert [(line["step"], line["resumed"]) for line in lines] == [(4, True), (5, False)]
+    assert [path.name for path in tmp_path.glob("saved-*")] == ["saved-5"]
+    assert (tmp_path / "training").exists()
+
+    # Before the first step there is nothing to save.
+    again = log_steps(verl_python("0.4.1"), tmp_path, "0.4.1", steps=9, first=6, validate=False)
+    assert again.returncode == 0, again.stderr
+    assert len(read_lines(tmp_path / "metrics.jsonl")) == 2
