@@ -1,0 +1,113 @@
+"""Is each mistake one line, told before a GPU is asked for anything?"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow.jobs.files import tree_sha256
+
+from .environments import VERSIONS
+
+ROOT = Path(__file__).resolve().parents[2]
+# One process tries many orders, since importing verl takes longer than refusing.
+REFUSALS = """
+import contextlib, io, json, os, sys
+from workflow.jobs import verl_grpo
+from workflow.jobs.errors import run
+told = {}
+for name, [attempt, environment] in json.load(sys.stdin).items():
+    os.environ.pop("RAY_ADDRESS", None)
+    os.environ.update(environment)
+    sys.argv, said = ["verl_grpo", attempt], io.StringIO()
+    with contextlib.redirect_stderr(said):
+        told[name] = [run(verl_grpo.main), said.getvalue()]
+print("\\n" + json.dumps(told))
+"""
+
+
+def write_order(folder: Path, version: str, overrides: list[str], **changes: Any) -> str:
+    """An attempt with a model folder and data that are none: nothing of them is read before they are refused."""
+    model, data = folder / "model", folder / "data.parquet"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    data.write_bytes(b"none")
+    inputs = {
+        "data": {"path": "data.parquet", "sha256": hashlib.sha256(b"none").hexdigest()},
+        "model": {"path": "model", "sha256": tree_sha256(model)},
+    }
+    inputs["model"] |= changes.pop("model", {})
+    spec = {
+        "experiment": "tests",
+        "stack": "verl-tests",
+        "workload": {"rewards": changes.pop("rewards", [{"name": "length"}]), "max_response_length": 24},
+        "trainer_args": {"version": version, "overrides": overrides},
+        "fingerprint": "ab" * 32,
+    }
+    attempt = {
+        "attempt": 1,
+        "run_id": "a",
+        "fingerprint": "ab" * 32,
+        "spec": str(folder / "spec.json"),
+        "inputs": str(folder / "inputs.json"),
+        "attempt_dir": str(folder),
+        "checkpoint_dir": str(folder / "checkpoints"),
+        "cpus": 2,
+        "env": {},
+        **changes,
+    }
+    for name, content in (("inputs", inputs), ("spec", spec), ("attempt", attempt)):
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return str(folder / "attempt.json")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_mistakes_are_one_line(version: str, verl_python: Callable[[str], Path], tmp_path: Path) -> None:
+    good = ["trainer.total_training_steps=2", "algorithm.adv_estimator=grpo"]
+    other = next(one for one in VERSIONS if one != version)
+    cases: dict[str, tuple[str, str]] = {
+        "stale": (
+            write_order(tmp_path / "stale", version, good, fingerprint="cd" * 32),
+            "the plan has changed, submit the run again",
+        ),
+        "gone": (
+            write_order(tmp_path / "gone", version, good, model={"path": "nowhere"}),
+            "nowhere is not there; start snakemake again",
+        ),
+        "reward": (
+            write_order(tmp_path / "reward", version, good, rewards=[{"name": "phi3"}]),
+            "no reward 'phi3'; known: accuracy, format, length, phi4; did you mean 'phi4'?",
+        ),
+        "stack": (write_order(tmp_path / "stack", other, good), f"the settings are for verl {other}, but"),
+        "key": (
+            write_order(tmp_path / "key", version, [*good, "trainer.total_epoch=2"]),
+            "did you mean 'trainer.total_epochs'?",
+        ),
+    }
+    asked = {name: [order, {"RAY_ADDRESS": "192.0.2.1:1"}] for name, (order, _) in cases.items()}
+    cases["ray"] = (write_order(tmp_path / "ray", version, good), "RAY_ADDRESS is not set")
+    asked["ray"] = [cases["ray"][0], {}]
+    done = subprocess.run(
+        [str(verl_python(version)), "-W", "ignore", "-c", REFUSALS],
+        input=json.dumps(asked),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    for name, (_, words) in cases.items():
+        code, said = told[name]
+        assert (code, said.count("\n")) == (2, 1), (name, said)
+        assert said.startswith("error: ")
+        assert words in said, name
