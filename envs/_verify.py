@@ -461,9 +461,7 @@ VERL = [
     Probe("ray's version", "ray", pin("ray"), version_of("ray")),
     Probe("tensordict's version", "tensordict", pin("tensordict"), version_of("tensordict")),
     Probe("verl's version", "verl", pin("verl"), version_of("verl")),
-    Probe(
-        "verl's entry point", "verl", ["TaskRunner", "main"], has_names("verl.trainer.main_ppo", "TaskRunner", "main")
-    ),
+    Probe("verl's entry point", "verl", ["main", "run_ppo"], has_names("verl.trainer.main_ppo", "main", "run_ppo")),
     Probe("flash_attn's version", "flash-attn", pin("flash-attn"), version_of("flash_attn")),
     Probe(
         "flash_attn has what verl takes from it",

@@ -47,14 +47,19 @@ def test_the_developers_lock_holds_the_controllers_pins() -> None:
 
 
 def test_controller_and_stacks_agree_on_wandb() -> None:
-    # The controller reads the offline files that the stacks write.
+    # The controller reads the offline files that the stacks write. vLLM 0.8.5 excludes that version, for which both
+    # stacks of verl 0.4.1 have an older one.
     versions = {
-        pin.version
+        name: pin.version
         for name in env_names()
         for pin in parse_lock(ENVS / name / "requirements.lock")
         if pin.name == "wandb"
     }
-    assert len(versions) == 1
+    assert {name for name, version in versions.items() if version != versions["controller"]} == {
+        "verl04-vllm",
+        "verl04-sglang",
+    }
+    assert versions["verl04-vllm"] == versions["verl04-sglang"]
 
 
 HASH = "--hash=sha256:" + "0" * 64

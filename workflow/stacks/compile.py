@@ -22,6 +22,9 @@ from workflow.stacks.uv import Uv, explained
 GIB_PER_JOB = 8
 """Memory that one of CUDA's compilers may take at flash-attn's largest files, with room."""
 
+SITE_PACKAGES = "{site-packages}"
+"""Stands in a value of `source_environment` for the folder of the environment's packages: NVIDIA's bring headers."""
+
 _RELEASE = re.compile(r"release (\d+\.\d+)")
 _NEWS_S = 60.0
 _DEAD_END = "http://127.0.0.1:9"
@@ -80,7 +83,10 @@ def build_from_source(stack: Stack, pins: list[Pin], python: Path, uv: Uv, work:
         pin = by_name[name]
         wanted = work / f"{name}.txt"
         wanted.write_text(requirement(pin), encoding="utf-8")
-        settings = build_settings(stack, uv.environ)
+        packages = python.absolute().parents[1] / "lib" / f"python{stack.python}" / "site-packages"
+        settings = {
+            key: value.replace(SITE_PACKAGES, str(packages)) for key, value in build_settings(stack, uv.environ).items()
+        }
         # Only the build sees these, and not uv itself, which has to reach the sources.
         (work / "uv.toml").write_text(_users_settings(uv) + _as_toml(name, settings), encoding="utf-8")
         limit = f", {settings['MAX_JOBS']} compilers at once" if "MAX_JOBS" in settings else ""
