@@ -21,6 +21,7 @@ WARMUP = "warm-up"
 AFTER_RESUME = "first step after a resume"
 OVERRUN = "children exceed their parent"
 BAD_TIME = "a time that is no positive number"
+OCCASIONAL = "a validation or a checkpoint within it"
 ELSEWHERE = "left out in another arm"
 
 
@@ -45,6 +46,8 @@ def wide_run(run: Run) -> pd.DataFrame:
     left_out = pd.Series("", index=meta.index, dtype=object)
     inner = own[[c for c in own.columns if (phases["parent"] == c).any()]]
     allowed = np.maximum(TOLERANCE_S, TOLERANCE_SHARE * seconds[inner.columns].abs())
+    occasional = [name for name in seconds if (phase := run.tree.declared(str(name))) and phase.occasional]
+    left_out[(seconds[occasional] > 0).any(axis=1).reindex(meta.index, fill_value=False)] = OCCASIONAL
     left_out[(inner < -allowed).any(axis=1).reindex(meta.index, fill_value=False)] = OVERRUN
     bad = phases.loc[~np.isfinite(phases["value"]) | (phases["value"] < 0), "step"].unique()
     root_s = seconds[root].reindex(meta.index)
@@ -67,8 +70,9 @@ def wide_run(run: Run) -> pd.DataFrame:
 def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list[Verdict]]:
     """All runs' steps with `counted` and `left_out`, and the verdicts on what does not count.
 
-    Left out for all arms alike, by (factors, seed, step): the warm-up, the first step after a resume, and
-    steps whose times cannot be right. Nothing is left out for being slow.
+    Left out for all arms alike, by (factors, seed, step): the warm-up, the first step after a resume, steps that
+    waited for a validation or a checkpoint (unless all do), and steps whose times cannot be right. Nothing is left
+    out for being slow.
     """
     frames, verdicts = [], []
     for run in runs:
@@ -82,6 +86,7 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
     wide = pd.concat(frames, ignore_index=True)
     wide.loc[(wide["left_out"] == "") & wide["resumed"].astype(bool), "left_out"] = AFTER_RESUME
     wide.loc[wide["step"] <= warmup_steps, "left_out"] = WARMUP
+    verdicts += _occasional(wide)
     verdicts += [v for reason in (OVERRUN, BAD_TIME) for v in _left_out_verdicts(wide, reason)]
     slot = ["factors", "seed", "step"]
     dropped = wide.loc[wide["left_out"] != "", slot].drop_duplicates()
@@ -97,6 +102,29 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
             text = f"run {run_id}: none of its {len(rows)} steps counts ({warmup_steps} are warm-up)"
             verdicts.append(Verdict("error", "no-counted-steps", text))
     return wide[KEYS + phases + own + scalars], verdicts
+
+
+def _occasional(wide: pd.DataFrame) -> list[Verdict]:
+    """Says which steps waited for a validation or a checkpoint, and lets them count where a run has no others."""
+    verdicts = []
+    for (_, seed), rows in wide.groupby(["factors", "seed"], sort=False):
+        waited = rows.index[rows["left_out"] == OCCASIONAL]
+        if waited.empty:
+            continue
+        steps = sorted(set(rows.loc[waited, "step"]))
+        shown = ", ".join(map(str, steps[:10])) + (", …" if len(steps) > 10 else "")
+        others = rows[~rows["step"].isin(steps)]
+        if all((others.loc[others["run_id"] == run, "left_out"] == "").any() for run in rows["run_id"].unique()):
+            text = f"seed {seed}: steps that waited for a validation or a checkpoint do not count, in any arm ({shown})"
+            verdicts.append(Verdict("note", "occasional-left-out", text))
+        else:
+            wide.loc[waited, "left_out"] = ""
+            text = (
+                f"seed {seed}: a validation or a checkpoint is within every step that could count, and within its time "
+                f"({shown}); raise workload.save_steps and test_steps to compare without them"
+            )
+            verdicts.append(Verdict("warning", "occasional-counted", text))
+    return verdicts
 
 
 def _left_out_verdicts(wide: pd.DataFrame, reason: str) -> list[Verdict]:

@@ -18,7 +18,7 @@ class Phase:
     A last path segment of `*` stands for any name (a reward function's, say). `category` is that of the
     phase's own time, the part which no child covers. `keys` are the names that a trainer with flat keys
     gives it (analysis/timers/flat.py); phases that share a key are places where the one timer may lie, the
-    declared one first.
+    declared one first. What is `occasional` is no part of an ordinary step: a step that has it is not counted.
     """
 
     path: str
@@ -26,6 +26,7 @@ class Phase:
     description: str
     category: str
     keys: tuple[str, ...] = ()
+    occasional: bool = False
 
     def __post_init__(self) -> None:
         if self.category not in CATEGORIES:

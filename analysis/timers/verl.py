@@ -39,12 +39,19 @@ _DUMP = Phase(
     ("dump_rollout_generations",),
 )
 _SAVE_INSIDE = Phase(
-    "step/save_checkpoint", "Save checkpoint", "The step waits for the checkpoint.", "other", ("save_checkpoint",)
+    "step/save_checkpoint",
+    "Save checkpoint",
+    "The step waits for the checkpoint.",
+    "other",
+    ("save_checkpoint",),
+    occasional=True,
 )
 _SAVE_OUTSIDE = Phase(
     "save_checkpoint", "Save checkpoint", "Found outside the step: in no step's sum.", "other", ("save_checkpoint",)
 )
-_TESTING_INSIDE = Phase("step/testing", "Validation", "The step waits for the validation.", "other", ("testing",))
+_TESTING_INSIDE = Phase(
+    "step/testing", "Validation", "The step waits for the validation.", "other", ("testing",), occasional=True
+)
 _TESTING_OUTSIDE = Phase("testing", "Validation", "Outside the step: in no step's sum.", "other", ("testing",))
 _UPDATE_WEIGHTS = Phase(
     "step/update_weights",

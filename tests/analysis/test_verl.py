@@ -397,3 +397,35 @@ def test_a_run_without_any_timer_says_so(tmp_path, capsys):
     run_dir = write_run(tmp_path, [[row]], done_more={"last_step": 1})
     assert main([str(run_dir), "--out", str(tmp_path / "out.parquet")]) == 1
     assert "1 of its 1 steps are in no attempt's metrics.jsonl" in capsys.readouterr().err
+
+
+PLAIN = {"gen": 8.0, "update_actor": 1.0, "step": 9.0}
+
+
+def compared(tmp_path, slow, quick):
+    """The report of two arms whose steps have these timers."""
+    rows = {"b": ("vllm", slow), "a": ("sglang", quick)}
+    for run_id, (engine, steps) in rows.items():
+        lines = [verl_row(number, seconds) for number, seconds in enumerate(steps, start=1)]
+        collected(write_run(tmp_path, [lines], engine=engine, run_id=run_id, arm=engine))
+    arms = {engine: {"trainer": "verl", "engine": engine, "stack": f"verl-{engine}"} for engine in ("vllm", "sglang")}
+    make_results.write_plan(tmp_path, arms, list(rows), 0, baseline="vllm")
+    return read_content(tmp_path / "plan.json", tmp_path, None, None)
+
+
+def test_steps_that_waited_for_a_checkpoint_or_a_validation_count_in_no_arm(tmp_path):
+    saved = {**PLAIN, "save_checkpoint": 50.0, "step": 59.0}
+    tested = {**PLAIN, "testing": 30.0, "step": 39.0}
+    twice = {**PLAIN, "gen": 17.0, "step": 18.0}
+    found = compared(tmp_path, [twice, twice, saved, twice, tested, twice], [PLAIN] * 6)
+    assert found.comparison[["paired_steps", "raw_speedup"]].values.tolist() == [[4, 2.0]]
+    (note,) = [v.text for v in found.verdicts if v.code == "occasional-left-out"]
+    assert "(3, 5)" in note
+
+
+def test_where_every_step_waits_they_count_and_it_is_said(tmp_path):
+    saved = {**PLAIN, "save_checkpoint": 9.0, "step": 18.0}
+    found = compared(tmp_path, [saved] * 4, [PLAIN] * 4)
+    assert found.comparison[["paired_steps", "raw_speedup"]].values.tolist() == [[4, 2.0]]
+    (said,) = [v.text for v in found.verdicts if v.code == "occasional-counted"]
+    assert "raise workload.save_steps" in said
