@@ -21,6 +21,7 @@ from workflow.messages import reporting_errors
 from workflow.plan import Plan, load_plan
 from workflow.reading import check_yaml
 from workflow.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
+from workflow.stacks import stack_environment
 
 if TYPE_CHECKING:
     from workflow.cluster.experiment import Experiment
@@ -190,7 +191,7 @@ def _schema(write: bool) -> None:
 def _prepare_inputs(request: dict[str, Any], stack: Path, out: Path) -> None:
     write_json(out.parent / "request.json", request)
     python = stack.parent / "env" / "bin" / "python"
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    env = stack_environment(stack, os.environ) | {"PYTHONPATH": str(ROOT)}
     request_file, folder = str(out.parent / "request.json"), str(out.parent)
     command = [str(python), "-m", "workflow.jobs.inputs", "--request", request_file, "--out", folder]
     finished = subprocess.run(command, env=env, check=False)

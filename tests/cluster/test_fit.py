@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -74,15 +75,30 @@ def test_gpus_that_would_idle_are_told() -> None:
     ],
 )
 def test_a_trainer_sees_as_many_gpus_as_the_experiment_wants(
-    cluster: str, visible: str | None, submitted_with: str | None, own: dict[str, str], seen: str
+    cluster: str, visible: str | None, submitted_with: str | None, own: dict[str, str], seen: str, tmp_path: Path
 ) -> None:
     """submitit hides all GPUs of this machine: what counts there is what the launcher's shell had."""
-    order = {"cluster": cluster, "visible_gpus": submitted_with, "env": own, "cwd": "/", "cpus": 2}
+    order = stack_order(tmp_path, {}) | {"cluster": cluster, "visible_gpus": submitted_with, "env": own}
     order["spec"] = {"workload": {"gpus_per_node": 2}}
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert trainer_environment(order, environ)["CUDA_VISIBLE_DEVICES"] == seen
     order["spec"] = {"workload": {"gpus_per_node": 0}}
     assert trainer_environment(order | {"env": {}}, environ).get("CUDA_VISIBLE_DEVICES") == visible, "not its matter"
+
+
+def stack_order(folder: Path, environment: dict[str, str]) -> dict[str, Any]:
+    """An order for a stack whose activation sets these variables."""
+    (folder / "verify.json").write_text(json.dumps({"environment": environment}))
+    order: dict[str, Any] = {"python": str(folder / "env" / "bin" / "python"), "cwd": "/", "cpus": 2, "env": {}}
+    return order | {"spec": {"workload": {}}}
+
+
+def test_a_trainer_has_its_stacks_programs_and_compilers_and_the_arms_word_wins(tmp_path: Path) -> None:
+    order = stack_order(tmp_path, {"CUDA_HOME": "/stack", "CC": "/stack/gcc"}) | {"env": {"CC": "gcc-12"}}
+    env = trainer_environment(order, {"PATH": "/usr/bin", "CUDA_HOME": "/site", "PYTHONHOME": "/controller"})
+    assert (env["CUDA_HOME"], env["CC"]) == ("/stack", "gcc-12")
+    assert env["PATH"] == f"{tmp_path / 'env' / 'bin'}:/usr/bin"
+    assert "PYTHONHOME" not in env
 
 
 def nvidia_smi(folder: Path, script: str) -> None:

@@ -36,6 +36,7 @@ from workflow.cluster.ray import RayError, RayHead, RayWorker, Setup
 from workflow.cluster.slurm import SlurmError, may_pass
 from workflow.cluster.watchdog import Watchdog, dump_stacks
 from workflow.files import read_json, write_json
+from workflow.stacks import stack_environment
 
 POLL_S = 0.2
 HEARTBEAT_S = 5.0
@@ -387,8 +388,10 @@ def exit_of(code: int, attempt: AttemptPaths, killed_for_memory: bool) -> dict[s
 
 
 def trainer_environment(order: dict[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a trainer and its Ray: ours, less the controller's Python, plus threads and the arm's own."""
+    """The environment of a trainer and its Ray: ours, less the controller's Python, plus the stack's, threads and the
+    arm's own."""
     env = {name: value for name, value in environ.items() if name not in _CONTROLLER_VARIABLES}
+    env = stack_environment(Path(order["python"]).parents[2] / "verify.json", env)
     env["PYTHONPATH"] = order["cwd"]
     env["PYTHONUNBUFFERED"] = "1"
     env |= dict.fromkeys(_THREAD_VARIABLES, str(order["cpus"]))

@@ -81,7 +81,8 @@ def resolve_settings(request: dict[str, Any], stack: Path, out: Path) -> None:
     write_json(asked, request)
     python = stack.parent / "env" / "bin" / "python"
     command = [str(python), "-m", "workflow.jobs.settings", "--request", str(asked), "--out", str(out)]
-    finished = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False)
+    env = stacks.stack_environment(stack, os.environ) | {"PYTHONPATH": str(ROOT)}
+    finished = subprocess.run(command, env=env, check=False)
     asked.unlink(missing_ok=True)
     if finished.returncode != 0 or not out.is_file():
         raise UserError("the trainer does not take these settings; nothing was trained (see the message above)")
