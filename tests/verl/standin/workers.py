@@ -132,7 +132,7 @@ def patch_v1(module: ModuleType) -> None:
 
     def step(trainer: Any, metrics: dict[str, Any], timing: dict[str, float]) -> Any:
         if (FOLDER / "crash").exists():
-            raise RuntimeError("made to crash in generate_sequences")
+            raise RuntimeError("made to crash")
         with module.marked_timer("gen", timing):
             trainer.checkpoint_manager.sleep_replicas()
             time.sleep(STEP_S)
