@@ -229,3 +229,21 @@ def test_words_that_an_arm_cannot_follow_are_refused(workload: dict[str, Any], s
 def test_a_warm_up_is_told_to_trl() -> None:
     args = planned(workload=RAW["workload"] | {"lr_warmup_steps": 3}).runs["vllm-s0"].spec["trainer_args"]
     assert (args["lr_scheduler_type"], args["warmup_steps"]) == ("constant_with_warmup", 3)
+
+
+@pytest.mark.parametrize(
+    ("version", "options", "cpus"),
+    [
+        ("0.4.1", {}, 1 + 8),
+        ("0.9.1", {}, 1 + 8 + 3 * 8),
+        ("0.9.1", {"transfer_queue.backend.SimpleStorage.num_data_storage_units": 2}, 1 + 2 + 3 * 8),
+        ("0.9.1", {"trainer.use_v1": False}, 1 + 3 * 8),
+    ],
+)
+def test_what_verl_reserves_of_ray_is_known_before_it_starts(version: str, options: dict[str, Any], cpus: int) -> None:
+    raw = copy.deepcopy(RAW)
+    raw["arms"] = {"sglang": {"trainer": "verl", "engine": "sglang", "stack": "x", "options": options}}
+    raw["baseline"] = "sglang"
+    raw["workload"] |= {"gpus_per_node": 8, "dtype": "bfloat16"}
+    plan = plan_runs(parse_config(raw), lambda _: StackFacts("verl", "sglang", "cuda", version, "0" * 12))
+    assert {run.spec["least_cpus"] for run in plan.runs.values()} == {cpus}

@@ -188,6 +188,8 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
     for seed in config.seeds:
         for name, arm_points in points.items():
             for factors, arm, workload, request in arm_points:
+                trainer = trainer_of(name, arm)
+                args = trainer.trainer_args(arm, workload, seed, facts[name])
                 inputs_id = _sha256(request)[:8]
                 inputs[inputs_id] = request
                 spec: dict[str, Any] = {
@@ -203,9 +205,10 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
                     "workload": workload.model_dump(mode="json"),
                     "options": arm.options,
                     "env": arm.env,
-                    "trainer_args": trainer_of(name, arm).trainer_args(arm, workload, seed, facts[name]),
-                    "job_module": trainer_of(name, arm).JOB_MODULE,
-                    "ray": trainer_of(name, arm).RAY,
+                    "trainer_args": args,
+                    "job_module": trainer.JOB_MODULE,
+                    "ray": trainer.RAY,
+                    "least_cpus": trainer.least_cpus(args, workload),
                     "lock_id": facts[name].lock_id,
                     "inputs_id": inputs_id,
                 }

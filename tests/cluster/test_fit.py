@@ -18,7 +18,15 @@ def request(
     gres: str = "", nodes: int = 1, cluster: str = "slurm", ray: bool = True, **workload: int
 ) -> dict[str, Any]:
     spec = {"trainer": "verl", "ray": ray, "env": {}, "workload": workload}
-    return {"spec": spec, "cluster": cluster, "site": {"gres": gres, "nodes": nodes}}
+    return {"spec": spec, "cluster": cluster, "cpus": 8, "site": {"gres": gres, "nodes": nodes}}
+
+
+def test_cpus_that_a_trainer_would_wait_for_in_vain_are_refused() -> None:
+    asked = request("gpu:8", nodes=2)
+    asked["spec"] |= {"least_cpus": 17, "workload": {"nodes": 2, "gpus_per_node": 8}}
+    with pytest.raises(UserError, match=r"verl reserves 17 CPUs .* the profile gives 16, 8 on each node"):
+        require_fit(asked)
+    assert require_fit(asked | {"cpus": 9}) == ""
 
 
 @pytest.mark.parametrize(

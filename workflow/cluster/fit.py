@@ -1,4 +1,4 @@
-"""Does a run get the nodes and GPUs that its experiment wants? Looked at before anything is submitted."""
+"""Does a run get the nodes, CPUs and GPUs that its experiment wants? Looked at before anything is submitted."""
 
 from __future__ import annotations
 
@@ -16,11 +16,18 @@ _PATIENCE_S = 60.0
 
 
 def require_fit(request: Mapping[str, Any]) -> str:
-    """A `UserError` if a run would lack nodes or GPUs; otherwise a remark on GPUs that would idle, or nothing."""
+    """A `UserError` if a run would lack nodes, CPUs or GPUs; otherwise a remark on GPUs that would idle, or nothing."""
     spec, site = request["spec"], request["site"]
     nodes, gpus = int(spec["workload"].get("nodes", 1)), int(spec["workload"].get("gpus_per_node", 0))
     if nodes > 1 and not spec.get("ray"):
         raise _refusal(f"trainer {spec['trainer']} trains on one node (got workload.nodes: {nodes})", "set it to 1")
+    cpus, least = int(request["cpus"]) * nodes, int(spec.get("least_cpus", 1))
+    if cpus < least:
+        raise _refusal(
+            f"{spec['trainer']} reserves {least} CPUs with these settings, would wait for them for ever, and the profile "
+            f"gives {cpus}" + f", {request['cpus']} on each node" * (nodes > 1),
+            "raise cpus_per_task under set-resources: train: (on one machine set-threads: train) in the profile",
+        )
     if request["cluster"] == "slurm":
         return _require_slurm(nodes, gpus, int(site["nodes"]), str(site["gres"]))
     if nodes > 1:

@@ -33,3 +33,6 @@ class Trainer(Protocol):
 
     def trainer_args(self, arm: Arm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
         """The trainer's own settings; a `UserError` where words and options contradict each other."""
+
+    def least_cpus(self, args: dict[str, Any], workload: Workload) -> int:
+        """CPUs, of all nodes together, that the trainer with these settings needs to start at all."""

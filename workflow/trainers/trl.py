@@ -72,6 +72,11 @@ def trainer_args(arm: Arm, workload: Workload, seed: int, stack: StackFacts) -> 
     return args | arm.options
 
 
+def least_cpus(args: dict[str, Any], workload: Workload) -> int:
+    """TRL needs no particular number."""
+    return 1
+
+
 def _require_what_trl_can(workload: Workload) -> None:
     """`UserError` for words that TRL, or our driver of it, has no answer to."""
     if workload.num_generations < 2:

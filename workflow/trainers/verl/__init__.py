@@ -42,3 +42,19 @@ def trainer_args(arm: Arm, workload: Workload, seed: int, stack: StackFacts) -> 
     except ValueError as error:
         raise UserError(f"options of an arm: {error}") from None
     return {"version": version, "overrides": written}
+
+
+_STORAGE_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
+
+
+def least_cpus(args: dict[str, Any], workload: Workload) -> int:
+    """What verl's actors reserve in Ray: with fewer it waits for them without a word, for ever.
+
+    As `workflow.jobs.verl_grpo.require_cpus` counts them on the node, from the composed settings; source there.
+    """
+    gpus = workload.nodes * workload.gpus_per_node
+    if args["version"] == "0.4.1":
+        return 1 + gpus
+    given = dict(one.lstrip("+").split("=", 1) for one in args["overrides"])
+    units = int(given.get(_STORAGE_UNITS, 8)) if given.get("trainer.use_v1", "true") == "true" else 0
+    return 1 + units + 3 * gpus
