@@ -24,8 +24,8 @@ def require_fit(request: Mapping[str, Any]) -> str:
     cpus, least = int(request["cpus"]) * nodes, int(spec.get("least_cpus", 1))
     if cpus < least:
         raise _refusal(
-            f"{spec['trainer']} reserves {least} CPUs with these settings, would wait for them for ever, and the profile "
-            f"gives {cpus}" + f", {request['cpus']} on each node" * (nodes > 1),
+            f"{spec['trainer']} reserves {least} CPUs with these settings and would wait for them for ever: the "
+            f"profile gives {cpus}" + f", {request['cpus']} on each node" * (nodes > 1),
             "raise cpus_per_task under set-resources: train: (on one machine set-threads: train) in the profile",
         )
     if request["cluster"] == "slurm":
