@@ -46,7 +46,8 @@ cancel: $(VENV)/controller.stamp
 	@test -n "$(EXPERIMENT)" || { echo "which one? make cancel EXPERIMENT=<a folder of results/>"; exit 2; }
 	@$(BIN)/rolloutbench cancel --experiment "$(EXPERIMENT)"
 
-# On a machine with a GPU and 12 CPUs (verl 0.9.1 reserves so many of its Ray's for one GPU); PIP_NO_INDEX and PIP_FIND_LINKS name a folder of wheels where there is no network.
+# On a machine with a GPU and 5 CPUs (verl reserves so many in Ray); PIP_NO_INDEX and PIP_FIND_LINKS name a folder of
+# wheels where there is no network.
 gpu-smoke: $(VENV)/controller.stamp
 	@$(BIN)/snakemake --profile profiles/local --configfile experiments/gpu-smoke.yaml --set-threads train=$$(nproc)
 	@$(BIN)/rolloutbench headline experiments/gpu-smoke.yaml
