@@ -1,6 +1,7 @@
 """In verl's Python: log made-up steps with verl's own metrics, loggers and our hooks; nothing is trained.
 
-`python log_steps.py ORDER.json`: {"folder", "version", "steps", "first", "validate", "stop_at", "environment"}.
+`python log_steps.py ORDER.json`: {"folder", "version", "steps", "first", "validate", "stop_at", "lose_at",
+"environment"}.
 """
 
 from __future__ import annotations
@@ -65,8 +66,11 @@ class Trainer:
     """Stands in for verl's: the same calls of metrics and logger in the same order, and no workers."""
 
     def __init__(self, order: dict[str, Any]) -> None:
-        trainer = SimpleNamespace(save_freq=-1)
-        self.config = SimpleNamespace(trainer=trainer)
+        self.config = SimpleNamespace(
+            trainer=SimpleNamespace(save_freq=-1),
+            data=SimpleNamespace(train_batch_size=2),
+            actor_rollout_ref=SimpleNamespace(rollout=SimpleNamespace(n=4)),
+        )
         self.order = order
         self.total_training_steps = order["steps"]
         self.global_steps = order["first"] - 1
@@ -87,7 +91,8 @@ class Trainer:
         for step in range(order["first"], order["steps"] + 1):
             self.global_steps = step
             numbers = random.Random(step)
-            batch, timing = batch_of(version, 8, numbers), timing_of(version, numbers)
+            rows = 6 if step == order.get("lose_at") else 8
+            batch, timing = batch_of(version, rows, numbers), timing_of(version, numbers)
             metrics = {"actor/entropy": numbers.random(), "actor/lr": 1e-6, "actor/grad_norm": np.float32(0.1)}
             metrics |= {"training/global_step": step, "training/epoch": 0}
             metrics |= metric_utils.compute_data_metrics(batch=batch, use_critic=False)

@@ -47,6 +47,7 @@ def log_steps(
     first: int = 1,
     validate: bool = True,
     stop_at: int | None = None,
+    lose_at: int | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Have verl's Python log steps `first` to `steps` into an attempt's folder: metrics.jsonl, wandb's and the log."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,6 +58,7 @@ def log_steps(
         "first": first,
         "validate": validate,
         "stop_at": stop_at,
+        "lose_at": lose_at,
         "environment": {
             "WANDB_MODE": "offline",
             "WANDB_DIR": str(folder),

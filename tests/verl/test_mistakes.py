@@ -33,6 +33,14 @@ print("\\n" + json.dumps(told))
 """
 
 
+FITTING = [
+    *("data.train_batch_size=4", "trainer.n_gpus_per_node=2", "actor_rollout_ref.actor.ppo_mini_batch_size=4"),
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
+    "actor_rollout_ref.rollout.name=vllm",
+]
+
+
 def write_order(folder: Path, version: str, overrides: list[str], **changes: Any) -> str:
     """An attempt with a model folder and data that are none: nothing of them is read before they are refused."""
     model, data = folder / "model", folder / "data.parquet"
@@ -44,6 +52,7 @@ def write_order(folder: Path, version: str, overrides: list[str], **changes: Any
         "model": {"path": "model", "sha256": tree_sha256(model)},
     }
     inputs["model"] |= changes.pop("model", {})
+    inputs["data"] |= changes.pop("data", {})
     spec = {
         "experiment": "tests",
         "stack": "verl-tests",
@@ -89,6 +98,10 @@ def test_mistakes_are_one_line(version: str, verl_python: Callable[[str], Path],
         "key": (
             write_order(tmp_path / "key", version, [*good, "trainer.total_epoch=2"]),
             "did you mean 'trainer.total_epochs'?",
+        ),
+        "rows": (
+            write_order(tmp_path / "rows", version, [*good, *FITTING], data={"rows": 3}),
+            "a step takes 4 prompts (workload.batch_size / num_generations), and the data has 3 rows",
         ),
     }
     asked = {name: [order, {"RAY_ADDRESS": "192.0.2.1:1"}] for name, (order, _) in cases.items()}

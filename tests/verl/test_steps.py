@@ -57,6 +57,14 @@ def test_metrics_are_wandbs_to_the_last_digit(version: str, verl_python: Callabl
         assert [line["data"]["timing_s/gen"] for line in own] == [line["scalars"]["timing_s/gen"] for line in lines]
 
 
+def test_lost_completions_are_told(verl_python: Callable[[str], Path], tmp_path: Path) -> None:
+    done = log_steps(verl_python("0.9.1"), tmp_path, "0.9.1", steps=3, validate=False, lose_at=2)
+    assert done.returncode == 0, done.stderr
+    missing = [line["scalars"].get("missing_completions") for line in read_lines(tmp_path / "metrics.jsonl")]
+    assert missing == [None, 2, None]
+    assert "step 2 lacks 2 completions" in done.stdout
+
+
 def test_a_request_that_comes_late_in_a_step_saves_it_and_ends(
     verl_python: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def train(attempt: dict[str, Any], stop: Stop) -> None:
     require_working_gpus(attempt, str(spec["stack"]))
     os.environ.update(tracker_environment(os.environ, attempt, str(spec["experiment"])))
     composed = _composed(version, spec, inputs, attempt)
+    _require_rows(inputs, int(composed["data"]["train_batch_size"]))
     gpus = int(composed["trainer"]["n_gpus_per_node"])
     resumed_from = _prepared_checkpoints(attempt, composed, gpus * int(composed["trainer"]["nnodes"]))
     steps = int(composed["trainer"]["total_training_steps"])
@@ -144,6 +145,16 @@ def _composed(version: str, spec: Mapping[str, Any], inputs: Inputs, attempt: Ma
     composed = compose(version, [*spec["trainer_args"]["overrides"], *mine])
     check(version, composed)
     return composed
+
+
+def _require_rows(inputs: Inputs, prompts: int) -> None:
+    """`UserError` where the data is smaller than one step; 0.9.1 divides by zero, when the engine is up."""
+    rows = inputs.told["data"].get("rows")
+    if rows is not None and rows < prompts:
+        raise UserError(
+            f"a step takes {prompts} prompts (workload.batch_size / num_generations), and the data has {rows} rows; "
+            "verl makes no step of fewer: lower batch_size, or give more rows"
+        )
 
 
 def _config(composed: dict[str, Any], resumed_from: int | None) -> Any:

@@ -123,6 +123,7 @@ class StepHooks:
         self._first_step = self._first_step or step
         line = step_line(data, step, self._lengths, resumed=step > 1 and step == self._first_step)
         self._lengths = None
+        self._tell_missing(line)
         append_json_line(self._folder / "metrics.jsonl", line)
         original(tracking, *args, **named)
         steps = int(self._trainer.total_training_steps)
@@ -130,6 +131,14 @@ class StepHooks:
         if step < steps and self._wanted(STOP):
             self._save_unless_saved(step)
             raise _Stop
+
+    def _tell_missing(self, line: dict[str, Any]) -> None:
+        """0.9.1 goes on without completions whose engine or reward has failed: such a step is shorter than others'."""
+        config, got = self._trainer.config, len(line["samples"].get("response_length", ()))
+        missing = int(config.data.train_batch_size) * int(config.actor_rollout_ref.rollout.n) - got
+        if got and missing > 0:
+            line["scalars"]["missing_completions"] = missing
+            print(f"step {line['step']} lacks {missing} completions, which failed (see above)", flush=True)
 
     def _save_unless_saved(self, step: int) -> None:
         if self._saved == step:
