@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ import yaml
 
 from analysis.errors import UserError
 from workflow.files import ROOT, read_json, write_json, write_text
+from workflow.local_sources import require_readable
 from workflow.messages import reporting_errors
 from workflow.plan import Plan, load_plan
 from workflow.reading import check_yaml
@@ -91,7 +93,13 @@ def main(argv: list[str] | None = None) -> int:
     command.set_defaults(action=lambda args: _write_preflight(args.config, args.settings, args.out))
 
     args = parser.parse_args(argv)
-    return reporting_errors(lambda: args.action(args))
+    try:
+        status = reporting_errors(lambda: args.action(args))
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has seen enough; what is left in the buffer goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return status
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -111,7 +119,9 @@ def _print_plan(args: argparse.Namespace) -> None:
     from workflow.cluster.outlook import plan_lines
 
     _require_pace(args.seconds_per_step)
-    print("\n".join(plan_lines(load_plan(_read_yaml(args.config)), args.profile, args.seconds_per_step)))
+    plan = load_plan(_read_yaml(args.config))
+    require_readable(plan)
+    print("\n".join(plan_lines(plan, args.profile, args.seconds_per_step)))
 
 
 def _preflight(args: argparse.Namespace) -> None:

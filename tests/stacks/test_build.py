@@ -193,6 +193,19 @@ def test_a_missing_python_is_told(tiny: Site) -> None:
     assert failed.returncode == 1 and "needs Python 3.99" in failed.stderr and tiny.built() == []
 
 
+def test_a_python_that_does_not_start_is_told(tiny: Site, tmp_path: Path) -> None:
+    stack = tiny.envs / "tiny" / "stack.yaml"
+    lines = [line if not line.startswith("python:") else 'python: "3.99"' for line in stack.read_text().splitlines()]
+    stack.write_text("\n".join(lines))
+    shim = tmp_path / "shims" / "python3.99"
+    shim.parent.mkdir()
+    shim.write_text("#!/bin/sh\necho 'pyenv: python3.99: command not found' >&2\nexit 127\n")
+    shim.chmod(0o755)
+    failed = tiny.build(PATH=f"{shim.parent}:{os.environ['PATH']}")
+    assert failed.returncode == 1 and tiny.built() == []
+    assert "shims/python3.99 is on PATH and does not start. pyenv's shims" in failed.stderr
+
+
 def test_too_little_space_is_told_beforehand(tiny: Site) -> None:
     stack = tiny.envs / "tiny" / "stack.yaml"
     stack.write_text(stack.read_text().replace("disk_gib: 0.001", "disk_gib: 1000000000"))

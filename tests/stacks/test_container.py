@@ -151,6 +151,10 @@ def test_the_command_writes_what_it_names(tiny: Site) -> None:
     text = (tiny.root / "tiny.def").read_text()
     assert "\nBootstrap: docker\nFrom: debian@sha256:0123\n" in text
     assert tiny.run("container", "tiny", "--base", "docker://debian@sha256:0123").stdout == text
+    deeper = tiny.run("container", "tiny", "--out", "new/folder/tiny.def", "--base", "docker://debian@sha256:0123")
+    assert deeper.returncode == 0 and (tiny.root / "new" / "folder" / "tiny.def").read_text() == text
+    nowhere = tiny.run("container", "tiny", "--out", "tiny.def/x", "--base", "docker://debian@sha256:0123")
+    assert nowhere.returncode == 1 and nowhere.stderr.startswith("error: container: tiny.def: ")
     refused = tiny.run("container", "tiny", "--base", "debian")
     assert refused.returncode == 1 and "'debian' is not understood" in refused.stderr
 

@@ -310,6 +310,16 @@ def test_a_local_version_that_no_index_has_is_explained(site: Site, index: Index
     assert "PIP_FIND_LINKS" in failed.stderr
 
 
+def test_what_is_wrong_with_the_command_is_told_before_a_file_is_fetched(tiny: Site, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    taken = tiny.run("wheelhouse", "tiny", "--out", str(tmp_path / "file"))
+    assert taken.returncode == 1 and f"error: wheelhouse: {tmp_path / 'file'}: Not a directory" in taken.stderr
+    refused = tiny.run("wheelhouse", "tiny", "--part-mb", "-1", PIP_INDEX_URL="http://127.0.0.1:9/simple")
+    assert refused.returncode == 1 and refused.stderr == "error: --part-mb must be more than 0 (got -1)\n"
+    nothing = tiny.run("--envs", str(tmp_path), "check", "--all")
+    assert nothing.returncode == 1 and "no environment with a lock is in" in nothing.stderr
+
+
 def test_a_folder_of_somebody_elses_is_not_touched(tiny: Site) -> None:
     (tiny.root / "house" / "parts").mkdir(parents=True)
     (tiny.root / "house" / "thesis.tex").touch()

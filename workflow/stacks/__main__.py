@@ -32,6 +32,11 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"error: {chosen.command}: {error.filename}: {error.strerror}; correct the path", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -48,7 +53,10 @@ def _run(chosen: argparse.Namespace) -> None:
         case "check":
             if chosen.all == bool(chosen.name):
                 raise UserError("name one environment, or give --all")
-            for name in env_names(chosen.envs) if chosen.all else [chosen.name]:
+            names = env_names(chosen.envs) if chosen.all else [chosen.name]
+            if not names:
+                raise UserError(f"no environment with a lock is in {chosen.envs}; give --envs a folder such as envs")
+            for name in names:
                 print(f"{name}: {len(check_lock(name, chosen.envs))} pins{_conda_checked(name, chosen.envs)}, in order")
         case "lock":
             print(refresh_lock(chosen.name, chosen.envs, upgrade=chosen.upgrade))
@@ -63,6 +71,8 @@ def _run(chosen: argparse.Namespace) -> None:
                 )
             print(path)
         case "wheelhouse":
+            if chosen.part_mb is not None and not chosen.part_mb > 0:  # before gigabytes are fetched
+                raise UserError(f"--part-mb must be more than 0 (got {chosen.part_mb:g})")
             given = load_stack(chosen.name, chosen.envs).python, wheelhouse.default_platform()
             target = Target(chosen.python or given[0], chosen.platform or given[1])
             selection = wheelhouse.select(chosen.name, target, chosen.have, chosen.envs)
@@ -77,6 +87,7 @@ def _run(chosen: argparse.Namespace) -> None:
             if chosen.out is None:
                 print(text, end="")
             else:
+                chosen.out.parent.mkdir(parents=True, exist_ok=True)
                 chosen.out.write_text(text, encoding="utf-8")
                 print(chosen.out)
 

@@ -195,7 +195,7 @@ def _make_venv(stack: Stack, env: Path, uv: Uv, fds: tuple[int, ...]) -> None:
                 f"{stack.name} needs Python {stack.python}, which is not on this machine's PATH; install it (your "
                 f"system's package, a module, or `uv python install {stack.python}`) and build again"
             )
-        raise explained(said, f"{stack.name}: making the environment", uv)
+        raise explained(said, f"{stack.name}: making the environment with Python {stack.python}", uv)
 
 
 def _install(

@@ -20,6 +20,7 @@ _NO_FOLDER = re.compile(r"Failed to read `--find-links`[^\n]*")
 _UNREACHABLE = re.compile(
     r"Failed to fetch|client error|dns error|timed out|[Cc]ould not connect|connectivity is disabled"
 )
+_NO_START = re.compile(r"Failed to inspect Python interpreter[^\n`]*`([^`]+)`")
 _ADDRESS = re.compile(r"(?:https?|file)://[^\s`)]+")
 _NOT_THERE = re.compile(r"(?:Because )?([\w.+=-]+ (?:was not found|has no usable wheels)|there is no version of [^ ]+)")
 
@@ -152,6 +153,12 @@ def explained(said: str, doing: str, uv: Uv) -> UserError:
             )
     elif missing := _NOT_THERE.search(said):
         what = f"no configured source has it: {missing[1]}.\nSources: {uv.sources}.\n{HOW_TO_SET_SOURCES}"
+    elif broken := _NO_START.search(said):
+        what = (
+            f"{broken[1]} is on PATH and does not start. pyenv's shims are there for every release that it has, and "
+            "start the chosen ones only: choose this one (`pyenv shell <release>`), or install Python (your system's "
+            "package, a module, or `uv python install <release>`)."
+        )
     else:
         what = "uv failed."
     last = "\n".join(f"  {line}" for line in said.strip().splitlines()[-12:])

@@ -1,0 +1,67 @@
+"""An experiment for GPUs on a machine without them ends before its stacks are built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from analysis.errors import UserError
+from workflow.cluster.machine import require_gpus_here
+from workflow.plan import Plan, load_plan
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def snakemake(executor: str = "local", **settings: Any) -> SimpleNamespace:
+    """What is asked of Snakemake's object."""
+    return SimpleNamespace(
+        executor_plugin=SimpleNamespace(name=executor),
+        dag_settings=SimpleNamespace(**{"targets": frozenset(), "until": frozenset()} | settings),
+    )
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """The GPU smoke test's, with results below an empty folder, and no program or device of NVIDIA's."""
+    planned = load_plan(yaml.safe_load((ROOT / "experiments" / "gpu-smoke.yaml").read_text(encoding="utf-8")))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho NVIDIA-SMI has failed >&2\nexit 9\n")
+    program.chmod(0o755)
+    return planned
+
+
+def test_too_few_gpus_are_told_with_how_that_is_known(plan: Plan) -> None:
+    with pytest.raises(
+        UserError,
+        match=r"gpu-smoke trains on 1 GPU .* this machine has none to use \(nvidia-smi -L: NVIDIA-SMI has failed",
+    ):
+        require_gpus_here(snakemake(), plan)
+
+
+def test_slurms_machines_named_targets_and_finished_runs_are_let_be(plan: Plan) -> None:
+    require_gpus_here(snakemake("slurm"), plan)
+    require_gpus_here(snakemake(until={"stack"}), plan)
+    require_gpus_here(snakemake(targets={"plan"}), plan)
+    for run_id in plan.runs:
+        folder = Path(plan.folder, "runs", run_id)
+        folder.mkdir(parents=True)
+        (folder / "done.json").write_text("{}")
+    require_gpus_here(snakemake(), plan)
+
+
+def test_a_gpu_is_enough(plan: Plan, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H100 (UUID: GPU-0)'\n")
+    require_gpus_here(snakemake(), plan)
+
+
+def test_an_experiment_on_the_cpu_asks_nothing(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    require_gpus_here(snakemake(), load_plan(raw))

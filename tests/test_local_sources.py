@@ -1,0 +1,103 @@
+"""Local data and models are looked at before a stack is built for them."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from analysis.errors import UserError
+from workflow.local_sources import require_readable
+from workflow.plan import Plan, load_plan
+
+ROOT = Path(__file__).resolve().parents[1]
+RAW: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+
+
+def planned(data: Path | None = None, model: Path | None = None, **columns: Any) -> Plan:
+    """The default experiment with local data or a local model."""
+    raw = copy.deepcopy(RAW)
+    if data:
+        raw["workload"]["data"] = {"source": str(data), **columns}
+    if model:
+        raw["workload"]["model"] = {"source": str(model)}
+    return load_plan(raw)
+
+
+def written(folder: Path, suffix: str, **columns: list[str]) -> Path:
+    """A file of these columns."""
+    path, table = folder / f"rows{suffix}", pd.DataFrame(columns)
+    if suffix == ".parquet":
+        table.to_parquet(path)
+    else:
+        path.write_text("\n" + table.to_json(orient="records", lines=True), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_a_column_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, suffix: str) -> None:
+    path = written(tmp_path, suffix, question=["1+1?"], answer=["2"])
+    require_readable(planned(path))
+    require_readable(planned(path, test_source=str(path)))
+    with pytest.raises(
+        UserError, match=r"data\.answer_column is 'ground_truth', but .* has the columns question, answer"
+    ):
+        require_readable(planned(path, answer_column="ground_truth"))
+    with pytest.raises(UserError, match=r"data\.prompt_column is 'qestion', .* \(did you mean question\?\)"):
+        require_readable(planned(path, prompt_column="qestion"))
+
+
+def test_the_validation_rows_need_the_columns_as_well(tmp_path: Path) -> None:
+    train = written(tmp_path, ".jsonl", question=["1+1?"], answer=["2"])
+    test = written(tmp_path, ".parquet", question=["1+1?"])
+    with pytest.raises(UserError, match=r"answer_column is 'answer', but '.*rows.parquet' has the columns question"):
+        require_readable(planned(train, test_source=str(test)))
+
+
+def test_what_a_look_does_not_tell_is_left_to_the_job(tmp_path: Path) -> None:
+    for name, text in (("a.jsonl", "no JSON\n"), ("b.jsonl", ""), ("c.jsonl", "[1]\n"), ("d.json", "[]")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        require_readable(planned(tmp_path / name))
+
+
+def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_text("no parquet at all")
+    with pytest.raises(UserError, match=r"workload\.data\.source '.*a\.parquet' cannot be read as parquet: "):
+        require_readable(planned(tmp_path / "a.parquet"))
+    (tmp_path / "b.jsonl").mkdir()
+    with pytest.raises(UserError, match=r"b\.jsonl' is not a file"):
+        require_readable(planned(tmp_path / "b.jsonl"))
+
+
+def test_a_folder_without_a_model_is_told_with_what_is_in_it(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"lacks config\.json \(in it: nothing\)"):
+        require_readable(planned(model=tmp_path))
+    (tmp_path / "snapshots").mkdir()
+    with pytest.raises(UserError, match=r"lacks config\.json \(in it: snapshots\); give the folder that holds it"):
+        require_readable(planned(model=tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    require_readable(planned(model=tmp_path))
+    with pytest.raises(UserError, match="is not a folder"):
+        require_readable(planned(model=tmp_path / "config.json"))
+
+
+def test_the_plan_tells_it(tmp_path: Path) -> None:
+    raw = copy.deepcopy(RAW)
+    raw["workload"]["data"] = {"source": str(written(tmp_path, ".jsonl", question=["1+1?"], truth=["2"]))}
+    (tmp_path / "my.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
+    command = [sys.executable, "-m", "workflow.cli", "plan", str(tmp_path / "my.yaml")]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert told.returncode == 1 and told.stderr.startswith("error: workload.data.answer_column is 'answer', but")
+    assert told.stderr.count("\n") == 1
+
+
+def test_a_reader_that_has_seen_enough_is_no_mistake() -> None:
+    command = f"{sys.executable} -m workflow.cli preflight experiments/camino-2025.yaml | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("141\n", "")
