@@ -1,0 +1,38 @@
+"""verl 0.9.1's own loop from data to metrics, with its reward workers; actor and engine are stand-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from . import test_verl_grpo as attempts
+
+ONE_OF_EACH = {
+    "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
+    "reward": {"num_workers": 1},
+    "actor_rollout_ref": {"rollout": {"agent": {"num_workers": 1}, "tensor_model_parallel_size": 1}},
+}
+
+
+def test_rewards_come_by_way_of_the_queue_and_lost_completions_are_told(
+    verl_python: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "STAND_IN", Path(__file__).with_name("standin_v1"))
+    monkeypatch.setitem(attempts.OPTIONS, "0.9.1", ONE_OF_EACH)
+    bench = attempts.Bench("0.9.1", verl_python("0.9.1"), tmp_path)
+    bench.make_inputs()
+    (tmp_path / "fail-once").touch()
+    with attempts.ray_of(bench):
+        folder = bench.order("loop", 1, steps=2, gpus_per_node=1, beta=0.04)
+        assert bench.finish(folder) == 0, attempts.log_of(folder)
+    first, second = attempts.lines_of(folder)
+    assert (len(first["samples"]["response_length"]), first["scalars"]["missing_completions"]) == (7, 1)
+    assert "step 1 lacks 1 completions" in attempts.log_of(folder)
+    assert len(second["samples"]["response_length"]) == 8
+    assert "missing_completions" not in second["scalars"]
+    for line in (first, second):
+        # phi4 gives -9/13 to 8/13, and half of length's, which is between 0 and 1, is added.
+        assert -0.7 <= line["scalars"]["critic/score/min"] < line["scalars"]["critic/score/max"] <= 1.12
+        assert {"timing_s/gen", "timing_s/old_log_prob", "timing_s/ref", "timing_s/adv"} <= line["scalars"].keys()
