@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as its vendor's data sheet has it; GiB, of which the driver keeps about one in a hundred for itself."""
+    """A GPU's memory, GiB: about what its data sheet says, of which the driver keeps one or two in a hundred.
+
+    Where error correction takes a sixteenth of GDDR memory (A10, L40S), it is left out here, as nvidia-smi does.
+    """
 
     memory_gib: float
     source: str
@@ -17,10 +20,10 @@ class Gpu:
 _NVIDIA = "https://www.nvidia.com/en-us/data-center"
 
 KNOWN_GPUS: Mapping[str, Gpu] = {
-    "A10-24GB": Gpu(24, f"{_NVIDIA}/products/a10-gpu/"),
+    "A10-24GB": Gpu(22.5, f"{_NVIDIA}/products/a10-gpu/"),
     "A100-40GB": Gpu(40, f"{_NVIDIA}/a100/"),
     "A100-80GB": Gpu(80, f"{_NVIDIA}/a100/"),
-    "L40S-48GB": Gpu(48, f"{_NVIDIA}/l40s/"),
+    "L40S-48GB": Gpu(45, f"{_NVIDIA}/l40s/"),
     "H100-80GB": Gpu(80, f"{_NVIDIA}/h100/"),
     "H200-141GB": Gpu(141, f"{_NVIDIA}/h200/"),
     "B200-180GB": Gpu(180, f"{_NVIDIA}/dgx-b200/"),

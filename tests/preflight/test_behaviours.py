@@ -35,7 +35,7 @@ def test_every_row_knows_all_four_places_or_says_why_not() -> None:
         ("custom-all-reduce", EQUAL, {"options": {f"{KWARGS}.vllm.disable_custom_all_reduce": True}}),
         ("memory-share", ARTICLE, MANY),
         ("memory-share", EQUAL, {**MANY, "gpu": None}),
-        ("sequence-limit", ARTICLE, MANY),
+        ("sequence-limit", ARTICLE, {**MANY, "batch_size": 8192}),
         ("sequence-limit", EQUAL, {**MANY, "options": {f"{KWARGS}.sglang.max_running_requests": 128}}),
         ("prefill-limit", ARTICLE, LONG),
         ("prefill-limit", EQUAL, {**LONG, "options": {f"{KWARGS}.sglang.chunked_prefill_size": 2048}}),
@@ -45,6 +45,20 @@ def test_every_row_knows_all_four_places_or_says_why_not() -> None:
         ("sleep", ARTICLE, {}),
         ("sleep", EQUAL, {}),
         ("ignore-eos", EQUAL, {"options": {f"{ROLLOUT}.ignore_eos": True}}),
+        ("cuda-graphs", EQUAL, {"options": {f"{KWARGS}.vllm.enforce_eager": True}}),
+        ("cuda-graphs", EQUAL, {"options": {f"{KWARGS}.vllm.compilation_config": {"cudagraph_mode": "NONE"}}}),
+        # vLLM 0.24.0 does not read the variable.
+        (
+            "attention-kernels",
+            EQUAL,
+            {
+                "options": {f"{KWARGS}.vllm.attention_backend": None},
+                "env": {"VLLM_ATTENTION_BACKEND": "FLASHINFER"},
+            },
+        ),
+        ("prefix-cache", EQUAL, {"options": {f"{KWARGS}.vllm.enable_prefix_caching": False}}),
+        ("engine-options", EQUAL, {"options": {f"{KWARGS}.vllm.kv_cache_dtype": "fp8"}}),
+        ("engine-options", ARTICLE, {"options": {f"{KWARGS}.vllm.kv_cache_dtype": "fp8"}}),
     ],
 )
 def test_it_fires(code: str, raw: dict[str, Any], changes: dict[str, Any]) -> None:
@@ -88,6 +102,32 @@ def test_it_fires(code: str, raw: dict[str, Any], changes: dict[str, Any]) -> No
         ("sampling-seed", EQUAL, {}),
         ("sleep", EQUAL, {"options": {f"{ROLLOUT}.free_cache_engine": False}}),
         ("ignore-eos", ARTICLE, {"options": {f"{ROLLOUT}.ignore_eos": True}}),
+        (
+            "ignore-eos",
+            EQUAL,
+            {
+                "options": {
+                    f"{ROLLOUT}.ignore_eos": True,
+                    f"{KWARGS}.sglang.preferred_sampling_params": {"ignore_eos": True},
+                }
+            },
+        ),
+        # An engine over two nodes leaves it out, told or not.
+        (
+            "custom-all-reduce",
+            ARTICLE,
+            {"nodes": 2, "options": {f"{ROLLOUT}.tensor_model_parallel_size": 16}},
+        ),
+        # On Blackwell vLLM takes flashinfer of its own accord.
+        (
+            "attention-kernels",
+            EQUAL,
+            {"gpu": "B200-180GB", "options": {f"{KWARGS}.vllm.attention_backend": None}},
+        ),
+        # 1024 sequences of a replica: the limit that vLLM 0.8.5 takes on such a GPU.
+        ("sequence-limit", ARTICLE, MANY),
+        ("engine-options", EQUAL, {}),
+        ("engine-options", ARTICLE, {"options": {f"{KWARGS}.sglang.kv_cache_dtype": "fp8_e5m2"}}),
         ("rollout-mode", ARTICLE, {}),
     ],
 )
@@ -132,6 +172,34 @@ def test_arms_of_one_engine_may_differ_in_a_setting_and_it_is_said() -> None:
     arms = {"offloaded": arm, "resident": {**arm, "options": options}}
     assert codes(EQUAL, "unequal", arms=arms) == ["settings"]
     assert "param_offload (True in offloaded; False in resident)" in found(EQUAL, arms=arms)["settings"].what
+
+
+def test_graphs_need_not_cover_more_than_the_limit() -> None:
+    arm = {"trainer": "verl", "engine": "vllm", "stack": "verl09-vllm"}
+    arms = {"many": arm, "few": {**arm, "options": {f"{ROLLOUT}.max_num_seqs": 64}}}
+    assert {"sequence-limit"} == set(codes(EQUAL, "unequal", arms=arms, **MANY))
+
+
+def test_an_engines_own_option_is_not_called_equivalent() -> None:
+    def row(seen: Any) -> Any:
+        return next(row for row in seen.ledger if row.setting.endswith("kv_cache_dtype"))
+
+    options = {f"{KWARGS}.vllm.kv_cache_dtype": "fp8"}
+    assert row(looked_at(planned(EQUAL, options=options))).verdict == "unverifiable"
+    arm = {"trainer": "verl", "engine": "vllm", "stack": "verl09-vllm"}
+    seen = looked_at(planned(EQUAL, arms={"plain": arm, "fp8": {**arm, "options": options}}))
+    assert row(seen).verdict == "different"
+
+
+def test_what_the_engine_draws_from_is_told() -> None:
+    assert "fixed: 1000 + the replica's number" in found(ARTICLE)["sampling-seed"].what
+    seen = found(EQUAL, options={f"{KWARGS}.sglang.random_seed": None})["sampling-seed"]
+    assert "fixed: the run's seed + the replica's number in vllm" in seen.what
+
+
+def test_an_adapter_changes_what_sleeps() -> None:
+    seen = found(EQUAL, options={"actor_rollout_ref.model.lora_rank": 16})["sleep"]
+    assert "copied to the CPU and back in vllm; cache dropped, weights stay in sglang" in seen.what
 
 
 def test_other_trainers_and_releases_are_unequal() -> None:

@@ -230,3 +230,12 @@ def test_the_docs_name_every_finding() -> None:
     codes -= {"odd", "unequal", "impossible"}
     assert {code for code in codes if f"`{code}`" not in docs} == set()
     assert len(codes) > 50
+
+
+def test_a_kernel_that_the_stack_lacks_is_impossible() -> None:
+    env = {"VLLM_ATTENTION_BACKEND": "FLASHINFER"}
+    seen = found(ARTICLE, env=env)["attention-backend"]
+    assert (seen.level, seen.arms) == ("impossible", ("vllm",))
+    assert "attention-backend" not in found(ARTICLE, env={"VLLM_ATTENTION_BACKEND": "FLASH_ATTN"})
+    unread = found(EQUAL, env=env)["attention-backend"]
+    assert (unread.level, unread.arms) == ("odd", ("vllm",))

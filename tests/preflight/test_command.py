@@ -76,6 +76,7 @@ def test_trls_own_settings_tell_of_no_difference_but_the_engines(
         stack = tmp_path / one
         stack.mkdir()
         (stack / "env").symlink_to(stack_python(run.stack).parents[1])
+        (stack / "verify.json").write_text("{}")
         resolve_settings(settings_request(run), stack / "verify.json", tmp_path / f"{one}.json")
         composed[one] = json.loads((tmp_path / f"{one}.json").read_text())
         assert composed[one]["version"] == "1.16.0" and composed[one]["settings"]["max_steps"] == 12
@@ -90,6 +91,7 @@ def test_what_trl_would_refuse_is_told_before_the_queue(
     stack_python: Callable[[str], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "env").symlink_to(stack_python("trl-transformers-cpu").parents[1])
+    (tmp_path / "verify.json").write_text("{}")
     for args, said in (({"max_stepz": 3}, "max_steps"), ({"num_generations": 1, "max_steps": 3}, "TRL refuses")):
         request = {"trainer": "trl", "trainer_args": args, "rewards": []}
         assert main(_resolve(request, tmp_path)) == 1
@@ -101,6 +103,7 @@ def test_settings_for_a_gpu_are_resolved_where_there_is_none(
 ) -> None:
     """As on a login node: bfloat16 is asked for, and there is no device that has it."""
     (tmp_path / "env").symlink_to(stack_python("trl-transformers-cpu").parents[1])
+    (tmp_path / "verify.json").write_text("{}")
     args = {"max_steps": 3, "bf16": True, "num_generations": 4, "per_device_train_batch_size": 4}
     assert main(_resolve({"trainer": "trl", "trainer_args": args, "rewards": []}, tmp_path)) == 0
     settings = json.loads((tmp_path / "out.json").read_text())["settings"]

@@ -50,6 +50,7 @@ def test_what_the_stack_composes_tells_the_same_findings(
         stack = tmp_path / one
         stack.mkdir()
         (stack / "env").symlink_to(python.parents[1])
+        (stack / "verify.json").write_text("{}")
         resolve_settings(settings_request(run), stack / "verify.json", tmp_path / f"{one}.json")
         composed[one] = json.loads((tmp_path / f"{one}.json").read_text())
     assert len(composed) == 2
@@ -72,6 +73,7 @@ def test_what_verl_would_refuse_is_told_before_the_queue(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "env").symlink_to(verl_python("0.4.1").parents[1])
+    (tmp_path / "verify.json").write_text("{}")
     request = {"trainer": "verl", "trainer_args": {"version": "0.4.1", "overrides": [f"{ROLLOUT}.enforce_eagre=False"]}}
     with pytest.raises(UserError, match="nothing was trained"):
         resolve_settings(request, tmp_path / "verify.json", tmp_path / "out.json")

@@ -5,12 +5,13 @@ One row per confounder. A new one is a row here and a test.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workflow.gpus import gpu_of
-from workflow.preflight.cases import ROLLOUT, Case
+from workflow.preflight.cases import MODEL, ROLLOUT, Case
 from workflow.preflight.findings import Level
 from workflow.preflight.memory import Estimate, estimate_of
 from workflow.preflight.models import model_facts
@@ -28,6 +29,10 @@ _FA3_OF_SGLANG_0_4_6 = (
     *("Llama4ForConditionalGeneration", "Gemma2ForCausalLM", "Gemma3ForConditionalGeneration"),
 )
 _HOPPER = ("h100", "h200", "h800", "h20-", "gh200")
+_BLACKWELL = ("b100", "b200", "b300", "gb200", "gb300")
+
+# SGLang's own way to a fixed length; read in its code, not tried on a GPU.
+PREFERRED = f"+{ROLLOUT}.engine_kwargs.sglang.preferred_sampling_params: {{ignore_eos: true}}"
 
 Tell = Callable[[Case], str | None]
 
@@ -84,8 +89,18 @@ def _graphs(case: Case) -> str | None:
     return None if not isinstance(eager, bool) else "off" if eager else "on"
 
 
-def _graphs_by_kwarg(case: Case) -> str | None:
-    return "off" if _engine_kwarg(case, "disable_cuda_graph") is True else _graphs(case)
+def _graphs_v9(case: Case) -> str | None:
+    """engine_kwargs come after verl's own arguments, and win."""
+    mode = _engine_kwarg(case, "compilation_config.cudagraph_mode")
+    if isinstance(mode, str) and mode.upper() == "NONE":
+        return "off"
+    eager = _engine_kwarg(case, "enforce_eager")
+    return ("off" if eager else "on") if isinstance(eager, bool) else _graphs(case)
+
+
+def _graphs_s9(case: Case) -> str | None:
+    disabled = _engine_kwarg(case, "disable_cuda_graph")
+    return ("off" if disabled else "on") if isinstance(disabled, bool) else _graphs(case)
 
 
 def _attention_v4(case: Case) -> str | None:
@@ -104,8 +119,10 @@ def _attention_s4(case: Case) -> str | None:
 
 
 def _attention_v9(case: Case) -> str | None:
-    backend = _engine_kwarg(case, "attention_backend") or case.env.get("VLLM_ATTENTION_BACKEND")
-    return _attention_name(str(backend)) if backend else "FlashAttention"
+    backend = _engine_kwarg(case, "attention_backend") or _engine_kwarg(case, "attention_config.backend")
+    if backend and str(backend).lower() != "auto":
+        return _attention_name(str(backend))
+    return "flashinfer" if str(case.workload.get("gpu") or "").lower().startswith(_BLACKWELL) else "FlashAttention"
 
 
 def _attention_s9(case: Case) -> str | None:
@@ -130,8 +147,11 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int("".join(filter(str.isdigit, part.split("rc")[0].split("post")[0])) or 0) for part in parts)
 
 
-def _all_reduce_v9(case: Case) -> str:
-    return "off" if _engine_kwarg(case, "disable_custom_all_reduce") is True else "on"
+def _all_reduce(case: Case) -> str:
+    """Both engines leave it out where an engine spans nodes."""
+    if case.tensor_parallel > case.settings.int("trainer.n_gpus_per_node", case.tensor_parallel):
+        return "off"
+    return "off" if case.version != "0.4.1" and _engine_kwarg(case, "disable_custom_all_reduce") is True else "on"
 
 
 def _share(of: str) -> Tell:
@@ -147,6 +167,12 @@ def _share(of: str) -> Tell:
         return None if share is None else f"{share} of {of}"
 
     return tell
+
+
+def _sequences_v4(case: Case) -> str | None:
+    """vLLM 0.8.5 chooses by the GPU's memory what verl does not pass."""
+    given = None if _is_async(case) else _engine_kwarg(case, "max_num_seqs")
+    return str(given) if given else _by_memory(case, ((70, 256), (math.inf, 1024))) or "vLLM's own (256 or 1024)"
 
 
 def _sequences_v9(case: Case) -> str | None:
@@ -180,8 +206,8 @@ def _captured_v9(case: Case) -> str | None:
     sizes = _rollout(case, "cudagraph_capture_sizes")
     if isinstance(sizes, list) and sizes:
         return str(max(sizes))
-    limits = [case.settings.int(f"{ROLLOUT}.{key}") for key in ("max_num_seqs", "max_num_batched_tokens")]
-    return str(min(2 * limits[0], 512, limits[1]))
+    limits = [told for told in (_sequences_v9(case), _prefill_v(case)) if told and told.isdigit()]
+    return str(min(2 * int(limits[0]), 512, int(limits[1]))) if len(limits) == 2 else None
 
 
 def _captured_s4(case: Case) -> str | None:
@@ -198,15 +224,17 @@ def _captured_s9(case: Case) -> str | None:
 
 
 def _graphs_suffice(cases: Sequence[Case]) -> str:
-    most = max(case.per_replica for case in cases)
-    sizes = [int(text) for case in cases if (text := GRAPH_SIZES.of(case))]
-    if len(sizes) == len(cases) and most <= min(sizes):
-        return f"a replica decodes at most {most} sequences at once, which the graphs of every arm cover"
+    sizes = [int(GRAPH_SIZES.of(case) or 0) for case in cases]
+    at_once = [min(case.per_replica, _most_at_once(case)) for case in cases]
+    if all(most <= size for most, size in zip(at_once, sizes, strict=True)):
+        return f"a replica decodes at most {max(at_once)} sequences at once, which the graphs of every arm cover"
     return ""
 
 
 def _prefix_v9(case: Case) -> str | None:
-    return "on" if _rollout(case, "enable_prefix_caching") is True else "off"
+    given = _engine_kwarg(case, "enable_prefix_caching")
+    on = given if isinstance(given, bool) else _rollout(case, "enable_prefix_caching")
+    return "on" if on is True else "off"
 
 
 def _prefix_s9(case: Case) -> str:
@@ -216,12 +244,15 @@ def _prefix_s9(case: Case) -> str:
 def _seed_v4(case: Case) -> str | None:
     if _is_async(case):
         return "fixed: the replica's number"
-    # rollout.seed would be the seed of every request in 0.4.1, not the engine's: the adapter refuses it.
-    return "fixed: 0 in every replica, whatever the run's seed"
+    # The engine runs in the worker's own process, where verl sets the state that is drawn from before each rollout:
+    # the engine's own seed of 0 never tells. rollout.seed would be the seed of every request: the adapter refuses it.
+    return "fixed: 1000 + the replica's number, whatever the run's seed"
 
 
 def _seed_v9(case: Case) -> str | None:
-    return f"fixed: {_rollout(case, 'seed')} + the replica's number"
+    given = _engine_kwarg(case, "seed")
+    # The adapter puts the run's seed into rollout.seed; no option may.
+    return "fixed: the run's seed + the replica's number" if given is None else f"fixed: {given} in every replica"
 
 
 def _seed_s9(case: Case) -> str:
@@ -232,17 +263,34 @@ def _seed_s9(case: Case) -> str:
 def _sleep_v9(case: Case) -> str | None:
     if not case.settings.true(f"{ROLLOUT}.free_cache_engine"):
         return "stays awake"
-    return "sleep level 2: weights and cache dropped"
+    if case.lora and not case.settings.true(f"{MODEL}.lora.merge"):
+        return "cache dropped, weights copied to the CPU and back"
+    return "weights and cache dropped"
 
 
 def _sleep_s9(case: Case) -> str | None:
     if not case.settings.true(f"{ROLLOUT}.free_cache_engine"):
         return "stays awake"
+    if case.lora and not case.settings.true(f"{MODEL}.lora.merge"):
+        return "cache dropped, weights stay"
     return "cache dropped, weights copied to the CPU and back"
 
 
 def _stop(case: Case) -> str | None:
     return "goes on to the full length" if case.settings.true(f"{ROLLOUT}.ignore_eos") else "stops at the end token"
+
+
+def _stop_s9(case: Case) -> str | None:
+    """verl passes no ignore_eos on; SGLang's own preference stands where a request says nothing."""
+    wanted = _engine_kwarg(case, "preferred_sampling_params.ignore_eos")
+    said = _engine_kwarg(case, "preferred_sampling_params")
+    if isinstance(said, str):
+        try:
+            parsed = json.loads(said)
+        except ValueError:
+            return None
+        wanted = parsed.get("ignore_eos") if isinstance(parsed, Mapping) else None
+    return "goes on to the full length" if wanted is True else "stops at the end token"
 
 
 def _known(case: Case, key: str) -> str | None:
@@ -255,22 +303,29 @@ def cache_never_full(cases: Sequence[Case]) -> str:
     estimates = [estimate_of(case) for case in cases]
     if all(isinstance(one, Estimate) and one.kv_never_full for one in estimates):
         return (
-            "all sequences of a replica fit the cache at full length in every arm, so its size cannot change the speed"
+            "by estimate all sequences that an engine decodes at once fit its cache at full length, with room to "
+            "spare, in every arm: its size cannot change the speed"
         )
     return ""
 
 
 def _few_sequences(cases: Sequence[Case]) -> str:
     most = max(case.per_replica for case in cases)
-    limits = [int(text) for case in cases if (text := _limit(case)) and text.isdigit()]
-    # Where verl passes none, vLLM 0.8.5 takes at least 256 and SGLang 0.4.6.post5 at least 2048.
-    if most <= min([*limits, 256]):
-        return f"a replica gets {most} sequences in a step, fewer than any limit"
+    if most <= min(_limit(case) for case in cases):
+        return f"a replica gets {most} sequences in a step, no more than any limit"
     return ""
 
 
-def _limit(case: Case) -> str | None:
-    return SEQUENCES.of(case) if case.version != "0.4.1" else None
+def _limit(case: Case) -> int:
+    """The limit, or the least that it can be: vLLM 0.8.5 takes 256 by itself, SGLang 0.4.6.post5 2048."""
+    told = SEQUENCES.of(case) or ""
+    return int(told) if told.isdigit() else 2048 if case.place == S4 else 256
+
+
+def _most_at_once(case: Case) -> int:
+    """The limit, or the most that it can be."""
+    told = SEQUENCES.of(case) or ""
+    return int(told) if told.isdigit() else case.per_replica
 
 
 def _short_prefill(cases: Sequence[Case]) -> str:
@@ -302,11 +357,12 @@ def _graphs_change(cases: Sequence[Case]) -> str:
 def _attention_change(cases: Sequence[Case]) -> str:
     if any(case.place == S4 for case in cases):
         return (
-            "in the vLLM arms env: VLLM_ATTENTION_BACKEND: FLASHINFER (or FLASH_ATTN, whichever SGLang takes); 0.4.1 "
-            "does not pass SGLang a choice"
+            "verl 0.9.1, which passes both engines a choice: 0.4.1 passes SGLang none. In the vLLM arms' env, "
+            "VLLM_ATTENTION_BACKEND: FLASHINFER wants a stack of your own that pins flashinfer-python; verl04-vllm "
+            "does not, and vLLM ends with an error"
         )
     return (
-        f"{ROLLOUT}.engine_kwargs.<engine>.attention_backend: the same kernel in all arms (FLASHINFER and flashinfer)"
+        f"+{ROLLOUT}.engine_kwargs.<engine>.attention_backend: the same kernel in all arms (FLASHINFER and flashinfer)"
     )
 
 
@@ -334,18 +390,22 @@ def _share_change(cases: Sequence[Case]) -> str:
 GRAPHS = Behaviour(
     code="cuda-graphs",
     name="CUDA graphs while decoding",
-    keys=(f"{ROLLOUT}.enforce_eager", f"{ROLLOUT}.engine_kwargs.sglang.disable_cuda_graph"),
+    keys=(
+        f"{ROLLOUT}.enforce_eager",
+        f"{ROLLOUT}.engine_kwargs.vllm.enforce_eager",
+        f"{ROLLOUT}.engine_kwargs.sglang.disable_cuda_graph",
+    ),
     does={
         V4: Does(_graphs, f"{_VLLM4}:155; default True in ppo_trainer.yaml; on by default since 0.6.0 (verl PR 2956)"),
         S4: Does(_always("on"), f"{_SGLANG4}:390, which never passes the flag (only asserted on, :288; verl PR 3456)"),
-        V9: Does(_graphs, f"{_VLLM9}:339"),
-        S9: Does(_graphs_by_kwarg, f"{_SGLANG9}:318"),
+        V9: Does(_graphs_v9, f"{_VLLM9}:339"),
+        S9: Does(_graphs_s9, f"{_SGLANG9}:318"),
     },
     why=(
         "without graphs each of the hundreds of small kernels of a decoded token is launched by "
         "the CPU, and vLLM 0.8.5 "
-        "leaves out torch.compile as well; decoding is most of a step. Seen in public: 273 tokens/s as configured, 504 "
-        "tuned (verl issue 1133)"
+        "leaves out torch.compile as well (vllm/config.py:3884); decoding is most of a step. Seen in public, with a "
+        "model of 0.5B on two A100s: 273 tokens/s of vLLM as configured, 504 tuned (verl issue 1133)"
     ),
     change=_graphs_change,
 )
@@ -366,6 +426,8 @@ GRAPH_SIZES = Behaviour(
         "fewer completions per replica and step (a smaller batch_size, or more GPUs): 0.4.1 passes SGLang no size"
         if any(case.version == "0.4.1" for case in cases)
         else f"+{ROLLOUT}.engine_kwargs.sglang.cuda_graph_max_bs: what a replica decodes at once, or more"
+        if any(case.place == S9 for case in cases)
+        else f"{ROLLOUT}.max_num_seqs or cudagraph_capture_sizes: the same in all arms"
     ),
     moot=_graphs_suffice,
 )
@@ -378,10 +440,16 @@ ATTENTION = Behaviour(
     ),
     does={
         V4: Does(
-            _attention_v4, "vLLM 0.8.5's choice on NVIDIA GPUs from Ampere on; VLLM_ATTENTION_BACKEND overrules it"
+            _attention_v4,
+            "vLLM 0.8.5, vllm/platforms/cuda.py:220: FlashAttention from Ampere on, unless VLLM_ATTENTION_BACKEND says "
+            "otherwise",
         ),
         S4: Does(_attention_s4, "sglang 0.4.6.post5, srt/model_executor/model_runner.py:317 and srt/utils.py:2096"),
-        V9: Does(_attention_v9, f"vLLM's choice; {_VLLM9}:349 passes another one on"),
+        V9: Does(
+            _attention_v9,
+            "vLLM 0.24.0, vllm/platforms/cuda.py:144: FlashAttention, on Blackwell flashinfer; "
+            f"{_VLLM9}:349 passes another one on. VLLM_ATTENTION_BACKEND is no longer read",
+        ),
         S9: Does(_attention_s9, f"{_SGLANG9}:289: flashinfer from sglang 0.5.12 on"),
     },
     why="attention over long sequences is most of the work of a late decode step, and the two kernels differ in speed",
@@ -396,9 +464,9 @@ ALL_REDUCE = Behaviour(
     ),
     does={
         V4: Does(_always("off"), f"{_VLLM4}:157, hard-coded"),
-        S4: Does(_always("on"), f"{_SGLANG4}:390, SGLang's default"),
-        V9: Does(_all_reduce_v9, f"{_VLLM9}:325, vLLM's default"),
-        S9: Does(_all_reduce_v9, f"{_SGLANG9}:314, SGLang's default"),
+        S4: Does(_all_reduce, f"{_SGLANG4}:390, SGLang's default"),
+        V9: Does(_all_reduce, f"{_VLLM9}:325, vLLM's default"),
+        S9: Does(_all_reduce, f"{_SGLANG9}:314, SGLang's default"),
     },
     why=(
         "two all-reduces per layer and token are small and bound by latency, where the engines' own kernel is faster "
@@ -418,13 +486,16 @@ SHARE = Behaviour(
         f"{ROLLOUT}.engine_kwargs.sglang.max_total_tokens",
     ),
     does={
-        V4: Does(_share("all memory"), f"{_VLLM4}:156; vLLM takes the share of the GPU's whole memory"),
+        V4: Does(_share("all memory"), f"{_VLLM4}:156; vLLM 0.8.5, vllm/v1/worker/gpu_worker.py:208"),
         S4: Does(
             _share("the memory free at its start"),
             f"{_SGLANG4}:393 as mem_fraction_static; sglang 0.4.6.post5, srt/model_executor/model_runner.py:816",
         ),
-        V9: Does(_share("all memory"), f"{_VLLM9}:340"),
-        S9: Does(_share("the memory free at its start"), f"{_SGLANG9}:317"),
+        V9: Does(_share("all memory"), f"{_VLLM9}:340; vLLM 0.24.0, vllm/v1/worker/utils.py:410"),
+        S9: Does(
+            _share("the memory free at its start"),
+            f"{_SGLANG9}:317; sglang 0.5.12, srt/model_executor/model_runner_kv_cache_mixin.py:70",
+        ),
     },
     why=(
         "the same number leaves the engines different room, and one whose cache is full makes "
@@ -443,15 +514,19 @@ SEQUENCES = Behaviour(
         f"{ROLLOUT}.engine_kwargs.sglang.max_running_requests",
     ),
     does={
-        V4: Does(_always("vLLM's own (256 or 1024)"), f"{_VLLM4}:149, which passes no max_num_seqs"),
+        V4: Does(
+            _sequences_v4,
+            f"{_VLLM4}:149, which passes no max_num_seqs; vLLM 0.8.5, vllm/engine/arg_utils.py:1596: 1024 from 70 GiB "
+            "on",
+        ),
         S4: Does(_always("SGLang's own (2048 or more)"), f"{_SGLANG4}:390; sglang 0.4.6.post5, model_runner.py:845"),
         V9: Does(_sequences_v9, f"{_VLLM9}:333"),
         S9: Does(_sequences_s9, f"{_SGLANG9}:329 as max_running_requests"),
     },
     why="an engine with the lower limit makes sequences wait, and its decode steps are smaller and more",
     change=lambda cases: (
-        "fewer completions per replica and step (a smaller batch_size, or more GPUs): 0.4.1 passes "
-        "neither engine a limit"
+        f"fewer completions per replica and step (a smaller batch_size, or more GPUs): 0.4.1 passes SGLang no limit; "
+        f"vLLM's is +{ROLLOUT}.engine_kwargs.vllm.max_num_seqs"
         if any(case.version == "0.4.1" for case in cases)
         else f"{ROLLOUT}.max_num_seqs: the same in all arms"
     ),
@@ -486,7 +561,11 @@ PREFILL = Behaviour(
 PREFIX = Behaviour(
     code="prefix-cache",
     name="cache of common beginnings",
-    keys=(f"{ROLLOUT}.enable_prefix_caching", f"{ROLLOUT}.engine_kwargs.sglang.disable_radix_cache"),
+    keys=(
+        f"{ROLLOUT}.enable_prefix_caching",
+        f"{ROLLOUT}.engine_kwargs.vllm.enable_prefix_caching",
+        f"{ROLLOUT}.engine_kwargs.sglang.disable_radix_cache",
+    ),
     does={
         V4: Does(_always("on"), f"{_VLLM4}:164, hard-coded"),
         S4: Does(_always("on"), f"{_SGLANG4}:390, SGLang's default (radix cache)"),
@@ -508,9 +587,17 @@ PREFIX = Behaviour(
 SEED = Behaviour(
     code="sampling-seed",
     name="the engine's sampling seed",
-    keys=(f"{ROLLOUT}.seed", f"{ROLLOUT}.engine_kwargs.sglang.random_seed"),
+    keys=(
+        f"{ROLLOUT}.seed",
+        f"{ROLLOUT}.engine_kwargs.vllm.seed",
+        f"{ROLLOUT}.engine_kwargs.sglang.random_seed",
+    ),
     does={
-        V4: Does(_seed_v4, f"{_VLLM4}:166"),
+        V4: Does(
+            _seed_v4,
+            f"{_W4}/sharding_manager/fsdp_vllm.py:90 and :204; vLLM 0.8.5, vllm/config.py:1726 (no process of its "
+            f"own); in mode async {_W4}/rollout/vllm_rollout/vllm_async_server.py:183",
+        ),
         S4: Does(_always("random at each start"), f"{_SGLANG4}:390; sglang 0.4.6.post5, srt/server_args.py:241"),
         V9: Does(_seed_v9, f"{_VLLM9}:343"),
         S9: Does(_seed_s9, f"{_SGLANG9}:314; sglang 0.5.12, srt/server_args.py:1174"),
@@ -533,22 +620,22 @@ SLEEP = Behaviour(
     keys=(f"{ROLLOUT}.free_cache_engine",),
     does={
         V4: Does(
-            _always("sleep level 1: cache dropped, weights copied to the CPU and back"),
-            f"{_W4}/sharding_manager/fsdp_vllm.py:215, whatever free_cache_engine says",
+            _always("cache dropped, weights copied to the CPU and back"),
+            f"{_W4}/sharding_manager/fsdp_vllm.py:215, whatever free_cache_engine says (level 1)",
         ),
         S4: Does(
             _always("weights and cache dropped"),
             f"{_W4}/sharding_manager/fsdp_sglang.py:187, whatever free_cache_engine says",
         ),
-        V9: Does(_sleep_v9, f"{_VLLM9}:1307"),
+        V9: Does(_sleep_v9, f"{_VLLM9}:853 and :1289 (level 2; with an adapter level 1)"),
         S9: Does(_sleep_s9, f"{_SGLANG9}:387 and :516"),
     },
     why=(
-        "copying the weights costs seconds per step, outside generation: in reshard (0.4.1) or update_weights (0.9.1), "
-        "which the report shows apart"
+        "copying the weights costs time in every step: to the CPU at the end of gen, back in reshard (0.4.1) or "
+        "update_weights (0.9.1), which the report shows apart"
     ),
     change=lambda cases: (
-        "nothing: 0.4.1 has no setting for it; compare the phase gen without reshard"
+        "nothing: 0.4.1 has no setting for it. reshard is timed apart, the copy to the CPU only within gen"
         if any(case.version == "0.4.1" for case in cases)
         else f"{ROLLOUT}.free_cache_engine: False, where the engine fits beside the trainer"
     ),
@@ -557,19 +644,21 @@ SLEEP = Behaviour(
 IGNORE_EOS = Behaviour(
     code="ignore-eos",
     name="the end token",
-    keys=(f"{ROLLOUT}.ignore_eos",),
+    keys=(f"{ROLLOUT}.ignore_eos", f"{ROLLOUT}.engine_kwargs.sglang.preferred_sampling_params.ignore_eos"),
     does={
         V4: Does(_stop, f"{_VLLM4}:185"),
         S4: Does(_stop, f"{_SGLANG4}:430"),
         V9: Does(_stop, f"{_VLLM9}:624"),
         S9: Does(
-            _always("stops at the end token"),
-            "verl 0.9.1, trainer/ppo/v1/agent_loop_tq.py:64: no ignore_eos in it",
+            _stop_s9,
+            "verl 0.9.1, trainer/ppo/v1/agent_loop_tq.py:64: no ignore_eos in it; sglang 0.5.12, "
+            "srt/managers/tokenizer_manager.py:983",
         ),
     },
     why="one arm generates to the full length and the other does not: not the same work",
     change=lambda cases: (
-        f"{ROLLOUT}.ignore_eos: False in all arms, and compare at equal work; 0.9.1 cannot fix SGLang's lengths"
+        f"{ROLLOUT}.ignore_eos: False in all arms, and compare at equal work; or, beside it, in the SGLang arms "
+        f"{PREFERRED}"
     ),
 )
 MODE = Behaviour(
@@ -590,7 +679,10 @@ ENGINE_ENVIRONMENT = Behaviour(
     name="variables that the engine sets for the trainer's process, too",
     keys=(),
     does={
-        V4: Does(_always("none of these"), f"{_VLLM4}"),
+        V4: Does(
+            _always("NCCL_CUMEM_ENABLE=0, TORCHINDUCTOR_COMPILE_THREADS=1"),
+            "vLLM 0.8.5, vllm/env_override.py, where it is imported",
+        ),
         S4: Does(_always("CUDA_DEVICE_MAX_CONNECTIONS=4, NCCL_CUMEM_ENABLE=0, NCCL_NVLS_ENABLE=0"), f"{_SGLANG4}:88"),
     },
     why="the effect on training is not known; compare update_actor and old_log_prob, which no engine should change",

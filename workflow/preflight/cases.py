@@ -83,6 +83,11 @@ class Case:
         return max(1, self.settings.int("vllm_tensor_parallel_size", 1))
 
     @property
+    def lora(self) -> bool:
+        """Whether only an adapter is trained."""
+        return max(self.settings.int(f"{MODEL}.lora_rank"), self.settings.int(f"{MODEL}.lora.rank")) > 0
+
+    @property
     def longest(self) -> int:
         """Prompt and response at their longest, in tokens."""
         return int(self.workload["max_prompt_length"]) + int(self.workload["max_response_length"])

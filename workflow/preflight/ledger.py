@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from workflow.preflight.behaviours import BEHAVIOURS, Behaviour
 from workflow.preflight.cases import Case, points_of
-from workflow.preflight.checks.comparison import matters, names_the_engine
+from workflow.preflight.checks.comparison import engines_own, matters, names_the_engine
 from workflow.preflight.checks.environment import HARMLESS
 
 Verdict = Literal["equal", "equivalent", "different", "unverifiable"]
@@ -156,7 +156,10 @@ def _setting_rows(cases: Sequence[Case]) -> Iterator[Row]:
         if key in spoken and on_gpu:
             continue
         row = _row(key, cases, partial(_setting, key), source, "the same in all arms", "the configuration says so")
-        if row.verdict == "different":
+        if engines_own(key, cases) and any(key in case.settings.given for case in cases):
+            # Also where both arms hold it, by the shared options: only one engine is given it.
+            row = replace(row, verdict="unverifiable", why="an engine's own option: the other has none of that name")
+        elif row.verdict == "different":
             row = _judged(row, key, cases)
         yield row
 
@@ -166,8 +169,10 @@ def _judged(row: Row, key: str, cases: Sequence[Case]) -> Row:
     if names_the_engine(key, cases):
         return replace(row, why="it is what is compared")
     if not matters(key, cases):
-        return replace(row, verdict="equivalent", why="a place, a name or a seed, or an engine's own words")
-    if not all(key in case.settings for case in cases):
+        return replace(
+            row, verdict="equivalent", why="a place, a name or a seed, or what the other engine has no use for"
+        )
+    if len({case.place for case in cases}) > 1 and not all(key in case.settings for case in cases):
         return replace(row, verdict="unverifiable", why="not every arm's trainer or engine has this setting")
     return row
 

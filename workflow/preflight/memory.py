@@ -16,6 +16,8 @@ GIB = 2**30
 _BYTES: Mapping[str, int] = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 # What CUDA's context, NCCL's buffers and captured graphs take beside the tensors: seen as 2 to 4 GiB.
 _CONTEXT_GIB = 3.0
+# A cache is called never full only with a fifth to spare: its room is an estimate.
+_SPARE = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +40,13 @@ class Estimate:
     kv_tokens: int | None
     """Tokens that the engine's cache has room for, over its GPUs; None where the engine decides in its own way."""
     kv_wanted: int
-    """Tokens that its share of a step's sequences holds at their longest."""
+    """Tokens that the sequences which it decodes at once hold at their longest."""
     model: ModelFacts
 
     @property
     def kv_never_full(self) -> bool:
         """Whether every sequence fits the cache at full length, so that its size cannot change the speed."""
-        return self.kv_tokens is not None and self.kv_tokens >= self.kv_wanted
+        return self.kv_tokens is not None and self.kv_tokens >= _SPARE * self.kv_wanted
 
     @staticmethod
     def sum(parts: tuple[Part, ...], counted_only: bool = False) -> float:
@@ -90,7 +92,7 @@ def _verl(case: Case, gib: float, model: ModelFacts) -> Estimate:
     ways = case.gpus if ways < 1 else min(ways, case.gpus)
     told = settings.get(f"{ACTOR}.fsdp_config.model_dtype") or "fp32"  # fsdp_workers.py:216 of 0.4.1
     width = _BYTES.get(str(told), 4)
-    lora = max(settings.int(f"{MODEL}.lora_rank"), settings.int(f"{MODEL}.lora.rank")) > 0
+    lora = case.lora
     shard = parameters * width / ways / GIB
     streamed = settings.true(f"{ACTOR}.fsdp_config.offload_policy")
     # verl's own offload brings both back for the update: it empties the GPU for the rollout only.
@@ -105,23 +107,32 @@ def _verl(case: Case, gib: float, model: ModelFacts) -> Estimate:
     left = []
     if not settings.true(f"{ACTOR}.fsdp_config.param_offload") and not streamed:
         left.append(Part("the trainer's weights, not offloaded", shard, True))
+    # AdamW makes its moments in the first update: they are not there yet when the engine is built.
+    at_start = Estimate.sum(tuple(left)) + _CONTEXT_GIB
     if not settings.true(f"{ACTOR}.fsdp_config.optimizer_offload") and not streamed and not lora:
         left.append(Part("the trainer's moments, not offloaded", 2 * shard, True))
-    resident = Estimate.sum(tuple(left)) + _CONTEXT_GIB
-    # vLLM's share is of all memory; SGLang's of what is free when it starts.
-    budget = share * (gib if case.engine != "sglang" else max(0.0, gib - resident))
-    pool = budget - weights - (_prefill_gib(case, model) if case.engine == "vllm" else 0.0)
+    # vLLM's share is of all memory, SGLang's of what is free when it starts. vLLM takes from it what it uses beside
+    # the weights; 0.8.5 also what the trainer holds, whose process it is in (vllm/v1/worker/gpu_worker.py:203).
+    budget = share * (gib if case.engine != "sglang" else max(0.0, gib - at_start))
+    prefill = _prefill_gib(case, model) if case.engine == "vllm" else 0.0
+    pool = budget - weights - prefill
+    if case.engine == "vllm":
+        pool -= at_start if case.version == "0.4.1" else _CONTEXT_GIB
     rollout = [
         Part(f"the engine's weights, 1/{tp}", weights, True),
         Part("room for keys and values", max(0.0, pool), False),
+        *([Part("vLLM's largest pass", prefill, False)] if prefill else []),
         *left,
         Part("CUDA context, NCCL, graphs", _CONTEXT_GIB, False),
     ]
     sleeps = case.version == "0.4.1" or settings.true(f"{ROLLOUT}.free_cache_engine")
     if not sleeps:
         update.append(Part("the engine, awake all the time (free_cache_engine: False)", max(0.0, budget), True))
+    elif lora and case.place == "verl 0.9.1 sglang" and not settings.true(f"{MODEL}.lora.merge"):
+        update.append(Part("the engine's weights, which stay beside an adapter", weights, True))
     if (
         case.version != "0.4.1"
+        and not lora  # the policy without its adapter is the reference
         and settings.true(f"{ACTOR}.use_kl_loss")
         and settings.get(f"{ACTOR}.strategy") != "fsdp2"
     ):
@@ -135,9 +146,17 @@ def _verl(case: Case, gib: float, model: ModelFacts) -> Estimate:
         update=tuple(update),
         rollout=tuple(rollout),
         kv_tokens=int(max(0.0, pool) * GIB / per_token),
-        kv_wanted=case.per_replica * case.longest,
+        kv_wanted=min(case.per_replica, _at_once(case)) * case.longest,
         model=model,
     )
+
+
+def _at_once(case: Case) -> int:
+    """Sequences that 0.9.1 lets an engine decode at once; all of them where verl passes no limit (0.4.1)."""
+    limit = case.settings.int(f"{ROLLOUT}.max_num_seqs") if case.version != "0.4.1" else 0
+    own = {"vllm": "max_num_seqs", "sglang": "max_running_requests"}.get(case.engine)
+    given = case.settings.int(f"{ROLLOUT}.engine_kwargs.{case.engine}.{own}")
+    return (limit if case.engine == "sglang" and case.version == "0.4.1" else given or limit) or case.per_replica
 
 
 def _trl(case: Case, gib: float, model: ModelFacts) -> Estimate:

@@ -95,7 +95,7 @@ def _estimate(name: str, estimate: Estimate) -> str:
     if name == "cache":
         if estimate.kv_tokens is None:
             return ""
-        held = f"all sequences at full length hold {estimate.kv_wanted:,}"
+        held = f"what it decodes at once holds {estimate.kv_wanted:,} at full length"
         return f"room for {estimate.kv_tokens:,} tokens in an engine; {held}"
     parts = estimate.update if name == "update" else estimate.rollout
     return f"{Estimate.sum(parts):.0f} of {estimate.gib:.0f}: {told(parts)}"

@@ -20,6 +20,7 @@ def comparison_findings(cases: Sequence[Case]) -> Iterator[Finding]:
     for behaviour in BEHAVIOURS:
         yield from _behaviour(behaviour, cases)
     yield from _settings(cases)
+    yield from _engine_options(cases)
     yield from _packages(cases)
 
 
@@ -113,6 +114,38 @@ def _settings(cases: Sequence[Case]) -> Iterator[Finding]:
         "the experiment: shared and arms.<arm>.options",
         "put under shared.<trainer>.options what is not compared",
     )
+
+
+def _engine_options(cases: Sequence[Case]) -> Iterator[Finding]:
+    """What the configuration gives one engine in its own words, which no row of behaviours speaks of."""
+    if len({case.engine for case in cases}) < 2:
+        return
+    spoken = {key for behaviour in BEHAVIOURS for key in behaviour.keys}
+    told: dict[str, list[Case]] = {}
+    for case in cases:
+        if case.place == "verl 0.4.1 sglang":  # it never reads them, which another finding says
+            continue
+        start = f"{ROLLOUT}.engine_kwargs.{case.engine}."
+        for key in sorted(case.settings.given):
+            if key.startswith(start) and key not in spoken and case.settings.get(key) is not None:
+                told.setdefault(f"{key.removeprefix(start)}={case.settings.get(key)}", []).append(case)
+    if told:
+        yield Finding(
+            "unequal",
+            "engine-options",
+            _arms(case for some in told.values() for case in some),
+            "options in one engine's own words: "
+            + "; ".join(f"{what} in {_names(some)}" for what, some in told.items()),
+            "it is not known here what they do, nor whether the other engine is told the same in other words",
+            "the experiment: engine_kwargs",
+            "take them out, or see that the other engine has their counterpart",
+        )
+
+
+def engines_own(key: str, cases: Sequence[Case]) -> bool:
+    """Whether a setting is an option in one engine's own words, where arms of another are beside it."""
+    engines = {case.engine for case in cases}
+    return len(engines) > 1 and any(key.startswith(f"{ROLLOUT}.engine_kwargs.{engine}.") for engine in engines)
 
 
 def names_the_engine(key: str, cases: Sequence[Case]) -> bool:

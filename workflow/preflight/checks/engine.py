@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from workflow.preflight.behaviours import V4
+from workflow.preflight.behaviours import IGNORE_EOS, PREFERRED, V4
 from workflow.preflight.cases import MODEL, ROLLOUT, Case
 from workflow.preflight.findings import Finding, Level
 from workflow.preflight.models import model_facts
@@ -28,7 +28,7 @@ _CONTEXT_CHECKED = {
     V4: f"{_VLLM4}:124",
     "verl 0.4.1 sglang": f"{_SGLANG4}:358",
     "verl 0.9.1 vllm": f"{_VLLM9}:1107 and :593",
-    "verl 0.9.1 sglang": f"{_SGLANG9}:170 and :566",
+    "verl 0.9.1 sglang": f"{_SGLANG9}:170 and :588",
 }
 
 
@@ -74,7 +74,7 @@ def engine_kwargs(case: Case, place: Place) -> Iterator[Finding]:
             f"verl 0.4.1 never reads it for {case.engine_name}"
             + (" in its asynchronous mode" if case.engine == "vllm" else "")
             + ": the engine runs with its own defaults, whatever the configuration says",
-            f"{_SGLANG4}:390" if case.engine == "sglang" else f"{_VLLM4.replace('rollout_spmd', 'async_server')}:163",
+            f"{_SGLANG4}:390" if case.engine == "sglang" else f"{_VLLM4.replace('rollout_spmd', 'async_server')}:165",
             "take it out, or compare with verl 0.9.1, which passes it on",
         )
     elif twice := [key for key in given if case.engine == "vllm" and key.split(".")[0] in _GIVEN_TO_VLLM]:
@@ -86,6 +86,40 @@ def engine_kwargs(case: Case, place: Place) -> Iterator[Finding]:
             "Python ends with a TypeError: multiple values for one argument",
             f"{_VLLM4}:149",
             f"the setting of that name in {ROLLOUT}, where there is one; others cannot be changed in 0.4.1",
+        )
+
+
+def attention_backend(case: Case, place: Place) -> Iterator[Finding]:
+    """A kernel that the stack lacks, or a variable that is no longer read."""
+    name = "VLLM_ATTENTION_BACKEND"
+    wanted = case.env.get(name, place.variables.get(name, ("", ""))[0])
+    packages = case.told.packages
+    if case.trainer != "verl" or case.engine != "vllm" or not wanted:
+        return
+    if (
+        case.version == "0.4.1"
+        and wanted == "FLASHINFER"
+        and "vllm" in packages
+        and "flashinfer-python" not in packages
+    ):
+        yield _finding(
+            case,
+            "impossible",
+            "attention-backend",
+            f"{name}=FLASHINFER, and stack {case.stack} has no flashinfer-python",
+            "vLLM ends with an error when the engine is built",
+            "vLLM 0.8.5, vllm/config.py:422; envs/<stack>/requirements.lock",
+            f"take {name} out, or a stack of your own that pins flashinfer-python beside vLLM",
+        )
+    elif case.version == "0.9.1":
+        yield _finding(
+            case,
+            "odd",
+            "attention-backend",
+            f"{name}={wanted} has no effect",
+            "vLLM 0.24.0 no longer reads it, and only says so in a warning",
+            "vLLM 0.24.0, vllm/envs.py:2004, which has no such variable",
+            f"+{ROLLOUT}.engine_kwargs.vllm.attention_backend: {wanted}",
         )
 
 
@@ -146,7 +180,7 @@ def rollout_mode(case: Case, place: Place) -> Iterator[Finding]:
             "rollout-mode",
             f"{ROLLOUT}.mode: async",
             "in 0.4.1 it is meant for chats of several turns: no phase reshard is timed, and vLLM is built otherwise",
-            "verl 0.4.1, workers/rollout/vllm_rollout/vllm_async_server.py:163",
+            "verl 0.4.1, workers/rollout/vllm_rollout/vllm_async_server.py:165",
             f"{ROLLOUT}.mode: sync",
         )
     v1 = case.settings.get("trainer.v1.trainer_mode", "sync")
@@ -178,7 +212,7 @@ def lora(case: Case, place: Place) -> Iterator[Finding]:
             "verl 0.4.1 hands SGLang the adapters' weights under names that it does not know, and "
             "nothing refuses it: the "
             "engine would generate from dummy weights or fail. First supported in 0.8.0",
-            "verl 0.4.1, workers/sharding_manager/fsdp_sglang.py:106, which has no word of LoRA",
+            "verl 0.4.1, workers/sharding_manager/fsdp_sglang.py:114, which has no word of LoRA",
             f"the vLLM engine for LoRA, or a stack of 0.9.1 with {MODEL}.lora.merge: True",
         )
     elif not case.settings.true(f"{MODEL}.lora.merge"):
@@ -195,7 +229,8 @@ def lora(case: Case, place: Place) -> Iterator[Finding]:
 
 def ignore_eos(case: Case, place: Place) -> Iterator[Finding]:
     """A fixed length that SGLang of 0.9.1 does not keep."""
-    if case.place == "verl 0.9.1 sglang" and case.settings.true(f"{ROLLOUT}.ignore_eos"):
+    asked = case.place == "verl 0.9.1 sglang" and case.settings.true(f"{ROLLOUT}.ignore_eos")
+    if asked and IGNORE_EOS.of(case) == "stops at the end token":
         yield _finding(
             case,
             "unequal",
@@ -204,7 +239,7 @@ def ignore_eos(case: Case, place: Place) -> Iterator[Finding]:
             "it stops at the end token all the same, so the lengths are not the fixed ones that were "
             "asked for; vLLM's are",
             "verl 0.9.1, trainer/ppo/v1/agent_loop_tq.py:64: no ignore_eos among the sampling parameters",
-            f"{ROLLOUT}.ignore_eos: False in all arms, and compare at equal work",
+            f"{ROLLOUT}.ignore_eos: False in all arms, and compare at equal work; or, beside it, {PREFERRED}",
         )
 
 
@@ -334,6 +369,7 @@ def context(case: Case, place: Place) -> Iterator[Finding]:
 CHECKS = (
     eager_and_cache,
     engine_kwargs,
+    attention_backend,
     batched_tokens,
     rollout_mode,
     lora,

@@ -77,7 +77,7 @@ def batch_over_gpus(case: Case, place: Place) -> Iterator[Finding]:
             "batch-over-gpus",
             f"{completions} completions per step cannot be dealt out to {case.gpus} GPUs",
             "verl ends with an assertion: each GPU takes the same number",
-            f"{_TRAINER4}:377" if case.version == "0.4.1" else f"{_CONFIG9}:120",
+            f"{_TRAINER4}:377" if case.version == "0.4.1" else f"{_CONFIG9}:124",
             f"workload.batch_size: a multiple of {case.gpus}",
         )
 
@@ -99,7 +99,7 @@ def micro_batches(case: Case, place: Place) -> Iterator[Finding]:
                     "micro-batch-missing",
                     f"{key}_per_gpu is not set",
                     "verl refuses to start without it as long as use_dynamic_bsz is off",
-                    f"{_TRAINER4}:385" if case.version == "0.4.1" else f"{_CONFIG9}:143",
+                    f"{_TRAINER4}:385" if case.version == "0.4.1" else f"{_CONFIG9}:155",
                     "workload.micro_batch_size: completions per pass and GPU",
                 )
     micro = settings.int(f"{ACTOR}.ppo_micro_batch_size_per_gpu")
