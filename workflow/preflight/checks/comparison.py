@@ -33,8 +33,11 @@ def groups(cases: Iterable[Case], told: Iterable[str | None]) -> dict[str, list[
     return found
 
 
-def _names(cases: Iterable[Case]) -> str:
-    return ", ".join(dict.fromkeys(case.label for case in cases))
+def _names(some: Sequence[Case], of: Sequence[Case]) -> str:
+    """The arms by name; with its own factors where an arm is not there in all of them."""
+    there = {id(case) for case in some}
+    whole = {case.arm for case in of} - {case.arm for case in of if id(case) not in there}
+    return ", ".join(dict.fromkeys(case.arm if case.arm in whole else case.label for case in some))
 
 
 def _arms(cases: Iterable[Case]) -> tuple[str, ...]:
@@ -51,7 +54,7 @@ def _behaviour(behaviour: Behaviour, cases: Sequence[Case]) -> Iterator[Finding]
         level=behaviour.level,
         code=behaviour.code,
         arms=_arms(known),
-        what=f"{behaviour.name}: " + "; ".join(f"{value} in {_names(some)}" for value, some in by_value.items()),
+        what=f"{behaviour.name}: " + "; ".join(f"{value} in {_names(some, known)}" for value, some in by_value.items()),
         why=behaviour.why,
         source="; ".join(sources),
         change=behaviour.change(known),
@@ -66,7 +69,7 @@ def _trainers(cases: Sequence[Case]) -> Iterator[Finding]:
             "trainers",
             _arms(cases),
             "the arms have different trainers: "
-            + "; ".join(f"{name} in {_names(some)}" for name, some in by_trainer.items()),
+            + "; ".join(f"{name} in {_names(some, cases)}" for name, some in by_trainer.items()),
             "a step is not the same work in both: other losses' details, other sharding, other timers. "
             "Such a comparison is "
             "one of whole systems, not of engines",
@@ -81,7 +84,7 @@ def _trainers(cases: Sequence[Case]) -> Iterator[Finding]:
             "trainer-versions",
             _arms(cases),
             "the arms have different releases: "
-            + "; ".join(f"{name} in {_names(some)}" for name, some in by_version.items()),
+            + "; ".join(f"{name} in {_names(some, cases)}" for name, some in by_version.items()),
             "defaults, the update itself and what is inside a step's time changed in between",
             "docs/preflight.md#unequal",
             "stacks of one release in all arms",
@@ -103,7 +106,7 @@ def _settings(cases: Sequence[Case]) -> Iterator[Finding]:
     told = []
     for key in keys[:_MOST_LISTED]:
         values = groups(cases, [repr(case.settings.get(key)) for case in cases])
-        told.append(f"{key} ({'; '.join(f'{value} in {_names(some)}' for value, some in values.items())})")
+        told.append(f"{key} ({'; '.join(f'{value} in {_names(some, cases)}' for value, some in values.items())})")
     more = f" and {len(keys) - _MOST_LISTED} more" if len(keys) > _MOST_LISTED else ""
     yield Finding(
         "unequal",
@@ -135,7 +138,7 @@ def _engine_options(cases: Sequence[Case]) -> Iterator[Finding]:
             "engine-options",
             _arms(case for some in told.values() for case in some),
             "options in one engine's own words: "
-            + "; ".join(f"{what} in {_names(some)}" for what, some in told.items()),
+            + "; ".join(f"{what} in {_names(some, cases)}" for what, some in told.items()),
             "it is not known here what they do, nor whether the other engine is told the same in other words",
             "the experiment: engine_kwargs",
             "take them out, or see that the other engine has their counterpart",
@@ -177,7 +180,7 @@ def _packages(cases: Sequence[Case]) -> Iterator[Finding]:
                 f"{package}-versions",
                 _arms(cases),
                 f"the stacks have different {package}: "
-                + "; ".join(f"{version} in {_names(some)}" for version, some in by_version.items()),
+                + "; ".join(f"{version} in {_names(some, cases)}" for version, some in by_version.items()),
                 why,
                 "envs/<stack>/requirements.lock",
                 "stacks that pin the same release",
