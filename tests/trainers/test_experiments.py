@@ -10,16 +10,20 @@ from typing import Any
 import pytest
 import yaml
 
+from analysis.errors import UserError
 from tests.verl.environments import build
 from workflow import stacks
+from workflow.config import Arm, Workload
 from workflow.jobs.verl_config import flat
 from workflow.plan import plan_runs
 from workflow.reading import parse_config
-from workflow.trainers import StackFacts
+from workflow.trainers import StackFacts, verl
+from workflow.trainers.verl import packaged
 
 from .article import ELSEWHERE, SCRIPT
 
 ROOT = Path(__file__).resolve().parents[2]
+ROLLOUT = "actor_rollout_ref.rollout"
 
 
 def stack_facts(name: str) -> StackFacts:
@@ -45,6 +49,7 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     folder, results = tmp_path_factory.mktemp("experiments"), {}
     for version in ("0.4.1", "0.9.1"):
         cases = {name: overrides for name, (its, overrides) in shipped().items() if its == version}
+        cases[version] = []  # verl's own configuration
         given, out = folder / f"{version}.json", folder / f"{version}-composed.json"
         given.write_text(json.dumps(cases), encoding="utf-8")
         done = subprocess.run(
@@ -83,3 +88,48 @@ def test_the_ablation_varies_graphs_and_blocking_and_nothing_else(composed: dict
     varied = {key for key in vllm["vllm-eager"] if len({repr(one[key]) for one in vllm.values()}) > 1}
     assert varied == {"actor_rollout_ref.rollout.enforce_eager"}
     assert arms["sglang"] == arms["sglang-blocking"]
+
+
+@pytest.mark.parametrize("version", ["0.4.1", "0.9.1"])
+def test_the_table_of_verls_own_settings_is_what_verl_composes(
+    version: str, composed: dict[str, dict[str, Any]]
+) -> None:
+    assert dict(packaged.defaults(version)) == flat(composed[version]["config"])
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ({f"{ROLLOUT}.gpu_memory_utilisation": 0.5}, f"did you mean '{ROLLOUT}.gpu_memory_utilization'?"),
+        ({f"{ROLLOUT}.param_offload": True}, "param_offload is no setting of verl"),
+        ({"data.shards": 3}, "write it with a leading +"),
+        ({"+data.shuffle": True}, "has data.shuffle already; write it without the leading +"),
+        ({f"{ROLLOUT}.tensor_model_parallel_size": "two"}, "must be a number, without quotes, as verl's own 2"),
+        ({f"{ROLLOUT}.enforce_eager": "False"}, "must be true or false, without quotes, as verl's own"),
+        ({f"{ROLLOUT}.engine_kwargs": 3}, "is a section"),
+    ],
+)
+@pytest.mark.parametrize("version", ["0.4.1", "0.9.1"])
+def test_a_slip_in_an_option_is_told_when_the_plan_is_made(version: str, option: dict[str, Any], says: str) -> None:
+    arm = Arm(trainer="verl", engine="vllm", stack="x", options=option)
+    raw = yaml.safe_load((ROOT / "experiments" / "gpu-smoke.yaml").read_text(encoding="utf-8"))
+    workload = Workload.model_validate(raw["workload"])
+    with pytest.raises(UserError) as told:
+        verl.trainer_args(arm, workload, 0, StackFacts("verl", "vllm", "cuda", version, "0" * 12))
+    assert says in str(told.value)
+
+
+def test_what_verl_takes_is_not_refused() -> None:
+    options = {
+        f"{ROLLOUT}.engine_kwargs.vllm": {},
+        "+data.extra": 1,
+        f"++{ROLLOUT}.anything": "x",
+        f"{ROLLOUT}.max_model_len": 4096,
+        "actor_rollout_ref.model.target_modules": ["q_proj"],
+        "actor_rollout_ref.actor.optim.weight_decay": 0,
+    }
+    arm = Arm(trainer="verl", engine="vllm", stack="x", options=options)
+    raw = yaml.safe_load((ROOT / "experiments" / "gpu-smoke.yaml").read_text(encoding="utf-8"))
+    for version in ("0.4.1", "0.9.1"):
+        facts = StackFacts("verl", "vllm", "cuda", version, "0" * 12)
+        assert verl.trainer_args(arm, Workload.model_validate(raw["workload"]), 0, facts)["overrides"]

@@ -135,7 +135,7 @@ def bad(version: str) -> Bad:
     cases: Bad = {
         "misspelled": (
             with_(f"{R}.gpu_memory_utilisation=0.5"),
-            f"{R}.gpu_memory_utilisation is no setting of verl {version} ({R}.gpu_memory_utilisation=0.5); "
+            f"{R}.gpu_memory_utilisation=0.5: {R}.gpu_memory_utilisation is no setting of verl {version}; "
             f"did you mean '{R}.gpu_memory_utilization'?",
             "hydra",
         ),

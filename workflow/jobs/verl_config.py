@@ -19,30 +19,13 @@ from typing import Any
 from workflow.jobs.errors import UserError, nearest, one_line, run
 from workflow.jobs.files import write_json
 from workflow.jobs.verl_dataclasses import fields
+from workflow.jobs.verl_keys import key_problem, kind_problem
 from workflow.jobs.verl_overrides import job_overrides
 from workflow.jobs.verl_rules import problems
 
 __all__ = ["check", "compose", "flat", "job_overrides"]
 
 _CONFIG = "ppo_trainer"
-# Where verl takes a value of another kind than its default's.
-_ALSO: Mapping[str, tuple[type, ...]] = {
-    "target_modules": (list,),
-    "train_files": (list,),
-    "val_files": (list,),
-    "logger": (str,),
-    "reshard_after_forward": (int,),
-    "rollout_is_threshold": (str,),
-    "rollout_rs_threshold": (str,),
-    "lora_A_init_method": (list,),
-}
-_KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
-    (bool, "true or false"),
-    ((int, float), "a number"),
-    (str, "text"),
-    (list, "a list"),
-    (dict, "a section with settings of its own"),
-)
 
 
 def compose(version: str, overrides: Sequence[str]) -> dict[str, Any]:
@@ -138,19 +121,8 @@ def _require_known(override: Any, text: str, known: set[str], version: str) -> N
         raise UserError(f"{text}: only key=value, +key=value and ++key=value can be given")
     if override.is_force_add():
         return
-    if override.is_add():
-        if key in known:
-            raise UserError(f"{text}: verl {version} has {key} already; write it without the leading +")
-        return
-    if key not in known:
-        last = key.rpartition(".")[2]
-        # A key in another place is a likelier slip than one that merely looks alike.
-        elsewhere = sorted(one for one in known if one.rpartition(".")[2] == last)
-        hint = f"; did you mean {elsewhere[0]!r}?" if len(elsewhere) == 1 else nearest(key, sorted(known))
-        raise UserError(
-            f"{key} is no setting of verl {version} ({text}){hint} (to add one that verl's configuration "
-            "lacks, write it with a leading +)"
-        )
+    if problem := key_problem(key, override.is_add(), known, version):
+        raise UserError(f"{text}: {problem}")
 
 
 def _require_taken(package: Path, base: Mapping[str, Any], key: str, version: str) -> None:
@@ -179,15 +151,8 @@ def _require_same_kind(key: str, base: Mapping[str, Any], composed: Mapping[str,
         for inner in was.keys() & now.keys():
             _require_same_kind(f"{key}.{inner}", base, composed)
         return
-    if was is None or now is None or was == "???":
-        return
-    kinds, wanted = next((kinds, word) for kinds, word in _KINDS if isinstance(was, kinds))
-    if isinstance(now, kinds) and isinstance(now, bool) == isinstance(was, bool):
-        return
-    if not isinstance(now, bool) and isinstance(now, _ALSO.get(key.rpartition(".")[2], ())):
-        return
-    quoted = ", without quotes" if isinstance(now, str) and wanted in ("true or false", "a number") else ""
-    raise UserError(f"{key} must be {wanted}{quoted}, as verl's own {was!r} (got {now!r})")
+    if problem := kind_problem(key, was, now):
+        raise UserError(problem)
 
 
 def _at(config: Mapping[str, Any], key: str) -> Any:

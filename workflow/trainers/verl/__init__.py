@@ -38,7 +38,7 @@ def trainer_args(arm: Arm, workload: Workload, seed: int, stack: StackFacts) -> 
     try:
         written = [override(key, value) for key, (_, value) in owned.items()]
         written += [override(key, value) for key, value in made_equal(version).items() if key not in given]
-        written += [override(key, value) for key, value in checked_leaves(options, owned, _SECTIONS[version])]
+        written += [override(key, value) for key, value in checked_leaves(options, owned, _SECTIONS[version], version)]
     except ValueError as error:
         raise UserError(f"options of an arm: {error}") from None
     return {"version": version, "overrides": written}

@@ -7,11 +7,12 @@ from typing import Any
 
 from analysis.errors import UserError
 from workflow.messages import short
+from workflow.trainers.verl import packaged
 from workflow.trainers.verl.words import Settings
 
 
 def checked_leaves(
-    leaves: list[tuple[str, Any]], owned: Settings, sections: Mapping[str, str]
+    leaves: list[tuple[str, Any]], owned: Settings, sections: Mapping[str, str], version: str
 ) -> Iterator[tuple[str, Any]]:
     """The options that are free; a `UserError` at the first that is not.
 
@@ -37,6 +38,8 @@ def checked_leaves(
                 f"options.{key} reads an environment variable (got {short(value)}); write the value itself, or give "
                 "the variable in the arm's env"
             )
+        if wrong := packaged.problem(version, key, value):
+            raise UserError(f"options.{key} of an arm: {wrong}")
         yield key, value
 
 
