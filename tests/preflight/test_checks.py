@@ -37,6 +37,8 @@ def site(hours: float = 20, **more: Any) -> Place:
 FIRES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     # level, code, experiment, changes
     ("odd", "one-completion", ARTICLE, {}),
+    ("impossible", "arch-list", ARTICLE, {"env": {"TORCH_CUDA_ARCH_LIST": "80;90"}}),
+    ("impossible", "visible-devices", ARTICLE, {"env": {"CUDA_VISIBLE_DEVICES": "0,1"}}),
     ("odd", "mini-batch", ARTICLE, {}),
     ("impossible", "mini-batch", ARTICLE, {"options": {DYNAMIC: False}}),
     ("impossible", "batch-over-gpus", ARTICLE, {"batch_size": 20}),
@@ -120,6 +122,11 @@ def test_it_keeps_quiet_on_equal_terms(code: str) -> None:
         ("lora-sglang", EQUAL, {"options": {LORA: 16, "actor_rollout_ref.model.lora.merge": True}}),
         ("tensor-parallel-heads", ARTICLE, {"options": {f"{ROLLOUT}.tensor_model_parallel_size": 2}}),
         ("memory", ARTICLE, {"gpu": None}),
+        *(
+            ("arch-list", ARTICLE, {"env": {"TORCH_CUDA_ARCH_LIST": value}})
+            for value in ("9.0", "8.0;9.0a+PTX", "Hopper")
+        ),
+        ("visible-devices", ARTICLE, {"env": {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}}),
         ("validation-in-step", EQUAL, {"test_steps": 5}),
     ],
 )

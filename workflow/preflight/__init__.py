@@ -19,9 +19,8 @@ from workflow.preflight.cases import (
     settings_requests,
     told_by_stack,
 )
-from workflow.preflight.checks import engine, memory, time, workload
+from workflow.preflight.checks import engine, environment, memory, time, workload
 from workflow.preflight.checks.comparison import comparison_findings
-from workflow.preflight.checks.environment import environment_findings
 from workflow.preflight.defaults import VERSIONS
 from workflow.preflight.findings import Finding, merged
 from workflow.preflight.ledger import Row, ledger_of
@@ -40,7 +39,7 @@ __all__ = [
 ]
 
 # One case at a time; a new check is a function in one of these.
-_CHECKS = (*workload.CHECKS, *engine.CHECKS, *memory.CHECKS, *time.CHECKS)
+_CHECKS = (*workload.CHECKS, *environment.CHECKS, *engine.CHECKS, *memory.CHECKS, *time.CHECKS)
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def preflight(
     found: list[Finding] = []
     for point in points_of(cases):
         found += comparison_findings(point)
-        found += environment_findings(point, place)
+        found += environment.environment_findings(point, place)
         found += (finding for case in point for check in _CHECKS for finding in check(case, place))
     found += time.experiment_findings(cases, len(plan.config.seeds), plan.config.warmup_steps)
     estimates = {case.arm: estimate_of(case) for case in reversed(cases)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -159,15 +160,57 @@ def environment_findings(cases: Sequence[Case], place: Place) -> Iterator[Findin
         )
 
 
+def arch_list(case: Case, place: Place) -> Iterator[Finding]:
+    """GPU generations written in a form that torch refuses, as the article's script has it."""
+    if not case.on_gpu or (told := _seen(case, "TORCH_CUDA_ARCH_LIST", place)) is None:
+        return
+    value, setter = told
+    wrong = [part for part in re.split(r"[; ]+", value) if part.isdigit()]
+    if wrong:
+        dotted = f"{wrong[0][:-1]}.{wrong[0][-1]}" if len(wrong[0]) > 1 else f"{wrong[0]}.0"
+        yield Finding(
+            level="impossible",
+            code="arch-list",
+            arms=(case.arm,),
+            what=f"TORCH_CUDA_ARCH_LIST={value} ({setter})",
+            why="torch knows no GPU of that name, and whatever compiles a kernel ends there, FlashInfer 0.2.5 when it "
+            "is imported",
+            source="torch 2.6.0, utils/cpp_extension.py, _get_cuda_arch_flags",
+            change=f"{dotted}, or {_change('TORCH_CUDA_ARCH_LIST', setter)}: the stacks are built for 9.0 without it",
+        )
+
+
+def visible_devices(case: Case, place: Place) -> Iterator[Finding]:
+    """Fewer GPUs in sight than the run trains on."""
+    value = case.env.get("CUDA_VISIBLE_DEVICES")
+    wanted = int(case.workload.get("gpus_per_node", 0))
+    seen = [part for part in (value or "").split(",") if part.strip()]
+    if value is not None and len(seen) < wanted:
+        yield Finding(
+            level="impossible",
+            code="visible-devices",
+            arms=(case.arm,),
+            what=f"CUDA_VISIBLE_DEVICES shows {len(seen)} GPUs, and the run trains on {wanted} of each node",
+            why="Ray has no more than those to give, and verl refuses to start",
+            source="docs/slurm.md",
+            change=_change("CUDA_VISIBLE_DEVICES", "the experiment's env") + ": the job chooses them itself",
+        )
+
+
+CHECKS = (arch_list, visible_devices)
+
+
 def _held(case: Case, variable: Variable, place: Place) -> tuple[str, str] | None:
-    """The bad value that an arm's processes would see, and who sets it; an arm's own word wins."""
-    if variable.name in case.env:
-        value, setter = case.env[variable.name], "the experiment's env"
-    elif variable.name in place.variables:
-        value, setter = place.variables[variable.name]
-    else:
-        return None
-    return (value, setter) if variable.bad(value) else None
+    """The bad value that an arm's processes would see, and who sets it."""
+    told = _seen(case, variable.name, place)
+    return told if told is not None and variable.bad(told[0]) else None
+
+
+def _seen(case: Case, name: str, place: Place) -> tuple[str, str] | None:
+    """The value that an arm's processes would see, and who sets it; an arm's own word wins."""
+    if name in case.env:
+        return case.env[name], "the experiment's env"
+    return place.variables.get(name)
 
 
 def _change(name: str, setter: str) -> str:
