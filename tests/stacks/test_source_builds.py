@@ -195,8 +195,11 @@ def test_everything_else_stays_wheels_only(kernel: Site, tmp_path: Path) -> None
 
 def test_compilers_at_once_are_bound_by_memory_unless_told(kernel: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     stack = load_stack("tiny", kernel.envs)
-    assert build_settings(stack, {})["MAX_JOBS"] == str(jobs_at_once())
+    assert build_settings(stack, {})["MAX_JOBS"] == str(jobs_at_once({}))
     assert build_settings(stack, {"MAX_JOBS": "7"})["MAX_JOBS"] == "7"
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(1000)))
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    assert 1 <= jobs_at_once() <= max(1, total // GIB_PER_JOB)
+    assert 1 <= jobs_at_once({}) <= max(1, total // GIB_PER_JOB)
+    granted = {"SLURM_MEM_PER_NODE": str(int(total) * 512), "SLURM_CPUS_PER_TASK": "64"}
+    assert jobs_at_once(granted) <= max(1, total / 2 // GIB_PER_JOB), "a job has less than its machine"
+    assert jobs_at_once({"SLURM_CPUS_PER_TASK": "1"}) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -109,22 +110,28 @@ def build_settings(stack: Stack, environ: Mapping[str, str] = os.environ) -> dic
     if "MAX_JOBS" in environ:
         settings["MAX_JOBS"] = environ["MAX_JOBS"]
     elif stack.cuda is not None:
-        settings.setdefault("MAX_JOBS", str(jobs_at_once()))
+        settings.setdefault("MAX_JOBS", str(jobs_at_once(environ)))
     # A setup.py may fetch a binary made elsewhere instead of building (flash-attn's does): nothing answers it.
     settings |= dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy"), _DEAD_END)
     settings |= {"no_proxy": "", "NO_PROXY": "", "PIP_NO_INDEX": "1"}
     return settings
 
 
-def jobs_at_once() -> int:
-    """Compilers that this machine's processors and free memory allow at the same time, at least one."""
+def jobs_at_once(environ: Mapping[str, str]) -> int:
+    """Compilers that processors and memory allow at the same time, at least one: this machine's, or a Slurm job's."""
+    processors = int(environ.get("SLURM_CPUS_PER_TASK") or len(os.sched_getaffinity(0)))
+    granted_mib = environ.get("SLURM_MEM_PER_NODE")  # less than the machine has free, as a rule
+    memory_gib = min(_free_gib(), int(granted_mib) / 1024 if granted_mib else math.inf)
+    return max(1, min(processors, int(memory_gib // GIB_PER_JOB)))
+
+
+def _free_gib() -> float:
     try:
         text = Path("/proc/meminfo").read_text(encoding="utf-8")
-        found = re.search(r"MemAvailable:\s+(\d+) kB", text)
-        free_gib = int(found[1]) / 2**20 if found else float(GIB_PER_JOB)
     except OSError:
-        free_gib = float(GIB_PER_JOB)
-    return max(1, min(len(os.sched_getaffinity(0)), int(free_gib // GIB_PER_JOB)))
+        return float(GIB_PER_JOB)
+    found = re.search(r"MemAvailable:\s+(\d+) kB", text)
+    return int(found[1]) / 2**20 if found else float(GIB_PER_JOB)
 
 
 def requirement(pin: Pin) -> str:
