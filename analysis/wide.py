@@ -21,6 +21,7 @@ WARMUP = "warm-up"
 AFTER_RESUME = "first step after a resume"
 OVERRUN = "children exceed their parent"
 BAD_TIME = "a time that is no positive number"
+INCOMPLETE = "completions failed, and the step went on without them"
 OCCASIONAL = "a validation or a checkpoint within it"
 ELSEWHERE = "left out in another arm"
 
@@ -48,6 +49,8 @@ def wide_run(run: Run) -> pd.DataFrame:
     allowed = np.maximum(TOLERANCE_S, TOLERANCE_SHARE * seconds[inner.columns].abs())
     occasional = [name for name in seconds if (phase := run.tree.declared(str(name))) and phase.occasional]
     left_out[(seconds[occasional] > 0).any(axis=1).reindex(meta.index, fill_value=False)] = OCCASIONAL
+    missing = other.get("missing_completions", pd.Series(dtype=float))
+    left_out[(missing > 0).reindex(meta.index, fill_value=False)] = INCOMPLETE
     left_out[(inner < -allowed).any(axis=1).reindex(meta.index, fill_value=False)] = OVERRUN
     bad = phases.loc[~np.isfinite(phases["value"]) | (phases["value"] < 0), "step"].unique()
     root_s = seconds[root].reindex(meta.index)
@@ -71,8 +74,8 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
     """All runs' steps with `counted` and `left_out`, and the verdicts on what does not count.
 
     Left out for all arms alike, by (factors, seed, step): the warm-up, the first step after a resume, steps that
-    waited for a validation or a checkpoint (unless all do), and steps whose times cannot be right. Nothing is left
-    out for being slow.
+    waited for a validation or a checkpoint (unless all do), steps that lost completions, and steps whose times cannot
+    be right. Nothing is left out for being slow.
     """
     frames, verdicts = [], []
     for run in runs:
@@ -87,7 +90,7 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
     wide.loc[(wide["left_out"] == "") & wide["resumed"].astype(bool), "left_out"] = AFTER_RESUME
     wide.loc[wide["step"] <= warmup_steps, "left_out"] = WARMUP
     verdicts += _occasional(wide)
-    verdicts += [v for reason in (OVERRUN, BAD_TIME) for v in _left_out_verdicts(wide, reason)]
+    verdicts += [v for reason in (OVERRUN, BAD_TIME, INCOMPLETE) for v in _left_out_verdicts(wide, reason)]
     slot = ["factors", "seed", "step"]
     dropped = wide.loc[wide["left_out"] != "", slot].drop_duplicates()
     elsewhere = wide[slot].merge(dropped, on=slot, how="left", indicator=True)["_merge"] == "both"

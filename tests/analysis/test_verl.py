@@ -403,9 +403,11 @@ PLAIN = {"gen": 8.0, "update_actor": 1.0, "step": 9.0}
 
 
 def compared(tmp_path, slow, quick):
-    """The report of two arms whose steps have these timers."""
+    """The report of two arms whose steps have these timers; None: that run is there."""
     rows = {"b": ("vllm", slow), "a": ("sglang", quick)}
     for run_id, (engine, steps) in rows.items():
+        if steps is None:
+            continue
         lines = [verl_row(number, seconds) for number, seconds in enumerate(steps, start=1)]
         collected(write_run(tmp_path, [lines], engine=engine, run_id=run_id, arm=engine))
     arms = {engine: {"trainer": "verl", "engine": engine, "stack": f"verl-{engine}"} for engine in ("vllm", "sglang")}
@@ -421,6 +423,15 @@ def test_steps_that_waited_for_a_checkpoint_or_a_validation_count_in_no_arm(tmp_
     assert found.comparison[["paired_steps", "raw_speedup"]].values.tolist() == [[4, 2.0]]
     (note,) = [v.text for v in found.verdicts if v.code == "occasional-left-out"]
     assert "(3, 5)" in note
+
+
+def test_a_step_that_lost_completions_counts_in_no_arm(tmp_path):
+    lines = [verl_row(number, PLAIN, missing_completions=2 * (number == 2)) for number in (1, 2, 3)]
+    collected(write_run(tmp_path, [lines], engine="vllm", run_id="b", arm="vllm"))
+    found = compared(tmp_path, None, [PLAIN] * 3)
+    assert found.comparison["paired_steps"].tolist() == [2]
+    (said,) = [v.text for v in found.verdicts if v.code == "step-left-out"]
+    assert "step 2 (completions failed, and the step went on without them)" in said
 
 
 def test_where_every_step_waits_they_count_and_it_is_said(tmp_path):

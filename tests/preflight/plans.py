@@ -16,10 +16,10 @@ ROLLOUT = "actor_rollout_ref.rollout"
 ACTOR = "actor_rollout_ref.actor"
 
 PACKAGES: dict[str, dict[str, str]] = {
-    "verl04-vllm": {"torch": "2.6.0", "vllm": "0.8.5", "transformers": "4.51.3"},
+    "verl04-vllm": {"torch": "2.6.0", "vllm": "0.8.5", "transformers": "4.51.1"},
     "verl04-sglang": {"torch": "2.6.0", "sglang": "0.4.6.post5", "transformers": "4.51.1"},
-    "verl09-vllm": {"torch": "2.11.0", "vllm": "0.24.0"},
-    "verl09-sglang": {"torch": "2.11.0", "sglang": "0.5.12"},
+    "verl09-vllm": {"torch": "2.11.0", "vllm": "0.24.0", "transformers": "5.9.0"},
+    "verl09-sglang": {"torch": "2.11.0", "sglang": "0.5.12", "transformers": "5.9.0"},
     "trl-gpu-vllm": {"torch": "2.11.0", "vllm": "0.24.0"},
     "trl-gpu-transformers": {"torch": "2.11.0"},
 }

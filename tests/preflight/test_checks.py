@@ -246,3 +246,11 @@ def test_a_kernel_that_the_stack_lacks_is_impossible() -> None:
     assert "attention-backend" not in found(ARTICLE, env={"VLLM_ATTENTION_BACKEND": "FLASH_ATTN"})
     unread = found(EQUAL, env=env)["attention-backend"]
     assert (unread.level, unread.arms) == ("odd", ("vllm",))
+
+
+def test_a_built_in_model_is_not_shared_by_two_transformers() -> None:
+    words = {"model": {"source": "builtin:small-qwen2"}, "max_prompt_length": 64, "max_response_length": 64}
+    mixed = {name: dict(arm) for name, arm in EQUAL["arms"].items()} | {"old": ARTICLE["arms"]["sglang"]}
+    assert "built-in-tokenizer" not in found(EQUAL, **words)
+    assert found(EQUAL, arms=mixed, **words)["built-in-tokenizer"].level == "impossible"
+    assert "built-in-tokenizer" not in found(EQUAL, arms=mixed)

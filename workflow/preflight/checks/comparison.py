@@ -22,6 +22,7 @@ def comparison_findings(cases: Sequence[Case]) -> Iterator[Finding]:
     yield from _settings(cases)
     yield from _engine_options(cases)
     yield from _packages(cases)
+    yield from _built_in_tokenizer(cases)
 
 
 def groups(cases: Iterable[Case], told: Iterable[str | None]) -> dict[str, list[Case]]:
@@ -185,3 +186,23 @@ def _packages(cases: Sequence[Case]) -> Iterator[Finding]:
                 "envs/<stack>/requirements.lock",
                 "stacks that pin the same release",
             )
+
+
+def _built_in_tokenizer(cases: Sequence[Case]) -> Iterator[Finding]:
+    """A built-in model is written by one arm's transformers and read by all arms'."""
+    if not all(str(case.workload["model"]["source"]).startswith("builtin:") for case in cases):
+        return
+    versions = [case.told.packages.get("transformers") for case in cases]
+    by_major = groups(cases, [version and version.partition(".")[0] for version in versions])
+    if len(by_major) > 1:
+        yield Finding(
+            "impossible",
+            "built-in-tokenizer",
+            _arms(cases),
+            "a built-in model in stacks with different transformers: "
+            + "; ".join(f"{major} in {_names(some, cases)}" for major, some in by_major.items()),
+            "the baseline's stack writes its tokenizer for all arms: transformers 4 cannot load what 5 has written, "
+            "and 5 tokenizes numbers otherwise than 4 did",
+            "envs/<stack>/requirements.lock; seen with transformers 4.51 and 5.9",
+            "workload.model.source: a model of your own, or stacks with one major release of transformers",
+        )
