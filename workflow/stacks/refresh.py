@@ -70,7 +70,7 @@ def refresh_lock(name: str, envs: Path = ENVS, *, upgrade: bool = False) -> Path
 
 
 def refresh_conda_lock(name: str, envs: Path = ENVS) -> Path | None:
-    """The stack's conda lock, resolved anew from environment.yml; None where there is nothing of conda's to lock.
+    """The stack's conda lock, resolved anew from environment.yml; None where that was not done.
 
     Where conda-lock or a conda program is missing, the present lock is left as it is, and the one command that makes
     it on a connected machine is told.
@@ -81,15 +81,16 @@ def refresh_conda_lock(name: str, envs: Path = ENVS) -> Path | None:
     stack = load_stack(name, envs)
     conda, beside = find_conda(), Path(sys.executable).with_name("conda-lock")
     program = str(beside) if beside.exists() else shutil.which("conda-lock")
-    missing = [what for what, there in [("conda-lock", program), ("micromamba, mamba or conda", conda)] if not there]
+    needs = [("conda-lock", program), ("one of micromamba, mamba and conda", conda)]
+    missing = [what for what, there in needs if not there]
     if program is None or conda is None:
         print(
-            f"{name}: conda-lock.yml stays as it is: {' and '.join(missing)} is not here. Where the channels can be "
+            f"{name}: conda-lock.yml stays as it is, for want of {' and of '.join(missing)}. Where the channels can be "
             f"reached: {HOW_TO_GET_ONE}; then `uv tool install conda-lock && make locks STACK={name}`",
             file=sys.stderr,
             flush=True,
         )
-        return stack.conda_lock
+        return None
     fresh = folder / ".conda-lock.new.yml"
     command = [program, "lock", "--file", "environment.yml", "--platform", PLATFORM, "--conda", conda.path]
     if (folder / "virtual-packages.yml").is_file():
