@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,14 +40,14 @@ class Site:
 
 
 def require_partition(workflow: Any) -> None:
-    """End Snakemake if it runs on Slurm and no profile says where to train: before anything is built.
+    """A `UserError` if Snakemake runs on Slurm and no profile says where to train.
 
     `workflow` is Snakemake's own object. The launcher refuses, too.
     """
     train = workflow.resource_settings.overwrite_resources.get("train", {})
     if workflow.executor_plugin.name == "slurm" and "slurm_partition" not in train:
-        sys.exit(
-            "error: no partition to train in; set slurm_partition under set-resources: train: in the profile. A "
+        raise UserError(
+            "no partition to train in; set slurm_partition under set-resources: train: in the profile. A "
             "--set-resources on the command line replaces the profile's, all of them (nothing was submitted)"
         )
 

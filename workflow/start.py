@@ -1,0 +1,19 @@
+"""What is looked at when Snakemake starts, before anything is built or submitted?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workflow.cluster.machine import require_gpus_here
+from workflow.cluster.site import require_partition
+from workflow.local_sources import require_readable
+from workflow.plan import Plan
+from workflow.preflight import require_possible
+
+
+def require_startable(workflow: Any, plan: Plan) -> None:
+    """A `UserError` if the experiment could not run as it is; `workflow` is Snakemake's own."""
+    require_partition(workflow)
+    require_possible(plan)
+    require_readable(plan)
+    require_gpus_here(workflow, plan)
