@@ -625,8 +625,9 @@ def test_every_word_and_every_key_of_the_job_is_refused_as_an_option(version: st
     for key in [*owned, *JOB_KEYS[version], *OVERRULING[version]]:
         with pytest.raises(UserError, match="of an arm is not free"):
             overrides(version, {key.lstrip("+"): 1})
-    for key in made_equal(version):
-        assert overrides(version, {key: 0.25})[-1] == f"{key}=0.25"
+    for key, value in made_equal(version).items():
+        other = not value if isinstance(value, bool) else [0.5, 0.5] if isinstance(value, list) else value + 1
+        assert overrides(version, {key: other})[-1] == override(key, other)
 
 
 @pytest.mark.parametrize(
@@ -644,7 +645,7 @@ def test_every_word_and_every_key_of_the_job_is_refused_as_an_option(version: st
             "no use_dynamic_bsz",
         ),
         ("0.4.2", {}, {}, "pins verl 0.4.2, whose settings are not known here; known: 0.4.1, 0.9.1"),
-        ("0.4.1", {"a b": 1}, {}, "options of an arm: 'a b' is no key that Hydra can read"),
+        ("0.4.1", {"+a b": 1}, {}, "options of an arm: '+a b' is no key that Hydra can read"),
         ("0.4.1", {"data.tokenizer": "${oc.env:HOME}"}, {}, "reads an environment variable"),
         ("0.4.1", {"data.tokenizer": ["${oc.env:HOME}"]}, {}, "reads an environment variable"),
         ("0.4.1", {f"{R}.seed": 3}, {}, "it follows from the experiment's seeds"),
