@@ -1,7 +1,12 @@
-from workflow.preflight.cases import settings_id, settings_request, settings_requests
+from workflow.preflight.cases import (
+    settings_ids,
+    settings_request,
+    settings_requests,
+)
 
-# settings_id -> a run that has these settings; seeds share them.
-SETTINGS = settings_requests(PLAN)
+# run_id -> settings_id, and settings_id -> a run that has these settings; seeds share them.
+SETTINGS_IDS = settings_ids(PLAN)
+SETTINGS = settings_requests(PLAN, SETTINGS_IDS)
 
 
 # A trainer's settings, all of them, resolved by the stack's own libraries: what it would refuse is told here, before

@@ -5,7 +5,7 @@ rule train:
         stack=lambda wildcards: PLAN.stack_file(wildcards.run_id),
         inputs=lambda wildcards: PLAN.inputs_file(wildcards.run_id),
         # What the trainer would refuse is told before the queue.
-        settings=lambda wildcards: f"{RESULTS}/settings/{settings_id(PLAN.runs[wildcards.run_id])}.json",
+        settings=lambda wildcards: f"{RESULTS}/settings/{SETTINGS_IDS[wildcards.run_id]}.json",
     output:
         f"{RESULTS}/runs/{{run_id}}/done.json",
     log:

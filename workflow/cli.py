@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from workflow.messages import reporting_errors
 from workflow.plan import Plan, load_plan
 from workflow.reading import check_yaml
 from workflow.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
-from workflow.stacks import stack_environment
+from workflow.stacks.run import run_in_stack
 
 if TYPE_CHECKING:
     from workflow.cluster.experiment import Experiment
@@ -199,13 +198,10 @@ def _schema(write: bool) -> None:
 
 
 def _prepare_inputs(request: dict[str, Any], stack: Path, out: Path) -> None:
-    write_json(out.parent / "request.json", request)
-    python = stack.parent / "env" / "bin" / "python"
-    env = stack_environment(stack, os.environ) | {"PYTHONPATH": str(ROOT)}
-    request_file, folder = str(out.parent / "request.json"), str(out.parent)
-    command = [str(python), "-m", "workflow.jobs.inputs", "--request", request_file, "--out", folder]
-    finished = subprocess.run(command, env=env, check=False)
-    if finished.returncode != 0 or not out.is_file():
+    asked = out.parent / "request.json"
+    write_json(asked, request)
+    done = run_in_stack(stack, "workflow.jobs.inputs", "--request", asked, "--out", out.parent)
+    if not done or not out.is_file():
         # The job has said what is wrong, in one message of its own.
         raise UserError("data and model could not be prepared; nothing was trained (see the message above)")
 

@@ -12,7 +12,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -121,17 +121,7 @@ class Plan:
 
 def load_plan(raw: Mapping[str, Any]) -> Plan:
     """The plan of a configuration as Snakemake holds it, checked against the stacks and the files that are there."""
-    known: dict[str, StackFacts] = {}
-
-    def facts_of(name: str) -> StackFacts:
-        if name not in known:
-            stack = stacks.load_stack(name)
-            known[name] = StackFacts(
-                stack.trainer, stack.engine, stack.accelerator, stack.trainer_version, stacks.lock_id(name)
-            )
-        return known[name]
-
-    plan = plan_runs(parse_config(raw), facts_of)
+    plan = plan_runs(parse_config(raw), cache(stack_facts))
     for request in plan.inputs.values():
         for part, key in (("data", "source"), ("data", "test_source"), ("model", "source")):
             source = request[part][key]
@@ -144,6 +134,12 @@ def load_plan(raw: Mapping[str, Any]) -> Plan:
     for run in plan.runs.values():
         _check_length(f"the specification of run {run.run_id}", run.spec)
     return plan
+
+
+def stack_facts(name: str) -> StackFacts:
+    """What the plan needs to know of a stack in `envs/`."""
+    stack = stacks.load_stack(name)
+    return StackFacts(stack.trainer, stack.engine, stack.accelerator, stack.trainer_version, stacks.lock_id(name))
 
 
 def _check_length(what: str, content: Mapping[str, Any]) -> None:

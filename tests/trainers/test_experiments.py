@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +9,18 @@ import pytest
 import yaml
 
 from analysis.errors import UserError
-from tests.verl.environments import build
-from workflow import stacks
 from workflow.config import Arm, Workload
 from workflow.jobs.verl_config import flat
-from workflow.plan import plan_runs
+from workflow.plan import plan_runs, stack_facts
 from workflow.reading import parse_config
 from workflow.trainers import StackFacts, verl
 from workflow.trainers.verl import packaged
 
 from .article import ELSEWHERE, SCRIPT
+from .composed import composed_by
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLLOUT = "actor_rollout_ref.rollout"
-
-
-def stack_facts(name: str) -> StackFacts:
-    stack = stacks.load_stack(name)
-    return StackFacts(stack.trainer, stack.engine, stack.accelerator, stack.trainer_version, stacks.lock_id(name))
 
 
 def shipped() -> dict[str, tuple[str, list[str]]]:
@@ -50,18 +42,8 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     for version in ("0.4.1", "0.9.1"):
         cases = {name: overrides for name, (its, overrides) in shipped().items() if its == version}
         cases[version] = []  # verl's own configuration
-        given, out = folder / f"{version}.json", folder / f"{version}-composed.json"
-        given.write_text(json.dumps(cases), encoding="utf-8")
-        done = subprocess.run(
-            [str(build(version)), "tests/trainers/composing.py", version, str(given), str(out)],
-            cwd=ROOT,
-            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "", "HOME": str(folder)},
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-        results.update({name: one for name, one in json.loads(out.read_text("utf-8")).items() if name in cases})
+        made = composed_by(version, cases, folder)
+        results.update({name: made[name] for name in cases})
     return results
 
 

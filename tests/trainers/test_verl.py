@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import json
 import re
 import subprocess
 import timeit
@@ -17,6 +16,7 @@ import yaml
 
 from analysis.errors import UserError
 from tests.trainers import article
+from tests.trainers.composed import composed_by
 from tests.verl.environments import build
 from workflow.config import Arm, Workload
 from workflow.jobs.verl_config import flat
@@ -296,19 +296,7 @@ def _composed(folder: Path, version: str) -> dict[str, dict[str, Any]]:
         *overrides(version),
         *(override(f"+values.v{index}", value) for index, value in enumerate(VALUES)),
     ]
-    given, out = folder / f"{version}.json", folder / f"{version}-composed.json"
-    given.write_text(json.dumps(cases), encoding="utf-8")
-    done = subprocess.run(
-        [str(build(version)), "tests/trainers/composing.py", version, str(given), str(out)],
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "", "HOME": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    results: dict[str, dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))
-    return results
+    return composed_by(version, cases, folder)
 
 
 # Everything that Hydra's grammar or YAML could mistake for something else.

@@ -36,6 +36,7 @@ from workflow.cluster.ray import RayError, RayHead, RayWorker, Setup
 from workflow.cluster.slurm import SlurmError, may_pass
 from workflow.cluster.watchdog import Watchdog, dump_stacks
 from workflow.files import read_json, write_json
+from workflow.jobs.node import THREAD_VARIABLES
 from workflow.stacks import stack_environment
 
 POLL_S = 0.2
@@ -49,8 +50,6 @@ _UNKILLABLE_S = 120.0
 _REQUEUE_PATIENCE_S = 900.0
 # How a trainer ends that a stop signal met before it could hear one, or after it had ceased to.
 _ENDED_BY_STOP = frozenset({REQUEUE_EXIT_CODE, -signal.SIGTERM, -signal.SIGUSR2, 128 + signal.SIGTERM})
-# One thread pool per library would fight over the same cores: all get the run's share, alike in every arm.
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 # The controller's Python must not leak into the stack's.
 _CONTROLLER_VARIABLES = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "PYTHONWARNINGS")
 
@@ -394,7 +393,7 @@ def trainer_environment(order: dict[str, Any], environ: Mapping[str, str]) -> di
     env = stack_environment(Path(order["python"]).parents[2] / "verify.json", env)
     env["PYTHONPATH"] = order["cwd"]
     env["PYTHONUNBUFFERED"] = "1"
-    env |= dict.fromkeys(_THREAD_VARIABLES, str(order["cpus"]))
+    env |= dict.fromkeys(THREAD_VARIABLES, str(order["cpus"]))
     env |= order["env"]
     if gpus := int(order["spec"]["workload"].get("gpus_per_node", 0)):
         env["CUDA_VISIBLE_DEVICES"] = ",".join(_gpus_in_sight(order, env, gpus))

@@ -12,6 +12,8 @@ from typing import Any
 
 from workflow.jobs.errors import UserError
 
+# One thread pool per library would fight over the same cores: all get the run's share, alike in every arm.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"://[^\s/@:]*:[^\s/@]+@")
 _TOLD = re.compile(r"^(OMP|MKL|KMP|GOMP|VLLM|TORCH|PYTORCH|CUDA|NCCL|TOKENIZERS|HF_HUB_OFFLINE|WANDB_MODE|LD_PRELOAD)")
@@ -46,8 +48,7 @@ def set_environment(
     settings are the user's where there are any.
     """
     threads = str(len(affinity))
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
-        environment[name] = threads
+    environment.update(dict.fromkeys(THREAD_VARIABLES, threads))
     environment["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, affinity))
     environment["TOKENIZERS_PARALLELISM"] = "false"
     environment["HF_HUB_OFFLINE"] = "1"  # the inputs are on the disk by now

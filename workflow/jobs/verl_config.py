@@ -20,8 +20,8 @@ from workflow.jobs.errors import UserError, nearest, one_line, run
 from workflow.jobs.files import write_json
 from workflow.jobs.verl_dataclasses import fields
 from workflow.jobs.verl_keys import key_problem, kind_problem
-from workflow.jobs.verl_overrides import job_overrides
-from workflow.jobs.verl_rules import problems
+from workflow.jobs.verl_overrides import job_overrides, leaves
+from workflow.jobs.verl_rules import get, problems
 
 __all__ = ["check", "compose", "flat", "job_overrides"]
 
@@ -64,7 +64,7 @@ def check(version: str, config: Mapping[str, Any]) -> None:
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings one by one, under dotted keys; empty sections and lists are values."""
-    return {key: value for key, value in _nodes(config) if not (isinstance(value, Mapping) and value)}
+    return dict(leaves(config))
 
 
 def _config_folder(version: str) -> Path:
@@ -146,22 +146,13 @@ def _require_taken(package: Path, base: Mapping[str, Any], key: str, version: st
 
 
 def _require_same_kind(key: str, base: Mapping[str, Any], composed: Mapping[str, Any]) -> None:
-    was, now = _at(base, key), _at(composed, key)
+    was, now = get(base, key), get(composed, key)
     if isinstance(was, dict) and isinstance(now, dict):
         for inner in was.keys() & now.keys():
             _require_same_kind(f"{key}.{inner}", base, composed)
         return
     if problem := kind_problem(key, was, now):
         raise UserError(problem)
-
-
-def _at(config: Mapping[str, Any], key: str) -> Any:
-    at: Any = config
-    for part in key.split("."):
-        if not isinstance(at, Mapping) or part not in at:
-            return None
-        at = at[part]
-    return at
 
 
 def _nodes(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

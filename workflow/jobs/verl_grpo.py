@@ -23,7 +23,7 @@ from typing import Any
 from workflow.jobs import verl_checkpoints, verl_reward, verl_run
 from workflow.jobs.attempt import Inputs, read_attempt, read_spec, require_working_gpus, write_done
 from workflow.jobs.errors import RequeueError, UserError, one_line, run
-from workflow.jobs.node import hardware, told_environment, tracker_environment
+from workflow.jobs.node import THREAD_VARIABLES, hardware, told_environment, tracker_environment
 from workflow.jobs.rewards import reward_functions
 from workflow.jobs.signals import STOP_SIGNALS
 
@@ -32,7 +32,6 @@ _PACKAGES = (
     *("transformers", "tensordict", "TransferQueue", "datasets", "peft", "numpy", "wandb", "math-verify"),
 )
 _SHARDS = {"model": "model", "optimizer": "optim", "extra": "extra_state"}
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _LOOK_S = 0.5
 
 
@@ -187,7 +186,7 @@ def _environment(attempt: Mapping[str, Any], gpus: int) -> dict[str, str]:
     """
     threads = str(max(1, int(attempt["cpus"]) // max(1, gpus)))
     ours = {
-        **dict.fromkeys(_THREADS, threads),
+        **dict.fromkeys(THREAD_VARIABLES, threads),
         "HF_HUB_OFFLINE": "1",  # the inputs are on the disk by now
         "VLLM_NO_USAGE_STATS": "1",
     }

@@ -135,11 +135,16 @@ def _seedless(override: str) -> str:
     return f"{key}=0" if key.lstrip("+") in _SEED_KEYS else override
 
 
-def settings_requests(plan: Plan) -> dict[str, Run]:
-    """settings_id -> the first run that it stands for, in the plan's order."""
+def settings_ids(plan: Plan) -> dict[str, str]:
+    """run_id -> settings_id."""
+    return {run_id: settings_id(run) for run_id, run in plan.runs.items()}
+
+
+def settings_requests(plan: Plan, ids: Mapping[str, str] | None = None) -> dict[str, Run]:
+    """settings_id -> the first run that it stands for, in the plan's order; `ids` are settings_ids, if known."""
     found: dict[str, Run] = {}
-    for run in plan.runs.values():
-        found.setdefault(settings_id(run), run)
+    for run_id, one in (ids or settings_ids(plan)).items():
+        found.setdefault(one, plan.runs[run_id])
     return found
 
 

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from analysis.errors import UserError
-from workflow import stacks
 from workflow.cluster.estimate import estimates_of
 from workflow.cluster.site import read_site
-from workflow.files import ROOT, read_json, write_json
+from workflow.files import read_json, write_json
 from workflow.messages import say
-from workflow.plan import Plan, load_plan, plan_runs
+from workflow.plan import Plan, load_plan, plan_runs, stack_facts
 from workflow.preflight import preflight, write_preflight
 from workflow.preflight.cases import settings_requests
 from workflow.preflight.show import preflight_lines, summary_lines
 from workflow.preflight.site import Place, variables_of
 from workflow.reading import parse_config
-from workflow.trainers import StackFacts
+from workflow.stacks.run import run_in_stack
 
 _PROFILES = (Path("slurm"), Path("profiles/slurm"))
 
@@ -32,7 +29,7 @@ def show_preflight(raw: Mapping[str, Any], profile: Path | None, step_s: float |
 
     Data and model need not be here: an experiment can be looked at on any machine.
     """
-    plan = plan_runs(parse_config(raw), functools.cache(_stack_facts))
+    plan = plan_runs(parse_config(raw), functools.cache(stack_facts))
     files = [Path(plan.folder) / "settings" / f"{one}.json" for one in settings_requests(plan)]
     composed = {file.stem: read_json(file) for file in files if file.is_file()}
     found = preflight(plan, place_of(plan, profile, step_s), composed)
@@ -44,11 +41,6 @@ def show_preflight(raw: Mapping[str, Any], profile: Path | None, step_s: float |
         raise UserError(
             f"{found.experiment} cannot run as it is: {len(found.impossible)} of the findings are impossible"
         )
-
-
-def _stack_facts(name: str) -> StackFacts:
-    stack = stacks.load_stack(name)
-    return StackFacts(stack.trainer, stack.engine, stack.accelerator, stack.trainer_version, stacks.lock_id(name))
 
 
 def place_of(plan: Plan, profile: Path | None, step_s: float | None) -> Place:
@@ -79,10 +71,7 @@ def resolve_settings(request: dict[str, Any], stack: Path, out: Path) -> None:
     """Let a stack's Python resolve a trainer's settings; a `UserError` if it refuses them."""
     asked = out.with_suffix(".request.json")
     write_json(asked, request)
-    python = stack.parent / "env" / "bin" / "python"
-    command = [str(python), "-m", "workflow.jobs.settings", "--request", str(asked), "--out", str(out)]
-    env = stacks.stack_environment(stack, os.environ) | {"PYTHONPATH": str(ROOT)}
-    finished = subprocess.run(command, env=env, check=False)
+    done = run_in_stack(stack, "workflow.jobs.settings", "--request", asked, "--out", out)
     asked.unlink(missing_ok=True)
-    if finished.returncode != 0 or not out.is_file():
+    if not done or not out.is_file():
         raise UserError("the trainer does not take these settings; nothing was trained (see the message above)")

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from workflow.jobs.verl_overrides import leaves
 from workflow.preflight.defaults import DEFAULTS
 
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
@@ -59,7 +60,7 @@ class Settings:
 def settings_of(trainer: str, trainer_args: Mapping[str, Any], composed: Mapping[str, Any] | None) -> Settings:
     """A run's settings from its `trainer_args`, or from the `settings` of its settings.json."""
     if trainer != "verl":
-        flat = dict(_flat("", trainer_args))
+        flat = dict(leaves(trainer_args))
         return Settings({**flat, **(composed or {})}, frozenset(flat), composed is not None)
     overrides = dict(parsed(trainer_args.get("overrides", ())))
     if composed is not None:
@@ -75,7 +76,7 @@ def parsed(overrides: Iterable[str]) -> Iterator[tuple[str, Any]]:
         if key.startswith("~"):
             yield key[1:], None
         else:
-            yield from _flat(key.lstrip("+"), value_of(text))
+            yield from leaves({key.lstrip("+"): value_of(text)})
 
 
 def value_of(text: str) -> Any:
@@ -88,14 +89,6 @@ def value_of(text: str) -> Any:
     except yaml.YAMLError:
         return text
     return text if value is None and text not in ("null", "~", "") else value
-
-
-def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        for name, inner in value.items():
-            yield from _flat(f"{key}.{name}" if key else str(name), inner)
-    elif key:
-        yield key, value
 
 
 def _resolved(values: dict[str, Any], depth: int = 5) -> dict[str, Any]:

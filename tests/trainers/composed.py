@@ -1,0 +1,30 @@
+"""Cases of overrides, composed and checked in a Python with verl (composing.py)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.verl.environments import build
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def composed_by(version: str, cases: Mapping[str, Sequence[str]], folder: Path) -> dict[str, dict[str, Any]]:
+    """What verl makes of each case, what our checks and its own validation say, and what composing.py adds."""
+    given, out = folder / f"{version}.json", folder / f"{version}-composed.json"
+    given.write_text(json.dumps(cases), encoding="utf-8")
+    done = subprocess.run(
+        [str(build(version)), "tests/trainers/composing.py", version, str(given), str(out)],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "", "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    results: dict[str, dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))
+    return results
