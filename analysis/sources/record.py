@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from analysis.verdicts import Verdict
 
@@ -17,7 +18,9 @@ class StepRecord:
 
     `phases` are seconds by path in the timer tree; `scalars` keep the trainer's names; `samples` are lists
     such as response lengths in tokens; `line` is the line or the record number in `file`. `resumed` is None
-    where the source does not say.
+    where the source does not say. `rounding` is half a unit of the last printed digit, in the value's own unit,
+    under the value's full name (`timing_s/gen`, `response_length/mean`); a value that is not there has its full
+    precision.
     """
 
     step: int
@@ -27,6 +30,7 @@ class StepRecord:
     resumed: bool | None
     file: Path
     line: int
+    rounding: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -35,6 +39,25 @@ class SourceRead:
 
     records: dict[int, StepRecord] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
+
+
+@dataclass
+class Imported:
+    """What one source of a run that was not trained here holds, and what it says about that run.
+
+    `config` is the run's whole configuration as the source holds it, nested or with dotted keys; `versions` are those
+    of packages, by name; `hardware` has the keys of done.json's where known; `git` the revision of the run's code.
+    `started` and `finished` are seconds since 1970. `format` is the name that `import.format` gives it.
+    """
+
+    read: SourceRead
+    format: str
+    config: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    hardware: dict[str, Any] = field(default_factory=dict)
+    git: dict[str, Any] | None = None
+    started: float | None = None
+    finished: float | None = None
 
 
 def as_number(raw: object) -> float | None:
