@@ -1,24 +1,22 @@
-"""What an attempt's offline wandb files hold."""
+"""What an offline wandb file holds."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from analysis.errors import UserError
-from analysis.sources.record import TIMERS, SourceRead, StepRecord, as_number
-from analysis.verdicts import Verdict
+from analysis.sources.record import SourceRead
+from analysis.sources.wandb_rows import steps_of
 
-# How a row tells its training step: TRL's by transformers' counter (wandb's own `_step` runs ahead of it),
-# verl's by its own, or by wandb's, which verl sets.
-STEP_KEY = "train/global_step"
-FLAT_STEP_KEY = "training/global_step"
-WANDB_STEP = "_step"
+HISTORY = "history"
 
 
 def wandb_files(attempt_dir: Path) -> list[Path]:
@@ -26,64 +24,58 @@ def wandb_files(attempt_dir: Path) -> list[Path]:
     return sorted(attempt_dir.glob("wandb/offline-run-*/run-*.wandb"))
 
 
-def history_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(record number, row) of every history record, read by wandb's own `leet inspect`.
+@cache
+def inspect_command() -> tuple[str, ...]:
+    """How to print a file's records as JSON, without the path: wandb's own `leet inspect`.
 
-    That reader skips what was cut off or corrupt. `UserError` when it fails altogether.
+    `wandb leet` only starts this program of the wheel, after a second of imports. Nothing is sent anywhere.
     """
-    argv = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(path)]
-    read = subprocess.run(argv, capture_output=True, text=True, encoding="utf-8", check=False)
-    if read.returncode != 0:
-        last = (read.stderr.strip().splitlines() or ["no message"])[-1]
-        raise UserError(
-            f"wandb cannot read {path} ({last}). `wandb leet inspect` is needed (wandb 0.31 or later): "
-            "check the wandb of the controller's environment, or move the file out of the attempt's folder"
-        )
-    for line in read.stdout.splitlines():
-        if '"history"' not in line:
-            continue
-        record = json.loads(line)
-        if record.get("type") == "history":
-            yield record["num"], record["history"]["item"]
+    wheel = find_spec("wandb")
+    for place in wheel.submodule_search_locations or () if wheel else ():
+        core = Path(place) / "bin" / "wandb-core"
+        if core.is_file():
+            return (str(core), "leet", "inspect", "--no-observability", "--json", "--run-file")
+    return (sys.executable, "-m", "wandb", "leet", "inspect", "--json")
+
+
+def records(path: Path, *kinds: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """(record number, kind, content) of every record of these kinds in an offline wandb file, in its order.
+
+    wandb's reader skips what was cut off or corrupt. `UserError` when it fails altogether.
+    """
+    marks = tuple((f'"type":"{kind}"', kind) for kind in kinds)
+    argv = [*inspect_command(), str(path.resolve())]
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            for raw in process.stdout:
+                # Each line begins {"num":1,"type":"history": the many records of other kinds are not parsed.
+                head = raw[:60].decode("utf-8", "replace")
+                kind = next((kind for mark, kind in marks if mark in head), None)
+                if kind is not None:
+                    record = json.loads(raw)
+                    yield record["num"], kind, record.get(kind) or {}
+        except GeneratorExit:
+            process.kill()
+            raise
+        if process.wait() != 0:
+            said.seek(0)
+            last = (said.read().decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
+            raise UserError(
+                f"wandb cannot read {path} ({last}). `wandb leet inspect` is needed (wandb 0.31 or later): "
+                "check the wandb of the controller's environment, or move the file out of the attempt's folder"
+            )
+
+
+def history_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(record number, row) of every history record."""
+    for number, _, content in records(path, HISTORY):
+        yield number, content.get("item") or {}
 
 
 def read_wandb_offline(path: Path, shown_as: str, flat: bool = False) -> SourceRead:
-    """The steps of one offline wandb file, by the trainer's own step.
-
-    Phases are the keys `timing_s/<path>`; with `flat` they stay among the scalars, for the tree to sort. A
-    step's other rows add their keys; where two rows disagree, the row with the timings counts.
-    """
-    found = SourceRead()
-    for number, row in history_rows(path):
-        values = {name: as_number(value) for name, value in row.items() if not name.startswith("_")}
-        raw_step = values.get(FLAT_STEP_KEY, as_number(row.get(WANDB_STEP))) if flat else values.pop(STEP_KEY, None)
-        if raw_step is None or raw_step < 1 or raw_step != int(raw_step):
-            continue
-        step = int(raw_step)
-        numbers = {name: value for name, value in values.items() if value is not None}
-        phases = {k.removeprefix(TIMERS): v for k, v in numbers.items() if k.startswith(TIMERS)}
-        scalars = {k: v for k, v in numbers.items() if not k.startswith(TIMERS)}
-        earlier = found.records.get(step)
-        if earlier is None:
-            found.records[step] = StepRecord(step, phases, scalars, {}, None, path, number)
-        elif not phases:
-            for name, value in scalars.items():
-                earlier.scalars.setdefault(name, value)
-        else:
-            if earlier.phases:
-                found.verdicts.append(
-                    Verdict(
-                        "warning",
-                        "duplicate-step",
-                        f"{shown_as} times step {step} in records {earlier.line} and {number}; {number} counts",
-                    )
-                )
-            merged = {**earlier.scalars, **scalars}
-            found.records[step] = StepRecord(step, phases, merged, {}, None, path, number)
-    # A row without timings (an evaluation, the closing summary) is no training step.
-    found.records = {step: r for step, r in found.records.items() if r.phases}
-    if flat:
-        for step, record in found.records.items():
-            timers = {TIMERS + name: seconds for name, seconds in record.phases.items()}
-            found.records[step] = replace(record, phases={}, scalars=record.scalars | timers)
-    return found
+    """The steps of one offline wandb file, by the trainer's own step (see `steps_of`)."""
+    return steps_of(((path, number, row) for number, row in history_rows(path)), shown_as, flat)
