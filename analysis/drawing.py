@@ -11,6 +11,7 @@ import altair as alt
 import vl_convert as vlc
 
 from analysis.runs import Plan
+from analysis.svg import TAG, page_svg
 
 # Okabe and Ito (2008) for categories, Tol's "bright" for arms: each is told apart with any colour vision,
 # and the two are not mistaken for one another.
@@ -26,28 +27,36 @@ CATEGORY_COLOURS = {
 ARM_COLOURS = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE", "#BBBBBB")
 ARM_DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 4], [1, 3])
 GREY = "#8a8f98"
+INK = "#1b1f24"
 FONT = "system-ui, 'Noto Sans CJK JP', 'Noto Sans CJK SC', 'Noto Sans', sans-serif"
 WIDTH, HEIGHT = 640, 260
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure: `svg` takes its text colour from the page; `alt` is what it shows, in words."""
+    """A figure: `svg` takes its text colour from the page; `alt` is what it shows, in words and numbers.
+
+    `table` is the name of the tables/*.parquet whose numbers it draws, empty where they are in no table.
+    """
 
     name: str
     title: str
     caption: str
     alt: str
     svg: str
+    table: str = ""
 
     @property
     def standalone_svg(self) -> str:
         """The same on white paper, for a file."""
-        return self.svg.replace("currentColor", "#1b1f24")
+        return TAG.sub(lambda tag: tag[0].replace("currentColor", INK), self.svg)
 
     def png(self) -> bytes:
         paper = re.sub(
-            r"(<svg[^>]*>)", r'\1<rect width="100%" height="100%" fill="white"/>', self.standalone_svg, count=1
+            r"(<svg[^>]*>)",
+            r'\1<rect x="-50%" width="200%" height="100%" fill="white"/>',
+            self.standalone_svg,
+            count=1,
         )
         return bytes(vlc.svg_to_png(paper, scale=2))
 
@@ -67,6 +76,7 @@ def render(chart: Any) -> str:
             titleFontSize=12,
             titleFontWeight="normal",
             labelLimit=220,
+            titleLimit=440,
             titlePadding=12,  # the page's font may be wider than the one that this was measured with
         )
         .configure_legend(
@@ -82,16 +92,12 @@ def render(chart: Any) -> str:
             symbolStrokeWidth=2,
         )
         .configure_text(color="currentColor")
+        .configure_title(color="currentColor", fontSize=12, anchor="start", offset=6, limit=WIDTH)
     )
     out = io.StringIO()
     with alt.data_transformers.enable("default", max_rows=None):
         styled.save(out, format="svg")
-    return _light(out.getvalue())
-
-
-def _light(svg: str) -> str:
-    # Seven digits of a pixel draw nothing; without them the page is half the size. Only inside tags: text is shown.
-    return re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d\.\d{2})\d+", r"\1", tag[0]), svg)
+    return page_svg(out.getvalue())
 
 
 def arm_scale(plan: Plan) -> alt.Scale:
@@ -100,5 +106,6 @@ def arm_scale(plan: Plan) -> alt.Scale:
 
 
 def dash_scale(plan: Plan) -> alt.Scale:
-    arms = list(plan.arms)
-    return alt.Scale(domain=arms, range=[ARM_DASHES[i % len(ARM_DASHES)] for i in range(len(arms))])
+    # An eighth arm has the first one's colour, and another dash.
+    arms, n = list(plan.arms), len(ARM_DASHES)
+    return alt.Scale(domain=arms, range=[ARM_DASHES[(i + i // n) % n] for i in range(len(arms))])

@@ -1,0 +1,108 @@
+"""How the panels of a figure are named, put together, and told in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import altair as alt
+
+from analysis.runs import factors_label
+
+MANY_ARMS = 6
+"""With more arms than that, each has a panel of its own: their lines could not be told apart in one."""
+
+
+def panel_name(arm: str, factors: str) -> str:
+    """An arm, and its factor combination where there is a sweep."""
+    return f"{arm} · {factors_label(factors)}" if factors else arm
+
+
+def panel_title(text: str, width: float) -> alt.Title:
+    # The page's font may be wider than the one that this is measured with.
+    return alt.Title(" ".join(text.split()), limit=0.84 * width, fontSize=12, anchor="start", offset=6)
+
+
+def stacked(charts: Sequence[Any], columns: int = 1, spacing: float = 18) -> Any:
+    """The panels in rows of `columns`; one alone stays as it is."""
+    if len(charts) == 1:
+        return charts[0]
+    return alt.concat(*charts, columns=columns, spacing=spacing)
+
+
+def seconds_digits(step_s: float) -> int:
+    """Decimals with which the parts of such a step are told, so that the numbers shown still sum to it."""
+    return 2 if step_s >= 100 else 3 if step_s >= 10 else 4 if step_s >= 0.1 else 6
+
+
+def seconds_text(value: float, digits: int) -> str:
+    """Seconds with a real minus sign, and none before a zero that rounding made."""
+    text = f"{value:,.{digits}f} s"
+    return text.replace("-", "\N{MINUS SIGN}") if any(c in "123456789" for c in text) else text.removeprefix("-")
+
+
+def times_text(value: float) -> str:
+    """A ratio as `2.15`: two decimals, or as many as show three digits of a small one."""
+    if not math.isfinite(value):
+        return "—"
+    return f"{value:,.2f}" if abs(value) >= 0.095 else f"{value:.3g}"
+
+
+def interval_text(value: float, low: float, high: float) -> str:
+    """A ratio and its interval as `2.15 [2.02, 2.31]`; the interval is left out where there is none."""
+    if math.isfinite(low) and math.isfinite(high):
+        return f"{times_text(value)} [{times_text(low)}, {times_text(high)}]"
+    return times_text(value)
+
+
+def listed(parts: Iterable[str], at_most: int = 24) -> str:
+    """The parts in one sentence; of very many the first, and how many more there are."""
+    shown = list(parts)
+    more = f"; and {len(shown) - at_most} more" if len(shown) > at_most else ""
+    return "; ".join(shown[:at_most]) + more
+
+
+def left_out(drawn: int, of: int, what: str, table: str) -> str:
+    """A caption's sentence on panels that are not drawn, empty when all are."""
+    return f" The first {drawn} of {of} {what} are drawn; tables/{table}.csv has all." if drawn < of else ""
+
+
+def positive(values: Iterable[float]) -> list[float]:
+    return [v for v in values if math.isfinite(v) and v > 0]
+
+
+def ratio_domain(values: Iterable[float]) -> tuple[float, float]:
+    """The range that an axis of ratios must show: the values and 1, with a little room."""
+    shown = [1.0, *positive(values)]
+    low, high = min(shown), max(shown)
+    room = max((high / low) ** 0.06, 1.01)
+    return low / room, high * room
+
+
+def ratio_ticks(low: float, high: float, at_most: int = 8) -> list[float]:
+    """Ticks of a log axis of ratios: round numbers with 1 among them, as many as fit."""
+    found = [1.0]
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    apart = max(1, math.ceil(len(decades) / at_most))
+    grids = [[10.0**d for d in decades if d % apart == 0]]
+    for mantissas in ((1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
+        grids.append([m * 10.0**d for d in decades for m in mantissas])
+    for step in (0.5, 0.25, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001):
+        if (high - low) / step <= 2 * at_most:
+            grids.append([k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)])
+    for grid in grids:
+        inside = [float(f"{t:.6g}") for t in grid if low <= t <= high]
+        if 1.0 in inside and len(found) < len(inside) <= at_most:
+            found = inside
+    return found
+
+
+def ratio_axis(channel: Any, field: str, domain: tuple[float, float], title: str | None, at_most: int = 8) -> Any:
+    """A log axis of ratios over the domain."""
+    return channel(
+        field,
+        title=title,
+        scale=alt.Scale(type="log", domain=list(domain), nice=False),
+        axis=alt.Axis(values=ratio_ticks(*domain, at_most), format="~g", labelOverlap="greedy"),
+    )

@@ -1,0 +1,129 @@
+"""Where an arm's mean step goes, from what the GPU needs at least to what no timer covers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from analysis.drawing import CATEGORY_COLOURS, GREY, WIDTH, Figure, render
+from analysis.figures.panels import left_out, listed, panel_name, panel_title, seconds_digits, seconds_text, stacked
+from analysis.rows import rows_of
+from analysis.svg import HATCHED
+
+MAX_PANELS = 8
+STEP = "mean step"
+ROW = 21
+
+
+def _fill(part: str, kind: str) -> str:
+    if kind == "residual":
+        return HATCHED
+    if kind == "step":
+        return GREY
+    named = part.replace("_", " ")
+    if named in CATEGORY_COLOURS:
+        return CATEGORY_COLOURS[named]
+    return CATEGORY_COLOURS["generation"]
+
+
+def cascade(rows: pd.DataFrame) -> pd.DataFrame:
+    """One arm's parts as bars: the whole step first, then each part from where the one before ended.
+
+    A part below zero goes back to the left. Parts that are no number are left out of the bars.
+    """
+    parts = [(r.part, r.label, float(r.seconds), r.kind) for r in rows_of(rows) if math.isfinite(r.seconds)]
+    step_s = math.fsum(s for _, _, s, _ in parts)
+    bars = [("step", STEP, step_s, "step", 0.0, step_s)]
+    for n, (part, label, seconds, kind) in enumerate(parts):
+        start = math.fsum(s for _, _, s, _ in parts[:n])
+        bars.append((part, label, seconds, kind, start, start + seconds))
+    frame = pd.DataFrame(bars, columns=["part", "label", "seconds", "kind", "start", "end"])
+    # Labels are a bar's place on the axis: two of one name would share it.
+    twice = frame["label"].duplicated(keep=False)
+    frame["label"] = frame["label"].where(~twice, frame["label"] + " (" + frame["part"] + ")")
+    frame["share"] = frame["seconds"] / step_s if step_s > 0 else float("nan")
+    frame["fill"] = [_fill(p, k) for p, k in zip(frame["part"], frame["kind"], strict=True)]
+    return frame
+
+
+def _number(seconds: float, share: float, digits: int) -> str:
+    of_step = f" ({100 * share:.1f} %)".replace("-", "\N{MINUS SIGN}") if math.isfinite(share) else ""
+    return seconds_text(seconds, digits) + of_step
+
+
+def _panel(name: str, bars: pd.DataFrame, domain: tuple[float, float], last: bool) -> Any:
+    digits = seconds_digits(float(bars["seconds"].iloc[0]))
+    bars = bars.assign(
+        text=[_number(r.seconds, r.share, digits) for r in rows_of(bars)],
+        right=bars[["start", "end"]].max(axis=1),
+        next=bars["label"].shift(-1),
+        outline=["currentColor" if r.kind == "residual" else r.fill for r in rows_of(bars)],
+        # What the engine spends above the floor has the floor's colour, fainter.
+        strength=[0.35 if k in ("gap", "step") else 1.0 for k in bars["kind"]],
+    )
+    y = alt.Y("label:N", sort=list(bars["label"]), title=None, axis=alt.Axis(labelLimit=200, ticks=False, domain=False))
+    x_axis = alt.Axis(tickCount=7, labels=last, ticks=last, domain=last, labelFlush=False)
+    scale = alt.Scale(domain=list(domain), nice=False, zero=False)
+    base = alt.Chart(bars)
+    drawn = base.mark_bar(strokeWidth=1, height=alt.RelativeBandSize(0.74)).encode(
+        x=alt.X("start:Q", title="mean seconds per step" if last else None, scale=scale, axis=x_axis),
+        x2="end:Q",
+        y=y,
+        color=alt.Color("fill:N", scale=None),
+        fillOpacity=alt.FillOpacity("strength:Q", scale=None),
+        stroke=alt.Stroke("outline:N", scale=None),
+    )
+    steps = base.transform_filter("isValid(datum.next) && datum.kind !== 'step'").mark_rule(
+        strokeWidth=1, color="currentColor", opacity=0.45
+    )
+    labels = base.mark_text(align="left", dx=6, fontSize=12).encode(x="right:Q", y=y, text="text:N")
+    zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(color="currentColor", opacity=0.45).encode(x="x:Q")
+    joined = steps.encode(x="end:Q", y=y, y2="next:N")
+    return (zero + joined + drawn + labels).properties(
+        width=WIDTH - 160, height=ROW * len(bars), title=panel_title(name, WIDTH)
+    )
+
+
+def waterfall_figure(waterfall: pd.DataFrame) -> Figure | None:
+    """Each arm's mean step from the floor to the residual, arms on one scale; the parts sum to the step."""
+    timed = waterfall[waterfall["seconds"].notna()]
+    panels = [(str(f), str(a), cascade(rows)) for (f, a), rows in timed.groupby(["factors", "arm"], sort=False)]
+    if not panels:
+        return None
+    drawn = panels[:MAX_PANELS]
+    low = min(float(bars[["start", "end"]].min().min()) for _, _, bars in drawn)
+    high = max(float(bars[["start", "end"]].max().max()) for _, _, bars in drawn)
+    high = high if high > low else low + 1
+    # Room on the right for the number at the longest bar.
+    domain = (low if low >= 0 else low - 0.02 * (high - low), high + 0.3 * (high - low))
+    charts = []
+    words = []
+    for n, (factors, arm, bars) in enumerate(panels):
+        if n < MAX_PANELS:
+            charts.append(_panel(panel_name(arm, factors), bars, domain, n == len(drawn) - 1))
+        digits = seconds_digits(float(bars["seconds"].iloc[0]))
+        told = [f"{r.label} {seconds_text(r.seconds, digits)}" for r in rows_of(bars)]
+        words.append(f"{panel_name(arm, factors)}: {told[0]} = {', '.join(told[1:])}")
+    floors = "floor" in set(timed["kind"])
+    caption = (
+        "From the top: the whole mean step, then its parts, each starting where the one before ended; they sum to the "
+        "step. "
+        + (
+            "First what the GPU needs at least (its datasheet's bandwidth and arithmetic), then, fainter, what the "
+            "engine took above that. "
+            if floors
+            else ""
+        )
+        + "Hatched: the residual, which no timer covers; below zero it points left."
+    )
+    return Figure(
+        "waterfall",
+        "From the floor to the step" if floors else "What the step is made of",
+        caption + left_out(len(drawn), len(panels), "arms and factor combinations", "waterfall"),
+        listed(words, 12),
+        render(stacked(charts)),
+        "waterfall",
+    )
