@@ -12,43 +12,18 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictInt,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 
+from workflow.fields import SECTION, Count, Name, Number, PositiveInt, Seed
+from workflow.imports import Import, ImportField, sources_of, whole_import
 from workflow.messages import did_you_mean, short
 from workflow.published import as_number, check_option_name, check_published, check_text, check_variable
-
-# More than any run could do: beyond it a number is a slip of the keyboard, and overflows in a library later on.
-MOST = 1_000_000_000
-
-
-def _no_boolean(value: Any) -> Any:
-    # YAML reads yes and on as true, which a float would take as 1.0.
-    if isinstance(value, bool):
-        raise ValueError(f"must be a number (got {str(value).lower()})")
-    return value
-
-
-PositiveInt = Annotated[StrictInt, Field(ge=1, le=MOST)]
-Count = Annotated[StrictInt, Field(ge=0, le=MOST)]
-# What numpy and torch both take.
-Seed = Annotated[StrictInt, Field(ge=0, le=2**32 - 1)]
-Number = Annotated[float, BeforeValidator(_no_boolean)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.]*(-[A-Za-z0-9_.]+)*$", max_length=40)]
 
 
 class Section(BaseModel):
     """A part of the configuration: frozen, and closed to unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = SECTION
 
 
 BUILTIN_DATA = ("builtin:arithmetic",)
@@ -273,21 +248,51 @@ class Envs(Section):
     is there; `auto`: conda where the stack has such a lock and micromamba, mamba or conda is there."""
 
 
-class Arm(Section):
-    """What is compared: a trainer with an engine in a stack, and its own options."""
+def _or_a_repetition(schema: dict[str, Any]) -> None:
+    """For editors: an arm that repeats another says no more than that."""
+    schema["anyOf"] = [{"required": schema.pop("required")}, {"required": ["same_as"]}]
+
+
+class Arm(Section, json_schema_extra=_or_a_repetition):
+    """What is compared: a trainer with an engine in a stack, and its own options. An arm is trained, or, with `import`,
+    read from what runs elsewhere have logged."""
 
     trainer: str
-    """Who trains: `trl` or `verl`."""
+    """Who trains: `trl` or `verl`; of imported runs also `swift`."""
     engine: str
     """Who generates: `vllm`, with trl also `transformers`, with verl also `sglang`."""
-    stack: str
-    """The pinned environment, a folder in `envs/`."""
+    stack: str = ""
+    """The pinned environment, a folder in `envs/`. Required for an arm that is trained. With `import` it says what the
+    runs had installed, for the preflight's ledger, and is never built."""
     options: Options = {}
     """Raw settings of the trainer, passed through as they are: for trl GRPOConfig's fields, for verl Hydra's keys
     (`actor_rollout_ref.rollout.tensor_model_parallel_size: 2`, nested if you like; `+key` adds one that verl's own
     configuration lacks). No secrets: these are written into results."""
     env: Environment = {}
     """Environment variables of this arm's training processes. No secrets: these are written into results."""
+    import_: ImportField = Field(default=None, alias="import")
+    """Runs that exist already, instead of a training: a file, a folder or `wandb:entity/project/id`, a list of those
+    (one run each), or a section with what is known of the runs."""
+    same_as: str | None = None
+    """An A/A arm: a repetition of the arm of that name, whose differences are noise. It takes everything from that arm
+    and gives nothing else itself; where that arm is imported, it gives an `import` of its own."""
+
+    @model_validator(mode="after")
+    def _has_a_stack(self) -> Arm:
+        if not self.stack and self.import_ is None:
+            raise ValueError("stack is missing; only an arm with import can do without")
+        return self
+
+
+class Report(Section):
+    """What the report adds to the times."""
+
+    price_per_gpu_hour: Annotated[Number, Field(gt=0)] | None = None
+    """What one GPU costs for an hour; without it costs are in GPU-hours alone."""
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
+    """The price's currency, in its three letters."""
+    to_steps: PositiveInt | None = None
+    """Tell the cost of so many training steps; null: of as many as the runs have."""
 
 
 class Config(Section):
@@ -301,8 +306,8 @@ class Config(Section):
     """What is compared, by name."""
     baseline: str
     """The arm that the others are compared with."""
-    workload: Workload
-    """What every arm trains."""
+    workload: Workload | None = None
+    """What every arm trains; required if any arm is trained."""
     shared: dict[str, Shared] = {}
     """What all arms of a trainer share, by the trainer's name."""
     envs: Envs = Envs()
@@ -315,6 +320,16 @@ class Config(Section):
     warmup_steps: Count = 1
     """Steps at the start of each run that are shown but not counted. Fixed here, before anything is measured;
     fewer than `workload.steps`."""
+    report: Report = Report()
+    """What the report adds to the times; it changes no run."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _repetitions_are_whole(cls, raw: Any) -> Any:
+        arms = raw.get("arms") if isinstance(raw, Mapping) else None
+        if not isinstance(arms, Mapping):
+            return raw
+        return {**raw, "arms": {name: _repeated(name, arm, arms) for name, arm in arms.items()}}
 
     @field_validator("seeds")
     @classmethod
@@ -350,8 +365,27 @@ class Config(Section):
             if same != name:
                 raise ValueError(
                     f"arms {same} and {name} are identical; change one's engine, stack or options, or leave it out "
-                    "(to see the noise between equal runs, give more seeds)"
+                    f"(to see the noise between equal runs, give more seeds, or of {name} only same_as: {same})"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _a_trained_arm_has_a_workload(self) -> Config:
+        if self.trained and self.workload is None:
+            raise ValueError(f"workload is missing: {_these(self.trained)} trained (imported arms need none)")
+        return self
+
+    @model_validator(mode="after")
+    def _sources_differ(self) -> Config:
+        seen: dict[str, tuple[str, str]] = {}
+        for where, source, same in sources_of(self.imports):
+            if same in seen:
+                first, written = seen[same]
+                raise ValueError(
+                    f"{first} and {where} have the same source ({short(written)} and {short(source)}): a run is "
+                    "counted once, so give each its own, or remove one"
+                )
+            seen[same] = where, source
         return self
 
     @model_validator(mode="after")
@@ -365,12 +399,63 @@ class Config(Section):
                 )
         return self
 
+    @property
+    def imports(self) -> dict[str, Import]:
+        """What each imported arm is read from, by the arm's name."""
+        return {name: arm.import_ for name, arm in self.arms.items() if arm.import_ is not None}
+
+    @property
+    def trained(self) -> list[str]:
+        """The arms that are trained, by name."""
+        return [name for name, arm in self.arms.items() if arm.import_ is None]
+
     def arm(self, name: str) -> Arm:
         """An arm with what it shares with the others of its trainer."""
         arm = self.arms[name]
         shared = self.shared.get(arm.trainer, Shared())
         options, env = merged(shared.options, arm.options), {**shared.env, **arm.env}
         return arm.model_copy(update={"options": options, "env": env})
+
+
+def _these(arms: list[str]) -> str:
+    return f"arm {arms[0]} is" if len(arms) == 1 else f"arms {', '.join(arms)} are"
+
+
+def _repeated(name: Any, arm: Any, arms: Mapping[Any, Any]) -> Any:
+    """An arm as it is written, one with `same_as` with what it takes from the other."""
+    if not isinstance(arm, Mapping) or arm.get("same_as") is None:
+        return arm
+    where, other = f"arms.{name}.same_as", arm["same_as"]
+    one = arms.get(other) if isinstance(other, str) else None
+    others = [str(known) for known in arms if known != name]
+    if other == name or other not in arms:
+        raise ValueError(
+            f"{where} must be another arm: {', '.join(others) or 'there is none'} (got {short(other)})"
+            f"{did_you_mean(str(other), others)}"
+        )
+    if not isinstance(one, Mapping):
+        return arm
+    if one.get("same_as") is not None:
+        raise ValueError(
+            f"{where} must be an arm that repeats no other (got {other!r}, which repeats {one['same_as']!r}); "
+            f"write same_as: {one['same_as']}"
+        )
+    if more := [str(key) for key in arm if key not in ("same_as", "import")]:
+        raise ValueError(
+            f"{where}: a repetition takes everything from {other} and gives nothing else (got {', '.join(more)}); "
+            "remove those, or same_as"
+        )
+    if (one.get("import") is None) != (arm.get("import") is None):
+        raise ValueError(
+            f"{where}: {other} is imported, and a repetition needs an import of its own"
+            if arm.get("import") is None
+            else f"{where}: {other} is trained, and so is its repetition; remove import, or same_as"
+        )
+    whole = {**one, **arm}
+    if "import" in arm:
+        facts, own = whole_import(one["import"]), whole_import(arm["import"])
+        whole["import"] = {**facts, **own} if isinstance(facts, Mapping) and isinstance(own, Mapping) else own
+    return whole
 
 
 def nested(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:

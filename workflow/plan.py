@@ -6,25 +6,24 @@ Quick: Snakemake evaluates it again in every job, so nothing here reads data or 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from analysis.errors import UserError
 from analysis.files import fingerprint_of
 from workflow import stacks
 from workflow.config import Arm, Config, Workload, source_kind
-from workflow.messages import did_you_mean
+from workflow.import_plan import imported_specs, require_possible_sweep
+from workflow.imports import is_remote, local_path
 from workflow.reading import parse_config
-from workflow.trainers import StackFacts, trainer_of
+from workflow.sweep import factor_labels, points_of
+from workflow.trainers import StackFacts, require_importable, trainer_of
 
 SPEC_VERSION = 1
 _ID_LENGTH = 80
@@ -35,7 +34,7 @@ _LOOKS_LIKE_ANOTHER_TYPE = re.compile(r"true|false|none|[-+.\d].*|inf|nan")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: `spec` is the whole of spec.json."""
+    """One run: `spec` is the whole of spec.json. One that is imported has no lock and no inputs."""
 
     run_id: str
     stack: str
@@ -51,14 +50,24 @@ class Plan:
 
     config: Config
     runs: dict[str, Run]
+    """Those that are trained."""
+    imports: dict[str, Run]
+    """Those that exist already, and are read from what they logged."""
     inputs: dict[str, dict[str, Any]]
     """inputs_id -> request.json"""
 
     @property
+    def all_runs(self) -> dict[str, Run]:
+        """Every run that is compared."""
+        return {**self.runs, **self.imports}
+
+    @property
     def fingerprint(self) -> str:
         """One hash over all runs: it changes when any of them does, or what the report is told."""
-        told = [self.config.description, self.config.baseline, self.config.warmup_steps]
-        return _sha256([told, [run.fingerprint for run in self.runs.values()]])
+        config = self.config
+        told: list[Any] = [config.description, config.baseline, config.warmup_steps, config.report.model_dump()]
+        told.append({name: arm.same_as for name, arm in config.arms.items() if arm.same_as})
+        return _sha256([told, [run.fingerprint for run in self.all_runs.values()]])
 
     @property
     def folder(self) -> str:
@@ -84,23 +93,26 @@ class Plan:
 
     @property
     def inputs_stack_file(self) -> str:
-        """The stack whose libraries prepare the inputs, once for all arms: the baseline's."""
-        return next(
-            self.stack_file(run.run_id) for run in self.runs.values() if run.spec["arm"] == self.config.baseline
-        )
+        """The stack whose libraries prepare the inputs, once for all arms: the baseline's, if that is trained."""
+        arms = {run.spec["arm"]: run.run_id for run in reversed(self.runs.values())}
+        return self.stack_file(arms.get(self.config.baseline) or next(iter(self.runs)))
 
     def local_files(self, inputs_id: str) -> list[str]:
         """The local files that inputs are made from: the data's, and all of a model's folder but the hidden ones."""
         request = self.inputs[inputs_id]
         data, model = (request[part]["source"] for part in ("data", "model"))
         test = request["data"]["test_source"]
-        files = [str(_local_path(source)) for source in (data, test) if source and source_kind(source) == "local"]
+        files = [str(local_path(source)) for source in (data, test) if source and source_kind(source) == "local"]
         if source_kind(model) == "local":
-            folder = _local_path(model)
-            inside = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
             # As tree_sha256 reads them: a hidden file (.git, .cache) is no part of the model.
-            files += sorted(str(folder / path) for path in inside if not any(p.startswith(".") for p in path.parts))
+            files += _files_in(local_path(model))
         return files
+
+    def import_files(self, run_id: str) -> list[str]:
+        """The local files that an imported run is read from: of a folder, all in it but the hidden ones."""
+        sources = self.imports[run_id].spec["import"]["sources"]
+        paths = [local_path(source) for source in sources if not is_remote(source)]
+        return [file for path in paths for file in (_files_in(path) if path.is_dir() else [str(path)])]
 
     def as_json(self) -> dict[str, Any]:
         """The content of plan.json, as docs/files.md has it."""
@@ -109,13 +121,15 @@ class Plan:
             "experiment": config.experiment,
             "description": config.description,
             "baseline": config.baseline,
-            "arms": {name: config.arm(name).model_dump() for name in config.arms},
+            "arms": {name: _told(config.arm(name)) for name in config.arms},
             "sweep": {path: list(values) for path, values in config.sweep.items()},
             "seeds": list(config.seeds),
             "warmup_steps": config.warmup_steps,
+            "report": config.report.model_dump(),
             "fingerprint": self.fingerprint,
-            "runs": list(self.runs),
-            "fingerprints": {run.run_id: run.fingerprint for run in self.runs.values()},
+            "runs": list(self.all_runs),
+            "imports": list(self.imports),
+            "fingerprints": {run.run_id: run.fingerprint for run in self.all_runs.values()},
         }
 
 
@@ -125,13 +139,20 @@ def load_plan(raw: Mapping[str, Any]) -> Plan:
     for request in plan.inputs.values():
         for part, key in (("data", "source"), ("data", "test_source"), ("model", "source")):
             source = request[part][key]
-            if source and source_kind(source) == "local" and not _is_there(_local_path(source)):
+            if source and source_kind(source) == "local" and not _is_there(local_path(source)):
                 raise UserError(
                     f"workload.{part}.{key}: no such file or folder: {source} (looked in {Path.cwd()}); "
                     "give a path that exists, a hub id with its revision, or a builtin: source"
                 )
+    for run in plan.imports.values():
+        for source in run.spec["import"]["sources"]:
+            if not is_remote(source) and not _is_there(local_path(source)):
+                raise UserError(
+                    f"arms.{run.spec['arm']}.import: no such file or folder: {source} (looked in {Path.cwd()}); give "
+                    "what the run has logged, or wandb:entity/project/id"
+                )
     _check_length("the configuration", raw)
-    for run in plan.runs.values():
+    for run in plan.all_runs.values():
         _check_length(f"the specification of run {run.run_id}", run.spec)
     return plan
 
@@ -151,11 +172,14 @@ def _check_length(what: str, content: Mapping[str, Any]) -> None:
         )
 
 
-def _local_path(source: str) -> Path:
-    try:
-        return Path(source).expanduser()
-    except RuntimeError:  # ~name without such a user
-        return Path(source)
+def _told(arm: Arm) -> dict[str, Any]:
+    """An arm in plan.json: what few arms have stands there only where one has it."""
+    return arm.model_dump(mode="json", exclude={name for name in ("import_", "same_as") if getattr(arm, name) is None})
+
+
+def _files_in(folder: Path) -> list[str]:
+    inside = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return sorted(str(folder / path) for path in inside if not any(part.startswith(".") for part in path.parts))
 
 
 def _is_there(path: Path) -> bool:
@@ -172,26 +196,24 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
     id when others come or go. What a run computes is in its fingerprint, not in its id.
     """
     for name, arm in config.arms.items():
-        trainer_of(name, arm)
-    facts = {
-        name: _checked_stack(name, arm, config.workload, stack_facts(arm.stack)) for name, arm in config.arms.items()
-    }
-    labels = _factor_labels(list(config.sweep))
+        (trainer_of if arm.import_ is None else require_importable)(name, arm)
+    require_possible_sweep(config)
+    facts = {name: _facts(name, config, stack_facts(arm.stack)) for name, arm in config.arms.items() if arm.stack}
+    paths = [path for one in config.imports.values() for run in one.runs for path in run.factors]
+    labels = factor_labels(list(dict.fromkeys([*config.sweep, *paths])))
     runs: dict[str, Run] = {}
     inputs: dict[str, dict[str, Any]] = {}
     # Seeds outermost: equal seeds of different arms run next to one another, so that drift falls on all arms alike.
-    points = {name: list(_points(config, name)) for name in config.arms}
+    points = {name: list(points_of(config, name)) for name in config.trained}
     for seed in config.seeds:
         for name, arm_points in points.items():
-            for factors, arm, workload, request in arm_points:
+            for factors, arm, workload in arm_points:
                 trainer = trainer_of(name, arm)
                 args = trainer.trainer_args(arm, workload, seed, facts[name])
+                request = _request(workload)
                 inputs_id = _sha256(request)[:8]
                 inputs[inputs_id] = request
-                spec: dict[str, Any] = {
-                    "spec_version": SPEC_VERSION,
-                    "experiment": config.experiment,
-                    "run_id": _run_id(name, factors, labels, seed),
+                spec = {
                     "arm": name,
                     "trainer": arm.trainer,
                     "engine": arm.engine,
@@ -208,108 +230,58 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
                     "lock_id": facts[name].lock_id,
                     "inputs_id": inputs_id,
                 }
-                spec["fingerprint"] = fingerprint_of(spec)
-                run_id = spec["run_id"]
-                if run_id in runs:
-                    raise UserError(f"two runs have the id {run_id}; rename an arm")
-                runs[run_id] = Run(run_id, arm.stack, facts[name].lock_id, inputs_id, spec["fingerprint"], spec)
-    return Plan(config, runs, inputs)
+                _add(runs, _run(config, spec, labels))
+    imports: dict[str, Run] = {}
+    for name in config.imports:
+        for spec in imported_specs(config, name, facts.get(name)):
+            _add(imports, _run(config, spec, labels), taken=runs)
+    return Plan(config, runs, imports, inputs)
 
 
-def _checked_stack(name: str, arm: Arm, workload: Workload, facts: StackFacts) -> StackFacts:
+def _run(config: Config, of: Mapping[str, Any], labels: Mapping[str, str]) -> Run:
+    """A run of a specification that lacks only what all have alike."""
+    run_id = _run_id(of["arm"], of["factors"], labels, of["seed"])
+    spec = {"spec_version": SPEC_VERSION, "experiment": config.experiment, "run_id": run_id, **of}
+    spec["fingerprint"] = fingerprint_of(spec)
+    return Run(run_id, of["stack"], of.get("lock_id", ""), of.get("inputs_id", ""), spec["fingerprint"], spec)
+
+
+def _add(runs: dict[str, Run], run: Run, taken: Mapping[str, Run] | None = None) -> None:
+    if run.run_id in runs or run.run_id in (taken or {}):
+        raise UserError(f"two runs have the id {run.run_id}; rename an arm")
+    runs[run.run_id] = run
+
+
+def _request(workload: Workload) -> dict[str, Any]:
+    return {
+        "data": workload.data.model_dump(mode="json"),
+        "model": workload.model.model_dump(mode="json"),
+        "max_prompt_length": workload.max_prompt_length,
+        "max_response_length": workload.max_response_length,
+    }
+
+
+def _facts(name: str, config: Config, facts: StackFacts) -> StackFacts:
+    """What a stack says, if it is one for the arm and the workload; a `UserError` otherwise."""
+    arm, workload = config.arms[name], config.workload
     if (facts.trainer, facts.engine) != (arm.trainer, arm.engine):
         raise UserError(
             f"arms.{name}.stack {arm.stack} is built for trainer {facts.trainer} with engine {facts.engine} "
             f"(got {arm.trainer} with {arm.engine}); choose a stack in envs/ that fits"
         )
-    if (facts.accelerator == "cuda") != (workload.gpus_per_node > 0):
+    if workload is not None and (facts.accelerator == "cuda") != (workload.gpus_per_node > 0):
         raise UserError(
             f"arms.{name}.stack {arm.stack} is built for {'GPUs' if facts.accelerator == 'cuda' else 'the CPU'}, but "
             f"workload.gpus_per_node is {workload.gpus_per_node}; "
             + ("set it to the GPUs of a node" if facts.accelerator == "cuda" else "set it to 0, or choose a GPU stack")
         )
+    version = arm.import_.version if arm.import_ is not None else None
+    if version not in (None, facts.trainer_version):
+        raise UserError(
+            f"arms.{name}.import.version is {version}, and its stack {arm.stack} pins {facts.trainer} "
+            f"{facts.trainer_version}; name the stack of that release, or none"
+        )
     return facts
-
-
-def _points(config: Config, arm_name: str) -> Iterator[tuple[dict[str, Any], Arm, Workload, dict[str, Any]]]:
-    """An arm's factor combinations, each with the arm, the workload and the inputs' request that it means."""
-    base = {"workload": config.workload.model_dump(mode="json"), "arm": config.arm(arm_name).model_dump()}
-    paths = [path for path in config.sweep if _target(path, config)[0] in (None, arm_name)]
-    seen: dict[str, dict[str, Any]] = {}
-    for values in itertools.product(*(config.sweep[path] for path in paths)):
-        factors = dict(zip(paths, values, strict=True))
-        changed = base
-        for path, value in factors.items():
-            changed = _with(changed, _target(path, config)[1], value)
-        workload, arm = config.workload, config.arm(arm_name)
-        if factors:
-            try:
-                workload, arm = (
-                    Workload.model_validate(changed["workload"]),
-                    Arm.model_validate(changed["arm"]),
-                )
-            except ValidationError:
-                # Said again through the whole configuration, whose errors name the full path.
-                whole = config.model_dump(mode="json") | {"workload": changed["workload"], "sweep": {}, "shared": {}}
-                whole["arms"][arm_name] = changed["arm"]
-                try:
-                    parse_config(whole)
-                except UserError as error:
-                    raise UserError(f"sweep with {factors}: {error}") from None
-                raise
-        if config.warmup_steps >= workload.steps:
-            raise UserError(
-                f"warmup_steps must be less than workload.steps, or no step would be counted (got "
-                f"{config.warmup_steps} and {workload.steps}); lower warmup_steps or raise workload.steps"
-            )
-        same = seen.setdefault(_sha256([workload.model_dump(mode="json"), arm.model_dump()]), factors)
-        if same is not factors:
-            raise UserError(f"sweep lists the same value twice: {same} and {factors} mean the same run; remove one")
-        request = {
-            "data": workload.data.model_dump(mode="json"),
-            "model": workload.model.model_dump(mode="json"),
-            "max_prompt_length": workload.max_prompt_length,
-            "max_response_length": workload.max_response_length,
-        }
-        yield factors, arm, workload, request
-
-
-def _target(path: str, config: Config) -> tuple[str | None, tuple[str, ...]]:
-    """Which arm a sweep path belongs to (None: all), and the keys to set in that arm's and the workload's mapping."""
-    keys = path.split(".")
-    if keys[0] == "workload" and len(keys) > 1:
-        at: Any = config.workload.model_dump(mode="json")
-        for depth, key in enumerate(keys[1:], start=1):
-            if not isinstance(at, Mapping) or key not in at:
-                known = list(at) if isinstance(at, Mapping) else []
-                where = ".".join(keys[:depth])
-                raise UserError(f"sweep path {path} leads nowhere: {where} has no {key!r}{did_you_mean(key, known)}")
-            at = at[key]
-        return None, tuple(keys)
-    if keys[0] == "arms" and len(keys) >= 4 and keys[1] in config.arms and keys[2] in ("options", "env"):
-        return keys[1], ("arm", *keys[2:])
-    raise UserError(
-        f"sweep path {path} must be workload.<key>... or arms.<arm>.options.<setting> or arms.<arm>.env.<variable> "
-        f"with <arm> one of: {', '.join(config.arms)}"
-    )
-
-
-def _with(mapping: Mapping[str, Any], keys: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """A copy of nested mappings with one value replaced; only the mappings on the way are copied."""
-    head, *rest = keys
-    inner = _with(mapping.get(head, {}), tuple(rest), value) if rest else value
-    return {**mapping, head: inner}
-
-
-def _factor_labels(paths: list[str]) -> dict[str, str]:
-    """For each sweep path its shortest end that no other path shares."""
-    labels = {}
-    for path in paths:
-        keys = path.split(".")
-        ends = [".".join(keys[-n:]) for n in range(1, len(keys) + 1)]
-        others = [f".{other}" for other in paths if other != path]
-        labels[path] = next(end for end in ends if not any(other.endswith(f".{end}") for other in others))
-    return labels
 
 
 def _run_id(arm: str, factors: Mapping[str, Any], labels: Mapping[str, str], seed: int) -> str:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from analysis.errors import UserError
-from workflow.config import Arm, Config, Data, Envs, Model, Reward, Section, Shared, Workload
+from workflow.config import Arm, Config, Data, Envs, Model, Report, Reward, Shared, Workload
+from workflow.imports import Import, ImportedRun
 from workflow.messages import did_you_mean, short, told
 
 
@@ -92,8 +93,19 @@ def parse_config(raw: Mapping[str, Any]) -> Config:
         return Config.model_validate(raw)
     except ValidationError as error:
         problems = [dict(problem) for problem in error.errors(include_url=False)]
+        problems = [problem for problem in problems if not _is_of_a_repeated_arm(problem, raw)]
         lines = [_explain(problem) for problem in problems if not _follows_from_another(problem, problems)]
         raise UserError("the configuration cannot be used:\n" + "\n".join(f"  - {line}" for line in lines)) from None
+
+
+def _is_of_a_repeated_arm(problem: dict[str, Any], raw: Mapping[str, Any]) -> bool:
+    """Whether what is wrong stands in the arm that this one repeats, where it is told already."""
+    loc: tuple[Any, ...] = problem["loc"]
+    arms = raw.get("arms")
+    if loc[:1] != ("arms",) or len(loc) < 2 or not isinstance(arms, Mapping):
+        return False
+    arm = arms.get(loc[1])
+    return isinstance(arm, Mapping) and arm.get("same_as") is not None and loc[2:3] not in (("same_as",), ("import",))
 
 
 def _follows_from_another(problem: dict[str, Any], problems: list[dict[str, Any]]) -> bool:
@@ -141,19 +153,20 @@ def _explain(problem: dict[str, Any]) -> str:
 
 def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
     """The keys that the model at a location knows."""
-    models: dict[tuple[str, ...], type[Section]] = {
+    models: dict[tuple[str, ...], type[BaseModel]] = {
         (): Config,
         ("arms",): Arm,
+        ("arms", "import"): Import,
+        ("arms", "import", "runs"): ImportedRun,
         ("shared",): Shared,
         ("envs",): Envs,
+        ("report",): Report,
         ("workload",): Workload,
         ("workload", "model"): Model,
         ("workload", "data"): Data,
         ("workload", "rewards"): Reward,
     }
-    path = tuple(str(part) for part in loc)
-    if path[:1] in (("arms",), ("shared",)):
-        path = path[:1]
-    elif path[:2] == ("workload", "rewards"):
-        path = path[:2]
-    return list(models[path].model_fields)
+    # Without an arm's or trainer's name, and a list's numbers.
+    parts = [str(part) for part in loc if isinstance(part, str)]
+    path = tuple(parts[:1] + parts[2:] if parts[:1] in (["arms"], ["shared"]) else parts)
+    return [field.alias or name for name, field in models[path].model_fields.items()]

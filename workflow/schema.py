@@ -39,12 +39,14 @@ def reference_page() -> str:
 def _sections(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     where = {"Arm": "arms.<name>", "Workload": "workload", "Model": "workload.model", "Data": "workload.data"}
     where |= {"Reward": "workload.rewards[]", "Shared": "shared.<trainer>", "Envs": "envs"}
+    where |= {"Import": "arms.<name>.import", "ImportedRun": "arms.<name>.import.runs[]", "Report": "report"}
     for name, title in where.items():
         yield f"`{title}`", schema["$defs"][name]
 
 
 def _rows(section: dict[str, Any]) -> Iterator[str]:
-    required = set(section.get("required", ()))
+    # An arm that repeats another gives no more than that: what the others need is the first choice.
+    required = set(section.get("required") or section.get("anyOf", [{}])[0].get("required", ()))
     for key, field in section["properties"].items():
         default = "required" if key in required else f"`{json.dumps(field.get('default'), ensure_ascii=False)}`"
         yield f"| `{key}` | {_type(field)} | {default} | {_text(field)} |"
@@ -58,7 +60,7 @@ def _type(field: dict[str, Any]) -> str:
     if "anyOf" in field:
         return " or ".join(_type(option) for option in field["anyOf"])
     if "enum" in field:
-        return " or ".join(f"`{value}`" for value in field["enum"])
+        return " or ".join(f"`{value}`" if value else '`""`' for value in field["enum"])
     if "const" in field:
         return f"`{field['const']}`"
     if "$ref" in field:

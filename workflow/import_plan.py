@@ -1,0 +1,124 @@
+"""Which runs does an imported arm mean, and what is known of them before their sources are read?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from analysis.errors import UserError
+from workflow.config import Arm, Config, Workload
+from workflow.imports import Import, ImportedRun
+from workflow.messages import short
+from workflow.published import as_number
+from workflow.sweep import at_point, target_of
+from workflow.trainers import StackFacts, adapter_of
+
+# An option that says how many GPUs one engine takes, by trainer.
+_TENSOR_PARALLEL: Mapping[str, tuple[str, ...]] = {
+    "verl": ("actor_rollout_ref", "rollout", "tensor_model_parallel_size"),
+    "trl": ("vllm_tensor_parallel_size",),
+    "swift": ("vllm_tensor_parallel_size",),
+}
+
+
+def require_possible_sweep(config: Config) -> None:
+    """A `UserError` for a sweep that would vary what is there already."""
+    for path in config.sweep:
+        keys = path.split(".")
+        if not config.trained:
+            raise UserError(
+                f"sweep path {path} varies nothing: no arm is trained; say in factors of arms.<arm>.import.runs "
+                "where each run lies"
+            )
+        if keys[0] == "arms" and len(keys) > 1 and keys[1] in config.imports:
+            raise UserError(
+                f"sweep path {path} varies what exists already: arm {keys[1]} is imported; say in factors of "
+                f"arms.{keys[1]}.import.runs where each of its runs lies"
+            )
+
+
+def imported_specs(config: Config, name: str, facts: StackFacts | None) -> Iterator[dict[str, Any]]:
+    """The specification of each run of an imported arm, but for what the plan adds to all: id and fingerprint.
+
+    `facts` are those of the stack that the arm names, if it does.
+    """
+    imported = config.imports[name]
+    for index, run in enumerate(imported.runs):
+        where = f"arms.{name}.import.runs.{index}"
+        factors = _factors(config, run, where)
+        arm, workload = config.arm(name), None
+        if config.workload is not None:
+            arm, workload = at_point(config, name, {path: factors[path] for path in factors if _is_a_word(path)})
+        adapter = adapter_of(arm)
+        args: dict[str, Any] = {}
+        if facts is not None and workload is not None and adapter is not None:
+            args = adapter.trainer_args(arm, workload, run.seed or 0, facts)
+        yield {
+            "arm": name,
+            "trainer": arm.trainer,
+            "engine": arm.engine,
+            "stack": arm.stack,
+            "seed": run.seed,
+            "factors": factors,
+            "workload": workload.model_dump(mode="json") if workload is not None else {},
+            "options": arm.options,
+            "env": arm.env,
+            "trainer_args": args,
+            "import": _known(imported, run, arm, workload, facts),
+        }
+
+
+def _is_a_word(path: str) -> bool:
+    return path.startswith("workload.")
+
+
+def _factors(config: Config, run: ImportedRun, where: str) -> dict[str, Any]:
+    """A run's factors, as the sweep writes them; a `UserError` where they lie beside it."""
+    for path in run.factors:
+        if _is_a_word(path) and config.workload is not None:
+            target_of(path, config)
+    shared = [path for path in config.sweep if target_of(path, config)[0] is None]
+    found: dict[str, Any] = {}
+    for path in shared:
+        values = list(config.sweep[path])
+        same = [value for value in values if path in run.factors and as_number(value) == run.factors[path]]
+        # true == 1 in Python, and they are two options.
+        same = [value for value in same if isinstance(value, bool) == isinstance(run.factors[path], bool)]
+        if not same:
+            got = short(run.factors[path]) if path in run.factors else "nothing"
+            raise UserError(
+                f"{where}.factors: the sweep varies {path}, and a run is compared at one of its values: "
+                f"{', '.join(map(short, values))} (got {got}); give it as {path}: {short(values[0])}"
+            )
+        found[path] = same[0]
+    return found | {path: value for path, value in run.factors.items() if path not in found}
+
+
+def _known(
+    imported: Import, run: ImportedRun, arm: Arm, workload: Workload | None, facts: StackFacts | None
+) -> dict[str, Any]:
+    """What is known of a run before it is read: as given, else as the workload, the options and the stack say."""
+    words: dict[str, Any] = {}
+    if workload is not None:
+        words = {
+            "gpu": workload.gpu,
+            "nodes": workload.nodes,
+            "gpus_per_node": workload.gpus_per_node,
+            "model": workload.model.source,
+            "batch_size": workload.batch_size,
+            "max_response_length": workload.max_response_length,
+        }
+    words["tensor_parallel"] = _tensor_parallel(arm)
+    words["version"] = facts.trainer_version if facts is not None else None
+    given = imported.model_dump(exclude={"runs"})
+    return {
+        "sources": list(run.source),
+        **{name: words.get(name) if value is None else value for name, value in given.items()},
+    }
+
+
+def _tensor_parallel(arm: Arm) -> int | None:
+    at: Any = arm.options
+    for key in _TENSOR_PARALLEL.get(arm.trainer, ()):
+        at = at.get(key) if isinstance(at, Mapping) else None
+    return at if isinstance(at, int) and not isinstance(at, bool) and at > 0 else None
