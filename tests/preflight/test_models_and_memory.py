@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from workflow.gpus import KNOWN_GPUS, gpu_of
+from analysis.gpus import KNOWN_GPUS, gpu_of
+from analysis.models import facts_of, model_facts
 from workflow.preflight.checks.memory import told
 from workflow.preflight.memory import Estimate
-from workflow.preflight.models import facts_of, model_facts
 
 from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, looked_at, planned
 

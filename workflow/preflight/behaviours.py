@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from workflow.gpus import gpu_of
+from analysis.gpus import gpu_of
+from analysis.models import model_facts
 from workflow.preflight.cases import MODEL, ROLLOUT, Case
 from workflow.preflight.findings import Level
 from workflow.preflight.memory import Estimate, estimate_of
-from workflow.preflight.models import model_facts
 
 V4, S4 = "verl 0.4.1 vllm", "verl 0.4.1 sglang"
 V9, S9 = "verl 0.9.1 vllm", "verl 0.9.1 sglang"

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from workflow.gpus import KNOWN_GPUS, gpu_of
+from analysis.gpus import KNOWN_GPUS, gpu_of
+from analysis.models import ModelFacts, model_facts
 from workflow.preflight.cases import ACTOR, MODEL, REF, ROLLOUT, Case
-from workflow.preflight.models import ModelFacts, model_facts
 
 GIB = 2**30
 _BYTES: Mapping[str, int] = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}

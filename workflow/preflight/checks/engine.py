@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from analysis.models import model_facts
 from workflow.preflight.behaviours import IGNORE_EOS, PREFERRED, V4
 from workflow.preflight.cases import MODEL, ROLLOUT, Case
 from workflow.preflight.findings import Finding, Level
-from workflow.preflight.models import model_facts
 from workflow.preflight.site import Place
 
 _VLLM4 = "verl 0.4.1, workers/rollout/vllm_rollout/vllm_rollout_spmd.py"

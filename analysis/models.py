@@ -1,4 +1,4 @@
-"""How large is a model, and how long may its sequences be? Read from config.json, or known; never guessed."""
+"""How large is a model, and what does it read for each token? From its config.json, or known; never guessed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workflow.config import source_kind
-
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A dense decoder's sizes; `parameters` is None where its architecture is not one that is counted here."""
+    """A decoder's sizes; the parameters are None where its architecture is not one that is counted here."""
 
     architecture: str
     layers: int
@@ -25,6 +23,10 @@ class ModelFacts:
     context: int
     rope_scaling: bool
     parameters: int | None
+    decode_parameters: int | None
+    """What every decode step reads: all matrices and the output head, not an input embedding of its own."""
+    full_attention: bool
+    """Whether every layer attends to the whole sequence, as far as the configuration tells."""
     source: str
 
     @property
@@ -77,11 +79,11 @@ _TINY = _config("Qwen2ForCausalLM", "4 128 4 2 512 512 2048", tied=True)
 
 
 def model_facts(source: str) -> ModelFacts | None:
-    """A model's sizes by `workload.model.source`; None where nobody here knows them."""
-    kind = source_kind(source)
-    if kind == "builtin":
+    """A model's sizes by its hub id, its folder or a built-in's name; None where nobody here knows them."""
+    if source.startswith("builtin:"):
         return facts_of(_TINY, "workflow/jobs/tiny.py") if source == "builtin:tiny-qwen2" else None
-    if kind == "hub":
+    # As `workload.model.source` is read: a path is written as one.
+    if not source.startswith(("/", ".", "~")) and source.count("/") < 2:
         known = {name.lower(): (name, config) for name, config in _KNOWN.items()}
         name, config = known.get(source.lower(), ("", None))
         return None if config is None else facts_of(config, _HUB.format(name))
@@ -117,9 +119,29 @@ def facts_of(config: Mapping[str, Any], source: str) -> ModelFacts | None:
         mlp = 3 * hidden * int(config["intermediate_size"])
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
         return None
-    embeddings = vocabulary * hidden * (1 if config.get("tie_word_embeddings") else 2)
-    parameters = layers * (attention + mlp) + embeddings if architecture in _COUNTED else None
-    scaled = bool(config.get("rope_scaling"))
+    counted = architecture in _COUNTED
+    embedding = vocabulary * hidden
+    read = layers * (attention + mlp) + embedding
     return ModelFacts(
-        architecture, layers, hidden, heads, kv_heads, head_dim, vocabulary, context, scaled, parameters, source
+        architecture=architecture,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        vocabulary=vocabulary,
+        context=context,
+        rope_scaling=bool(config.get("rope_scaling")),
+        parameters=read + (0 if config.get("tie_word_embeddings") else embedding) if counted else None,
+        decode_parameters=read if counted else None,
+        full_attention=_full_attention(config),
+        source=source,
     )
+
+
+def _full_attention(config: Mapping[str, Any]) -> bool:
+    """Newer configurations name each layer's kind; older ones have a window, which Qwen's may leave unused."""
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list) and kinds:
+        return all(kind == "full_attention" for kind in kinds)
+    return not (config.get("sliding_window") and config.get("use_sliding_window", True))

@@ -1,0 +1,71 @@
+"""What can a GPU hold, read and compute? NVIDIA's data sheets, by our names and by those that drivers report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU by its data sheet: memory in GiB, its bandwidth in TB/s, dense bfloat16 in TFLOP/s.
+
+    Of the memory the driver keeps one or two in a hundred. Where error correction takes a sixteenth of GDDR memory
+    (A10, L40S), it is left out here, as nvidia-smi does. Sheets that give a rate with sparsity are halved.
+    """
+
+    memory_gib: float
+    bandwidth_tb_s: float
+    bf16_tflops: float
+    source: str
+
+
+_NVIDIA = "https://www.nvidia.com/en-us/data-center"
+
+# A name that does not tell the SXM module from the PCIe card means the SXM module, the faster one, so that a floor
+# holds for both: who wants the card's own floor names the card.
+KNOWN_GPUS: Mapping[str, Gpu] = {
+    "A10-24GB": Gpu(22.5, 0.6, 125, f"{_NVIDIA}/products/a10-gpu/"),
+    "A100-40GB": Gpu(40, 1.555, 312, f"{_NVIDIA}/a100/"),
+    "A100-80GB": Gpu(80, 2.039, 312, f"{_NVIDIA}/a100/"),
+    "A100-PCIe-80GB": Gpu(80, 1.935, 312, f"{_NVIDIA}/a100/"),
+    "L40S-48GB": Gpu(45, 0.864, 362, f"{_NVIDIA}/l40s/"),
+    "H100-80GB": Gpu(80, 3.35, 989, f"{_NVIDIA}/h100/"),
+    "H100-PCIe-80GB": Gpu(80, 2.0, 756, f"{_NVIDIA}/h100/"),
+    "H100-NVL-94GB": Gpu(94, 3.9, 835, f"{_NVIDIA}/h100/"),
+    "H200-141GB": Gpu(141, 4.8, 989, f"{_NVIDIA}/h200/"),
+    "H200-NVL-141GB": Gpu(141, 4.8, 835, f"{_NVIDIA}/h200/"),
+    "B200-180GB": Gpu(180, 8.0, 2250, f"{_NVIDIA}/dgx-b200/"),
+}
+
+# As nvidia-smi and torch name them; a slice of a GPU (MIG) has a longer name, and is none of these.
+_REPORTED: Mapping[str, str] = {
+    "A10": "A10-24GB",
+    "A100-SXM4-40GB": "A100-40GB",
+    "A100-PCIE-40GB": "A100-40GB",
+    "A100-SXM4-80GB": "A100-80GB",
+    "A100 80GB PCIe": "A100-PCIe-80GB",
+    "L40S": "L40S-48GB",
+    "H100 80GB HBM3": "H100-80GB",
+    "H100 PCIe": "H100-PCIe-80GB",
+    "H100 NVL": "H100-NVL-94GB",
+    "H200": "H200-141GB",
+    "H200 NVL": "H200-NVL-141GB",
+    "B200": "B200-180GB",
+}
+
+
+def known_name(name: str | None) -> str | None:
+    """Our name of a GPU, from ours in any case or the driver's (`NVIDIA H100 80GB HBM3`); None if it is unknown."""
+    wanted = " ".join((name or "").split()).lower()
+    ours = {known.lower(): known for known in KNOWN_GPUS}
+    drivers = {f"nvidia {reported}".lower(): known for reported, known in _REPORTED.items()}
+    # Older drivers leave the maker out. A bare "H200" is no driver's word, but a person's for any of its kind.
+    drivers |= {reported.lower(): known for reported, known in _REPORTED.items() if set(reported) & set(" -")}
+    return ours.get(wanted) or drivers.get(wanted)
+
+
+def gpu_of(name: str | None) -> Gpu | None:
+    """The GPU of that name, ours or the driver's; None if it is unknown."""
+    known = known_name(name)
+    return KNOWN_GPUS[known] if known else None

@@ -1,0 +1,102 @@
+"""GPUs by our names and the drivers', and what a model's config.json tells of its decoding."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.gpus import KNOWN_GPUS, gpu_of, known_name
+from analysis.models import facts_of, model_facts
+
+
+@pytest.mark.parametrize(
+    ("reported", "known"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100-80GB"),
+        ("NVIDIA H100 PCIe", "H100-PCIe-80GB"),
+        ("NVIDIA H100 NVL", "H100-NVL-94GB"),
+        ("NVIDIA H200", "H200-141GB"),
+        ("NVIDIA H200 NVL", "H200-NVL-141GB"),
+        ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
+        ("A100-SXM4-80GB", "A100-80GB"),
+        ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"),
+        ("NVIDIA L40S", "L40S-48GB"),
+        ("NVIDIA A10", "A10-24GB"),
+        ("NVIDIA B200", "B200-180GB"),
+        (" h100-80gb ", "H100-80GB"),
+    ],
+)
+def test_a_name_means_what_it_says(reported: str, known: str) -> None:
+    assert known_name(reported) == known and gpu_of(reported) is KNOWN_GPUS[known]
+
+
+@pytest.mark.parametrize(
+    "name",
+    # A slice of a GPU, a card that shares a family's name, a family's name alone, the A10 of one cloud, and nothing.
+    [
+        *("NVIDIA H100 80GB HBM3 MIG 3g.40gb", "NVIDIA H100 80GB HBM2e", "H100", "H200", "NVIDIA H20", "NVIDIA A10G"),
+        *("", None),
+    ],
+)
+def test_other_names_are_unknown(name: str | None) -> None:
+    assert known_name(name) is None and gpu_of(name) is None
+
+
+def test_a_name_without_its_form_is_the_fastest_of_that_name() -> None:
+    """So that a floor holds for the card, too."""
+    for short, card in (("H100-80GB", "H100-PCIe-80GB"), ("A100-80GB", "A100-PCIe-80GB")):
+        assert KNOWN_GPUS[short].bandwidth_tb_s > KNOWN_GPUS[card].bandwidth_tb_s
+        assert KNOWN_GPUS[short].bf16_tflops >= KNOWN_GPUS[card].bf16_tflops
+    assert (KNOWN_GPUS["H100-80GB"].bandwidth_tb_s, KNOWN_GPUS["H100-80GB"].bf16_tflops) == (3.35, 989)
+
+
+def test_a_decode_step_reads_the_output_head_and_no_input_embedding_of_its_own() -> None:
+    """Phi-4: 40 layers of (5120 * 128 * (2*40 + 2*10) + 3 * 5120 * 17920), and a head of 100352 * 5120."""
+    phi = model_facts("microsoft/Phi-4-reasoning-plus")
+    assert phi is not None and phi.parameters is not None and phi.decode_parameters is not None
+    assert phi.decode_parameters == 40 * (65_536_000 + 275_251_200) + 513_802_240
+    assert phi.parameters - phi.decode_parameters == 513_802_240
+    tied = model_facts("Qwen/Qwen2.5-0.5B")
+    assert tied is not None and tied.parameters == tied.decode_parameters
+
+
+QWEN = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "hidden_size": 896,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 24,
+    "intermediate_size": 4864,
+    "vocab_size": 151936,
+    "max_position_embeddings": 32768,
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "full"),
+    [
+        ({}, True),
+        ({"sliding_window": None}, True),
+        ({"sliding_window": 131072, "use_sliding_window": False}, True),
+        ({"sliding_window": 4096}, False),
+        ({"sliding_window": 4096, "use_sliding_window": True}, False),
+        ({"layer_types": ["full_attention"] * 24, "sliding_window": 4096}, True),
+        ({"layer_types": ["full_attention", "sliding_attention"] * 12}, False),
+    ],
+)
+def test_a_sliding_window_is_told(more: dict[str, Any], full: bool) -> None:
+    facts = facts_of(QWEN | more, "here")
+    assert facts is not None and facts.full_attention is full
+
+
+def test_a_hub_id_is_no_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "Qwen" / "Qwen2.5-0.5B"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(QWEN | {"num_hidden_layers": 1}))
+    monkeypatch.chdir(tmp_path)
+    known, read = model_facts("Qwen/Qwen2.5-0.5B"), model_facts("./Qwen/Qwen2.5-0.5B")
+    assert known is not None and known.layers == 24
+    assert read is not None and read.layers == 1
