@@ -20,7 +20,8 @@ class StepRecord:
     such as response lengths in tokens; `line` is the line or the record number in `file`. `resumed` is None
     where the source does not say. `rounding` is half a unit of the last printed digit, in the value's own unit,
     under the value's full name (`timing_s/gen`, `response_length/mean`); a value that is not there has its full
-    precision.
+    precision. `origins` is where a value was read, under the same names, if not on `line` of `file`. `time` is when
+    the step was logged, in seconds since 1970, where the source says so.
     """
 
     step: int
@@ -31,14 +32,17 @@ class StepRecord:
     file: Path
     line: int
     rounding: dict[str, float] = field(default_factory=dict)
+    origins: dict[str, tuple[Path, int]] = field(default_factory=dict)
+    time: float | None = None
 
 
 @dataclass
 class SourceRead:
-    """Records by step, and what was odd about the file."""
+    """Records by step, what was odd about the file, and the steps that it holds more than once (`again`)."""
 
     records: dict[int, StepRecord] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
+    again: set[int] = field(default_factory=set)
 
 
 @dataclass

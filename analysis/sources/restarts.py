@@ -1,0 +1,67 @@
+"""Which of a file's steps count, when its run was started again, or when it holds several runs?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from analysis.errors import UserError
+from analysis.sources.record import SourceRead, StepRecord
+from analysis.verdicts import Verdict
+
+
+def steps_in_sequence(found: Sequence[StepRecord], path: Path, resumed_at: Collection[int] = ()) -> SourceRead:
+    """The steps of one file, in the order in which it holds them, by step.
+
+    A step at or below the one before it was trained again after a restart: the later counts, and the first step after
+    the restart is `resumed`, as are those `resumed_at`. A line that was printed twice is one. `UserError` where the
+    file's first step comes again: these are several runs.
+    """
+    read = SourceRead()
+    last: StepRecord | None = None
+    for record in found:
+        if last is not None and record.step == last.step and _same(record, last):
+            continue
+        again = last is not None and record.step <= last.step
+        if again and record.step <= found[0].step:
+            assert last is not None
+            raise _several_runs(path, found[0], last, record)
+        resumed = again or record.step in resumed_at or bool(record.resumed)
+        earlier = read.records.get(record.step)
+        if earlier is not None:
+            read.again.add(record.step)
+            text = (
+                f"{path} has step {record.step} on lines {earlier.line} and {record.line}, as the run was started "
+                f"again: line {record.line} counts"
+            )
+            read.verdicts.append(Verdict("note", "duplicate-step", text))
+        read.records[record.step] = replace(record, resumed=resumed)
+        last = record
+    return read
+
+
+def _same(a: StepRecord, b: StepRecord) -> bool:
+    return a.scalars.keys() == b.scalars.keys() and all(
+        x == b.scalars[name] or (math.isnan(x) and math.isnan(b.scalars[name])) for name, x in a.scalars.items()
+    )
+
+
+def _several_runs(path: Path, first: StepRecord, last: StepRecord, again: StepRecord) -> UserError:
+    return UserError(
+        f"{path} holds several runs: its first step, {first.step}, stands on line {first.line} and, with other "
+        f"numbers or after step {last.step}, on line {again.line} once more. Which run is meant is not guessed: "
+        + how_to_split(path, last.line)
+        + ". If it is one run that began anew, keep the part that counts"
+    )
+
+
+def how_to_split(path: Path, last_line: int) -> str:
+    """The commands that make two files of one, after a line."""
+    stem, suffix = path.stem, path.suffix
+    return (
+        f"split the file and import each run by itself: head -n {last_line} {path.name} > {stem}-1{suffix}; "
+        f"tail -n +{last_line + 1} {path.name} > {stem}-2{suffix} (where the runs' lines are mixed, by what stands "
+        "before them: grep 'pid=123')"
+    )

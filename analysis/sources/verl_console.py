@@ -1,0 +1,208 @@
+"""What does a verl console log hold? Lines such as `step:3 - timing_s/gen:382.913 - ...`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from analysis.errors import UserError
+from analysis.sources.lines import Printout, printouts
+from analysis.sources.printed import Printed, fixed_decimals, half_digit, number_before, printed
+from analysis.sources.record import TIMERS, Imported, StepRecord
+from analysis.sources.restarts import how_to_split, steps_in_sequence
+from analysis.verdicts import Verdict
+
+FORMAT = "verl-console"
+# `training/global_step:1 - ` and `timing_s/step:4.1 - ` are quantities, no beginnings.
+STEP_LINE = re.compile(r"(?<![\w/.])step:(\d+) - ")
+SEPARATOR = " - "
+# wandb's capture of the console cuts a line there.
+CUT_AT_CHARS = 4096
+# What verl prints when it goes on from a checkpoint (ray_trainer.py, _load_checkpoint).
+_RESUMES = re.compile(r"Setting global step to (\d+)")
+_EXPERIMENT = re.compile(r"'experiment_name': '([^']*)'")
+_VERSION = re.compile(r"\bverl(?:==|-| version:? ?|, version )v?(\d+\.\d+(?:\.\w+)*)")
+# main_ppo.py pretty-prints the whole configuration; longer is none.
+_CONFIG_LINES = 5000
+
+
+@dataclass
+class _Open:
+    """A step whose line may go on: where it began, and what was read of it so far."""
+
+    step: int
+    first: Printout
+    text: str
+    last: Printout
+    joined: bool = False
+
+
+@dataclass
+class _Log:
+    """What a log says beside its steps."""
+
+    resumes: set[int] = field(default_factory=set)
+    experiments: dict[str, int] = field(default_factory=dict)
+    versions: set[str] = field(default_factory=set)
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+def read_verl_console(path: Path) -> Imported:
+    """The steps of a verl console log with every number under verl's name, and the configuration that it printed.
+
+    Validation before training (step 0) is no step. A line that was wrapped is joined where what follows can be nothing
+    else; one that was cut is a verdict. Texts and None are no numbers. Numbers that were printed with three decimals
+    carry half of the last one. `UserError` where the file holds several runs.
+    """
+    records: list[StepRecord] = []
+    verdicts: list[Verdict] = []
+    log, settings = _Log(), _Settings()
+    current: _Open | None = None
+    for part in printouts(path):
+        begins = STEP_LINE.search(part.text) if "step:" in part.text else None
+        if begins is not None:
+            _close(current, path, records, verdicts)
+            current = _Open(int(begins[1]), part, part.text[begins.end() :], part)
+            continue
+        if current is not None:
+            whole = _joined(current, part)
+            if whole is not None:
+                current.text, current.last, current.joined = whole, part, True
+                continue
+            if part.text.strip() and part.line > current.last.line:
+                _close(current, path, records, verdicts)
+                current = None
+        _note(log, settings, part)
+    _close(current, path, records, verdicts)
+    if len(log.experiments) > 1:
+        (one, _), (other, line), *_ = log.experiments.items()
+        raise UserError(
+            f"{path} holds several runs: its configuration names experiment {one!r} and, on line {line}, {other!r}. "
+            f"Which is meant is not guessed: {how_to_split(path, line - 1)}"
+        )
+    read = steps_in_sequence(records, path, {step + 1 for step in log.resumes})
+    read.verdicts = verdicts + read.verdicts
+    versions = {"verl": next(iter(log.versions))} if len(log.versions) == 1 else {}
+    return Imported(read, FORMAT, config=settings.found, versions=versions)
+
+
+def _joined(current: _Open, part: Printout) -> str | None:
+    """The step's text with a line that can only be its continuation; None where it is not certain."""
+    next_line = part.line == current.last.line + 1 and part.actor in ("", current.first.actor)
+    if not next_line or ":" not in part.text:
+        return None
+    for glue in ("", " "):
+        whole = current.text + glue + part.text
+        if all(_pair(piece, strict=True) for piece in whole.rstrip().split(SEPARATOR)):
+            return whole
+    return None
+
+
+def _pair(piece: str, strict: bool = False) -> tuple[str, Printed] | None:
+    """`name:number`; None where the text is no number. Strict: nothing else in the piece at all."""
+    name, colon, text = piece.rpartition(":")
+    name = name.strip()
+    if not colon or not name:
+        return None
+    if strict:
+        number = printed(text)
+        return (name, number) if number is not None and re.fullmatch(r"[^\s:]+", name) else None
+    number = printed(text)
+    return (name, number) if number is not None else None
+
+
+def _close(current: _Open | None, path: Path, records: list[StepRecord], verdicts: list[Verdict]) -> None:
+    """Adds the record of a step whose line is complete."""
+    if current is None or current.step == 0:
+        return
+    pieces = current.text.rstrip().split(SEPARATOR)
+    pairs = [pair for piece in pieces if (pair := _pair(piece)) is not None]
+    last = _pair(pieces[-1])
+    if last is None and ":" in pieces[-1]:
+        # A progress bar or Ray's "[repeated 2x across cluster]" right behind the last number.
+        name, _, text = pieces[-1].partition(":")
+        whole = printed(number_before(text.strip()))
+        if whole is not None and name.strip():
+            last = (name.strip(), whole)
+            pairs.append(last)
+    fixed = fixed_decimals([number for _, number in pairs[: -1 if last else None]])
+    at_the_cut = current.last.line_chars >= CUT_AT_CHARS and not any(name == TIMERS + "step" for name, _ in pairs)
+    if last is not None and (not current.last.ended or at_the_cut):
+        usual = {number.decimals for _, number in pairs[:-1] if number.decimals is not None}
+        if not (fixed and usual == {last[1].decimals}):
+            # "38" may have been 382.913: a number at a cut counts only where its decimals are all there.
+            pairs = pairs[:-1]
+            text = (
+                f"{path}:{current.last.line}: step {current.step} was cut off in or after {last[0]}: that value is "
+                "left out"
+            )
+            verdicts.append(Verdict("note", "value-cut-off", text))
+    scalars = {name: number.value for name, number in pairs}
+    timed = any(name.startswith(TIMERS) for name in scalars)
+    if not timed and scalars and all(name.startswith("val") for name in scalars):
+        return
+    if TIMERS + "step" not in scalars:
+        cut = f", cut off after {current.last.line_chars} characters" if at_the_cut else ""
+        text = (
+            f"{path}:{current.first.line}: step {current.step} has no timing_s/step{cut}: a line that was cut by what "
+            "captured it (wandb's console capture keeps 4096 characters), or a run that was ended in it. Import the "
+            "trainer's own log, the wandb run or verl's file logger instead, or beside it"
+        )
+        verdicts.append(Verdict("warning", "timings-missing", text))
+    rounding = {name: half_digit(number.decimals) for name, number in pairs if fixed and number.decimals is not None}
+    if scalars:
+        records.append(StepRecord(current.step, {}, scalars, {}, None, path, current.first.line, rounding))
+
+
+def _note(log: _Log, settings: _Settings, part: Printout) -> None:
+    text = part.text
+    if "Setting global step" in text and (resumes := _RESUMES.search(text)) is not None:
+        log.resumes.add(int(resumes[1]))
+    if "experiment_name" in text and (named := _EXPERIMENT.search(text)) is not None:
+        log.experiments.setdefault(named[1], part.line)
+    if "verl" in text and (version := _VERSION.search(text)) is not None:
+        log.versions.add(version[1])
+    settings.feed(part)
+
+
+class _Settings:
+    """Picks the configuration out of the log: the lines of one pretty-printed dictionary."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Any] = {}
+        self._lines: list[str] = []
+        self._actor = ""
+
+    def feed(self, part: Printout) -> None:
+        if self.found:
+            return
+        if not self._lines:
+            if part.text.startswith("{'"):
+                self._lines, self._actor = [part.text], part.actor
+        elif part.actor == self._actor:
+            self._lines.append(part.text)
+        if self._lines and part.text.rstrip().endswith("}"):
+            self._try()
+        if len(self._lines) > _CONFIG_LINES:
+            self._lines = []
+
+    def _try(self) -> None:
+        text = "\n".join(self._lines)
+        if text.count("{") > text.count("}"):
+            return
+        self._lines = []
+        try:
+            read = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return
+        if isinstance(read, dict) and "actor_rollout_ref" in read and "trainer" in read:
+            self.found = read
+
+
+def looks_like_verl(parts: Iterable[Printout]) -> bool:
+    """Whether one of the printouts begins a step as verl prints it."""
+    return any("step:" in part.text and STEP_LINE.search(part.text) for part in parts)
