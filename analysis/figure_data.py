@@ -86,3 +86,18 @@ def wants_log(values: pd.Series) -> bool:
     if positive.empty:
         return False
     return bool(positive.quantile(0.95) > 10 * positive.quantile(0.05))
+
+
+def cumulative_shares(values: pd.DataFrame, at_most: int = 200) -> pd.DataFrame:
+    """Share of an arm's values up to each: arm, value, share, order; of very many, at that many even shares."""
+    names = ["arm", "value", "share", "order"]
+    parts = []
+    for arm, group in values.groupby("arm", sort=False):
+        ordered = np.sort(group["value"].to_numpy(dtype=float))
+        n = len(ordered)
+        ranks = np.unique(np.linspace(1, n, min(n, at_most)).round().astype(int))
+        # From no share below the first value.
+        at = np.concatenate([ordered[:1], ordered[ranks - 1]])
+        share = np.concatenate([[0.0], ranks / n])
+        parts.append(pd.DataFrame({"arm": arm, "value": at, "share": share, "order": range(len(at))}))
+    return pd.concat(parts, ignore_index=True)[names] if parts else pd.DataFrame(columns=names)

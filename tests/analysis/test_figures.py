@@ -9,10 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.drawing import render
-from analysis.figures import phase_bars
-from analysis.runs import Plan
-
-PLAN = Plan("x", "", "a", {"a": {}, "b": {}}, 0, (), {})
+from analysis.figures.phase_bars import phase_bars
 
 
 def texts(svg: str) -> list[str]:
@@ -27,7 +24,7 @@ def test_a_bars_label_is_its_sum_rounded_and_not_cut(seconds: float) -> None:
             {"factors": "", "arm": "a", "category": "residual", "own_mean_s": seconds * 0.25},
         ]
     )
-    figure = phase_bars(frame, PLAN)
+    figure = phase_bars(frame)
     assert figure is not None
     assert f"{seconds:.3g} s" in texts(figure.svg)
 

@@ -1,0 +1,68 @@
+"""What the figures of estimates share: the verdicts' shapes, the noise band, the numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis.rows import rows_of
+
+ESTIMATE_LABELS = {
+    "raw": "raw",
+    "per_token": "per token",
+    "roofline": "against the roofline",
+    "standardised": "standardised",
+}
+RESOLVED, UNRESOLVED, NO_INTERVAL = "resolved", "not resolved (~)", "no interval"
+SHAPES = {RESOLVED: "circle", UNRESOLVED: "diamond", NO_INTERVAL: "triangle-up"}
+EQUAL_WORK = ("roofline", "standardised", "per_token")
+"""Estimates at equal work, the least biased first."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """Between which ratios an arm lies that is the same as the other."""
+
+    low: float
+    high: float
+
+    @property
+    def words(self) -> str:
+        return f"{self.low:.3g} to {self.high:.3g}"
+
+
+def label_of(estimate: str) -> str:
+    return ESTIMATE_LABELS.get(estimate, estimate.replace("_", " "))
+
+
+def shape_of(verdict: str, low: float, high: float) -> str:
+    """How a value is drawn: not by its colour alone does one see that it is not resolved."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return NO_INTERVAL
+    return RESOLVED if verdict in ("+", "-") else UNRESOLVED
+
+
+def noise_band(noise: pd.DataFrame | None, factors: str) -> Band | None:
+    """The A/A band of a factor combination, or the one that stands for all."""
+    if noise is None or not len(noise):
+        return None
+    for row in rows_of(noise):
+        low, high = float(row.low), float(row.high)
+        if row.factors in (factors, "") and math.isfinite(low) and math.isfinite(high) and 0 < low <= high:
+            return Band(low, high)
+    return None
+
+
+def comparable(estimates: pd.DataFrame) -> pd.DataFrame:
+    """The rows that have a value which can be drawn on a log axis."""
+    values = pd.to_numeric(estimates["value"], errors="coerce")
+    return estimates[(values > 0) & (values < math.inf) & (estimates["verdict"] != "x")]
+
+
+def interval_or_none(row: object) -> tuple[float, float]:
+    """A row's interval, NaN both where one end is no positive number."""
+    low, high = float(getattr(row, "low", math.nan)), float(getattr(row, "high", math.nan))
+    good = math.isfinite(low) and math.isfinite(high) and 0 < low <= high
+    return (low, high) if good else (math.nan, math.nan)

@@ -1,0 +1,118 @@
+"""How a quantity goes over the training steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from analysis.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, dash_scale, render
+from analysis.figure_data import series, wants_log
+from analysis.figures.panels import MANY_ARMS, panel_title, stacked
+from analysis.runs import Plan
+
+PANEL_WIDTH, PANEL_HEIGHT = 185, 110
+MAX_PANELS = 24
+
+
+def _layers(frame: pd.DataFrame, plan: Plan, x: Any, y: Any, band: bool, legend: Any) -> list[Any]:
+    colour = alt.Color("arm:N", scale=arm_scale(plan), legend=legend)
+    layers: list[Any] = []
+    if plan.warmup_steps:
+        start, end = frame["step"].min(), min(plan.warmup_steps + 0.5, frame["step"].max())
+        span = pd.DataFrame({"start": [start], "end": [end]})
+        layers.append(alt.Chart(span).mark_rect(color=GREY, opacity=0.16).encode(x=alt.X("start:Q"), x2="end:Q"))
+    base = alt.Chart(frame).encode(x=x)
+    layers.append(base.mark_line(color=GREY, strokeWidth=1).encode(y=y("value:Q"), detail="line:N"))
+    if band:
+        layers.append(base.mark_area(opacity=0.18).encode(y=y("low:Q"), y2="high:Q", color=colour))
+    layers.append(
+        base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=14) if len(frame) <= 200 else False).encode(
+            y=y("kept:Q"),
+            color=colour,
+            strokeDash=alt.StrokeDash("arm:N", scale=dash_scale(plan), legend=legend),
+            detail="line:N",
+        )
+    )
+    greys = frame[~frame["counted"]]
+    if len(greys):
+        layers.append(
+            alt.Chart(greys).mark_point(color=GREY, filled=True, size=18, opacity=1).encode(x=x, y=y("value:Q"))
+        )
+    return layers
+
+
+def over_steps(
+    wide: pd.DataFrame,
+    plan: Plan,
+    column: str,
+    name: str,
+    title: str,
+    unit: str,
+    *,
+    log_if_wide: bool = False,
+    from_zero: bool = True,
+    caption: str = "",
+    words: str = "",
+) -> Figure | None:
+    """A quantity over the training steps, by run or (many runs) by arm; what does not count is grey.
+
+    With more arms than `MANY_ARMS` each has a panel of its own, all on the same axes. `caption` goes before
+    the words on how it is drawn, `words` after the medians in the text alternative.
+    """
+    frame = series(wide, column)
+    if frame.empty:
+        return None
+    each_run = not (frame["line"] == frame["arm"]).all()
+    log = log_if_wide and wants_log(frame["value"])
+    if log:
+        frame = frame[frame["value"] > 0].copy()
+    for shown, of in (("kept", "value"), ("low", "low"), ("high", "high")):
+        frame[shown] = frame[of].where(frame["counted"])
+    y_title = f"{unit} (log scale)" if log else unit
+    y_scale = alt.Scale(type="log", nice=True) if log else alt.Scale(zero=from_zero, nice=True)
+    arms = [arm for arm in plan.arms if arm in set(frame["arm"])]
+    steps_axis = alt.Axis(tickMinStep=1, format=",d", labelFlush=False)
+    if len(arms) <= MANY_ARMS:
+        x = alt.X("step:Q", title="training step", axis=steps_axis, scale=alt.Scale(nice=False, zero=False))
+        legend = alt.Legend(symbolType="stroke", symbolSize=300, columns=3)
+        layers = _layers(frame, plan, x, lambda f: alt.Y(f, title=y_title, scale=y_scale), not each_run, legend)
+        chart = alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+    else:
+        low, high = frame[["value", "low", "high"]].min().min(), frame[["value", "low", "high"]].max().max()
+        if from_zero and not log:
+            low, high = min(low, 0.0), max(high, 0.0)
+        y_scale = alt.Scale(type="log" if log else "linear", domain=[low, high], nice=high > low)
+        ends = [float(frame["step"].min()), float(frame["step"].max())]
+        panels = []
+        for n, arm in enumerate(arms[:MAX_PANELS]):
+            mine = frame[frame["arm"] == arm]
+            x = alt.X("step:Q", title=None, axis=alt.Axis(tickMinStep=1, tickCount=4), scale=alt.Scale(domain=ends))
+            axis = alt.Axis(tickCount=4, labels=n % 3 == 0, title=y_title if n == 0 else None)
+            layers = _layers(
+                mine, plan, x, lambda f, a=axis: alt.Y(f, axis=a, title=a.title, scale=y_scale), not each_run, None
+            )
+            panels.append(
+                alt.layer(*layers).properties(
+                    width=PANEL_WIDTH, height=PANEL_HEIGHT, title=panel_title(arm, PANEL_WIDTH)
+                )
+            )
+        chart = stacked(panels, columns=3)
+    how = "One line per run." if each_run else "Median over an arm's runs; the band holds 10% to 90% of them."
+    if len(arms) > MANY_ARMS:
+        how += " A panel for each arm, all on the same axes: training steps from left to right."
+    if len(arms) > MAX_PANELS:
+        how += f" The first {MAX_PANELS} of {len(arms)} arms are drawn."
+    if wide["factors"].nunique() > 1:
+        how += " All factor combinations together."
+    medians = frame[frame["counted"]].groupby("arm", sort=False)["value"].median()
+    told = "; ".join(f"{arm}: median {value:.4g}" for arm, value in medians.items())
+    return Figure(
+        name,
+        title,
+        f"{caption}{how} Grey: steps that do not count (warm-up, first step after a resume).",
+        f"{title}, {unit}, over training steps. {told}{words}",
+        render(chart),
+        "steps",
+    )

@@ -1,0 +1,95 @@
+"""How many seconds of an arm's mean step each category takes."""
+
+from __future__ import annotations
+
+import altair as alt
+import pandas as pd
+
+from analysis.drawing import CATEGORY_COLOURS, WIDTH, Figure, render
+from analysis.figures.panels import left_out, listed
+from analysis.phases import RESIDUAL
+from analysis.rows import rows_of
+from analysis.runs import factors_label
+from analysis.svg import HATCHED
+
+MAX_BARS = 40
+UNSEEN_SHARE = 0.002
+"""A negative time of less than this share of the longest bar would be no pixel wide, and shift the axis."""
+
+
+def bar_name(arm: str, factors: str) -> str:
+    # One line for each of the two; a line break within a name would be a third.
+    return "\n".join(" ".join(part.split()) for part in (arm, factors_label(factors)) if part)
+
+
+def bar_ends(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame (columns bar, seconds; in drawing order) with `start` and `end` of each piece of its bar.
+
+    What is above zero is stacked to the right of zero, what is below to the left.
+    """
+    least = -UNSEEN_SHARE * frame.groupby("bar")["seconds"].sum().abs().max()
+    seconds = frame["seconds"].where((frame["seconds"] >= 0) | (frame["seconds"] < least), 0.0)
+    above, below = seconds.clip(lower=0), seconds.clip(upper=0)
+    end = above.groupby(frame["bar"]).cumsum().where(seconds >= 0, below.groupby(frame["bar"]).cumsum())
+    return frame.assign(start=end - seconds, end=end)
+
+
+def phase_bars(categories: pd.DataFrame) -> Figure | None:
+    """Mean seconds per step by category, one bar per factor combination and arm; the residual is hatched."""
+    categories = categories[categories["own_mean_s"].notna()]
+    if categories.empty:
+        return None
+    every = categories[["factors", "arm"]].drop_duplicates()
+    groups = every.head(MAX_BARS)
+    frame = categories.merge(groups, on=["factors", "arm"])
+    frame["bar"] = [bar_name(r.arm, r.factors) for r in rows_of(frame)]
+    known = [c for c in frame["category"].unique() if c not in CATEGORY_COLOURS and c != RESIDUAL]
+    order = [*CATEGORY_COLOURS, *known, RESIDUAL]
+    frame["rank"] = frame["category"].map(order.index)
+    frame["seconds"] = frame["own_mean_s"]
+    frame = bar_ends(frame.sort_values(["bar", "rank"]).reset_index(drop=True))
+    present = [c for c in order if c in set(frame["category"])]
+    colours = [HATCHED if c == RESIDUAL else CATEGORY_COLOURS.get(c, CATEGORY_COLOURS["other"]) for c in present]
+    bars = list(dict.fromkeys(bar_name(r.arm, r.factors) for r in rows_of(groups)))
+    is_residual = alt.datum.category == RESIDUAL
+    two_lines = alt.Axis(labelExpr="split(datum.label, '\\n')", labelLimit=260)
+    chart = (
+        alt.Chart(frame)
+        .mark_bar(height=alt.RelativeBandSize(0.72))
+        .encode(
+            x=alt.X(
+                "start:Q",
+                title="mean seconds per step, own time of each category",
+                axis=alt.Axis(tickCount=8, labelFlush=False),
+            ),
+            x2="end:Q",
+            y=alt.Y("bar:N", sort=bars, title=None, axis=two_lines),
+            color=alt.Color(
+                "category:N",
+                scale=alt.Scale(domain=present, range=colours),
+                legend=alt.Legend(symbolStrokeColor="currentColor", symbolStrokeWidth=1),
+            ),
+            stroke=alt.condition(is_residual, alt.value("currentColor"), alt.value("transparent")),
+        )
+    )
+    totals = frame.groupby("bar", sort=False).agg(right=("end", "max"), total=("seconds", "sum")).reset_index()
+    totals["text"] = [f"{seconds:,.3g} s" for seconds in totals["total"]]
+    labels = (
+        alt.Chart(totals)
+        .mark_text(align="left", dx=6, fontSize=12)
+        .encode(x="right:Q", y=alt.Y("bar:N", sort=bars, axis=two_lines), text="text:N")
+    )
+    svg = render((chart + labels).properties(width=WIDTH - 120, height=max(44 * len(bars), 60)))
+    words = listed(
+        str(bar).replace("\n", ", ") + ": " + ", ".join(f"{r.category} {r.own_mean_s:.3g} s" for r in rows_of(rows))
+        for bar, rows in frame.groupby("bar", sort=False)
+    )
+    return Figure(
+        "phases",
+        "Where the step goes",
+        "Mean own seconds per counted step. Hatched: the residual, the part of the step that no timer covers; "
+        "below zero it is left of the axis." + left_out(len(groups), len(every), "bars", "phases"),
+        words,
+        svg,
+        "phases",
+    )

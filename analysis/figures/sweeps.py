@@ -1,0 +1,289 @@
+"""How the speed changes with the swept factors."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from analysis.drawing import ARM_COLOURS, ARM_DASHES, GREY, INK, WIDTH, Figure, arm_scale, render
+from analysis.figures.estimate_rows import NO_INTERVAL, RESOLVED, SHAPES, UNRESOLVED, label_of, noise_band
+from analysis.figures.factor_grid import combination, place, points, short_names, shown_estimates, swept
+from analysis.figures.panels import (
+    interval_text,
+    left_out,
+    listed,
+    panel_name,
+    panel_title,
+    ratio_axis,
+    ratio_domain,
+    stacked,
+    times_text,
+)
+from analysis.rows import rows_of
+from analysis.runs import Plan
+
+MAX_FACTORS = 4
+MAX_PANELS = 8
+MAX_LINES = 6
+MAX_VALUES = 24
+MAX_COLUMNS = 14
+CELL = 26
+FASTER, EVEN, SLOWER = (0x21, 0x66, 0xAC), (0xF4, 0xF4, 0xF2), (0xB3, 0x58, 0x06)
+
+
+def sweep_figures(estimates: pd.DataFrame, plan: Plan, noise: pd.DataFrame | None = None) -> list[Figure]:
+    """A figure for each swept factor, and with two or more of them a heat map; none without a sweep."""
+    if estimates.empty:
+        return []
+    levels = swept(list(dict.fromkeys(estimates["factors"])))
+    shown = shown_estimates(estimates)
+    if not levels or not shown:
+        return []
+    all_points = points(estimates[estimates["estimate"].isin(shown)])
+    found: list[Figure] = []
+    for n, factor in enumerate(list(levels)[:MAX_FACTORS]):
+        found.append(_factor_figure(all_points, plan, levels, factor, shown, noise, n))
+    if len(levels) > 1:
+        found.append(_heat_map(all_points, plan, levels, shown))
+    return found
+
+
+def _name(factor: str, n: int) -> str:
+    slug = re.sub(r"[^a-z0-9]+", "-", factor.rsplit(".", 1)[-1].lower()).strip("-")
+    return f"sweep-{n + 1}-{slug}".rstrip("-")
+
+
+def _ways(arms: list[str], shown: list[str]) -> list[tuple[str, str]]:
+    return list(itertools.product(arms, shown))
+
+
+def _factor_figure(
+    all_points: pd.DataFrame,
+    plan: Plan,
+    levels: dict[str, list[str]],
+    factor: str,
+    shown: list[str],
+    noise: pd.DataFrame | None,
+    n: int,
+) -> Figure:
+    names = short_names(list(levels))
+    others = [f for f in levels if f != factor]
+    frame = all_points.assign(
+        at=pd.Series([place(key, factor) for key in all_points["factors"]], index=all_points.index, dtype=object),
+        other=[combination(key, others, names) for key in all_points["factors"]],
+    )
+    valued = frame[frame["comparable"] & frame["at"].notna()]
+    order = levels[factor][:MAX_VALUES]
+    arms = [a for a in plan.arms if a in set(valued["arm"])]
+    ways = _ways(arms, shown)
+    drawn = ways[:MAX_PANELS]
+    lines = list(dict.fromkeys(valued["other"]))
+    seen = valued[valued["at"].isin(order)]
+    band = noise_band(noise, "")
+    ends = list(seen[["value", "low", "high"]].to_numpy(float).ravel())
+    domain = ratio_domain(ends + ([band.low, band.high] if band else []))
+    columns = len(shown)
+    width = 300 if columns == 2 else WIDTH
+    charts = [
+        _line_panel(
+            seen[(seen["arm"] == arm) & (seen["estimate"] == estimate)],
+            plan,
+            panel_title(f"{arm}: {label_of(estimate)}", width),
+            (names[factor], order),
+            lines,
+            domain,
+            width,
+            (band.low, band.high) if band else None,
+        )
+        for arm, estimate in drawn
+    ]
+    words = [
+        f"{panel_name(r.arm, r.factors)}, {label_of(r.estimate)}: {interval_text(r.value, r.low, r.high)}"
+        + (" ~" if r.shape == UNRESOLVED else "")
+        for r in rows_of(valued)
+    ]
+    without = int((~frame["comparable"]).sum())
+    told = [
+        f"Speed against {plan.baseline} over {names[factor]} (log scale; 1: as fast), with 95% intervals. ",
+        ("One line for each combination of the other factors. " if len(lines) > 1 else ""),
+        ("Their names do not fit here; the table has them. " if len(lines) > MAX_LINES else ""),
+        _meanings(set(seen["shape"])),
+        (f"{without} estimates are not comparable and not drawn. " if without else ""),
+        (
+            f"The first {MAX_VALUES} of {len(levels[factor])} values are drawn. "
+            if len(levels[factor]) > MAX_VALUES
+            else ""
+        ),
+        (f"The first {MAX_FACTORS} of {len(levels)} factors have a figure. " if len(levels) > MAX_FACTORS else ""),
+    ]
+    return Figure(
+        _name(factor, n),
+        f"Speed over {names[factor]}",
+        "".join(told).strip() + left_out(len(drawn), len(ways), "panels", "estimates"),
+        f"Speed against {plan.baseline} over {names[factor]}. {listed(words)}",
+        render(stacked(charts, columns=columns)),
+        "estimates",
+    )
+
+
+def _meanings(shapes: set[str]) -> str:
+    filled = "Filled circle: the interval does not touch 1. " if RESOLVED in shapes else ""
+    hollow = "Hollow diamond: not resolved, the interval includes 1. " if UNRESOLVED in shapes else ""
+    return filled + hollow + ("Hollow triangle: no interval can be given. " if NO_INTERVAL in shapes else "")
+
+
+def _line_panel(
+    frame: pd.DataFrame,
+    plan: Plan,
+    title: alt.Title,
+    x_of: tuple[str, list[str]],
+    lines: list[str],
+    domain: tuple[float, float],
+    width: float,
+    band: tuple[float, float] | None,
+) -> Any:
+    name, order = x_of
+    turned = max(len(v) for v in order) * 7.5 > width / len(order)
+    x = alt.X(
+        "at:N",
+        sort=order,
+        title=name,
+        scale=alt.Scale(domain=order),
+        axis=alt.Axis(labelAngle=-40 if turned else 0, labelLimit=110, grid=False),
+    )
+
+    def y(field: str) -> Any:
+        return ratio_axis(alt.Y, field, domain, "times as fast as the baseline", 6)
+
+    one_line = len(lines) <= 1
+    colour: Any
+    if one_line:
+        colour = alt.Color("arm:N", scale=arm_scale(plan), legend=None)
+    elif len(lines) <= MAX_LINES:
+        scale = alt.Scale(domain=lines, range=list(ARM_COLOURS[: len(lines)]))
+        legend = alt.Legend(symbolType="stroke", symbolSize=300, columns=2, labelLimit=300)
+        colour = alt.Color("other:N", scale=scale, legend=legend)
+    else:
+        colour = alt.value(GREY)
+    labelled = not one_line and len(lines) <= MAX_LINES
+    # Intervals of one value stand side by side.
+    apart: Any = {"xOffset": alt.XOffset("other:N", scale=alt.Scale(domain=lines, paddingOuter=2))} if labelled else {}
+    layers: list[Any] = []
+    if band:
+        layers.append(
+            alt.Chart(pd.DataFrame({"low": [band[0]], "high": [band[1]]}))
+            .mark_rect(color=GREY, opacity=0.28)
+            .encode(y=y("low:Q"), y2="high:Q", x=alt.value(0), x2=alt.value(width))
+        )
+    layers.append(
+        alt.Chart(pd.DataFrame({"one": [1.0]})).mark_rule(color="currentColor", strokeWidth=1.2).encode(y=y("one:Q"))
+    )
+    base = alt.Chart(frame).encode(x=x, **apart)
+    dash: Any = (
+        {"strokeDash": alt.StrokeDash("other:N", scale=alt.Scale(domain=lines, range=list(ARM_DASHES[: len(lines)])))}
+        if labelled
+        else {}
+    )
+    layers.append(
+        base.mark_line(strokeWidth=1.5, opacity=0.8).encode(y=y("value:Q"), color=colour, detail="other:N", **dash)
+    )
+    if len(lines) <= MAX_LINES:
+        ranged = base.transform_filter("isValid(datum.low)")
+        layers.append(ranged.mark_rule(strokeWidth=2).encode(y=y("low:Q"), y2="high:Q", color=colour))
+    kinds = list(SHAPES)
+    shape = alt.Shape("shape:N", scale=alt.Scale(domain=kinds, range=[SHAPES[k] for k in kinds]), legend=None)
+    for filled, rows in ((True, alt.datum.shape == RESOLVED), (False, alt.datum.shape != RESOLVED)):
+        marks = base.transform_filter(rows).mark_point(filled=filled, size=60, strokeWidth=1.6, opacity=1)
+        layers.append(marks.encode(y=y("value:Q"), shape=shape, color=colour))
+    return alt.layer(*layers).properties(width=width, height=190, title=title)
+
+
+def cell_colour(ratio: float, span: float) -> tuple[str, str]:
+    """Fill and text colour of a cell: blue where the arm is faster, orange where slower, pale at 1.
+
+    `span` is the log2 of the ratio that has the full colour.
+    """
+    strength = max(-1.0, min(1.0, math.log2(ratio) / span))
+    end = FASTER if strength > 0 else SLOWER
+    mixed = [round(e + (c - e) * abs(strength)) for e, c in zip(EVEN, end, strict=True)]
+    linear = [(c / 255) ** 2.2 for c in mixed]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#{:02x}{:02x}{:02x}".format(*mixed), INK if luminance > 0.25 else "#ffffff"
+
+
+def _heat_map(all_points: pd.DataFrame, plan: Plan, levels: dict[str, list[str]], shown: list[str]) -> Figure:
+    """Ratios as cells over the two factors with the most values, a panel for each combination of the others."""
+    names = short_names(list(levels))
+    widest = sorted(levels, key=lambda f: -len(levels[f]))[:2]
+    down, across = widest
+    rest = [f for f in levels if f not in widest]
+    frame = all_points.assign(
+        x=pd.Series([place(key, across) for key in all_points["factors"]], index=all_points.index, dtype=object),
+        y=pd.Series([place(key, down) for key in all_points["factors"]], index=all_points.index, dtype=object),
+        rest=[combination(key, rest, names) for key in all_points["factors"]],
+    )
+    frame = frame[frame["x"].notna() & frame["y"].notna()]
+    xs, ys = levels[across][:MAX_COLUMNS], levels[down][:MAX_VALUES]
+    valued = frame[frame["comparable"]]
+    span = max([math.log2(1.1), *(abs(math.log2(v)) for v in valued["value"])])
+    colours = [cell_colour(r.value, span) if r.comparable else ("transparent", "currentColor") for r in rows_of(frame)]
+    frame = frame.assign(
+        fill=[c[0] for c in colours],
+        ink=[c[1] for c in colours],
+        text=[
+            (times_text(r.value) + ("~" if r.shape == UNRESOLVED else "")) if r.comparable else "×"
+            for r in rows_of(frame)
+        ],
+    )
+    arms = [a for a in plan.arms if a in set(frame["arm"])]
+    ways = [(a, r, e) for a in arms for r in dict.fromkeys(frame["rest"]) for e in shown]
+    drawn = ways[:MAX_PANELS]
+    columns = 2 if len(shown) == 2 and len(xs) <= 6 else 1
+    width = 260 if columns == 2 else min(WIDTH - 60, 64 * len(xs))
+    charts = []
+    for arm, other, estimate in drawn:
+        mine = frame[(frame["arm"] == arm) & (frame["rest"] == other) & (frame["estimate"] == estimate)]
+        mine = mine[mine["x"].isin(xs) & mine["y"].isin(ys)]
+        title = panel_title(f"{arm}: {label_of(estimate)}" + (f" · {other}" if other else ""), max(width, 260))
+        charts.append(_cells(mine, (names[across], xs), (names[down], ys), width, title))
+    cut = left_out(len(drawn), len(ways), "panels", "estimates")
+    if len(xs) < len(levels[across]) or len(ys) < len(levels[down]):
+        cut += f" The first {len(xs)} values of {names[across]} and {len(ys)} of {names[down]} are drawn."
+    words = [f"{panel_name(r.arm, r.factors)}, {label_of(r.estimate)}: {r.text}" for r in rows_of(frame)]
+    caption = (
+        f"Times as fast as {plan.baseline}: blue where the arm is faster, orange where it is slower, pale at 1. "
+        + ("~: not resolved, the interval includes 1. " if (valued["shape"] == UNRESOLVED).any() else "")
+        + ("×: not comparable. " if not frame["comparable"].all() else "")
+        + "An empty place: no such runs."
+        + (f" A panel for each combination of {', '.join(names[f] for f in rest)}." if rest else "")
+    )
+    return Figure(
+        "sweep-heat-map",
+        f"Speed over {names[down]} and {names[across]}",
+        caption + cut,
+        f"Times as fast as {plan.baseline} over {names[down]} and {names[across]}. {listed(words)}",
+        render(stacked(charts, columns=columns)),
+        "estimates",
+    )
+
+
+def _cells(
+    frame: pd.DataFrame, across: tuple[str, list[str]], down: tuple[str, list[str]], width: float, title: alt.Title
+) -> Any:
+    turned = max(len(v) for v in across[1]) * 7.5 > width / len(across[1])
+    x = alt.X(
+        "x:N",
+        title=across[0],
+        scale=alt.Scale(domain=across[1]),
+        axis=alt.Axis(labelAngle=-40 if turned else 0, labelLimit=110, ticks=False, domain=False),
+    )
+    y = alt.Y("y:N", title=down[0], scale=alt.Scale(domain=down[1]), axis=alt.Axis(ticks=False, domain=False))
+    base = alt.Chart(frame).encode(x=x, y=y)
+    cells = base.mark_rect(stroke=GREY, strokeWidth=0.5).encode(color=alt.Color("fill:N", scale=None))
+    texts = base.mark_text(fontSize=12).encode(text="text:N", color=alt.Color("ink:N", scale=None))
+    return (cells + texts).properties(width=width, height=max(CELL * len(down[1]), 2 * CELL), title=title)
