@@ -14,6 +14,7 @@ from typing import Any
 
 from workflow.jobs.errors import UserError
 from workflow.jobs.files import file_sha256, read_json, tree_sha256, write_json
+from workflow.jobs.node import checkout
 
 _KEYS = ("attempt", "run_id", "fingerprint", "spec", "inputs", "attempt_dir", "checkpoint_dir", "cpus")
 
@@ -26,7 +27,8 @@ def read_attempt(arguments: Sequence[str]) -> dict[str, Any]:
     missing = [key for key in _KEYS if key not in attempt]
     if missing:
         raise UserError(f"attempt.json lacks {', '.join(missing)}")
-    return attempt
+    # Now, not when it is done: the checkout may be another by then.
+    return attempt | {"git": checkout()}
 
 
 def read_spec(attempt: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,6 +138,7 @@ def write_done(
             "versions": versions(packages),
             "hardware": hardware,
             "resolved": resolved,
+            "git": attempt.get("git"),
         },
     )
     print(f"done: {steps} steps, {last_step} in all", flush=True)

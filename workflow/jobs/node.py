@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import socket
+import subprocess
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from workflow.jobs.errors import UserError
 
 # One thread pool per library would fight over the same cores: all get the run's share, alike in every arm.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_ROOT = Path(__file__).resolve().parents[2]
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"://[^\s/@:]*:[^\s/@]+@")
 _TOLD = re.compile(r"^(OMP|MKL|KMP|GOMP|VLLM|TORCH|PYTORCH|CUDA|NCCL|TOKENIZERS|HF_HUB_OFFLINE|WANDB_MODE|LD_PRELOAD)")
@@ -125,7 +127,35 @@ def hardware(cpus: int, threads: int, affinity: list[int]) -> dict[str, Any]:
         "affinity": affinity,
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "gpus": gpus,
+        "driver": driver_version(),
+        "cuda": torch.version.cuda,
     }
+
+
+def driver_version(told: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+    """The version of NVIDIA's kernel driver, as the driver itself tells it; None where there is none."""
+    try:
+        text = told.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", text, re.MULTILINE)
+    return found.group(1) if found else None
+
+
+def checkout(folder: Path = _ROOT) -> dict[str, Any] | None:
+    """Of which commit this code is, and whether tracked files were changed since; None where git cannot tell."""
+    try:
+        said = [
+            subprocess.run(
+                ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=30
+            ).stdout
+            for words in (["rev-parse", "--show-toplevel", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+        ]
+    except (OSError, subprocess.SubprocessError):
+        return None
+    top, commit = said[0].splitlines()
+    # A copy inside somebody's repository is not of that repository's commit.
+    return {"commit": commit, "dirty": bool(said[1].strip())} if Path(top).samefile(folder) else None
 
 
 def _cpu_name() -> str:

@@ -1,0 +1,45 @@
+"""What a job tells of its node's driver and of the code that it runs."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from workflow.jobs.node import checkout, driver_version
+
+# As the open and the closed kernel modules write it.
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (dvs-builder@U22)\n"
+CLOSED = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\nGCC version:  gcc 11\n"
+)
+
+
+def test_the_driver_tells_its_version(tmp_path: Path) -> None:
+    told = tmp_path / "version"
+    assert driver_version(told) is None
+    for text, version in ((OPEN, "580.95.05"), (CLOSED, "535.129.03"), ("something else\n", None)):
+        told.write_text(text)
+        assert driver_version(told) == version
+
+
+def git(folder: Path, *words: str) -> str:
+    named = ["git", "-C", str(folder), "-c", "user.name=x", "-c", "user.email=x@example.invalid", *words]
+    return subprocess.run(named, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_checkout_is_its_commit_and_whether_it_was_changed(tmp_path: Path) -> None:
+    assert checkout(tmp_path) is None
+    git(tmp_path, "init", "-q")
+    assert checkout(tmp_path) is None
+    code = tmp_path / "code.py"
+    code.write_text("1\n")
+    git(tmp_path, "add", "code.py")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    assert checkout(tmp_path) == {"commit": commit, "dirty": False}
+    (tmp_path / "results").write_text("not tracked\n")
+    assert checkout(tmp_path) == {"commit": commit, "dirty": False}
+    code.write_text("2\n")
+    assert checkout(tmp_path) == {"commit": commit, "dirty": True}
+    (tmp_path / "copied").mkdir()
+    assert checkout(tmp_path / "copied") is None
