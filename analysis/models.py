@@ -37,7 +37,7 @@ class ModelFacts:
 
 # Attention with separate or fused projections and a gated MLP: what the count below is right for. Biases and norms,
 # a ten-thousandth of the whole, are left out.
-_COUNTED = ("LlamaForCausalLM", "MistralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+COUNTED = ("LlamaForCausalLM", "MistralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 _HUB = "config.json of https://huggingface.co/{}"
 
@@ -119,7 +119,7 @@ def facts_of(config: Mapping[str, Any], source: str) -> ModelFacts | None:
         mlp = 3 * hidden * int(config["intermediate_size"])
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
         return None
-    counted = architecture in _COUNTED
+    counted = architecture in COUNTED
     embedding = vocabulary * hidden
     read = layers * (attention + mlp) + embedding
     return ModelFacts(

@@ -1,0 +1,225 @@
+"""The decode floor: by hand for the article's step, and never above what any replica could do."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.gpus import KNOWN_GPUS, gpu_of
+from analysis.models import facts_of, model_facts
+from analysis.roofline import Array, Roof, Work, decode_floor_s, roof_of, work_from_lengths, work_from_scalars
+
+PHI = model_facts("microsoft/Phi-4-reasoning-plus")
+H100 = gpu_of("NVIDIA H100 80GB HBM3")
+assert PHI is not None and H100 is not None
+
+
+def one(value: float) -> Array:
+    return np.array([value], dtype=np.float64)
+
+
+def scalars(completions: float, mean: float, longest: float, prompt: float) -> Work:
+    return work_from_scalars(one(completions), one(mean), one(longest), one(prompt))
+
+
+def lengths(values: list[int], prompt: float) -> Work:
+    return work_from_lengths(np.zeros(len(values), dtype=np.intp), np.array(values, dtype=np.float64), one(prompt))
+
+
+def test_the_articles_third_step_by_hand() -> None:
+    """SGLang, 16 responses of 17435.688 tokens in the mean and 31744 at most, prompts of 258 tokens and more.
+
+    Weights: 14145290240 parameters that a token reads (test_gpus.py), of 2 bytes, over 2 GPUs of 3.35 TB/s:
+        14145290240 * 2 / 2 / 3.35e12 = 4.22247 ms an iteration; 31743 iterations: 134.034 s.
+    Keys: 2 * 40 layers * 10 heads * 128 * 2 bytes = 204800 bytes a position; over 2 GPUs, each with 5 of the heads.
+        The longest alone reads 258 * 31743 + 31743 * 31744 / 2 = 512014590 positions:
+        512014590 * 204800 / 2 / 3.35e12 = 15.651 s.
+    An even split over 4 replicas comes to less: 31743 / 4 iterations (33.5 s), and at least
+        (31743**2 + (278955 - 31743)**2 / 15 + 278955) / 2 + 258 * 278955 = 2.613e9 positions; a fourth is 20.0 s.
+    Arithmetic: 2 * 14145290240 * 31743 + 4 * 40 * 40 * 128 * 512014590 = 1.3175e15 operations, at 2 * 989e12: 0.67 s.
+    """
+    assert PHI is not None and H100 is not None
+    roof = roof_of(H100, PHI, 2, tensor_parallel=2, replicas=4, group=1)
+    assert roof.weight_read_s == pytest.approx(4.22247e-3, rel=1e-5)
+    floor = decode_floor_s(roof, scalars(16, 17435.688, 31744, 258))
+    assert floor.weight_s[0] == pytest.approx(134.034, abs=5e-3)
+    assert floor.kv_s[0] == pytest.approx(15.651, abs=5e-3)
+    assert floor.compute_s[0] == pytest.approx(0.666, abs=5e-3)
+    assert floor.floor_s[0] == pytest.approx(149.685, abs=5e-3)
+    # Generation less the hand-over of weights within it.
+    assert floor.floor_s[0] / (382.913 - 2.311) == pytest.approx(0.3933, abs=1e-4)
+
+
+def test_an_even_split_binds_where_many_short_responses_queue() -> None:
+    """64 responses of 101 tokens, 8 at once: 6400 / 8 = 800 iterations on one replica, 200 on each of four."""
+    assert PHI is not None and H100 is not None
+    roof = roof_of(H100, PHI, 2, tensor_parallel=2, replicas=1, concurrency=8, group=1)
+    work = lengths([101] * 64, prompt=0)
+    assert decode_floor_s(roof, work).weight_s[0] == pytest.approx(800 * roof.weight_read_s)
+    four = decode_floor_s(replace(roof, replicas=4), work)
+    assert four.weight_s[0] == pytest.approx(200 * roof.weight_read_s)
+    # 64 responses, each of 100 * 101 / 2 positions, over four replicas.
+    assert four.kv_s[0] == pytest.approx(64 * 5050 / 4 * roof.position_read_s)
+
+
+def test_arithmetic_binds_where_very_many_run_at_once() -> None:
+    assert PHI is not None and H100 is not None
+    roof = roof_of(H100, PHI, 2, tensor_parallel=2, replicas=1, group=1)
+    floor = decode_floor_s(roof, lengths([20] * 4000, prompt=0))
+    assert floor.floor_s[0] == floor.compute_s[0] > floor.weight_s[0] + floor.kv_s[0]
+
+
+def test_more_gpus_than_key_heads_read_copies() -> None:
+    assert PHI is not None and H100 is not None
+    ten, twenty = (roof_of(H100, PHI, 2, tensor_parallel=t, replicas=1) for t in (10, 20))
+    assert twenty.position_read_s == ten.position_read_s and twenty.weight_read_s == ten.weight_read_s / 2
+
+
+def test_what_is_not_counted_has_no_roof() -> None:
+    config = {
+        "architectures": ["MixtralForCausalLM"],
+        **{"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32},
+        **{"intermediate_size": 14336, "vocab_size": 32000, "max_position_embeddings": 32768},
+    }
+    experts = facts_of(config, "here")
+    assert experts is not None and H100 is not None
+    with pytest.raises(ValueError, match="MixtralForCausalLM"):
+        roof_of(H100, experts, 2, tensor_parallel=1, replicas=1)
+
+
+@pytest.mark.parametrize(
+    ("completions", "mean", "longest"),
+    [(16, 200, 100), (16, 0.5, 100), (16, 50, math.nan), (16, 50, math.inf), (4, 10, 100), (16, 5, 0)],
+)
+def test_scalars_that_cannot_be_give_no_floor(completions: float, mean: float, longest: float) -> None:
+    """A mean above the longest, less than a token, no longest, and four whose sum is less than their longest."""
+    roof = Roof(1e-3, 1e-9, 1e-6, 1e-12, replicas=1)
+    floor = decode_floor_s(roof, scalars(completions, mean, longest, 10))
+    assert np.isnan(floor.floor_s[0])
+
+
+@pytest.mark.parametrize("values", [[], [10, 0], [10, -1], [10.0, math.nan]])
+def test_lengths_that_cannot_be_give_no_floor(values: list[int]) -> None:
+    roof = Roof(1e-3, 1e-9, 1e-6, 1e-12, replicas=1)
+    assert np.isnan(decode_floor_s(roof, lengths(values, 10)).floor_s[0])
+
+
+def test_the_longest_alone_is_a_floor_where_no_number_of_responses_is_known() -> None:
+    roof = Roof(1e-3, 1e-9, 1e-6, 1e-12, replicas=2)
+    alone = decode_floor_s(roof, scalars(math.nan, 50, 100, 10)).floor_s[0]
+    assert 0 < alone <= decode_floor_s(roof, scalars(16, 50, 100, 10)).floor_s[0]
+
+
+ROOFS = st.builds(
+    Roof,
+    weight_read_s=st.floats(1e-5, 1e-2),
+    position_read_s=st.floats(1e-10, 1e-6),
+    token_compute_s=st.floats(1e-8, 1e-3),
+    position_compute_s=st.floats(1e-13, 1e-8),
+    replicas=st.integers(1, 4),
+    concurrency=st.sampled_from([1, 2, 3, 8, math.inf]),
+    group=st.just(1),
+)
+LENGTHS = st.lists(st.integers(1, 120), min_size=1, max_size=12)
+
+
+@given(ROOFS, LENGTHS, st.integers(0, 50))
+@settings(max_examples=150, deadline=None)
+def test_the_floor_from_scalars_is_at_most_the_one_from_lengths(roof: Roof, values: list[int], prompt: int) -> None:
+    from_lengths = decode_floor_s(roof, lengths(values, prompt)).floor_s[0]
+    known = scalars(len(values), float(np.mean(values)), max(values), prompt)
+    assert decode_floor_s(roof, known).floor_s[0] <= from_lengths * (1 + 1e-9)
+
+
+@given(ROOFS, LENGTHS, st.integers(0, 50), st.data())
+@settings(max_examples=150, deadline=None)
+def test_longer_responses_never_lower_the_floor(
+    roof: Roof, values: list[int], prompt: int, data: st.DataObject
+) -> None:
+    which = data.draw(st.integers(0, len(values) - 1))
+    longer = [*values[:which], values[which] + data.draw(st.integers(1, 100)), *values[which + 1 :]]
+    before, after = (decode_floor_s(roof, lengths(v, prompt)).floor_s[0] for v in (values, longer))
+    assert before <= after * (1 + 1e-12)
+
+
+@given(st.sampled_from(sorted(KNOWN_GPUS)), LENGTHS, st.integers(1, 16), st.integers(1, 8))
+@settings(max_examples=100, deadline=None)
+def test_a_faster_memory_never_raises_the_floor(gpu: str, values: list[int], parallel: int, replicas: int) -> None:
+    assert PHI is not None
+    slow = KNOWN_GPUS[gpu]
+    fast = replace(slow, bandwidth_tb_s=2 * slow.bandwidth_tb_s)
+    work = lengths(values, 10)
+    roofs = [roof_of(g, PHI, 2, tensor_parallel=parallel, replicas=replicas) for g in (slow, fast)]
+    before, after = (decode_floor_s(roof, work).floor_s[0] for roof in roofs)
+    assert after <= before
+
+
+def simulated_s(roof: Roof, replicas: list[list[int]], prompts: int) -> float:
+    """A step of replicas that decode their responses in order, `concurrency` at once, with no time lost anywhere."""
+    slowest = 0.0
+    for waiting in replicas:
+        queue, running, seconds = list(waiting), [], 0.0
+        while queue or running:
+            while queue and len(running) < roof.concurrency:
+                if (left := queue.pop(0) - 1) > 0:
+                    running.append([left, prompts])
+            if not running:
+                continue
+            for one in running:
+                one[1] += 1  # the position of the token that is being read
+            positions = sum(position for _, position in running)
+            read_s = roof.weight_read_s + positions * roof.position_read_s
+            compute_s = len(running) * roof.token_compute_s + positions * roof.position_compute_s
+            seconds += max(read_s, compute_s)
+            running = [[left - 1, position] for left, position in running if left > 1]
+        slowest = max(slowest, seconds)
+    return slowest
+
+
+@given(ROOFS, LENGTHS, st.integers(0, 50), st.data())
+@settings(max_examples=150, deadline=None)
+def test_no_assignment_of_responses_to_replicas_beats_the_floor(
+    roof: Roof, values: list[int], prompt: int, data: st.DataObject
+) -> None:
+    dealt: list[list[int]] = [[] for _ in range(roof.replicas)]
+    for value in values:
+        dealt[data.draw(st.integers(0, roof.replicas - 1))].append(value)
+    assert decode_floor_s(roof, lengths(values, prompt)).floor_s[0] <= simulated_s(roof, dealt, prompt) * (1 + 1e-9)
+
+
+@given(ROOFS, st.lists(st.integers(1, 80), min_size=1, max_size=8), st.integers(1, 50))
+@settings(max_examples=100, deadline=None)
+def test_a_group_that_reads_its_prompt_once_does_not_beat_the_floor(roof: Roof, values: list[int], prompt: int) -> None:
+    """All responses are of one prompt, run at once on one replica, and its keys are read once in each iteration."""
+    roof = replace(roof, replicas=1, concurrency=math.inf, group=len(values))
+    seconds = 0.0
+    for iteration in range(1, max(values)):
+        running = [value for value in values if value > iteration]
+        own = len(running) * iteration
+        read_s = roof.weight_read_s + (prompt + own) * roof.position_read_s
+        attended = own + len(running) * prompt
+        seconds += max(read_s, len(running) * roof.token_compute_s + attended * roof.position_compute_s)
+    assert decode_floor_s(roof, lengths(values, prompt)).floor_s[0] <= seconds * (1 + 1e-9) + 1e-15
+
+
+def test_a_hundred_thousand_steps_take_a_second_or_so() -> None:
+    random = np.random.default_rng(0)
+    steps, each = 100_000, 16
+    drawn = random.integers(1, 32_000, steps * each).astype(np.float64)
+    step = np.repeat(np.arange(steps, dtype=np.intp), each)
+    prompt = np.full(steps, 300.0)
+    roof = Roof(4e-3, 3e-8, 1.4e-5, 4e-10, replicas=4)
+    started = time.perf_counter()
+    floor = decode_floor_s(roof, work_from_lengths(step, drawn, prompt))
+    told = drawn.reshape(steps, each)
+    bound = decode_floor_s(
+        roof, work_from_scalars(np.full(steps, float(each)), told.mean(axis=1), told.max(axis=1), prompt)
+    )
+    assert time.perf_counter() - started < 4
+    assert np.isfinite(floor.floor_s).all() and (bound.floor_s <= floor.floor_s * (1 + 1e-9)).all()
