@@ -18,6 +18,8 @@ class Overrun:
     path: str
     parent_s: float
     children_s: float
+    rounding_s: float = 0.0
+    """How far apart rounding alone may have put the two."""
 
 
 def parents(paths: Iterable[str]) -> dict[str, str | None]:
@@ -42,7 +44,12 @@ def _children_s(phases: Mapping[str, float]) -> dict[str, float]:
     for path, parent in parents(phases).items():
         if parent is not None:
             children.setdefault(parent, []).append(phases[path])
-    return {parent: math.fsum(seconds) for parent, seconds in children.items()}
+    return {parent: _sum(seconds) for parent, seconds in children.items()}
+
+
+def _sum(seconds: list[float]) -> float:
+    # fsum raises where inf and -inf meet, as they may in a broken log.
+    return math.fsum(seconds) if all(map(math.isfinite, seconds)) else sum(seconds)
 
 
 def exclusive_s(phases: Mapping[str, float]) -> dict[str, float]:
@@ -54,11 +61,21 @@ def exclusive_s(phases: Mapping[str, float]) -> dict[str, float]:
     return {path: seconds - children.get(path, 0.0) for path, seconds in phases.items()}
 
 
-def overruns(phases: Mapping[str, float]) -> list[Overrun]:
-    """The parents whose children exceed them by more than 1 ms and 0.1%."""
+def own_rounding_s(phases: Mapping[str, float], rounding: Mapping[str, float]) -> dict[str, float]:
+    """The worst error that printing left in each path's own seconds: its own rounding and all its children's."""
+    total = {path: rounding.get(path, 0.0) for path in phases}
+    for path, parent in parents(phases).items():
+        if parent is not None:
+            total[parent] += rounding.get(path, 0.0)
+    return total
+
+
+def overruns(phases: Mapping[str, float], rounding: Mapping[str, float] | None = None) -> list[Overrun]:
+    """The parents whose children exceed them by more than 1 ms and 0.1%, and by more than their rounding."""
     children = _children_s(phases)
+    printed = own_rounding_s(phases, rounding or {})
     return [
-        Overrun(path, phases[path], total)
+        Overrun(path, phases[path], total, printed[path])
         for path, total in sorted(children.items())
-        if total - phases[path] > max(TOLERANCE_S, TOLERANCE_SHARE * abs(phases[path]))
+        if total - phases[path] > max(TOLERANCE_S, TOLERANCE_SHARE * abs(phases[path])) + printed[path]
     ]

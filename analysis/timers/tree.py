@@ -43,8 +43,10 @@ class TimerTree:
 
     `series` is a version prefix such as `1.16`; `phases` are in the order in which they are shown, parents
     before children, the root first; `mode` tells the loops of one release apart, "" is the default one.
-    `beside` are the flat keys that are no part of a sum, as (pattern, unit, name of the scalar). `overlap`
-    says why the phases of a step run at the same time, and that there is nothing to divide then.
+    `beside` are the flat keys that are no part of a sum, as (pattern, unit, name of the scalar). `beside_if` are
+    those whose names the user chose: (a scalar that is logged with such a timer, unit, name of the scalar), `*` being
+    the timer's name. `overlap` says why the phases of a step run at the same time, and that there is nothing to
+    divide then.
     """
 
     trainer: str
@@ -54,6 +56,7 @@ class TimerTree:
     source: str
     mode: str = ""
     beside: tuple[tuple[str, str, str], ...] = ()
+    beside_if: tuple[tuple[str, str, str], ...] = ()
     overlap: str = ""
 
     @property
@@ -87,7 +90,9 @@ class TimerTree:
 
     def unit_beside(self, scalar: str) -> str | None:
         """The unit of a scalar that comes from a timer key which is no part of a sum; None for any other scalar."""
-        return next((u for pattern, u, name in self.beside if fnmatchcase(scalar, name.replace("*", pattern))), None)
+        beside = ((name.replace("*", pattern), unit) for pattern, unit, name in self.beside)
+        beside_if = ((name, unit) for _, unit, name in self.beside_if)
+        return next((unit for name, unit in (*beside, *beside_if) if fnmatchcase(scalar, name)), None)
 
     def in_order(self, paths: Iterable[str]) -> list[str]:
         """Paths in depth-first order: declared siblings as declared, then the undeclared by name."""

@@ -1,0 +1,134 @@
+"""What wrote a file that is imported, and what does it hold?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from itertools import islice
+from pathlib import Path
+
+from analysis.errors import UserError
+from analysis.sources import phases_csv, swift_jsonl, trainer_state, trl_console, verl_console, verl_jsonl
+from analysis.sources.lines import printouts
+from analysis.sources.record import Imported
+from analysis.sources.wandb_import import read_wandb_api, read_wandb_offline_folder
+
+WANDB = "wandb:"
+FORMATS = {
+    "wandb": "wandb:entity/project/id, a run on wandb's server",
+    "wandb-offline": "a wandb folder (wandb/offline-run-...) or its .wandb file",
+    "verl-console": "verl's console log, with lines `step:3 - timing_s/gen:382.913 - ...`",
+    "verl-jsonl": 'the file of verl\'s file logger, with lines {"step": 3, "data": {...}}',
+    "trl-console": "TRL's console log, with lines {'loss': ..., 'reward': ...}",
+    "swift-console": "ms-swift's console log, with lines {'loss': ..., 'global_step/max_steps': '3/25'}",
+    "swift-jsonl": "ms-swift's logging.jsonl",
+    "trainer-state": "trainer_state.json of transformers' Trainer",
+    "phases-csv": "a CSV with the columns step, phase, seconds",
+}
+# A trainer may print much before its first step, but not a gigabyte of lines.
+LINES_LOOKED_AT = 2_000_000
+
+
+def read_source(source: str, form: str | None, names: Collection[str], cache: Path) -> Imported:
+    """What a source holds, every number under its trainer's flat name.
+
+    `form` is the format, None to tell it by the content; `names` tell runs in one table apart; what comes from
+    wandb's server is kept in `cache`. `UserError` when it is not there, empty, or of another format.
+    """
+    form = form or format_of(source)
+    if form not in FORMATS:
+        raise UserError(f"import.format must be one of {', '.join(FORMATS)} (got {form!r})")
+    if source.startswith(WANDB) or form == "wandb":
+        return read_wandb_api(source.removeprefix(WANDB), cache, flat=True)
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise UserError(f"{source} is not there; an import names a file, a folder or {WANDB}entity/project/id")
+    if form == "wandb-offline":
+        return read_wandb_offline_folder(path, flat=True)
+    if path.is_dir():
+        raise UserError(f"{source} is a folder, but {form} is {FORMATS[form]}: name the file in it")
+    if form == phases_csv.FORMAT:
+        found = phases_csv.read_phases_csv(path, names)
+    else:
+        readers = {
+            verl_console.FORMAT: verl_console.read_verl_console,
+            verl_jsonl.FORMAT: verl_jsonl.read_verl_jsonl,
+            trl_console.TRL: trl_console.read_trl_console,
+            trl_console.SWIFT: trl_console.read_trl_console,
+            swift_jsonl.FORMAT: swift_jsonl.read_swift_jsonl,
+            trainer_state.FORMAT: trainer_state.read_trainer_state,
+        }
+        found = readers[form](path)
+    if not found.read.records:
+        raise UserError(
+            f"{source} holds no training step as {form} ({FORMATS[form]}); {looks_like(path)}. Validation alone (step "
+            "0) is no training step. If it is of another format, say which in import.format"
+        )
+    return found
+
+
+def format_of(source: str) -> str:
+    """A source's format, told by its content; `UserError` that lists the known ones, and says what it looks like."""
+    if source.startswith(WANDB):
+        return "wandb"
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise UserError(f"{source} is not there; an import names a file, a folder or {WANDB}entity/project/id")
+    if path.is_dir() or path.suffix == ".wandb":
+        return "wandb-offline"
+    if (found := _of_data(path)) is not None:
+        return found
+    trainer = None
+    for part in islice(printouts(path), LINES_LOOKED_AT):
+        if verl_console.looks_like_verl((part,)):
+            return verl_console.FORMAT
+        trainer = trainer or trl_console.looks_like_trainer((part,))
+        if trainer is not None:
+            return trainer
+    known = "\n".join(f"  {name}: {what}" for name, what in FORMATS.items())
+    raise UserError(
+        f"{source}: no training step of any known format was found; {looks_like(path)}. What can be imported:\n{known}"
+    )
+
+
+def _of_data(path: Path) -> str | None:
+    """The format of a file of JSON or CSV; None for a console log."""
+    with path.open("rb") as file:
+        head = file.read(1)
+        while head.isspace():
+            head = file.read(1)
+        first = head + file.readline(1_000_000)
+    line = first.decode("utf-8", errors="replace").strip()
+    if phases_csv.columns_of(line) is not None:
+        return phases_csv.FORMAT
+    if head != b"{" or line.startswith("{'"):
+        return None
+    try:
+        row = json.loads(line)
+    except ValueError:
+        # A whole document over many lines; or a console log that happens to begin so.
+        return trainer_state.FORMAT if b'"log_history"' in path.read_bytes() else None
+    if not isinstance(row, dict):
+        return None
+    if "log_history" in row:
+        return trainer_state.FORMAT
+    if "data" in row and "step" in row:
+        return verl_jsonl.FORMAT
+    if trl_console.SWIFT_STEP in row or any(str(name).startswith("train_speed(") for name in row):
+        return swift_jsonl.FORMAT
+    return None
+
+
+def looks_like(path: Path) -> str:
+    """What a file looks like, in words for an error."""
+    with path.open("rb") as file:
+        head = file.read(4096)
+    if not head:
+        return "the file is empty"
+    if b"\0" in head:
+        return "the file is no text"
+    lines = [line.strip() for line in head.decode("utf-8", errors="replace").splitlines() if line.strip()]
+    if not lines:
+        return "the file holds white space only"
+    shown = "".join(c if c.isprintable() else "?" for c in lines[0][:80])
+    return f"its first line begins {shown!r}"

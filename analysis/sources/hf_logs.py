@@ -1,0 +1,49 @@
+"""Which training step, under which names, is a row that transformers' Trainer logs (TRL, ms-swift)?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from analysis.sources.printed import half_significant, printed
+from analysis.sources.record import as_number
+
+# What transformers' callbacks put before a row's names in wandb: so a log's names are those of the wandb run.
+TRAIN = "train/"
+STEP_TIME = "train/step_time"
+# transformers 5 prints numbers as texts with so many digits, and no zeros at their end ('.4g').
+PRINTED_DIGITS = 4
+# A double has no more.
+ALL_DIGITS = 15
+_EVALUATION = ("eval_", "test_")
+# One of these is in every row of a training step.
+_TRAINING = ("learning_rate", "step_time", "loss", "reward")
+
+
+def is_training_row(row: Mapping[str, Any]) -> bool:
+    """Whether a logged row is of a training step: no evaluation, and not the summary at the end (`train_runtime`)."""
+    if "train_runtime" in row or any(str(name).startswith(_EVALUATION) for name in row):
+        return False
+    return any(name in row for name in _TRAINING)
+
+
+def numbers_of(row: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
+    """A row's numbers under wandb's names, and the rounding of those that were printed as texts."""
+    numbers: dict[str, float] = {}
+    rounding: dict[str, float] = {}
+    for name, raw in row.items():
+        value = as_number(raw)
+        if value is not None:
+            numbers[TRAIN + name] = value
+        elif isinstance(raw, str) and (text := printed(raw)) is not None:
+            numbers[TRAIN + name] = text.value
+            digits = max(significant_digits(raw), PRINTED_DIGITS)
+            if text.value != 0.0 and digits < ALL_DIGITS and (cut := half_significant(text.value, digits)) > 0.0:
+                rounding[TRAIN + name] = cut
+    return numbers, rounding
+
+
+def significant_digits(text: str) -> int:
+    """How many digits a printed number has, without zeros before the first."""
+    mantissa = text.strip().lower().partition("e")[0]
+    return len("".join(c for c in mantissa if c.isdigit()).lstrip("0"))

@@ -1,0 +1,77 @@
+"""What steps do the rows make that transformers' Trainer logged (TRL, ms-swift), from whichever file they were read?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from analysis.sources.cumulative import SECONDS_PER_STEP, STEPS_PER_SECOND, average_of, step_times_s
+from analysis.sources.hf_logs import STEP_TIME, TRAIN, numbers_of
+from analysis.sources.record import TIMERS, Imported, StepRecord
+from analysis.sources.restarts import steps_in_sequence
+from analysis.verdicts import Verdict
+
+# The time of a step from one logged row to the next, where the trainer timed no step itself.
+WALL = TIMERS + "wall"
+
+
+@dataclass(frozen=True)
+class LoggedRow:
+    """A training step's row as it was logged, and its line."""
+
+    step: int
+    numbers: dict[str, Any]
+    line: int
+
+
+def imported_rows(rows: Sequence[LoggedRow], path: Path, name: str, verdicts: Sequence[Verdict] = ()) -> Imported:
+    """The steps of a file's rows under wandb's names; `name` is that of the format.
+
+    Where no row has `step_time`, the step's seconds come from ms-swift's average since the start, with the error that
+    its rounding leaves, and a verdict says so.
+    """
+    records = []
+    for row in rows:
+        numbers, rounding = numbers_of(row.numbers)
+        records.append(StepRecord(row.step, {}, numbers, {}, None, path, row.line, rounding))
+    read = steps_in_sequence(records, path)
+    read.verdicts = [*verdicts, *read.verdicts]
+    if read.records and not any(STEP_TIME in record.scalars for record in read.records.values()):
+        # A run that was started again counts its average from there.
+        lives: list[list[LoggedRow]] = []
+        for row in rows:
+            if not lives or row.step <= lives[-1][-1].step:
+                lives.append([])
+            lives[-1].append(row)
+        times: dict[int, tuple[float, float]] = {}
+        for life in lives:
+            averages = [a for row in life if (a := average_of(row.numbers, row.step, row.line)) is not None]
+            times.update(step_times_s(averages, path))
+        for step, (seconds, error) in times.items():
+            record = read.records[step]
+            kept = {k: v for k, v in record.scalars.items() if k not in _AVERAGES}
+            read.records[step] = replace(
+                record, scalars=kept | {WALL: seconds}, rounding=record.rounding | {WALL: error}
+            )
+        if times:
+            text = (
+                f"{path} holds no step times, only the average since the start: the times are differences of that, "
+                "each from one logged row to the next, with checkpoints and evaluations in between"
+            )
+            read.verdicts.append(Verdict("warning", "times-from-average", text))
+    steps = sorted(read.records)
+    gaps = {b - a for a, b in pairwise(steps)}
+    if steps and (least := min(gaps, default=steps[0])) > 1:
+        shown = str(least) if max(gaps, default=least) == least else f"{least} to {max(gaps)}"
+        text = (
+            f"{path} was logged every {shown} steps (logging_steps): each of its records stands for the mean of so "
+            "many steps, and a step that is left out takes the others with it"
+        )
+        read.verdicts.append(Verdict("warning", "logging-window", text))
+    return Imported(read, name)
+
+
+_AVERAGES = (TRAIN + SECONDS_PER_STEP, TRAIN + STEPS_PER_SECOND)

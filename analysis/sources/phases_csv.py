@@ -1,0 +1,119 @@
+"""What does a small table of phases hold? A CSV with the columns step, phase and seconds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from analysis.errors import UserError
+from analysis.sources.printed import Printed, half_digit, printed
+from analysis.sources.record import TIMERS, Imported, SourceRead, StepRecord
+from analysis.verdicts import Verdict
+
+FORMAT = "phases-csv"
+REQUIRED = ("step", "phase", "seconds")
+# Columns that may tell several runs in one table apart, the most particular first.
+SELECTING = ("run", "arm", "engine")
+DELIMITERS = ",;\t"
+# More decimals than that are no rounding: somebody's program wrote its numbers in full.
+FULL_DECIMALS = 9
+
+
+def columns_of(line: str) -> tuple[list[str], str] | None:
+    """A table's columns and what separates them, by its first line; None where it is no table of phases."""
+    for delimiter in DELIMITERS:
+        names = [name.strip().strip('"').lower() for name in line.lstrip("\ufeff").rstrip("\r\n").split(delimiter)]
+        if set(REQUIRED) <= set(names):
+            return names, delimiter
+    return None
+
+
+def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
+    """The phases of one run, under verl's names (`gen` is `timing_s/gen`).
+
+    Where a column run, arm or engine tells several runs apart, the rows count whose values are among `names` (the
+    run's id, its arm, its engine). The rounding of all values is half a unit of the last decimal that any of them
+    has. A row that cannot be read is a verdict. `UserError` where the table holds several runs that none of the
+    names tells apart.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text ({error}); save the table as CSV UTF-8") from None
+    found = columns_of(text.split("\n", 1)[0])
+    if found is None:
+        raise UserError(f"{path}: a table of phases has the columns {', '.join(REQUIRED)} in its first line")
+    columns, delimiter = found
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    next(rows)
+    table = [(rows.line_num, dict(zip(columns, (v.strip() for v in row), strict=False))) for row in rows if any(row)]
+    table = _of_one_run(table, columns, names, path)
+    read, verdicts = _values(table, path)
+    rounding = _rounding([value for *_, value in read])
+    records: dict[int, StepRecord] = {}
+    for line, step, name, value in read:
+        record = records.setdefault(step, StepRecord(step, {}, {}, {}, None, path, line))
+        if name in record.scalars:
+            if record.scalars[name] != value.value:
+                earlier = record.origins[name][1]
+                words = f"{path} has {name} of step {step} on lines {earlier} and {line}; line {line} counts"
+                verdicts.append(Verdict("warning", "duplicate-value", words))
+            else:
+                continue
+        record.scalars[name] = value.value
+        record.origins[name] = (path, line)
+        if rounding and math.isfinite(value.value):
+            record.rounding[name] = rounding
+    return Imported(SourceRead(dict(sorted(records.items())), verdicts), FORMAT)
+
+
+def _of_one_run(
+    table: Sequence[tuple[int, dict[str, str]]], columns: Sequence[str], names: Collection[str], path: Path
+) -> list[tuple[int, dict[str, str]]]:
+    """The rows of the run that is meant."""
+    rows = list(table)
+    for column in SELECTING:
+        if column not in columns:
+            continue
+        values = list(dict.fromkeys(row.get(column, "") for _, row in rows))
+        chosen = [value for value in values if value in names]
+        if len(values) > 1 and len(chosen) == 1:
+            rows = [(line, row) for line, row in rows if row.get(column, "") == chosen[0]]
+    for column in SELECTING:
+        values = list(dict.fromkeys(row.get(column, "") for _, row in rows)) if column in columns else []
+        if len(values) > 1:
+            meant = ", ".join(names) or "none"
+            raise UserError(
+                f"{path} holds several runs: column {column} has {', '.join(values[:6])}"
+                f"{', ...' if len(values) > 6 else ''}, and the run that is imported is known as {meant}. Name the arm "
+                f"or the run as the table does, or split the table: one file for each value of {column}"
+            )
+    return rows
+
+
+def _values(
+    table: Sequence[tuple[int, dict[str, str]]], path: Path
+) -> tuple[list[tuple[int, int, str, Printed]], list[Verdict]]:
+    """(line, step, name, seconds) of every row that can be read."""
+    read, verdicts = [], []
+    for line, row in table:
+        step, seconds, phase = row.get("step", ""), printed(row.get("seconds", "")), row.get("phase", "")
+        if not step.isdecimal() or int(step) < 1 or seconds is None or not phase:
+            text = (
+                f"{path}:{line} cannot be read and was skipped: step must be a whole number from 1, phase a name and "
+                f"seconds a number (got {step or 'nothing'}, {phase or 'nothing'}, {row.get('seconds') or 'nothing'})"
+            )
+            verdicts.append(Verdict("warning", "corrupt-line", text))
+            continue
+        read.append((line, int(step), phase if phase.startswith(TIMERS) else TIMERS + phase, seconds))
+    return read, verdicts
+
+
+def _rounding(values: Sequence[Printed]) -> float:
+    """Half a unit of the last decimal that the table shows: a spreadsheet leaves zeros at the end away."""
+    decimals = max((v.decimals for v in values if v.decimals is not None), default=0)
+    full = decimals > FULL_DECIMALS or any(v.in_full for v in values)
+    return 0.0 if full else half_digit(decimals)

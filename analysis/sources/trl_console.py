@@ -1,0 +1,118 @@
+"""What does the console log of TRL or ms-swift hold? One Python dictionary for each logged step, and progress bars."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from analysis.sources.hf_logs import is_training_row
+from analysis.sources.lines import Printout, printouts
+from analysis.sources.logged_rows import LoggedRow, imported_rows
+from analysis.sources.printed import printed
+from analysis.sources.record import Imported
+from analysis.verdicts import Verdict
+
+TRL, SWIFT = "trl-console", "swift-console"
+# ms-swift tells the step in its rows; TRL does not.
+SWIFT_STEP = "global_step/max_steps"
+# A row is a dictionary as Python prints it, of numbers and texts; numpy's numbers have brackets of their own.
+_ROW = re.compile(r"\{'[^{}]*\}")
+_PAIR = re.compile(
+    r"'(?P<name>[^']+)': (?:'(?P<text>[^']*)'|\"(?P<quoted>[^\"]*)\"|(?P<value>[^,'\"()]+(?:\([^()]*\))?))"
+)
+# tqdm's bar: ` 12%|█▏    | 3/25 [00:41<05:02, 13.7s/it]`.
+_BAR = re.compile(r"\|\s*(?P<done>\d+)/\d+ \[")
+
+
+def read_trl_console(path: Path) -> Imported:
+    """The steps of a TRL or ms-swift console log, under wandb's names.
+
+    TRL's rows have no step. Its progress bar, redrawn behind each row, has; without bars a row's place in the log is
+    its step, and a verdict says so. Evaluations and the summary at the end are no steps.
+    """
+    rows: list[LoggedRow] = []
+    bars: list[int | None] = []
+    verdicts: list[Verdict] = []
+    for part in printouts(path):
+        at = 0
+        for piece in _ROW.finditer(part.text):
+            _bars(part.text[at : piece.start()], rows, bars)
+            at = piece.end()
+            row = row_of(piece[0])
+            if is_training_row(row):
+                rows.append(LoggedRow(0, row, part.line))
+                bars.append(None)
+        _bars(part.text[at:], rows, bars)
+        if "{'" in part.text[at:] and not part.ended:
+            text = f"{path}:{part.line}: the last row was cut off and is left out"
+            verdicts.append(Verdict("note", "value-cut-off", text))
+    swift = any(SWIFT_STEP in row.numbers for row in rows)
+    placed, told = _by_their_own(rows) if swift else _by_the_bar(rows, bars, path)
+    return imported_rows(placed, path, SWIFT if swift else TRL, verdicts + told)
+
+
+def row_of(text: str) -> dict[str, Any]:
+    """A printed dictionary of numbers and texts; what is neither (None, True) is left out."""
+    row: dict[str, Any] = {}
+    for pair in _PAIR.finditer(text):
+        if pair["value"] is None:
+            row[pair["name"]] = pair["text"] if pair["text"] is not None else pair["quoted"]
+        elif (number := printed(pair["value"].rstrip("} "))) is not None:
+            row[pair["name"]] = number.value
+    return row
+
+
+def _bars(text: str, rows: list[LoggedRow], bars: list[int | None]) -> None:
+    """The first bar behind a row tells its step."""
+    if rows and bars[-1] is None and "|" in text and (bar := _BAR.search(text)) is not None:
+        bars[-1] = int(bar["done"])
+
+
+def _by_their_own(rows: list[LoggedRow]) -> tuple[list[LoggedRow], list[Verdict]]:
+    placed = [replace(row, step=step) for row in rows if (step := swift_step(row.numbers)) is not None]
+    return placed, []
+
+
+def swift_step(row: dict[str, Any]) -> int | None:
+    """The step in ms-swift's `3/25`; None where it is not there."""
+    match = re.fullmatch(r"(\d+)/\d+", str(row.get(SWIFT_STEP, "")).strip())
+    return int(match[1]) if match else None
+
+
+def _by_the_bar(rows: list[LoggedRow], bars: list[int | None], path: Path) -> tuple[list[LoggedRow], list[Verdict]]:
+    """The rows with their steps: as the bars tell, if those that there are agree; else their place in the log."""
+    every = _rows_apart(bars)
+    if every is not None:
+        return [replace(row, step=every * place) for place, row in enumerate(rows, start=1)], []
+    whole = [bar for bar in bars if bar is not None]
+    if len(whole) == len(rows) and rows:
+        return [replace(row, step=bar) for row, bar in zip(rows, whole, strict=True)], []
+    text = (
+        f"{path} does not tell the steps of its {len(rows)} rows (no progress bar behind them): they count as steps 1 "
+        f"to {len(rows)}. With logging_steps above 1 they are not: import trainer_state.json instead"
+    )
+    verdict = [Verdict("warning", "step-by-place", text)] if rows else []
+    return [replace(row, step=place) for place, row in enumerate(rows, start=1)], verdict
+
+
+def _rows_apart(bars: list[int | None]) -> int | None:
+    """logging_steps, where every bar that there is fits it from the run's start; None where none does."""
+    told = [(place, bar) for place, bar in enumerate(bars, start=1) if bar is not None]
+    if not told:
+        return None
+    place, bar = told[-1]
+    every = bar // place if bar % place == 0 else 0
+    return every if every > 0 and all(b == every * p for p, b in told) else None
+
+
+def looks_like_trainer(parts: Iterable[Printout]) -> str | None:
+    """Which of the two formats a log has, by its rows; None for neither."""
+    for part in parts:
+        for piece in _ROW.finditer(part.text):
+            row = row_of(piece[0])
+            if is_training_row(row):
+                return SWIFT if SWIFT_STEP in row else TRL
+    return None

@@ -1,0 +1,62 @@
+"""What does the file of verl's own file logger hold? Lines `{"step": 3, "data": {"timing_s/gen": 382.9, ...}}`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from analysis.sources.record import TIMERS, Imported, StepRecord, as_number
+from analysis.sources.restarts import steps_in_sequence
+from analysis.verdicts import Verdict
+
+FORMAT = "verl-jsonl"
+
+
+def read_verl_jsonl(path: Path) -> Imported:
+    """The steps of verl's file logger (0.6 and later), every number in full under verl's name.
+
+    A line without any timer (a validation) is no step. A line that is no JSON is a verdict, but for a last one that
+    was cut off. `UserError` where the file holds several runs.
+    """
+    records: list[StepRecord] = []
+    verdicts: list[Verdict] = []
+    lines = path.read_bytes().split(b"\n")
+    for number, raw in enumerate(lines, start=1):
+        if not raw.strip():
+            continue
+        try:
+            row = json.loads(raw)
+            record = _record(row, path, number)
+        except (ValueError, TypeError) as error:
+            if number < len(lines):
+                verdicts.append(corrupt_line(path, number, error))
+            continue
+        if record is not None:
+            records.append(record)
+    read = steps_in_sequence(records, path)
+    read.verdicts = verdicts + read.verdicts
+    return Imported(read, FORMAT)
+
+
+def corrupt_line(path: Path, number: int, error: Exception) -> Verdict:
+    """Says that a line cannot be read."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return Verdict("warning", "corrupt-line", f"{path}:{number} cannot be read and was skipped ({reason})")
+
+
+def _record(row: Any, path: Path, number: int) -> StepRecord | None:
+    if not isinstance(row, dict) or not isinstance(row.get("data"), dict):
+        raise TypeError('expected {"step": ..., "data": {...}}')
+    step = row.get("step")
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        raise ValueError(f"step must be a whole number from 0 (got {step!r})")
+    scalars = {}
+    for name, value in row["data"].items():
+        # orjson writes what is no number as null.
+        number_read = float("nan") if value is None else as_number(value)
+        if number_read is not None:
+            scalars[name] = number_read
+    if step == 0 or not any(name.startswith(TIMERS) for name in scalars):
+        return None
+    return StepRecord(step, {}, scalars, {}, None, path, number)
