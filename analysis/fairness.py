@@ -11,7 +11,7 @@ from analysis.runs import Plan, Run
 from analysis.verdicts import Verdict
 
 SPEC_PARTS = ("trainer", "engine", "stack", "workload", "options", "env", "trainer_args")
-HARDWARE = ("host", "cpu", "cpus", "threads", "memory_gib", "gpus")
+HARDWARE = ("host", "cpu", "cpus", "threads", "memory_gib", "gpus", "driver")
 MANY = 4
 
 

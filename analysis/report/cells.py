@@ -1,30 +1,33 @@
-"""The report's tables as rows of cells, shared by the page and the Markdown."""
+"""What is a cell of the report's tables: a number as it is shown, in full, and where in the files it stands?"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-import pandas as pd
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from analysis.headline import ratio_text
-from analysis.phases import RESIDUAL, shown_phase
-from analysis.report.content import Content
-from analysis.rows import rows_of
-from analysis.runs import factors_label
-from analysis.timers import in_order
 
 DASH = "—"
-BETWEEN_STEPS = "between_steps_s"
+MINUS = "\N{MINUS SIGN}"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number as shown and in full; both are "" where there is none."""
+    """A number as shown and in full, and its place: row `row` (from 0) of tables/<table>.parquet, in `column`.
+
+    `value` is "" where there is no number, `table` is "" for a text.
+    """
 
     text: str
     value: str = ""
+    table: str = ""
+    row: int = -1
+    column: str = ""
+
+    def at(self, table: str, row: int, column: str) -> Cell:
+        """The same, with its place; a cell without a number has none."""
+        return replace(self, table=table, row=row, column=column) if self.value else self
 
 
 @dataclass(frozen=True)
@@ -33,19 +36,43 @@ class Row:
 
     label: str
     path: str
-    description: str
-    depth: int
-    kind: str
     cells: tuple[Cell, ...]
+    description: str = ""
+    depth: int = 0
+    kind: str = "phase"
 
 
 @dataclass(frozen=True)
-class Block:
-    """One factor combination's table."""
+class Table:
+    """A table as the page and the Markdown show it.
 
-    factors: str
-    groups: tuple[str, ...]
+    `heads` are those of the cells, without the row label's (`corner`); `groups` stand above them: a name and how
+    many columns it spans. `words` is how many of the first cells are words, not numbers.
+    """
+
+    name: str
+    caption: str
+    corner: str
+    heads: tuple[str, ...]
     rows: tuple[Row, ...]
+    groups: tuple[tuple[str, int], ...] = ()
+    words: int = 0
+    sorts: bool = False
+    """Whether its rows may stand in any order, so that a reader may sort and filter them."""
+    note: str = ""
+    factors: str = ""
+    """The factor combination that it is of, for people."""
+    versus: str = ""
+    """Which arms it compares."""
+
+    def starts_group(self, column: int) -> bool:
+        """Whether that column of cells is the first under its group's name."""
+        starts = [sum(span for _, span in self.groups[:i]) for i in range(len(self.groups))]
+        return column in starts
+
+    @property
+    def cells(self) -> Iterator[Cell]:
+        return (cell for row in self.rows for cell in row.cells)
 
 
 def decimals(step_s: float) -> int:
@@ -53,170 +80,52 @@ def decimals(step_s: float) -> int:
     return 2 if step_s >= 100 else 3 if step_s >= 10 else 4
 
 
-def seconds(value: float, digits: int) -> Cell:
-    if math.isnan(value):
-        return Cell(DASH)
+def fixed(value: float, digits: int) -> str:
+    """A number with that many decimals, with a real minus sign, and none before a zero that rounding made."""
     text = f"{value:,.{digits}f}"
-    # A real minus sign, and none before a zero that rounding made.
-    text = text.replace("-", "\N{MINUS SIGN}") if float(text.replace(",", "")) else text.removeprefix("-")
-    return Cell(text, repr(float(value)))
+    return text.replace("-", MINUS) if float(text.replace(",", "")) else text.removeprefix("-")
 
 
-def percent(value: float) -> Cell:
-    return Cell(DASH) if math.isnan(value) else Cell(f"{100 * value:.1f} %", repr(float(value)))
+def in_full(value: float) -> str:
+    """Every digit of a number."""
+    return repr(int(value)) if isinstance(value, int) else repr(float(value))
 
 
-def times(value: float) -> Cell:
-    return Cell(DASH) if math.isnan(value) else Cell(ratio_text(value), repr(float(value)))
+def number(value: float | None, digits: int, unit: str = "") -> Cell:
+    """A number with a fixed count of decimals; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return Cell(DASH)
+    return Cell(fixed(value, digits) + unit, in_full(value))
 
 
-def phase_blocks(content: Content) -> list[Block]:
-    """Table 1: per arm the mean and median of the whole phase, its own mean, and that one's share of the step."""
-    blocks = []
-    root = content.trees[0].root if content.trees else ""
-    for factors, rows in content.phases.groupby("factors", sort=False):
-        arms = list(rows["arm"].unique())
-        by_key = {(r.arm, r.path): r for r in rows_of(rows)}
-        digits = decimals(min(by_key[arm, root].mean_s for arm in arms))
-        table: list[Row] = []
-        outside: list[Row] = []
-        for path in in_order(rows["path"], content.trees):
-            phase = shown_phase(path, content.trees)
-            cells: list[Cell] = []
-            for arm in arms:
-                found = by_key.get((arm, path))
-                if found is None:
-                    cells += [Cell(DASH)] * 4
-                elif path == root:
-                    cells += [seconds(found.mean_s, digits), seconds(found.median_s, digits), Cell(""), Cell("")]
-                else:
-                    cells += [seconds(found.mean_s, digits), seconds(found.median_s, digits)]
-                    cells += [seconds(found.own_mean_s, digits), percent(found.own_share)]
-            kind = "total" if path == root else "phase" if path.startswith(root + "/") else "outside"
-            row = Row(phase.label, path, phase.description, phase.depth, kind, tuple(cells))
-            (outside if kind == "outside" else table).append(row)
-        residual, total = [], []
-        for arm in arms:
-            found = by_key[arm, root]
-            residual += [Cell(""), Cell(""), seconds(found.own_mean_s, digits), percent(found.own_share)]
-            inside = rows[(rows["arm"] == arm) & rows["own_share"].notna()]
-            own_s = math.fsum(inside["own_mean_s"])
-            total += [Cell(""), Cell(""), seconds(own_s, digits), percent(own_s / found.mean_s)]
-        words = "The part of the step that no timer covers."
-        table.append(Row("Residual", f"({RESIDUAL})", words, 1, "residual", tuple(residual)))
-        table.append(Row("Sum of own times", "(sum)", "Equals the mean step.", 0, "total", tuple(total)))
-        table += outside
-        if between := _between_steps(content.steps, str(factors), arms, digits):
-            words = "Logging, checkpoints and data between two steps: wall clock that is in no step."
-            table.append(Row("Between steps", "(between)", words, 0, "outside", between))
-        blocks.append(Block(factors_label(str(factors)), tuple(arms), tuple(table)))
-    return blocks
+def seconds(value: float, digits: int, rounding_s: float = math.nan) -> Cell:
+    """Seconds; `rounding_s` is how far the source's own printed digits leave them open."""
+    cell = number(value, digits)
+    if cell.value and rounding_s > 0:
+        shown = fixed(rounding_s, digits)
+        return replace(cell, text=f"{cell.text} ± {shown if float(shown) else f'{rounding_s:.1g}'}")
+    return cell
 
 
-def _between_steps(wide: pd.DataFrame, factors: str, arms: Sequence[str], digits: int) -> tuple[Cell, ...]:
-    """Mean and median seconds before a counted step began; empty if the trainer does not tell them."""
-    if BETWEEN_STEPS not in wide:
-        return ()
-    counted = wide[wide["counted"].astype(bool) & (wide["factors"] == factors)]
-    cells: list[Cell] = []
-    for arm in arms:
-        told = counted.loc[counted["arm"] == arm, BETWEEN_STEPS].astype(float)
-        cells += [seconds(told.mean(), digits), seconds(told.median(), digits), Cell(""), Cell("")]
-    return tuple(cells)
+def count(value: float | None) -> Cell:
+    """A whole number."""
+    return Cell(DASH) if value is None or math.isnan(value) else Cell(f"{int(value):,}", repr(int(value)))
 
 
-def speedup_blocks(content: Content) -> list[Block]:
-    """Table 2: mean seconds of both arms over the paired steps, seconds saved, and the raw speed-up."""
-    blocks = []
-    for (factors, arm), rows in content.speedups.groupby(["factors", "arm"], sort=False):
-        step = rows[rows["depth"] == 0].iloc[0]
-        digits = decimals(min(step["baseline_mean_s"], step["arm_mean_s"]))
-        table = []
-        for r in rows_of(rows):
-            residual = r.path == f"({RESIDUAL})"
-            cells = (
-                seconds(r.baseline_mean_s, digits),
-                seconds(r.arm_mean_s, digits),
-                seconds(r.saved_s, digits),
-                # The residual's ratio is one of two small remainders: the seconds say what matters.
-                Cell(DASH) if residual else times(r.speedup),
-            )
-            kind = "residual" if residual else "total" if r.depth == 0 else "phase"
-            depth = 1 if residual else r.depth
-            words = "" if residual else shown_phase(r.path, content.trees).description
-            table.append(Row(r.label, r.path, words, depth, kind, cells))
-        blocks.append(Block(factors_label(str(factors)), (content.plan.baseline, str(arm)), tuple(table)))
-    return blocks
+def percent(value: float | None) -> Cell:
+    """A share."""
+    return Cell(DASH) if value is None or math.isnan(value) else Cell(f"{fixed(100 * value, 1)} %", in_full(value))
 
 
-COMPARISON_HEADS = (
-    "runs paired",
-    "steps paired",
-    "baseline, s/step",
-    "arm, s/step",
-    "baseline, tokens/s",
-    "arm, tokens/s",
-    "raw speed-up",
-    "per token",
-)
+def times(value: float | None) -> Cell:
+    """A ratio."""
+    return Cell(DASH) if value is None or math.isnan(value) else Cell(ratio_text(value), in_full(value))
 
 
-def comparison_rows(content: Content) -> list[Row]:
-    """One row per factor combination and arm, cells as in `COMPARISON_HEADS`."""
-    table = []
-    for r in rows_of(content.comparison):
-        per_step = (r.baseline_s / r.paired_steps, r.arm_s / r.paired_steps)
-        digits = decimals(min(per_step))
-        cells = (
-            Cell(f"{r.run_pairs:,}", str(r.run_pairs)),
-            Cell(f"{r.paired_steps:,}", str(r.paired_steps)),
-            seconds(per_step[0], digits),
-            seconds(per_step[1], digits),
-            seconds(r.baseline_tokens / r.baseline_s, 1),
-            seconds(r.arm_tokens / r.arm_s, 1),
-            times(r.raw_speedup),
-            times(r.per_token_speedup),
-        )
-        table.append(Row(f"{r.arm} vs {r.baseline}", str(r.arm), factors_label(str(r.factors)), 0, "phase", cells))
-    return table
-
-
-PROVENANCE_HEADS = (
-    "run",
-    "arm",
-    "factors",
-    "seed",
-    "steps counted",
-    "attempts",
-    "stack",
-    "lock",
-    "fingerprint",
-    "data",
-    "model",
-)
-
-
-def provenance_rows(content: Content) -> list[Sequence[str]]:
-    """Where each run's numbers come from, as texts under `PROVENANCE_HEADS`."""
-    rows: list[Sequence[str]] = []
-    counted = content.steps.groupby("run_id")["counted"].sum()
-    trained = content.steps.groupby("run_id").size()
-    attempts = content.steps.groupby("run_id", sort=False)["attempt"].unique()
-    for run in content.runs:
-        spec, sha = run.spec, run.done.get("inputs") or {}
-        rows.append(
-            (
-                run.run_id,
-                run.arm,
-                factors_label(run.factors_key),
-                str(run.seed),
-                f"{counted[run.run_id]} of {trained[run.run_id]}",
-                ", ".join(str(n) for n in sorted(attempts[run.run_id])),
-                str(spec.get("stack", "")),
-                str(spec.get("lock_id", "")),
-                str(spec.get("fingerprint", ""))[:12],
-                str(sha.get("data_sha256", ""))[:12],
-                str(sha.get("model_sha256", ""))[:12],
-            )
-        )
-    return rows
+def significant(value: float | None, digits: int = 4, unit: str = "") -> Cell:
+    """A number of unknown size."""
+    if value is None or not math.isfinite(value):
+        return Cell(DASH)
+    if value and 1e-3 <= abs(value) < 1e7:
+        return number(value, max(0, digits - 1 - math.floor(math.log10(abs(value)))), unit)
+    return Cell(f"{value:.{digits}g}".replace("-", MINUS) + unit, in_full(value))

@@ -21,6 +21,8 @@ from analysis.installed import environment_table, installed_settings
 from analysis.machine import busy_machine_verdicts, shared_machine_verdicts
 from analysis.phases import category_table, phase_table, phase_verdicts
 from analysis.preflight import Preflight, read_preflight
+from analysis.report.provenance import runs_table
+from analysis.report.sums import sums_table
 from analysis.reward import reward_verdicts
 from analysis.runs import Plan, Run, read_plan, read_runs
 from analysis.speedup import comparison_table, phase_speedups
@@ -49,6 +51,21 @@ class Content:
     installed: list[Setting]
     environment: pd.DataFrame
     preflight: Preflight | None
+    sums: pd.DataFrame
+    provenance: pd.DataFrame
+
+    @property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Every table that the report writes, by its name in tables/; a cell's place is a row and a column of one."""
+        return {
+            "steps": self.steps,
+            "phases": self.phases,
+            "sums": self.sums,
+            "comparison": self.comparison,
+            "phase_speedups": self.speedups,
+            "environment": self.environment,
+            "runs": self.provenance,
+        }
 
     @property
     def sweeps(self) -> bool:
@@ -84,6 +101,7 @@ def read_content(
     trees = list(dict.fromkeys(r.tree for r in runs))
     phases = phase_table(wide, list(plan.arms), trees)
     comparison, more = comparison_table(wide, plan)
+    comparison = with_rates(comparison)
     verdicts += (
         more
         + phase_verdicts(phases)
@@ -115,6 +133,18 @@ def read_content(
         installed=installed_settings(runs, plan),
         environment=environment_table(runs),
         preflight=before,
+        sums=sums_table(phases, wide, trees),
+        provenance=runs_table(runs, wide, results),
+    )
+
+
+def with_rates(comparison: pd.DataFrame) -> pd.DataFrame:
+    """The comparison with mean seconds per paired step and tokens per second of both arms, as the page shows them."""
+    return comparison.assign(
+        baseline_step_s=comparison["baseline_s"] / comparison["paired_steps"],
+        arm_step_s=comparison["arm_s"] / comparison["paired_steps"],
+        baseline_tokens_per_s=comparison["baseline_tokens"] / comparison["baseline_s"],
+        arm_tokens_per_s=comparison["arm_tokens"] / comparison["arm_s"],
     )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from analysis.report.cells import COMPARISON_HEADS, Block, comparison_rows, phase_blocks, speedup_blocks
+from analysis.report.cells import Table
+from analysis.report.comparison_tables import comparison_block
 from analysis.report.content import Content
+from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
 from analysis.verdicts import FOLD_AFTER, verdict_groups
 
 MAX_BLOCKS = 4
@@ -35,19 +37,19 @@ def markdown(content: Content) -> str:
     if content.verdicts:
         parts.append("\n".join(_findings(content)) + "\n")
     for block in _first(phase_blocks(content), parts):
-        heads = ["phase"]
-        for arm in block.groups:
-            heads += [f"{arm}: mean s", "median s", "own s", "own share"]
+        heads = [block.corner, *block.heads]
+        at = 1
+        for arm, span in block.groups:
+            heads[at] = f"{arm}: {heads[at]}"
+            at += span
         parts += [f"## Where the step goes{_at(block)}\n", table(heads, _rows(block))]
-    rows = comparison_rows(content)
-    if rows:
-        heads = ["arms", "factors", *COMPARISON_HEADS]
-        body = [[r.label, r.description, *(c.text for c in r.cells)] for r in rows]
-        parts += ["## How much faster\n", table(heads, body, numbers_from=2)]
+    for block in _first(sums_blocks(content), []):
+        parts += [f"### How the sums close{_at(block)}\n", block_table(block), f"{escaped(block.note)}\n"]
+    comparison = comparison_block(content)
+    if comparison.rows:
+        parts += ["## How much faster\n", block_table(comparison)]
     for block in _first(speedup_blocks(content), parts):
-        base, arm = block.groups
-        heads = ["phase", f"{base}, s", f"{arm}, s", "saved, s", "raw speed-up"]
-        parts += [f"### {escaped(arm)} against {escaped(base)}{_at(block)}\n", table(heads, _rows(block))]
+        parts += [f"### {escaped(block.versus)}{_at(block)}\n", block_table(block)]
     parts += _ledger(content)
     differing = [s for s in (*content.config, *content.hardware, *content.versions) if s.differs]
     if differing:
@@ -86,16 +88,21 @@ def _findings(content: Content) -> list[str]:
     return lines
 
 
-def _rows(block: Block) -> list[list[str]]:
+def block_table(block: Table) -> str:
+    """One of the report's tables as a pipe table."""
+    return table([block.corner, *block.heads], _rows(block), numbers_from=1 + block.words)
+
+
+def _rows(block: Table) -> list[list[str]]:
     # No-break spaces: Markdown drops ordinary ones at the start of a cell.
     return [["\u00a0\u00a0" * row.depth + row.label, *(c.text for c in row.cells)] for row in block.rows]
 
 
-def _at(block: Block) -> str:
+def _at(block: Table) -> str:
     return f" ({escaped(block.factors)})" if block.factors else ""
 
 
-def _first(blocks: list[Block], parts: list[str]) -> list[Block]:
+def _first(blocks: list[Table], parts: list[str]) -> list[Table]:
     if len(blocks) > MAX_BLOCKS:
         parts.append(f"The first {MAX_BLOCKS} of {len(blocks)} factor combinations; the page and tables/ have all.\n")
     return blocks[:MAX_BLOCKS]

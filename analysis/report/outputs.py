@@ -22,14 +22,7 @@ def write_report(content: Content, out: Path) -> list[Path]:
     The page comes last: where it is, the rest is too.
     """
     written = []
-    tables = {
-        "steps": content.steps,
-        "phases": content.phases,
-        "comparison": content.comparison,
-        "phase_speedups": content.speedups,
-        "environment": content.environment,
-    }
-    for name, frame in tables.items():
+    for name, frame in content.tables.items():
         written += write_table(frame, out / "tables" / name)
     for figure in content.figures:
         written += [out / "figures" / f"{figure.name}.svg", out / "figures" / f"{figure.name}.png"]

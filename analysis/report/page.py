@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from pathlib import Path
 
@@ -11,15 +13,18 @@ from markupsafe import Markup
 from analysis.drawing import Figure
 from analysis.headline import range_text
 from analysis.preflight import VERDICTS, LedgerRow
-from analysis.report import cells
+from analysis.report.comparison_tables import comparison_block
 from analysis.report.content import Content
+from analysis.report.provenance import runs_block
+from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
 from analysis.verdicts import FOLD_AFTER, verdict_groups
 
 TEMPLATES = Path(__file__).parent / "templates"
 
 
 def html_page(content: Content) -> str:
-    """The page: no script, no network, figures inline; everything from the data is escaped."""
+    """The page: no network, figures inline, everything from the data escaped; only its own script may run."""
+    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -30,13 +35,14 @@ def html_page(content: Content) -> str:
     return environment.get_template("report.html.j2").render(
         c=content,
         css=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
-        phase_blocks=cells.phase_blocks(content),
-        speedup_blocks=cells.speedup_blocks(content),
-        comparison_heads=cells.COMPARISON_HEADS,
-        comparison_rows=cells.comparison_rows(content),
+        script=Markup(script),
+        script_sha256=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        phase_blocks=phase_blocks(content),
+        sums_blocks=sums_blocks(content),
+        speedup_blocks=speedup_blocks(content),
+        comparison=comparison_block(content),
         ledger_tables=ledger_tables(content),
-        provenance_heads=cells.PROVENANCE_HEADS,
-        provenance_rows=cells.provenance_rows(content),
+        runs_block=runs_block(content.provenance),
         verdict_groups=verdict_groups(v for v in content.verdicts if v.level != "note"),
         note_groups=verdict_groups(v for v in content.verdicts if v.level == "note"),
         figures=[(f, inline_svg(f)) for f in content.figures],

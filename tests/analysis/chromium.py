@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
 
 FLAGS = [
     "--headless",
@@ -65,6 +68,19 @@ class Page:
 
     def js(self, script: str) -> Any:
         return self.driver.execute_script(f"return {script}")
+
+    def find(self, selector: str) -> WebElement:
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def point_at(self, element: WebElement) -> None:
+        ActionChains(self.driver).move_to_element(element).perform()
+
+    def press(self, key: str) -> None:
+        ActionChains(self.driver).send_keys(key).perform()
+
+    def run_scripts(self, allowed: bool) -> None:
+        """Whether pages opened from now on may run their scripts."""
+        self.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not allowed})
 
     def complaints(self) -> list[str]:
         """Console messages, refused resources and uncaught errors since `open`."""

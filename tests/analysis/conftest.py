@@ -1,7 +1,25 @@
-"""The test data's generator is a module beside the tests."""
+"""The test data's generator is a module beside the tests; the page is made once, and one browser opens it."""
 
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
+
+
+@pytest.fixture(scope="session")
+def page():
+    from chromium import chromium
+
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory):
+    """The folder of a report on a sweep (tests/analysis/page_results.py); not to be written to."""
+    from page_results import write_report
+
+    return write_report(tmp_path_factory.mktemp("page") / "quick")

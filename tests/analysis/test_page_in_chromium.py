@@ -1,70 +1,12 @@
 """The page as a browser shows it: its numbers, and that it needs nothing but itself."""
 
-import json
-
-import make_results
 import pandas as pd
 import pytest
-from chromium import chromium
-
-from analysis.collect import main as collect
-from analysis.report.__main__ import main
-
-HOSTILE = '</style><script>console.error("ran")</script><img src="http://127.0.0.1:9/x.png">'
-JAPANESE = "変換器＝基準"
-
-
-@pytest.fixture(scope="module")
-def page():
-    with chromium() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("page") / "quick"
-    arms = {JAPANESE: ("transformers", 3.2), "vllm": ("vllm", 0.9), f"vllm {HOSTILE}": ("vllm", 1.4)}
-    # A folder cannot be named like that: run ids are made of plain characters, arms need not be.
-    make_results.realistic(
-        folder,
-        arms,
-        seeds=2,
-        steps=6,
-        factors=[{"workload.temperature": 0.7}, {"workload.temperature": 1.0}],
-        run_ids=lambda n: f"run-{n}",
-        collect=lambda r, out: collect([str(r), "--out", str(out)]),
-    )
-    plan = json.loads((folder / "plan.json").read_text())
-    (folder / "plan.json").write_text(json.dumps(plan | {"description": HOSTILE}))
-    (folder / "preflight.json").write_text(json.dumps(preflight(list(arms))))
-    assert main(["--plan", str(folder / "plan.json"), "--results", str(folder), "--out", str(folder)]) == 0
-    return folder
-
-
-def preflight(arms):
-    """A ledger of every verdict and findings of every level, with texts that must not run."""
-    words = {"arms": arms, "what": HOSTILE, "why": HOSTILE, "source": HOSTILE, "change": HOSTILE}
-    verdicts = ("different", "unverifiable", "equivalent", "equal", "equal")
-    return {
-        "experiment": "quick",
-        "findings": [{"level": level, "code": "x-y", **words} for level in ("impossible", "unequal", "odd")],
-        "ledger": [
-            {
-                "setting": f"actor_rollout_ref.rollout.a_rather_long_name_{i}",
-                "values": {arm: "a_long_value_without_a_space/" * 3 for arm in arms},
-                "verdict": verdict,
-                "why": HOSTILE,
-                "source": "verl 0.4.1",
-            }
-            for i, verdict in enumerate(verdicts)
-        ],
-        "unverifiable": [HOSTILE],
-    }
-
+from page_results import HOSTILE, JAPANESE
 
 # For each row of a table: its path, and (full value, shown text) of each cell.
 ROWS = """[...document.querySelectorAll('%s')].map(table => [...table.tBodies[0].rows].map(row => [
-    row.dataset.path || row.dataset.arm,
+    row.dataset.path,
     [...row.cells].slice(1).map(c => [c.dataset.value || null, c.textContent]),
 ]))"""
 
@@ -89,7 +31,7 @@ def test_no_request_no_complaint_no_sideways_scrolling(page, report, width, dark
 
 def test_texts_from_the_data_are_shown_not_run(page, report):
     page.open(report / "report.html")
-    assert page.js("document.scripts.length") == 0 and page.js("document.images.length") == 0
+    assert page.js("document.scripts.length") == 1 and page.js("document.images.length") == 0
     assert page.js("document.querySelector('.description').textContent") == HOSTILE
     assert JAPANESE in page.js("document.querySelector('.headline').textContent")
     drawn = page.js("[...document.querySelectorAll('svg text')].map(t => t.textContent)")

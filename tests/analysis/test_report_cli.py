@@ -29,7 +29,7 @@ def test_writes_everything_the_same_way_twice(results, tmp_path, capsys):
     written = sorted(p.relative_to(tmp_path / "a") for p in (tmp_path / "a").rglob("*") if p.is_file())
     tables = {
         f"tables/{n}.{e}"
-        for n in ("steps", "phases", "comparison", "phase_speedups", "environment")
+        for n in ("steps", "phases", "sums", "comparison", "phase_speedups", "environment", "runs")
         for e in ("csv", "parquet")
     }
     figures = ("phases", "step-time", "response-length", "reward", "tokens-per-second")

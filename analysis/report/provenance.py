@@ -1,0 +1,190 @@
+"""Where do each run's numbers come from?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.errors import UserError
+from analysis.files import read_json_object
+from analysis.report.cells import Cell, Row, Table, count
+from analysis.rows import rows_of
+from analysis.runs import Run, factors_label
+
+# Of so many runs the page shows a row each; tables/runs has all.
+SHOWN_RUNS = 60
+NOT_RECORDED = ""
+
+COLUMNS = [
+    "run_id",
+    "arm",
+    "factors",
+    "seed",
+    "steps_counted",
+    "steps",
+    "attempts",
+    "stack",
+    "lock_id",
+    "fingerprint",
+    "data_sha256",
+    "model_sha256",
+    "hosts",
+    "gpus",
+    "driver",
+    "cuda",
+    "slurm_job_ids",
+    "git_commit",
+    "git_dirty",
+    "started",
+    "finished",
+    "sources",
+    "sources_sha256",
+    "spec",
+]
+
+
+def runs_table(runs: Sequence[Run], wide: pd.DataFrame, results: Path) -> pd.DataFrame:
+    """One row per run, texts but for the counts (columns: `COLUMNS`); "" is what was not recorded.
+
+    `slurm_job_ids`, `hosts`: of every attempt that the numbers come from. `sources`: the files or runs that an imported
+    run was read from. `spec`: the run's own file, below results/<experiment>. Times are UTC.
+    """
+    counted = wide.groupby("run_id")["counted"].sum()
+    trained = wide.groupby("run_id").size()
+    attempts = wide.groupby("run_id", sort=False)["attempt"].unique()
+    rows = []
+    for run in runs:
+        numbers = sorted(int(n) for n in attempts[run.run_id])
+        hardware, git = _object(run.done.get("hardware")), _object(run.done.get("git"))
+        inputs, sources = _object(run.done.get("inputs")), run.done.get("sources")
+        lives = [_attempt(results / "runs" / run.run_id / "attempts" / str(n)) for n in numbers]
+        hosts = [str(life["host"]) for life in lives if life.get("host")] or [str(hardware.get("host") or "")]
+        jobs = [str(_object(life.get("slurm")).get("job_id") or "") for life in lives]
+        told = [s for s in sources if isinstance(s, Mapping)] if isinstance(sources, list) else []
+        rows.append(
+            {
+                "run_id": run.run_id,
+                "arm": run.arm,
+                "factors": run.factors_key,
+                "seed": run.seed,
+                "steps_counted": int(counted[run.run_id]),
+                "steps": int(trained[run.run_id]),
+                "attempts": ", ".join(map(str, numbers)),
+                "stack": str(run.spec.get("stack") or ""),
+                "lock_id": str(run.spec.get("lock_id") or ""),
+                "fingerprint": str(run.spec.get("fingerprint") or ""),
+                "data_sha256": str(inputs.get("data_sha256") or ""),
+                "model_sha256": str(inputs.get("model_sha256") or ""),
+                "hosts": _each(hosts),
+                "gpus": gpus_text(hardware.get("gpus")),
+                "driver": str(hardware.get("driver") or ""),
+                "cuda": str(hardware.get("cuda") or ""),
+                "slurm_job_ids": _each(jobs),
+                "git_commit": str(git.get("commit") or ""),
+                "git_dirty": "" if git.get("dirty") is None else "yes" if git["dirty"] else "no",
+                "started": _utc(run.done.get("started")),
+                "finished": _utc(run.done.get("finished")),
+                "sources": _each([str(s.get("source", "")) for s in told]),
+                "sources_sha256": _each([str(s.get("sha256") or "") for s in told]),
+                "spec": f"runs/{run.run_id}/spec.json",
+            }
+        )
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def gpus_text(raw: Any) -> str:
+    """`8 × NVIDIA H100 80GB HBM3` from done.json's list of GPUs; as JSON what is no such list."""
+    if not isinstance(raw, list):
+        return "" if raw is None else json.dumps(raw, ensure_ascii=False)
+    names = [str(g.get("name")) if isinstance(g, Mapping) else str(g) for g in raw]
+    return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
+
+
+HEADS = {
+    "arm": "arm",
+    "factors": "factors",
+    "seed": "seed",
+    "steps_counted": "steps counted",
+    "steps": "of steps",
+    "attempts": "attempts",
+    "stack": "stack",
+    "lock_id": "lock",
+    "fingerprint": "fingerprint",
+    "data_sha256": "data",
+    "model_sha256": "model",
+    "hosts": "hosts",
+    "gpus": "GPUs",
+    "driver": "driver",
+    "cuda": "CUDA",
+    "slurm_job_ids": "Slurm job",
+    "git_commit": "git",
+    "started": "started (UTC)",
+    "sources": "imported from",
+    "sources_sha256": "its sha256",
+}
+_HASHES = ("fingerprint", "data_sha256", "model_sha256", "git_commit", "sources_sha256")
+_NUMBERS = ("seed", "steps_counted", "steps")
+
+
+def runs_block(runs: pd.DataFrame) -> Table:
+    """The first `SHOWN_RUNS` runs; columns in which nothing was recorded are named in the note instead."""
+    told = [name for name in HEADS if name in _NUMBERS or (runs[name] != "").any()]
+    rows = []
+    for r in rows_of(runs.head(SHOWN_RUNS)):
+        cells = []
+        for name in told:
+            value = getattr(r, name)
+            if name in _NUMBERS:
+                cells.append(count(value).at("runs", r.Index, name))
+            else:
+                cells.append(Cell(_shown(name, str(value), dirty=r.git_dirty == "yes")))
+        rows.append(Row(r.run_id, r.run_id, tuple(cells)))
+    nothing = [
+        HEADS[name] for name in HEADS if name not in told and name not in ("factors", "sources", "sources_sha256")
+    ]
+    note = "Hashes are cut to 12 digits; tables/runs.csv has them whole, and a row for every run."
+    if len(runs) > SHOWN_RUNS:
+        note = f"The first {SHOWN_RUNS} of {len(runs):,} runs. {note}"
+    if nothing:
+        note += f" Not recorded: {', '.join(nothing)}."
+    return Table(
+        "runs", "Where each number comes from", "run", tuple(HEADS[n] for n in told), tuple(rows), sorts=True, note=note
+    )
+
+
+def _shown(name: str, value: str, dirty: bool) -> str:
+    if name == "factors":
+        return factors_label(value)
+    if name in _HASHES:
+        short = ", ".join(part[:12] for part in value.split(", "))
+        return f"{short} + changes" if name == "git_commit" and value and dirty else short
+    return value or "not recorded"
+
+
+def _attempt(folder: Path) -> dict[str, Any]:
+    try:
+        return read_json_object(folder / "attempt.json", "the job on the node")
+    except UserError:
+        return {}  # an imported run has none; what is lost is "not recorded"
+
+
+def _object(raw: Any) -> Mapping[str, Any]:
+    return raw if isinstance(raw, Mapping) else {}
+
+
+def _each(texts: Sequence[str]) -> str:
+    return ", ".join(text for text in dict.fromkeys(texts) if text)
+
+
+def _utc(raw: Any) -> str:
+    if isinstance(raw, bool) or not isinstance(raw, int | float):
+        return str(raw) if isinstance(raw, str) else ""
+    try:
+        return datetime.fromtimestamp(raw, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return ""

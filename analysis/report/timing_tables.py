@@ -1,0 +1,189 @@
+"""Where the step goes, as the report's tables: phases, how their sums close, and phase speed-ups."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from analysis.phases import RESIDUAL, shown_phase
+from analysis.report.cells import DASH, Cell, Row, Table, decimals, percent, seconds, times
+from analysis.report.content import Content
+from analysis.rows import rows_of
+from analysis.runs import factors_label
+from analysis.timers import in_order
+
+NOTHING = Cell("")
+
+
+@dataclass(frozen=True)
+class _Phases:
+    """Which columns the phase table has: a single step has no median apart from its mean."""
+
+    medians: bool
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        return ("mean", "median", "own", "own, share") if self.medians else ("seconds", "own", "own, share")
+
+    def cells(self, mean: Cell, median: Cell, own: Cell, share: Cell) -> list[Cell]:
+        return [mean, median, own, share] if self.medians else [mean, own, share]
+
+
+def phase_blocks(content: Content) -> list[Table]:
+    """Per factor combination: per arm the mean and median of each phase, its own mean, and that one's share."""
+    root = content.trees[0].root if content.trees else ""
+    return [_phase_table(content, str(factors), rows, root) for factors, rows in _by_factors(content.phases)]
+
+
+def _by_factors(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    return [(str(factors), rows) for factors, rows in frame.groupby("factors", sort=False)]
+
+
+def _phase_table(content: Content, factors: str, rows: pd.DataFrame, root: str) -> Table:
+    arms = list(rows["arm"].unique())
+    by_key = {(r.arm, r.path): r for r in rows_of(rows)}
+    sums = {r.arm: r for r in rows_of(content.sums[content.sums["factors"] == factors])}
+    digits = decimals(min(by_key[arm, root].mean_s for arm in arms))
+    shape = _Phases(medians=int(rows["steps"].max()) > 1)
+    inside: list[Row] = []
+    outside: list[Row] = []
+    for path in in_order(rows["path"], content.trees):
+        phase = shown_phase(path, content.trees)
+        cells: list[Cell] = []
+        for arm in arms:
+            cells += shape.cells(*_phase_cells(by_key.get((arm, path)), digits, is_root=path == root))
+        kind = "total" if path == root else "phase" if path.startswith(root + "/") else "outside"
+        row = Row(phase.label, path, tuple(cells), phase.description, phase.depth, kind)
+        (outside if kind == "outside" else inside).append(row)
+    residual: list[Cell] = []
+    total: list[Cell] = []
+    for arm in arms:
+        step, own = by_key[arm, root], sums[arm]
+        left_s = seconds(step.own_mean_s, digits, own.residual_rounding_s).at("phases", step.Index, "own_mean_s")
+        left_share = percent(step.own_share).at("phases", step.Index, "own_share")
+        residual += shape.cells(NOTHING, NOTHING, left_s, left_share)
+        own_s = seconds(own.own_sum_s, digits).at("sums", own.Index, "own_sum_s")
+        own_share = percent(own.own_sum_share).at("sums", own.Index, "own_sum_share")
+        total += shape.cells(NOTHING, NOTHING, own_s, own_share)
+    words = "The part of the step that no timer covers."
+    inside.append(Row("Residual", f"({RESIDUAL})", tuple(residual), words, 1, "residual"))
+    inside.append(Row("Sum of own times", "(sum)", tuple(total), "Equals the mean step.", 0, "total"))
+    if any(not math.isnan(sums[arm].between_steps_mean_s) for arm in arms):
+        between: list[Cell] = []
+        for arm in arms:
+            r = sums[arm]
+            mean = seconds(r.between_steps_mean_s, digits).at("sums", r.Index, "between_steps_mean_s")
+            median = seconds(r.between_steps_median_s, digits).at("sums", r.Index, "between_steps_median_s")
+            between += shape.cells(mean, median, NOTHING, NOTHING)
+        words = "Logging, checkpoints and data between two steps: wall clock that is in no step."
+        outside.append(Row("Between steps", "(between)", tuple(between), words, 0, "outside"))
+    return Table(
+        name="phases",
+        caption="Seconds per step, by phase and arm" + _at(factors),
+        corner="phase",
+        heads=shape.heads * len(arms),
+        rows=(*inside, *outside),
+        groups=tuple((str(arm), len(shape.heads)) for arm in arms),
+        factors=factors_label(factors),
+    )
+
+
+def _phase_cells(found: Any, digits: int, is_root: bool) -> tuple[Cell, Cell, Cell, Cell]:
+    if found is None:
+        return Cell(DASH), Cell(DASH), Cell(DASH), Cell(DASH)
+
+    def cell(made: Cell, column: str) -> Cell:
+        return made.at("phases", found.Index, column)
+
+    mean = cell(seconds(found.mean_s, digits), "mean_s")
+    median = cell(seconds(found.median_s, digits), "median_s")
+    if is_root:
+        return mean, median, NOTHING, NOTHING
+    own = cell(seconds(found.own_mean_s, digits), "own_mean_s")
+    return mean, median, own, cell(percent(found.own_share), "own_share")
+
+
+SUMS = (
+    ("all_timers_s", "Sum of all logged timers", "Every timer inside the step added up, as the log lists them."),
+    ("nested_s", "of which inside another timer", "Counted twice in the sum above: their seconds are in a parent's."),
+    ("without_nested_s", "Sum without nested timers", "The step's own children alone: every second once."),
+    ("step_s", "Step", "The step's own timer."),
+    ("residual_s", "Residual", "The step less its children: what no timer covers."),
+)
+
+
+def sums_blocks(content: Content) -> list[Table]:
+    """Per factor combination: the plain sum of all timers, the sum without nested ones, the step and the residual."""
+    tables = []
+    for factors, rows in _by_factors(content.sums):
+        arms = list(rows_of(rows))
+        digits = decimals(min(r.step_s for r in arms))
+        lines = []
+        for column, label, words in SUMS:
+            cells = []
+            for r in arms:
+                rounding_s = r.residual_rounding_s if column == "residual_s" else math.nan
+                cells.append(seconds(getattr(r, column), digits, rounding_s).at("sums", r.Index, column))
+            kind = {"step_s": "total", "residual_s": "residual"}.get(column, "phase")
+            lines.append(Row(label, column, tuple(cells), words, int(column == "nested_s"), kind))
+        twice = {r.arm: r.nested for r in arms if r.nested}
+        if not twice:
+            said = "No timer lies inside another."
+        elif len(set(twice.values())) == 1 and len(twice) == len(arms):
+            said = f"Inside another timer: {next(iter(twice.values()))}."
+        else:
+            said = "Inside another timer: " + "; ".join(f"{arm}: {names}" for arm, names in twice.items()) + "."
+        if any(r.residual_rounding_s > 0 for r in arms):
+            said += " ±: how far the digits that the source printed leave the residual open, at worst."
+        tables.append(
+            Table(
+                name="sums",
+                caption="How the sums close, mean seconds per step" + _at(factors),
+                corner="sum",
+                heads=tuple(str(r.arm) for r in arms),
+                rows=tuple(lines),
+                note=said,
+                factors=factors_label(factors),
+            )
+        )
+    return tables
+
+
+def speedup_blocks(content: Content) -> list[Table]:
+    """Per factor combination and arm: mean seconds of both arms over the paired steps, saved, and the raw ratio."""
+    tables = []
+    for (factors, arm), rows in content.speedups.groupby(["factors", "arm"], sort=False):
+        step = rows[rows["depth"] == 0].iloc[0]
+        digits = decimals(min(step["baseline_mean_s"], step["arm_mean_s"]))
+        lines = []
+        for r in rows_of(rows):
+            residual = r.path == f"({RESIDUAL})"
+            cells = [
+                seconds(getattr(r, column), digits).at("phase_speedups", r.Index, column)
+                for column in ("baseline_mean_s", "arm_mean_s", "saved_s")
+            ]
+            # The residual's ratio is one of two small remainders: the seconds say what matters.
+            cells.append(Cell(DASH) if residual else times(r.speedup).at("phase_speedups", r.Index, "speedup"))
+            kind = "residual" if residual else "total" if r.depth == 0 else "phase"
+            words = "" if residual else shown_phase(r.path, content.trees).description
+            lines.append(Row(r.label, r.path, tuple(cells), words, 1 if residual else r.depth, kind))
+        base = content.plan.baseline
+        tables.append(
+            Table(
+                name="speedups",
+                caption=f"{arm} against {base}, mean seconds over the paired steps{_at(str(factors))}",
+                corner="phase, with what it contains",
+                heads=(base, str(arm), "saved", "raw speed-up"),
+                rows=tuple(lines),
+                factors=factors_label(str(factors)),
+                versus=f"{arm} against {base}",
+            )
+        )
+    return tables
+
+
+def _at(factors: str) -> str:
+    return f" ({factors_label(factors)})" if factors else ""

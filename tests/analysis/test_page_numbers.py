@@ -1,0 +1,128 @@
+"""Every number of the page is the one in the file that it names, and the page tells which that is."""
+
+import math
+import time
+
+import pandas as pd
+
+CELLS = "[...document.querySelectorAll('[data-column]')].map(c => [c.dataset.table, c.dataset.row, c.dataset.column, "
+CELLS += "c.dataset.value, c.textContent])"
+KEYS = {"Tab": "\ue004", "Escape": "\ue00c", "ArrowRight": "\ue014", "ArrowDown": "\ue015", "End": "\ue010"}
+
+
+def test_every_number_is_the_one_in_its_parquet_row(page, report):
+    page.open(report / "report.html")
+    cells = page.js(CELLS)
+    tables = {name: pd.read_parquet(report / "tables" / f"{name}.parquet") for name in {c[0] for c in cells}}
+    assert set(tables) >= {"phases", "sums", "comparison", "phase_speedups", "runs"} and len(cells) > 300
+    for table, row, column, value, text in cells:
+        truth = tables[table][column].iloc[int(row)]
+        assert float(value) == float(truth), (table, row, column)
+        check_rounding(text, float(truth), (table, row, column))
+
+
+def test_a_number_without_a_place_is_only_what_a_reader_chose(page, report):
+    """Numbers in tables that name no place are the factors' values: those are settings, not measurements."""
+    page.open(report / "report.html")
+    loose = page.js(
+        "[...document.querySelectorAll('table.numbers td')].filter(c => !c.dataset.column && /\\d/.test(c.textContent) "
+        "&& !c.closest('table.runs')).map(c => c.textContent)"
+    )
+    assert set(loose) == {"0.7", "1.0"}
+
+
+def check_rounding(text, value, where):
+    number = text.split(" ± ")[0].replace(",", "").replace("−", "-").removesuffix(" %").rstrip("×")
+    digits = len(number.partition(".")[2])
+    scaled = 100 * value if text.endswith("%") else value
+    assert abs(float(number) - scaled) <= 0.5 * 10**-digits + 1e-9 * abs(scaled), where
+
+
+def eventually(page, expected):
+    """Whether the bar says that, as soon as the browser has passed the event on."""
+    end = time.monotonic() + 3
+    while (said := told(page)) != expected and time.monotonic() < end:
+        time.sleep(0.02)
+    assert said == expected
+    return True
+
+
+def told(page):
+    return page.js("document.getElementById('number').hidden ? '' : document.getElementById('number').textContent")
+
+
+def test_a_number_says_where_it_stands_under_the_mouse_and_under_the_keys(page, report):
+    page.open(report / "report.html")
+    phases = pd.read_parquet(report / "tables" / "phases.parquet")
+    assert eventually(page, "")
+    cell = page.find("table.phases td[data-column='own_mean_s']")
+    row = int(cell.get_attribute("data-row"))
+    page.point_at(cell)
+    assert eventually(
+        page, f"tables/phases.parquet row {row}, own_mean_s = {float(phases['own_mean_s'].iloc[row])!r} s"
+    )
+    page.point_at(page.find("h1"))
+    assert eventually(page, "")
+    page.js("document.querySelector('table.phases').closest('.scroll').focus()")
+    page.press(KEYS["Tab"])
+    assert eventually(page, f"tables/phases.parquet row 0, mean_s = {float(phases['mean_s'].iloc[0])!r} s")
+    page.press(KEYS["ArrowRight"])
+    assert eventually(page, f"tables/phases.parquet row 0, median_s = {float(phases['median_s'].iloc[0])!r} s")
+    page.press(KEYS["ArrowDown"])
+    page.press(KEYS["ArrowRight"])
+    assert eventually(page, f"tables/phases.parquet row 1, own_mean_s = {float(phases['own_mean_s'].iloc[1])!r} s")
+    page.press(KEYS["Escape"])
+    assert eventually(page, "")
+    assert page.js("document.querySelector('#number').getAttribute('aria-live')") == "polite"
+
+
+def column(page, table, index):
+    return page.js(f"[...document.querySelector('{table}').tBodies[0].rows].map(r => r.cells[{index}].textContent)")
+
+
+def test_a_table_sorts_by_its_full_numbers(page, report):
+    page.open(report / "report.html")
+    heads = page.js("[...document.querySelectorAll('table.comparison thead th')].map(h => h.textContent)")
+    at = heads.index("raw speed-up")
+    before = column(page, "table.comparison", at)
+    values = [float(v.rstrip("×")) for v in before]
+    assert values != sorted(values) and math.isfinite(sum(values))
+    button = page.js(f"document.querySelectorAll('table.comparison thead button')[{at}]")
+    seen = []
+    for _ in range(3):
+        button.click()
+        sort = page.js(f"document.querySelectorAll('table.comparison thead th')[{at}].getAttribute('aria-sort')")
+        seen.append((sort, column(page, "table.comparison", at)))
+    ascending = [f"{v:.2f}×" for v in sorted(values)]
+    assert seen == [("ascending", ascending), ("descending", ascending[::-1]), (None, before)]
+    assert page.complaints() == []
+
+
+def test_a_table_filters_and_says_how_many_rows_are_left(page, report):
+    page.open(report / "report.html")
+    page.js("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    field = page.find("#provenance ~ details input[type=search]")
+    assert field.accessible_name.startswith("Rows with these words in Where each number comes from")
+    field.send_keys("run-1 0.7")
+    shown = page.js(
+        "[...document.querySelectorAll('table.runs tbody tr')].filter(r => !r.hidden).map(r => r.dataset.path)"
+    )
+    assert shown == ["run-1"]
+    counted = "document.querySelector('#provenance ~ details .filter output')"
+    assert page.js(f"{counted}.textContent") == "1 of 12 rows"
+    assert page.js(f"{counted}.getAttribute('aria-live')") == "polite"
+
+
+def test_without_its_script_the_page_says_the_same(page, report):
+    texts = "[...document.querySelectorAll('table td, table th, h2, p, figcaption')].map(c => c.textContent)"
+    page.run_scripts(False)
+    try:
+        page.open(report / "report.html")
+        without = page.js(texts)
+        assert page.js("document.querySelectorAll('button, input, output:not([hidden])').length") == 0
+    finally:
+        page.run_scripts(True)
+    page.open(report / "report.html")
+    assert page.js("document.querySelectorAll('button').length") > 0
+    page.js("document.querySelectorAll('.filter').forEach(f => f.remove())")
+    assert page.js(texts) == without and len(without) > 500
