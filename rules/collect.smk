@@ -6,6 +6,8 @@ rule collect:
         f"{RESULTS}/runs/{{run_id}}/steps.parquet",
     log:
         f"{RESULTS}/runs/{{run_id}}/collect.log",
+    wildcard_constraints:
+        run_id=f"(?!(?:{IMPORTED})/)[^/]+",
     conda:
         "../envs/controller/environment.yml"
     params:

@@ -1,7 +1,7 @@
 # Data and model, prepared once for all arms by one stack's own libraries.
 rule inputs:
     input:
-        stack=PLAN.inputs_stack_file,
+        stack=lambda wildcards: PLAN.inputs_stack_file,
         local=lambda wildcards: PLAN.local_files(wildcards.inputs_id),
     output:
         f"{RESULTS}/inputs/{{inputs_id}}/inputs.json",

@@ -37,6 +37,8 @@ rule preflight:
         settings=expand(
             f"{RESULTS}/settings/{{settings_id}}.json", settings_id=SETTINGS
         ),
+        # What a source says of its run's own settings.
+        imported=expand(f"{RESULTS}/runs/{{run_id}}/imported.json", run_id=PLAN.imports),
     output:
         f"{RESULTS}/preflight.json",
     log:
@@ -47,5 +49,6 @@ rule preflight:
     params:
         config=json.dumps(config, sort_keys=True),
     shell:
-        "python -m workflow.cli write-preflight {params.config:q} --settings {input.settings:q} --out {output:q}"
+        "python -m workflow.cli write-preflight {params.config:q} --settings {input.settings:q} --imported {input.imported:q}"
+        " --out {output:q}"
         " 2> >(tee {log:q} >&2)"

@@ -3,7 +3,7 @@ rule report:
     input:
         plan=f"{RESULTS}/plan.json",
         preflight=f"{RESULTS}/preflight.json",
-        steps=expand(f"{RESULTS}/runs/{{run_id}}/steps.parquet", run_id=PLAN.runs),
+        steps=expand(f"{RESULTS}/runs/{{run_id}}/steps.parquet", run_id=PLAN.all_runs),
     output:
         html=report(
             f"{RESULTS}/report.html",

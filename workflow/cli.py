@@ -88,8 +88,9 @@ def main(argv: list[str] | None = None) -> int:
     command = commands.add_parser("write-preflight", help="for rules: write preflight.json")
     command.add_argument("config", type=json.loads)
     command.add_argument("--settings", type=Path, nargs="*", default=[], help="the resolved settings of all runs")
+    command.add_argument("--imported", type=Path, nargs="*", default=[], help="what the imported runs' sources hold")
     command.add_argument("--out", type=Path, required=True)
-    command.set_defaults(action=lambda args: _write_preflight(args.config, args.settings, args.out))
+    command.set_defaults(action=lambda args: _write_preflight(args.config, args.settings, args.out, args.imported))
 
     args = parser.parse_args(argv)
     try:
@@ -136,10 +137,10 @@ def _resolve_settings(request: dict[str, Any], stack: Path, out: Path) -> None:
     resolve_settings(request, stack, out)
 
 
-def _write_preflight(config: dict[str, Any], settings: list[Path], out: Path) -> None:
+def _write_preflight(config: dict[str, Any], settings: list[Path], out: Path, imported: list[Path]) -> None:
     from workflow.preflight.command import write_preflight_of
 
-    write_preflight_of(config, settings, out)
+    write_preflight_of(config, settings, out, imported)
 
 
 def _require_pace(seconds_per_step: float | None) -> None:

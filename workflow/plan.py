@@ -70,6 +70,12 @@ class Plan:
         return _sha256([told, [run.fingerprint for run in self.all_runs.values()]])
 
     @property
+    def run_files(self) -> list[str]:
+        """What stands for each run's end, below the folder of runs."""
+        ends = [*((run, "done.json") for run in self.runs), *((run, "imported.json") for run in self.imports)]
+        return [f"{run}/{file}" for run, end in ends for file in (end, "steps.parquet")]
+
+    @property
     def folder(self) -> str:
         """Where the experiment's results lie, relative to the working directory."""
         return f"results/{self.config.experiment}"
@@ -204,13 +210,12 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
     runs: dict[str, Run] = {}
     inputs: dict[str, dict[str, Any]] = {}
     # Seeds outermost: equal seeds of different arms run next to one another, so that drift falls on all arms alike.
-    points = {name: list(points_of(config, name)) for name in config.trained}
+    points = {name: [(*point, _request(point[2])) for point in points_of(config, name)] for name in config.trained}
     for seed in config.seeds:
         for name, arm_points in points.items():
-            for factors, arm, workload in arm_points:
+            for factors, arm, workload, request in arm_points:
                 trainer = trainer_of(name, arm)
                 args = trainer.trainer_args(arm, workload, seed, facts[name])
-                request = _request(workload)
                 inputs_id = _sha256(request)[:8]
                 inputs[inputs_id] = request
                 spec = {

@@ -95,7 +95,7 @@ def test_preflight_json_is_written_whole(tmp_path: Path, monkeypatch: pytest.Mon
     from . import plans
 
     monkeypatch.setattr("workflow.preflight.cases.told_by_stack", plans._told)
-    monkeypatch.setattr("workflow.preflight.preflight.__defaults__", (None, None, plans._told))
+    monkeypatch.setattr("workflow.preflight.preflight.__defaults__", (None, None, plans._told, None))
     out = tmp_path / "preflight.json"
     write_preflight(planned(ARTICLE), [], out)
     content = json.loads(out.read_text())
@@ -108,7 +108,7 @@ def test_preflight_json_is_written_whole(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_impossible_is_refused_with_all_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
     from . import plans
 
-    monkeypatch.setattr("workflow.preflight.preflight.__defaults__", (None, None, plans._told))
+    monkeypatch.setattr("workflow.preflight.preflight.__defaults__", (None, None, plans._told, None))
     assert not require_possible(planned(ARTICLE)).impossible
     lora = {"actor_rollout_ref.model.lora_rank": 16, f"{ROLLOUT}.enforce_eager": False}
     with pytest.raises(UserError) as refused:

@@ -41,9 +41,14 @@ def cancel(experiment: Experiment, chosen: Sequence[str], now: bool = False) -> 
     Raises `UserError` if something is left that should have been cancelled.
     """
     known = [want.run_id for want in (*experiment.runs, *unplanned(experiment).runs)]
+    imported = [want.run_id for want in experiment.imports]
     for run_id in chosen:
+        if run_id in imported:
+            raise UserError(f"run {run_id} is imported: no job of it is here to cancel; nothing was cancelled")
         if run_id not in known:
             raise UserError(f"{unknown_name('run', run_id, known)}; nothing was cancelled")
+    if not known:
+        return [f"all runs of {experiment.name} are imported: there is nothing to cancel"]
     if not experiment.folder.is_dir():
         return [f"nothing of {experiment.name} was started: there is nothing to cancel"]
     _require_own(experiment.folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from analysis.errors import UserError
@@ -31,6 +31,9 @@ class Experiment:
     name: str
     folder: Path
     runs: list[Wanted]
+    """Those that are trained."""
+    imports: list[Wanted] = field(default_factory=list)
+    """Those that are read from what they logged elsewhere."""
 
     def run(self, run_id: str) -> RunPaths:
         """A run's files."""
@@ -51,7 +54,8 @@ def of_plan(plan: Plan) -> Experiment:
         Wanted(run.run_id, run.fingerprint, int(run.spec["workload"]["steps"]), inputs[run.inputs_id])
         for run in plan.runs.values()
     ]
-    return Experiment(plan.config.experiment, Path(plan.folder), runs)
+    imports = [Wanted(run.run_id, run.fingerprint) for run in plan.imports.values()]
+    return Experiment(plan.config.experiment, Path(plan.folder), runs, imports)
 
 
 def of_name(name: str) -> Experiment:
@@ -62,8 +66,10 @@ def of_name(name: str) -> Experiment:
         raise UserError(unknown_name("experiment", name, known) + "; an experiment has a results/NAME/plan.json")
     plan = read_json_object(folder / "plan.json", "snakemake")
     try:
-        fingerprints = plan["fingerprints"]
-        return Experiment(name, folder, [Wanted(run_id, fingerprints[run_id]) for run_id in plan["runs"]])
+        fingerprints, imported = plan["fingerprints"], set(plan.get("imports", ()))
+        wanted = [Wanted(run_id, fingerprints[run_id]) for run_id in plan["runs"]]
+        runs = [want for want in wanted if want.run_id not in imported]
+        return Experiment(name, folder, runs, [want for want in wanted if want.run_id in imported])
     except (KeyError, TypeError):
         raise UserError(
             f"{folder / 'plan.json'} is damaged or too old; start snakemake, which writes it anew"
@@ -72,7 +78,7 @@ def of_name(name: str) -> Experiment:
 
 def unplanned(experiment: Experiment) -> Experiment:
     """The experiment's runs that have a folder and are not in the plan: of an earlier one."""
-    names = run_folders(experiment.folder) - {want.run_id for want in experiment.runs}
+    names = run_folders(experiment.folder) - {want.run_id for want in (*experiment.runs, *experiment.imports)}
     return Experiment(experiment.name, experiment.folder, [Wanted(name, "") for name in sorted(names)])
 
 
@@ -80,6 +86,12 @@ def run_folders(experiment: Path) -> set[str]:
     """The names of the runs that have a folder."""
     folder = experiment / "runs"
     return {entry.name for entry in os.scandir(folder) if entry.is_dir()} if folder.is_dir() else set()
+
+
+def is_read(experiment: Experiment, want: Wanted) -> bool:
+    """Whether an imported run was read, as the plan wants it."""
+    file = experiment.run(want.run_id).folder / "imported.json"
+    return read_object(file).get("fingerprint") == want.fingerprint
 
 
 def _prepared(inputs: Path) -> dict[str, str] | None:

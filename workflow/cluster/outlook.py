@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from workflow.cluster.estimate import Estimate, estimates_of, usual_site
+from workflow.cluster.experiment import is_read, of_plan
 from workflow.cluster.inquiry import SlurmSays
 from workflow.cluster.progress import readable_duration
 from workflow.cluster.site import Site, read_site
 from workflow.cluster.status import readable_step
-from workflow.plan import Plan
+from workflow.plan import Plan, Run
 from workflow.table import table_lines
 
 _HEADER = ("run", "trainer", "engine", "stack", "steps", "GPUs", "s/step", "time", "GPU-h", "next")
@@ -24,11 +25,16 @@ def plan_lines(plan: Plan, profile: Path | None, given_step_s: float | None) -> 
     """All that is printed of a plan."""
     site = read_site(profile) if profile else usual_site(plan)
     estimates, says = estimates_of(plan, site, given_step_s)
-    table = table_lines(_HEADER, map(_row, estimates), _NUMBERS)
+    experiment = of_plan(plan)
+    read = {want.run_id for want in experiment.imports if is_read(experiment, want)}
+    imported = [_import_row(run, run.run_id in read) for run in plan.imports.values()]
+    table = table_lines(_HEADER, [*map(_row, estimates), *imported], _NUMBERS)
     totals = table_lines(("next", "runs", "time", "GPU-h"), _totals(estimates), _NUMBERS)
     notes = [f"- {note}" for note in _notes(estimates, site, says)]
-    count = f"{len(estimates)} run{'s' * (len(estimates) != 1)} of experiment {plan.config.experiment}"
-    return [*table, "", count, *totals, *notes]
+    many = [(len(estimates), ""), (len(imported), "imported ")] if imported else [(len(estimates), "")]
+    runs = " and ".join(f"{n} {kind}run{'s' * (n != 1)}" for n, kind in many if n or not imported)
+    count = f"{runs} of experiment {plan.config.experiment}"
+    return [*table, "", count, *(totals if estimates else []), *notes]
 
 
 def _row(estimate: Estimate) -> tuple[str, ...]:
@@ -44,6 +50,15 @@ def _row(estimate: Estimate) -> tuple[str, ...]:
         _gpu_hours([estimate]),
         estimate.told,
     )
+
+
+def _import_row(run: Run, read: bool) -> tuple[str, ...]:
+    """A run that takes nothing of this site: it is only read."""
+    sources = run.spec["import"]["sources"]
+    more = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
+    stack = run.stack or "-"
+    action = f"{'skip: imported' if read else 'import'} from {sources[0]}{more}"
+    return (run.run_id, run.spec["trainer"], run.spec["engine"], stack, "", "", "", "", "", action)
 
 
 def _totals(estimates: Sequence[Estimate]) -> list[tuple[str, ...]]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workflow.cluster.ends import explain
-from workflow.cluster.experiment import Experiment, unplanned
+from workflow.cluster.experiment import Experiment, is_read, unplanned
 from workflow.cluster.history import read_object
 from workflow.cluster.inquiry import SlurmSays, clock
 from workflow.cluster.locks import holder_note
@@ -44,11 +44,12 @@ def show_status(experiment: Experiment, every_s: float | None) -> None:
 
 def status_lines(experiment: Experiment, states: Sequence[RunState], says: SlurmSays) -> list[str]:
     """All that is printed of an experiment's status."""
-    lines = table_lines(_HEADER, map(_row, states), _NUMBERS)
+    imported = [_import_row(want.run_id, is_read(experiment, want)) for want in experiment.imports]
+    lines = table_lines(_HEADER, [*map(_row, states), *imported], _NUMBERS)
     parts = [
         [line for state in states for line in _failure(state)],
         _remarks(experiment, states, says),
-        [f"{_summary(states)} of {len(states)} run{'s' * (len(states) != 1)} of {experiment.name}"],
+        [_count(experiment, states)],
         head_lines(experiment.folder, states),
     ]
     for before, part in zip(["", "", "", None], parts, strict=True):
@@ -98,6 +99,21 @@ def _row(state: RunState) -> tuple[str, ...]:
         "" if state.walltime_left_s is None else readable_duration(state.walltime_left_s),
         state.note or _why(state),
     )
+
+
+def _import_row(run_id: str, read: bool) -> tuple[str, ...]:
+    """A run that is not trained here: no job, no attempt and no step is ours to tell."""
+    state, note = ("imported", "") if read else ("to import", "snakemake reads it")
+    return (run_id, state, *("" for _ in _HEADER[3:]), note)
+
+
+def _count(experiment: Experiment, states: Sequence[RunState]) -> str:
+    count = len(experiment.imports)
+    imported = f"{count} imported run{'s' * (count != 1)}"
+    if not states:
+        return f"{imported} of {experiment.name}; none is trained"
+    trained = f"{_summary(states)} of {len(states)} run{'s' * (len(states) != 1)} of {experiment.name}"
+    return f"{trained}, and {imported}" if count else trained
 
 
 def _why(state: RunState) -> str:

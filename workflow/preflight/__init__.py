@@ -22,7 +22,8 @@ from workflow.preflight.cases import (
 from workflow.preflight.checks import engine, environment, memory, time, workload
 from workflow.preflight.checks.comparison import comparison_findings
 from workflow.preflight.defaults import VERSIONS
-from workflow.preflight.findings import Finding, merged
+from workflow.preflight.findings import Finding, merged, softened
+from workflow.preflight.imported import Untold, imported_cases, is_complete
 from workflow.preflight.ledger import Row, ledger_of
 from workflow.preflight.memory import Estimate, estimate_of
 from workflow.preflight.site import Place
@@ -40,6 +41,8 @@ __all__ = [
 
 # One case at a time; a new check is a function in one of these.
 _CHECKS = (*workload.CHECKS, *environment.CHECKS, *engine.CHECKS, *memory.CHECKS, *time.CHECKS)
+# Of what has run already: whether it fits the machine and ends in time has shown itself.
+_CHECKS_OF_IMPORTED = (*workload.CHECKS, environment.arch_list, *engine.CHECKS)
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class Preflight:
     """Arm -> its estimate, where there is one; of the first combination of factors."""
     unverifiable: tuple[str, ...]
     """What could not be checked, and what it would need."""
+    untold: tuple[Untold, ...] = ()
+    """Imported runs of whose settings nothing is known."""
 
     @property
     def impossible(self) -> list[Finding]:
@@ -75,25 +80,39 @@ def preflight(
     place: Place | None = None,
     composed: Mapping[str, Mapping[str, Any]] | None = None,
     stack_of: Callable[[str], StackTold] = told_by_stack,
+    imported: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Preflight:
-    """Everything about a plan; `composed` holds the contents of settings.json by settings_id, where they are built."""
+    """Everything about a plan; `composed` holds the contents of settings.json by settings_id, where they are built,
+    `imported` those of imported.json by run_id, where they are read."""
     place = place or Place()
-    cases = cases_of(plan, composed, stack_of)
+    there, untold = imported_cases(plan, imported or {}, stack_of)
+    order = list(plan.config.arms)
+    cases = sorted([*cases_of(plan, composed, stack_of), *there], key=lambda case: order.index(case.arm))
     found: list[Finding] = []
-    for point in points_of(cases):
-        found += comparison_findings(point)
-        found += environment.environment_findings(point, place)
-        found += (finding for case in point for check in _CHECKS for finding in check(case, place))
-    found += time.experiment_findings(cases, len(plan.config.seeds), plan.config.warmup_steps)
-    estimates = {case.arm: estimate_of(case) for case in reversed(cases)}
+    for point in points_of([*cases, *(one.case for one in untold)]):
+        known = [case for case in point if case in cases]
+        found += comparison_findings(known, [case for case in point if case not in known])
+        found += environment.environment_findings(known, place)
+        found += (finding for case in known for finding in _findings(case, place))
+    found += time.experiment_findings(plan)
+    estimates = {case.arm: estimate_of(case) for case in reversed(cases) if not case.imported}
     return Preflight(
         experiment=plan.config.experiment,
         cases=tuple(cases),
-        findings=tuple(merged(found)),
-        ledger=tuple(ledger_of(cases)),
-        memory={arm: one for arm in plan.config.arms if isinstance(one := estimates[arm], Estimate)},
-        unverifiable=tuple(dict.fromkeys(_unverifiable(cases, place))),
+        findings=tuple(merged(softened(found, plan.config.imports))),
+        ledger=tuple(ledger_of(cases, untold)),
+        memory={arm: one for arm in order if isinstance(one := estimates.get(arm), Estimate)},
+        unverifiable=tuple(dict.fromkeys([*_unverifiable(cases, place), *(one.why for one in untold)])),
+        untold=tuple(untold),
     )
+
+
+def _findings(case: Case, place: Place) -> list[Finding]:
+    """What the checks of one case at a time find; of what has run elsewhere this shell and this site tell nothing."""
+    if not case.imported:
+        return [finding for check in _CHECKS for finding in check(case, place)]
+    checks = _CHECKS_OF_IMPORTED if is_complete(case) else ()
+    return [finding for check in checks for finding in check(case, Place())]
 
 
 def _unverifiable(cases: Sequence[Case], place: Place) -> list[str]:
@@ -101,13 +120,15 @@ def _unverifiable(cases: Sequence[Case], place: Place) -> list[str]:
     for case in cases:
         if not case.on_gpu:
             continue
-        if isinstance(lacks := estimate_of(case), str):
+        if not case.imported and isinstance(lacks := estimate_of(case), str):
             told.append(f"memory: {lacks}")
         if case.trainer == "verl" and case.version not in VERSIONS:
             told.append(
                 f"what engines make of settings in verl {case.version}: known of {' and '.join(VERSIONS)} "
                 "(a row per version in workflow/preflight/behaviours.py and defaults.py)"
             )
+        if case.imported:
+            continue
         if place.site.life_s and case.arm not in place.paces and case.workload.get("save_steps"):
             told.append(
                 "checkpoints against walltime: no step was timed yet (--seconds-per-step X says what you expect)"
@@ -132,9 +153,19 @@ def require_possible(plan: Plan, place: Place | None = None) -> Preflight:
     return found
 
 
-def write_preflight(plan: Plan, settings_files: Sequence[Path], out: Path, place: Place | None = None) -> Preflight:
-    """Write preflight.json from what the stacks have composed; the files are named `<settings_id>.json`."""
+def write_preflight(
+    plan: Plan,
+    settings_files: Sequence[Path],
+    out: Path,
+    place: Place | None = None,
+    imported_files: Sequence[Path] = (),
+) -> Preflight:
+    """Write preflight.json from what the stacks have composed and the imported runs' sources have held.
+
+    The files of settings are named `<settings_id>.json`, those of imported runs lie in the runs' folders.
+    """
     composed = {path.stem: read_json(path) for path in settings_files}
-    found = preflight(plan, place, composed)
+    imported = {path.parent.name: read_json(path) for path in imported_files}
+    found = preflight(plan, place, composed, imported=imported)
     write_json(out, found.as_json())
     return found

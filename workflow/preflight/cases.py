@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -55,6 +55,8 @@ class Case:
     overrides: tuple[str, ...] = ()
     point: str = ""
     """The combination of the factors that all arms share."""
+    imported: bool = False
+    """Whether it has run elsewhere already: nothing about it can be impossible any more."""
 
     @property
     def engine_name(self) -> str:
@@ -153,25 +155,31 @@ def cases_of(
     composed: Mapping[str, Mapping[str, Any]] | None = None,
     stack_of: Callable[[str], StackTold] = told_by_stack,
 ) -> list[Case]:
-    """Every case of a plan, in its order; `composed` holds the contents of settings.json by settings_id."""
+    """Every case that is trained, in the plan's order; `composed` holds the contents of settings.json by
+    settings_id."""
     told = {name: stack_of(name) for name in dict.fromkeys(run.stack for run in plan.runs.values())}
-    found: dict[str, Case] = {}
-    for run in plan.runs.values():
-        key = json.dumps([run.spec["arm"], run.spec["factors"]], sort_keys=True)
-        if key not in found:
-            found[key] = _case(run, told[run.stack], (composed or {}).get(settings_id(run)) if composed else None)
+    return [
+        case_of(run, told[run.stack], (composed or {}).get(settings_id(run)) if composed else None)
+        for run in different(plan.runs.values())
+    ]
+
+
+def different(runs: Iterable[Run]) -> list[Run]:
+    """The first run of each arm and combination of factors."""
+    found: dict[str, Run] = {}
+    for run in runs:
+        found.setdefault(json.dumps([run.spec["arm"], run.spec["factors"]], sort_keys=True), run)
     return list(found.values())
 
 
-def _case(run: Run, told: StackTold, composed: Mapping[str, Any] | None) -> Case:
+def case_of(run: Run, told: StackTold, composed: Mapping[str, Any] | None) -> Case:
+    """A run as a case; `composed` is the content of its settings.json."""
     spec = run.spec
     args: Mapping[str, Any] = spec["trainer_args"]
-    own = {path: value for path, value in spec["factors"].items() if path.startswith("arms.")}
-    shared = {path: value for path, value in spec["factors"].items() if path not in own}
-    words = ", ".join(f"{path.split('.', 3)[-1]}={value}" for path, value in own.items())
+    label, point = names_of(spec)
     return Case(
         arm=spec["arm"],
-        label=f"{spec['arm']} ({words})" if words else spec["arm"],
+        label=label,
         trainer=spec["trainer"],
         engine=spec["engine"],
         stack=run.stack,
@@ -181,8 +189,17 @@ def _case(run: Run, told: StackTold, composed: Mapping[str, Any] | None) -> Case
         env=spec["env"],
         settings=settings_of(spec["trainer"], args, composed["settings"] if composed else None),
         overrides=tuple(args.get("overrides", ())),
-        point=", ".join(f"{path}={value}" for path, value in shared.items()),
+        point=point,
     )
+
+
+def names_of(spec: Mapping[str, Any]) -> tuple[str, str]:
+    """A run's arm with the factors that are its own, and the combination of those that all arms share."""
+    own = {path: value for path, value in spec["factors"].items() if path.startswith("arms.")}
+    shared = sorted((path, value) for path, value in spec["factors"].items() if path not in own)
+    words = ", ".join(f"{path.split('.', 3)[-1]}={value}" for path, value in own.items())
+    label = f"{spec['arm']} ({words})" if words else spec["arm"]
+    return label, ", ".join(f"{path}={value}" for path, value in shared)
 
 
 def points_of(cases: Sequence[Case]) -> Iterator[list[Case]]:

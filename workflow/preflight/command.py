@@ -32,7 +32,7 @@ def show_preflight(raw: Mapping[str, Any], profile: Path | None, step_s: float |
     plan = plan_runs(parse_config(raw), functools.cache(stack_facts))
     files = [Path(plan.folder) / "settings" / f"{one}.json" for one in settings_requests(plan)]
     composed = {file.stem: read_json(file) for file in files if file.is_file()}
-    found = preflight(plan, place_of(plan, profile, step_s), composed)
+    found = preflight(plan, place_of(plan, profile, step_s), composed, imported=_read_before(plan))
     if as_json:
         print(json.dumps(found.as_json(), indent=1, ensure_ascii=False))
     else:
@@ -41,6 +41,13 @@ def show_preflight(raw: Mapping[str, Any], profile: Path | None, step_s: float |
         raise UserError(
             f"{found.experiment} cannot run as it is: {len(found.impossible)} of the findings are impossible"
         )
+
+
+def _read_before(plan: Plan) -> dict[str, dict[str, Any]]:
+    """run_id -> imported.json, of the imported runs that were read as the plan wants them."""
+    files = {run.run_id: Path(plan.folder) / "runs" / run.run_id / "imported.json" for run in plan.imports.values()}
+    there = {run_id: read_json(file) for run_id, file in files.items() if file.is_file()}
+    return {run_id: one for run_id, one in there.items() if one["fingerprint"] == plan.imports[run_id].fingerprint}
 
 
 def place_of(plan: Plan, profile: Path | None, step_s: float | None) -> Place:
@@ -56,9 +63,12 @@ def place_of(plan: Plan, profile: Path | None, step_s: float | None) -> Place:
     return Place(site, paces, variables_of(profile))
 
 
-def write_preflight_of(raw: Mapping[str, Any], settings_files: list[Path], out: Path) -> None:
+def write_preflight_of(
+    raw: Mapping[str, Any], settings_files: list[Path], out: Path, imported_files: list[Path]
+) -> None:
     """Write preflight.json from the settings that the stacks resolved, and say the findings in short."""
-    found = write_preflight(load_plan(raw), settings_files, out, Place(variables=variables_of(None)))
+    place = Place(variables=variables_of(None))
+    found = write_preflight(load_plan(raw), settings_files, out, place, imported_files)
     for line in summary_lines(found):
         say(line)
     if found.impossible:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -31,6 +31,16 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"arms": list(self.arms)}
+
+
+def softened(findings: Iterable[Finding], imported: Container[str]) -> list[Finding]:
+    """What would be impossible is at most odd in arms that have run already."""
+    return [
+        replace(one, level="odd", why=f"{one.why}. But it has run: what is said of its settings may not be what it had")
+        if one.level == "impossible" and all(arm in imported for arm in one.arms)
+        else one
+        for one in findings
+    ]
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:

@@ -12,6 +12,7 @@ from workflow.preflight.behaviours import BEHAVIOURS, Behaviour
 from workflow.preflight.cases import Case, points_of
 from workflow.preflight.checks.comparison import engines_own, matters, names_the_engine
 from workflow.preflight.checks.environment import HARMLESS
+from workflow.preflight.imported import Untold
 
 Verdict = Literal["equal", "equivalent", "different", "unverifiable"]
 _ORDER: tuple[Verdict, ...] = ("different", "unverifiable", "equivalent", "equal")
@@ -45,11 +46,21 @@ class Row:
         return asdict(self)
 
 
-def ledger_of(cases: Sequence[Case]) -> list[Row]:
-    """All rows: what engines make of settings, the workload, variables and packages, then every other setting."""
+def ledger_of(cases: Sequence[Case], untold: Sequence[Untold] = ()) -> list[Row]:
+    """All rows: what engines make of settings, the workload, variables and packages, then every other setting.
+
+    Of `untold` runs no row knows more than the experiment says of them, and none calls them equal.
+    """
     first = [row for behaviour in BEHAVIOURS if (row := _behaviour_row(behaviour, cases))]
     named = [*first, *_workload_rows(cases), *_environment_rows(cases), *_package_rows(cases)]
     rest = list(_setting_rows(cases))
+    if untold:
+        # One arm's settings alone are no comparison.
+        rest = rest if len({case.arm for case in cases}) > 1 else []
+        facts = _fact_rows(cases, untold)
+        named = [row for row in named if row.setting not in {fact.setting for fact in facts}]
+        named = [*_untold_rows(untold, cases), *facts, *(_with_untold(row, untold) for row in named)]
+        rest = [_with_untold(row, untold) for row in rest]
     uneven = [row for row in rest if row.verdict != "equal"]
     equal = [row for row in rest if row.verdict == "equal"]
     return [*sorted([*named, *uneven], key=lambda row: _ORDER.index(row.verdict)), *equal]
@@ -175,6 +186,72 @@ def _judged(row: Row, key: str, cases: Sequence[Case]) -> Row:
     if len({case.place for case in cases}) > 1 and not all(key in case.settings for case in cases):
         return replace(row, verdict="unverifiable", why="not every arm's trainer or engine has this setting")
     return row
+
+
+# What is said of an imported run, and the ledger's name for it, as the workload's rows have it.
+_FACTS = {
+    **{name: f"workload.{name}" for name in ("gpu", "nodes", "gpus_per_node", "batch_size", "max_response_length")},
+    "model": "workload.model",
+    "tensor_parallel": "GPUs of one engine (tensor parallel)",
+}
+
+
+def _fact_rows(cases: Sequence[Case], untold: Sequence[Untold]) -> list[Row]:
+    """What is known also of runs without settings; unverifiable where one of them does not say it."""
+    rows = []
+    for name, setting in _FACTS.items():
+        values: dict[str, list[str]] = {}
+        told = [(case.arm, _fact_of(name, case)) for case in cases]
+        told += [(one.case.arm, one.words.get(name)) for one in untold]
+        for arm, value in told:
+            text = _NOT_TOLD if value is None else _text(value)
+            if text not in values.setdefault(arm, []):
+                values[arm].append(text)
+        known = [some for some in values.values() if _NOT_TOLD not in some]
+        verdict: Verdict = "equal" if len(known) == len(values) else "unverifiable"
+        why = "the same in all arms" if verdict == "equal" else "not every run says it"
+        if any(some != known[0] for some in known):
+            verdict, why = "different", "the arms did not run on the same terms"
+        shown = {arm: " | ".join(some) for arm, some in values.items()}
+        rows.append(Row(setting, shown, verdict, why, "the experiment's workload and imports"))
+    return rows
+
+
+def _fact_of(name: str, case: Case) -> object:
+    if name == "tensor_parallel":
+        return case.tensor_parallel
+    value = case.workload.get(name)
+    return value.get("source") if name == "model" and isinstance(value, dict) else value
+
+
+def _untold_rows(untold: Sequence[Untold], cases: Sequence[Case]) -> Iterator[Row]:
+    """A row for each reason why settings are not known, over all that it hides."""
+    for why in dict.fromkeys(one.why for one in untold):
+        arms = {one.case.arm for one in untold if one.why == why}
+        known = dict.fromkeys([*(case.arm for case in cases), *(one.case.arm for one in untold)])
+        values = {arm: _NOT_TOLD if arm in arms else "as below" for arm in known}
+        yield Row(
+            "all settings of the trainer and the engine", values, "unverifiable", why, "the imported run's source"
+        )
+
+
+def _with_untold(row: Row, untold: Sequence[Untold]) -> Row:
+    """A row with the arms that nothing is told of; a difference between the others stays one."""
+    values = {**row.values, **{one.case.arm: _known_of(one.case, row.setting) for one in untold}}
+    if row.verdict == "different":
+        return replace(row, values=values)
+    silent = ", ".join(arm for arm, value in values.items() if value == _NOT_TOLD)
+    if not silent:
+        same = len(set(values.values())) == 1
+        return replace(row, values=values, verdict=row.verdict if same else "different")
+    return replace(row, values=values, verdict="unverifiable", why=f"it is not told of {silent}")
+
+
+def _known_of(case: Case, setting: str) -> str:
+    """What is known of a run without settings: its variables, as far as the experiment names them, and packages."""
+    kind, _, name = setting.replace("package ", "package.", 1).partition(".")
+    known = case.env if kind == "env" else case.told.packages if kind == "package" else {}
+    return known.get(name, _NOT_TOLD)
 
 
 def _word(key: str, case: Case) -> object:

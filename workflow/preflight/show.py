@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from workflow.preflight import Preflight
+from workflow.preflight.cases import Case
 from workflow.preflight.checks.memory import told
 from workflow.preflight.findings import LEVELS, Finding, Level
 from workflow.preflight.ledger import counted
@@ -61,13 +62,22 @@ def summary_lines(found: Preflight) -> list[str]:
 def _head(found: Preflight) -> Iterator[str]:
     cases = {case.arm: case for case in reversed(found.cases)}
     yield found.experiment
-    width = max(map(len, cases), default=0)
+    untold = {one.case.arm: one.case for one in found.untold}
+    width = max(map(len, [*cases, *untold]), default=0)
     for arm in dict.fromkeys(case.arm for case in found.cases):
         case = cases[arm]
         where = f"{case.gpus} x {case.workload.get('gpu') or 'GPU'}" if case.on_gpu else "CPU"
         if case.on_gpu and case.tensor_parallel > 1:
             where += f", {case.tensor_parallel} per engine"
-        yield f"  {arm.ljust(width)}  {case.trainer} {case.version}, {case.engine_name}; {where}"
+        where += "; imported" * case.imported
+        yield f"  {arm.ljust(width)}  {_system(case)}; {where}"
+    for arm, case in untold.items():
+        if arm not in cases:
+            yield f"  {arm.ljust(width)}  {_system(case)}; imported, settings not known"
+
+
+def _system(case: Case) -> str:
+    return f"{case.trainer} {case.version or 'of a release that is not told'}, {case.engine_name}"
 
 
 def _finding(number: int, finding: Finding) -> Iterator[str]:
@@ -102,7 +112,10 @@ def _estimate(name: str, estimate: Estimate) -> str:
 
 
 def _depth(found: Preflight) -> str:
-    if found.cases and all(case.settings.composed for case in found.cases):
+    trained = [case for case in found.cases if not case.imported]
+    if not trained:
+        return "settings as the runs' sources hold them, or as the experiment and the packaged defaults tell"
+    if all(case.settings.composed for case in trained):
         return "settings as the stacks composed them"
     return (
         "settings as far as the packaged defaults and the overrides tell; the stacks compose the "

@@ -12,11 +12,14 @@ from workflow.preflight.settings import differing
 _MOST_LISTED = 6
 
 
-def comparison_findings(cases: Sequence[Case]) -> Iterator[Finding]:
-    """What differs between arms at one point, engine by engine and setting by setting."""
+def comparison_findings(cases: Sequence[Case], untold: Sequence[Case] = ()) -> Iterator[Finding]:
+    """What differs between arms at one point, engine by engine and setting by setting.
+
+    Of the `untold` no more is known than their trainers.
+    """
+    yield from _trainers([*cases, *untold])
     if len(cases) < 2:
         return
-    yield from _trainers(cases)
     for behaviour in BEHAVIOURS:
         yield from _behaviour(behaviour, cases)
     yield from _settings(cases)
@@ -78,7 +81,7 @@ def _trainers(cases: Sequence[Case]) -> Iterator[Finding]:
             "one trainer in all arms, to compare engines",
         )
         return
-    by_version = groups(cases, [f"{case.trainer} {case.version}" for case in cases])
+    by_version = groups(cases, [f"{case.trainer} {case.version}" if case.version else None for case in cases])
     if len(by_version) > 1:
         yield Finding(
             "unequal",
@@ -190,7 +193,8 @@ def _packages(cases: Sequence[Case]) -> Iterator[Finding]:
 
 def _built_in_tokenizer(cases: Sequence[Case]) -> Iterator[Finding]:
     """A built-in model is written by one arm's transformers and read by all arms'."""
-    if not all(str(case.workload["model"]["source"]).startswith("builtin:") for case in cases):
+    sources = [str((case.workload.get("model") or {}).get("source")) for case in cases]
+    if not all(source.startswith("builtin:") for source in sources):
         return
     versions = [case.told.packages.get("transformers") for case in cases]
     by_major = groups(cases, [version and version.partition(".")[0] for version in versions])

@@ -210,7 +210,7 @@ def _seen(case: Case, name: str, place: Place) -> tuple[str, str] | None:
     """The value that an arm's processes would see, and who sets it; an arm's own word wins."""
     if name in case.env:
         return case.env[name], "the experiment's env"
-    return place.variables.get(name)
+    return None if case.imported else place.variables.get(name)
 
 
 def _change(name: str, setter: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from workflow.cluster.progress import readable_duration
+from workflow.plan import Plan
 from workflow.preflight.cases import Case
 from workflow.preflight.findings import Finding
 from workflow.preflight.site import Place
@@ -88,24 +89,29 @@ def few_steps(case: Case, place: Place) -> Iterator[Finding]:
 CHECKS = (walltime, few_steps)
 
 
-def experiment_findings(cases: Sequence[Case], seeds: int, warmup_steps: int) -> Iterator[Finding]:
+def experiment_findings(plan: Plan) -> Iterator[Finding]:
     """What holds of the experiment as a whole."""
-    arms = tuple(dict.fromkeys(case.arm for case in cases))
-    if seeds == 1:
+    seeds: dict[str, set[int]] = {arm: set() for arm in plan.config.arms}
+    for run in plan.all_runs.values():
+        seeds[run.spec["arm"]].add(run.spec["seed"])
+    alone = tuple(arm for arm, found in seeds.items() if len(found) == 1)
+    if alone:
+        imported = any(arm in plan.config.imports for arm in alone)
         yield Finding(
             "odd",
             "one-seed",
-            arms,
+            alone,
             "one run per arm (one seed)",
             "lengths and so times differ from run to run; one run tells no interval, and the report can only say so",
             "docs/preflight.md#odd",
-            "seeds: three or more",
+            "seeds: three or more" + ("; import three runs or more of an arm" if imported else ""),
         )
-    if warmup_steps == 0:
+    trained = tuple(plan.config.trained)
+    if trained and plan.config.warmup_steps == 0:
         yield Finding(
             "odd",
             "no-warmup",
-            arms,
+            trained,
             "no step is left out as warm-up (warmup_steps: 0)",
             "the first step holds compilation, graph capture and cold caches, which differ between engines",
             "docs/preflight.md#odd",

@@ -1,0 +1,27 @@
+import re
+
+# The runs that are read, not trained; where there are none, a pattern that nothing matches.
+IMPORTED = "|".join(map(re.escape, PLAN.imports)) or "(?!)"
+
+
+# One run that was trained elsewhere, read from what it logged: its steps, tidy, and what its sources say of it.
+rule import_run:
+    input:
+        lambda wildcards: PLAN.import_files(wildcards.run_id),
+    output:
+        steps=f"{RESULTS}/runs/{{run_id}}/steps.parquet",
+        imported=f"{RESULTS}/runs/{{run_id}}/imported.json",
+    log:
+        f"{RESULTS}/runs/{{run_id}}/import.log",
+    wildcard_constraints:
+        run_id=IMPORTED,
+    # A node of a cluster may reach no service's API, and no folder of somebody's own.
+    localrule: True
+    conda:
+        "../envs/controller/environment.yml"
+    params:
+        spec=lambda wildcards: json.dumps(
+            PLAN.imports[wildcards.run_id].spec, sort_keys=True
+        ),
+    shell:
+        "python -m analysis.imported {params.spec:q} --out {output.steps:q} --cache .wandb-cache 2> >(tee {log:q} >&2)"
