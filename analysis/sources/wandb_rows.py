@@ -41,6 +41,10 @@ def _numbers(row: dict[str, Any]) -> dict[str, float]:
     return {name: value for name, value in values if value is not None}
 
 
+def _time(row: dict[str, Any]) -> float | None:
+    return as_number(row.get("_timestamp"))
+
+
 def _step(value: float | None) -> int | None:
     return int(value) if value is not None and value >= 1 and value == int(value) else None
 
@@ -54,7 +58,7 @@ def _nested_steps(rows: Iterable[Row], shown_as: str) -> SourceRead:
             continue
         phases = {k.removeprefix(TIMERS): v for k, v in numbers.items() if k.startswith(TIMERS)}
         scalars = {k: v for k, v in numbers.items() if not k.startswith(TIMERS)}
-        steps.add(StepRecord(step, phases, scalars, {}, None, file, number), bool(phases))
+        steps.add(StepRecord(step, phases, scalars, {}, None, file, number, time=_time(row)), bool(phases))
     return steps.read()
 
 
@@ -63,22 +67,26 @@ def _flat_steps(rows: Iterable[Row], shown_as: str) -> SourceRead:
     calls: dict[str, float] = {}
     for file, number, row in rows:
         numbers = _numbers(row)
-        timed = STEP_TIME in numbers or any(name.startswith(TIMERS) for name in numbers)
         logged = numbers.get(VERL_STEP, numbers.get(HF_STEP))
-        if logged is None and not timed:
+        verl = any(name.startswith(TIMERS) for name in numbers)
+        if logged is None and not verl:
             for name, value in numbers.items():
                 if name.startswith(CALLS):
                     calls[name] = calls.get(name, 0.0) + value
             continue
         step = _step(as_number(row.get(WANDB_STEP)) if logged is None else logged)
         # The calls since the row before led to this one: to the step that it logs, or to an evaluation after it.
-        evaluation = any(name.startswith(EVALUATION) for name in numbers) and not timed
-        ours = {} if evaluation else calls
-        calls = {}
+        # ms-swift's calls are in the row itself.
+        if any(name.startswith(EVALUATION) for name in numbers) and STEP_TIME not in numbers and not verl:
+            calls = {}
+            numbers = {name: value for name, value in numbers.items() if not name.startswith(CALLS)}
+        ours, calls = calls, {}
         if step is None:
             continue
-        record = StepRecord(step, {}, {**numbers, **ours}, {}, None, file, number)
-        steps.add(record, timed or bool(ours), calls=tuple(ours))
+        timed = verl or bool(ours) or any(name == STEP_TIME or name.startswith(CALLS) for name in numbers)
+        steps.add(
+            StepRecord(step, {}, {**numbers, **ours}, {}, None, file, number, time=_time(row)), timed, tuple(ours)
+        )
     return steps.read()
 
 
@@ -116,6 +124,7 @@ class _Steps:
     def read(self) -> SourceRead:
         """The timed steps, and what was odd."""
         found = SourceRead({step: record for step, record in self.records.items() if step in self.timed})
+        found.again = {step for step, _, _ in self.again}
         if self.again:
             step, earlier, later = self.again[0]
             text = (

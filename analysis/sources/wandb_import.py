@@ -1,0 +1,183 @@
+"""What a wandb run that was not trained here holds: from its folder on disk, or from wandb's server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from analysis.errors import UserError
+from analysis.files import read_json_object
+from analysis.sources.record import Imported, SourceRead
+from analysis.sources.wandb_about import git_in, hardware_in, plain_config, seconds_since_1970, versions_in
+from analysis.sources.wandb_api import HISTORY_PARTS, RUN_FILE, download
+from analysis.sources.wandb_offline import records
+from analysis.sources.wandb_rows import Row, steps_of
+from analysis.verdicts import Verdict
+
+FORMAT_OFFLINE = "wandb-offline"
+FORMAT_API = "wandb"
+
+
+@dataclass
+class _Life:
+    """One file of a run: what it says of the run, filled while its rows are read."""
+
+    file: Path
+    run: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+    last_row_at: float | None = None
+
+    @property
+    def started(self) -> float | None:
+        return seconds_since_1970(self.run.get("start_time"))
+
+    def rows(self) -> Iterator[Row]:
+        for number, kind, content in records(self.file, "run", "config", "environment", "history"):
+            if kind == "history":
+                row = content.get("item") or {}
+                at = row.get("_timestamp")
+                self.last_row_at = float(at) if isinstance(at, int | float) else self.last_row_at
+                yield self.file, number, row
+            elif kind == "run":
+                self.run |= content
+                self.config |= (content.get("config") or {}).get("update") or {}
+            elif kind == "config":
+                self.config |= content.get("update") or {}
+            else:
+                self.about |= content
+
+
+def read_wandb_offline_folder(path: Path, flat: bool = True) -> Imported:
+    """One run's offline files: a `.wandb` file, its folder, or a `wandb` folder with the attempts of one run.
+
+    Attempts are read in the order of their start: where two trained a step, the later counts. `UserError` when there
+    is no such file, or when they are of several runs.
+    """
+    files = _files(path)
+    _require_one_run(path, files)
+    lives = [_Life(file) for file in files]
+    reads = [steps_of(life.rows(), _shown(life.file, path), flat) for life in lives]
+    in_order = sorted(zip(lives, reads, strict=True), key=lambda one: (one[0].started or 0.0, one[0].file.parent.name))
+    lives = [life for life, _ in in_order]
+    if not any(life.run for life in lives):
+        raise UserError(
+            f"{path}: its wandb file holds no record: wandb writes every 15 seconds, and a run that was killed before "
+            "leaves an empty one. Import the log that the trainer printed instead"
+        )
+    about = {key: value for life in lives for key, value in (_metadata(life.file) | life.about).items()}
+    ends = [life.last_row_at for life in lives if life.last_row_at is not None]
+    return Imported(
+        _in_one([read for _, read in in_order], path.name),
+        FORMAT_OFFLINE,
+        config=plain_config({key: value for life in lives for key, value in life.config.items()}),
+        versions=versions_in(_lines(lives[-1].file.parent / "files" / "requirements.txt"), about),
+        hardware=hardware_in(about),
+        git=git_in(about),
+        started=lives[0].started,
+        finished=max(ends, default=None),
+    )
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise UserError(
+            f"{path} is not there; `import` takes a wandb folder (wandb/offline-run-...) or its .wandb file"
+        )
+    for pattern in ("run-*.wandb", "*run-*-*/run-*.wandb", "wandb/*run-*-*/run-*.wandb"):
+        # `latest-run` is a link to one of the others.
+        files = [file for file in path.glob(pattern) if not file.parent.is_symlink() or file.parent == path]
+        if files:
+            return sorted(files)
+    raise UserError(
+        f"{path} holds no wandb run (run-<id>.wandb). It should be wandb/offline-run-<time>-<id>, or the wandb folder "
+        "with those in it"
+    )
+
+
+def _require_one_run(path: Path, files: Sequence[Path]) -> None:
+    """`UserError` when the files are of several runs: wandb names them run-<id>.wandb."""
+    ids = list(dict.fromkeys(file.stem.removeprefix("run-") for file in files))
+    if len(ids) > 1:
+        shown = "\n".join(f"  {file.parent}" for file in files[:10]) + ("\n  ..." if len(files) > 10 else "")
+        raise UserError(
+            f"{path} holds {len(ids)} runs of wandb ({', '.join(ids[:5])}{', ...' if len(ids) > 5 else ''}), and an "
+            f"import is one run. Name the folder of one, or several of them as a list in `import`:\n{shown}"
+        )
+
+
+def _shown(file: Path, path: Path) -> str:
+    return file.relative_to(path).as_posix() if file != path else path.name
+
+
+def _metadata(file: Path) -> dict[str, Any]:
+    # Earlier releases of wandb kept it in a file of its own.
+    metadata = file.parent / "files" / "wandb-metadata.json"
+    return read_json_object(metadata, "wandb") if metadata.is_file() else {}
+
+
+def _in_one(reads: Sequence[SourceRead], shown_as: str) -> SourceRead:
+    """The steps of a run's attempts, in the order of their start: of a step that two have, the later."""
+    found = SourceRead()
+    again: set[int] = set()
+    for read in reads:
+        again |= set(read.records) & set(found.records)
+        first = min(read.records, default=1)
+        if first > 1 and found.records:
+            read.records[first] = replace(read.records[first], resumed=True)
+        found.records.update(read.records)
+        found.verdicts += read.verdicts
+        found.again |= read.again
+    found.again |= again
+    found.records = dict(sorted(found.records.items()))
+    if again:
+        text = (
+            f"{shown_as}: {len(again)} steps ({min(again)} to {max(again)}) were trained by more than one attempt; the "
+            "last attempt's timings count"
+        )
+        found.verdicts.append(Verdict("note", "overlap", text))
+    return found
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+
+
+def read_wandb_api(name: str, cache: Path, flat: bool = True) -> Imported:
+    """A finished run on wandb's server, `entity/project/id`, with its whole history; what is in the cache is not
+    asked for again.
+
+    `UserError` in words about a missing key, run, permission or network, and about a run that still runs.
+    """
+    folder = download(name, cache)
+    said = read_json_object(folder / RUN_FILE, "the download from wandb")
+    about = said.get("metadata") or {}
+    read = steps_of(_cached_rows(folder), name, flat)
+    if (said.get("history_lines") or 0) > said.get("rows", 0):
+        text = (
+            f"{name}: wandb counts {said['history_lines']} rows of history and gave {said['rows']}: steps may be "
+            f"missing. Delete {folder} to ask again"
+        )
+        read.verdicts.append(Verdict("warning", "incomplete-history", text))
+    return Imported(
+        read,
+        FORMAT_API,
+        config=plain_config(said.get("config") or {}),
+        versions=versions_in(said.get("requirements") or [], about),
+        hardware=hardware_in(about),
+        git=git_in(about),
+        started=seconds_since_1970(said.get("created_at")),
+        finished=seconds_since_1970(said.get("heartbeat_at")),
+    )
+
+
+def _cached_rows(folder: Path) -> Iterator[Row]:
+    for part in sorted(folder.glob(HISTORY_PARTS)):
+        with part.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                yield part, number, json.loads(line)

@@ -1,0 +1,162 @@
+"""wandb's public API against a server on loopback: the whole history, patience, what is kept, and words for people."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from wandb_server import KEY, ServedRun, WandbServer
+
+from analysis.errors import UserError
+from analysis.sources import wandb_api
+from analysis.sources.wandb_import import read_wandb_api
+
+NAME = "me/p/a"
+METADATA = {
+    "host": "gpu1",
+    "python": "CPython 3.11.7",
+    "gpu_nvidia": [{"name": "NVIDIA H100 80GB HBM3", "memoryTotal": "85520809984"}] * 8,
+    "git": {"remote": "https://u:t@host/x.git", "commit": "abc"},
+}
+
+
+def verl_rows(steps):
+    rows = [{"_step": 0, "_timestamp": 1.7e9, "val-core/acc": 0.1}]
+    for step in range(1, steps + 1):
+        timers = {"timing_s/step": 3 + 1 / step, "timing_s/gen": 2.0}
+        rows.append({"_step": step, "_timestamp": 1.7e9 + step, "training/global_step": step, **timers})
+    rows[-1]["actor/grad_norm"] = "NaN"
+    return rows
+
+
+def served(steps=2300, **more):
+    files = {"wandb-metadata.json": json.dumps(METADATA).encode(), "requirements.txt": b"verl==0.4.1\nvllm==0.8.5\n"}
+    config = {"trainer": {"value": {"nnodes": 1, "hf_token": "hf_secret"}}, "_wandb": {"value": {"x": 1}}}
+    return ServedRun(verl_rows(steps), config=config, files=files, **more)
+
+
+@pytest.fixture
+def client(tmp_path, monkeypatch):
+    """Points wandb's client at a server, as somebody without a home full of keys; short waits."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(wandb_api, "FIRST_WAIT_S", 0.05)
+    (tmp_path / "home").mkdir()
+    for name in [name for name in os.environ if name.startswith("WANDB")]:
+        monkeypatch.delenv(name)
+
+    def point(server, key=KEY):
+        monkeypatch.setenv("WANDB_BASE_URL", server if isinstance(server, str) else server.url)
+        if key is not None:
+            monkeypatch.setenv("WANDB_API_KEY", key)
+
+    return point
+
+
+def pages(server):
+    return [one.variables["minStep"] for one in server.asked if one.operation == "HistoryPage"]
+
+
+def test_the_whole_history_once_and_privately(client, tmp_path, capfd):
+    cache = tmp_path / "cache"
+    with WandbServer({NAME: served(exported=1500)}) as server:
+        client(server)
+        found = read_wandb_api(NAME, cache)
+        assert list(found.read.records) == list(range(1, 2301)), "not a sample, and no row lost where exports end"
+        assert not found.read.verdicts
+        assert server.keys, "the key was used"
+        assert pages(server) == [1000, 2000], "up to the export, the exported file serves"
+        asked = len(server.asked)
+        again = read_wandb_api(NAME, cache)
+        assert len(server.asked) == asked, "a finished run is never fetched again"
+    record = found.read.records[2000]
+    assert record.scalars["timing_s/step"] == 3 + 1 / 2000
+    assert repr(again.read.records) == repr(found.read.records)
+    assert json.loads(record.file.read_text().splitlines()[record.line - 1])["_step"] == 2000
+    assert found.format == "wandb" and found.config == {"trainer": {"nnodes": 1, "hf_token": "(not shown)"}}
+    assert found.versions == {"verl": "0.4.1", "vllm": "0.8.5", "python": "3.11.7"}
+    assert len(found.hardware["gpus"]) == 8 and found.git == {"remote": "https://host/x.git", "commit": "abc"}
+    assert found.finished - found.started == 3600
+    kept = [path for path in cache.rglob("*") if path.is_file()]
+    for path in kept:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+        assert KEY not in path.read_text()
+    for path in [cache, *(p for p in cache.rglob("*") if p.is_dir())]:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700, path
+    assert {path.name.split("-")[0] for path in kept} == {".lock", "run.json", "history"}, "nothing of wandb's is left"
+    assert not list((tmp_path / "home").rglob("*.parquet"))
+    said = "".join(capfd.readouterr())
+    assert "2301 of 2301 rows" in said and KEY not in said
+
+
+def test_a_download_that_dies_goes_on_where_it_was(client, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(wandb_api, "TRIES", 2)
+    refused = {"on": True}
+
+    def fault(asked, before):
+        if asked.operation == "HistoryPage" and asked.variables["minStep"] >= 1000 and refused["on"]:
+            return 0 if before % 2 else 500
+        return None
+
+    with WandbServer({NAME: served()}, fault) as server:
+        client(server)
+        with pytest.raises(UserError, match=r"gave no answer about run me/p/a \("):
+            read_wandb_api(NAME, tmp_path / "cache")
+        assert "trying again" in capfd.readouterr().err
+        assert len(list((tmp_path / "cache").rglob("history-*.jsonl"))) == 1
+        refused["on"] = False
+        before = len(pages(server))
+        found = read_wandb_api(NAME, tmp_path / "cache")
+        assert pages(server)[before:] == [1000, 2000], "the first page is not asked for again"
+        assert list(found.read.records) == list(range(1, 2301))
+
+
+def test_too_many_questions_are_waited_out_and_a_run_that_went_on_is_read_anew(client, tmp_path, capfd):
+    folder = tmp_path / "cache" / "me" / "p" / "a"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"heartbeat_at": "earlier", "last_step": 3, "complete": False}))
+    (folder / "history-000000000.jsonl").write_text('{"_step": 0, "stale": 1}\n')
+
+    def fault(asked, before):
+        return 429 if asked.operation == "HistoryPage" and before < 3 else None
+
+    with WandbServer({NAME: served(20)}, fault) as server:
+        client(server)
+        assert list(read_wandb_api(NAME, tmp_path / "cache").read.records) == list(range(1, 21))
+    assert "asks to slow down (429); trying again" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "state", "status", "said"),
+    [
+        (NAME, None, "finished", None, "needs a key.*wandb login.*WANDB_API_KEY"),
+        (NAME, KEY, "finished", 401, "does not accept the key.*wandb login"),
+        (NAME, KEY, "finished", 403, "may not read wandb run me/p/a: ask for access"),
+        ("me/p/other", KEY, "finished", None, "has no run me/p/other that this key may see"),
+        (NAME, KEY, "running", None, "me/p/a is running.*Import it when it has ended"),
+    ],
+)
+def test_errors_in_words(client, tmp_path, capfd, name, key, state, status, said):
+    def fault(asked, before):
+        return status if status == 401 or asked.operation != "Viewer" else None
+
+    with WandbServer({NAME: served(3, state=state)}, fault) as server:
+        client(server, key)
+        with pytest.raises(UserError, match=said) as error:
+            read_wandb_api(name, tmp_path / "cache")
+    assert KEY not in str(error.value) + "".join(capfd.readouterr())
+    assert "\n" not in str(error.value)
+
+
+def test_no_network(client, tmp_path, monkeypatch):
+    monkeypatch.setattr(wandb_api, "TRIES", 1)
+    client("http://127.0.0.1:9")
+    with pytest.raises(UserError, match=r"127\.0\.0\.1:9 gave no answer about run me/p/a .*refused"):
+        read_wandb_api(NAME, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("name", ["a", "p/a", "https://wandb.ai/me/p/runs/a", "me/p/../a", "../p/a"])
+def test_a_name_that_is_none(tmp_path, name):
+    with pytest.raises(UserError, match="entity/project/id"):
+        read_wandb_api(name, tmp_path / "cache")
+    assert not list(Path(tmp_path).iterdir())

@@ -1,0 +1,222 @@
+"""Offline folders of real runs of wandb: attempts, several runs, what wandb knows besides, calls of timers."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from analysis.errors import UserError
+from analysis.sources.wandb_about import HIDDEN, git_in, hardware_in, plain_config, versions_in
+from analysis.sources.wandb_import import read_wandb_offline_folder
+from analysis.sources.wandb_offline import inspect_command, records
+from analysis.sources.wandb_rows import steps_of
+
+WRITER = """
+import json, sys, wandb
+for run_id, config, rows in json.load(open(sys.argv[1])):
+    run = wandb.init(project="p", id=run_id, resume="allow", config=config,
+                     settings=wandb.Settings(x_disable_stats=True, console="off"))
+    for row in rows:
+        run.log(row)
+    run.finish()
+"""
+TIMER = "profiling/Time taken: GRPOTrainer."
+
+
+def trl_step(step, generate=2.0, logps=(0.25, 0.5), policy=1.0, step_time=None):
+    """The rows of one TRL step: every call of a timer in a row of its own, then transformers' row."""
+    calls = [("vLLM.generate", generate), *(("_get_per_token_logps_and_entropies", s) for s in logps)]
+    calls += [("_prepare_inputs", generate + sum(logps)), ("_get_per_token_logps_and_entropies", policy)]
+    calls += [("compute_loss", policy + 0.125)]
+    whole = generate + sum(logps) + policy + 0.125 if step_time is None else step_time
+    logged = {"train/reward": 0.1 * step, "train/step_time": whole, "train/global_step": step}
+    return [{TIMER + name: seconds} for name, seconds in calls] + [logged]
+
+
+def evaluation(step):
+    return [{TIMER + "vLLM.generate": 100.0}, {"eval/reward": 0.5, "train/global_step": step}]
+
+
+def flat(rows):
+    return [row for step in rows for row in step]
+
+
+CONFIG = {"algorithm": {"use_kl": False}, "hub_token": "hf_secret", "model": {"path": "https://me:pw@host/model"}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A wandb folder with two attempts of run a (the second goes on from step 2), and one with another run besides."""
+    root = tmp_path_factory.mktemp("wandb")
+    first = ["a", CONFIG, flat([evaluation(0), *(trl_step(s) for s in (1, 2, 3)), evaluation(3)]) + trl_step(4)[:3]]
+    second = ["a", CONFIG, flat([trl_step(s, generate=3.0) for s in (3, 4, 5)])]
+    second[2].append({"train_runtime": 9.0, "train/reward": -1.0, "train/global_step": 5})
+    for name, runs in (("one", [first, second]), ("two", [["a", {}, trl_step(1)], ["b", {}, trl_step(1)]])):
+        (root / name).mkdir()
+        (root / f"{name}.json").write_text(json.dumps(runs))
+    # Offline folders are named by the second.
+    for name, wait in (("one", "import time; time.sleep(1.1)"), ("two", "")):
+        code = WRITER.replace("    run.finish()", f"    run.finish(); {wait}")
+        env = os.environ | {"WANDB_MODE": "offline", "WANDB_DIR": str(root / name), "WANDB_SILENT": "true"}
+        subprocess.run([sys.executable, "-c", code, f"{root}/{name}.json"], env=env, cwd=root, check=True, timeout=60)
+    return root
+
+
+def test_calls_of_a_timer_are_summed_over_their_step_and_an_evaluations_are_not(folder):
+    read = read_wandb_offline_folder(folder / "one").read
+    assert list(read.records) == [1, 2, 3, 4, 5]
+    scalars = read.records[2].scalars
+    assert scalars[TIMER + "_get_per_token_logps_and_entropies"] == 0.25 + 0.5 + 1.0, (
+        "two of old and ref, one of policy"
+    )
+    assert scalars[TIMER + "vLLM.generate"] == 2.0 and scalars["train/step_time"] == 3.875
+    assert read.records[1].scalars[TIMER + "vLLM.generate"] == 2.0, "without the evaluation before training"
+
+
+def test_the_later_attempt_counts_and_what_a_killed_one_had_begun_does_not(folder):
+    read = read_wandb_offline_folder(folder / "one").read
+    assert [read.records[s].scalars[TIMER + "vLLM.generate"] for s in (2, 3, 4, 5)] == [2.0, 3.0, 3.0, 3.0]
+    assert [read.records[s].resumed for s in (1, 2, 3, 4)] == [None, None, True, None]
+    assert read.records[5].scalars["train/reward"] == 0.5, "the closing summary does not replace the step's own value"
+    assert [(v.level, v.code) for v in read.verdicts] == [("note", "overlap")]
+    assert "1 steps (3 to 3)" in read.verdicts[0].text and read.again == {3}
+    assert read.records[3].time > read.records[2].time > 1.7e9
+    record = read.records[4]
+    row = next(content["item"] for n, _, content in records(record.file, "history") if n == record.line)
+    assert row["train/global_step"] == 4, "a step knows its file and record"
+
+
+def test_what_wandb_knows_of_the_run(folder):
+    found = read_wandb_offline_folder(folder / "one")
+    assert found.format == "wandb-offline"
+    assert found.config["algorithm"] == {"use_kl": False} and "_wandb" not in found.config
+    assert found.config["hub_token"] == HIDDEN and found.config["model"]["path"] == "https://host/model"
+    assert found.versions["wandb"] == "0.31.0" and found.versions["python"].startswith("3.")
+    assert found.hardware["host"]
+    assert 0 < found.finished - found.started < 60
+
+
+@pytest.mark.parametrize("name", ["one/wandb", "one"])
+def test_the_folder_above_is_found_too(folder, name):
+    assert list(read_wandb_offline_folder(folder / name).read.records) == [1, 2, 3, 4, 5]
+
+
+def test_one_attempt_alone_by_folder_or_file(folder):
+    first = sorted((folder / "one" / "wandb").glob("offline-run-*"))[0]
+    assert list(read_wandb_offline_folder(first).read.records) == [1, 2, 3]
+    assert list(read_wandb_offline_folder(next(first.glob("run-*.wandb"))).read.records) == [1, 2, 3]
+
+
+def test_several_runs_are_refused(folder):
+    with pytest.raises(UserError, match=r"holds 2 runs of wandb \(a, b\)(?s:.*)several of them as a list") as error:
+        read_wandb_offline_folder(folder / "two")
+    assert str(error.value).count("offline-run-") == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "said"), [(lambda p: None, "is not there"), (lambda p: p.mkdir(), "holds no wandb run")]
+)
+def test_no_run_at_all(tmp_path, make, said):
+    make(tmp_path / "x")
+    with pytest.raises(UserError, match=said):
+        read_wandb_offline_folder(tmp_path / "x")
+
+
+@pytest.mark.parametrize("size", [0, 7])
+def test_a_run_killed_before_wandb_wrote(folder, tmp_path, size):
+    whole = next((folder / "two").glob("wandb/offline-run-*/run-a.wandb"))
+    (tmp_path / "run-a.wandb").write_bytes(whole.read_bytes()[:size])
+    with pytest.raises(UserError, match="holds no record"):
+        read_wandb_offline_folder(tmp_path)
+
+
+def test_the_wheels_program_prints_what_wandbs_command_line_does(folder):
+    """The command line is what is documented; it starts that program."""
+    path = next((folder / "two").glob("wandb/offline-run-*/run-b.wandb"))
+    assert "wandb-core" in inspect_command()[0], "else every file costs a second"
+    documented = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(path)]
+    ours = subprocess.run([*inspect_command(), str(path)], capture_output=True, check=True).stdout
+    env = os.environ | {"WANDB_ERROR_REPORTING": "false"}
+    assert ours == subprocess.run(documented, capture_output=True, check=True, env=env).stdout
+    assert ours.count(b"\n") > 5
+
+
+def rows_of(listed, tmp_path):
+    return ((tmp_path / "run.wandb", number, row) for number, row in enumerate(listed, start=1))
+
+
+def test_rows_logged_every_ten_steps_are_means(tmp_path):
+    listed = [{TIMER + "vLLM.generate": 1.0}] * 10 + [{"train/step_time": 1.5, "train/global_step": 10}]
+    listed += [{TIMER + "vLLM.generate": 2.0}] * 10 + [{"train/step_time": 2.5, "train/global_step": 20}]
+    read = steps_of(rows_of(listed, tmp_path), "log", flat=True)
+    assert {s: r.scalars[TIMER + "vLLM.generate"] for s, r in read.records.items()} == {10: 1.0, 20: 2.0}
+    (verdict,) = read.verdicts
+    assert verdict.code == "logging-window" and "every 10 steps" in verdict.text
+
+
+def test_a_run_that_went_on_from_a_checkpoint_is_no_window(tmp_path):
+    read = steps_of(rows_of(flat([trl_step(s) for s in (501, 502)]), tmp_path), "log", flat=True)
+    assert read.records[501].scalars[TIMER + "vLLM.generate"] == 2.0 and not read.verdicts
+
+
+def test_a_restart_within_one_history(tmp_path):
+    listed = flat([trl_step(s) for s in (1, 2, 3)]) + flat([trl_step(s, generate=5.0) for s in (2, 3, 4)])
+    read = steps_of(rows_of(listed, tmp_path), "me/p/a", flat=True)
+    assert {s: r.scalars[TIMER + "vLLM.generate"] for s, r in read.records.items()} == {1: 2, 2: 5, 3: 5, 4: 5}
+    assert [s for s, r in read.records.items() if r.resumed] == [2]
+    (verdict,) = read.verdicts
+    assert verdict.code == "duplicate-step" and "times 2 steps more than once" in verdict.text
+
+
+def test_ms_swifts_calls_are_in_the_row_itself(tmp_path):
+    key = "profiling/Time taken: GRPOTrainer.generate"
+    listed = [
+        {key: 2.0, "train/reward": 0.5, "train/global_step": 1},
+        {key: 100.0, "eval/reward": 0.5, "train/global_step": 1},
+        {key: 3.0, "train/reward": 0.5, "train/global_step": 2},
+    ]
+    read = steps_of(rows_of(listed, tmp_path), "swift", flat=True)
+    assert {s: r.scalars[key] for s, r in read.records.items()} == {1: 2.0, 2: 3.0} and not read.verdicts
+
+
+def test_verls_rows_by_its_own_counter_or_wandbs(tmp_path):
+    listed = [
+        {"_step": 0, "val-core/acc": 0.1},
+        {"_step": 1, "training/global_step": 1, "timing_s/step": 3.0},
+        {"_step": 2, "timing_s/step": 4.0, "actor/lr": "NaN"},
+    ]
+    read = steps_of(rows_of(listed, tmp_path), "verl", flat=True)
+    assert {s: r.scalars["timing_s/step"] for s, r in read.records.items()} == {1: 3.0, 2: 4.0}
+
+
+def test_metadata_of_a_gpu_node():
+    """As wandb's server and its offline records spell it (wandb-metadata.json of 0.16 to 0.31)."""
+    each = {"name": "NVIDIA H100 80GB HBM3", "memoryTotal": "85520809984", "cudaCores": 16896}
+    about = {"host": "gpu1", "gpu": "NVIDIA H100 80GB HBM3", "gpu_count": 2, "gpu_nvidia": [each, each]}
+    gpu = {"name": "NVIDIA H100 80GB HBM3", "memory_gib": 79.6}
+    assert hardware_in(about)["gpus"] == [gpu, gpu]
+    assert hardware_in({"gpu": "NVIDIA A100", "gpu_count": 2, "memory": {"total": 251.5}}) == {
+        "memory_gib": 251.5,
+        "gpus": [{"name": "NVIDIA A100"}] * 2,
+    }
+    assert git_in({"git": {"remote": "https://u:t@host/x.git", "commit": "abc"}}) == {
+        "remote": "https://host/x.git",
+        "commit": "abc",
+    }
+    assert git_in({}) is None and hardware_in({}) == {}
+
+
+def test_wrapped_config_and_versions():
+    assert plain_config({"a": {"value": {"b": 1}, "desc": None}, "_wandb": {"value": {}}, "c": 2}) == {
+        "a": {"b": 1},
+        "c": 2,
+    }
+    assert plain_config({"pad_token": "<eos>", "max_tokens": 5, "WANDB_API_KEY": "x"})["WANDB_API_KEY"] == HIDDEN
+    lines = ["ms_swift==4.6.0", "torch==2.13.0+cu129", "verl @ file:///x", "left-pad==1"]
+    assert versions_in(lines, {"python": "CPython 3.11.7"}) == {
+        "swift": "4.6.0",
+        "torch": "2.13.0+cu129",
+        "python": "3.11.7",
+    }
