@@ -14,6 +14,7 @@ import pyarrow as pa
 from analysis.attempts import choose_steps, read_attempts
 from analysis.errors import UserError
 from analysis.files import fingerprint_of, read_json_object
+from analysis.sources.record import TIMERS
 from analysis.steps import ChosenStep, steps_table, write_steps
 from analysis.timers import UNDECLARED, TimerTree, mode_of, nested, overruns, places_of, tree_for
 from analysis.tokens import token_sums
@@ -51,8 +52,9 @@ def collect_run(run_dir: Path) -> pa.Table:
     verdicts += more
     require_steps(chosen, done.get("last_step"), run_id)
     if tree.flat:
-        chosen, more = in_the_tree(chosen, tree, run_id, completions_of(spec))
+        chosen, more = in_the_tree(chosen, tree, run_id)
         verdicts += more
+        chosen = with_tokens(chosen, completions_of(spec))
     verdicts += timer_verdicts(chosen, tree, run_id)
     metadata: dict[str, Any] = {
         "timers": tree.name,
@@ -96,19 +98,25 @@ def completions_of(spec: dict[str, Any]) -> int | None:
     return count if isinstance(count, int) and count > 0 else None
 
 
-def in_the_tree(
-    chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str, completions: int | None
-) -> tuple[list[ChosenStep], list[Verdict]]:
-    """Steps whose timers came under flat keys, with their phases in the tree, and tokens where they are exact."""
-    places, verdicts = places_of([c.record.scalars for c in chosen], tree, run_id)
+def in_the_tree(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -> tuple[list[ChosenStep], list[Verdict]]:
+    """Steps whose timers came under flat keys, with their phases in the tree."""
+    records = [c.record for c in chosen]
+    places, verdicts = places_of([r.scalars for r in records], tree, run_id, [r.rounding for r in records])
     placed, undeclared = [], dict[str, tuple[int, float]]()
     for c in chosen:
         found = nested(c.record.scalars, tree, places)
         for name in found.undeclared:
             undeclared.setdefault(name, (c.record.step, found.scalars[UNDECLARED + name]))
-        if "response_tokens" not in found.scalars and completions is not None:
-            found.scalars.update(token_sums(found.scalars, completions))
-        record = replace(c.record, phases={**c.record.phases, **found.phases}, scalars=found.scalars)
+        rounding: dict[str, float] = {}
+        for key, cut in c.record.rounding.items():
+            rounding[found.names[key]] = rounding.get(found.names[key], 0.0) + cut
+        record = replace(
+            c.record,
+            phases={**c.record.phases, **found.phases},
+            scalars=found.scalars,
+            rounding=rounding,
+            origins={found.names[key]: origin for key, origin in c.record.origins.items()},
+        )
         placed.append(replace(c, record=record))
     for name, (step, value) in undeclared.items():
         text = (
@@ -120,6 +128,19 @@ def in_the_tree(
         text = f"{run_id}: {tree.overlap}: its phases cannot be summed, so only the whole step is timed"
         verdicts.append(Verdict("warning", "overlapping-phases", text))
     return placed, verdicts
+
+
+def with_tokens(chosen: Sequence[ChosenStep], completions: int | None) -> list[ChosenStep]:
+    """Steps with their sums of tokens besides, where the means give them exactly and the trainer told no sums."""
+    if completions is None:
+        return list(chosen)
+    found = []
+    for c in chosen:
+        scalars = c.record.scalars
+        if "response_tokens" not in scalars:
+            scalars = scalars | token_sums(scalars, completions)
+        found.append(replace(c, record=replace(c.record, scalars=scalars)))
+    return found
 
 
 def timer_verdicts(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -> list[Verdict]:
@@ -144,14 +165,16 @@ def timer_verdicts(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -
             )
         )
     for c in chosen:
-        for over in overruns(c.record.phases):
+        rounding = {path: c.record.rounding.get(TIMERS + path, 0.0) for path in c.record.phases}
+        for over in overruns(c.record.phases, rounding):
+            printed = f", and rounding explains only {over.rounding_s:.3g} s" if over.rounding_s else ""
             found.append(
                 Verdict(
                     "error",
                     "children-exceed-parent",
                     f"{run_id}, step {c.record.step}: the children of {over.path} sum to "
                     f"{over.children_s:.6f} s, but "
-                    f"it took {over.parent_s:.6f} s itself; the step is left out of every number",
+                    f"it took {over.parent_s:.6f} s itself{printed}; the step is left out of every number",
                 )
             )
     return found

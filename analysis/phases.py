@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.rows import rows_of
 from analysis.timers import Phase, TimerTree, in_order
 from analysis.verdicts import Verdict
-from analysis.wide import OWN, PHASE
+from analysis.wide import OWN, PHASE, ROUNDING
 
 RESIDUAL = "residual"
 COLUMNS = [
@@ -26,6 +26,8 @@ COLUMNS = [
     "median_s",
     "own_mean_s",
     "own_share",
+    "rounding_s",
+    "own_rounding_s",
 ]
 
 
@@ -40,6 +42,8 @@ def phase_table(wide: pd.DataFrame, arms: Sequence[str], trees: Sequence[TimerTr
 
     `own_mean_s` is the phase's mean seconds less its children's: over an arm's rows under the root it sums
     to the mean step. The root's own time is the residual. A phase that a step lacks took 0 s of that step.
+    `rounding_s` and `own_rounding_s` are the worst errors of those means where the sources were printed rounded, own
+    with the children's; 0 where nothing was rounded.
     """
     rows = []
     counted = wide[wide["counted"].astype(bool)]
@@ -50,6 +54,7 @@ def phase_table(wide: pd.DataFrame, arms: Sequence[str], trees: Sequence[TimerTr
         for arm in arms:
             group = counted[(counted["factors"] == factors) & (counted["arm"] == arm)]
             timed = [p for p in ordered if len(group) and group[PHASE + p].notna().any()]
+            cut = {p: _mean_rounding_s(group, p) for p in timed}
             for path in timed:
                 phase = shown_phase(path, trees)
                 seconds, own = group[PHASE + path].fillna(0.0), group[OWN + path].fillna(0.0)
@@ -69,9 +74,16 @@ def phase_table(wide: pd.DataFrame, arms: Sequence[str], trees: Sequence[TimerTr
                         "median_s": seconds.median(),
                         "own_mean_s": own.mean(),
                         "own_share": own.mean() / group[PHASE + root].mean() if inside else float("nan"),
+                        "rounding_s": cut[path],
+                        "own_rounding_s": cut[path] + sum(cut[p] for p in timed if nearest(p, timed) == path),
                     }
                 )
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _mean_rounding_s(group: pd.DataFrame, path: str) -> float:
+    column = ROUNDING + path
+    return float(group[column].fillna(0.0).mean()) if column in group.columns else 0.0
 
 
 def nearest(path: str, timed: Sequence[str]) -> str | None:

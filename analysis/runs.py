@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,18 @@ class Plan:
     runs: tuple[str, ...]
     fingerprints: dict[str, str]
     """Of each run, what it was to compute."""
+    report: dict[str, Any] = field(default_factory=dict)
+    """What the report was asked for: price_per_gpu_hour, currency, to_steps."""
+    same_as: dict[str, str] = field(default_factory=dict)
+    """Arms that repeat another arm and are identical to it otherwise: whose."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run: who it is, the files beside it, and its tidy steps (schema: docs/files.md)."""
+    """One finished run: who it is, the files beside it, and its tidy steps (schema: docs/files.md).
+
+    `done` is done.json; of a run that was `imported`, not trained, it is imported.json.
+    """
 
     run_id: str
     arm: str
@@ -46,6 +53,7 @@ class Run:
     attempts: tuple[int, ...]
     tree: TimerTree
     steps: pd.DataFrame
+    imported: bool = False
 
     @property
     def factors_key(self) -> str:
@@ -78,6 +86,13 @@ def read_plan(path: Path, baseline: str | None = None) -> Plan:
     warmup = raw.get("warmup_steps")
     if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
         raise UserError(f"{path}: warmup_steps must be a whole number from 0 (got {warmup!r})")
+    report = raw.get("report") or {}
+    if not isinstance(report, dict):
+        raise UserError(f"{path}: report must be an object (got {report!r})")
+    same_as = {name: arm["same_as"] for name, arm in arms.items() if arm.get("same_as") is not None}
+    for name, other in same_as.items():
+        if other not in arms or other == name:
+            raise UserError(f"{path}: arm {name} is same_as {other!r}, which must be another of {', '.join(arms)}")
     chosen = baseline if baseline is not None else raw.get("baseline")
     if chosen not in arms:
         raise UserError(f"the baseline must be one of the arms {', '.join(arms)} (got {chosen!r})")
@@ -89,6 +104,8 @@ def read_plan(path: Path, baseline: str | None = None) -> Plan:
         warmup_steps=warmup,
         runs=tuple(dict.fromkeys(runs)),
         fingerprints={run: str(fingerprints[run]) for run in runs},
+        report=report,
+        same_as=same_as,
     )
 
 
@@ -116,16 +133,24 @@ def read_runs(plan: Plan, results: Path, stacks: Path | None) -> tuple[list[Run]
 
 
 def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list[Verdict]]:
-    """One run's files; `UserError` when spec.json, done.json or steps.parquet is missing or unfit."""
+    """One run's files; `UserError` when spec.json, done.json or steps.parquet is missing or unfit.
+
+    A run that was imported has imported.json in the place of done.json, and no stack that was checked.
+    """
     folder = results / "runs" / run_id
     spec = read_json_object(folder / "spec.json", "the plan")
-    done = read_json_object(folder / "done.json", "the training job, as its last act")
+    imported = "import" in spec
+    made_by = "python -m analysis.imported" if imported else "the training job, as its last act"
+    end = "imported.json" if imported else "done.json"
+    done = read_json_object(folder / end, made_by)
     if not (folder / "steps.parquet").is_file():
-        raise UserError(f"{folder / 'steps.parquet'} is not there; it is made by python -m analysis.collect")
+        module = "imported" if imported else "collect"
+        raise UserError(f"{folder / 'steps.parquet'} is not there; it is made by python -m analysis.{module}")
     if spec.get("fingerprint") != fingerprint_of(spec):
         raise UserError("spec.json was changed by hand: its fingerprint is of other settings; start snakemake again")
     if done.get("fingerprint") != spec.get("fingerprint"):
-        raise UserError("done.json was made for another fingerprint than spec.json has; train it again")
+        again = "start snakemake again" if imported else "train it again"
+        raise UserError(f"{end} was made for another fingerprint than spec.json has; {again}")
     table, metadata = read_steps(folder / "steps.parquet")
     if table.num_rows == 0:
         raise UserError("its steps.parquet holds no step")
@@ -135,7 +160,7 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
     verdicts = [verdict_from(v) for v in metadata.get("verdicts", [])]
     inputs = _optional(results / "inputs" / str(spec.get("inputs_id")) / "inputs.json")
     verify = None
-    if stacks is not None:
+    if stacks is not None and not imported:
         place = stacks / str(spec.get("stack")) / str(spec.get("lock_id")) / "verify.json"
         verify = _optional(place)
         verdicts += verify_verdicts(verify, str(spec.get("stack")), str(spec.get("lock_id")))
@@ -155,6 +180,7 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
         attempts=tuple(metadata.get("attempts", ())),
         tree=tree,
         steps=table.to_pandas(),
+        imported=imported,
     )
     return run, verdicts
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from analysis.errors import UserError
 from analysis.files import write_whole
-from analysis.sources.record import StepRecord
+from analysis.sources.record import TIMERS, StepRecord
 from analysis.timers import TimerTree, exclusive_s, parents
 
 SCHEMA = pa.schema(
@@ -32,6 +32,7 @@ SCHEMA = pa.schema(
         pa.field("exclusive_s", pa.float64()),
         pa.field("resumed", pa.bool_(), nullable=False),
         pa.field("overlap", pa.bool_(), nullable=False),
+        pa.field("rounding", pa.float64()),
         pa.field("source_file", pa.string(), nullable=False),
         pa.field("source_line", pa.int32(), nullable=False),
     ]
@@ -77,33 +78,42 @@ def steps_table(
     columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
     units: dict[tuple[str, str], str] = {}
     for one in chosen:
-        rows = _rows(one.record, tree)
+        record = one.record
+        rows = _rows(record, tree)
         for kind, name, *_ in rows:
             if (kind, name) not in units:
                 units[kind, name] = unit_of(kind, name, tree)
+        source = shown_path(record.file, run_dir)
         for kind, name, parent, value, own_s in rows:
+            full = TIMERS + name if kind == "phase" else name
+            file, line = record.origins.get(full, (None, record.line))
             columns["kind"].append(kind)
             columns["name"].append(name)
             columns["parent"].append(parent)
             columns["value"].append(value)
             columns["unit"].append(units[kind, name])
             columns["exclusive_s"].append(own_s)
-        source = one.record.file.relative_to(run_dir).as_posix()
+            columns["rounding"].append(record.rounding.get(full))
+            columns["source_file"].append(source if file is None else shown_path(file, run_dir))
+            columns["source_line"].append(line)
         same: dict[str, Any] = {
             "run_id": spec["run_id"],
             "arm": spec["arm"],
             "seed": spec["seed"],
             "attempt": one.attempt,
-            "step": one.record.step,
+            "step": record.step,
             "resumed": one.resumed,
             "overlap": one.overlap,
-            "source_file": source,
-            "source_line": one.record.line,
         }
         for name, value in same.items():
             columns[name].extend([value] * len(rows))
     packed = json.dumps(metadata, sort_keys=True, ensure_ascii=False).encode()
     return pa.table(columns, schema=SCHEMA.with_metadata({METADATA_KEY: packed}))
+
+
+def shown_path(file: Path, run_dir: Path) -> str:
+    """A source as the table names it: relative to the run's folder; what lies elsewhere, as it was given."""
+    return file.relative_to(run_dir).as_posix() if file.is_relative_to(run_dir) else file.as_posix()
 
 
 def _rows(record: StepRecord, tree: TimerTree) -> list[tuple[str, str, str | None, float, float | None]]:

@@ -30,3 +30,24 @@ def token_sums(scalars: Mapping[str, float], completions: int) -> dict[str, floa
     if told is not None and told != sum(found.values()):
         return {}
     return found
+
+
+def completions_told(scalars: Mapping[str, float], rounding: Mapping[str, float]) -> int | None:
+    """How many completions a verl step had, by its total of tokens and their means; None where no number fits alone."""
+    total = scalars.get("perf/total_num_tokens", math.nan)
+    names = ("prompt_length/mean", "response_length/mean")
+    each = math.fsum(scalars.get(name, math.nan) for name in names)
+    off = math.fsum(rounding.get(name, each * MEAN_PRECISION) for name in names)
+    if not (math.isfinite(total) and math.isfinite(each)) or each <= off or total <= 0.0:
+        return None
+    cut = rounding.get("perf/total_num_tokens", 0.0)
+    fewest, most = math.ceil((total - cut) / (each + off)), math.floor((total + cut) / (each - off))
+    return fewest if fewest == most and fewest > 0 else None
+
+
+def tokens_from_mean(mean: float, rounding: float, completions: int) -> tuple[float, float]:
+    """(sum of tokens, its worst error) from a printed mean: exact where only one whole number fits."""
+    total = mean * completions
+    off = max(rounding, abs(mean) * MEAN_PRECISION) * completions
+    fewest, most = math.ceil(total - off), math.floor(total + off)
+    return (float(fewest), 0.0) if fewest == most else (total, off)

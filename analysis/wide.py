@@ -15,20 +15,25 @@ from analysis.verdicts import Verdict
 
 PHASE = "timing_s/"
 OWN = "own_s/"
+ROUNDING = "rounding/"
 KEYS = ["run_id", "arm", "factors", "seed", "attempt", "step", "resumed", "overlap", "counted", "left_out"]
 
 WARMUP = "warm-up"
 AFTER_RESUME = "first step after a resume"
 OVERRUN = "children exceed their parent"
-BAD_TIME = "a time that is no positive number"
+BAD_TIME = "a time that is no positive number, or above 100 days"
 INCOMPLETE = "completions failed, and the step went on without them"
 OCCASIONAL = "a validation or a checkpoint within it"
 ELSEWHERE = "left out in another arm"
+
+# No step takes longer: a time of day that was logged as seconds does.
+ABSURD_S = 100 * 86400.0
 
 
 def wide_run(run: Run) -> pd.DataFrame:
     """A run's steps as one row each: `timing_s/<path>`, `own_s/<path>` and the scalars as columns.
 
+    `rounding/<path>` is half a unit of a phase's last printed digit, in seconds, where its source printed it rounded.
     A phase that a step lacks is NaN. `left_out` says why a step cannot count, as far as its own row tells.
     Quantities that trainers name differently are there under one name besides (analysis/quantities.py).
     """
@@ -46,13 +51,17 @@ def wide_run(run: Run) -> pd.DataFrame:
         raise UserError(f"none of its steps has the root timer {root!r}")
     left_out = pd.Series("", index=meta.index, dtype=object)
     inner = own[[c for c in own.columns if (phases["parent"] == c).any()]]
-    allowed = np.maximum(TOLERANCE_S, TOLERANCE_SHARE * seconds[inner.columns].abs())
+    cut = _rounding(phases)
+    allowed = (TOLERANCE_SHARE * seconds[inner.columns].abs()).clip(lower=TOLERANCE_S)
+    if cut is not None:
+        allowed = allowed + _own_rounding(phases).reindex_like(allowed).fillna(0.0)
     occasional = [name for name in seconds if (phase := run.tree.declared(str(name))) and phase.occasional]
     left_out[(seconds[occasional] > 0).any(axis=1).reindex(meta.index, fill_value=False)] = OCCASIONAL
     missing = other.get("missing_completions", pd.Series(dtype=float))
     left_out[(missing > 0).reindex(meta.index, fill_value=False)] = INCOMPLETE
     left_out[(inner < -allowed).any(axis=1).reindex(meta.index, fill_value=False)] = OVERRUN
-    bad = phases.loc[~np.isfinite(phases["value"]) | (phases["value"] < 0), "step"].unique()
+    value = phases["value"]
+    bad = phases.loc[~np.isfinite(value) | (value < 0) | (value > ABSURD_S), "step"].unique()
     root_s = seconds[root].reindex(meta.index)
     left_out[meta.index.isin(bad) | ~(root_s > 0)] = BAD_TIME
     # A trainer may log a scalar with one of our own columns' names.
@@ -62,12 +71,30 @@ def wide_run(run: Run) -> pd.DataFrame:
         if (name := logged_as(quantity, other.columns)) is not None:
             other[quantity] = other[name]
     parts = [meta, seconds.add_prefix(PHASE), own.add_prefix(OWN), other]
+    if cut is not None:
+        parts.insert(3, cut.add_prefix(ROUNDING))
     # Plain column labels: those of a pivot are categories of this run only.
     wide = pd.concat([p.set_axis([str(c) for c in p.columns], axis=1) for p in parts], axis=1).reset_index()
     head = pd.DataFrame(
         {"run_id": run.run_id, "arm": run.arm, "factors": run.factors_key, "seed": run.seed}, index=wide.index
     )
     return pd.concat([head, wide, left_out.rename("left_out").reset_index(drop=True)], axis=1)
+
+
+def _rounding(phases: pd.DataFrame) -> pd.DataFrame | None:
+    """Each phase's rounding by step; None where nothing was rounded."""
+    if "rounding" not in phases.columns or not phases["rounding"].notna().any():
+        return None
+    return phases.pivot(index="step", columns="name", values="rounding").dropna(axis=1, how="all")
+
+
+def _own_rounding(phases: pd.DataFrame) -> pd.DataFrame:
+    """The worst error in each phase's own seconds by step: its own rounding and its children's."""
+    cut = phases[["step", "name", "parent", "rounding"]].fillna({"rounding": 0.0})
+    own = cut[["step", "name", "rounding"]]
+    children = cut.loc[cut["parent"].notna(), ["step", "parent", "rounding"]].rename(columns={"parent": "name"})
+    both = pd.concat([own.astype({"name": str}), children.astype({"name": str})])
+    return both.groupby(["step", "name"])["rounding"].sum().unstack("name")
 
 
 def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list[Verdict]]:
@@ -99,7 +126,8 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
     rest = [c for c in wide.columns if c not in KEYS]
     phases = [c for c in rest if c.startswith(PHASE)]
     own = [c for c in rest if c.startswith(OWN)]
-    scalars = sorted(c for c in rest if not c.startswith((PHASE, OWN)))
+    own += [c for c in rest if c.startswith(ROUNDING)]
+    scalars = sorted(c for c in rest if not c.startswith((PHASE, OWN, ROUNDING)))
     for run_id, rows in wide.groupby("run_id", sort=False):
         if not rows["counted"].any():
             text = f"run {run_id}: none of its {len(rows)} steps counts ({warmup_steps} are warm-up)"

@@ -73,7 +73,7 @@ def _require_agreement(name: str, a: StepRecord, b: StepRecord, run_id: str) -> 
     (file_a, line_a), (file_b, line_b) = place(a, name), place(b, name)
     raise UserError(
         f"run {run_id}, step {a.step}, {name}: {file_a}:{line_a} says {x!r}, {file_b}:{line_b} says {y!r}, and "
-        f"rounding explains only {allowed:.3g}. Sources of one run must agree, so these are of two runs, or one was changed: "
-        "leave one out. If they are the attempts of a run that was started again, join them to one file first, in "
-        "their order"
+        f"rounding explains only {allowed:.3g}. Sources of one run must agree, so these are of two runs, or one was "
+        "changed: leave one out. If they are the attempts of a run that was started again, join them to one file "
+        "first, in their order"
     )

@@ -1,19 +1,28 @@
 """Which declared tree belongs to a trainer's version, engine and mode?"""
 
 from analysis.errors import UserError
+from analysis.timers.swift import SWIFT_4_6
 from analysis.timers.tree import TimerTree
-from analysis.timers.trl import TRL_1_16
+from analysis.timers.trl import TRL_1_16, TRL_NATIVE
 from analysis.timers.verl import (
     VERL_0_4_1,
     VERL_0_9_1,
     VERL_0_9_1_COLOCATE_ASYNC,
     VERL_0_9_1_LEGACY,
     VERL_0_9_1_OVERLAPPING,
+    VERL_BEFORE_0_4_1,
+    VERL_BETWEEN,
+    VERL_EARLIER_OVERLAPPING,
 )
 
 _TREES: tuple[TimerTree, ...] = (
     TRL_1_16,
+    *TRL_NATIVE,
+    SWIFT_4_6,
+    *VERL_BEFORE_0_4_1,
     VERL_0_4_1,
+    *VERL_BETWEEN,
+    *VERL_EARLIER_OVERLAPPING,
     VERL_0_9_1,
     VERL_0_9_1_COLOCATE_ASYNC,
     VERL_0_9_1_LEGACY,
@@ -28,7 +37,8 @@ def declared_trees() -> tuple[TimerTree, ...]:
 
 def tree_for(trainer: str, version: str, engine: str, mode: str = "") -> TimerTree:
     """The tree of a trainer's version with an engine; `UserError` that says how to declare a missing one."""
-    known = ", ".join(f"{t.name} with {'/'.join(t.engines)}" for t in _TREES)
+    of_trainer = [t for t in _TREES if t.trainer == trainer] or _TREES
+    known = ", ".join(f"{t.name} with {'/'.join(t.engines)}" for t in of_trainer)
     for tree in _TREES:
         if tree.trainer == trainer and tree.matches(version) and engine in tree.engines and tree.mode == mode:
             return tree

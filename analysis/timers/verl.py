@@ -61,60 +61,93 @@ _UPDATE_WEIGHTS = Phase(
     ("update_weights",),
 )
 
+_STEP = Phase("step", "Step", "Wall clock of one training step on the driver.", "other", ("step",))
+_GEN_WORKERS = Phase(
+    _GEN,
+    "Generate",
+    "Driver wall clock; its own time is waiting for the slowest rank, putting the engine to sleep and "
+    "moving the batch.",
+    "generation",
+    ("gen",),
+)
+_GENERATE_SEQUENCES = Phase(
+    f"{_GEN}/generate_sequences",
+    "Generate sequences",
+    "Inside the workers, the mean over ranks, so that a straggler hides. SGLang ends it with a barrier of "
+    "all ranks and vLLM does not: compare Generate across engines, not this. With rollout.mode=async it "
+    "is the driver's wall clock.",
+    "generation",
+    ("generate_sequences",),
+)
+_RESHARD = Phase(
+    f"{_GEN}/reshard",
+    "Reshard",
+    "Inside the workers, the mean over ranks: wakes the engine and hands it the new weights. Nested in "
+    "Generate; absent with rollout.mode=async.",
+    "weight sync",
+    ("reshard",),
+)
+_GEN_MAX = Phase(
+    "step/gen_max", "Greedy baseline", "ReMax's greedy responses and their reward.", "generation", ("gen_max",)
+)
+_ADV_ASYNC_REWARD = Phase(
+    "step/adv",
+    "Advantages",
+    "Group statistics and advantages, on the driver; with launch_reward_fn_async it waits for the rewards.",
+    "other",
+    ("adv",),
+)
+_TRAINING = (_OLD_LOG_PROB, _REF, _VALUES, _ADV_ASYNC_REWARD, _UPDATE_CRITIC, _UPDATE_ACTOR)
+
 VERL_0_4_1 = TimerTree(
     trainer="verl",
     series="0.4.1",
     engines=_ENGINES,
     source="verl 0.4.1 trainer/ppo/ray_trainer.py (fit), workers/fsdp_workers.py, workers/sharding_manager/",
     phases=(
-        Phase("step", "Step", "Wall clock of one training step on the driver.", "other", ("step",)),
-        Phase(
-            _GEN,
-            "Generate",
-            "Driver wall clock; its own time is waiting for the slowest rank, putting the engine to sleep and "
-            "moving the batch.",
-            "generation",
-            ("gen",),
-        ),
-        Phase(
-            f"{_GEN}/generate_sequences",
-            "Generate sequences",
-            "Inside the workers, the mean over ranks, so that a straggler hides. SGLang ends it with a barrier of "
-            "all ranks and vLLM does not: compare Generate across engines, not this. With rollout.mode=async it "
-            "is the driver's wall clock.",
-            "generation",
-            ("generate_sequences",),
-        ),
-        Phase(
-            f"{_GEN}/reshard",
-            "Reshard",
-            "Inside the workers, the mean over ranks: wakes the engine and hands it the new weights. Nested in "
-            "Generate; absent with rollout.mode=async.",
-            "weight sync",
-            ("reshard",),
-        ),
-        Phase(
-            "step/gen_max", "Greedy baseline", "ReMax's greedy responses and their reward.", "generation", ("gen_max",)
-        ),
+        _STEP,
+        _GEN_WORKERS,
+        _GENERATE_SEQUENCES,
+        _RESHARD,
+        _GEN_MAX,
         _REWARD,
-        _OLD_LOG_PROB,
-        _REF,
-        _VALUES,
-        Phase(
-            "step/adv",
-            "Advantages",
-            "Group statistics and advantages, on the driver; with launch_reward_fn_async it waits for the rewards.",
-            "other",
-            ("adv",),
-        ),
-        _UPDATE_CRITIC,
-        _UPDATE_ACTOR,
+        *_TRAINING,
         _DUMP,
         _TESTING_INSIDE,
         _SAVE_INSIDE,
         _TESTING_OUTSIDE,
         _SAVE_OUTSIDE,
     ),
+)
+
+
+def _driver_only(series: str, source: str) -> TimerTree:
+    """Releases whose workers timed nothing: `gen` has no children."""
+    return TimerTree(
+        trainer="verl",
+        series=series,
+        engines=_ENGINES,
+        source=source,
+        phases=(
+            _STEP,
+            Phase(
+                _GEN, "Generate", "Driver wall clock: generation, and handing over the weights.", "generation", ("gen",)
+            ),
+            _GEN_MAX,
+            _REWARD,
+            *_TRAINING,
+            _DUMP,
+            _TESTING_INSIDE,
+            _SAVE_INSIDE,
+            _TESTING_OUTSIDE,
+            _SAVE_OUTSIDE,
+        ),
+    )
+
+
+VERL_BEFORE_0_4_1 = (
+    _driver_only("0.3", "verl 0.3.0 trainer/ppo/ray_trainer.py (fit); rewards are computed inside adv"),
+    _driver_only("0.4.0", "verl 0.4.0 trainer/ppo/ray_trainer.py (fit)"),
 )
 
 # min, max and mean are three numbers about samples that run at the same time: no sum holds them. The slowest
@@ -126,6 +159,71 @@ _AGENT_LOOP = (
     ("agent_loop/generate_sequences/*", "s", "*"),
     ("agent_loop/tool_calls/*", "s", "*"),
     ("agent_loop/compute_score/*", "s", "*"),
+)
+
+_PROFILES = (
+    ("start_profile", "s", "outside_step_s/*"),
+    ("stop_profile", "s", "outside_step_s/*"),
+)
+# The fastest and the slowest rank, and the share of ranks near the slowest: no parts of gen.
+_GENERATION_TIMING = (
+    ("generation_timing/topk_ratio", "1", "*"),
+    ("generation_timing/*", "s", "*"),
+)
+_GEN_LOOP = Phase(
+    _GEN,
+    "Generate",
+    "Driver wall clock; its own time is what the slowest rank or sample does not explain: waiting for an engine, "
+    "putting it to sleep, moving the batch, and up to 0.7.0 handing over the weights.",
+    "generation",
+    ("gen",),
+)
+_SLOWEST = (
+    Phase(
+        f"{_GEN}/slowest_generate_sequences",
+        "Slowest sample: generate",
+        "The engine's part of the sample that took longest.",
+        "generation",
+        ("agent_loop/slowest/generate_sequences",),
+    ),
+    Phase(
+        f"{_GEN}/slowest_tool_calls",
+        "Slowest sample: tools",
+        "Tool calls of the sample that took longest.",
+        "generation",
+        ("agent_loop/slowest/tool_calls",),
+    ),
+    Phase(
+        f"{_GEN}/slowest_compute_score",
+        "Slowest sample: reward",
+        "Scoring of the sample that took longest.",
+        "rewards",
+        ("agent_loop/slowest/compute_score",),
+    ),
+)
+_INSIDE_FIRST = (_TESTING_INSIDE, _SAVE_INSIDE, _TESTING_OUTSIDE, _SAVE_OUTSIDE)
+_OUTSIDE_FIRST = (_TESTING_OUTSIDE, _SAVE_OUTSIDE, _TESTING_INSIDE, _SAVE_INSIDE)
+
+
+def _between(series: str, *, gen: tuple[Phase, ...], end: tuple[Phase, ...]) -> TimerTree:
+    """A release between 0.4.1 and 0.9: one loop, with agent loops (rollout.mode=async) or without."""
+    return TimerTree(
+        trainer="verl",
+        series=series,
+        engines=_ENGINES,
+        source=f"verl {series} trainer/ppo/ray_trainer.py (fit), experimental/agent_loop/agent_loop.py",
+        beside=(*_AGENT_LOOP, *_GENERATION_TIMING, *_PROFILES),
+        phases=(_STEP, _GEN_LOOP, *gen, *_SLOWEST, _GEN_MAX, _REWARD, *_TRAINING, _DUMP, *end),
+    )
+
+
+_END_0_7_1 = (_SAVE_INSIDE, _UPDATE_WEIGHTS, _TESTING_OUTSIDE, _TESTING_INSIDE, _SAVE_OUTSIDE)
+VERL_BETWEEN = (
+    _between("0.5", gen=(_GENERATE_SEQUENCES, _RESHARD), end=_INSIDE_FIRST),
+    _between("0.6", gen=(_GENERATE_SEQUENCES,), end=_OUTSIDE_FIRST),
+    _between("0.7.0", gen=(_GENERATE_SEQUENCES,), end=_OUTSIDE_FIRST),
+    _between("0.7.1", gen=(_GENERATE_SEQUENCES,), end=_END_0_7_1),
+    _between("0.8", gen=(), end=_END_0_7_1),
 )
 
 _V1_STEP = Phase(
@@ -189,13 +287,9 @@ VERL_0_9_1_LEGACY = TimerTree(
     mode="legacy",
     engines=_ENGINES,
     source="verl 0.9.1 trainer/ppo/ray_trainer.py (fit, use_v1=False), experimental/agent_loop/agent_loop.py",
-    beside=(
-        *_AGENT_LOOP,
-        ("start_profile", "s", "outside_step_s/*"),
-        ("stop_profile", "s", "outside_step_s/*"),
-    ),
+    beside=(*_AGENT_LOOP, *_PROFILES),
     phases=(
-        Phase("step", "Step", "Wall clock of one training step on the driver.", "other", ("step",)),
+        _STEP,
         Phase(
             _GEN,
             "Generate",
@@ -204,27 +298,7 @@ VERL_0_9_1_LEGACY = TimerTree(
             "generation",
             ("gen",),
         ),
-        Phase(
-            f"{_GEN}/slowest_generate_sequences",
-            "Slowest sample: generate",
-            "The engine's part of the sample that took longest.",
-            "generation",
-            ("agent_loop/slowest/generate_sequences",),
-        ),
-        Phase(
-            f"{_GEN}/slowest_tool_calls",
-            "Slowest sample: tools",
-            "Tool calls of the sample that took longest.",
-            "generation",
-            ("agent_loop/slowest/tool_calls",),
-        ),
-        Phase(
-            f"{_GEN}/slowest_compute_score",
-            "Slowest sample: reward",
-            "Scoring of the sample that took longest.",
-            "rewards",
-            ("agent_loop/slowest/compute_score",),
-        ),
+        *_SLOWEST,
         Phase("step/reward", "Reward", "Collects the scores; a reward model scores here.", "rewards", ("reward",)),
         _OLD_LOG_PROB,
         _REF,
@@ -242,10 +316,10 @@ VERL_0_9_1_LEGACY = TimerTree(
 )
 
 
-def _overlapping(mode: str, source: str, why: str) -> TimerTree:
+def _overlapping(mode: str, source: str, why: str, series: str = "0.9.1") -> TimerTree:
     return TimerTree(
         trainer="verl",
-        series="0.9.1",
+        series=series,
         mode=mode,
         engines=_ENGINES,
         source=source,
@@ -276,4 +350,20 @@ VERL_0_9_1_OVERLAPPING = (
         "verl 0.9.1 experimental/fully_async_policy/fully_async_trainer.py",
         "generation never waits for training, and a step takes what is ready",
     ),
+)
+VERL_EARLIER_OVERLAPPING = tuple(
+    _overlapping(mode, f"verl {series} {source}", why, series)
+    for series in ("0.7.1", "0.8")
+    for mode, source, why in (
+        (
+            "one_step_off",
+            "experimental/one_step_off_policy/ray_trainer.py",
+            "the next step's responses are generated while this step trains",
+        ),
+        (
+            "fully_async",
+            "experimental/fully_async_policy/fully_async_trainer.py",
+            "generation never waits for training, and a step takes what is ready",
+        ),
+    )
 )

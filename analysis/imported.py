@@ -1,0 +1,176 @@
+"""What did a run do that was trained elsewhere? `python -m analysis.imported SPEC_JSON --out .../steps.parquet`."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from analysis.collect import in_the_tree, timer_verdicts
+from analysis.errors import UserError
+from analysis.files import fingerprint_of, read_json_object, write_whole
+from analysis.imported_steps import clock_verdicts, hole_verdicts, with_known_tokens
+from analysis.imported_tree import root_keys, tree_of
+from analysis.sources.formats import WANDB, read_source
+from analysis.sources.merge import merged
+from analysis.sources.record import TIMERS, Imported, StepRecord
+from analysis.steps import ChosenStep, steps_table, write_steps
+
+CACHE = Path(".wandb-cache")
+
+
+def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> tuple[pa.Table, dict[str, Any]]:
+    """An imported run's tidy table and its imported.json (both: docs/files.md).
+
+    `spec` is its spec.json, with `import` in it; `cache` is where downloads from wandb are kept. `UserError` when a
+    source is not there or no such log, holds several runs, or disagrees with another, or when the trainer's version or
+    its timers are not known.
+    """
+    run_id, facts = _text(spec, "run_id"), spec.get("import")
+    if not isinstance(facts, Mapping) or not facts.get("sources"):
+        raise UserError(f"run {run_id}: its spec has no import.sources: it is no run to import (see docs/import.md)")
+    names = (run_id, _text(spec, "arm"), _text(spec, "engine"))
+    sources = [str(source) for source in facts["sources"]]
+    parts = [read_source(source, facts.get("format"), names, cache) for source in sources]
+    for part in parts:
+        # The same from each source: a wandb file of our own driver holds paths.
+        part.read.records = {step: _flat(record) for step, record in part.read.records.items()}
+    read = merged([part.read for part in parts], run_id)
+    tree, version, told = tree_of(spec, facts, parts, read)
+    chosen = [
+        ChosenStep(1, record, bool(record.resumed), step in read.again) for step, record in sorted(read.records.items())
+    ]
+    chosen, more = in_the_tree(chosen, tree, run_id) if tree.flat else ([_by_path(c) for c in chosen], [])
+    verdicts = [*read.verdicts, *told, *more]
+    if not any(tree.root in c.record.phases for c in chosen):
+        have = sorted({path for c in chosen for path in c.record.phases})
+        raise UserError(
+            f"run {run_id}: none of its {len(chosen)} steps tells how long the whole step took ({root_keys(tree)}; "
+            f"there are {', '.join(have[:8]) or 'no timers at all'}). Import a source that has it; several sources of "
+            "one run are joined by step"
+        )
+    chosen, more = with_known_tokens(chosen, facts.get("batch_size"), run_id)
+    verdicts += [
+        *more,
+        *timer_verdicts(chosen, tree, run_id),
+        *hole_verdicts(chosen, run_id),
+        *clock_verdicts(chosen, run_id),
+    ]
+    metadata = {"timers": tree.name, "attempts": [1], "verdicts": [v.as_dict() for v in dict.fromkeys(verdicts)]}
+    table = steps_table(dict(spec), run_dir, chosen, tree, metadata)
+    return table, _end(spec, version, chosen, sources, parts)
+
+
+def _text(spec: Mapping[str, Any], key: str) -> str:
+    value = spec.get(key)
+    if not isinstance(value, str) or not value:
+        raise UserError(f"the spec's {key} must be a text (got {value!r}); plan the experiment again")
+    return value
+
+
+def _flat(record: StepRecord) -> StepRecord:
+    timers = {TIMERS + path: seconds for path, seconds in record.phases.items()}
+    return replace(record, phases={}, scalars={**record.scalars, **timers}) if timers else record
+
+
+def _by_path(chosen: ChosenStep) -> ChosenStep:
+    """A step whose timers' names are their paths already."""
+    scalars = chosen.record.scalars
+    phases = {name.removeprefix(TIMERS): value for name, value in scalars.items() if name.startswith(TIMERS)}
+    rest = {name: value for name, value in scalars.items() if not name.startswith(TIMERS)}
+    return replace(chosen, record=replace(chosen.record, phases=phases, scalars=rest))
+
+
+def _end(
+    spec: Mapping[str, Any],
+    version: str,
+    chosen: Sequence[ChosenStep],
+    sources: Sequence[str],
+    parts: Sequence[Imported],
+) -> dict[str, Any]:
+    """imported.json: what stands where a trained run has done.json."""
+    steps = [c.record.step for c in chosen]
+    first = next((part for part in parts if part.config), parts[0])
+    versions = {name: v for part in reversed(parts) for name, v in part.versions.items()}
+    return {
+        "run_id": spec["run_id"],
+        "fingerprint": spec["fingerprint"],
+        "imported": True,
+        "first_step": steps[0],
+        "last_step": steps[-1],
+        "steps": len(steps),
+        "versions": versions | {str(spec["trainer"]): version},
+        "hardware": next((part.hardware for part in parts if part.hardware), {}),
+        "resolved": first.config,
+        "git": next((part.git for part in parts if part.git), None),
+        "started": min((p.started for p in parts if p.started is not None), default=None),
+        "finished": max((p.finished for p in parts if p.finished is not None), default=None),
+        "sources": [_source(s, part) for s, part in zip(sources, parts, strict=True)],
+    }
+
+
+def _source(source: str, part: Imported) -> dict[str, Any]:
+    path = Path(source).expanduser()
+    is_file = not source.startswith(WANDB) and path.is_file()
+    return {
+        "source": source,
+        "format": part.format,
+        "sha256": _sha256(path) if is_file else None,
+        "bytes": path.stat().st_size if is_file else None,
+        "steps": len(part.read.records),
+    }
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_import(spec: Mapping[str, Any], out: Path, cache: Path = CACHE) -> pa.Table:
+    """Reads an imported run and writes spec.json and imported.json beside `out`, the steps.parquet."""
+    if spec.get("fingerprint") != fingerprint_of(spec):
+        raise UserError("the spec was changed by hand: its fingerprint is of other settings; start snakemake again")
+    table, end = import_run(spec, out.parent, cache)
+    for name, content in (("spec.json", dict(spec)), ("imported.json", end)):
+        text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
+        write_whole(out.parent / name, (text + "\n").encode())
+    write_steps(table, out)
+    return table
+
+
+def _read_spec(given: str) -> dict[str, Any]:
+    if not given.lstrip().startswith("{"):
+        return read_json_object(Path(given), "the plan")
+    try:
+        spec = json.loads(given)
+    except ValueError as error:
+        raise UserError(f"SPEC_JSON is no JSON ({error})") from None
+    if not isinstance(spec, dict):
+        raise UserError("SPEC_JSON must be an object, or the name of a file that holds one")
+    return spec
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m analysis.imported", description="Import one run's steps.")
+    parser.add_argument("spec", metavar="SPEC_JSON", help="the run's spec as JSON, or the file that holds it")
+    parser.add_argument("--out", type=Path, required=True, help="the steps.parquet to write, in the run's folder")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="where downloads from wandb are kept")
+    args = parser.parse_args(argv)
+    try:
+        table = write_import(_read_spec(args.spec), args.out, args.cache)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{args.out}: {table.num_rows} rows")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

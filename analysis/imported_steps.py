@@ -1,0 +1,83 @@
+"""What can be added to an imported run's steps, and what is odd about them?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from analysis.quantities import logged_as
+from analysis.steps import ChosenStep
+from analysis.tokens import completions_told, tokens_from_mean
+from analysis.verdicts import Verdict
+
+# A step cannot have taken longer than passed since the step before was logged; clocks and rounding are off by that.
+CLOCK_TOLERANCE_S = 2.0
+CLOCK_TOLERANCE_SHARE = 0.02
+
+
+def with_known_tokens(
+    chosen: Sequence[ChosenStep], batch: object, run_id: str
+) -> tuple[list[ChosenStep], list[Verdict]]:
+    """Steps with `response_tokens` and `prompt_tokens` from the means, as exact as those are."""
+    found, inexact = [], []
+    for c in chosen:
+        scalars, rounding = dict(c.record.scalars), dict(c.record.rounding)
+        completions = batch if isinstance(batch, int) and batch > 0 else completions_told(scalars, rounding)
+        means = {
+            "response_tokens": logged_as("mean_response_length", scalars),
+            "prompt_tokens": "prompt_length/mean" if "prompt_length/mean" in scalars else None,
+        }
+        for name, mean in means.items():
+            if completions is None or mean is None or name in scalars or not scalars[mean] >= 0.0:
+                continue
+            scalars[name], off = tokens_from_mean(scalars[mean], rounding.get(mean, 0.0), completions)
+            if off:
+                rounding[name] = off
+                inexact += [(c.record.step, scalars[name], off)] if name == "response_tokens" else []
+        found.append(replace(c, record=replace(c.record, scalars=scalars, rounding=rounding)))
+    if not inexact:
+        return found, []
+    step, tokens, off = max(inexact, key=lambda one: one[2])
+    text = (
+        f"{run_id}: the tokens of {len(inexact)} steps are sums from rounded means, off by {off:.3g} at most (step "
+        f"{step}: {tokens:.0f})"
+    )
+    return found, [Verdict("note", "tokens-from-means", text)]
+
+
+def hole_verdicts(chosen: Sequence[ChosenStep], run_id: str) -> list[Verdict]:
+    """Says which steps between the first and the last are not there."""
+    steps = [c.record.step for c in chosen]
+    gaps = [b - a for a, b in pairwise(steps)]
+    if not gaps or max(gaps) == 1:
+        return []
+    if min(gaps) == max(gaps):
+        text = f"{run_id}: only every {gaps[0]}th step is there, from {steps[0]} to {steps[-1]}"
+        return [Verdict("note", "steps-apart", text)]
+    every = min(gaps)
+    missing = [step for a, b in pairwise(steps) for step in range(a + every, b, every)]
+    shown = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
+    text = (
+        f"{run_id}: {len(missing)} steps between {steps[0]} and {steps[-1]} are in none of its sources ({shown}); the "
+        "others count"
+    )
+    return [Verdict("warning", "missing-steps", text)]
+
+
+def clock_verdicts(chosen: Sequence[ChosenStep], run_id: str) -> list[Verdict]:
+    """Says where the time of day at which steps were logged cannot be right: it jumped."""
+    found = []
+    for before, after in pairwise(chosen):
+        begun, ended = before.record.time, after.record.time
+        if begun is None or ended is None or after.resumed or after.record.step != before.record.step + 1:
+            continue
+        took = after.record.phases.get("step", 0.0)
+        passed = ended - begun
+        if passed < 0.0 or took - passed > max(CLOCK_TOLERANCE_S, CLOCK_TOLERANCE_SHARE * took):
+            text = (
+                f"{run_id}: step {after.record.step} took {took:.3f} s by its timer, yet {passed:.3f} s passed from "
+                "the logging of the step before to its own: a clock jumped, or the steps are of two runs"
+            )
+            found.append(Verdict("warning", "clock-jump", text))
+    return found
