@@ -17,27 +17,28 @@ from analysis.gpus import Gpu
 from analysis.models import ModelFacts
 
 Array = npt.NDArray[np.float64]
+Number = float | Array
 
 
 @dataclass(frozen=True, slots=True)
 class Roof:
     """What bounds one replica of the engine: `tensor_parallel` GPUs that hold the model once, of `replicas` alike.
 
-    Bytes and operations per second are of the replica's GPUs together; `concurrency` is the most sequences that a
-    replica decodes at once (inf where no cap is known), `group` the completions of one prompt (inf where unknown).
+    `concurrency` is the most sequences that a replica decodes at once (inf where no cap is known), `group` the
+    completions of one prompt (inf where unknown). Each may be an array: one roof for every step.
     """
 
-    weight_read_s: float
+    weight_read_s: Number
     """Seconds in which all weights are read once."""
-    position_read_s: float
+    position_read_s: Number
     """Seconds in which one position's keys and values are read."""
-    token_compute_s: float
+    token_compute_s: Number
     """Seconds of the matrices' arithmetic for one token."""
-    position_compute_s: float
+    position_compute_s: Number
     """Seconds of one token's attention to one position."""
-    replicas: int
-    concurrency: float = math.inf
-    group: float = math.inf
+    replicas: Number
+    concurrency: Number = math.inf
+    group: Number = math.inf
 
 
 def roof_of(

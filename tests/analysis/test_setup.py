@@ -6,25 +6,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from roofline_results import IMPORT, PHI, ROLLOUT, SXM, WORKLOAD
 
 from analysis.runs import Run
 from analysis.setup import Setup, setup_of
 from analysis.timers import TimerTree, tree_for
 from analysis.timers.verl import VERL_0_4_1, VERL_0_9_1, VERL_0_9_1_COLOCATE_ASYNC, VERL_0_9_1_OVERLAPPING
 
-ROLLOUT = "actor_rollout_ref.rollout"
-SXM = [{"name": "NVIDIA H100 80GB HBM3", "memory_gib": 79.1}] * 8
-PHI = "microsoft/Phi-4-reasoning-plus"
-WORKLOAD = {
-    "model": {"source": PHI},
-    "batch_size": 64,
-    "num_generations": 4,
-    "max_response_length": 31744,
-    "nodes": 1,
-    "gpus_per_node": 8,
-    "gpu": "H100-80GB",
-    "dtype": "bfloat16",
-}
 VERL = {
     "data.train_batch_size": 16,
     "trainer.n_gpus_per_node": 8,
@@ -60,12 +48,6 @@ def trained(
 ) -> Setup:
     done = {"hardware": {"gpus": SXM if gpus is None else gpus}, "resolved": {"trainer": VERL | (settings or {})}}
     return setup_of(a_run({"workload": WORKLOAD | (workload or {})}, done, **more))
-
-
-IMPORT = {
-    **{"sources": ["a.log"], "format": "verl-console", "version": "0.4.1", "mode": "", "gpu": "H100-80GB", "nodes": 1},
-    **{"gpus_per_node": 8, "tensor_parallel": 2, "model": PHI, "batch_size": 16, "max_response_length": 31744},
-}
 
 
 def imported(

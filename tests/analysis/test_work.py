@@ -1,0 +1,135 @@
+"""Generation seconds and decode floors of steps: the article's, those of lengths, and where a fact is wrong."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import make_results
+import numpy as np
+import pandas as pd
+import pytest
+from roofline_results import ARTICLE_VLLM, ROLLOUT, an_import, article_row, collected, row, steps_to, trained
+
+from analysis.runs import Run, read_run
+from analysis.wide import wide_steps
+from analysis.work import with_work, work_verdicts
+
+
+def worked(*runs: Run, warmup: int = 2) -> pd.DataFrame:
+    return with_work(wide_steps(runs, warmup)[0], runs)
+
+
+def codes(*runs: Run, warmup: int = 2) -> dict[str, str]:
+    return {v.code: v.text for v in work_verdicts(wide_steps(runs, warmup)[0], runs)}
+
+
+def test_the_articles_step(tmp_path: Path) -> None:
+    """As tests/analysis/test_roofline.py works it out: 149.685 s, 39.3% of 382.913 - 2.311 s."""
+    run = an_import(tmp_path, steps_to(article_row()))
+    found = worked(run).iloc[2]
+    assert found["generation_s"] == pytest.approx(382.913 - 2.311)
+    assert found["floor_s"] == pytest.approx(149.685, abs=5e-3) and found["floor_basis"] == "scalars"
+    assert found["weight_floor_s"] == pytest.approx(134.034, abs=5e-3)
+    assert found["kv_floor_s"] == pytest.approx(15.651, abs=5e-3)
+    assert found["compute_floor_s"] == pytest.approx(0.666, abs=5e-3)
+    assert found["floor_s"] / found["generation_s"] == pytest.approx(0.3933, abs=1e-4)
+    assert set(codes(run)) == {"floor-assumes"}
+
+
+def test_an_arm_whose_lengths_are_not_published_has_no_floor(tmp_path: Path) -> None:
+    """The article has vLLM's phases only."""
+    run = an_import(tmp_path, steps_to(row(3, ARTICLE_VLLM)), "vllm", "vllm")
+    wide = worked(run)
+    assert wide["floor_s"].isna().all() and set(wide["floor_basis"]) == {""}
+    assert wide["generation_s"].iloc[2] == pytest.approx(849.20 - 1.04)
+    assert "1 of 1 counted steps have no decode floor: neither each response's" in codes(run)["no-lengths-for-floor"]
+
+
+def test_an_unknown_fact_is_named_and_no_number_is_made(tmp_path: Path) -> None:
+    run = an_import(tmp_path, steps_to(article_row()), gpu=None, tensor_parallel=None)
+    assert worked(run)["floor_s"].isna().all()
+    text = codes(run)["no-floor"]
+    assert "sglang" in text and "which GPU it ran on" in text and "tensor parallel size" in text
+
+
+@pytest.mark.parametrize("wrong", [{"tensor_parallel": 1}, {"gpu": "A10-24GB"}, {"model": "meta-llama/Llama-3.1-70B"}])
+def test_a_floor_above_the_time_is_an_error_and_no_efficiency(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    slow = article_row(**{"timing_s/gen": 140.0, "timing_s/generate_sequences": 137.0, "timing_s/step": 165.3})
+    run = an_import(tmp_path, steps_to(slow), **wrong)
+    wide = worked(run)
+    assert wide["floor_s"].isna().all() and wide["weight_floor_s"].isna().all()
+    text = codes(run)["floor-exceeds-time"]
+    assert "in 1 of 1 counted steps" in text and "137.69 s" in text
+
+
+def test_lengths_that_cannot_be_are_an_error(tmp_path: Path) -> None:
+    run = an_import(tmp_path, steps_to(article_row(**{"response_length/max": 1000.0})))
+    assert worked(run)["floor_s"].isna().all()
+    assert "step 3" in codes(run)["impossible-lengths"]
+
+
+def test_the_token_counts_tell_how_many_responses_there_were(tmp_path: Path) -> None:
+    """283792 / (301.312 + 17435.688) = 16, whatever was declared."""
+    right, wrong, none = (
+        an_import(tmp_path / str(size), steps_to(article_row()), batch_size=size) for size in (16, 2048, None)
+    )
+    floors = [worked(run)["floor_s"].iloc[2] for run in (right, wrong, none)]
+    assert floors[0] == floors[1] == floors[2]
+    assert "say 16 responses a step, the settings 2048" in codes(wrong)["completions-differ"]
+    assert "completions-differ" not in codes(right) and "completions-differ" not in codes(none)
+
+
+def test_the_lengths_of_a_trained_run_by_hand(tmp_path: Path) -> None:
+    """Longest 20001 of 4: 20000 iterations of 4.22247 ms, 20000 * 20001 / 2 positions; no prompt is known."""
+    run = trained(tmp_path, [100, 200, 300, 20001])
+    found = worked(run).iloc[2]
+    assert found["floor_basis"] == "lengths" and found["generation_s"] == 300.0
+    assert found["weight_floor_s"] == pytest.approx(20000 * 4.22247e-3, rel=1e-5)
+    assert found["kv_floor_s"] == pytest.approx(20000 * 20001 / 2 * 204800 / 2 / 3.35e12, rel=1e-6)
+    assert codes(run) == {}
+
+
+def test_the_cap_on_sequences_at_once_raises_the_floor(tmp_path: Path) -> None:
+    """32 responses of 5001 on 4 replicas that run one at a time: 8 * 5000 iterations each."""
+    free = trained(tmp_path / "free", [5001] * 32)
+    capped = trained(tmp_path / "capped", [5001] * 32, **{f"{ROLLOUT}.max_num_seqs": 1})
+    assert worked(free)["weight_floor_s"].iloc[2] == pytest.approx(5000 * 4.22247e-3, rel=1e-5)
+    assert worked(capped)["weight_floor_s"].iloc[2] == pytest.approx(40000 * 4.22247e-3, rel=1e-5)
+
+
+def test_a_run_on_the_cpu_has_its_generation_and_no_floor(tmp_path: Path) -> None:
+    phases = make_results.phases_from_leaves(make_results.leaves(1.5, sync_s=0.1))
+    rows = [make_results.metrics_row(step, phases) for step in (1, 2, 3)]
+    run_dir = make_results.write_run(tmp_path, "r", "vllm", 0, [rows])
+    make_results.write_plan(tmp_path, {"vllm": {}}, ["r"], 1)
+    collected(run_dir)
+    run = read_run(tmp_path, "r", None)[0]
+    wide = worked(run, warmup=1)
+    assert wide["generation_s"].tolist() == pytest.approx([1.5] * 3)
+    assert wide["floor_s"].isna().all()
+    assert codes(run, warmup=1) == {"no-floor": "no decode floor for vllm: not known is a GPU: it trained on the CPU"}
+
+
+def test_working_twice_changes_nothing(tmp_path: Path) -> None:
+    run = an_import(tmp_path, steps_to(article_row()))
+    once = worked(run)
+    pd.testing.assert_frame_equal(with_work(once, [run]), once)
+
+
+def test_no_runs_and_no_steps() -> None:
+    wide, _ = wide_steps([], 1)
+    assert {"generation_s", "floor_s", "floor_basis"} <= set(with_work(wide, []).columns)
+    assert work_verdicts(wide, []) == []
+
+
+def test_thousands_of_steps_take_no_time(tmp_path: Path) -> None:
+    run = trained(tmp_path, [100, 200, 300, 20001])
+    runs = [Run(**{**{f: getattr(run, f) for f in run.__dataclass_fields__}, "run_id": f"r{i}"}) for i in range(100)]
+    wide, _ = wide_steps([run], 1)
+    many = pd.concat([wide.assign(run_id=f"r{i}", seed=i) for i in range(100)], ignore_index=True)
+    started = time.perf_counter()
+    worked_out = with_work(many, runs)
+    assert time.perf_counter() - started < 5
+    assert np.allclose(worked_out["floor_s"], worked_out["floor_s"].iloc[0])
