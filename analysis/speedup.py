@@ -15,10 +15,16 @@ from analysis.wide import PHASE
 TOKENS = "response_tokens"
 
 
-def paired_steps(wide: pd.DataFrame, factors: str, baseline: str, arm: str) -> pd.DataFrame:
-    """Counted steps of two arms side by side, matched by (seed, step): columns `<name>_a` and `<name>_b`."""
-    counted = wide[wide["counted"].astype(bool) & (wide["factors"] == factors)]
-    a, b = counted[counted["arm"] == baseline], counted[counted["arm"] == arm]
+def paired_steps(
+    wide: pd.DataFrame, factors: str, baseline: str, arm: str, columns: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """Counted steps of two arms side by side, matched by (seed, step): columns `<name>_a` and `<name>_b`.
+
+    All columns, or of the given ones those that are there.
+    """
+    rows = wide["counted"].astype(bool) & (wide["factors"] == factors)
+    kept = wide if columns is None else wide[["seed", "step", *(c for c in columns if c in wide)]]
+    a, b = kept[rows & (wide["arm"] == baseline)], kept[rows & (wide["arm"] == arm)]
     return a.merge(b, on=["seed", "step"], suffixes=("_a", "_b")).sort_values(["seed", "step"])
 
 

@@ -1,0 +1,77 @@
+"""What are the four estimates of one arm against another, with their intervals?"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from analysis.bootstrap import RESAMPLES, Interval, Sums, block_length, interval_of, resampled_sums
+from analysis.equal_work import EQUAL_WORK, ESTIMATES, FLOOR, GENERATION, LONGEST, STEP, Paired, log_estimate, paired
+from analysis.speedup import TOKENS
+
+Row = dict[str, Any]
+"""One estimate of one arm (columns: estimates.py)."""
+
+NEEDED = (STEP, TOKENS, LONGEST, FLOOR, GENERATION)
+"""The columns of `wide` that the estimates are made of."""
+
+ACROSS, WITHIN, ONE_STEP = "across runs", "within-run only", "one step"
+
+
+def estimates(pairs: pd.DataFrame, overlap: str = "", resamples: int = RESAMPLES) -> list[Row]:
+    """The four estimates of one arm from its paired steps, as `estimate_table`'s rows without factors and arms.
+
+    `overlap` says why there is nothing but step time and throughput, where that is so.
+    """
+    steps = paired(pairs)
+    sums = resampled_sums(steps.columns, steps.lengths, block_length(steps.ratios), resamples)
+    scope = ONE_STEP if steps.steps == 1 else WITHIN if len(steps.lengths) == 1 else ACROSS
+    size: Row = {"scope": scope, "run_pairs": len(steps.lengths), "paired_steps": steps.steps}
+    rows: list[Row] = []
+    for name in ESTIMATES:
+        why = overlap if overlap and name in EQUAL_WORK else steps.why.get(name, "")
+        rows.append((no_value(name, why) if why else _row(name, steps, sums)) | size)
+    return rows
+
+
+def _row(name: str, steps: Paired, sums: Sums) -> Row:
+    value = float(log_estimate(name, steps.fitted, sums.whole))
+    if math.isnan(value):
+        return no_value(name, "singular fit: what it predicts is no positive time")
+    spent = 1 + sum(steps.fitted) if name == "standardised" else 1
+    found = interval_of(lambda s: log_estimate(name, steps.fitted, s), sums, spent)
+    why = ""
+    if found is None:
+        why = (
+            "one step has no interval"
+            if steps.steps == 1
+            else "no interval: too few steps, or a fit that is not stable"
+        )
+    verdict = verdict_of(value, found)
+    nothing = math.nan
+    return {
+        "estimate": name,
+        "value": math.exp(value),
+        "low": math.exp(found.low) if found else nothing,
+        "high": math.exp(found.high) if found else nothing,
+        "verdict": verdict,
+        "minimum_detectable_ratio": math.exp(found.detectable) if found else nothing,
+        "runs_to_resolve": 0.0 if verdict in "+-" else found.more_runs(value) if found else nothing,
+        "why": why,
+    }
+
+
+def verdict_of(log_value: float, interval: Interval | None) -> str:
+    """`+` or `-` where the interval lies on one side of 1, `~` where it does not, or there is none."""
+    if interval is None or interval.low <= 0 <= interval.high:
+        return "~"
+    return "+" if log_value > 0 else "-"
+
+
+def no_value(name: str, why: str) -> Row:
+    """The row of an estimate without a value."""
+    numbers = ("value", "low", "high", "minimum_detectable_ratio", "runs_to_resolve")
+    counts: Row = {"scope": "", "run_pairs": 0, "paired_steps": 0}
+    return {"estimate": name, **dict.fromkeys(numbers, math.nan), "verdict": "x", **counts, "why": why}

@@ -1,0 +1,181 @@
+"""How differently could an estimate have come out, had other runs and other stretches of steps been seen?
+
+Two levels are drawn anew: the runs, then circular blocks of consecutive steps within each run drawn (Politis and Romano
+1992, "A circular block-resampling procedure for stationary data"). Every estimate here is a function of sums over
+steps, so that a resample is one row of a matrix of weighted sums and nothing is computed step by step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+RESAMPLES = 2000
+SEED = 7919
+CONFIDENCE = 0.95
+POWER = 0.80
+# arch's estimate of a block length fits autocorrelations; below this many steps there is nothing to fit.
+LEAST_STEPS_FOR_A_LENGTH = 10
+# The block length is a property of the process, not of a run: some runs tell it as well as all.
+RUNS_FOR_A_LENGTH = 25
+MOST_RUNS = 1000
+ROWS_AT_ONCE = 20
+# More resamples than this without a value (a singular fit), and the percentiles are no longer the estimate's.
+MOST_WITHOUT_VALUE = 0.02
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums of columns over the steps, as they are and as resampled; the last axis is the columns'."""
+
+    whole: Floats
+    both: Floats
+    """Runs drawn anew, then blocks of steps within: (resamples, columns)."""
+    within: Floats
+    """Blocks of steps drawn anew within the same runs: (resamples, columns)."""
+    without: Floats
+    """Each run left out once: (runs, columns); empty for a single run."""
+    steps: int
+    blocks: float
+    """Blocks of steps, over all runs: what there is to draw within runs."""
+
+    @property
+    def runs(self) -> int:
+        return max(1, len(self.without))
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate's 95% interval and what more runs would do to it, on the estimate's own additive scale."""
+
+    low: float
+    high: float
+    standard_error: float
+    freedom: float
+    runs: int
+
+    @property
+    def detectable(self) -> float:
+        """The smallest true effect that so many runs would tell from none with a power of 80% (5%, two-sided)."""
+        return self.standard_error * _reach(self.freedom)
+
+    def more_runs(self, effect: float) -> float:
+        """How many more runs would resolve an effect as large as the observed with a power of 80%; NaN beyond 1,000."""
+        one_run = self.standard_error * self.runs**0.5
+        for runs in range(self.runs + 1, MOST_RUNS + 1):
+            if one_run / runs**0.5 * _reach(runs - 1) <= abs(effect):
+                return float(runs - self.runs)
+        return float("nan")
+
+
+def block_length(series: Sequence[Floats]) -> int:
+    """Steps in a block, from each run's series: Politis and White's optimal length for the circular bootstrap.
+
+    At least the cube root of the steps, since the optimum is itself an estimate; at most a quarter of them, so that
+    there are blocks to draw.
+    """
+    from arch.bootstrap import optimal_block_length
+
+    steps = int(np.median([len(s) for s in series]))
+    found = []
+    for one in series[:RUNS_FOR_A_LENGTH]:
+        if len(one) >= LEAST_STEPS_FOR_A_LENGTH and np.ptp(one) > 1e-12 * max(1.0, float(np.abs(one).max())):
+            found.append(float(optimal_block_length(one)["circular"].iloc[0]))
+    wanted = float(np.mean(found)) if found else 1.0
+    return int(max(1, min(steps // 4, max(round(steps ** (1 / 3)), round(wanted)))))
+
+
+def resampled_sums(columns: Floats, lengths: Sequence[int], block: int, resamples: int = RESAMPLES) -> Sums:
+    """Sums of `columns` (steps x quantities), whose rows are run after run, of `lengths` steps each.
+
+    The generator's seed is fixed: the same table gives the same interval.
+    """
+    draw = np.random.default_rng(SEED)
+    runs = len(lengths)
+    drawn = draw.multinomial(runs, np.full(runs, 1 / runs), size=resamples)
+    once = np.ones(resamples, dtype=np.int64)
+    shape = (resamples, columns.shape[1])
+    both, within, by_run, start = np.zeros(shape), np.zeros(shape), [], 0
+    for run, steps in enumerate(lengths):
+        rows = columns[start : start + steps]
+        start += steps
+        by_run.append(rows.sum(axis=0))
+        both += _drawn_blocks(rows, block, drawn[:, run], draw)
+        within += _drawn_blocks(rows, block, once, draw)
+    whole = np.sum(by_run, axis=0)
+    without = whole - np.array(by_run) if runs > 1 else np.empty((0, columns.shape[1]))
+    return Sums(whole, both, within, without, len(columns), len(columns) / block)
+
+
+def _drawn_blocks(rows: Floats, block: int, times: npt.NDArray[np.int64], draw: np.random.Generator) -> Floats:
+    """Sums over a run's steps when it is drawn `times` over: (resamples, columns).
+
+    Blocks rarely fill a run exactly; the last one is not cut, the sums are scaled to the run's length instead.
+    """
+    steps, resamples = len(rows), len(times)
+    block = min(block, steps)
+    blocks = -(-steps // block)
+    around = np.concatenate([rows, rows[: block - 1]])
+    summed = np.cumsum(np.concatenate([np.zeros((1, rows.shape[1])), around]), axis=0)
+    of_block = summed[block:] - summed[:-block]
+    which = np.repeat(np.arange(resamples), times * blocks)
+    starts = draw.integers(steps, size=len(which))
+    counts = np.bincount(which * steps + starts, minlength=resamples * steps).reshape(resamples, steps)
+    # In small pieces: BLAS would start threads for the whole, which costs more than the work.
+    pieces = counts.astype(np.float64).reshape(-1, math.gcd(resamples, ROWS_AT_ONCE), steps)
+    drawn: Floats = (pieces @ of_block).reshape(resamples, -1) * (steps / (blocks * block))
+    return drawn
+
+
+def interval_of(estimate: Callable[[Floats], Floats], sums: Sums, spent: int = 1) -> Interval | None:
+    """The 95% interval of an estimate on an additive scale (a logarithm, a difference); None where there is none.
+
+    Its shape is that of the resamples' percentiles. Its width is set by Student's t, since percentiles of few runs
+    are too narrow and resampling on two levels counts the steps' noise twice (Davison and Hinkley 1997, section 3.8):
+    the wider of the spread between runs, by the jackknife with runs - 1 degrees of freedom, and the spread within
+    them, from the blocks, less `spent` of them for what was fitted.
+    """
+    within = _finite(estimate(sums.within))
+    free_blocks = sums.blocks - spent
+    if within is None or sums.steps < 2 or free_blocks < 1:
+        return None
+    value = float(estimate(sums.whole))
+    # Blocks drawn with replacement vary by (blocks - 1) / blocks of what other blocks would.
+    error = float(within.std()) * (sums.blocks / free_blocks) ** 0.5
+    freedom = free_blocks
+    drawn = within
+    if len(sums.without):
+        both, without = _finite(estimate(sums.both)), estimate(sums.without)
+        if both is None or not np.isfinite(without).all():
+            return None
+        drawn, runs = both, len(without)
+        between = float((((without - without.mean()) ** 2).sum() * (runs - 1) / runs) ** 0.5)
+        if between * students_t(runs - 1) >= error * students_t(freedom):
+            error, freedom = between, runs - 1
+    half = error * students_t(freedom)
+    low, high = np.quantile(drawn - value, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    stretch = 2 * half / (high - low) if high > low else 0.0
+    return Interval(value + min(0.0, stretch * low), value + max(0.0, stretch * high), error, freedom, sums.runs)
+
+
+def _finite(values: Floats) -> Floats | None:
+    kept = values[np.isfinite(values)]
+    return kept if len(kept) >= (1 - MOST_WITHOUT_VALUE) * len(values) else None
+
+
+def students_t(freedom: float, probability: float = (1 + CONFIDENCE) / 2) -> float:
+    """A quantile of Student's t."""
+    from scipy.special import stdtrit  # type: ignore[import-untyped]
+
+    return float(stdtrit(freedom, probability))
+
+
+def _reach(freedom: float) -> float:
+    """How many standard errors an effect must measure to be resolved with the wanted power."""
+    return students_t(freedom) + students_t(freedom, POWER)

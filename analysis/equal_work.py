@@ -1,0 +1,195 @@
+"""What do the sums over paired steps say of two arms' speed at equal work?
+
+Baseline A, arm B, T the seconds of a step; above 1 the arm is faster. All are ratios of sums over the same paired steps
+(factors, seed, step), and functions of sums alone, so that bootstrap.py can resample them.
+
+raw           ΣT_A / ΣT_B
+per token     (ΣT_A / Σtokens_A) / (ΣT_B / Σtokens_B)
+roofline      η_B / η_A with η = Σfloor / ΣT, floor the least time that the GPU allows for the step's responses
+standardised  T = a + b·Lmax + c·Σtokens fitted to each arm; the ratio of what both predict for the same steps
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from analysis.bootstrap import Floats
+from analysis.speedup import TOKENS
+from analysis.wide import PHASE
+
+ESTIMATES = ("raw", "per_token", "roofline", "standardised")
+EQUAL_WORK = ("roofline", "standardised")
+"""The estimates that drifts of the lengths mislead by a few percent at most; per token it can be over 20%."""
+
+STEP, LONGEST, FLOOR, GENERATION = PHASE + "step", "max_response_length", "floor_s", "generation_s"
+NEEDS = {"raw": (), "per_token": (TOKENS,), "roofline": (FLOOR,), "standardised": (LONGEST, TOKENS)}
+WORDS = {TOKENS: "response tokens", LONGEST: "the longest response", FLOOR: "the floor"}
+
+# Two steps for each coefficient; with fewer a fit follows its own noise.
+LEAST_STEPS_FOR_A_FIT = 6
+LEAST_COMMON_STEPS = 3
+# 1 - r² of the two regressors below which their effects cannot be told apart.
+COLLINEAR = 1e-6
+
+# Columns whose sums make the estimates: most once for each arm; `in`, `x1_in`, `x2_in` over the steps in common.
+_PLAIN = ("t", "tokens", "floor")
+_MOMENTS = ("x1", "x2", "x1x1", "x1x2", "x2x2", "x1t", "x2t")
+_NAMES = ["n", *(f"{n}_{s}" for n in (*_PLAIN, *_MOMENTS) for s in "ab"), "in", "x1_in", "x2_in"]
+_AT = {name: index for index, name in enumerate(_NAMES)}
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Paired steps of two arms as a matrix of columns to sum (`_NAMES`), run after run."""
+
+    columns: Floats
+    lengths: tuple[int, ...]
+    ratios: list[Floats]
+    """log(T_A / T_B) of each run's steps: what the block length is of."""
+    fitted: tuple[bool, bool]
+    """Whether Lmax and Σtokens vary: what is the same in every step of both arms needs no coefficient."""
+    why: dict[str, str]
+    """Estimate -> why there is no value, of those without one."""
+
+    @property
+    def steps(self) -> int:
+        return len(self.columns)
+
+
+def paired(pairs: pd.DataFrame) -> Paired:
+    """The columns of `paired_steps`' table, and which of the estimates they allow."""
+    side = {s: {n: _numbers(pairs, f"{n}_{s}") for n in (STEP, TOKENS, LONGEST, FLOOR)} for s in "ab"}
+    why = {name: reason for name in ESTIMATES if (reason := _lacking(side, NEEDS[name], len(pairs)))}
+    columns = np.zeros((len(pairs), len(_NAMES)))
+
+    def put(name: str, values: npt.ArrayLike) -> None:
+        columns[:, _AT[name]] = values
+
+    put("n", 1.0)
+    for s in "ab":
+        put(f"t_{s}", side[s][STEP])
+        for name, source in (("tokens", TOKENS), ("floor", FLOOR)):
+            values = side[s][source]
+            put(f"{name}_{s}", values if np.isfinite(values).all() else 0.0)
+    fitted = (False, False)
+    if "standardised" not in why:
+        x = {s: np.stack([side[s][LONGEST], side[s][TOKENS]], axis=1) for s in "ab"}
+        fitted, reason = _regressors(x["a"], x["b"])
+        if reason:
+            why["standardised"] = reason
+        else:
+            _put_moments(put, side, x)
+    lengths = tuple(int(n) for n in pairs.groupby("seed", sort=False).size())
+    ratios = np.split(np.log(side["a"][STEP] / side["b"][STEP]), np.cumsum(lengths)[:-1])
+    return Paired(columns, lengths, list(ratios), fitted, why)
+
+
+def _numbers(pairs: pd.DataFrame, name: str) -> Floats:
+    if name not in pairs:
+        return np.full(len(pairs), np.nan)
+    return pairs[name].to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def _lacking(side: dict[str, dict[str, Floats]], needs: tuple[str, ...], steps: int) -> str:
+    """Why an estimate has no value: a part of the steps would be other work than the other estimates' are of."""
+    for name in needs:
+        bad = {s: int((~(np.isfinite(side[s][name]) & (side[s][name] > 0))).sum()) for s in "ab"}
+        if bad["a"] or bad["b"]:
+            of = " and ".join(w for s, w in (("a", "the baseline"), ("b", "the arm")) if bad[s])
+            most = max(bad.values())
+            share = "" if most == steps else f" in {most} of {steps} paired steps"
+            return f"{WORDS[name]} of {of} {'are' if name == TOKENS else 'is'} not known{share}"
+    return ""
+
+
+def _regressors(a: Floats, b: Floats) -> tuple[tuple[bool, bool], str]:
+    """Which of (Lmax, Σtokens) both arms' fits need, and why there is no fit, if there is none."""
+    if len(a) < LEAST_STEPS_FOR_A_FIT:
+        return (False, False), f"a fit needs {LEAST_STEPS_FOR_A_FIT} paired steps (there are {len(a)})"
+    if int(_in_common(a, b).sum()) < LEAST_COMMON_STEPS:
+        return (False, False), "no common support: hardly a step of one arm is like any of the other's in lengths"
+    varies = [[bool(np.ptp(x[:, j]) > 0) for j in (0, 1)] for x in (a, b)]
+    need = (varies[0][0] or varies[1][0], varies[0][1] or varies[1][1])
+    for j, word in enumerate(("the longest response", "the number of tokens")):
+        if need[j] and not (varies[0][j] and varies[1][j]):
+            one = "the baseline" if not varies[0][j] else "the arm"
+            return need, f"singular fit: {word} is the same in every step of {one} alone"
+    if need == (True, True):
+        for one, x in (("the baseline", a), ("the arm", b)):
+            if 1 - float(np.corrcoef(x[:, 0], x[:, 1])[0, 1]) ** 2 < COLLINEAR:
+                return need, f"singular fit: in {one} the longest response and the tokens vary as one"
+    return need, ""
+
+
+def _in_common(a: Floats, b: Floats) -> npt.NDArray[np.bool_]:
+    """Which of both arms' steps, a's first, lie where both arms have steps: in the ranges of Lmax and of Σtokens."""
+    low, high = np.maximum(a.min(axis=0), b.min(axis=0)), np.minimum(a.max(axis=0), b.max(axis=0))
+    pooled = np.concatenate([a, b])
+    inside: npt.NDArray[np.bool_] = ((pooled >= low) & (pooled <= high)).all(axis=1)
+    return inside
+
+
+def _put_moments(
+    put: Callable[[str, npt.ArrayLike], None], side: dict[str, dict[str, Floats]], x: dict[str, Floats]
+) -> None:
+    """The products whose sums make both fits, of regressors with mean 0 and size 1 over both arms."""
+    pooled = np.concatenate([x["a"], x["b"]])
+    inside = _in_common(x["a"], x["b"])
+    centre, size = pooled.mean(axis=0), pooled.std(axis=0)
+    size[size == 0] = 1.0
+    z = {s: (x[s] - centre) / size for s in "ab"}
+    for s in "ab":
+        z1, z2, t = z[s][:, 0], z[s][:, 1], side[s][STEP]
+        products = (z1, z2, z1 * z1, z1 * z2, z2 * z2, z1 * t, z2 * t)
+        for name, values in zip(_MOMENTS, products, strict=True):
+            put(f"{name}_{s}", values)
+    where = {"a": inside[: len(x["a"])], "b": inside[len(x["a"]) :]}
+    put("in", where["a"].astype(float) + where["b"])
+    for name, j in (("x1_in", 0), ("x2_in", 1)):
+        put(name, where["a"] * z["a"][:, j] + where["b"] * z["b"][:, j])
+
+
+def log_estimate(name: str, fitted: tuple[bool, bool], sums: Floats) -> Floats:
+    """The logarithm of an estimate from sums over steps (last axis: `_NAMES`); NaN where it has none."""
+
+    def of(column: str) -> Floats:
+        found: Floats = sums[..., _AT[column]]
+        return found
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = of("t_a") / of("t_b")
+        if name == "per_token":
+            ratio = ratio * of("tokens_b") / of("tokens_a")
+        elif name == "roofline":
+            ratio = ratio * of("floor_b") / of("floor_a")
+        elif name == "standardised":
+            ratio = _predicted_s(of, "a", fitted) / _predicted_s(of, "b", fitted)
+        found: Floats = np.where(ratio > 0, np.log(np.where(ratio > 0, ratio, 1.0)), np.nan)
+    return found
+
+
+def _predicted_s(of: Callable[[str], Floats], side: str, fitted: tuple[bool, bool]) -> Floats:
+    """What an arm's fit predicts for the mean step of the common support."""
+    n = of("n")
+    mean = {name: of(f"{name}_{side}") / n for name in (*_MOMENTS, "t")}
+    to1, to2 = of("x1_in") / of("in") - mean["x1"], of("x2_in") / of("in") - mean["x2"]
+    v11, v22 = mean["x1x1"] - mean["x1"] ** 2, mean["x2x2"] - mean["x2"] ** 2
+    v12 = mean["x1x2"] - mean["x1"] * mean["x2"]
+    c1, c2 = mean["x1t"] - mean["x1"] * mean["t"], mean["x2t"] - mean["x2"] * mean["t"]
+    if fitted == (True, True):
+        determinant = v11 * v22 - v12**2
+        determinant = np.where(determinant > COLLINEAR * v11 * v22, determinant, np.nan)
+        b1, b2 = (c1 * v22 - c2 * v12) / determinant, (c2 * v11 - c1 * v12) / determinant
+        found: Floats = mean["t"] + b1 * to1 + b2 * to2
+    elif fitted == (True, False):
+        found = mean["t"] + c1 / v11 * to1
+    elif fitted == (False, True):
+        found = mean["t"] + c2 / v22 * to2
+    else:
+        found = mean["t"]
+    return found

@@ -1,0 +1,109 @@
+"""How much faster than the baseline is each arm, in four ways that differ in what they take for equal work?
+
+What each of them takes out, and what not, is in docs/estimates.md; how they are computed in equal_work.py, and their
+intervals in bootstrap.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from analysis.arm_estimates import NEEDED, Row, estimates, no_value
+from analysis.bootstrap import RESAMPLES
+from analysis.disagreement import disagreement, rest_of_step
+from analysis.equal_work import EQUAL_WORK, ESTIMATES
+from analysis.noise import noise_bands, repetitions
+from analysis.runs import Plan, factors_label
+from analysis.speedup import paired_steps
+from analysis.verdicts import Verdict
+
+__all__ = ["COLUMNS", "EQUAL_WORK", "ESTIMATES", "Comparable", "estimate_table"]
+
+COLUMNS = [
+    "factors",
+    "baseline",
+    "arm",
+    "estimate",
+    "value",
+    "low",
+    "high",
+    "verdict",
+    "scope",
+    "run_pairs",
+    "paired_steps",
+    "minimum_detectable_ratio",
+    "runs_to_resolve",
+    "why",
+]
+
+
+@dataclass(frozen=True)
+class Comparable:
+    """What may be divided, by (factors, arm) with the reason (made by comparable.py)."""
+
+    refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """No ratio at all."""
+    throughput_only: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Step time and tokens only: the phases overlap."""
+
+
+def estimate_table(
+    wide: pd.DataFrame, plan: Plan, comparable: Comparable | None = None, resamples: int = RESAMPLES
+) -> tuple[pd.DataFrame, list[Verdict]]:
+    """One row per factor combination, arm and estimate (columns: `COLUMNS`), and what is to be read first.
+
+    verdict: `+` faster, `-` slower, `~` not resolved, `x` not comparable or without a value (`why` says which).
+    `low` and `high` are the 95% interval; `runs_to_resolve` is how many more pairs of runs would resolve the value.
+    """
+    rows: list[Row] = []
+    verdicts: list[Verdict] = []
+    known = comparable or Comparable()
+    for factors in wide["factors"].unique():
+        bands = noise_bands(wide, plan, factors, resamples)
+        for arm in plan.arms:
+            if arm == plan.baseline or not (wide["factors"].eq(factors) & wide["arm"].eq(arm)).any():
+                continue
+            head: Row = {"factors": factors, "baseline": plan.baseline, "arm": arm}
+            reason = known.refused.get((factors, arm), "")
+            pairs = paired_steps(wide, factors, plan.baseline, arm, NEEDED)
+            if reason or pairs.empty:
+                rows += [head | no_value(name, reason or "no counted step in common") for name in ESTIMATES]
+                continue
+            found = estimates(pairs, known.throughput_only.get((factors, arm), ""), resamples)
+            if arm not in repetitions(plan):
+                found = [_within_noise(row, bands) for row in found]
+            rows += [head | row for row in found]
+            here = f"{arm} against {plan.baseline}" + (f" at {factors_label(factors)}" if factors else "")
+            verdicts += _verdicts(here, found, pairs, repetitions(plan).get(arm, ""))
+    return pd.DataFrame(rows, columns=COLUMNS), verdicts
+
+
+def _within_noise(row: Row, bands: Mapping[str, float]) -> Row:
+    """The row, not resolved where the A/A arms alone come as far from 1."""
+    band = bands.get(row["estimate"])
+    if band is None or row["verdict"] not in "+-" or abs(math.log(row["value"])) > band:
+        return row
+    return row | {
+        "verdict": "~",
+        "why": f"within the noise: the same engine run twice comes out up to {math.exp(band):.2f}×",
+    }
+
+
+def _verdicts(here: str, rows: Sequence[Row], pairs: pd.DataFrame, same_as: str) -> list[Verdict]:
+    by_name = {row["estimate"]: row for row in rows}
+    found = []
+    if same_as:
+        off = [f"{n.replace('_', ' ')} {r['value']:.3f}×" for n, r in by_name.items() if r["verdict"] in "+-"]
+        if off:
+            text = f"{here}: one is a repetition of the other, and yet they differ ({', '.join(off)}): what else does?"
+            found.append(Verdict("warning", "equal-arms-differ", text))
+        return found
+    if text := disagreement(by_name):
+        found.append(Verdict("warning", "raw-and-equal-work-disagree", f"{here}: {text}"))
+    if text := rest_of_step(by_name["roofline"], pairs):
+        found.append(Verdict("note", "roofline-scales-the-rest", f"{here}: {text}"))
+    return found

@@ -1,0 +1,91 @@
+"""How far apart do two runs of one and the same engine come out?"""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from analysis.arm_estimates import NEEDED, estimates
+from analysis.bootstrap import CONFIDENCE, RESAMPLES, Floats, students_t
+from analysis.equal_work import STEP
+from analysis.runs import Plan
+from analysis.speedup import paired_steps
+
+# Pairs grow with the square of the seeds, and so many seeds tell the spread well enough.
+MOST_SEEDS = 12
+COLUMNS = ["factors", "low", "high", "runs", "source", "step_low", "step_high"]
+
+
+def repetitions(plan: Plan) -> dict[str, str]:
+    """The A/A arms: each with the arm that it repeats."""
+    return dict(getattr(plan, "same_as", {}))
+
+
+def noise_table(wide: pd.DataFrame, plan: Plan) -> pd.DataFrame:
+    """The A/A bands by factor combination, the declared A/A arms' first (columns: `COLUMNS`).
+
+    `low` and `high` hold 95% of the ratios of step time of two single runs that should not differ, `step_low` and
+    `step_high` those of two single steps; `runs` is how many runs they are from. From pairs of one arm's seeds where
+    there are two: their work differs besides, so that this band is the wider one.
+    """
+    rows: list[dict[str, object]] = []
+    counted = wide[wide["counted"].astype(bool)] if len(wide) else wide
+    for factors in wide["factors"].unique():
+        here = counted[counted["factors"] == factors]
+        for arm, other in repetitions(plan).items():
+            pairs = paired_steps(wide, factors, other, arm, (STEP,))
+            if len(pairs):
+                logs = [_logs(p[f"{STEP}_a"], p[f"{STEP}_b"]) for _, p in pairs.groupby("seed")]
+                sums = _of_sums([(p[f"{STEP}_a"], p[f"{STEP}_b"]) for _, p in pairs.groupby("seed")])
+                rows.append(_row(factors, sums, len(sums), logs, 2 * len(sums), f"{arm}, the repetition of {other}"))
+        sums, logs, runs, freedom = [], [], 0, 0
+        arms: list[str] = []
+        for arm in plan.arms:
+            seeds = list(here[here["arm"] == arm].groupby("seed"))[:MOST_SEEDS]
+            by_seed = {seed: rows.set_index("step")[STEP] for seed, rows in seeds}
+            matched = [pd.concat(two, axis=1, join="inner") for two in combinations(by_seed.values(), 2)]
+            matched = [m for m in matched if len(m)]
+            if matched:
+                sums += _of_sums([(m.iloc[:, 0], m.iloc[:, 1]) for m in matched])
+                logs += [_logs(m.iloc[:, 0], m.iloc[:, 1]) for m in matched]
+                runs, freedom, arms = runs + len(by_seed), freedom + len(by_seed) - 1, [*arms, arm]
+        if sums:
+            rows.append(_row(factors, sums, freedom, logs, runs, f"pairs of seeds of {', '.join(arms)}"))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _logs(a: pd.Series, b: pd.Series) -> Floats:
+    found: Floats = np.log(a.to_numpy(dtype=float) / b.to_numpy(dtype=float))
+    return found
+
+
+def _of_sums(pairs: list[tuple[pd.Series, pd.Series]]) -> list[float]:
+    return [math.log(float(a.sum()) / float(b.sum())) for a, b in pairs]
+
+
+def _row(
+    factors: str, sums: list[float], freedom: int, logs: list[Floats], runs: int, source: str
+) -> dict[str, object]:
+    """The band from log ratios whose mean is 0 by what they are: their mean square is of `freedom` degrees."""
+    size = float(np.mean(np.square(sums))) ** 0.5 * students_t(freedom)
+    steps = float(np.quantile(np.abs(np.concatenate(logs)), CONFIDENCE))
+    band = {"low": math.exp(-size), "high": math.exp(size), "step_low": math.exp(-steps), "step_high": math.exp(steps)}
+    return {"factors": factors, **band, "runs": runs, "source": source}
+
+
+def noise_bands(wide: pd.DataFrame, plan: Plan, factors: str, resamples: int = RESAMPLES) -> dict[str, float]:
+    """Estimate -> how far from 1 the same engine, run twice, may come out (as |log ratio|), by the declared A/A arms.
+
+    The far end of the A/A estimate's own interval, the widest of several; an estimate that no A/A arm has is absent.
+    """
+    bands: dict[str, float] = {}
+    for arm, other in repetitions(plan).items():
+        pairs = paired_steps(wide, factors, other, arm, NEEDED)
+        for row in estimates(pairs, resamples=resamples) if len(pairs) else []:
+            told = [abs(math.log(row[end])) for end in ("value", "low", "high") if row[end] > 0]
+            if told:
+                bands[row["estimate"]] = max(bands.get(row["estimate"], 0.0), *told)
+    return bands

@@ -1,0 +1,116 @@
+"""Resampling against arch's own, and intervals against what is known of normal numbers."""
+
+import math
+
+import numpy as np
+import pytest
+from arch.bootstrap import CircularBlockBootstrap
+
+from analysis.bootstrap import block_length, interval_of, resampled_sums, students_t
+
+
+def mean(sums):
+    return sums[..., 1] / sums[..., 0]
+
+
+def of(values):
+    return np.stack([np.ones(len(values)), np.asarray(values, dtype=float)], axis=1)
+
+
+def autoregressive(draw, steps, keeps=0.7):
+    series = np.zeros(steps)
+    for i in range(1, steps):
+        series[i] = keeps * series[i - 1] + draw.normal()
+    return series
+
+
+@pytest.mark.parametrize("steps, block", [(40, 5), (43, 5), (60, 1)])
+def test_blocks_are_drawn_as_arch_draws_them(steps, block):
+    series = autoregressive(np.random.default_rng(1), steps)
+    ours = mean(resampled_sums(of(series), [steps], block, 4000).within).std()
+    bootstrap = CircularBlockBootstrap(block, series, seed=np.random.default_rng(2))
+    theirs = bootstrap.apply(lambda x: np.array([x.mean()]), 4000).std()
+    # A last block that is cut instead of scaled differs by what is cut of it.
+    assert ours == pytest.approx(theirs, rel=0.08)
+
+
+def test_the_same_steps_give_the_same_bytes():
+    values = np.random.default_rng(3).normal(size=60)
+    one, two = (resampled_sums(of(values), [20, 40], 3, 200) for _ in range(2))
+    assert one.both.tobytes() == two.both.tobytes() and one.within.tobytes() == two.within.tobytes()
+
+
+def test_each_resample_holds_as_much_of_a_run_as_the_run_itself():
+    sums = resampled_sums(of(np.arange(17.0)), [17], 4, 100)
+    assert np.allclose(sums.within[:, 0], 17) and sums.whole.tolist() == [17, 136] and sums.without.shape == (0, 2)
+    assert resampled_sums(of(np.arange(9.0)), [4, 5], 2, 10).without[:, 0].tolist() == [5, 4]
+
+
+def test_runs_are_drawn_before_steps():
+    """Two runs that differ by 10 and steps that hardly do: half of the resamples mix them, the rest hold one alone."""
+    values = np.concatenate([np.zeros(10), np.full(10, 10.0)])
+    means = mean(resampled_sums(of(values), [10, 10], 2, 4000).both).round(9)
+    shares = {m: float((means == m).mean()) for m in (0.0, 5.0, 10.0)}
+    assert sum(shares.values()) == 1 and shares[5.0] == pytest.approx(0.5, abs=0.03)
+
+
+def test_block_length():
+    draw = np.random.default_rng(4)
+    noise, tied = draw.normal(size=200), autoregressive(draw, 200, 0.9)
+    assert block_length([noise]) == 6 and 10 < block_length([tied]) <= 50
+    assert [block_length([np.ones(n)]) for n in (1, 2, 3, 8, 40)] == [1, 1, 1, 2, 3]
+    assert block_length([np.arange(40.0)]) <= 10
+
+
+def test_no_interval_where_nothing_can_be_drawn():
+    assert interval_of(mean, resampled_sums(of([3.0]), [1], 1)) is None
+    assert interval_of(mean, resampled_sums(of([3.0, 4.0, 5.0]), [3], 1), spent=3) is None
+    hardly = resampled_sums(of(np.arange(20.0)), [20], 2)
+    assert interval_of(lambda s: np.where(s[..., 1] > 190, mean(s), np.nan), hardly) is None
+
+
+def test_few_runs_give_students_t_of_their_means():
+    """Steps that do not differ within a run: three means are all there is to know."""
+    means = np.array([1.0, 2.0, 6.0])
+    found = interval_of(mean, resampled_sums(of(np.repeat(means, 10)), [10] * 3, 2))
+    half = 4.302652729911275 * means.std(ddof=1) / 3**0.5
+    assert found.freedom == 2 and (found.high - found.low) / 2 == pytest.approx(half, rel=1e-6)
+    assert found.low < 3 < found.high
+
+
+def test_runs_that_happen_to_agree_do_not_shrink_the_interval_below_the_steps_noise():
+    draw = np.random.default_rng(5)
+    steps = draw.normal(size=40)
+    values = np.concatenate([steps, steps[::-1]])
+    found = interval_of(mean, resampled_sums(of(values), [40, 40], 4))
+    alone = interval_of(mean, resampled_sums(of(values), [80], 4))
+    assert found.freedom > 1 and found.high - found.low == pytest.approx(alone.high - alone.low, rel=0.1)
+
+
+@pytest.mark.parametrize("runs", [2, 3, 5])
+def test_coverage_when_runs_differ(runs):
+    """Means of runs that differ more than their steps: percentiles of so few would hold the truth far less often."""
+    draw, held, plain = np.random.default_rng(6), [], []
+    for _ in range(200):
+        values = (draw.normal(0, 1, runs)[:, None] + draw.normal(0, 1, (runs, 20))).ravel()
+        sums = resampled_sums(of(values), [20] * runs, 2, 300)
+        found = interval_of(mean, sums)
+        held.append(found.low <= 0 <= found.high)
+        low, high = np.quantile(mean(sums.both), [0.025, 0.975])
+        plain.append(low <= 0 <= high)
+    assert np.mean(held) >= 0.92 and np.mean(plain) < np.mean(held)
+
+
+def test_what_more_runs_would_do():
+    draw = np.random.default_rng(7)
+    values = (draw.normal(0.1, 0.1, 4)[:, None] + draw.normal(0, 0.01, (4, 20))).ravel()
+    found = interval_of(mean, resampled_sums(of(values), [20] * 4, 2))
+    assert found.detectable == pytest.approx(found.standard_error * (3.1824 + 0.9785), rel=1e-3)
+    for effect in (0.2, 0.1, 0.05):
+        runs = 4 + found.more_runs(effect)
+        needed = [
+            found.standard_error * 2 / n**0.5 * (students_t(n - 1) + students_t(n - 1, 0.8)) for n in (runs - 1, runs)
+        ]
+        assert needed[0] > effect >= needed[1] or runs == 5
+    assert found.more_runs(0.05) > found.more_runs(0.1)
+    assert math.isnan(found.more_runs(0.0))

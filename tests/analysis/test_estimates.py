@@ -1,0 +1,214 @@
+"""The four estimates on tables that were worked out by hand, and every reason for none."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.estimates import ESTIMATES, Comparable, estimate_table
+from analysis.runs import Plan
+
+STEP = "timing_s/step"
+
+
+def plan(*arms, **same_as):
+    made = {
+        "experiment": "e",
+        "description": "",
+        "baseline": arms[0],
+        "warmup_steps": 0,
+        "runs": (),
+        "fingerprints": {},
+    }
+    return Plan(arms={arm: {} for arm in arms}, same_as=same_as, **made)
+
+
+def arm_rows(arm, step_s, seed=0, factors="", **columns):
+    count = len(step_s)
+    steps = {"arm": arm, "factors": factors, "seed": seed, "step": range(1, count + 1), "counted": True, STEP: step_s}
+    return pd.DataFrame(steps | columns)
+
+
+def found(*frames, arms=("a", "b"), comparable=None, **same_as):
+    table, verdicts = estimate_table(pd.concat(frames, ignore_index=True), plan(*arms, **same_as), comparable, 500)
+    return table.set_index("estimate"), verdicts
+
+
+def work(seed, steps=30, scale=1.0):
+    draw = np.random.default_rng(seed)
+    longest = np.round(draw.uniform(4000, 9000, steps) * scale)
+    return {"max_response_length": longest, "response_tokens": np.round(longest * 20 + draw.uniform(0, 60000, steps))}
+
+
+def engine_s(columns, a=5.0, b=0.01, c=1e-4):
+    return a + b * columns["max_response_length"] + c * columns["response_tokens"]
+
+
+def test_ratios_by_hand():
+    a = arm_rows("a", [8.0, 12.0], response_tokens=[100.0, 300.0], max_response_length=[9.0, 9.0], floor_s=[2.0, 3.0])
+    b = arm_rows("b", [3.0, 5.0], response_tokens=[150.0, 50.0], max_response_length=[9.0, 8.0], floor_s=[1.0, 1.5])
+    table, _ = found(a, b)
+    assert table.index.tolist() == list(ESTIMATES)
+    assert table.loc["raw", "value"] == pytest.approx(20 / 8, rel=1e-12)
+    assert table.loc["per_token", "value"] == pytest.approx((20 / 400) / (8 / 200), rel=1e-12)
+    assert table.loc["roofline", "value"] == pytest.approx((2.5 / 8) / (5 / 20), rel=1e-12)
+    assert table.loc["standardised", ["verdict", "why"]].tolist() == ["x", "a fit needs 6 paired steps (there are 2)"]
+
+
+def test_the_fit_finds_the_speed_behind_other_work():
+    """Twice as fast at any work, with responses half again as long: raw says 1.3, the fit 2."""
+    wa, wb = work(1), work(2, scale=1.5)
+    table, verdicts = found(arm_rows("a", engine_s(wa), **wa), arm_rows("b", engine_s(wb) / 2, **wb))
+    assert table.loc["standardised", "value"] == pytest.approx(2, rel=1e-9)
+    assert table.loc["raw", "value"] < 1.5
+    assert table.loc["standardised", "verdict"] == "+" and table.loc["standardised", "scope"] == "within-run only"
+    (banner,) = [v for v in verdicts if v.code == "raw-and-equal-work-disagree"]
+    assert banner.level == "warning" and "at equal work standardised 2.00×" in banner.text
+
+
+def test_the_fit_compares_over_what_both_cover():
+    """Other slopes: the ratio depends on where; it is that of the predictions over the pooled steps in common."""
+    wa, wb = work(3), work(4, scale=1.2)
+    a, b = engine_s(wa), engine_s(wb, a=1.0, b=0.02, c=5e-5)
+    table, _ = found(arm_rows("a", a, **wa), arm_rows("b", b, **wb))
+    pooled = pd.concat([pd.DataFrame(wa), pd.DataFrame(wb)])
+    low = np.maximum(pd.DataFrame(wa).min(), pd.DataFrame(wb).min())
+    high = np.minimum(pd.DataFrame(wa).max(), pd.DataFrame(wb).max())
+    common = pooled[((pooled >= low) & (pooled <= high)).all(axis=1)]
+    assert 3 < len(common) < len(pooled)
+    expected = engine_s(common).sum() / engine_s(common, a=1.0, b=0.02, c=5e-5).sum()
+    assert table.loc["standardised", "value"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_no_common_support():
+    wa, wb = work(1), work(2, scale=9.0)
+    table, _ = found(arm_rows("a", engine_s(wa), **wa), arm_rows("b", engine_s(wb), **wb))
+    row = table.loc["standardised"]
+    assert math.isnan(row["value"]) and row["verdict"] == "x" and "no common support" in row["why"]
+    assert table.loc["raw", "value"] > 0
+
+
+@pytest.mark.parametrize(
+    "change, why",
+    [
+        (
+            lambda w: w | {"max_response_length": np.full(30, 6000.0)},
+            "the longest response is the same in every step of the arm",
+        ),
+        (
+            lambda w: w | {"response_tokens": w["max_response_length"] * 20},
+            "in the arm the longest response and the tokens",
+        ),
+    ],
+)
+def test_singular_fit(change, why):
+    wa, wb = work(1), change(work(2))
+    table, _ = found(arm_rows("a", engine_s(wa), **wa), arm_rows("b", engine_s(wb), **wb))
+    assert table.loc["standardised", "verdict"] == "x" and "singular fit" in table.loc["standardised", "why"]
+    assert why in table.loc["standardised", "why"]
+
+
+def test_what_is_the_same_in_every_step_of_both_needs_no_coefficient():
+    """Some response reaches the limit in every step: the tokens alone tell the steps apart."""
+    wa, wb = (work(s) | {"max_response_length": np.full(30, 8192.0)} for s in (1, 2))
+    table, _ = found(arm_rows("a", engine_s(wa), **wa), arm_rows("b", engine_s(wb) / 1.5, **wb))
+    assert table.loc["standardised", "value"] == pytest.approx(1.5, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "bad, why", [(math.nan, "in 1 of 4 paired steps"), (0.0, "in 1 of 4 paired steps"), (-1.0, "of the arm")]
+)
+def test_what_some_steps_lack_no_estimate_is_made_of(bad, why):
+    told = {"response_tokens": [10.0] * 4, "floor_s": [1.0] * 4}
+    a = arm_rows("a", [4.0] * 4, **told)
+    b = arm_rows("b", [2.0] * 4, **told | {"response_tokens": [10.0, 10.0, bad, 10.0]})
+    table, _ = found(a, b)
+    assert table.loc["per_token", "verdict"] == "x" and why in table.loc["per_token", "why"]
+    assert math.isnan(table.loc["per_token", "value"]) and table.loc["raw", "value"] == pytest.approx(2)
+    assert table.loc["roofline", "value"] == pytest.approx(2)
+
+
+def test_nothing_but_times():
+    table, verdicts = found(arm_rows("a", [4.0, 5.0]), arm_rows("b", [2.0, 2.5]))
+    assert table["verdict"].tolist()[1:] == ["x", "x", "x"] and table.loc["raw", "value"] == pytest.approx(2)
+    assert table.loc["roofline", "why"] == "the floor of the baseline and the arm is not known" and not verdicts
+
+
+def test_one_step_has_no_interval():
+    table, _ = found(arm_rows("a", [878.89]), arm_rows("b", [408.19]))
+    row = table.loc["raw"]
+    assert row["value"] == pytest.approx(2.153, abs=5e-4) and row["verdict"] == "~" and row["scope"] == "one step"
+    assert math.isnan(row["low"]) and row["why"] == "one step has no interval" and math.isnan(row["runs_to_resolve"])
+
+
+def test_verdicts_and_scope():
+    draw = np.random.default_rng(8)
+
+    def runs(arm, speed):
+        return [arm_rows(arm, 10 / speed * np.exp(draw.normal(0, 0.05, 40)), seed=s) for s in range(4)]
+
+    for speed, verdict in ((1.5, "+"), (1.0, "~"), (1 / 1.5, "-")):
+        row = found(*runs("a", 1.0), *runs("b", speed))[0].loc["raw"]
+        assert row["verdict"] == verdict and row["scope"] == "across runs" and row["run_pairs"] == 4
+        assert row["low"] < row["value"] < row["high"] and row["low"] < speed < row["high"]
+        assert row["minimum_detectable_ratio"] > 1
+        assert (
+            row["runs_to_resolve"] == 0
+            if verdict in "+-"
+            else row["runs_to_resolve"] > 0 or math.isnan(row["runs_to_resolve"])
+        )
+
+
+def test_steps_are_paired_by_factors_seed_and_step():
+    frames = []
+    for factors, speed in (('{"f": 1}', 2.0), ('{"f": 2}', 4.0)):
+        frames += [
+            arm_rows("a", [4.0, 8.0, 4.0], factors=factors),
+            arm_rows("b", [4 / speed, 8 / speed], factors=factors),
+        ]
+    table, _ = found(*frames)
+    assert table.loc["raw", "value"].tolist() == pytest.approx([2.0, 4.0])
+    assert table.loc["raw", "paired_steps"].tolist() == [2, 2]
+
+
+def test_refused_pairs_are_not_divided():
+    why = Comparable(refused={("", "b"): "other GPUs"})
+    table, verdicts = found(arm_rows("a", [4.0, 5.0]), arm_rows("b", [2.0, 2.5]), comparable=why)
+    assert table["value"].isna().all() and set(table["verdict"]) == {"x"} and set(table["why"]) == {"other GPUs"}
+    assert not verdicts
+
+
+def test_no_step_in_common():
+    table, _ = found(arm_rows("a", [4.0]), arm_rows("b", [2.0], seed=1))
+    assert set(table["verdict"]) == {"x"} and set(table["why"]) == {"no counted step in common"}
+
+
+def test_overlapping_phases_have_throughput_only():
+    told = {"response_tokens": [10.0, 20.0], "floor_s": [1.0, 1.0]}
+    why = Comparable(throughput_only={("", "b"): "the phases overlap"})
+    table, _ = found(arm_rows("a", [4.0, 6.0], **told), arm_rows("b", [2.0, 3.0], **told), comparable=why)
+    assert table["value"].notna().tolist() == [True, True, False, False]
+    assert table.loc["roofline", "why"] == "the phases overlap"
+
+
+def test_a_ratio_within_the_noise_of_equal_arms_is_not_resolved():
+    draw = np.random.default_rng(9)
+
+    def run(arm, speed):
+        return arm_rows(arm, 10 / speed * np.exp(draw.normal(0, 0.01, 40)))
+
+    without, _ = found(run("a", 1.0), run("b", 1.05))
+    table, verdicts = found(run("a", 1.0), run("b", 1.05), run("again", 1.1), arms=("a", "b", "again"), again="a")
+    assert without.loc["raw", "verdict"] == "+"
+    ours, repeated = table[table["arm"] == "b"].loc["raw"], table[table["arm"] == "again"].loc["raw"]
+    assert ours["verdict"] == "~" and "within the noise" in ours["why"] and repeated["verdict"] == "+"
+    assert [v.code for v in verdicts] == ["equal-arms-differ"]
+
+
+def test_the_rest_of_the_step_that_the_roofline_scales_is_told():
+    a = arm_rows("a", [10.0] * 8, floor_s=[2.0] * 8, generation_s=[5.0] * 8)
+    b = arm_rows("b", [10.0] * 8, floor_s=[1.0] * 8, generation_s=[5.0] * 8)
+    (note,) = [v for v in found(a, b)[1] if v.code == "roofline-scales-the-rest"]
+    # Mean floor 1.5: A's step would be 5 + 5·0.75 = 8.75 s, B's 5 + 5·1.5 = 12.5 s.
+    assert "generation is 50 % of the step" in note.text and "(0.50×)" in note.text and "would be 0.70×" in note.text
