@@ -9,10 +9,11 @@ BIN := $(VENV)/bin
 export PYTHONNOUSERSITE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help quickstart status cancel gpu-smoke test check bench locks wheelhouse container schema picture
+.PHONY: help quickstart article status cancel gpu-smoke test check bench locks wheelhouse container schema picture
 
 help:
 	@echo "make quickstart        build everything, train both engines on this CPU, compare, print the headline"
+	@echo "make article           the published comparison that this project began with, read again (no GPU, seconds)"
 	@echo "make status            what each run is doing (EXPERIMENT=name: of another experiment than config.yaml's)"
 	@echo "make cancel            end an experiment's jobs, and only those (EXPERIMENT=name: a folder of results/)"
 	@echo "make test              the whole test suite (installs what it needs)"
@@ -38,6 +39,10 @@ quickstart: $(VENV)/controller.stamp
 	@bash scripts/packages.sh build $(PYTHON)
 	@$(BIN)/snakemake --profile profiles/local
 	@$(BIN)/rolloutbench headline
+
+article: $(VENV)/controller.stamp
+	@$(BIN)/snakemake --profile profiles/local --configfile experiments/camino-2025-published.yaml
+	@$(BIN)/rolloutbench headline experiments/camino-2025-published.yaml
 
 status: $(VENV)/controller.stamp
 	@$(BIN)/rolloutbench status $(if $(EXPERIMENT),--experiment "$(EXPERIMENT)")

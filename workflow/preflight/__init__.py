@@ -41,8 +41,13 @@ __all__ = [
 
 # One case at a time; a new check is a function in one of these.
 _CHECKS = (*workload.CHECKS, *environment.CHECKS, *engine.CHECKS, *memory.CHECKS, *time.CHECKS)
-# Of what has run already: whether it fits the machine and ends in time has shown itself.
-_CHECKS_OF_IMPORTED = (*workload.CHECKS, environment.arch_list, *engine.CHECKS)
+# Of what has run already: whether it fits the machine and how long it takes has shown itself.
+_OF_ITS_LENGTH = (workload.learning_rate_warmup, workload.validation)
+_CHECKS_OF_IMPORTED = (
+    *(check for check in workload.CHECKS if check not in _OF_ITS_LENGTH),
+    environment.arch_list,
+    *engine.CHECKS,
+)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,379 @@
+"""Imported arms: what may be said of them, which runs they mean, and what Snakemake does with them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+
+from analysis.errors import UserError
+from analysis.files import fingerprint_of
+from analysis.sources.formats import FORMATS
+from analysis.timers import declared
+from workflow.cli import main
+from workflow.imports import Format, Mode
+from workflow.plan import Plan, load_plan, plan_runs, stack_facts
+from workflow.reading import parse_config
+
+ROOT = Path(__file__).resolve().parents[1]
+RAW: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+PUBLISHED: dict[str, Any] = yaml.safe_load((ROOT / "experiments" / "camino-2025-published.yaml").read_text("utf-8"))
+# The least that compares two logs.
+LOGS: dict[str, Any] = {
+    "experiment": "logs",
+    "baseline": "vllm",
+    "arms": {
+        "vllm": {"trainer": "verl", "engine": "vllm", "import": "vllm.log"},
+        "sglang": {"trainer": "verl", "engine": "sglang", "import": ["sglang.log", "wandb:team/grpo/1abc"]},
+    },
+}
+
+
+def planned(raw: dict[str, Any], **changes: Any) -> Plan:
+    return plan_runs(parse_config(copy.deepcopy(raw) | changes), stack_facts)
+
+
+def with_import(given: Any, **arm: Any) -> dict[str, Any]:
+    """Two logs, the first arm's import and other words replaced."""
+    raw = copy.deepcopy(LOGS)
+    raw["arms"]["vllm"] |= {"import": given, **arm}
+    return raw
+
+
+def mixed(given: Any = "old.log", **changes: Any) -> dict[str, Any]:
+    """The default experiment, its transformers arm imported."""
+    raw = copy.deepcopy(RAW) | changes
+    raw["arms"]["transformers"]["import"] = given
+    return raw
+
+
+def repeated(name: str = "again", **arm: Any) -> dict[str, Any]:
+    raw = copy.deepcopy(RAW)
+    raw["arms"][name] = {"same_as": "vllm", **arm}
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("given", "runs"),
+    [
+        ("a.log", [(["a.log"], 0, {})]),
+        (["a.log", "wandb:e/p/i"], [(["a.log"], 0, {}), (["wandb:e/p/i"], 1, {})]),
+        ({"runs": [{"source": "a.log", "seed": 1}, {"source": "b.log"}]}, [(["a.log"], 1, {}), (["b.log"], 0, {})]),
+        ({"runs": [{"source": ["a.csv", "a.log"], "seed": 7}]}, [(["a.csv", "a.log"], 7, {})]),
+        (
+            {"runs": [{"source": "a", "factors": {"gpus": 8}}, {"source": "b", "factors": {"gpus": 16.0}}]},
+            [(["a"], 0, {"gpus": 8}), (["b"], 0, {"gpus": 16})],
+        ),
+    ],
+)
+def test_all_forms_of_an_import_are_one(given: Any, runs: list[Any]) -> None:
+    plan = planned(with_import(given))
+    assert not plan.runs and not plan.inputs
+    found = [run.spec for run in plan.imports.values() if run.spec["arm"] == "vllm"]
+    assert [(spec["import"]["sources"], spec["seed"], spec["factors"]) for spec in found] == runs
+
+
+def test_two_logs_need_no_stack_no_workload_and_no_gpu() -> None:
+    plan = planned(LOGS)
+    assert list(plan.imports) == ["vllm-s0", "sglang-s0", "sglang-s1"]
+    spec = plan.imports["sglang-s1"].spec
+    assert spec == {
+        "spec_version": 1,
+        "experiment": "logs",
+        "run_id": "sglang-s1",
+        "arm": "sglang",
+        "trainer": "verl",
+        "engine": "sglang",
+        "stack": "",
+        "seed": 1,
+        "factors": {},
+        "workload": {},
+        "options": {},
+        "env": {},
+        "trainer_args": {},
+        "import": {
+            **dict.fromkeys(("version", "format", "gpu", "nodes", "gpus_per_node", "tensor_parallel", "model")),
+            **dict.fromkeys(("batch_size", "max_response_length")),
+            "sources": ["wandb:team/grpo/1abc"],
+            "mode": "",
+        },
+        "fingerprint": fingerprint_of(spec),
+    }
+
+
+def test_facts_come_from_the_import_then_the_workload_the_options_and_the_stack() -> None:
+    known = planned(PUBLISHED).imports["sglang-s0"].spec["import"]
+    assert known["sources"] == [
+        f"experiments/camino-2025-published/{name}" for name in ("sglang.csv", "sglang-step3.log")
+    ]
+    assert {key: value for key, value in known.items() if key != "sources"} == {
+        "version": "0.4.1",
+        "mode": "",
+        "format": None,
+        "gpu": "H100-80GB",
+        "nodes": 1,
+        "gpus_per_node": 8,
+        "tensor_parallel": 2,
+        "model": "microsoft/Phi-4-reasoning-plus",
+        "batch_size": 16,
+        "max_response_length": 31744,
+    }
+
+
+def test_with_stack_and_workload_the_settings_are_those_that_a_training_would_have() -> None:
+    trained = yaml.safe_load((ROOT / "experiments" / "camino-2025.yaml").read_text(encoding="utf-8"))
+    one, other = planned(trained).runs, planned(PUBLISHED).imports
+    for run_id, run in one.items():
+        for part in ("trainer_args", "workload", "options", "env"):
+            assert other[run_id].spec[part] == run.spec[part]
+
+
+def test_an_imported_arm_beside_trained_ones() -> None:
+    plan = planned(mixed(["old.log"]))
+    assert list(plan.runs) == ["vllm-s0", "vllm-s1"] and list(plan.imports) == ["transformers-s0"]
+    assert plan.imports["transformers-s0"].spec["import"]["batch_size"] == RAW["workload"]["batch_size"]
+    # The baseline is imported: another arm's stack prepares the inputs.
+    assert plan.inputs_stack_file == plan.stack_file("vllm-s0")
+    assert [run.fingerprint for run in plan.runs.values()] == [
+        run.fingerprint for run in planned(RAW).runs.values() if run.spec["arm"] == "vllm"
+    ], "an import beside it retrains nothing"
+    told = plan.as_json()
+    assert told["runs"] == ["vllm-s0", "vllm-s1", "transformers-s0"] == list(told["fingerprints"])
+    assert told["imports"] == ["transformers-s0"]
+    assert told["arms"]["transformers"]["import"]["runs"][0]["source"] == ["old.log"]
+    assert "import" not in told["arms"]["vllm"]
+    json.dumps(told)
+
+
+def test_an_imported_run_lies_at_one_point_of_the_sweep() -> None:
+    sweep = {"workload.temperature": [0.5, 1.0]}
+    runs = [{"source": "a.log", "factors": {"workload.temperature": 1}}]
+    plan = planned(mixed({"runs": runs}, sweep=sweep, seeds=[0]))
+    assert list(plan.all_runs) == [
+        "vllm-temperature=0.5-s0",
+        "vllm-temperature=1.0-s0",
+        "transformers-temperature=1.0-s0",
+    ]
+    spec = plan.imports["transformers-temperature=1.0-s0"].spec
+    # As the sweep writes it, or the two would not be compared.
+    assert json.dumps(spec["factors"]) == '{"workload.temperature": 1.0}'
+    assert spec["workload"]["temperature"] == 1.0
+    for factors in ({}, {"workload.temperature": 0.7}, {"workload.temperature": True}):
+        runs[0]["factors"] = factors
+        with pytest.raises(UserError, match=r"at one of its values: 0\.5, 1\.0 \(got "):
+            planned(mixed({"runs": runs}, sweep=sweep, seeds=[0]))
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (with_import("wandb:team/1abc"), "must be wandb:entity/project/id"),
+        (with_import("wandb:a/b/c/d"), "must be wandb:entity/project/id"),
+        (with_import("https://wandb.ai/a/b/runs/c"), "must be a file, a folder or wandb:entity/project/id, no address"),
+        (with_import("https://me:s3cr3t@host/a.log"), "source holds a URL with a password"),
+        (with_import(" "), "is empty"),
+        (with_import([]), "arms.vllm.import.runs: must have at least 1 entry"),
+        (with_import(3), "arms.vllm.import: must be a file, a folder or wandb:entity/project/id, a list of those"),
+        (with_import([["a"]]), "a list holds one source for each run"),
+        (
+            with_import({"runs": [{"sorce": "a"}]}),
+            "arms.vllm.import.runs.0.sorce is not a known key (did you mean source?)",
+        ),
+        (with_import({"run": []}), "arms.vllm.import.run is not a known key (did you mean runs?)"),
+        (with_import({"version": 0.9, "runs": [{"source": "a"}]}), "import.version: must be text (got 0.9); quote it"),
+        (with_import({"format": "verl", "runs": [{"source": "a"}]}), "arms.vllm.import.format: must be"),
+        (with_import({"nodes": 0, "runs": [{"source": "a"}]}), "arms.vllm.import.nodes: must be greater"),
+        (with_import({"runs": [{"source": "a", "factors": {"x.": 1}}]}), "a factor's name is a path"),
+        (with_import({"runs": [{"source": "a", "factors": {"api_key": "x"}}]}), "api_key looks like a secret"),
+        (with_import(["vllm.log", "./vllm.log"]), "have the same source ('vllm.log' and './vllm.log')"),
+        (with_import("./sglang.log"), "arms.vllm.import.runs.0 and arms.sglang.import.runs.0 have the same source"),
+        (
+            with_import({"runs": [{"source": "a", "seed": 3}, {"source": "b", "seed": 3}]}),
+            "runs 0 and 1 have the same seed (got 3)",
+        ),
+        (with_import("a", engine="vlm"), "arms.vllm.engine (of trainer verl) must be one of: vllm, sglang (got 'vlm')"),
+        (with_import("b", trainer="swifd"), "must be one of: trl, verl, swift (got 'swifd') (did you mean swift?)"),
+        (with_import("b", stack="verl04-sglang"), "is built for trainer verl with engine sglang"),
+        (
+            with_import({"version": "0.9.1", "runs": [{"source": "b"}]}, stack="verl04-vllm"),
+            "import.version is 0.9.1, and its stack verl04-vllm pins verl 0.4.1",
+        ),
+        (LOGS | {"arms": {"vllm": {"trainer": "verl", "engine": "vllm"}}}, "arms.vllm: stack is missing"),
+        (
+            {**RAW, "workload": None, "arms": {**LOGS["arms"], "transformers": RAW["arms"]["transformers"]}},
+            "workload is missing: arm transformers is trained (imported arms need none)",
+        ),
+        (
+            RAW | {"arms": {"transformers": RAW["arms"]["vllm"] | {"trainer": "swift"}}},
+            "must be one of: trl, verl (got",
+        ),
+        (LOGS | {"sweep": {"workload.temperature": [1, 2]}}, "varies nothing: no arm is trained"),
+        (mixed(sweep={"arms.transformers.options.x": [1]}), "arm transformers is imported; say in factors"),
+        (
+            mixed({"runs": [{"source": "a", "factors": {"workload.temprature": 1}}]}),
+            "has no 'temprature' (did you mean temperature?)",
+        ),
+    ],
+)
+def test_a_mistake_is_told(raw: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        planned(raw)
+    assert says in str(caught.value)
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_a_source_that_is_not_there_is_told_when_the_plan_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"arms\.vllm\.import: no such file or folder: vllm\.log \(looked in"):
+        load_plan(LOGS)
+    (tmp_path / "vllm.log").touch()
+    folder = tmp_path / "sglang.log"
+    for name in ("run-1abc.wandb", "files/config.yaml", ".hidden/x"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    plan = load_plan(LOGS)
+    files = [plan.import_files(run_id) for run_id in plan.imports]
+    assert files == [["vllm.log"], ["sglang.log/files/config.yaml", "sglang.log/run-1abc.wandb"], []]
+
+
+def test_formats_and_modes_are_those_that_can_be_read() -> None:
+    assert set(get_args(Format)) == set(FORMATS)
+    assert set(get_args(Mode)) == {tree.mode for tree in declared.declared_trees()}
+
+
+def test_a_repetition_takes_everything_from_its_arm() -> None:
+    plan = planned(repeated(), sweep={"arms.vllm.options.vllm_max_num_seqs": [4, 8]}, seeds=[0])
+    ones = [run.spec for run in plan.runs.values() if run.spec["arm"] == "vllm"]
+    others = [run.spec for run in plan.runs.values() if run.spec["arm"] == "again"]
+    differs = {key for one, other in zip(ones, others, strict=True) for key in one if one[key] != other[key]}
+    assert differs == {"run_id", "arm", "fingerprint"} and len(others) == 2
+    assert plan.as_json()["arms"]["again"]["same_as"] == "vllm"
+    assert "same_as" not in plan.as_json()["arms"]["vllm"]
+
+
+def test_a_repetition_of_imported_runs_has_sources_of_its_own() -> None:
+    raw = with_import({"gpu": "H100-80GB", "version": "0.4.1", "runs": [{"source": "b.log"}]})
+    raw["arms"]["again"] = {"same_as": "vllm", "import": "c.log"}
+    known = planned(raw).imports["again-s0"].spec["import"]
+    assert (known["gpu"], known["version"], known["sources"]) == ("H100-80GB", "0.4.1", ["c.log"])
+    raw["arms"]["again"] = {"same_as": "vllm"}
+    with pytest.raises(UserError, match="vllm is imported, and a repetition needs an import of its own"):
+        planned(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (repeated(engine="vllm"), "a repetition takes everything from vllm and gives nothing else (got engine)"),
+        (repeated(**{"import": "a.log"}), "vllm is trained, and so is its repetition"),
+        (repeated(same_as="vlm"), "arms.again.same_as must be another arm: transformers, vllm (got 'vlm') (did you"),
+        (repeated(same_as="again"), "must be another arm"),
+        (repeated(same_as=3), "must be another arm"),
+        (repeated() | {"sweep": {"arms.again.options.x": [1]}}, "arm again repeats vllm; vary arms.vllm"),
+        (
+            RAW | {"arms": {**RAW["arms"], "b": {"same_as": "vllm"}, "c": {"same_as": "b"}}},
+            "must be an arm that repeats no other (got 'b', which repeats 'vllm'); write same_as: vllm",
+        ),
+        (RAW | {"arms": {**RAW["arms"], "b": RAW["arms"]["vllm"]}}, "of b only same_as: vllm"),
+    ],
+)
+def test_a_repetition_that_is_none_is_refused(raw: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        planned(raw)
+    assert says in str(caught.value)
+
+
+def test_what_is_wrong_with_an_arm_is_not_told_of_its_repetition_too() -> None:
+    raw = repeated()
+    raw["arms"]["vllm"]["optoins"] = {}
+    with pytest.raises(UserError) as caught:
+        parse_config(raw)
+    assert str(caught.value).count("\n  - ") == 1
+
+
+def test_the_price_is_the_reports_and_no_runs() -> None:
+    report = {"price_per_gpu_hour": 2.5, "currency": "EUR", "to_steps": 1000}
+    plan, without = planned(RAW, report=report), planned(RAW)
+    assert plan.as_json()["report"] == report
+    assert without.as_json()["report"] == {"price_per_gpu_hour": None, "currency": "USD", "to_steps": None}
+    assert plan.runs == without.runs and plan.fingerprint != without.fingerprint
+    for wrong, says in (
+        ({"currency": "euro"}, "report.currency"),
+        ({"price_per_gpu_hour": 0}, "report.price_per_gpu_hour: must be greater than 0"),
+        ({"price_per_gpu": 1}, "report.price_per_gpu is not a known key (did you mean price_per_gpu_hour?)"),
+    ):
+        with pytest.raises(UserError) as caught:
+            planned(RAW, report=wrong)
+        assert says in str(caught.value)
+
+
+@pytest.fixture
+def two_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("vllm.csv", "sglang.csv"):
+        (tmp_path / name).write_text("step,phase,seconds\n1,step,2.0\n1,gen,1.5\n2,step,2.1\n2,gen,1.6\n")
+    raw = copy.deepcopy(LOGS)
+    for name, arm in raw["arms"].items():
+        arm["import"] = {"version": "0.4.1", "runs": [{"source": f"{name}.csv"}]}
+    (tmp_path / "logs.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+    return tmp_path
+
+
+def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "snakemake", "--cores", "1", "-s", str(ROOT / "workflow" / "Snakefile")]
+    command += ["--configfile", "logs.yaml", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_imported_runs_are_listed_as_such(two_logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "logs.yaml"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[1].split() == ["vllm-s0", "verl", "vllm", "-", "import", "from", "vllm.csv"]
+    assert said[-1] == "2 imported runs of experiment logs"
+    assert main(["status", "logs.yaml"]) == 0
+    assert "vllm-s0    to import  snakemake reads it" in capsys.readouterr().out
+    run = two_logs / "results" / "logs" / "runs" / "vllm-s0"
+    run.mkdir(parents=True)
+    run.joinpath("imported.json").write_text(json.dumps({"fingerprint": planned_file("logs.yaml").fingerprint}))
+    assert main(["status", "logs.yaml"]) == 0
+    assert "vllm-s0    imported" in capsys.readouterr().out
+    assert main(["cancel", "logs.yaml"]) == 0
+    assert "all runs of logs are imported: there is nothing to cancel" in capsys.readouterr().out
+    assert main(["cancel", "logs.yaml", "vllm-s0"]) == 1
+    assert "run vllm-s0 is imported" in capsys.readouterr().err
+
+
+def planned_file(name: str) -> Any:
+    return load_plan(yaml.safe_load(Path(name).read_text())).imports["vllm-s0"]
+
+
+def test_nothing_is_built_and_nothing_trained_for_imports(two_logs: Path) -> None:
+    dry = snakemake(two_logs, "--dry-run")
+    assert dry.returncode == 0, dry.stderr
+    said = dry.stdout + dry.stderr
+    assert said.count("rule import_run:") == 2 and "rule report:" in said
+    for rule in ("stack", "inputs", "settings", "train", "collect"):
+        assert f"rule {rule}:" not in said
+
+
+def test_an_import_is_read_anew_when_what_is_said_of_it_changes_and_not_for_the_report(two_logs: Path) -> None:
+    done = snakemake(two_logs)
+    assert done.returncode == 0, done.stderr
+    assert (two_logs / "results" / "logs" / "report.html").stat().st_size > 0
+    again = snakemake(two_logs, "--dry-run")
+    assert "Nothing to be done" in again.stdout + again.stderr
+    raw = yaml.safe_load((two_logs / "logs.yaml").read_text())
+    (two_logs / "logs.yaml").write_text(yaml.safe_dump(raw | {"report": {"price_per_gpu_hour": 2}}, sort_keys=False))
+    said = str(snakemake(two_logs, "--dry-run"))
+    assert "rule report:" in said and "rule import_run:" not in said
+    raw["arms"]["vllm"]["import"]["gpu"] = "H100-80GB"
+    (two_logs / "logs.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+    assert str(snakemake(two_logs, "--dry-run")).count("rule import_run:") == 1
