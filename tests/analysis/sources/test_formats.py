@@ -1,0 +1,163 @@
+"""Telling formats by content, small tables, verl's file logger, and several sources of one run."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from analysis.errors import UserError
+from analysis.sources.formats import format_of, read_source
+from analysis.sources.merge import merged, place
+
+TABLE = "step,phase,seconds\n3,step,878.89\n3,timing_s/gen,849.2\n4,step,12.5\n"
+VERL = "step:1 - timing_s/gen:1.500 - timing_s/step:2.000\n"
+TRL = "{'loss': 0.0, 'reward': 0.25, 'step_time': 3.25, 'learning_rate': 1e-06}\n"
+SWIFT = "{'loss': 0.0, 'step_time': 3.25, 'global_step/max_steps': '1/20'}\n"
+JSONL = '{"step": 1, "data": {"timing_s/step": 2.0, "timing_s/gen": null, "x": "text"}}\n'
+STATE = json.dumps({"log_history": [{"step": 1, "loss": 0.0, "step_time": 3.0}]}, indent=2)
+SWIFT_JSONL = '{"loss": 0.0, "step_time": 3.25, "global_step/max_steps": "1/20"}\n'
+
+
+def write(tmp_path, text, name="x"):
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+def read(source, names=(), form=None):
+    return read_source(source, form, names, Path("unused"))
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        (TABLE, "phases-csv"),
+        ("\ufeff" + TABLE, "phases-csv"),
+        ("noise\n(TaskRunner pid=1) " + VERL, "verl-console"),
+        ("some banner\n" + TRL, "trl-console"),
+        (TRL, "trl-console"),
+        ("\n" + SWIFT, "swift-console"),
+        (JSONL, "verl-jsonl"),
+        (STATE, "trainer-state"),
+        (json.dumps(json.loads(STATE)), "trainer-state"),
+        (SWIFT_JSONL, "swift-jsonl"),
+    ],
+)
+def test_a_format_is_told_by_the_content(tmp_path, text, form):
+    source = write(tmp_path, text)
+    assert format_of(source) == form
+    found = read(source)
+    assert found.format == form and found.read.records
+
+
+@pytest.mark.parametrize(
+    ("text", "looks"),
+    [
+        ("", "the file is empty"),
+        ("\n \n", "the file holds white space only"),
+        (b"PK\x03\x04\x00\x00", "the file is no text"),
+        ("hello\nworld\n", "its first line begins 'hello'"),
+        ("{}", "its first line begins '{}'"),
+    ],
+)
+def test_an_unknown_file_lists_what_is_known(tmp_path, text, looks):
+    with pytest.raises(UserError) as caught:
+        read(write(tmp_path, text))
+    said = str(caught.value)
+    assert looks in said and "verl-console: " in said and "phases-csv: " in said
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("step:0 - val-core/acc:0.500\n", None),
+        (VERL, "trl-console"),
+        ("", "verl-jsonl"),
+        ("", "swift-jsonl"),
+        ('{"log_history": []}', None),
+        ("step,phase,seconds\n", None),
+        ('{"step": 0, "data": {"val/acc": 1.0}}\n', None),
+    ],
+)
+def test_no_step_at_all_is_an_error(tmp_path, text, form):
+    with pytest.raises(UserError, match="holds no training step as"):
+        read(write(tmp_path, text), form=form)
+
+
+def test_what_is_not_there_and_unknown_formats(tmp_path):
+    with pytest.raises(UserError, match="is not there; an import names a file"):
+        read(str(tmp_path / "none.log"))
+    with pytest.raises(UserError, match=r"import.format must be one of wandb, wandb-offline"):
+        read(write(tmp_path, VERL), form="csv")
+    with pytest.raises(UserError, match="is a folder, but verl-console is"):
+        read(str(tmp_path), form="verl-console")
+
+
+def test_a_table_carries_half_of_the_last_decimal_that_it_shows(tmp_path):
+    found = read(write(tmp_path, TABLE))
+    record = found.read.records[3]
+    assert record.scalars == {"timing_s/step": 878.89, "timing_s/gen": 849.2}
+    assert record.rounding == {"timing_s/step": 0.005, "timing_s/gen": 0.005}, "849.2 may have been 849.20"
+    assert record.origins["timing_s/gen"] == (found.read.records[3].file, 3)
+    in_full = read(write(tmp_path, TABLE.replace("12.5", repr(100 / 3))))
+    assert not in_full.read.records[3].rounding
+
+
+def test_odd_rows_of_a_table_are_named(tmp_path):
+    text = TABLE + "x,gen,1\n5,,1\n5,gen,fast\n\n5,step,nan\n5,gen,-1\n5,gen,-2\n"
+    found = read(write(tmp_path, text, "t.csv"))
+    said = [v.text for v in found.read.verdicts]
+    assert [v.code for v in found.read.verdicts] == ["corrupt-line"] * 3 + ["duplicate-value"]
+    assert "t.csv:7 cannot be read" in said[2] and "got 5, gen, fast" in said[2]
+    assert "timing_s/gen of step 5 on lines 10 and 11; line 11 counts" in said[3]
+    assert math.isnan(found.read.records[5].scalars["timing_s/step"])
+    assert found.read.records[5].scalars["timing_s/gen"] == -2.0
+
+
+SEVERAL = "run,engine,step,phase,seconds\na1,vllm,1,step,2.0\na2,sglang,1,step,1.0\n"
+
+
+@pytest.mark.parametrize(("names", "seconds"), [(("x-s0", "vllm"), 2.0), (("sglang",), 1.0), (("a2", "vllm2"), 1.0)])
+def test_a_table_of_several_runs_is_told_apart_by_the_names_of_the_run(tmp_path, names, seconds):
+    assert read(write(tmp_path, SEVERAL), names).read.records[1].scalars == {"timing_s/step": seconds}
+
+
+def test_a_table_of_several_runs_that_nothing_tells_apart_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"holds several runs: column run has a1, a2.*known as x, y.*one file for each"):
+        read(write(tmp_path, SEVERAL), ("x", "y"))
+    two = SEVERAL + "a3,vllm,1,step,3.0\n"
+    with pytest.raises(UserError, match="column run has a1, a3"):
+        read(write(tmp_path, two), ("vllm",))
+    semicolons = read(write(tmp_path, SEVERAL.replace(",", ";")), ("vllm",))
+    assert semicolons.read.records[1].scalars == {"timing_s/step": 2.0}
+
+
+def test_verls_file_logger(tmp_path):
+    text = '{"step": 0, "data": {"val/acc": 0.5}}\n' + JSONL + "{broken\n" + JSONL.replace("1,", "2,", 1) + '{"step": 3'
+    found = read(write(tmp_path, text))
+    assert list(found.read.records) == [1, 2] and [v.code for v in found.read.verdicts] == ["corrupt-line"]
+    scalars = found.read.records[1].scalars
+    assert scalars["timing_s/step"] == 2.0 and math.isnan(scalars["timing_s/gen"]) and "x" not in scalars
+    assert found.read.records[1].line == 2 and not found.read.records[1].rounding
+    with pytest.raises(UserError, match="holds several runs"):
+        read(write(tmp_path, JSONL + JSONL.replace("2.0", "3.0")))
+
+
+def test_of_two_sources_the_more_precise_counts(tmp_path):
+    table = read(write(tmp_path, "step,phase,seconds\n1,step,2.00\n1,gen,1.50\n2,step,3.00\n", "t.csv"))
+    log = read(write(tmp_path, "step:1 - timing_s/gen:1.497 - timing_s/ref:0.500\n", "t.log"))
+    for order in ((table, log), (log, table)):
+        record = merged([one.read for one in order], "r").records[1]
+        assert record.scalars == {"timing_s/step": 2.0, "timing_s/gen": 1.497, "timing_s/ref": 0.5}
+        assert record.rounding == {"timing_s/step": 0.005, "timing_s/gen": 0.0005, "timing_s/ref": 0.0005}
+        assert place(record, "timing_s/gen") == (tmp_path / "t.log", 1)
+        assert place(record, "timing_s/step") == (tmp_path / "t.csv", 2)
+    assert list(merged([log.read, table.read], "r").records) == [1, 2]
+
+
+def test_sources_that_disagree_are_refused(tmp_path):
+    table = read(write(tmp_path, "step,phase,seconds\n1,step,2.00\n1,gen,1.51\n", "t.csv"))
+    log = read(write(tmp_path, VERL, "t.log"))
+    with pytest.raises(UserError, match=r"run r, step 1, timing_s/gen: .*t\.csv:3 says 1\.51, .*t\.log:1 says 1\.5, "):
+        merged([table.read, log.read], "r")

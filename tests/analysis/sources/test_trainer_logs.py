@@ -1,0 +1,196 @@
+"""The logs of TRL and ms-swift: printed dictionaries, trainer_state.json, logging.jsonl, averages since the start."""
+
+import json
+
+import pytest
+
+from analysis.errors import UserError
+from analysis.sources.cumulative import elapsed_s
+from analysis.sources.logged_rows import WALL
+from analysis.sources.swift_jsonl import read_swift_jsonl
+from analysis.sources.trainer_state import read_trainer_state
+from analysis.sources.trl_console import read_trl_console
+
+SUMMARY = {"train_runtime": 40.5, "train_samples_per_second": 1.2, "train_loss": 0.01, "epoch": 1.0}
+
+
+def trl_row(step, step_time=3.25, **more):
+    return {
+        "loss": 0.0,
+        "grad_norm": 0.125,
+        "learning_rate": 1e-06,
+        "completions/mean_length": 100.5,
+        "rewards/accuracy/mean": 0.25,
+        "reward": 0.25,
+        "step_time": step_time,
+        "epoch": 0.1 * step,
+        **more,
+    }
+
+
+def as_texts(row):
+    """As transformers 5 prints its numbers."""
+    return {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()}
+
+
+def bar(done, of=20):
+    return f" {100 * done // of:3d}%|█▌        | {done}/{of} [00:41<05:02, 13.70s/it]"
+
+
+def console(tmp_path, text):
+    path = tmp_path / "train.log"
+    path.write_text(text)
+    return read_trl_console(path)
+
+
+def codes(imported):
+    return [v.code for v in imported.read.verdicts]
+
+
+def test_trl_prints_dictionaries_without_a_step(tmp_path):
+    rows = [trl_row(1, 9.5), trl_row(2, 3.5), {"eval_loss": 0.5, "eval_reward": 0.5}, trl_row(3, 3.25), SUMMARY]
+    found = console(tmp_path, "".join(f"{row}\n" for row in rows))
+    records = found.read.records
+    assert [records[s].scalars["train/step_time"] for s in (1, 2, 3)] == [9.5, 3.5, 3.25] and len(records) == 3
+    assert records[3].scalars["train/completions/mean_length"] == 100.5 and not records[3].rounding
+    assert records[3].line == 4 and found.format == "trl-console"
+    (said,) = found.read.verdicts
+    assert said.code == "step-by-place" and "import trainer_state.json instead" in said.text
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_the_bar_behind_a_row_tells_its_step(tmp_path, every):
+    text = f"{bar(0)}\r"
+    for n in (1, 2, 3):
+        text += f"{bar(every * n)}\r" + " " * 80 + f"\r{trl_row(n)}\n\r{bar(every * n)}"
+    found = console(tmp_path, text + f"\n{SUMMARY}\n")
+    assert list(found.read.records) == [every, 2 * every, 3 * every]
+    assert codes(found) == (["logging-window"] if every > 1 else [])
+
+
+def test_a_resumed_run_is_placed_by_its_bars(tmp_path):
+    text = "".join(f"{trl_row(n)}\n{bar(10 + n)}\n" for n in (1, 2, 3))
+    assert list(console(tmp_path, text).read.records) == [11, 12, 13]
+
+
+def test_numbers_that_transformers_printed_with_four_digits_carry_that(tmp_path):
+    row = as_texts(trl_row(1, 123.456, kl=0.0, **{"completions/max_length": 31744.0}))
+    record = console(tmp_path, f"{row}\n{bar(1)}\n").read.records[1]
+    assert record.scalars["train/step_time"] == 123.5 and record.rounding["train/step_time"] == pytest.approx(0.05)
+    assert record.scalars["train/learning_rate"] == 1e-06 and record.rounding["train/learning_rate"] == 5e-10
+    assert record.rounding["train/completions/max_length"] == pytest.approx(5), "3.174e+04"
+    assert record.scalars["train/kl"] == 0.0 and "train/kl" not in record.rounding
+
+
+def test_nan_numpy_and_none_in_a_row(tmp_path):
+    text = "{'loss': nan, 'kl': np.float64(0.5), 'x': None, 'y': inf, 'reward': tensor(0.25, device='cuda:0')}\n"
+    scalars = console(tmp_path, text).read.records[1].scalars
+    assert scalars["train/kl"] == 0.5 and scalars["train/y"] == float("inf") and scalars["train/reward"] == 0.25
+    assert scalars["train/loss"] != scalars["train/loss"] and "train/x" not in scalars
+
+
+def test_a_row_that_was_cut_off_is_left_out_and_told(tmp_path):
+    found = console(tmp_path, f"{trl_row(1)}\n{bar(1)}\n{str(trl_row(2))[:60]}")
+    assert list(found.read.records) == [1] and codes(found) == ["value-cut-off"]
+
+
+def swift_row(step, speed=None, step_time=None, elapsed=None, **more):
+    row = {"loss": 0.0, "learning_rate": 1e-06, "reward": 0.25, "completions/mean_length": 100.5, "epoch": 0.1}
+    row |= {"global_step/max_steps": f"{step}/20", "memory(GiB)": 40.5}
+    row |= {"train_speed(s/it)": speed} if speed is not None else {}
+    row |= {"step_time": step_time} if step_time is not None else {}
+    return row | ({"elapsed_time": elapsed} if elapsed is not None else {}) | more
+
+
+def jsonl(tmp_path, rows):
+    path = tmp_path / "logging.jsonl"
+    path.write_text("".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows))
+    return read_swift_jsonl(path)
+
+
+TIMES = [40.25, 12.5, 11.75, 13.125]
+
+
+def averages(start=0, times=TIMES):
+    return [swift_row(start + n, round(sum(times[:n]) / n, 6)) for n in range(1, len(times) + 1)]
+
+
+def test_swift_tells_its_step(tmp_path):
+    rows = [swift_row(s, 5.0, step_time=3.0 + s) for s in (1, 2, 3)]
+    found = jsonl(tmp_path, [*rows, {"eval_loss": 1.0, "global_step/max_steps": "3/20"}, SUMMARY])
+    assert [r.scalars["train/step_time"] for r in found.read.records.values()] == [4.0, 5.0, 6.0]
+    assert not found.read.verdicts and WALL not in found.read.records[1].scalars
+    printed = console(tmp_path, "".join(f"{as_texts(row)}\n" for row in rows))
+    assert printed.format == "swift-console" and list(printed.read.records) == [1, 2, 3]
+
+
+def test_step_times_are_differences_of_the_average_with_its_error(tmp_path):
+    found = jsonl(tmp_path, averages())
+    for step, took in enumerate(TIMES, start=1):
+        record = found.read.records[step]
+        assert abs(record.scalars[WALL] - took) <= record.rounding[WALL] * 1.000001
+        assert record.rounding[WALL] == pytest.approx(5e-7 * (2 * step - 1))
+        assert "train/train_speed(s/it)" not in record.scalars
+    assert codes(found) == ["times-from-average"]
+
+
+def test_older_releases_tell_steps_per_second(tmp_path):
+    rows = []
+    for n in range(1, 5):
+        row = swift_row(n)
+        row["train_speed(iter/s)"] = round(n / sum(TIMES[:n]), 6)
+        rows.append(row)
+    for step, record in jsonl(tmp_path, rows).read.records.items():
+        assert abs(record.scalars[WALL] - TIMES[step - 1]) <= record.rounding[WALL]
+        assert 0.0 < record.rounding[WALL] < 0.01
+
+
+def test_values_as_texts_and_a_resumed_run(tmp_path):
+    rows = averages(start=7)
+    for n, row in enumerate(rows, start=1):
+        row["elapsed_time"] = f"{int(sum(TIMES[:n])) // 60}m {int(sum(TIMES[:n])) % 60}s"
+        row["train_speed(s/it)"] = str(row["train_speed(s/it)"])
+    found = jsonl(tmp_path, rows)
+    assert [s for s in found.read.records] == [8, 9, 10, 11]
+    times = [r.scalars[WALL] for r in found.read.records.values()]
+    assert times == pytest.approx(TIMES, abs=0.01)
+
+
+def test_averages_of_a_restarted_run_begin_anew(tmp_path):
+    again = [row for row in averages(start=2, times=[20.0, 21.0, 22.0])]
+    for row, elapsed in zip(again, ("20s", "41s", "1m 3s"), strict=True):
+        row["elapsed_time"] = elapsed
+    found = jsonl(tmp_path, [*averages(), *again])
+    times = {s: r.scalars[WALL] for s, r in found.read.records.items()}
+    assert times == pytest.approx({1: 40.25, 2: 12.5, 3: 20.0, 4: 21.0, 5: 22.0}, abs=1e-4)
+    assert [s for s, r in found.read.records.items() if r.resumed] == [3]
+
+
+def test_averages_that_are_too_coarse_are_refused(tmp_path):
+    rows = [as_texts(swift_row(s, 12.0 + 0.01 * s)) for s in range(2000, 2010)]
+    with pytest.raises(UserError, match=r"only the average since the start.*took .* s, give or take"):
+        jsonl(tmp_path, rows)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("5s", 5), ("1m 5s", 65), ("1d 2h 0m 3s", 93603), ("x", None)])
+def test_elapsed(text, seconds):
+    assert elapsed_s(text) == seconds
+
+
+def test_corrupt_lines_are_named_and_a_cut_last_one_is_not(tmp_path):
+    found = jsonl(tmp_path, [swift_row(1, step_time=1.0), "{broken\n", swift_row(2, step_time=1.0), '{"cut": '])
+    assert list(found.read.records) == [1, 2] and codes(found) == ["corrupt-line"]
+    assert "logging.jsonl:2 cannot be read" in found.read.verdicts[0].text
+
+
+def test_trainer_state(tmp_path):
+    history = [trl_row(s) | {"step": s} for s in (10, 20, 30)]
+    history.insert(2, {"eval_reward": 0.5, "step": 20})
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps({"log_history": [*history, SUMMARY | {"step": 30}], "logging_steps": 10}, indent=2))
+    found = read_trainer_state(path)
+    assert list(found.read.records) == [10, 20, 30] and codes(found) == ["logging-window"]
+    assert found.read.records[30].scalars["train/step_time"] == 3.25 and found.read.records[30].line == 4
+    path.write_text("{}")
+    with pytest.raises(UserError, match="has no log_history"):
+        read_trainer_state(path)

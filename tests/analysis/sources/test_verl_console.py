@@ -1,0 +1,236 @@
+"""verl's console lines, as verl 0.4.1 and later releases print them and as the world then bends them."""
+
+import math
+import pprint
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from analysis.errors import UserError
+from analysis.sources.printed import printed
+from analysis.sources.verl_console import read_verl_console
+
+STEP = {
+    "actor/kl_loss": -0.25,
+    "response_length/mean": 17435.6875,
+    "response_length/max": 31744.0,
+    "training/global_step": 3,
+    "timing_s/gen": 382.9134,
+    "timing_s/testing": 1.5,
+    "timing_s/step": 408.1904,
+    "perf/throughput": 86.906,
+}
+GREY, OFF = "\x1b[36m", "\x1b[0m"
+BAR = "Training Progress:   1%|▏         | 3/290 [41:02<65:25:40, 820.70s/it]"
+
+
+def line(step, values, rounded=True):
+    """A step as aggregate_logger.py prints it: up to 0.4.1 with three decimals, later in full."""
+    shown = (f"{k}:{v:.3f}" if rounded else f"{k}:{v!r}" for k, v in values.items())
+    return " - ".join([f"step:{step}", *shown])
+
+
+def read(tmp_path, text, name="run.log"):
+    path = tmp_path / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return read_verl_console(path)
+
+
+def codes(imported):
+    return [v.code for v in imported.read.verdicts]
+
+
+def test_a_line_of_0_4_1_carries_half_of_the_third_decimal(tmp_path):
+    found = read(tmp_path, line(3, STEP) + "\n")
+    record = found.read.records[3]
+    assert record.scalars["timing_s/gen"] == 382.913 and record.scalars["actor/kl_loss"] == -0.25
+    assert set(record.rounding.values()) == {0.0005} and set(record.rounding) == set(STEP)
+    assert record.line == 1 and record.file == tmp_path / "run.log" and not found.read.verdicts
+
+
+def test_a_line_in_full_carries_no_rounding(tmp_path):
+    values = STEP | {"timing_s/ref": 1 / 3, "actor/lr": 1e-06}
+    text = line(3, values, rounded=False) + " - a:np.float64(0.5) - b:np.int32(4) - c:np.float64(nan) - d:tensor(2.)\n"
+    record = read(tmp_path, text).read.records[3]
+    assert not record.rounding and record.scalars["timing_s/ref"] == 1 / 3 and record.scalars["actor/lr"] == 1e-06
+    assert (record.scalars["a"], record.scalars["b"], record.scalars["d"]) == (0.5, 4.0, 2.0)
+    assert math.isnan(record.scalars["c"])
+
+
+@pytest.mark.parametrize("text", ["None", "null", "True", "a word", "", "1.2.3", "3 apples"])
+def test_what_is_no_number_is_none(text):
+    assert printed(text) is None
+
+
+def test_texts_are_left_out_and_not_a_number_is_kept(tmp_path):
+    text = line(1, STEP) + " - a:nan - b:inf - c:-inf - d:None - e:null - f:cosine - g:1.000\n"
+    record = read(tmp_path, text).read.records[1]
+    assert math.isnan(record.scalars["a"]) and record.scalars["b"] == math.inf and record.scalars["c"] == -math.inf
+    assert not {"d", "e", "f"} & set(record.scalars) and record.scalars["g"] == 1.0
+    assert "a" not in record.rounding
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "(TaskRunner pid=4711) ",
+        f"{GREY}(TaskRunner pid=4711){OFF} ",
+        "(main_task pid=7, ip=10.0.0.1) ",
+        f"{BAR}\r",
+        BAR,
+    ],
+)
+@pytest.mark.parametrize("suffix", ["", f"\r{BAR}", " [repeated 2x across cluster]", f" {BAR}", "\r"])
+def test_prefixes_colours_and_bars_on_the_line(tmp_path, prefix, suffix):
+    found = read(tmp_path, f"{prefix}{line(3, STEP)}{suffix}\n{prefix}\n")
+    assert found.read.records[3].scalars == {k: round(v, 3) for k, v in STEP.items()} and not found.read.verdicts
+
+
+def test_anchors_are_steps_only(tmp_path):
+    found = read(tmp_path, "training/global_step:1 - timing_s/step:2.000 - a:1.000\ncritic_step:4 - b:1.000\n")
+    assert not found.read.records
+
+
+def test_validation_is_no_step(tmp_path):
+    validation = {"val-core/openai/gsm8k/reward/mean@1": 0.5}
+    text = "\n".join([line(0, validation), line(1, STEP), line(1, validation), line(2, STEP), ""])
+    found = read(tmp_path, text)
+    assert list(found.read.records) == [1, 2] and not found.read.verdicts
+    assert [r.resumed for r in found.read.records.values()] == [False, False]
+
+
+@pytest.mark.parametrize("at", [30, 60, 73, 74, 75, 120, 150])
+@pytest.mark.parametrize("prefix", ["", "(TaskRunner pid=4711) "])
+def test_a_wrapped_line_is_joined(tmp_path, at, prefix):
+    whole = line(3, STEP)
+    found = read(tmp_path, f"before\n{prefix}{whole[:at]}\n{prefix}{whole[at:]}\n{prefix}after: all well\n")
+    assert found.read.records[3].scalars == {k: round(v, 3) for k, v in STEP.items()} and not found.read.verdicts
+    assert found.read.records[3].line == 2
+
+
+def test_what_only_looks_like_a_continuation_is_not_joined(tmp_path):
+    after = "loss:0.5 - epoch:1"
+    found = read(tmp_path, f"{line(3, STEP)}\n{after}\n{line(4, STEP)}\nsaved: yes\n")
+    assert found.read.records[3].scalars == {k: round(v, 3) for k, v in STEP.items()}
+    assert list(found.read.records) == [3, 4]
+
+
+def test_a_line_cut_at_4096_characters_says_that_its_timings_are_missing(tmp_path):
+    many = {f"critic/number_{i}/mean": 0.123 for i in range(200)} | STEP
+    cut = line(3, many)[:4096]
+    assert "timing_s/step" not in cut
+    found = read(tmp_path, f"{cut}\n{line(4, STEP)}\n")
+    (said,) = [v for v in found.read.verdicts if v.code == "timings-missing"]
+    assert "run.log:1: step 3 has no timing_s/step, cut off after 4096 characters" in said.text
+    assert "timing_s/step" in found.read.records[4].scalars
+
+
+@pytest.mark.parametrize("chars", range(1, 12))
+def test_a_truncated_last_line_loses_the_number_it_was_cut_in(tmp_path, chars):
+    whole = line(2, STEP)
+    found = read(tmp_path, f"{line(1, STEP)}\n{whole[:-chars]}")
+    last = found.read.records[2].scalars
+    assert last["timing_s/step"] == 408.190 and "perf/throughput" not in last, "86.9 is not what was measured"
+    assert [v.code for v in found.read.verdicts] == (["value-cut-off"] if chars < 6 else [])
+    whole_in_full = line(2, STEP, rounded=False)
+    found = read(tmp_path, f"{line(1, STEP, rounded=False)}\n{whole_in_full[:-1]}", "full.log")
+    assert "perf/throughput" not in found.read.records[2].scalars
+
+
+def test_a_last_line_without_its_end_counts_where_its_decimals_are_all_there(tmp_path):
+    found = read(tmp_path, line(3, STEP))
+    assert found.read.records[3].scalars["perf/throughput"] == 86.906 and not found.read.verdicts
+
+
+def test_a_restart_repeats_steps_and_the_later_count(tmp_path):
+    first = [line(s, STEP | {"timing_s/step": 400.0 + s}) for s in range(1, 6)]
+    second = [line(s, STEP | {"timing_s/step": 500.0 + s}) for s in range(4, 7)]
+    found = read(tmp_path, "\n".join([*first, "Setting global step to 3", *second, ""]))
+    records = found.read.records
+    assert [records[s].scalars["timing_s/step"] for s in range(1, 7)] == [401, 402, 403, 504, 505, 506]
+    assert [s for s, r in records.items() if r.resumed] == [4] and found.read.again == {4, 5}
+    assert codes(found) == ["duplicate-step"] * 2
+    assert "run.log has step 4 on lines 4 and 7" in found.read.verdicts[0].text
+
+
+def test_a_restart_at_its_checkpoint_is_told_by_what_verl_prints(tmp_path):
+    lines = [line(1, STEP), line(2, STEP), "(TaskRunner pid=9) Setting global step to 2", line(3, STEP), ""]
+    found = read(tmp_path, "\n".join(lines))
+    assert [r.resumed for r in found.read.records.values()] == [False, False, True] and not found.read.verdicts
+
+
+def test_a_line_that_was_printed_twice_is_one(tmp_path):
+    found = read(tmp_path, f"{line(1, STEP)}\n{line(1, STEP)}\n{line(2, STEP)}\n")
+    assert list(found.read.records) == [1, 2] and not found.read.verdicts and not found.read.again
+
+
+@pytest.mark.parametrize("steps", [(1, 2, 3, 1, 2), (3, 3), (1, 1), (5, 6, 7, 5)])
+def test_several_runs_in_one_file_are_refused(tmp_path, steps):
+    text = "".join(line(s, STEP | {"timing_s/step": 400.0 + n}) + "\n" for n, s in enumerate(steps))
+    with pytest.raises(UserError, match=r"holds several runs.*split the file.*head -n \d+ run.log > run-1.log"):
+        read(tmp_path, text)
+
+
+def config(name):
+    rollout = {"name": "vllm", "enforce_eager": True}
+    held = {"actor_rollout_ref": {"rollout": rollout}, "trainer": {"experiment_name": name}}
+    return pprint.pformat(held, width=80) + "\n"
+
+
+def test_another_experiments_banner_is_another_run(tmp_path):
+    text = config("phi4-vllm") + line(1, STEP) + "\n" + config("phi4-sglang") + line(2, STEP) + "\n"
+    with pytest.raises(UserError, match=r"names experiment 'phi4-vllm' and, on line 5, 'phi4-sglang'.*head -n 4"):
+        read(tmp_path, text)
+    again = config("phi4-vllm") + line(1, STEP) + "\n" + config("phi4-vllm") + line(2, STEP) + "\n"
+    assert list(read(tmp_path, again).read.records) == [1, 2]
+
+
+def test_the_printed_configuration_and_version_are_kept(tmp_path):
+    prefix = "(TaskRunner pid=3) "
+    banner = "".join(prefix + part + "\n" for part in config("x").splitlines())
+    found = read(tmp_path, f"verl==0.4.1\n{banner}{line(1, STEP)}\n")
+    assert found.config["actor_rollout_ref"]["rollout"]["enforce_eager"] is True
+    assert found.versions == {"verl": "0.4.1"} and found.format == "verl-console"
+
+
+def test_windows_line_ends_and_stray_bytes(tmp_path):
+    found = read(tmp_path, b"\xff\x00junk\r\n" + line(1, STEP).encode() + b"\r\n")
+    assert list(found.read.records) == [1] and not found.read.verdicts
+    with pytest.raises(UserError, match=r"is UTF-16 text.*iconv"):
+        read(tmp_path, line(1, STEP).encode("utf-16"))
+
+
+SECONDS = st.floats(0.0, 1e5, allow_nan=False).map(lambda v: round(v, 6))
+NOISE = st.sampled_from(
+    ["", "INFO 06-01 12:00:00 vllm ready", f"{GREY}(WorkerDict pid=8){OFF} loading: 3/4", BAR, f"{BAR}\r{BAR}", "{'a'"]
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(st.tuples(SECONDS, SECONDS, st.floats(-1e3, 1e3), NOISE, NOISE, NOISE), min_size=1, max_size=5),
+    rounded=st.booleans(),
+    prefix=st.sampled_from(["", "(TaskRunner pid=1) ", f"{GREY}(main_task pid=1, ip=10.0.0.2){OFF} "]),
+    carriage=st.booleans(),
+    first=st.integers(1, 400),
+)
+def test_a_printed_run_reads_back(tmp_path, steps, rounded, prefix, carriage, first):
+    """Whatever stands around them, the printed numbers come back: in full, or to half of their last digit."""
+    text, wanted = "", {}
+    for step, (gen, rest, score, before, on_line, after) in enumerate(steps, start=first):
+        values = {"critic/score/mean": score, "response_length/max": 31744.0, "timing_s/gen": gen}
+        values["timing_s/step"] = gen + rest
+        wanted[step] = values
+        bar = f"{on_line}\r" if carriage and on_line else ""
+        text += f"{before}\n{bar}{prefix}{line(step, values, rounded)}\n{after}\n"
+    found = read(tmp_path, text)
+    assert list(found.read.records) == list(wanted) and not found.read.verdicts
+    for step, values in wanted.items():
+        record = found.read.records[step]
+        assert record.scalars.keys() == values.keys()
+        for name, value in values.items():
+            if rounded:
+                assert abs(record.scalars[name] - value) <= record.rounding[name] * (1 + 1e-6)
+            else:
+                assert record.scalars[name] == value and not record.rounding
