@@ -1,0 +1,357 @@
+"""Runs that were trained elsewhere, from their sources to the tables; and the article's numbers."""
+
+import json
+from pathlib import Path
+
+import make_results
+import pytest
+
+from analysis.files import fingerprint_of
+from analysis.imported import main
+from analysis.phases import phase_table
+from analysis.runs import read_plan, read_run, read_runs
+from analysis.steps import read_steps
+from analysis.wide import BAD_TIME, wide_steps
+
+# The article's Table 1, as it is printed there, and the line of its log for the same step with SGLang.
+TABLE_1 = {
+    "vllm": {
+        "step": "878.89",
+        "gen": "849.20",
+        "update_actor": "19.31",
+        "old_log_prob": "4.57",
+        "ref": "4.62",
+        "reward": "1.18",
+        "reshard": "1.04",
+    },
+    "sglang": {
+        "step": "408.19",
+        "gen": "382.91",
+        "update_actor": "16.26",
+        "old_log_prob": "4.19",
+        "ref": "3.62",
+        "reward": "1.20",
+        "reshard": "2.31",
+    },
+}
+LOG = (
+    "step:3 - response_length/mean:17435.688 - response_length/max:31744.000 - prompt_length/mean:301.312 - "
+    "timing_s/generate_sequences:380.170 - timing_s/reshard:2.311 - timing_s/gen:382.913 - timing_s/reward:1.198 - "
+    "timing_s/old_log_prob:4.186 - timing_s/ref:3.621 - timing_s/adv:0.002 - timing_s/update_actor:16.263 - "
+    "timing_s/step:408.190 - perf/total_num_tokens:283792.000\n"
+)
+
+
+def spec_of(arm, sources, trainer="verl", engine=None, run_id=None, seed=0, experiment="x", **facts):
+    known = {"format": None, "version": "0.4.1", "mode": "", "gpu": None, "nodes": None, "gpus_per_node": None}
+    known |= {"tensor_parallel": None, "model": None, "batch_size": None, "max_response_length": None}
+    spec = {
+        "spec_version": 1,
+        "experiment": experiment,
+        "run_id": run_id or f"{arm}-s{seed}",
+        "arm": arm,
+        "trainer": trainer,
+        "engine": engine or arm,
+        "stack": "",
+        "seed": seed,
+        "factors": {},
+        "workload": {},
+        "options": {},
+        "env": {},
+        "trainer_args": {},
+        "import": {"sources": [str(source) for source in sources], **known, **facts},
+    }
+    return spec | {"fingerprint": fingerprint_of(spec)}
+
+
+def imported(results, spec):
+    """The run's folder, its table and what stands beside the table."""
+    folder = results / "runs" / spec["run_id"]
+    assert main([json.dumps(spec), "--out", str(folder / "steps.parquet")]) == 0
+    table, metadata = read_steps(folder / "steps.parquet")
+    return table.to_pandas(), metadata, json.loads((folder / "imported.json").read_text())
+
+
+def failure(tmp_path, spec, capsys):
+    out = tmp_path / "failed" / "steps.parquet"
+    assert main([json.dumps(spec), "--out", str(out)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and "Traceback" not in error and not out.exists()
+    return error
+
+
+def article(tmp_path):
+    rows = [f"phi4-{e},{e},3,timing_s/{name},{s}\n" for e, phases in TABLE_1.items() for name, s in phases.items()]
+    table, log = tmp_path / "phases.csv", tmp_path / "step3.log"
+    table.write_text("run,engine,step,phase,seconds\n" + "".join(rows))
+    log.write_text(LOG)
+    return table, log
+
+
+def write(tmp_path, text, name="run.log"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def verl_lines(steps, first=1):
+    """Lines with three decimals, from seconds by timer."""
+    shown = []
+    for number, seconds in enumerate(steps, start=first):
+        values = " - ".join(f"timing_s/{k}:{v:.3f}" for k, v in seconds.items())
+        shown.append(f"(TaskRunner pid=1) step:{number} - critic/score/mean:0.250 - {values}\n")
+    return "".join(shown)
+
+
+PLAIN = {"gen": 8.0, "update_actor": 1.0, "step": 9.0}
+
+
+def codes(metadata):
+    return [v["code"] for v in metadata["verdicts"]]
+
+
+def said(metadata, code):
+    return next(v["text"] for v in metadata["verdicts"] if v["code"] == code)
+
+
+def wide_of(results, *specs, warmup=0):
+    runs = [read_run(results, spec["run_id"], None)[0] for spec in specs]
+    return runs, *wide_steps(runs, warmup)
+
+
+def test_the_articles_two_runs(tmp_path):
+    table, log = article(tmp_path)
+    vllm, sglang = spec_of("vllm", [table]), spec_of("sglang", [table, log])
+    frames = {}
+    for spec in (vllm, sglang):
+        frame, metadata, end = imported(tmp_path / "res", spec)
+        assert not metadata["verdicts"] and metadata["timers"] == "verl 0.4.1"
+        assert (end["first_step"], end["last_step"], end["steps"]) == (3, 3, 1) and end["imported"] is True
+        frames[spec["arm"]] = frame.set_index("name")
+    sums = {}
+    for arm, frame in frames.items():
+        top = frame[(frame["kind"] == "phase") & (frame["parent"] == "step")]["value"].sum()
+        sums[arm] = (top + frame.loc["step/gen/reshard", "value"], top, frame.loc["step", "value"])
+    assert [f"{s:.2f}" for s in sums["vllm"]] == ["879.92", "878.88", "878.89"]
+    assert [f"{s:.2f}" for s in sums["sglang"]] == ["410.49", "408.18", "408.19"]
+    assert sums["vllm"][2] / sums["sglang"][2] == pytest.approx(2.153, abs=5e-4)
+    gen = [frames[arm].loc["step/gen", "value"] for arm in ("vllm", "sglang")]
+    assert gen[0] / gen[1] == pytest.approx(2.218, abs=5e-4)
+    log_line, table_line = frames["sglang"].loc["step/gen"], frames["vllm"].loc["step/gen"]
+    assert (log_line["source_file"], log_line["source_line"], log_line["rounding"]) == (log.as_posix(), 1, 0.0005)
+    assert (table_line["source_file"], table_line["source_line"]) == (table.as_posix(), 3)
+    assert table_line["rounding"] == 0.005
+    tokens = frames["sglang"].loc["response_tokens"]
+    assert tokens["value"] == 278971 and tokens["rounding"] != tokens["rounding"], "16 x 17435.688 fits one number"
+    assert frames["sglang"].loc["prompt_tokens", "value"] == 283792 - 278971
+
+
+def test_the_articles_residuals_with_what_rounding_leaves_open(tmp_path):
+    table, log = article(tmp_path)
+    specs = [spec_of("vllm", [table]), spec_of("sglang", [table, log])]
+    for spec in specs:
+        imported(tmp_path / "res", spec)
+    runs, wide, verdicts = wide_of(tmp_path / "res", *specs)
+    assert wide["counted"].all() and not verdicts and all(run.imported for run in runs)
+    phases = phase_table(wide, ["vllm", "sglang"], [runs[0].tree]).set_index(["arm", "path"])
+    residual = phases.loc[("vllm", "step")]
+    assert residual["own_mean_s"] == pytest.approx(0.01, abs=1e-9)
+    assert residual["own_rounding_s"] == pytest.approx(6 * 0.005), "the step's and its five children's"
+    assert residual["rounding_s"] == 0.005 and phases.loc[("sglang", "step"), "rounding_s"] == 0.0005
+    assert phases.loc[("sglang", "step"), "own_rounding_s"] == pytest.approx(7 * 0.0005)
+
+
+def test_a_plan_of_imported_runs_is_read(tmp_path):
+    table, log = article(tmp_path)
+    results = tmp_path / "res"
+    specs = [spec_of("vllm", [table]), spec_of("sglang", [log])]
+    for spec in specs:
+        imported(results, spec)
+    arms = {s["arm"]: {"trainer": "verl", "engine": s["arm"], "import": s["import"]} for s in specs}
+    arms["sglang"]["same_as"] = "vllm"
+    report = {"price_per_gpu_hour": 2.5, "currency": "EUR", "to_steps": 100}
+    path = make_results.write_plan(results, arms, [s["run_id"] for s in specs], 0, report=report)
+    plan = read_plan(path)
+    assert plan.report == report and plan.same_as == {"sglang": "vllm"}
+    runs, verdicts = read_runs(plan, results, tmp_path / "stacks")
+    assert [r.run_id for r in runs] == ["vllm-s0", "sglang-s0"] and not verdicts, "no stack to verify"
+    assert runs[0].done["versions"] == {"verl": "0.4.1"} and runs[0].done["fingerprint"] == specs[0]["fingerprint"]
+    (results / "runs" / "vllm-s0" / "imported.json").unlink()
+    (left_out,) = read_runs(plan, results, None)[1]
+    assert "imported.json is not there; it is made by python -m analysis.imported" in left_out.text
+
+
+@pytest.mark.parametrize("same_as", ["nobody", "a"])
+def test_a_repetition_of_no_arm_is_an_error(tmp_path, same_as):
+    path = make_results.write_plan(tmp_path, {"a": {"same_as": same_as}, "b": {}}, [], 0)
+    with pytest.raises(Exception, match="same_as"):
+        read_plan(path)
+
+
+def test_a_missing_version_is_read_from_the_source_or_asked_for(tmp_path, capsys):
+    told = write(tmp_path, "verl==0.4.1\n" + verl_lines([PLAIN]))
+    _, metadata, end = imported(tmp_path / "res", spec_of("vllm", [told], version=None))
+    assert metadata["timers"] == "verl 0.4.1" and end["versions"] == {"verl": "0.4.1"}
+    _, metadata, _ = imported(tmp_path / "res", spec_of("vllm", [told], version="0.5.0"))
+    assert codes(metadata) == ["version-differs"] and metadata["timers"] == "verl 0.5"
+    silent = write(tmp_path, verl_lines([PLAIN]), "silent.log")
+    error = failure(tmp_path, spec_of("vllm", [silent], version=None), capsys)
+    assert "import.version of arm vllm (declared: 0.3, 0.4.0, 0.4.1, 0.5, 0.6, 0.7.0, 0.7.1, 0.8, 0.9.1)" in error
+    assert "no timer tree is declared" in failure(tmp_path, spec_of("vllm", [silent], version="0.2.0"), capsys)
+
+
+def test_a_hole_in_the_steps_is_a_verdict(tmp_path):
+    text = verl_lines([PLAIN] * 3) + verl_lines([PLAIN] * 2, first=6)
+    frame, metadata, end = imported(tmp_path / "res", spec_of("vllm", [write(tmp_path, text)]))
+    assert sorted(set(frame["step"])) == [1, 2, 3, 6, 7] and end["steps"] == 5 and end["last_step"] == 7
+    assert "2 steps between 1 and 7 are in none of its sources (4, 5)" in said(metadata, "missing-steps")
+    text = "".join(verl_lines([PLAIN], first=s) for s in (10, 20, 30))
+    _, metadata, _ = imported(tmp_path / "res", spec_of("vllm", [write(tmp_path, text)]))
+    assert "only every 10th step is there, from 10 to 30" in said(metadata, "steps-apart")
+
+
+@pytest.mark.parametrize("wrong", ["nan", "inf", "-8.000", "1700000000.000"])
+@pytest.mark.parametrize("timer", ["gen", "step"])
+def test_a_time_that_cannot_be_is_left_out_and_told(tmp_path, wrong, timer):
+    odd = verl_lines([PLAIN], first=2).replace(f"timing_s/{timer}:{PLAIN[timer]:.3f}", f"timing_s/{timer}:{wrong}")
+    text = verl_lines([PLAIN]) + odd + verl_lines([PLAIN], first=3)
+    spec = spec_of("vllm", [write(tmp_path, text)])
+    imported(tmp_path / "res", spec)
+    _, wide, verdicts = wide_of(tmp_path / "res", spec)
+    assert wide.set_index("step")["left_out"].to_dict() == {1: "", 2: BAD_TIME, 3: ""}
+    assert [v.code for v in verdicts] == ["step-left-out"] and "step 2" in verdicts[0].text
+
+
+def test_a_step_whose_timings_are_missing_is_left_out_and_told(tmp_path):
+    text = verl_lines([PLAIN]) + "step:2 - critic/score/mean:0.250 - timing_s/gen:1.000\n" + verl_lines([PLAIN], 3)
+    spec = spec_of("vllm", [write(tmp_path, text)])
+    _, metadata, _ = imported(tmp_path / "res", spec)
+    assert "step 2 has no timing_s/step" in said(metadata, "timings-missing")
+    _, wide, verdicts = wide_of(tmp_path / "res", spec)
+    assert wide.set_index("step")["left_out"].to_dict() == {1: "", 2: BAD_TIME, 3: ""}
+    assert [v.code for v in verdicts] == ["step-left-out"]
+
+
+def test_no_step_time_at_all_is_an_error(tmp_path, capsys):
+    lines = "step:1 - timing_s/gen:1.000 - timing_s/ref:2.000\n"
+    error = failure(tmp_path, spec_of("vllm", [write(tmp_path, lines)]), capsys)
+    assert (
+        "none of its 1 steps tells how long the whole step took (timing_s/step; there are step/gen, step/ref)" in error
+    )
+
+
+@pytest.mark.parametrize(("off", "found"), [(0.0014, []), (0.0040, ["children-exceed-parent"])])
+def test_children_may_exceed_their_parent_by_what_rounding_hid(tmp_path, off, found):
+    """Three values with three decimals hide up to 1.5 ms, above the millisecond of two clocks."""
+    seconds = {"gen": 0.5, "update_actor": 0.5 + 0.001 + off, "step": 1.0}
+    spec = spec_of("vllm", [write(tmp_path, verl_lines([seconds, seconds]))])
+    _, metadata, _ = imported(tmp_path / "res", spec)
+    assert [c for c in codes(metadata) if c != "x"] == found * 2
+    _, wide, _ = wide_of(tmp_path / "res", spec)
+    assert (wide["left_out"] == "").all() == (not found)
+    assert wide["rounding/step/gen"].tolist() == [0.0005] * 2
+
+
+def test_after_a_restart_the_first_step_does_not_count(tmp_path):
+    text = verl_lines([PLAIN] * 4) + verl_lines([{**PLAIN, "gen": 9.0, "step": 10.0}] * 3, first=3)
+    spec = spec_of("vllm", [write(tmp_path, text)])
+    frame, metadata, _ = imported(tmp_path / "res", spec)
+    assert codes(metadata) == ["duplicate-step"] * 2
+    steps = frame[frame["name"] == "step"].set_index("step")
+    assert steps["value"].tolist() == [9, 9, 10, 10, 10] and steps["overlap"].tolist() == [0, 0, 1, 1, 0]
+    _, wide, _ = wide_of(tmp_path / "res", spec)
+    assert wide.set_index("step")["left_out"].to_dict() == {1: "", 2: "", 3: "first step after a resume", 4: "", 5: ""}
+
+
+def test_tokens_are_as_exact_as_the_means(tmp_path):
+    line = "step:{} - response_length/mean:{} - prompt_length/mean:50.000 - timing_s/gen:1.000 - timing_s/step:2.000\n"
+    text = line.format(1, "100.125") + line.format(2, "1000.333")
+    spec = spec_of("vllm", [write(tmp_path, text)], batch_size=4096)
+    frame, metadata, _ = imported(tmp_path / "res", spec)
+    tokens = frame[frame["name"] == "response_tokens"].set_index("step")
+    assert tokens["value"].tolist() == pytest.approx([100.125 * 4096, 1000.333 * 4096])
+    assert tokens["rounding"].tolist() == pytest.approx([0.0005 * 4096] * 2)
+    assert "off by 2.05 at most" in said(metadata, "tokens-from-means")
+    _, wide, _ = wide_of(tmp_path / "res", spec)
+    assert wide["response_tokens"].notna().all(), "so that there is a speed per token"
+
+
+def test_a_timer_that_moved_is_placed_by_the_numbers(tmp_path):
+    tested = {"gen": 8.0, "update_actor": 1.0, "testing": 30.0, "step": 9.003}
+    text = verl_lines([PLAIN, PLAIN, tested, PLAIN])
+    for version, level in (("0.4.1", "warning"), ("0.6.1", "note")):
+        spec = spec_of("vllm", [write(tmp_path, text)], version=version)
+        frame, metadata, _ = imported(tmp_path / "res", spec)
+        (told,) = metadata["verdicts"]
+        assert told["level"] == level and "testing lies outside the step" in told["text"]
+        assert "testing" in set(frame["name"]) and "step/testing" not in set(frame["name"])
+
+
+def test_the_loop_is_told_by_its_timers(tmp_path):
+    slowest = {**PLAIN, "agent_loop/slowest/generate_sequences": 7.5, "agent_loop/num_preempted/max": 2.0}
+    spec = spec_of("vllm", [write(tmp_path, verl_lines([slowest]))], version="0.9.1")
+    frame, metadata, _ = imported(tmp_path / "res", spec)
+    assert metadata["timers"] == "verl 0.9.1 legacy" and codes(metadata) == ["mode-by-timers"]
+    assert "step/gen/slowest_generate_sequences" in set(frame["name"])
+    preempted = frame[frame["name"] == "agent_loop/num_preempted/max"].iloc[0]
+    assert preempted["kind"] == "scalar" and preempted["unit"] == "1"
+
+
+def test_overlapping_loops_have_a_step_and_no_phases(tmp_path):
+    spec = spec_of("vllm", [write(tmp_path, verl_lines([PLAIN]))], version="0.8.0", mode="fully_async")
+    frame, metadata, _ = imported(tmp_path / "res", spec)
+    assert frame[frame["kind"] == "phase"]["name"].tolist() == ["step"]
+    assert codes(metadata) == ["overlapping-phases"]
+
+
+def test_trl_alone_has_its_step_time_and_profiling_points(tmp_path):
+    row = {"loss": 0.0, "reward": 0.25, "step_time": 3.25, "completions/mean_length": 100.0, "learning_rate": 1e-06}
+    log = write(tmp_path, f"{row}\n{row | {'step_time': 3.5}}\n")
+    spec = spec_of("vllm", [log], trainer="trl", version="1.16.0", batch_size=8)
+    frame, metadata, _ = imported(tmp_path / "res", spec)
+    assert metadata["timers"] == "trl 1.16 native" and codes(metadata) == ["step-by-place"]
+    assert frame[frame["kind"] == "phase"]["value"].tolist() == [3.25, 3.5]
+    assert frame[frame["name"] == "response_tokens"]["value"].tolist() == [800, 800]
+    _, wide, _ = wide_of(tmp_path / "res", spec)
+    assert wide["reward"].tolist() == [0.25, 0.25] and wide["mean_response_length"].tolist() == [100, 100]
+
+
+def test_swift_from_its_averages(tmp_path):
+    rows = [
+        {"loss": 0.0, "reward": 0.5, "global_step/max_steps": f"{n}/9", "train_speed(s/it)": speed}
+        for n, speed in ((1, 40.0), (2, 26.0), (3, 22.0))
+    ]
+    log = write(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "logging.jsonl")
+    spec = spec_of("vllm", [log], trainer="swift", version="4.6.0")
+    frame, metadata, _ = imported(tmp_path / "res", spec)
+    phases = frame[frame["kind"] == "phase"]
+    assert phases["name"].tolist() == ["step"] * 3 and phases["value"].tolist() == pytest.approx([40.0, 12.0, 14.0])
+    assert phases["rounding"].notna().all() and codes(metadata) == ["times-from-average"]
+
+
+def test_bad_specs_are_errors(tmp_path, capsys):
+    log = write(tmp_path, verl_lines([PLAIN]))
+    changed = spec_of("vllm", [log]) | {"seed": 5}
+    assert "the spec was changed by hand" in failure(tmp_path, changed, capsys)
+    trained = {k: v for k, v in spec_of("vllm", [log]).items() if k not in ("import", "fingerprint")}
+    trained |= {"fingerprint": fingerprint_of(trained)}
+    assert "has no import.sources" in failure(tmp_path, trained, capsys)
+    assert main(["{broken", "--out", str(tmp_path / "o.parquet")]) == 1
+    assert "SPEC_JSON is no JSON" in capsys.readouterr().err
+    assert "is not there" in failure(tmp_path, spec_of("vllm", [tmp_path / "none.log"]), capsys)
+    assert "the file is empty" in failure(tmp_path, spec_of("vllm", [write(tmp_path, "")]), capsys)
+
+
+def test_same_source_same_bytes_and_a_spec_from_a_file(tmp_path):
+    log = write(tmp_path, verl_lines([PLAIN] * 2))
+    spec = spec_of("vllm", [log])
+    given = write(tmp_path, json.dumps(spec), "spec.json")
+    out = tmp_path / "run" / "steps.parquet"
+    assert main([str(given), "--out", str(out)]) == 0
+    first = out.read_bytes()
+    assert main([json.dumps(spec), "--out", str(out)]) == 0
+    assert out.read_bytes() == first and json.loads((out.parent / "spec.json").read_text()) == spec
+    end = json.loads((out.parent / "imported.json").read_text())
+    (source,) = end["sources"]
+    assert source["format"] == "verl-console" and source["steps"] == 2 and source["bytes"] == log.stat().st_size
+    assert len(source["sha256"]) == 64 and Path(source["source"]) == log
