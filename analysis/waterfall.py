@@ -1,0 +1,89 @@
+"""Where does an arm's mean step go, from the least that the GPU needs to what no timer covers?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from analysis.phases import RESIDUAL, category_table, phase_table
+from analysis.runs import Plan
+from analysis.timers import CATEGORIES, TimerTree
+from analysis.wide import PHASE
+from analysis.work import COMPUTE_S, FLOOR_S, GENERATION_S, KV_S, WEIGHT_S
+
+COLUMNS = ["factors", "arm", "part", "label", "seconds", "kind", "steps", "floor_steps"]
+# kind: `floor` and `gap` divide generation where there is a floor.
+_LABELS: Mapping[str, tuple[str, str]] = {
+    "weight_read": ("Weights read", "floor"),
+    "kv_read": ("Keys and values read", "floor"),
+    "compute": ("Arithmetic", "floor"),
+    "framework_gap": ("Generation above the floor", "gap"),
+    "generation": ("Generation", "generation"),
+    "weight_sync": ("Weight sync", "sync"),
+    "log-probs": ("Log-probs", "training"),
+    "rewards": ("Rewards", "rewards"),
+    "loss+backward": ("Loss and backward", "training"),
+    "optimizer": ("Optimizer", "training"),
+    "other": ("Other timed phases", "other"),
+    RESIDUAL: ("Residual", "residual"),
+}
+
+
+def waterfall_table(wide: pd.DataFrame, plan: Plan, trees: Sequence[TimerTree]) -> pd.DataFrame:
+    """The parts of each arm's mean counted step, in seconds, in the order in which they are shown (`COLUMNS`).
+
+    With `math.fsum` an arm's parts give the mean of its `timing_s/step` to the last bit. Generation is divided
+    by the steps that have a decode floor (`wide` as of `with_work`; `floor_steps` of the arm's `steps` do): weights
+    and keys read, or arithmetic where that binds, and what is above. Without such a step it is one part. The residual
+    is what is left, and keeps its sign. An arm of which only the step itself is timed has no parts.
+    """
+    if not trees:
+        return pd.DataFrame(columns=COLUMNS)
+    root = trees[0].root
+    own = category_table(phase_table(wide, list(plan.arms), trees), root)
+    counted = wide[wide["counted"].astype(bool)]
+    rows: list[tuple[object, ...]] = []
+    for (factors, arm), categories in own.groupby(["factors", "arm"], sort=False):
+        group = counted[(counted["factors"] == factors) & (counted["arm"] == arm)]
+        seconds = dict(zip(categories["category"], categories["own_mean_s"].astype(float), strict=True))
+        if set(seconds) == {RESIDUAL}:
+            continue
+        parts, floor_steps = _generation_parts(seconds.pop("generation", None), group)
+        timed = [category for category in CATEGORIES if category in seconds]
+        parts |= {category.replace(" ", "_"): seconds[category] for category in timed}
+        parts[RESIDUAL] = rest_s(float(group[PHASE + root].mean()), list(parts.values()))
+        rows += [
+            (factors, arm, part, _LABELS[part][0], s, _LABELS[part][1], len(group), floor_steps)
+            for part, s in parts.items()
+        ]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _generation_parts(generation_s: float | None, steps: pd.DataFrame) -> tuple[dict[str, float], int]:
+    """Mean seconds of generation in parts, by the shares of the steps that have a floor, and how many these are."""
+    if generation_s is None:
+        return {}, 0
+    floored = steps[steps[FLOOR_S].notna()] if FLOOR_S in steps else steps[:0]
+    total = math.fsum(floored[GENERATION_S]) if len(floored) else 0.0
+    if total <= 0:
+        return {"generation": generation_s}, 0
+    reads = floored[WEIGHT_S] + floored[KV_S]
+    by_reads = (reads >= floored[COMPUTE_S]).to_numpy()
+    of = {
+        "weight_read": np.where(by_reads, floored[WEIGHT_S], 0.0),
+        "kv_read": np.where(by_reads, floored[KV_S], 0.0),
+        "compute": np.where(by_reads, 0.0, floored[COMPUTE_S]),
+    }
+    sums = {part: math.fsum(values) for part, values in of.items()}
+    parts = {part: generation_s * s / total for part, s in sums.items() if s > 0}
+    return parts | {"framework_gap": rest_s(generation_s, list(parts.values()))}, len(floored)
+
+
+def rest_s(total: float, parts: Sequence[float]) -> float:
+    """What is left of a total: the number with which `math.fsum` gives the total again, to the last bit."""
+    rest = math.fsum([total, *(-part for part in parts)])
+    near = (rest, math.nextafter(rest, math.inf), math.nextafter(rest, -math.inf))
+    return next((one for one in near if math.fsum([*parts, one]) == total), rest)

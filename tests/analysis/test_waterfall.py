@@ -1,0 +1,140 @@
+"""The parts of the mean step: the article's by hand, and always the step again, to the last bit."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to, trained
+
+from analysis.phases import phase_table
+from analysis.runs import Plan, Run
+from analysis.timers.verl import VERL_0_4_1, VERL_0_9_1_OVERLAPPING
+from analysis.waterfall import rest_s, waterfall_table
+from analysis.wide import wide_steps
+from analysis.work import with_work
+
+
+def plan_of(*arms: str) -> Plan:
+    return Plan("made-up", "", arms[0], {arm: {} for arm in arms}, 2, (), {})
+
+
+def waterfall(*runs: Run, warmup: int = 2) -> pd.DataFrame:
+    wide, _ = wide_steps(runs, warmup)
+    trees = list(dict.fromkeys(run.tree for run in runs))
+    return waterfall_table(with_work(wide, runs), plan_of(*(run.arm for run in runs)), trees)
+
+
+def of(table: pd.DataFrame, arm: str) -> dict[str, float]:
+    rows = table[table["arm"] == arm]
+    return dict(zip(rows["part"], rows["seconds"], strict=True))
+
+
+def test_the_articles_steps(tmp_path: Path) -> None:
+    """SGLang: 134.034 + 15.651 s of 380.602 are the floor. vLLM's lengths are not published: one part, no floor."""
+    sglang = an_import(tmp_path, steps_to(article_row()))
+    vllm = an_import(tmp_path, steps_to(row(3, ARTICLE_VLLM)), "vllm", "vllm")
+    table = waterfall(vllm, sglang)
+    found = of(table, "sglang")
+    assert list(found) == [
+        *("weight_read", "kv_read", "framework_gap", "weight_sync", "log-probs", "rewards", "loss+backward"),
+        *("other", "residual"),
+    ]
+    assert found["weight_read"] == pytest.approx(134.034, abs=5e-3)
+    assert found["kv_read"] == pytest.approx(15.651, abs=5e-3)
+    assert found["framework_gap"] == pytest.approx(380.602 - 149.685, abs=5e-3)
+    assert found["weight_sync"] == pytest.approx(2.311) and found["log-probs"] == pytest.approx(4.186 + 3.621)
+    assert found["residual"] == pytest.approx(0.007, abs=1e-9)
+    assert math.fsum(found.values()) == 408.190
+    other = of(table, "vllm")
+    assert other["generation"] == pytest.approx(849.20 - 1.04) and "framework_gap" not in other
+    assert math.fsum(other.values()) == 878.89
+    floors = table.groupby("arm")["floor_steps"].first()
+    assert (floors["sglang"], floors["vllm"]) == (1, 0)
+
+
+def test_a_floor_above_the_time_divides_nothing(tmp_path: Path) -> None:
+    found = of(waterfall(an_import(tmp_path, steps_to(article_row()), gpu="A10-24GB")), "sglang")
+    assert found["generation"] == pytest.approx(380.602) and not {"weight_read", "framework_gap"} & set(found)
+    assert math.fsum(found.values()) == 408.190
+
+
+def test_arithmetic_stands_alone_where_it_binds(tmp_path: Path) -> None:
+    found = of(waterfall(trained(tmp_path, [20] * 4_000, gen_s=300.0)), "vllm")
+    assert found["compute"] > 0 and not {"weight_read", "kv_read"} & set(found)
+    assert math.fsum([found["compute"], found["framework_gap"]]) == 300.0
+
+
+def test_steps_with_a_floor_stand_for_those_without(tmp_path: Path) -> None:
+    """Of two counted steps one has lengths: its floor's share, 149.685 / 380.602, holds for the mean of both."""
+    rows = [*steps_to(article_row()), row(4, ARTICLE_VLLM)]
+    table = waterfall(an_import(tmp_path, rows))
+    found = of(table, "sglang")
+    generation = (380.602 + 848.16) / 2
+    assert found["weight_read"] + found["kv_read"] == pytest.approx(generation * 149.685 / 380.602, rel=1e-4)
+    assert set(table["steps"]) == {2} and set(table["floor_steps"]) == {1}
+
+
+def test_a_negative_residual_is_shown(tmp_path: Path) -> None:
+    run = an_import(tmp_path, steps_to(article_row(**{"timing_s/step": 408.18})))
+    found = of(waterfall(run), "sglang")
+    assert found["residual"] == pytest.approx(-0.003, abs=1e-9)
+    assert math.fsum(found.values()) == 408.18
+
+
+def test_a_loop_that_overlaps_has_no_parts() -> None:
+    frame = pd.DataFrame(
+        {"run_id": "r", "arm": "a", "factors": "", "seed": 0, "step": [1, 2], "counted": True}
+        | {"timing_s/step": [3.0, 4.0], "own_s/step": [3.0, 4.0]}
+    )
+    assert waterfall_table(frame, plan_of("a"), [VERL_0_9_1_OVERLAPPING[0]]).empty
+    assert waterfall_table(frame[:0], plan_of("a"), []).empty
+
+
+SECONDS = st.floats(0, 1e4, allow_subnormal=False)
+
+
+@given(
+    st.lists(st.tuples(SECONDS, SECONDS, SECONDS, SECONDS, SECONDS), min_size=1, max_size=6),
+    st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.99, math.nan]), min_size=6, max_size=6),
+    st.floats(1e-3, 10),
+    st.sampled_from([1, -1e-3]),
+)
+@settings(max_examples=30, deadline=None)
+def test_the_parts_are_the_step_to_the_last_bit(
+    phases: list[tuple[float, ...]], shares: list[float], size: float, sign: float
+) -> None:
+    frame: dict[str, Any] = {"run_id": "r", "arm": "a", "factors": "", "seed": 0, "counted": True}
+    names = ("step/gen", "step/gen/reshard", "step/old_log_prob", "step/reward", "step/update_actor")
+    own = np.array(phases).T
+    own[0] += size  # a step of no seconds is never counted
+    for name, values in zip(names, own, strict=True):
+        frame[f"own_s/{name}"] = values
+        frame[f"timing_s/{name}"] = values
+    frame["timing_s/step/gen"] = own[0] + own[1]
+    frame["timing_s/step"] = own.sum(axis=0) + sign * size
+    frame["own_s/step"] = frame["timing_s/step"] - own.sum(axis=0)
+    share = np.array(shares[: len(phases)])
+    frame |= {"generation_s": own[0], "floor_s": share * own[0], "weight_floor_s": 0.7 * share * own[0]}
+    frame |= {"kv_floor_s": 0.3 * share * own[0], "compute_floor_s": 0.1 * share * own[0]}
+    wide = pd.DataFrame(frame, index=range(len(phases)))
+    table = waterfall_table(wide, plan_of("a"), [VERL_0_4_1])
+    assert math.fsum(table["seconds"]) == wide["timing_s/step"].mean()
+    # What is left over is the root's own time, and no phase is hidden in it.
+    root = phase_table(wide, ["a"], [VERL_0_4_1]).set_index("path").loc["step", "own_mean_s"]
+    left = of(table, "a")["residual"]
+    assert left == pytest.approx(root, abs=1e-9 * (1 + wide["timing_s/step"].mean()))
+    assert (table.loc[table["kind"] != "residual", "seconds"] >= -1e-9).all()
+
+
+@given(st.floats(1e-3, 1e6), st.lists(st.floats(0, 1e5), max_size=12))
+@settings(max_examples=100, deadline=None)
+def test_the_rest_closes_the_sum(total: float, parts: list[float]) -> None:
+    parts = [part * total / (1 + math.fsum(parts)) for part in parts]
+    assert math.fsum([*parts, rest_s(total, parts)]) == total
