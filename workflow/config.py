@@ -217,7 +217,12 @@ class Workload(Section):
 
 def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
     check_published(options)
-    return nested(options)
+    # In one order, however they are written: a trainer that takes them as a list has them in its fingerprint.
+    return _ordered(nested(options))
+
+
+def _ordered(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _ordered(value) if isinstance(value, Mapping) else value for key, value in sorted(options.items())}
 
 
 def _checked_environment(env: dict[str, str]) -> dict[str, str]:

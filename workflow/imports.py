@@ -29,7 +29,7 @@ Format = Literal[
     "swift-jsonl",
     "phases-csv",
 ]
-Mode = Literal["", "legacy", "colocate_async", "separate_async", "one_step_off", "fully_async"]
+Mode = Literal["", "native", "legacy", "colocate_async", "separate_async", "one_step_off", "fully_async"]
 
 
 def is_remote(source: str) -> bool:
@@ -97,7 +97,8 @@ class Import(BaseModel):
     version: Annotated[str, Field(max_length=40)] | None = None
     """The trainer's version; null: as the stack pins it, if one is given, or as the source says itself."""
     mode: Mode = ""
-    """The trainer's loop, which decides what its timers mean; empty for the version's usual one."""
+    """The trainer's loop, which decides what its timers mean; empty: as the source or its timers say, else the
+    version's usual one. `native` are TRL's and ms-swift's own timers."""
     format: Format | None = None
     """How the source is written; null: told by its content."""
     gpu: Annotated[str, Field(max_length=40)] | None = None

@@ -1,0 +1,212 @@
+"""The preflight of imported arms: what is known of runs that have run, and what is only said of them."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from workflow.cluster.site import Site
+from workflow.preflight import Preflight, preflight
+from workflow.preflight.show import preflight_lines
+from workflow.preflight.site import Place
+
+from .plans import ACTOR, ARTICLE, ROLLOUT, looked_at, planned
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = "actor_rollout_ref.model"
+
+
+def imported(raw: dict[str, Any] = ARTICLE, **changes: Any) -> Any:
+    """The article's experiment, both arms imported with what a training would be told."""
+    raw = copy.deepcopy(raw)
+    for name, arm in raw["arms"].items():
+        arm["import"] = f"{name}.log"
+    return planned(raw, **changes)
+
+
+def bare(**changes: dict[str, Any]) -> dict[str, Any]:
+    """Two logs and nothing else; an arm's further words by its name."""
+    arms = {engine: {"trainer": "verl", "engine": engine, "import": f"{engine}.log"} for engine in ("vllm", "sglang")}
+    for name, more in changes.items():
+        arms[name] = {**arms.get(name, {}), **more}
+    return {"experiment": "article", "baseline": next(iter(arms)), "arms": arms}
+
+
+def seen_of(raw: dict[str, Any], **held: Any) -> Preflight:
+    """The preflight of imports; `held` are the contents of imported.json by arm."""
+    from workflow.plan import plan_runs
+    from workflow.reading import parse_config
+
+    from .plans import _facts, _told
+
+    plan = plan_runs(parse_config(raw), _facts)
+    return preflight(plan, None, None, _told, {f"{arm}-s0": one for arm, one in held.items()})
+
+
+def source(engine: str, version: str = "0.4.1", **more: Any) -> dict[str, Any]:
+    """What a wandb run of verl holds of itself, in part nested as wandb has it."""
+    settings = {
+        "data": {"train_batch_size": 16, "max_prompt_length": 1020, "max_response_length": 31744},
+        "actor_rollout_ref": {
+            "model": {"path": "microsoft/Phi-4-reasoning-plus"},
+            "rollout": {"name": engine, "n": 4, "enforce_eager": True, "tensor_model_parallel_size": 2},
+            "actor": {"optim": {"lr": 1e-6}, "use_dynamic_bsz": True},
+        },
+        "trainer": {"n_gpus_per_node": 8, "nnodes": 1, "total_training_steps": None},
+        **more,
+    }
+    return {"resolved": settings, "versions": {"verl": version}, "last_step": 40}
+
+
+def test_with_stack_and_workload_all_is_told_that_a_training_would_be() -> None:
+    trained, read = looked_at(planned(ARTICLE)), looked_at(imported())
+    unequal = [[one.code for one in seen.findings if one.level == "unequal"] for seen in (trained, read)]
+    assert unequal[0] == unequal[1] == ["cuda-graphs", "cuda-launch-blocking", "attention-kernels", "custom-all-reduce"]
+    assert trained.ledger == read.ledger
+    assert not read.memory and not read.unverifiable
+    assert "imported" in next(line for line in preflight_lines(read) if "sglang" in line)
+
+
+@pytest.mark.parametrize(
+    ("code", "changes"),
+    [
+        ("eager-and-cache", {"options": {f"{ROLLOUT}.enforce_eager": False}}),
+        ("lora-sglang", {"options": {f"{MODEL}.lora_rank": 16}}),
+        ("batch-over-gpus", {"batch_size": 20}),
+        ("arch-list", {"env": {"TORCH_CUDA_ARCH_LIST": "80;90"}}),
+    ],
+)
+def test_what_has_run_was_not_impossible(code: str, changes: dict[str, Any]) -> None:
+    assert code in {one.code for one in looked_at(planned(ARTICLE, **changes)).impossible}
+    seen = looked_at(imported(**changes))
+    assert not seen.impossible
+    (found,) = [one for one in seen.findings if one.code == code]
+    assert found.level == "odd" and "But it has run" in found.why
+
+
+def test_queue_memory_and_this_shell_are_nothing_to_runs_from_elsewhere() -> None:
+    large = {"model": {"source": "meta-llama/Llama-3.1-70B", "revision": "0" * 40}, "save_steps": 0}
+    place = Place(
+        Site(gres="gpu:h100:8", nodes="1", runtime_min=60, profile=Path("profiles/slurm")),
+        {"vllm": 1e5, "sglang": 1e5},
+        {"NCCL_DEBUG": ("INFO", "this shell"), "VLLM_ATTENTION_BACKEND": ("FLASHINFER", "this shell")},
+    )
+    environment = {"env": {"CUDA_VISIBLE_DEVICES": "0"}}
+    codes = {one.code for one in looked_at(planned(ARTICLE, **large, **environment), place).findings}
+    theirs = {"memory", "memory-cache", "never-ends", "nccl-debug", "visible-devices", "attention-backend"}
+    assert theirs <= codes
+    seen = looked_at(imported(**large, **environment), place)
+    assert not theirs & {one.code for one in seen.findings}
+    assert not any("memory" in one or "walltime" in one for one in seen.unverifiable)
+
+
+def test_a_source_that_holds_its_configuration_needs_no_stack() -> None:
+    seen = seen_of(bare(), vllm=source("vllm"), sglang=source("sglang"))
+    assert [case.version for case in seen.cases] == ["0.4.1", "0.4.1"] and not seen.untold
+    assert seen.cases[0].workload["batch_size"] == 64 and seen.cases[0].workload["steps"] == 40
+    row = next(row for row in seen.ledger if row.setting.startswith("CUDA graphs"))
+    assert (row.verdict, row.values) == ("different", {"vllm": "off", "sglang": "on"})
+    assert "cuda-graphs" in {one.code for one in seen.findings}
+    rows = {row.setting: row.verdict for row in seen.ledger}
+    assert rows["actor_rollout_ref.actor.optim.lr"] == "equal" and rows[f"{ROLLOUT}.name"] == "different"
+
+
+def test_what_the_source_holds_counts_more_than_what_is_said_of_it() -> None:
+    held = source("vllm")
+    held["resolved"]["actor_rollout_ref"]["rollout"]["enforce_eager"] = False
+    plan = imported()
+    from .plans import _told
+
+    seen = preflight(plan, None, None, _told, {"vllm-s0": held})
+    assert next(row for row in seen.ledger if row.setting.startswith("CUDA graphs")).values["vllm"] == "on"
+
+
+def test_secrets_in_a_source_are_not_shown() -> None:
+    held = {arm: source(arm, hub_token="s3cr3t", proxy="http://me:s3cr3t@host") for arm in ("vllm", "sglang")}
+    assert "s3cr3t" not in str(seen_of(bare(), **held).as_json())
+
+
+def test_without_either_the_ledger_says_that_it_cannot_tell_and_why() -> None:
+    seen = seen_of(bare())
+    assert {row.verdict for row in seen.ledger} == {"unverifiable"}
+    assert seen.ledger[0].setting.startswith("all settings") and set(seen.ledger[0].values) == {"vllm", "sglang"}
+    assert "its source was not read yet, and the experiment gives it no stack" in seen.unverifiable[0]
+    read = {"resolved": {}, "versions": {"verl": "0.4.1"}}
+    assert "its source holds none of its settings" in seen_of(bare(), vllm=read).unverifiable[0]
+    partly = {"resolved": {"trainer": {"nnodes": 1}}, "versions": {}}
+    assert "its source holds no whole configuration of verl" in seen_of(bare(), vllm=partly).unverifiable[0]
+    assert not any(finding.level == "unequal" for finding in seen.findings)
+
+
+def test_one_arm_that_is_told_does_not_make_the_other_equal() -> None:
+    seen = seen_of(bare(), vllm=source("vllm"))
+    assert {row.verdict for row in seen.ledger} == {"unverifiable"}
+    row = next(row for row in seen.ledger if row.setting.startswith("CUDA graphs"))
+    assert row.values == {"vllm": "off", "sglang": "not told"} and row.why == "it is not told of sglang"
+    # A difference between those that are told stays one.
+    three = bare(third={"trainer": "verl", "engine": "sglang", "import": "third.log"})
+    seen = seen_of(three, vllm=source("vllm"), third=source("sglang"))
+    row = next(row for row in seen.ledger if row.setting.startswith("CUDA graphs"))
+    assert row.verdict == "different" and row.values["sglang"] == "not told"
+
+
+def test_what_is_said_of_runs_without_settings_is_compared() -> None:
+    one = {"version": "0.4.1", "gpu": "H100-80GB", "nodes": 1, "runs": [{"source": "a"}]}
+    other = {"version": "0.6.0", "gpu": "A100-80GB", "nodes": 1, "runs": [{"source": "b"}]}
+    seen = seen_of(bare(vllm={"import": one}, sglang={"import": other}))
+    rows = {row.setting: row.verdict for row in seen.ledger}
+    assert rows["workload.gpu"] == "different" and rows["workload.nodes"] == "equal"
+    assert rows["workload.batch_size"] == "unverifiable"
+    assert [f.code for f in seen.findings if f.level == "unequal"] == ["trainer-versions"]
+    mixed = seen_of(bare(third={"trainer": "swift", "engine": "vllm", "import": "third.log"}))
+    assert "trainers" in {one.code for one in mixed.findings}
+    assert max(map(len, preflight_lines(mixed))) <= 100
+
+
+def test_an_imported_arm_beside_a_trained_one_is_compared_with_it() -> None:
+    raw = copy.deepcopy(ARTICLE)
+    raw["arms"]["sglang"]["import"] = "sglang.log"
+    seen = looked_at(planned(raw))
+    assert seen.ledger == looked_at(planned(ARTICLE)).ledger
+    assert list(seen.memory) == ["vllm"]
+    del raw["arms"]["sglang"]["stack"]
+    seen = looked_at(planned(raw))
+    assert "unverifiable" in {row.verdict for row in seen.ledger} and "equal" not in {
+        row.verdict for row in seen.ledger if not row.setting.startswith(("workload.", "GPUs of", "env."))
+    }
+
+
+def test_the_published_experiment_is_called_unequal() -> None:
+    raw = yaml.safe_load((ROOT / "experiments" / "camino-2025-published.yaml").read_text(encoding="utf-8"))
+    seen = looked_at(planned(raw))
+    unequal = [finding.code for finding in seen.findings if finding.level == "unequal"]
+    assert unequal == ["cuda-graphs", "cuda-launch-blocking", "attention-kernels", "custom-all-reduce"]
+    assert not {"lr-warmup", "no-warmup", "validation-in-step"} & {finding.code for finding in seen.findings}
+
+
+def test_a_trl_run_by_its_arguments_alone() -> None:
+    args = {"max_steps": 20, "num_generations": 8, "learning_rate": 1e-5, "max_completion_length": 64}
+    arms = {
+        name: {"trainer": "trl", "engine": engine, "import": f"{name}.log"}
+        for name, engine in (("one", "vllm"), ("other", "transformers"))
+    }
+    raw = {"experiment": "article", "baseline": "one", "arms": arms}
+    held = {
+        name: {"resolved": {**args, "use_vllm": name == "one"}, "versions": {"trl": "1.16.0"}}
+        for name in ("one", "other")
+    }
+    seen = seen_of(raw, **held)
+    assert not seen.untold and {row.setting: row.verdict for row in seen.ledger}["max_steps"] == "equal"
+    assert {row.setting: row.verdict for row in seen.ledger}["use_vllm"] == "different"
+
+
+def test_a_source_tells_what_it_had_installed() -> None:
+    held = {arm: source(arm) for arm in ("vllm", "sglang")}
+    held["vllm"]["versions"]["torch"], held["sglang"]["versions"]["torch"] = "2.6.0", "2.7.0"
+    seen = seen_of(bare(), **held)
+    assert "torch-versions" in {one.code for one in seen.findings}
+    assert f"{ACTOR}.use_dynamic_bsz" in {row.setting for row in seen.ledger}
