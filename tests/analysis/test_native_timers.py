@@ -1,0 +1,139 @@
+"""The timers that trainers log by themselves, releases of verl between those that we run, and what rounding allows."""
+
+import math
+
+import pytest
+
+from analysis.imported_steps import clock_verdicts
+from analysis.sources.record import StepRecord
+from analysis.steps import ChosenStep
+from analysis.timers import exclusive_s, nested, overruns, places_of, tree_for
+from analysis.timers.exclusive import own_rounding_s
+
+PROFILED = "profiling/Time taken: GRPOTrainer."
+
+
+def test_trls_profiling_points_nest_in_its_step_time():
+    flat = {
+        "train/step_time": 10.0,
+        "train/reward": 0.5,
+        "train/rewards/accuracy/mean": 0.5,
+        PROFILED + "_prepare_inputs": 7.0,
+        PROFILED + "sync_weights": 0.5,
+        PROFILED + "vLLM.generate": 4.0,
+        PROFILED + "_calculate_rewards": 0.25,
+        PROFILED + "accuracy": 0.2,
+        PROFILED + "_get_per_token_logps_and_entropies": 3.0,
+        PROFILED + "compute_loss": 2.0,
+        PROFILED + "something_new": 1.0,
+    }
+    tree = tree_for("trl", "1.16.0", "vllm", "native")
+    found = nested(flat, tree)
+    own = exclusive_s(found.phases)
+    inputs = "step/training_step/prepare_inputs"
+    assert own["step"] == 1.0 and own[inputs] == 2.25 and own[f"{inputs}/generate"] == 4.0
+    assert math.fsum(own.values()) == 10.0 and found.undeclared == ("something_new",)
+    assert found.scalars["reward_function_s/accuracy"] == 0.2 and found.scalars["all_log_probs_s"] == 3.0
+    assert tree.unit_beside("reward_function_s/accuracy") == "s" and tree.unit_beside("train/reward") is None
+    assert found.names[PROFILED + "sync_weights"] == f"timing_s/{inputs}/sync_weights"
+
+
+def test_swifts_calls_that_repeat_in_a_step_are_in_no_sum():
+    flat = {
+        "train/step_time": 10.0,
+        PROFILED + "_prepare_inputs": 0.001,
+        PROFILED + "_generate_and_score_completions": 6.0,
+        PROFILED + "generate": 4.0,
+        PROFILED + "_move_model_to_vllm": 0.5,
+        PROFILED + "_score_completions": 0.5,
+        PROFILED + "_compute_rewards_per_func": 0.25,
+        PROFILED + "_prepare_batch_inputs": 0.75,
+    }
+    found = nested(flat, tree_for("swift", "4.6.0", "vllm", "native"))
+    own = exclusive_s(found.phases)
+    assert own["step"] == 4.0 and own["step/rollout"] == 0.25 and not found.undeclared
+    assert found.scalars == {"last_call_s/_prepare_inputs": 0.001, "last_call_s/_compute_rewards_per_func": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("version", "testing", "saving", "weights"),
+    [
+        ("0.4.0", "step/testing", "step/save_checkpoint", None),
+        ("0.5.0", "step/testing", "step/save_checkpoint", None),
+        ("0.6.1", "testing", "save_checkpoint", None),
+        ("0.7.0", "testing", "save_checkpoint", None),
+        ("0.7.1", "testing", "step/save_checkpoint", "step/update_weights"),
+        ("0.8.0", "testing", "step/save_checkpoint", "step/update_weights"),
+    ],
+)
+def test_what_lies_inside_the_step_by_version(version, testing, saving, weights):
+    tree = tree_for("verl", version, "sglang")
+    flat = {f"timing_s/{name}": 1.0 for name in ("step", "gen", "testing", "save_checkpoint", "update_weights")}
+    found = nested(flat, tree)
+    assert {testing, saving} <= set(found.phases)
+    assert (weights in found.phases) if weights else (found.undeclared == ("update_weights",))
+
+
+@pytest.mark.parametrize("version", ["0.5.0", "0.6.0", "0.7.1", "0.8.0"])
+def test_counts_among_the_timers_are_no_seconds(version):
+    names = ("agent_loop/slowest/response_length", "agent_loop/num_preempted/max", "agent_loop/generate_sequences/mean")
+    flat = {f"timing_s/{name}": 500.0 for name in (*names, "generation_timing/max", "generation_timing/topk_ratio")}
+    tree = tree_for("verl", version, "vllm")
+    found = nested(flat | {"timing_s/step": 10.0, "timing_s/gen": 8.0}, tree)
+    assert found.phases == {"step": 10.0, "step/gen": 8.0} and not found.undeclared
+    assert tree.unit_beside(names[0]) == "tokens" and tree.unit_beside(names[1]) == "1"
+    assert tree.unit_beside("generation_timing/topk_ratio") == "1" and tree.unit_beside("generation_timing/max") == "s"
+
+
+def test_a_whole_sum_carries_all_its_roundings():
+    phases = {"step": 2.0, "step/gen": 1.5, "step/gen/reshard": 0.5, "step/ref": 0.25}
+    rounding = dict.fromkeys(phases, 0.005)
+    own = own_rounding_s(phases, rounding)
+    assert own == {"step": 0.015, "step/gen": 0.01, "step/gen/reshard": 0.005, "step/ref": 0.005}
+    assert own_rounding_s(phases, {}) == dict.fromkeys(phases, 0.0)
+
+
+def test_rounding_is_allowed_for_in_overruns_and_said():
+    phases = {"step": 1.0, "step/gen": 0.6, "step/ref": 0.412}
+    (over,) = overruns(phases)
+    assert over.children_s == pytest.approx(1.012) and over.rounding_s == 0.0
+    assert not overruns(phases, dict.fromkeys(phases, 0.005))
+    (over,) = overruns(phases, dict.fromkeys(phases, 0.0005))
+    assert over.rounding_s == pytest.approx(0.0015)
+
+
+def test_times_without_bounds_do_not_crash():
+    phases = {"step": math.inf, "step/gen": math.inf, "step/ref": -math.inf, "step/adv": math.nan}
+    assert overruns(phases) == [] and math.isnan(exclusive_s(phases)["step"])
+
+
+def test_rounding_may_not_decide_where_a_timer_lies():
+    tree = tree_for("verl", "0.4.1", "vllm")
+    steps = [{"timing_s/step": 10.0, "timing_s/gen": 9.9, "timing_s/testing": 0.3}] * 4
+    places, (said,) = places_of(steps, tree, "r")
+    assert places == {"testing": "testing"} and said.level == "warning"
+    printed = [dict.fromkeys(step, 0.1) for step in steps]
+    places, (said,) = places_of(steps, tree, "r", printed)
+    assert places == {"testing": "step/testing"} and "the numbers do not tell" in said.text
+
+
+def at(step, time, seconds=10.0, resumed=False):
+    return ChosenStep(1, StepRecord(step, {"step": seconds}, {}, {}, resumed, None, 1, time=time), resumed, False)
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (at(2, 110.5), None),
+        (at(2, 500.0), None),
+        (at(2, 103.0), "took 10.000 s by its timer, yet 3.000 s passed"),
+        (at(2, 40.0), "yet -60.000 s passed"),
+        (at(2, 103.0, resumed=True), None),
+        (at(3, 103.0), None),
+        (at(2, None), None),
+    ],
+)
+def test_a_clock_that_jumped_is_told(second, said):
+    found = clock_verdicts([at(1, 100.0), second], "r")
+    assert [v.code for v in found] == (["clock-jump"] if said else [])
+    assert said is None or said in found[0].text
