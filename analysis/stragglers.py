@@ -1,0 +1,116 @@
+"""How much of generation waits for the longest responses, and how much could a faster engine win at the most?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from analysis.floors import generation_phase_s
+from analysis.runs import Plan, Run
+from analysis.wide import PHASE, samples
+from analysis.work import FLOOR_S, GENERATION_S
+
+COLUMNS = [
+    "factors",
+    "arm",
+    "steps",
+    "length_steps",
+    "mean_length",
+    "max_length",
+    "straggler_ratio",
+    "length_bubble",
+    "tail_share",
+    "generation_share",
+    "amdahl_ceiling",
+    "generation_s",
+    "floor_steps",
+    "floor_s",
+    "efficiency",
+]
+# The tail is when at most this share of a step's responses still runs.
+TAIL = 0.1
+_KEY = ["run_id", "step"]
+
+
+def straggler_table(wide: pd.DataFrame, runs: Sequence[Run], plan: Plan) -> pd.DataFrame:
+    """One row per factor combination and arm, over its counted steps (`wide` as of `with_work`); ratios are of sums.
+
+    `mean_length` and `max_length`: mean over `length_steps` steps of their mean and longest response, tokens;
+    `straggler_ratio` R = Σ longest / Σ mean; `length_bubble` 1 - 1/R. `tail_share`: decode iterations in which at most
+    a tenth of the responses still runs, of all, if all start at once; by the lengths of steps with ten responses or
+    more. `generation_share` f: whole phases of generation of the step; `amdahl_ceiling` 1 / (1 - f): what an engine
+    that took no time would bring. `generation_s`: mean own seconds. `efficiency`: Σ floor / Σ generation over the
+    `floor_steps` that have a floor, whose mean is `floor_s`. NaN where nothing tells.
+    """
+    lengths = _by_step(samples(runs, "response_length", wide))
+    whole = pd.Series(generation_phase_s(wide, runs), index=wide.index)
+    rows = []
+    counted = wide["counted"].astype(bool)
+    for factors in wide.loc[counted, "factors"].unique():
+        for arm in plan.arms:
+            steps = wide[counted & (wide["factors"] == factors) & (wide["arm"] == arm)]
+            if not steps.empty:
+                generation = whole[steps.index]
+                rows.append({"factors": factors, "arm": arm, "steps": len(steps)} | _arm(steps, lengths, generation))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _arm(steps: pd.DataFrame, lengths: pd.DataFrame, whole: pd.Series) -> dict[str, float]:
+    told = steps[_KEY].merge(lengths, on=_KEY, how="left")
+    mean, longest = (
+        _logged(steps, name).fillna(pd.Series(told[own].to_numpy(), index=steps.index))
+        for name, own in (("mean_response_length", "mean"), ("max_response_length", "longest"))
+    )
+    good = (mean > 0) & (longest >= mean) & np.isfinite(longest)
+    straggler_ratio = _ratio(longest[good].sum(), mean[good].sum())
+    tailed = told[told["tail"].notna()]
+    timed = whole.notna() & (steps[PHASE + "step"] > 0)
+    share = _ratio(whole[timed].sum(), steps.loc[timed, PHASE + "step"].sum())
+    floored = steps[steps[FLOOR_S].notna()] if FLOOR_S in steps else steps[:0]
+    return {
+        "length_steps": int(good.sum()),
+        "mean_length": mean[good].mean(),
+        "max_length": longest[good].mean(),
+        "straggler_ratio": straggler_ratio,
+        "length_bubble": 1 - 1 / straggler_ratio,
+        "tail_share": _ratio(tailed["tail"].sum(), tailed["iterations"].sum()),
+        "generation_share": share,
+        "amdahl_ceiling": 1 / (1 - share) if share < 1 else math.nan,
+        "generation_s": steps[GENERATION_S].mean() if GENERATION_S in steps else math.nan,
+        "floor_steps": len(floored),
+        "floor_s": floored[FLOOR_S].mean() if len(floored) else math.nan,
+        "efficiency": _ratio(floored[FLOOR_S].sum(), floored[GENERATION_S].sum()) if len(floored) else math.nan,
+    }
+
+
+def _logged(steps: pd.DataFrame, name: str) -> pd.Series:
+    return steps[name].astype(float) if name in steps else pd.Series(np.nan, index=steps.index)
+
+
+def _ratio(above: float, below: float) -> float:
+    return above / below if below > 0 else math.nan
+
+
+def _by_step(lengths: pd.DataFrame) -> pd.DataFrame:
+    """Of each run and step: `mean` and `longest` response in tokens, decode `iterations`, and those of the `tail`.
+
+    The tail is NaN with fewer than ten responses: a tenth of them is none.
+    """
+    columns = [*_KEY, "mean", "longest", "iterations", "tail"]
+    lengths = lengths[np.isfinite(lengths["value"].astype(float)) & (lengths["value"].astype(float) >= 1)]
+    if lengths.empty:
+        return pd.DataFrame(columns=columns).astype(dict.fromkeys(columns[2:], float))
+    ordered = lengths.assign(value=lengths["value"].astype(float)).sort_values(
+        [*_KEY, "value"], ascending=[True, True, False], ignore_index=True
+    )
+    groups = ordered.groupby(_KEY, sort=False, observed=True)["value"]
+    found = groups.agg(["mean", "max", "size"]).reset_index()
+    # While j iterations are done, those run that are longer: a tenth at most, once the next after them has ended.
+    still = (found["size"] * TAIL + 1e-9).astype(int)
+    first = found["size"].cumsum() - found["size"]
+    next_after = ordered["value"].to_numpy()[(first + np.minimum(still, found["size"] - 1)).to_numpy()]
+    tail = np.where(still > 0, found["max"] - next_after, np.nan)
+    return found.assign(longest=found["max"], iterations=found["max"] - 1, tail=tail)[columns]

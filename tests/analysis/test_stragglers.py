@@ -1,0 +1,76 @@
+"""Stragglers, efficiency and Amdahl's ceiling: the article's by hand, and as ratios of sums."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to, trained
+
+from analysis.runs import Plan, Run
+from analysis.stragglers import _by_step, straggler_table
+from analysis.wide import wide_steps
+from analysis.work import with_work
+
+
+def table(*runs: Run, warmup: int = 2) -> pd.DataFrame:
+    wide, _ = wide_steps(runs, warmup)
+    arms: dict[str, dict[str, Any]] = {run.arm: {} for run in runs}
+    plan = Plan("made-up", "", next(iter(arms)), arms, warmup, (), {})
+    return straggler_table(with_work(wide, runs), runs, plan).set_index("arm")
+
+
+def test_the_article(tmp_path: Path) -> None:
+    """SGLang: 31744 / 17435.688 = 1.8206. vLLM: 849.20 / 878.89 = 0.96622, and 1 / (1 - 0.96622) = 29.6."""
+    sglang = an_import(tmp_path, steps_to(article_row()))
+    vllm = an_import(tmp_path, steps_to(row(3, ARTICLE_VLLM)), "vllm", "vllm")
+    found = table(vllm, sglang)
+    a, b = found.loc["sglang"], found.loc["vllm"]
+    assert a["straggler_ratio"] == pytest.approx(1.8206, abs=1e-4)
+    assert a["length_bubble"] == pytest.approx(1 - 17435.688 / 31744)
+    assert a["efficiency"] == pytest.approx(0.3933, abs=1e-4) and a["floor_s"] == pytest.approx(149.685, abs=5e-3)
+    assert a["generation_s"] == pytest.approx(380.602) and math.isnan(a["tail_share"])
+    assert b["generation_share"] == pytest.approx(0.966, abs=5e-4)
+    assert b["amdahl_ceiling"] == pytest.approx(29.6, abs=0.05)
+    assert (b["length_steps"], b["floor_steps"]) == (0, 0)
+    assert b[["straggler_ratio", "length_bubble", "efficiency", "floor_s"]].isna().all()
+
+
+def test_the_tail_by_hand(tmp_path: Path) -> None:
+    """Of 20 responses two are left after 100 iterations: the last 900 of 1000 are the tail."""
+    found = table(trained(tmp_path, [101] * 18 + [501, 1001])).loc["vllm"]
+    assert found["tail_share"] == pytest.approx(900 / 1000)
+    assert found["max_length"] == 1001 and found["mean_length"] == pytest.approx((18 * 101 + 501 + 1001) / 20)
+    few = table(trained(tmp_path / "few", [101, 1001])).loc["vllm"]
+    assert math.isnan(few["tail_share"]) and few["straggler_ratio"] == pytest.approx(1001 / 551)
+
+
+def test_ratios_are_of_sums(tmp_path: Path) -> None:
+    """Two runs of one arm: (300 + 600) / (floor + floor), not a mean of ratios."""
+    one = trained(tmp_path, [100, 20001], "vllm-s0", gen_s=300.0)
+    two = trained(tmp_path, [100, 20001], "vllm-s1", gen_s=600.0)
+    found = table(one, two).loc["vllm"]
+    alone = table(one).loc["vllm"]
+    assert found["efficiency"] == pytest.approx(2 * alone["floor_s"] / 900)
+    assert found["generation_share"] == pytest.approx(900 / (323 + 623))
+    assert found["steps"] == 4 and found["floor_steps"] == 4
+
+
+def test_nothing_counted_gives_no_row(tmp_path: Path) -> None:
+    assert table(trained(tmp_path, [100, 200]), warmup=9).empty
+    assert straggler_table(with_work(wide_steps([], 0)[0], []), [], Plan("e", "", "a", {"a": {}}, 0, (), {})).empty
+
+
+@given(st.lists(st.integers(1, 60), min_size=10, max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_the_tail_is_what_counting_iteration_by_iteration_gives(lengths: list[int]) -> None:
+    frame = pd.DataFrame({"run_id": "r", "step": 1, "value": [float(length) for length in lengths]})
+    found = _by_step(frame).iloc[0]
+    running = [sum(length - 1 >= j for length in lengths) for j in range(1, max(lengths))]
+    assert found["iterations"] == len(running)
+    assert found["tail"] == sum(10 * r <= len(lengths) for r in running)
