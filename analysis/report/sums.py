@@ -33,9 +33,9 @@ def sums_table(phases: pd.DataFrame, wide: pd.DataFrame, trees: Sequence[TimerTr
     """One row per factor combination and arm, mean seconds of its counted steps (columns: `COLUMNS`).
 
     `all_timers_s` adds up the timers that were logged inside the step, as a reader of the log would, of those that lie
-    inside others only what every arm logs, so that the arms' sums are of the same timers; `nested_s` is what of that was
-    counted more than once, since those timers (`nested`) lie inside others; `without_nested_s` adds up the
-    step's own children alone. `residual_s` is the step less those, `residual_rounding_s` how far the printed digits
+    inside others only what every arm logs, so that the arms' sums are of the same timers; `nested_s` is what of that
+    was counted more than once, since those timers (`nested`) lie inside others; `without_nested_s` adds up the step's
+    own children alone. `residual_s` is the step less those, `residual_rounding_s` how far the printed digits
     leave it open (NaN: full precision). `own_sum_s` adds up all own times and the residual: the step again.
     """
     rows = []
