@@ -1,10 +1,13 @@
-"""What a finished run's steps took: `python -m analysis.collect RUN_DIR --out steps.parquet`."""
+"""What finished runs' steps took: `python -m analysis.collect RUN_DIR... `, into each run's steps.parquet."""
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -180,19 +183,42 @@ def timer_verdicts(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -
     return found
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m analysis.collect", description="Collect one run's steps.")
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="results/<experiment>/runs/<run_id>")
-    parser.add_argument("--out", type=Path, required=True, help="the steps.parquet to write")
-    args = parser.parse_args(argv)
+def write_run(run_dir: Path, out: Path) -> tuple[bool, str]:
+    """Collect one run into a file: whether that went well, and what to tell the person."""
     try:
-        table = collect_run(args.run_dir)
-        write_steps(table, args.out)
+        table = collect_run(run_dir)
+        write_steps(table, out)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(f"{args.out}: {table.num_rows} rows")
-    return 0
+        return False, f"error: {error}"
+    return True, f"{out}: {table.num_rows} rows"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m analysis.collect", description="Collect the steps of runs.")
+    parser.add_argument("run_dir", type=Path, nargs="+", metavar="RUN_DIR", help="results/<experiment>/runs/<run_id>")
+    parser.add_argument("--out", type=Path, help="the steps.parquet to write (RUN_DIR/steps.parquet); for one run only")
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--jobs", type=int, default=cores, help="runs to collect at the same time (all cores)")
+    args = parser.parse_args(argv)
+    if args.out is not None and len(args.run_dir) > 1:
+        parser.error("--out is for one run; without it each run's table goes to its own folder")
+    order = [(run_dir, args.out or run_dir / "steps.parquet") for run_dir in args.run_dir]
+    well = True
+    for done, told in map(_write, order) if len(order) == 1 else _side_by_side(order, max(1, args.jobs)):
+        print(told, file=sys.stdout if done else sys.stderr, flush=True)
+        well &= done
+    return 0 if well else 1
+
+
+def _write(order: tuple[Path, Path]) -> tuple[bool, str]:
+    return write_run(*order)
+
+
+def _side_by_side(order: Sequence[tuple[Path, Path]], jobs: int) -> Iterator[tuple[bool, str]]:
+    """What to tell of each run, in their order; imports are paid for once, and a run that fails stops no other."""
+    # Not forked: pyarrow has threads.
+    with ProcessPoolExecutor(min(jobs, len(order)), multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(_write, order, chunksize=1 if len(order) < 100 else 8)
 
 
 if __name__ == "__main__":

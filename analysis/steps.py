@@ -80,22 +80,29 @@ def steps_table(
     for one in chosen:
         record = one.record
         rows = _rows(record, tree)
-        for kind, name, *_ in rows:
-            if (kind, name) not in units:
-                units[kind, name] = unit_of(kind, name, tree)
+        if not rows:
+            continue
+        kinds, names, above, values, own_s = zip(*rows, strict=True)
+        for one_kind, name in zip(kinds, names, strict=True):
+            if (one_kind, name) not in units:
+                units[one_kind, name] = unit_of(one_kind, name, tree)
+        columns["kind"] += kinds
+        columns["name"] += names
+        columns["parent"] += above
+        columns["value"] += values
+        columns["unit"] += [units[pair] for pair in zip(kinds, names, strict=True)]
+        columns["exclusive_s"] += own_s
         source = shown_path(record.file, run_dir)
-        for kind, name, parent, value, own_s in rows:
-            full = TIMERS + name if kind == "phase" else name
-            file, line = record.origins.get(full, (None, record.line))
-            columns["kind"].append(kind)
-            columns["name"].append(name)
-            columns["parent"].append(parent)
-            columns["value"].append(value)
-            columns["unit"].append(units[kind, name])
-            columns["exclusive_s"].append(own_s)
-            columns["rounding"].append(record.rounding.get(full))
-            columns["source_file"].append(source if file is None else shown_path(file, run_dir))
-            columns["source_line"].append(line)
+        if record.rounding or record.origins:
+            full = [TIMERS + name if kind == "phase" else name for kind, name in zip(kinds, names, strict=True)]
+            places = [record.origins.get(name) for name in full]
+            columns["rounding"] += [record.rounding.get(name) for name in full]
+            columns["source_file"] += [shown_path(p[0], run_dir) if p else source for p in places]
+            columns["source_line"] += [p[1] if p else record.line for p in places]
+        else:
+            columns["rounding"] += [None] * len(rows)
+            columns["source_file"] += [source] * len(rows)
+            columns["source_line"] += [record.line] * len(rows)
         same: dict[str, Any] = {
             "run_id": spec["run_id"],
             "arm": spec["arm"],

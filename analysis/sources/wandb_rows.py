@@ -37,8 +37,12 @@ def steps_of(rows: Iterable[Row], shown_as: str, flat: bool = False) -> SourceRe
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float]:
-    values = ((name, as_number(value)) for name, value in row.items() if not name.startswith("_"))
-    return {name: value for name, value in values if value is not None}
+    numbers = {}
+    for name, value in row.items():
+        number = value if type(value) is float else as_number(value)
+        if number is not None and not name.startswith("_"):
+            numbers[name] = number
+    return numbers
 
 
 def _time(row: dict[str, Any]) -> float | None:

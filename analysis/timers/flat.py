@@ -19,6 +19,7 @@ UNDECLARED = "undeclared/"
 PROFILING = "profiling/Time taken: "
 # One of their timers is logged among the step's other numbers.
 LOGGED = "train/"
+_PREFIXES = (TIMERS, PROFILING, LOGGED)
 # One place must explain the step's seconds this much better than the other.
 DECISIVE = 2.0
 
@@ -51,7 +52,8 @@ def nested(flat: Mapping[str, float], tree: TimerTree, places: Places | None = N
     undeclared = []
     names: dict[str, str] = {}
     for key, value in flat.items():
-        name = timer_name(key, paths)
+        # Most keys are no timers: that is told at once.
+        name = timer_name(key, paths) if key.startswith(_PREFIXES) else None
         if name is None:
             scalars[key] = value
             names[key] = key
@@ -113,7 +115,8 @@ def places_of(
     printed = rounding or [{}] * len(steps)
     for step, cut in zip(steps, printed, strict=True):
         timed = {k: step[TIMERS + k] for k in movable if math.isfinite(step.get(TIMERS + k, math.nan))}
-        phases = nested({k: v for k, v in step.items() if timer_name(k) not in movable}, tree).phases
+        fixed = {k: v for k, v in step.items() if k.startswith(_PREFIXES) and timer_name(k) not in movable}
+        phases = nested(fixed, tree).phases
         if math.isfinite(left := exclusive_s(phases).get(tree.root, math.nan)):
             rests.append((left, timed, phases[tree.root], math.fsum(v for k, v in cut.items() if timer_name(k))))
     plain = [left for left, timed, *_ in rests if not timed]
