@@ -67,17 +67,20 @@ def hole_verdicts(chosen: Sequence[ChosenStep], run_id: str) -> list[Verdict]:
 
 def clock_verdicts(chosen: Sequence[ChosenStep], run_id: str) -> list[Verdict]:
     """Says where the time of day at which steps were logged cannot be right: it jumped."""
-    found = []
+    jumps = []
     for before, after in pairwise(chosen):
         begun, ended = before.record.time, after.record.time
         if begun is None or ended is None or after.resumed or after.record.step != before.record.step + 1:
             continue
-        took = after.record.phases.get("step", 0.0)
-        passed = ended - begun
+        took, passed = after.record.phases.get("step", 0.0), ended - begun
         if passed < 0.0 or took - passed > max(CLOCK_TOLERANCE_S, CLOCK_TOLERANCE_SHARE * took):
-            text = (
-                f"{run_id}: step {after.record.step} took {took:.3f} s by its timer, yet {passed:.3f} s passed from "
-                "the logging of the step before to its own: a clock jumped, or the steps are of two runs"
-            )
-            found.append(Verdict("warning", "clock-jump", text))
-    return found
+            jumps.append((after.record.step, took, passed))
+    if not jumps:
+        return []
+    step, took, passed = jumps[0]
+    others = f"; {len(jumps) - 1} more steps like it" if len(jumps) > 1 else ""
+    text = (
+        f"{run_id}: step {step} took {took:.3f} s by its timer, yet {passed:.3f} s passed from the logging of the step "
+        f"before to its own{others}: a clock jumped, or the steps are of two runs"
+    )
+    return [Verdict("warning", "clock-jump", text)]

@@ -46,8 +46,8 @@ def printouts(path: Path) -> Iterator[Printout]:
             line = raw.decode("utf-8", errors="replace").rstrip("\r\n")
             parts = line.split("\r")
             for index, part in enumerate(parts):
-                text = _ANSI.sub("", part)
+                text = _ANSI.sub("", part) if "\x1b" in part else part
                 actor = ""
-                while (prefix := _ACTOR.match(text)) is not None:
+                while "pid=" in text and (prefix := _ACTOR.match(text)) is not None:
                     actor, text = prefix["actor"], text[prefix.end() :]
                 yield Printout(number, actor, text, ended or index < len(parts) - 1, len(line))

@@ -21,6 +21,7 @@ def steps_in_sequence(found: Sequence[StepRecord], path: Path, resumed_at: Colle
     """
     read = SourceRead()
     last: StepRecord | None = None
+    repeated: list[tuple[StepRecord, StepRecord]] = []
     for record in found:
         if last is not None and record.step == last.step and _same(record, last):
             continue
@@ -32,13 +33,17 @@ def steps_in_sequence(found: Sequence[StepRecord], path: Path, resumed_at: Colle
         earlier = read.records.get(record.step)
         if earlier is not None:
             read.again.add(record.step)
-            text = (
-                f"{path} has step {record.step} on lines {earlier.line} and {record.line}, as the run was started "
-                f"again: line {record.line} counts"
-            )
-            read.verdicts.append(Verdict("note", "duplicate-step", text))
+            repeated.append((earlier, record))
         read.records[record.step] = replace(record, resumed=resumed)
         last = record
+    if repeated:
+        earlier, later = repeated[0]
+        text = (
+            f"{path}: the run was started again, and {len(read.again)} of its steps ({min(read.again)} to "
+            f"{max(read.again)}) come again: the later count (step {later.step}, say, of lines {earlier.line} and "
+            f"{later.line} the second)"
+        )
+        read.verdicts.append(Verdict("note", "duplicate-step", text))
     return read
 
 
