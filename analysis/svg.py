@@ -21,9 +21,8 @@ DIGITS = re.compile(r"(\d\.\d{2})\d+")
 ID = re.compile(r'(?<= id=")[^"]+(?=")|(?<=url\(#)[^)]+(?=\))')
 
 
-def page_svg(svg: str) -> str:
-    """Vega's SVG without what draws nothing, its ids numbered in order, and `HATCHED` marks hatched."""
-    fonts = set(FONT.findall(svg))
+def page_svg(svg: str, font: str) -> str:
+    """Vega's SVG in another font, without what draws nothing, its ids numbered in order, `HATCHED` marks hatched."""
     names: dict[str, str] = {}
 
     def lighter(tag: re.Match[str]) -> str:
@@ -37,7 +36,7 @@ def page_svg(svg: str) -> str:
     root = TAG.search(light)
     if root is None:
         return light
-    head = root[0].replace("<svg", f"<svg{fonts.pop()}", 1) if len(fonts) == 1 else root[0]
+    head = root[0].replace("<svg", f'<svg font-family="{font}"', 1)
     hatch = HATCH if "url(#hatch)" in light else ""
     return light[: root.start()] + _with_room(head, light) + hatch + light[root.end() :]
 

@@ -43,7 +43,7 @@ def figures_of(tables: FigureTables) -> list[Figure]:
         over_steps(
             rates, plan, "tokens_per_s", "tokens-per-second", "Throughput", "response tokens per second of step"
         ),
-        *sweep_figures(estimates, plan, t.noise),
+        *sweep_figures(estimates, plan),
     ]
     return [figure for figure in made if figure is not None]
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, dash_scale, render
 from analysis.figure_data import cumulative_shares, length_histogram, series
-from analysis.figures.panels import MANY_ARMS, panel_title, stacked
+from analysis.figures.panels import ARM_LEGEND, MANY_ARMS, panels
 from analysis.reward import REWARD
 from analysis.runs import Plan
 
@@ -21,41 +21,48 @@ MAX_PANELS = 24
 def _by_arm(frame: pd.DataFrame, plan: Plan, x: str, x_title: str, y: str, y_title: str) -> Any:
     """Step lines of all arms in one plot, or (many arms) one panel each with the baseline's in grey."""
     arms = [arm for arm in plan.arms if arm in set(frame["arm"])]
-    percent = alt.Axis(format="%")
-    line: Any = {"interpolate": "step-after", "strokeWidth": 2}
+    order = alt.Order("order:Q")
     if len(arms) <= MANY_ARMS:
         return (
             alt.Chart(frame)
-            .mark_line(**line)
+            .mark_line(interpolate="step-after", strokeWidth=2)
             .encode(
-                x=alt.X(f"{x}:Q", title=x_title, scale=alt.Scale(zero=False), axis=alt.Axis(labelFlush=False)),
-                y=alt.Y(f"{y}:Q", title=y_title, axis=percent),
-                color=alt.Color(
-                    "arm:N", scale=arm_scale(plan), legend=alt.Legend(symbolType="stroke", symbolSize=300, columns=3)
+                x=alt.X(
+                    f"{x}:Q",
+                    title=x_title,
+                    scale=alt.Scale(zero=False),
+                    axis=alt.Axis(labelFlush=False, labelOverlap="greedy", tickCount=8),
                 ),
-                strokeDash=alt.StrokeDash("arm:N", scale=dash_scale(plan)),
-                order=alt.Order("order:Q"),
+                y=alt.Y(f"{y}:Q", title=y_title, axis=alt.Axis(format="%")),
+                color=alt.Color("arm:N", scale=arm_scale(plan), legend=ARM_LEGEND),
+                strokeDash=alt.StrokeDash("arm:N", scale=dash_scale(plan), legend=ARM_LEGEND),
+                order=order,
             )
             .properties(width=WIDTH, height=HEIGHT)
         )
-    ends = [float(frame[x].min()), float(frame[x].max())]
-    top = float(frame[y].max())
-    panels = []
-    for n, arm in enumerate(arms[:MAX_PANELS]):
-        x_axis = alt.X(f"{x}:Q", title=None, scale=alt.Scale(domain=ends, nice=False), axis=alt.Axis(tickCount=3))
-        labels = alt.Axis(format="%", tickCount=4, labels=n % 3 == 0)
-        y_axis = alt.Y(f"{y}:Q", title=y_title if n == 0 else None, scale=alt.Scale(domain=[0, top]), axis=labels)
-        mine = alt.Chart(frame[frame["arm"] == arm]).mark_line(**line)
-        ghost = alt.Chart(frame[frame["arm"] == plan.baseline]).mark_line(
-            interpolate="step-after", strokeWidth=1.5, color=GREY
-        )
-        colour = alt.Color("arm:N", scale=arm_scale(plan), legend=None)
-        order = alt.Order("order:Q")
-        both = ghost.encode(x=x_axis, y=y_axis, order=order) + mine.encode(
-            x=x_axis, y=y_axis, color=colour, order=order
-        )
-        panels.append(both.properties(width=PANEL_WIDTH, height=PANEL_HEIGHT, title=panel_title(arm, PANEL_WIDTH)))
-    return stacked(panels, columns=3)
+    drawn = arms[:MAX_PANELS]
+    ghost = frame[frame["arm"] == plan.baseline]
+    everything = pd.concat(
+        [
+            rows.assign(panel=n, ghost=grey)
+            for n, arm in enumerate(drawn)
+            for rows, grey in ((ghost, True), (frame[frame["arm"] == arm], False))
+        ],
+        ignore_index=True,
+    )
+    x_axis = alt.X(
+        f"{x}:Q",
+        title=x_title,
+        scale=alt.Scale(nice=False, zero=False),
+        axis=alt.Axis(tickCount=3, labelOverlap="greedy"),
+    )
+    y_axis = alt.Y(f"{y}:Q", title=y_title, axis=alt.Axis(format="%", tickCount=4))
+    base = alt.Chart().encode(x=x_axis, y=y_axis, order=order)
+    grey = base.transform_filter(alt.datum.ghost).mark_line(interpolate="step-after", strokeWidth=1.5, color=GREY)
+    mine = base.transform_filter("!datum.ghost").mark_line(interpolate="step-after", strokeWidth=2)
+    coloured = mine.encode(color=alt.Color("arm:N", scale=arm_scale(plan), legend=None))
+    layered = alt.layer(grey, coloured).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT)
+    return panels(layered, everything, drawn, 3, PANEL_WIDTH).resolve_axis(x="shared")
 
 
 def _many(plan: Plan, frame: pd.DataFrame) -> str:
@@ -112,9 +119,7 @@ def length_scalars_figure(wide: pd.DataFrame, plan: Plan) -> Figure | None:
                 scale=alt.Scale(nice=False, zero=False),
             ),
             y=alt.Y("value:Q", title="response length, tokens", scale=alt.Scale(zero=True)),
-            color=alt.Color(
-                "arm:N", scale=arm_scale(plan), legend=alt.Legend(symbolType="stroke", symbolSize=300, columns=3)
-            ),
+            color=alt.Color("arm:N", scale=arm_scale(plan), legend=ARM_LEGEND),
             strokeDash=alt.StrokeDash(
                 "what:N",
                 scale=alt.Scale(domain=kinds, range=[[1, 0] if k == "mean" else [2, 2] for k in kinds]),

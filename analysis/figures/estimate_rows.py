@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pandas as pd
@@ -27,6 +28,8 @@ class Band:
 
     low: float
     high: float
+    source: str = ""
+    """What was run twice."""
 
     @property
     def words(self) -> str:
@@ -44,15 +47,24 @@ def shape_of(verdict: str, low: float, high: float) -> str:
     return RESOLVED if verdict in ("+", "-") else UNRESOLVED
 
 
-def noise_band(noise: pd.DataFrame | None, factors: str) -> Band | None:
-    """The A/A band of a factor combination, or the one that stands for all."""
-    if noise is None or not len(noise):
+def noise_band(noise: pd.DataFrame | None, factors: str, of: str = "") -> Band | None:
+    """A factor combination's A/A band: of whole runs, or with `of="step_"` of single steps."""
+    if noise is None or f"{of}low" not in noise:
         return None
-    for row in rows_of(noise):
-        low, high = float(row.low), float(row.high)
-        if row.factors in (factors, "") and math.isfinite(low) and math.isfinite(high) and 0 < low <= high:
-            return Band(low, high)
+    for row in rows_of(noise[noise["factors"] == factors]):
+        low, high = float(getattr(row, f"{of}low")), float(getattr(row, f"{of}high"))
+        if math.isfinite(low) and math.isfinite(high) and 0 < low <= high:
+            return Band(low, high, str(getattr(row, "source", "")))
     return None
+
+
+def band_words(bands: Iterable[Band | None], what: str) -> str:
+    """A caption's sentence on the grey band; empty without one."""
+    found = list(dict.fromkeys(b for b in bands if b))
+    if not found:
+        return ""
+    one = f" ({found[0].words}; {found[0].source})" if len(found) == 1 and found[0].source else ""
+    return f"Grey band: the A/A noise, between which 95% of the ratios of {what} lie that should not differ{one}. "
 
 
 def comparable(estimates: pd.DataFrame) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from analysis.figures.estimate_rows import (
     RESOLVED,
     SHAPES,
     UNRESOLVED,
-    Band,
+    band_words,
     comparable,
     interval_or_none,
     label_of,
@@ -26,15 +26,14 @@ from analysis.figures.panels import (
     left_out,
     listed,
     panel_name,
-    panel_title,
+    panels,
     ratio_axis,
     ratio_domain,
-    stacked,
 )
 from analysis.rows import rows_of
 from analysis.runs import Plan
 
-MAX_PANELS = 20
+MAX_PANELS = 16
 ROW = 22
 PLOT_WIDTH = 400
 
@@ -50,103 +49,87 @@ def _rows(rows: pd.DataFrame) -> pd.DataFrame:
             text = interval_text(float(row.value), low, high) + sign
             found.append((label_of(row.estimate), float(row.value), low, high, shape_of(row.verdict, low, high), text))
         else:
-            why = getattr(row, "why", "")
-            text = f"× {why}" if isinstance(why, str) and why else "× not comparable"
-            found.append((label_of(row.estimate), math.nan, math.nan, math.nan, "", text))
+            found.append((label_of(row.estimate), math.nan, math.nan, math.nan, "", "× no value"))
     return pd.DataFrame(found, columns=["label", "value", "low", "high", "shape", "text"])
 
 
-def _chart(
-    arm: str, factors: str, frame: pd.DataFrame, plan: Plan, domain: tuple[float, float], band: Band | None, last: bool
-) -> Any:
-    x_title = f"times as fast as {plan.baseline} (log scale)" if last else None
-    y = alt.Y(
-        "label:N", sort=list(frame["label"]), title=None, axis=alt.Axis(ticks=False, domain=False, labelLimit=170)
-    )
+def _reasons(estimates: pd.DataFrame) -> str:
+    """Why estimates have no value, each reason once."""
+    without = estimates[~estimates.index.isin(comparable(estimates).index)]
+    whys = dict.fromkeys(w for w in without.get("why", []) if isinstance(w, str) and w)
+    return f" ({listed(whys, 4)})" if whys else ""
+
+
+def _chart(plan: Plan, labels: list[str], domain: tuple[float, float]) -> Any:
+    y = alt.Y("label:N", sort=labels, title=None, axis=alt.Axis(ticks=False, domain=False, labelLimit=170))
 
     def x(field: str) -> Any:
-        found = ratio_axis(alt.X, field, domain, x_title)
-        found.axis.labels = found.axis.ticks = found.axis.domain = last
-        return found
+        return ratio_axis(alt.X, field, domain, f"times as fast as {plan.baseline} (log scale)")
 
-    layers: list[Any] = []
-    if band:
-        layers.append(
-            alt.Chart(pd.DataFrame({"low": [band.low], "high": [band.high]}))
-            .mark_rect(color=GREY, opacity=0.28)
-            .encode(x=x("low:Q"), x2="high:Q")
-        )
-    one = alt.Chart(pd.DataFrame({"one": [1.0]})).mark_rule(color="currentColor", strokeWidth=1.2)
-    layers.append(one.encode(x=x("one:Q")))
-    base = alt.Chart(frame.assign(arm=arm))
+    base = alt.Chart()
+    first = base.transform_filter(alt.datum.first)
     colour = alt.Color("arm:N", scale=arm_scale(plan), legend=None)
-    valued = base.transform_filter("isValid(datum.value)")
-    ranged = base.transform_filter("isValid(datum.low)")
-    layers.append(ranged.mark_rule(strokeWidth=2.5).encode(x=x("low:Q"), x2="high:Q", y=y, color=colour))
-    kinds = list(SHAPES)
-    shape = alt.Shape("shape:N", scale=alt.Scale(domain=kinds, range=[SHAPES[k] for k in kinds]), legend=None)
-    solid = valued.transform_filter(alt.datum.shape == RESOLVED)
-    hollow = valued.transform_filter(alt.datum.shape != RESOLVED)
-    layers.append(
-        solid.mark_point(filled=True, size=90, opacity=1).encode(x=x("value:Q"), y=y, shape=shape, color=colour)
-    )
+    shape = alt.Shape("shape:N", scale=alt.Scale(domain=list(SHAPES), range=list(SHAPES.values())), legend=None)
+    band = first.transform_filter("isValid(datum.band_low)").mark_rect(color=GREY, opacity=0.28)
+    one = first.mark_rule(color="currentColor", strokeWidth=1.2)
+    ranges = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2.5)
+    layers = [
+        band.encode(x=x("band_low:Q"), x2="band_high:Q"),
+        one.encode(x=x("one:Q")),
+        ranges.encode(x=x("low:Q"), x2="high:Q", y=y, color=colour),
+    ]
     # The page shows through: what is not resolved is an outline.
-    layers.append(
-        hollow.mark_point(filled=False, size=90, strokeWidth=2, opacity=1).encode(
-            x=x("value:Q"), y=y, shape=shape, color=colour
-        )
-    )
-    right = valued.mark_text(align="left", fontSize=12, limit=170).encode(
-        x=alt.value(PLOT_WIDTH + 8), y=y, text="text:N"
-    )
-    without = base.transform_filter("!isValid(datum.value)")
-    why = without.mark_text(align="left", fontSize=12, limit=PLOT_WIDTH + 130).encode(
-        x=alt.value(6), y=y, text="text:N"
-    )
-    name = panel_name(arm, factors)
-    return alt.layer(*layers, right, why).properties(
-        width=PLOT_WIDTH, height=ROW * len(frame), title=panel_title(name, WIDTH)
-    )
+    for filled, those in ((True, alt.datum.shape == RESOLVED), (False, alt.datum.shape != RESOLVED)):
+        points = base.transform_filter("isValid(datum.value)").transform_filter(those)
+        marks = points.mark_point(filled=filled, size=90, strokeWidth=2, opacity=1)
+        layers.append(marks.encode(x=x("value:Q"), y=y, shape=shape, color=colour))
+    texts = base.mark_text(align="left", fontSize=12).encode(x=alt.value(PLOT_WIDTH + 8), y=y, text="text:N")
+    return alt.layer(*layers, texts).properties(width=PLOT_WIDTH, height=ROW * len(labels))
 
 
 def estimates_figure(estimates: pd.DataFrame, plan: Plan, noise: pd.DataFrame | None = None) -> Figure | None:
     """Every estimate with its interval, by arm; what is not resolved or not comparable has another shape."""
     if estimates.empty:
         return None
-    panels = [(str(f), str(a), _rows(rows)) for (f, a), rows in estimates.groupby(["factors", "arm"], sort=False)]
-    drawn = panels[:MAX_PANELS]
+    arms = [(str(f), str(a), _rows(rows)) for (f, a), rows in estimates.groupby(["factors", "arm"], sort=False)]
+    drawn = arms[:MAX_PANELS]
     bands = {factors: noise_band(noise, factors) for factors, _, _ in drawn}
-    shown = [v for _, _, frame in drawn for v in frame[["value", "low", "high"]].to_numpy(float).ravel()]
-    shown += [end for band in bands.values() if band for end in (band.low, band.high)]
-    domain = ratio_domain(shown)
-    charts = [
-        _chart(arm, factors, frame, plan, domain, bands[factors], n == len(drawn) - 1)
-        for n, (factors, arm, frame) in enumerate(drawn)
-    ]
+    parts = []
+    for n, (factors, arm, rows) in enumerate(drawn):
+        band = bands[factors]
+        low, high = (band.low, band.high) if band else (math.nan, math.nan)
+        first = [True] + [False] * (len(rows) - 1)
+        parts.append(rows.assign(panel=n, arm=arm, one=1.0, first=first, band_low=low, band_high=high))
+    frame = pd.concat(parts, ignore_index=True)
+    domain = ratio_domain(frame[["value", "low", "high", "band_low", "band_high"]].to_numpy(float).ravel())
+    names = [panel_name(arm, factors) for factors, arm, _ in drawn]
+    chart = panels(_chart(plan, list(dict.fromkeys(frame["label"])), domain), frame, names, 1, WIDTH)
+    if len(drawn) > 1:
+        chart = chart.resolve_axis(x="shared")
     words = [
-        f"{panel_name(arm, factors)}: " + ", ".join(f"{r.label} {r.text}" for r in rows_of(frame))
-        for factors, arm, frame in panels
+        f"{panel_name(arm, factors)}: " + ", ".join(f"{r.label} {r.text}" for r in rows_of(rows))
+        for factors, arm, rows in arms
     ]
-    shapes = {shape for _, _, frame in drawn for shape in frame["shape"]}
+    shapes = set(frame["shape"])
     meanings = [
         ("Filled circle: the 95% interval does not touch 1. ", RESOLVED in shapes),
-        ("Hollow diamond and ~: not resolved, the interval includes 1. ", UNRESOLVED in shapes),
-        ("Hollow triangle: no interval can be given. ", NO_INTERVAL in shapes),
-        ("×: not comparable, and why. ", "" in shapes),
         (
-            "Grey band: the A/A noise, how far two runs of one and the same arm lie apart. ",
-            any(bands.values()),
+            "Hollow diamond and ~: not resolved: the interval includes 1, or the value lies within the noise. ",
+            UNRESOLVED in shapes,
         ),
+        ("Hollow triangle: no interval can be given. ", NO_INTERVAL in shapes),
+        (f"×: not comparable, or without a value{_reasons(estimates)}. ", "" in shapes),
+        (band_words(bands.values(), "two runs"), True),
     ]
     caption = f"Right of the line at 1 the arm is faster than {plan.baseline}. " + "".join(
         text for text, there in meanings if there
     )
-    cut = left_out(len(drawn), len(panels), "arms and factor combinations", "estimates")
+    cut = left_out(len(drawn), len(arms), "arms and factor combinations", "estimates")
     return Figure(
         "estimates",
         "Four estimates of speed",
         caption.strip() + cut,
         f"Speed against {plan.baseline}, with 95% intervals. {listed(words)}",
-        render(stacked(charts, spacing=10)),
+        render(chart),
         "estimates",
     )

@@ -9,21 +9,22 @@ import pandas as pd
 
 from analysis.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, dash_scale, render
 from analysis.figure_data import series, wants_log
-from analysis.figures.panels import MANY_ARMS, panel_title, stacked
+from analysis.figures.panels import ARM_LEGEND, MANY_ARMS, panels
 from analysis.runs import Plan
 
 PANEL_WIDTH, PANEL_HEIGHT = 185, 110
 MAX_PANELS = 24
 
 
-def _layers(frame: pd.DataFrame, plan: Plan, x: Any, y: Any, band: bool, legend: Any) -> list[Any]:
+def _layers(frame: pd.DataFrame, plan: Plan, x: Any, y: Any, band: bool, legend: Any) -> Any:
+    """The lines, without their data: that may be one panel's or all's."""
     colour = alt.Color("arm:N", scale=arm_scale(plan), legend=legend)
     layers: list[Any] = []
+    base = alt.Chart().encode(x=x)
     if plan.warmup_steps:
-        start, end = frame["step"].min(), min(plan.warmup_steps + 0.5, frame["step"].max())
-        span = pd.DataFrame({"start": [start], "end": [end]})
-        layers.append(alt.Chart(span).mark_rect(color=GREY, opacity=0.16).encode(x=alt.X("start:Q"), x2="end:Q"))
-    base = alt.Chart(frame).encode(x=x)
+        end = min(plan.warmup_steps + 0.5, float(frame["step"].max()))
+        span = alt.Chart(pd.DataFrame({"start": [float(frame["step"].min())], "end": [end]}))
+        layers.append(span.mark_rect(color=GREY, opacity=0.16).encode(x=alt.X("start:Q"), x2="end:Q"))
     layers.append(base.mark_line(color=GREY, strokeWidth=1).encode(y=y("value:Q"), detail="line:N"))
     if band:
         layers.append(base.mark_area(opacity=0.18).encode(y=y("low:Q"), y2="high:Q", color=colour))
@@ -35,12 +36,10 @@ def _layers(frame: pd.DataFrame, plan: Plan, x: Any, y: Any, band: bool, legend:
             detail="line:N",
         )
     )
-    greys = frame[~frame["counted"]]
-    if len(greys):
-        layers.append(
-            alt.Chart(greys).mark_point(color=GREY, filled=True, size=18, opacity=1).encode(x=x, y=y("value:Q"))
-        )
-    return layers
+    if not frame["counted"].all():
+        grey = base.transform_filter("!datum.counted").mark_point(color=GREY, filled=True, size=18, opacity=1)
+        layers.append(grey.encode(y=y("value:Q")))
+    return alt.layer(*layers)
 
 
 def over_steps(
@@ -73,35 +72,32 @@ def over_steps(
     y_title = f"{unit} (log scale)" if log else unit
     y_scale = alt.Scale(type="log", nice=True) if log else alt.Scale(zero=from_zero, nice=True)
     arms = [arm for arm in plan.arms if arm in set(frame["arm"])]
-    steps_axis = alt.Axis(tickMinStep=1, format=",d", labelFlush=False)
-    if len(arms) <= MANY_ARMS:
-        x = alt.X("step:Q", title="training step", axis=steps_axis, scale=alt.Scale(nice=False, zero=False))
-        legend = alt.Legend(symbolType="stroke", symbolSize=300, columns=3)
-        layers = _layers(frame, plan, x, lambda f: alt.Y(f, title=y_title, scale=y_scale), not each_run, legend)
-        chart = alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+    x = alt.X(
+        "step:Q",
+        title="training step",
+        axis=alt.Axis(tickMinStep=1, format=",d", labelFlush=False, labelOverlap="greedy"),
+        scale=alt.Scale(nice=False, zero=False),
+    )
+    many = len(arms) > MANY_ARMS
+    layered = _layers(
+        frame,
+        plan,
+        x,
+        lambda field: alt.Y(field, title=y_title, scale=y_scale, axis=alt.Axis(tickCount=4) if many else alt.Axis()),
+        not each_run,
+        None if many else ARM_LEGEND,
+    )
+    if many:
+        drawn = arms[:MAX_PANELS]
+        mine = frame[frame["arm"].isin(drawn)]
+        mine = mine.assign(panel=mine["arm"].map(drawn.index))
+        layered = layered.properties(width=PANEL_WIDTH, height=PANEL_HEIGHT)
+        chart = panels(layered, mine, drawn, 3, PANEL_WIDTH).resolve_axis(x="shared")
     else:
-        low, high = frame[["value", "low", "high"]].min().min(), frame[["value", "low", "high"]].max().max()
-        if from_zero and not log:
-            low, high = min(low, 0.0), max(high, 0.0)
-        y_scale = alt.Scale(type="log" if log else "linear", domain=[low, high], nice=high > low)
-        ends = [float(frame["step"].min()), float(frame["step"].max())]
-        panels = []
-        for n, arm in enumerate(arms[:MAX_PANELS]):
-            mine = frame[frame["arm"] == arm]
-            x = alt.X("step:Q", title=None, axis=alt.Axis(tickMinStep=1, tickCount=4), scale=alt.Scale(domain=ends))
-            axis = alt.Axis(tickCount=4, labels=n % 3 == 0, title=y_title if n == 0 else None)
-            layers = _layers(
-                mine, plan, x, lambda f, a=axis: alt.Y(f, axis=a, title=a.title, scale=y_scale), not each_run, None
-            )
-            panels.append(
-                alt.layer(*layers).properties(
-                    width=PANEL_WIDTH, height=PANEL_HEIGHT, title=panel_title(arm, PANEL_WIDTH)
-                )
-            )
-        chart = stacked(panels, columns=3)
+        chart = layered.properties(data=frame, width=WIDTH, height=HEIGHT)
     how = "One line per run." if each_run else "Median over an arm's runs; the band holds 10% to 90% of them."
-    if len(arms) > MANY_ARMS:
-        how += " A panel for each arm, all on the same axes: training steps from left to right."
+    if many:
+        how += " A panel for each arm, all on the same axes."
     if len(arms) > MAX_PANELS:
         how += f" The first {MAX_PANELS} of {len(arms)} arms are drawn."
     if wide["factors"].nunique() > 1:

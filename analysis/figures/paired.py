@@ -12,16 +12,15 @@ import pandas as pd
 
 from analysis.drawing import GREY, WIDTH, Figure, arm_scale, render
 from analysis.figure_data import series
-from analysis.figures.estimate_rows import Band, comparable, interval_or_none, noise_band
+from analysis.figures.estimate_rows import Band, band_words, comparable, interval_or_none, noise_band
 from analysis.figures.panels import (
     interval_text,
     left_out,
     listed,
     panel_name,
-    panel_title,
+    panels,
     ratio_axis,
     ratio_domain,
-    stacked,
     times_text,
 )
 from analysis.rows import rows_of
@@ -43,92 +42,105 @@ class Panel:
     band: Band | None
 
 
-def step_ratios(wide: pd.DataFrame, factors: str, baseline: str, arm: str) -> pd.DataFrame:
-    """Paired steps as arm, run_id (the seed), step, counted, ratio: T_baseline / T_arm, those that do not count too.
+def step_ratios(wide: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """Paired steps as factors, arm, run_id (the seed), step, counted, ratio: T_baseline / T_arm; all, not the counted.
 
     Pairs in which a time is no positive number have no ratio and are left out.
     """
-    here = wide.loc[wide["factors"] == factors, ["arm", "seed", "step", "counted", PHASE + "step"]]
-    a, b = here[here["arm"] == baseline], here[here["arm"] == arm]
-    pairs = a.merge(b, on=["seed", "step"], suffixes=("_a", "_b"))
     root = PHASE + "step"
-    base_s, arm_s = (pd.to_numeric(pairs[f"{root}_{side}"], errors="coerce").to_numpy(float) for side in "ab")
-    good = np.isfinite(base_s) & np.isfinite(arm_s) & (base_s > 0) & (arm_s > 0)
-    counted = pairs["counted_a"].astype(bool) & pairs["counted_b"].astype(bool)
-    found = pd.DataFrame({"arm": arm, "run_id": pairs["seed"], "step": pairs["step"], "counted": counted})
-    kept: pd.DataFrame = found[good]
-    return kept.assign(ratio=base_s[good] / arm_s[good])
+    slot = ["factors", "seed", "step"]
+    steps = wide[["arm", *slot, "counted"]].assign(seconds=pd.to_numeric(wide[root], errors="coerce").astype(float))
+    steps = steps[np.isfinite(steps["seconds"]) & (steps["seconds"] > 0)]
+    others, base = steps[steps["arm"] != baseline], steps[steps["arm"] == baseline].drop(columns="arm")
+    pairs = others.merge(base, on=slot, suffixes=("", "_baseline"))
+    counted = pairs["counted"].astype(bool) & pairs["counted_baseline"].astype(bool)
+    pairs = pairs.assign(counted=counted, ratio=pairs["seconds_baseline"] / pairs["seconds"], run_id=pairs["seed"])
+    return pairs[["factors", "arm", "run_id", "step", "counted", RATIO]]
 
 
-def _overall(estimates: pd.DataFrame | None, factors: str, arm: str) -> tuple[float, float, float]:
-    if estimates is not None and len(estimates):
-        rows = comparable(estimates)
-        rows = rows[(rows["factors"] == factors) & (rows["arm"] == arm) & (rows["estimate"] == "raw")]
-        for row in rows_of(rows):
-            return (float(row.value), *interval_or_none(row))
-    return (math.nan, math.nan, math.nan)
+def _overall(estimates: pd.DataFrame | None, factors: str, arm: str) -> tuple[float, float, float] | None:
+    """The raw estimate with its interval, NaN without a table; None where the two must not be divided."""
+    if estimates is None or not len(estimates):
+        return (math.nan, math.nan, math.nan)
+    rows = comparable(estimates)
+    rows = rows[(rows["factors"] == factors) & (rows["arm"] == arm) & (rows["estimate"] == "raw")]
+    return next(((float(row.value), *interval_or_none(row)) for row in rows_of(rows)), None)
 
 
-def _chart(
-    panel: Panel, plan: Plan, domain: tuple[float, float], width: float, height: float, title: str | None
-) -> Any:
-    frame = series(panel.pairs, RATIO)
-    first, last = float(frame["step"].min()), float(frame["step"].max())
-    ends = [first, last] if last > first else [first - 0.5, first + 0.5]
-    # The overall estimate stands right of the last step.
-    aside = ends[1] + 0.035 * (ends[1] - ends[0])
-    scale = alt.Scale(domain=[ends[0] - 0.01 * (ends[1] - ends[0]), ends[1] + 0.07 * (ends[1] - ends[0])], nice=False)
+def _drawn(them: list[Panel]) -> pd.DataFrame:
+    """What the chart needs of all panels: their steps (kind `step`), bands and overall estimates."""
+    frames = []
+    last = max(float(p.pairs["step"].max()) for p in them)
+    first = min(float(p.pairs["step"].min()) for p in them)
+    for n, panel in enumerate(them):
+        steps = series(panel.pairs, RATIO)
+        value, low, high = panel.overall
+        band = panel.band or Band(math.nan, math.nan)
+        # The overall estimate stands right of the last step.
+        aside = last + 0.035 * max(last - first, 1)
+        more = pd.DataFrame(
+            {
+                "kind": ["band", "overall"],
+                "arm": panel.arm,
+                "line": "",
+                "step": [math.nan, aside],
+                "value": [1.0, value],
+                "low": [band.low, low],
+                "high": [band.high, high],
+                "counted": True,
+            }
+        )
+        frames.append(pd.concat([steps.assign(kind="step"), more], ignore_index=True).assign(panel=n))
+    found = pd.concat(frames, ignore_index=True)
+    return found.assign(kept=found["value"].where(found["counted"] & (found["kind"] == "step")))
+
+
+def _chart(frame: pd.DataFrame, plan: Plan, domain: tuple[float, float], width: float, height: float) -> Any:
+    steps = frame[frame["kind"] == "step"]
+    first, last = float(steps["step"].min()), float(steps["step"].max())
+    room = max(last - first, 1)
     x = alt.X(
         "step:Q",
         title="training step",
-        scale=scale,
-        axis=alt.Axis(tickMinStep=1, format=",d", tickCount=max(2, min(10, int(width / 60))), grid=False),
+        scale=alt.Scale(domain=[first - 0.02 * room, last + 0.07 * room], nice=False),
+        axis=alt.Axis(
+            # Only a whole step has a name: one step alone, or none between two ticks.
+            values=[first] if first == last else alt.Undefined,
+            tickMinStep=1,
+            format=",d",
+            tickCount=max(2, min(10, int(width / 60))),
+            grid=False,
+        ),
     )
 
     def y(field: str) -> Any:
+        title = "times as fast as the baseline"
         return ratio_axis(alt.Y, field, domain, title, max(4, int(height / 28)))
 
     colour = alt.Color("arm:N", scale=arm_scale(plan), legend=None)
-    layers: list[Any] = []
-    if panel.band:
-        band = pd.DataFrame({"low": [panel.band.low], "high": [panel.band.high]})
-        layers.append(
-            alt.Chart(band).mark_rect(color=GREY, opacity=0.28).encode(y=y("low:Q"), y2="high:Q", x=alt.value(0))
-        )
-        layers[-1] = layers[-1].encode(x2=alt.value(width))
-    one = alt.Chart(pd.DataFrame({"one": [1.0]})).mark_rule(color="currentColor", strokeWidth=1.2)
-    layers.append(one.encode(y=y("one:Q")))
-    frame = frame.assign(kept=frame["value"].where(frame["counted"]))
-    lines = frame["line"].nunique()
-    each = bool((frame["line"] != frame["arm"]).any())
-    if not each:
-        range_ = alt.Chart(frame[frame["counted"]]).mark_area(opacity=0.2)
-        layers.append(range_.encode(x=x, y=y("low:Q"), y2="high:Q", color=colour))
-    grey = frame[~frame["counted"]]
-    points = len(frame) <= 400
-    faint = 1.0 if lines == 1 else 0.6
-    drawn = alt.Chart(frame).mark_line(strokeWidth=1.2, opacity=faint, clip=True)
-    layers.append(drawn.encode(x=x, y=y("kept:Q"), color=colour, detail="line:N"))
-    if points:
-        dots = alt.Chart(frame[frame["counted"]]).mark_point(filled=True, size=22, opacity=max(faint, 0.75))
-        layers.append(dots.encode(x=x, y=y("value:Q"), color=colour))
-    if len(grey):
-        hollow = alt.Chart(grey).mark_point(color=GREY, filled=False, size=20, strokeWidth=1.2, opacity=1)
-        layers.append(hollow.encode(x=x, y=y("value:Q")))
-    value, low, high = panel.overall
-    if math.isfinite(value):
-        overall = alt.Chart(
-            pd.DataFrame({"arm": [panel.arm], "step": [aside], "value": [value], "low": [low], "high": [high]})
-        )
-        if math.isfinite(low):
-            layers.append(overall.mark_rule(strokeWidth=2.5).encode(x=x, y=y("low:Q"), y2="high:Q", color=colour))
-        layers.append(
-            overall.mark_point(shape="diamond", filled=True, size=110, opacity=1).encode(
-                x=x, y=y("value:Q"), color=colour
-            )
-        )
-    name = panel_name(panel.arm, panel.factors)
-    return alt.layer(*layers).properties(width=width, height=height, title=panel_title(name, width))
+    kinds = {kind: alt.Chart().transform_filter(alt.datum.kind == kind) for kind in ("step", "band", "overall")}
+    band = kinds["band"].transform_filter("isValid(datum.low)").mark_rect(color=GREY, opacity=0.28)
+    one = kinds["band"].mark_rule(color="currentColor", strokeWidth=1.2)
+    layers: list[Any] = [band.encode(y=y("low:Q"), y2="high:Q"), one.encode(y=y("value:Q"))]
+    base = kinds["step"].encode(x=x)
+    counted = base.transform_filter(alt.datum.counted)
+    if (steps["line"] == steps["arm"]).all():
+        layers.append(counted.mark_area(opacity=0.2).encode(y=y("low:Q"), y2="high:Q", color=colour))
+    faint = 1.0 if steps.groupby("panel")["line"].nunique().max() == 1 else 0.6
+    lines = base.mark_line(strokeWidth=1.2, opacity=faint)
+    layers.append(lines.encode(y=y("kept:Q"), color=colour, detail="line:N"))
+    if len(steps) <= 800:
+        dots = counted.mark_point(filled=True, size=22, opacity=max(faint, 0.75))
+        layers.append(dots.encode(y=y("value:Q"), color=colour))
+    hollow = base.transform_filter("!datum.counted").mark_point(color=GREY, filled=False, size=20, strokeWidth=1.2)
+    layers.append(hollow.encode(y=y("value:Q")))
+    overall = kinds["overall"].encode(x=x)
+    ranged = overall.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2.5)
+    layers.append(ranged.encode(y=y("low:Q"), y2="high:Q", color=colour))
+    valued = overall.transform_filter("isValid(datum.value)")
+    diamond = valued.mark_point(shape="diamond", filled=True, size=110, opacity=1)
+    layers.append(diamond.encode(y=y("value:Q"), color=colour))
+    return alt.layer(*layers).properties(width=width, height=height)
 
 
 def paired_figure(
@@ -137,28 +149,25 @@ def paired_figure(
     """T_baseline / T_arm of each paired step on a log axis, with the A/A band and the raw estimate beside."""
     if PHASE + "step" not in wide:
         return None
-    keys = wide.loc[wide["arm"] != plan.baseline, ["factors", "arm"]].drop_duplicates()
-    panels = []
-    for row in rows_of(keys):
-        pairs = step_ratios(wide, row.factors, plan.baseline, row.arm)
-        if len(pairs):
-            overall = _overall(estimates, row.factors, row.arm)
-            panels.append(Panel(row.arm, row.factors, pairs, overall, noise_band(noise, row.factors)))
-    if not panels:
+    found: list[Panel] = []
+    refused_names = []
+    for (factors, arm), pairs in step_ratios(wide, plan.baseline).groupby(["factors", "arm"], sort=False):
+        overall = _overall(estimates, str(factors), str(arm))
+        if overall is None:
+            refused_names.append(panel_name(str(arm), str(factors)))
+            continue
+        band = noise_band(noise, str(factors), "step_")
+        found.append(Panel(str(arm), str(factors), pairs.drop(columns="factors"), overall, band))
+    if not found:
         return None
-    drawn = panels[:MAX_PANELS]
-    shown: list[float] = []
-    for panel in drawn:
-        shown += list(series(panel.pairs, RATIO)[["low", "value", "high"]].to_numpy(float).ravel())
-        shown += [v for v in panel.overall if math.isfinite(v)]
-        shown += [panel.band.low, panel.band.high] if panel.band else []
-    domain = ratio_domain(shown)
-    one = len(drawn) == 1
-    width, height = (WIDTH, 260) if one else ((WIDTH - 50) / 2, 170)
-    title = "times as fast as the baseline"
-    charts = [_chart(p, plan, domain, width, height, title if n % 2 == 0 else None) for n, p in enumerate(drawn)]
+    drawn = found[:MAX_PANELS]
+    frame = _drawn(drawn)
+    domain = ratio_domain(frame[["low", "value", "high"]].to_numpy(float).ravel())
+    width, height = (WIDTH, 260) if len(drawn) == 1 else ((WIDTH - 60) / 2, 170)
+    names = [panel_name(p.arm, p.factors) for p in drawn]
+    chart = panels(_chart(frame, plan, domain, width, height), frame, names, 2, width)
     words = []
-    for panel in panels:
+    for panel in found:
         counted = panel.pairs[panel.pairs["counted"]]["ratio"]
         told = f"{len(counted)} counted pairs"
         if len(counted):
@@ -176,23 +185,17 @@ def paired_figure(
         if any(math.isfinite(p.overall[0]) for p in drawn)
         else ""
     )
-    bands = {p.band.words for p in drawn if p.band}
-    band = (
-        f"Grey band: the A/A noise, how far two runs of one and the same arm lie apart ({next(iter(bands))}). "
-        if len(bands) == 1
-        else "Grey band: the A/A noise, how far two runs of one and the same arm lie apart. "
-        if bands
-        else "No A/A arm was run: how far two runs of one arm lie apart is not known. "
-    )
+    band = band_words([p.band for p in drawn], "two steps")
+    refused = f" Not comparable, and not divided: {listed(refused_names, 6)}." if refused_names else ""
     caption = (
         f"Step time of {plan.baseline} over the arm's, for each step that both have (log scale): above the line at 1 "
-        f"the arm was faster. {how}{aside}{band}Hollow grey: steps that do not count."
+        f"the arm was faster. {how}{aside}{band}Hollow grey: steps that do not count.{refused}"
     )
     return Figure(
         "paired-steps",
         "Step by step against the baseline",
-        caption + left_out(len(drawn), len(panels), "arms and factor combinations", "steps"),
+        caption + left_out(len(drawn), len(found), "arms and factor combinations", "steps"),
         f"Ratio of step times, {plan.baseline} over the arm, per paired step. {listed(words)}",
-        render(stacked(charts, columns=2)),
+        render(chart),
         "steps",
     )

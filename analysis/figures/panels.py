@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import altair as alt
+import pandas as pd
 
 from analysis.runs import factors_label
 
 MANY_ARMS = 6
 """With more arms than that, each has a panel of its own: their lines could not be told apart in one."""
+ARM_LEGEND = alt.Legend(symbolType="stroke", symbolSize=300, columns=3)
 
 
 def panel_name(arm: str, factors: str) -> str:
@@ -19,16 +22,18 @@ def panel_name(arm: str, factors: str) -> str:
     return f"{arm} · {factors_label(factors)}" if factors else arm
 
 
-def panel_title(text: str, width: float) -> alt.Title:
+def panels(chart: Any, frame: pd.DataFrame, names: Sequence[str], columns: int, width: float) -> Any:
+    """One panel with that name for each value 0, 1, ... of the frame's column `panel`.
+
+    `chart` is layered and without data; its widest panel is `width` pixels. One specification for all of them: a
+    chart for each would take a hundred times as long to draw.
+    """
+    shown = [" ".join(name.split()) for name in names]
     # The page's font may be wider than the one that this is measured with.
-    return alt.Title(" ".join(text.split()), limit=0.84 * width, fontSize=12, anchor="start", offset=6)
-
-
-def stacked(charts: Sequence[Any], columns: int = 1, spacing: float = 18) -> Any:
-    """The panels in rows of `columns`; one alone stays as it is."""
-    if len(charts) == 1:
-        return charts[0]
-    return alt.concat(*charts, columns=columns, spacing=spacing)
+    header = alt.Header(labelExpr=f"{json.dumps(shown)}[datum.value]", labelLimit=0.84 * width)
+    facet = alt.Facet("panel:O", title=None, header=header)
+    found = chart.properties(data=frame).facet(facet=facet, columns=columns, spacing={"row": 16, "column": 24})
+    return found.resolve_axis(x="independent")
 
 
 def seconds_digits(step_s: float) -> int:

@@ -11,17 +11,16 @@ import altair as alt
 import pandas as pd
 
 from analysis.drawing import ARM_COLOURS, ARM_DASHES, GREY, INK, WIDTH, Figure, arm_scale, render
-from analysis.figures.estimate_rows import NO_INTERVAL, RESOLVED, SHAPES, UNRESOLVED, label_of, noise_band
+from analysis.figures.estimate_rows import NO_INTERVAL, RESOLVED, SHAPES, UNRESOLVED, label_of
 from analysis.figures.factor_grid import combination, place, points, short_names, shown_estimates, swept
 from analysis.figures.panels import (
     interval_text,
     left_out,
     listed,
     panel_name,
-    panel_title,
+    panels,
     ratio_axis,
     ratio_domain,
-    stacked,
     times_text,
 )
 from analysis.rows import rows_of
@@ -36,7 +35,7 @@ CELL = 26
 FASTER, EVEN, SLOWER = (0x21, 0x66, 0xAC), (0xF4, 0xF4, 0xF2), (0xB3, 0x58, 0x06)
 
 
-def sweep_figures(estimates: pd.DataFrame, plan: Plan, noise: pd.DataFrame | None = None) -> list[Figure]:
+def sweep_figures(estimates: pd.DataFrame, plan: Plan) -> list[Figure]:
     """A figure for each swept factor, and with two or more of them a heat map; none without a sweep."""
     if estimates.empty:
         return []
@@ -47,7 +46,7 @@ def sweep_figures(estimates: pd.DataFrame, plan: Plan, noise: pd.DataFrame | Non
     all_points = points(estimates[estimates["estimate"].isin(shown)])
     found: list[Figure] = []
     for n, factor in enumerate(list(levels)[:MAX_FACTORS]):
-        found.append(_factor_figure(all_points, plan, levels, factor, shown, noise, n))
+        found.append(_factor_figure(all_points, plan, levels, factor, shown, n))
     if len(levels) > 1:
         found.append(_heat_map(all_points, plan, levels, shown))
     return found
@@ -68,7 +67,6 @@ def _factor_figure(
     levels: dict[str, list[str]],
     factor: str,
     shown: list[str],
-    noise: pd.DataFrame | None,
     n: int,
 ) -> Figure:
     names = short_names(list(levels))
@@ -84,24 +82,19 @@ def _factor_figure(
     drawn = ways[:MAX_PANELS]
     lines = list(dict.fromkeys(valued["other"]))
     seen = valued[valued["at"].isin(order)]
-    band = noise_band(noise, "")
     ends = list(seen[["value", "low", "high"]].to_numpy(float).ravel())
-    domain = ratio_domain(ends + ([band.low, band.high] if band else []))
+    domain = ratio_domain(ends)
     columns = len(shown)
     width = 300 if columns == 2 else WIDTH
-    charts = [
-        _line_panel(
-            seen[(seen["arm"] == arm) & (seen["estimate"] == estimate)],
-            plan,
-            panel_title(f"{arm}: {label_of(estimate)}", width),
-            (names[factor], order),
-            lines,
-            domain,
-            width,
-            (band.low, band.high) if band else None,
-        )
-        for arm, estimate in drawn
+    frames = [
+        seen[(seen["arm"] == arm) & (seen["estimate"] == estimate)].assign(panel=n)
+        for n, (arm, estimate) in enumerate(drawn)
     ]
+    titles = [f"{arm}: {label_of(estimate)}" for arm, estimate in drawn]
+    everything = pd.concat(frames, ignore_index=True)
+    first = ~everything["panel"].duplicated()
+    layered = _lines(plan, (names[factor], order), lines, domain, width)
+    chart = panels(layered, everything.assign(one=1.0, first=first), titles, columns, width)
     words = [
         f"{panel_name(r.arm, r.factors)}, {label_of(r.estimate)}: {interval_text(r.value, r.low, r.high)}"
         + (" ~" if r.shape == UNRESOLVED else "")
@@ -126,27 +119,22 @@ def _factor_figure(
         f"Speed over {names[factor]}",
         "".join(told).strip() + left_out(len(drawn), len(ways), "panels", "estimates"),
         f"Speed against {plan.baseline} over {names[factor]}. {listed(words)}",
-        render(stacked(charts, columns=columns)),
+        render(chart),
         "estimates",
     )
 
 
 def _meanings(shapes: set[str]) -> str:
     filled = "Filled circle: the interval does not touch 1. " if RESOLVED in shapes else ""
-    hollow = "Hollow diamond: not resolved, the interval includes 1. " if UNRESOLVED in shapes else ""
+    hollow = (
+        "Hollow diamond: not resolved, the interval includes 1 or the value lies within the noise. "
+        if UNRESOLVED in shapes
+        else ""
+    )
     return filled + hollow + ("Hollow triangle: no interval can be given. " if NO_INTERVAL in shapes else "")
 
 
-def _line_panel(
-    frame: pd.DataFrame,
-    plan: Plan,
-    title: alt.Title,
-    x_of: tuple[str, list[str]],
-    lines: list[str],
-    domain: tuple[float, float],
-    width: float,
-    band: tuple[float, float] | None,
-) -> Any:
+def _lines(plan: Plan, x_of: tuple[str, list[str]], lines: list[str], domain: tuple[float, float], width: float) -> Any:
     name, order = x_of
     turned = max(len(v) for v in order) * 7.5 > width / len(order)
     x = alt.X(
@@ -172,18 +160,11 @@ def _line_panel(
         colour = alt.value(GREY)
     labelled = not one_line and len(lines) <= MAX_LINES
     # Intervals of one value stand side by side.
-    apart: Any = {"xOffset": alt.XOffset("other:N", scale=alt.Scale(domain=lines, paddingOuter=2))} if labelled else {}
+    apart: Any = {"xOffset": alt.XOffset("other:N", scale=alt.Scale(domain=lines, paddingOuter=1))} if labelled else {}
     layers: list[Any] = []
-    if band:
-        layers.append(
-            alt.Chart(pd.DataFrame({"low": [band[0]], "high": [band[1]]}))
-            .mark_rect(color=GREY, opacity=0.28)
-            .encode(y=y("low:Q"), y2="high:Q", x=alt.value(0), x2=alt.value(width))
-        )
-    layers.append(
-        alt.Chart(pd.DataFrame({"one": [1.0]})).mark_rule(color="currentColor", strokeWidth=1.2).encode(y=y("one:Q"))
-    )
-    base = alt.Chart(frame).encode(x=x, **apart)
+    one = alt.Chart().transform_filter(alt.datum.first).mark_rule(color="currentColor", strokeWidth=1.2)
+    layers.append(one.encode(y=y("one:Q")))
+    base = alt.Chart().encode(x=x, **apart)
     dash: Any = (
         {"strokeDash": alt.StrokeDash("other:N", scale=alt.Scale(domain=lines, range=list(ARM_DASHES[: len(lines)])))}
         if labelled
@@ -200,7 +181,7 @@ def _line_panel(
     for filled, rows in ((True, alt.datum.shape == RESOLVED), (False, alt.datum.shape != RESOLVED)):
         marks = base.transform_filter(rows).mark_point(filled=filled, size=60, strokeWidth=1.6, opacity=1)
         layers.append(marks.encode(y=y("value:Q"), shape=shape, color=colour))
-    return alt.layer(*layers).properties(width=width, height=190, title=title)
+    return alt.layer(*layers).properties(width=width, height=190)
 
 
 def cell_colour(ratio: float, span: float) -> tuple[str, str]:
@@ -245,19 +226,25 @@ def _heat_map(all_points: pd.DataFrame, plan: Plan, levels: dict[str, list[str]]
     drawn = ways[:MAX_PANELS]
     columns = 2 if len(shown) == 2 and len(xs) <= 6 else 1
     width = 260 if columns == 2 else min(WIDTH - 60, 64 * len(xs))
-    charts = []
-    for arm, other, estimate in drawn:
-        mine = frame[(frame["arm"] == arm) & (frame["rest"] == other) & (frame["estimate"] == estimate)]
-        mine = mine[mine["x"].isin(xs) & mine["y"].isin(ys)]
-        title = panel_title(f"{arm}: {label_of(estimate)}" + (f" · {other}" if other else ""), max(width, 260))
-        charts.append(_cells(mine, (names[across], xs), (names[down], ys), width, title))
+    inside = frame[frame["x"].isin(xs) & frame["y"].isin(ys)]
+    frames = [
+        inside[(inside["arm"] == a) & (inside["rest"] == r) & (inside["estimate"] == e)].assign(panel=n)
+        for n, (a, r, e) in enumerate(drawn)
+    ]
+    titles = [f"{a}: {label_of(e)}" + (f" · {r}" if r else "") for a, r, e in drawn]
+    layered = _cells((names[across], xs), (names[down], ys), width)
+    chart = panels(layered, pd.concat(frames, ignore_index=True), titles, columns, max(width, 300))
     cut = left_out(len(drawn), len(ways), "panels", "estimates")
     if len(xs) < len(levels[across]) or len(ys) < len(levels[down]):
         cut += f" The first {len(xs)} values of {names[across]} and {len(ys)} of {names[down]} are drawn."
     words = [f"{panel_name(r.arm, r.factors)}, {label_of(r.estimate)}: {r.text}" for r in rows_of(frame)]
     caption = (
         f"Times as fast as {plan.baseline}: blue where the arm is faster, orange where it is slower, pale at 1. "
-        + ("~: not resolved, the interval includes 1. " if (valued["shape"] == UNRESOLVED).any() else "")
+        + (
+            "~: not resolved, the interval includes 1 or the value lies within the noise. "
+            if (valued["shape"] == UNRESOLVED).any()
+            else ""
+        )
         + ("×: not comparable. " if not frame["comparable"].all() else "")
         + "An empty place: no such runs."
         + (f" A panel for each combination of {', '.join(names[f] for f in rest)}." if rest else "")
@@ -267,14 +254,12 @@ def _heat_map(all_points: pd.DataFrame, plan: Plan, levels: dict[str, list[str]]
         f"Speed over {names[down]} and {names[across]}",
         caption + cut,
         f"Times as fast as {plan.baseline} over {names[down]} and {names[across]}. {listed(words)}",
-        render(stacked(charts, columns=columns)),
+        render(chart),
         "estimates",
     )
 
 
-def _cells(
-    frame: pd.DataFrame, across: tuple[str, list[str]], down: tuple[str, list[str]], width: float, title: alt.Title
-) -> Any:
+def _cells(across: tuple[str, list[str]], down: tuple[str, list[str]], width: float) -> Any:
     turned = max(len(v) for v in across[1]) * 7.5 > width / len(across[1])
     x = alt.X(
         "x:N",
@@ -283,7 +268,7 @@ def _cells(
         axis=alt.Axis(labelAngle=-40 if turned else 0, labelLimit=110, ticks=False, domain=False),
     )
     y = alt.Y("y:N", title=down[0], scale=alt.Scale(domain=down[1]), axis=alt.Axis(ticks=False, domain=False))
-    base = alt.Chart(frame).encode(x=x, y=y)
+    base = alt.Chart().encode(x=x, y=y)
     cells = base.mark_rect(stroke=GREY, strokeWidth=0.5).encode(color=alt.Color("fill:N", scale=None))
     texts = base.mark_text(fontSize=12).encode(text="text:N", color=alt.Color("ink:N", scale=None))
-    return (cells + texts).properties(width=width, height=max(CELL * len(down[1]), 2 * CELL), title=title)
+    return alt.layer(cells, texts).properties(width=width, height=max(CELL * len(down[1]), 2 * CELL))

@@ -9,7 +9,7 @@ import altair as alt
 import pandas as pd
 
 from analysis.drawing import CATEGORY_COLOURS, GREY, WIDTH, Figure, render
-from analysis.figures.panels import left_out, listed, panel_name, panel_title, seconds_digits, seconds_text, stacked
+from analysis.figures.panels import left_out, listed, panel_name, panels, seconds_digits, seconds_text
 from analysis.rows import rows_of
 from analysis.svg import HATCHED
 
@@ -54,9 +54,12 @@ def _number(seconds: float, share: float, digits: int) -> str:
     return seconds_text(seconds, digits) + of_step
 
 
-def _panel(name: str, bars: pd.DataFrame, domain: tuple[float, float], last: bool) -> Any:
+def _drawn(n: int, bars: pd.DataFrame) -> pd.DataFrame:
+    """An arm's bars with what the chart needs besides."""
     digits = seconds_digits(float(bars["seconds"].iloc[0]))
-    bars = bars.assign(
+    return bars.assign(
+        panel=n,
+        order=range(len(bars)),
         text=[_number(r.seconds, r.share, digits) for r in rows_of(bars)],
         right=bars[["start", "end"]].max(axis=1),
         next=bars["label"].shift(-1),
@@ -64,46 +67,61 @@ def _panel(name: str, bars: pd.DataFrame, domain: tuple[float, float], last: boo
         # What the engine spends above the floor has the floor's colour, fainter.
         strength=[0.35 if k in ("gap", "step") else 1.0 for k in bars["kind"]],
     )
-    y = alt.Y("label:N", sort=list(bars["label"]), title=None, axis=alt.Axis(labelLimit=200, ticks=False, domain=False))
-    x_axis = alt.Axis(tickCount=7, labels=last, ticks=last, domain=last, labelFlush=False)
+
+
+def _chart(domain: tuple[float, float]) -> Any:
+    y = alt.Y(
+        "label:N",
+        sort=alt.EncodingSortField("order"),
+        title=None,
+        axis=alt.Axis(labelLimit=200, ticks=False, domain=False),
+    )
     scale = alt.Scale(domain=list(domain), nice=False, zero=False)
-    base = alt.Chart(bars)
-    drawn = base.mark_bar(strokeWidth=1, height=alt.RelativeBandSize(0.74)).encode(
-        x=alt.X("start:Q", title="mean seconds per step" if last else None, scale=scale, axis=x_axis),
+    x = alt.X(
+        "start:Q", title="mean seconds per step", scale=scale, axis=alt.Axis(tickCount=7, labelFlush=False, offset=2)
+    )
+    base = alt.Chart()
+    bars = base.mark_bar(strokeWidth=1, height=alt.RelativeBandSize(0.74)).encode(
+        x=x,
         x2="end:Q",
         y=y,
         color=alt.Color("fill:N", scale=None),
         fillOpacity=alt.FillOpacity("strength:Q", scale=None),
         stroke=alt.Stroke("outline:N", scale=None),
     )
-    steps = base.transform_filter("isValid(datum.next) && datum.kind !== 'step'").mark_rule(
-        strokeWidth=1, color="currentColor", opacity=0.45
+    joined = (
+        base.transform_filter("isValid(datum.next) && datum.kind !== 'step'")
+        .mark_rule(strokeWidth=1, color="currentColor", opacity=0.45)
+        .encode(x=alt.X("end:Q", scale=scale), y=y, y2="next:N")
     )
     labels = base.mark_text(align="left", dx=6, fontSize=12).encode(x="right:Q", y=y, text="text:N")
-    zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(color="currentColor", opacity=0.45).encode(x="x:Q")
-    joined = steps.encode(x="end:Q", y=y, y2="next:N")
-    return (zero + joined + drawn + labels).properties(
-        width=WIDTH - 160, height=ROW * len(bars), title=panel_title(name, WIDTH)
+    zero = (
+        base.transform_filter("datum.kind === 'step'")
+        .mark_rule(color="currentColor", opacity=0.45)
+        .encode(x=alt.X("start:Q", scale=scale))
     )
+    return alt.layer(zero, joined, bars, labels).properties(width=WIDTH - 160, height=alt.Step(ROW))
 
 
 def waterfall_figure(waterfall: pd.DataFrame) -> Figure | None:
     """Each arm's mean step from the floor to the residual, arms on one scale; the parts sum to the step."""
     timed = waterfall[waterfall["seconds"].notna()]
-    panels = [(str(f), str(a), cascade(rows)) for (f, a), rows in timed.groupby(["factors", "arm"], sort=False)]
-    if not panels:
+    arms = [(str(f), str(a), cascade(rows)) for (f, a), rows in timed.groupby(["factors", "arm"], sort=False)]
+    if not arms:
         return None
-    drawn = panels[:MAX_PANELS]
+    drawn = arms[:MAX_PANELS]
     low = min(float(bars[["start", "end"]].min().min()) for _, _, bars in drawn)
     high = max(float(bars[["start", "end"]].max().max()) for _, _, bars in drawn)
     high = high if high > low else low + 1
     # Room on the right for the number at the longest bar.
     domain = (low if low >= 0 else low - 0.02 * (high - low), high + 0.3 * (high - low))
-    charts = []
+    frame = pd.concat([_drawn(n, bars) for n, (_, _, bars) in enumerate(drawn)], ignore_index=True)
+    names = [panel_name(arm, factors) for factors, arm, _ in drawn]
+    chart = panels(_chart(domain), frame, names, 1, WIDTH).resolve_scale(y="independent")
+    if len(drawn) > 1:
+        chart = chart.resolve_axis(x="shared")
     words = []
-    for n, (factors, arm, bars) in enumerate(panels):
-        if n < MAX_PANELS:
-            charts.append(_panel(panel_name(arm, factors), bars, domain, n == len(drawn) - 1))
+    for factors, arm, bars in arms:
         digits = seconds_digits(float(bars["seconds"].iloc[0]))
         told = [f"{r.label} {seconds_text(r.seconds, digits)}" for r in rows_of(bars)]
         words.append(f"{panel_name(arm, factors)}: {told[0]} = {', '.join(told[1:])}")
@@ -122,8 +140,8 @@ def waterfall_figure(waterfall: pd.DataFrame) -> Figure | None:
     return Figure(
         "waterfall",
         "From the floor to the step" if floors else "What the step is made of",
-        caption + left_out(len(drawn), len(panels), "arms and factor combinations", "waterfall"),
+        caption + left_out(len(drawn), len(arms), "arms and factor combinations", "waterfall"),
         listed(words, 12),
-        render(stacked(charts)),
+        render(chart),
         "waterfall",
     )

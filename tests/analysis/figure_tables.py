@@ -1,0 +1,156 @@
+"""Made-up tables with the columns that the figures draw: test data, no results."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.figures import FigureTables
+from analysis.runs import Plan
+
+ESTIMATES = ("raw", "per_token", "roofline", "standardised")
+PARTS = (
+    ("weight_read", "Weights read", "floor", 0.10),
+    ("kv_read", "KV cache read", "floor", 0.04),
+    ("framework_gap", "Above the floor", "gap", 0.60),
+    ("weight_sync", "Weight sync", "sync", 0.01),
+    ("log-probs", "Log-probs", "training", 0.10),
+    ("loss+backward", "Loss and backward", "training", 0.14),
+    ("residual", "Residual", "residual", 0.01),
+)
+
+
+def plan_of(arms: list[str], warmup_steps: int = 2) -> Plan:
+    return Plan("made-up", "", arms[0], {arm: {} for arm in arms}, warmup_steps, (), {})
+
+
+def wide_of(
+    arms: list[str], seeds: int = 2, steps: int = 12, factors: list[dict[str, Any]] | None = None, warmup_steps: int = 2
+) -> pd.DataFrame:
+    """Steps of arms each 1.3 times as fast as the one before, down to the tenth."""
+    random = np.random.default_rng(7)
+    keys = [json.dumps(f, sort_keys=True, ensure_ascii=False) for f in factors or []] or [""]
+    frames = []
+    for f, key in enumerate(keys):
+        for a, arm in enumerate(arms):
+            for seed in range(seeds):
+                step = np.arange(1, steps + 1)
+                mean = random.normal(400, 40, steps) * (1 + step / steps / 4)
+                longest = mean * random.uniform(2.5, 3.5, steps)
+                frames.append(
+                    pd.DataFrame(
+                        {
+                            "run_id": f"r{f}-{a}-{seed}",
+                            "arm": arm,
+                            "factors": key,
+                            "seed": seed,
+                            "step": step,
+                            "counted": step > warmup_steps,
+                            "timing_s/step": longest
+                            / 1.3 ** min(a, 10)
+                            * random.uniform(0.09, 0.11, steps)
+                            * (1 + f / 20),
+                            "reward": 0.3 + 0.4 * step / steps + random.normal(0, 0.05, steps),
+                            "mean_response_length": mean,
+                            "max_response_length": longest,
+                            "response_tokens": mean * 64,
+                        }
+                    )
+                )
+    return pd.concat(frames, ignore_index=True)
+
+
+def keys_of(wide: pd.DataFrame) -> pd.DataFrame:
+    return wide[["factors", "arm"]].drop_duplicates()
+
+
+def categories_of(wide: pd.DataFrame, residual: float = 0.01) -> pd.DataFrame:
+    shares = {
+        "generation": 0.7,
+        "weight sync": 0.02,
+        "log-probs": 0.1,
+        "rewards": 0.005,
+        "loss+backward": 0.15,
+        "optimizer": 0.01,
+        "residual": residual,
+    }
+    means = wide[wide["counted"]].groupby(["factors", "arm"], sort=False)["timing_s/step"].mean()
+    rows = [(f, a, c, s * mean) for (f, a), mean in means.items() for c, s in shares.items()]
+    return pd.DataFrame(rows, columns=["factors", "arm", "category", "own_mean_s"])
+
+
+def waterfall_of(wide: pd.DataFrame, residual: float = 0.01) -> pd.DataFrame:
+    means = wide[wide["counted"]].groupby(["factors", "arm"], sort=False)["timing_s/step"].mean()
+    rows = [
+        (f, a, part, label, mean * (residual if kind == "residual" else share), kind)
+        for (f, a), mean in means.items()
+        for part, label, kind, share in PARTS
+    ]
+    return pd.DataFrame(rows, columns=["factors", "arm", "part", "label", "seconds", "kind"])
+
+
+def estimates_of(wide: pd.DataFrame, plan: Plan, interval: float = 0.12) -> pd.DataFrame:
+    random = np.random.default_rng(3)
+    rows = []
+    for n, (factors, arm) in enumerate(keys_of(wide).itertuples(index=False)):
+        if arm == plan.baseline:
+            continue
+        for e, estimate in enumerate(ESTIMATES):
+            value = float(math.exp(random.normal(0.1 + 0.05 * e, 0.15)))
+            low, high = value * (1 - interval), value * (1 + interval)
+            verdict = "+" if low > 1 else "-" if high < 1 else "~"
+            row = [factors, arm, estimate, value, low, high, verdict, "across runs", ""]
+            if estimate == "standardised" and n % 3 == 1:
+                row[3:] = [
+                    math.nan,
+                    math.nan,
+                    math.nan,
+                    "x",
+                    "across runs",
+                    "fewer than 10 steps that both engines cover",
+                ]
+            rows.append(row)
+    return pd.DataFrame(rows, columns=["factors", "arm", "estimate", "value", "low", "high", "verdict", "scope", "why"])
+
+
+def noise_of(wide: pd.DataFrame) -> pd.DataFrame:
+    rows = [(f, 0.96, 1.05, 4, "vllm again, the repetition of vllm", 0.8, 1.25) for f in wide["factors"].unique()]
+    return pd.DataFrame(rows, columns=["factors", "low", "high", "runs", "source", "step_low", "step_high"])
+
+
+def lengths_of(wide: pd.DataFrame, each: int = 40) -> pd.DataFrame:
+    random = np.random.default_rng(1)
+    counted = wide.loc[wide["counted"], ["run_id", "arm", "factors", "step"]]
+    many = counted.loc[counted.index.repeat(each)].reset_index(drop=True)
+    arms = {a: i for i, a in enumerate(many["arm"].unique())}
+    return many.assign(value=np.round(random.gamma(3 + many["arm"].map(arms) / 4, 130)).astype(int))
+
+
+def stragglers_of(wide: pd.DataFrame) -> pd.DataFrame:
+    counted = wide[wide["counted"]].groupby(["factors", "arm"], sort=False)
+    mean, longest = counted["mean_response_length"].mean(), counted["max_response_length"].mean()
+    return pd.DataFrame({"straggler_ratio": longest / mean, "length_bubble": 1 - mean / longest}).reset_index()
+
+
+def tables_of(
+    arms: list[str],
+    seeds: int = 2,
+    steps: int = 12,
+    factors: list[dict[str, Any]] | None = None,
+    residual: float = 0.01,
+) -> FigureTables:
+    plan, wide = plan_of(arms), wide_of(arms, seeds, steps, factors)
+    return FigureTables(
+        plan=plan,
+        wide=wide,
+        categories=categories_of(wide, residual),
+        lengths=lengths_of(wide),
+        waterfall=waterfall_of(wide, residual),
+        estimates=estimates_of(wide, plan),
+        noise=noise_of(wide),
+        stragglers=stragglers_of(wide),
+    )
