@@ -8,7 +8,7 @@ import pytest
 
 from analysis.files import fingerprint_of
 from analysis.imported import main
-from analysis.phases import phase_table
+from analysis.phases import phase_table, phase_verdicts
 from analysis.runs import read_plan, read_run, read_runs
 from analysis.steps import read_steps
 from analysis.wide import BAD_TIME, wide_steps
@@ -355,3 +355,34 @@ def test_same_source_same_bytes_and_a_spec_from_a_file(tmp_path):
     (source,) = end["sources"]
     assert source["format"] == "verl-console" and source["steps"] == 2 and source["bytes"] == log.stat().st_size
     assert len(source["sha256"]) == 64 and Path(source["source"]) == log
+
+
+def test_the_loop_is_told_by_the_configuration_that_the_log_holds(tmp_path):
+    held = {"actor_rollout_ref": {"rollout": {"name": "vllm"}}, "trainer": {"use_v1": False}}
+    log = write(tmp_path, f"{held}\n{verl_lines([PLAIN])}")
+    _, metadata, end = imported(tmp_path / "res", spec_of("vllm", [log], version="0.9.1"))
+    assert metadata["timers"] == "verl 0.9.1 legacy" and not metadata["verdicts"] and end["resolved"] == held
+
+
+def test_arms_whose_trees_differ_stand_in_one_table(tmp_path):
+    old = spec_of("vllm", [write(tmp_path, verl_lines([{**PLAIN, "reshard": 1.0}] * 2), "old.log")])
+    new = spec_of(
+        "sglang",
+        [write(tmp_path, verl_lines([{**PLAIN, "gen": 7.5, "update_weights": 0.5}] * 2), "new.log")],
+        version="0.8.0",
+    )
+    free = spec_of(
+        "free", [write(tmp_path, verl_lines([PLAIN] * 2))], engine="vllm", version="0.9.1", mode="fully_async"
+    )
+    for spec in (old, new, free):
+        imported(tmp_path / "res", spec)
+    runs, wide, verdicts = wide_of(tmp_path / "res", old, new, free)
+    assert wide["counted"].all() and not verdicts
+    phases = phase_table(wide, ["vllm", "sglang", "free"], [run.tree for run in runs])
+    found = phases.groupby("arm")["path"].apply(list)
+    assert found["free"] == ["step"] and "step/gen/reshard" in found["vllm"]
+    assert "step/update_weights" in found["sglang"]
+    said = " ".join(v.text for v in phase_verdicts(phases))
+    assert "Reshard (step/gen/reshard) is timed in vllm, not in sglang, free: no ratio for it" in said
+    for arm, rows in phases.groupby("arm"):
+        assert rows["own_mean_s"].sum() == pytest.approx(9.0), arm
