@@ -8,13 +8,24 @@ from typing import Any
 import pandas as pd
 
 from analysis.bootstrap import RESAMPLES, Interval, Sums, block_length, interval_of, resampled_sums
-from analysis.equal_work import EQUAL_WORK, ESTIMATES, FLOOR, GENERATION, LONGEST, STEP, Paired, log_estimate, paired
+from analysis.equal_work import (
+    EQUAL_WORK,
+    ESTIMATES,
+    FLOOR,
+    FLOOR_BASIS,
+    GENERATION,
+    LONGEST,
+    STEP,
+    Paired,
+    log_estimate,
+    paired,
+)
 from analysis.speedup import TOKENS
 
 Row = dict[str, Any]
 """One estimate of one arm (columns: estimates.py)."""
 
-NEEDED = (STEP, TOKENS, LONGEST, FLOOR, GENERATION)
+NEEDED = (STEP, TOKENS, LONGEST, FLOOR, FLOOR_BASIS, GENERATION)
 """The columns of `wide` that the estimates are made of."""
 
 ACROSS, WITHIN, ONE_STEP = "across runs", "within-run only", "one step"

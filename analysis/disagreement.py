@@ -11,7 +11,6 @@ from analysis.arm_estimates import Row
 from analysis.equal_work import EQUAL_WORK, FLOOR, GENERATION, STEP
 from analysis.speedup import disagrees
 
-
 # From here on raw and equal work differ in a way that matters, be it drift or luck: it is what these steps did.
 FAR = 1.15
 

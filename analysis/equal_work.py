@@ -26,7 +26,8 @@ ESTIMATES = ("raw", "per_token", "roofline", "standardised")
 EQUAL_WORK = ("roofline", "standardised")
 """The estimates that drifts of the lengths mislead by a few percent at most; per token it can be over 20%."""
 
-STEP, LONGEST, FLOOR, GENERATION = PHASE + "step", "max_response_length", "floor_s", "generation_s"
+STEP, LONGEST = PHASE + "step", "max_response_length"
+FLOOR, FLOOR_BASIS, GENERATION = "floor_s", "floor_basis", "generation_s"  # made by work.py
 NEEDS = {"raw": (), "per_token": (TOKENS,), "roofline": (FLOOR,), "standardised": (LONGEST, TOKENS)}
 WORDS = {TOKENS: "response tokens", LONGEST: "the longest response", FLOOR: "the floor"}
 
@@ -65,6 +66,8 @@ def paired(pairs: pd.DataFrame) -> Paired:
     """The columns of `paired_steps`' table, and which of the estimates they allow."""
     side = {s: {n: _numbers(pairs, f"{n}_{s}") for n in (STEP, TOKENS, LONGEST, FLOOR)} for s in "ab"}
     why = {name: reason for name in ESTIMATES if (reason := _lacking(side, NEEDS[name], len(pairs)))}
+    if "roofline" not in why and (mixed := _mixed_floors(pairs)):
+        why["roofline"] = mixed
     columns = np.zeros((len(pairs), len(_NAMES)))
 
     def put(name: str, values: npt.ArrayLike) -> None:
@@ -105,6 +108,17 @@ def _lacking(side: dict[str, dict[str, Floats]], needs: tuple[str, ...], steps: 
             share = "" if most == steps else f" in {most} of {steps} paired steps"
             return f"{WORDS[name]} of {of} {'are' if name == TOKENS else 'is'} not known{share}"
     return ""
+
+
+def _mixed_floors(pairs: pd.DataFrame) -> str:
+    """Why the floors are not of one kind: one from means alone is a bound below that from all lengths."""
+    names = [name for side in "ab" if (name := f"{FLOOR_BASIS}_{side}") in pairs]
+    kinds = sorted({str(kind) for name in names for kind in pairs[name].unique()})
+    if len(kinds) < 2:
+        return ""
+    return (
+        f"the floors are not of one kind ({', '.join(kinds)}): one from logged means is lower than one from all lengths"
+    )
 
 
 def _regressors(a: Floats, b: Floats) -> tuple[tuple[bool, bool], str]:

@@ -13,6 +13,10 @@ QUANTITIES: dict[str, tuple[str, ...]] = {
     "truncated_share": ("train/completions/clipped_ratio", "response_length/clip_ratio"),
     "reference_kl": ("train/kl", "actor/kl_loss"),
     "policy_entropy": ("train/entropy", "actor/entropy"),
+    # Three measures of how far the engine's probabilities are from the trainer's for the same tokens: none is another.
+    "rollout_kl": ("rollout_corr/kl", "train/rollout_correction/kl"),
+    "rollout_logp_gap": ("train/sampling/sampling_logp_difference/mean",),
+    "rollout_probability_gap": ("training/rollout_probs_diff_mean",),
     "gradient_norm": ("train/grad_norm", "actor/grad_norm"),
 }
 

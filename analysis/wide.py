@@ -28,6 +28,9 @@ ELSEWHERE = "left out in another arm"
 
 # No step takes longer: a time of day that was logged as seconds does.
 ABSURD_S = 100 * 86400.0
+# Lengths are bounded, and so are honest steps: a clock that jumped, or a machine that slept, is not.
+JUMP = 100.0
+JUMPED = f"over {JUMP:.0f} times its run's median step: a clock jumped, or the process stood still"
 
 
 def wide_run(run: Run) -> pd.DataFrame:
@@ -63,6 +66,7 @@ def wide_run(run: Run) -> pd.DataFrame:
     value = phases["value"]
     bad = phases.loc[~np.isfinite(value) | (value < 0) | (value > ABSURD_S), "step"].unique()
     root_s = seconds[root].reindex(meta.index)
+    left_out[root_s > JUMP * root_s.median()] = JUMPED
     left_out[meta.index.isin(bad) | ~(root_s > 0)] = BAD_TIME
     # A trainer may log a scalar with one of our own columns' names.
     ours = {*KEYS, *QUANTITIES}
@@ -117,7 +121,7 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
     wide.loc[(wide["left_out"] == "") & wide["resumed"].astype(bool), "left_out"] = AFTER_RESUME
     wide.loc[wide["step"] <= warmup_steps, "left_out"] = WARMUP
     verdicts += _occasional(wide)
-    verdicts += [v for reason in (OVERRUN, BAD_TIME, INCOMPLETE) for v in _left_out_verdicts(wide, reason)]
+    verdicts += [v for reason in (OVERRUN, BAD_TIME, JUMPED, INCOMPLETE) for v in _left_out_verdicts(wide, reason)]
     slot = ["factors", "seed", "step"]
     dropped = wide.loc[wide["left_out"] != "", slot].drop_duplicates()
     elsewhere = wide[slot].merge(dropped, on=slot, how="left", indicator=True)["_merge"] == "both"

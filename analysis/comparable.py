@@ -1,0 +1,118 @@
+"""Which arms may be divided by the baseline at all?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from analysis.estimates import Comparable
+from analysis.runs import Plan, Run, factors_label
+from analysis.setup import setup_of
+from analysis.verdicts import Verdict
+from analysis.wide import PHASE
+
+# What must be one and the same, as (code of the verdict, words); compared only where both arms tell it.
+SAME = {
+    "gpu": ("gpus-differ", "GPUs"),
+    "processor": ("processors-differ", "processors, without a GPU"),
+    "gpus": ("gpu-counts-differ", "numbers of GPUs"),
+    "nodes": ("node-counts-differ", "numbers of nodes"),
+    "model": ("models-differ", "models"),
+    "model_sha256": ("models-differ", "starting models"),
+}
+# Two clocks, and work between a run's marks: so much more than the time between them its steps may sum to.
+CLOCKS_SHARE, CLOCKS_S = 0.01, 5.0
+
+
+def comparable(runs: Sequence[Run], plan: Plan, wide: pd.DataFrame) -> tuple[Comparable, list[Verdict]]:
+    """What may be divided, by (factors, arm), and a verdict for everything that may not.
+
+    No ratio at all where GPUs, their number, nodes or the model differ; step time and throughput only where the phases
+    of one arm overlap. What a run does not tell is not held against it.
+    """
+    refused: dict[tuple[str, str], str] = {}
+    throughput: dict[tuple[str, str], str] = {}
+    verdicts: list[Verdict] = []
+    facts = {run.run_id: _facts(run) for run in runs}
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.factors_key, run.arm), []).append(run)
+    for (factors, arm), mine in groups.items():
+        base = groups.get((factors, plan.baseline), [])
+        if arm == plan.baseline or not base:
+            continue
+        here = f" at {factors_label(factors)}" if factors else ""
+        reasons = []
+        for fact, (code, words) in SAME.items():
+            told = [sorted({facts[r.run_id][fact] for r in side if fact in facts[r.run_id]}) for side in (base, mine)]
+            if all(told) and len({*told[0], *told[1]}) > 1:
+                values = [", ".join(map(_short, side)) for side in told]
+                reason = f"other {words} ({plan.baseline}: {values[0]}; {arm}: {values[1]})"
+                text = f"{arm} and {plan.baseline}{here} ran with {reason}: not comparable, no ratio is given"
+                reasons.append(reason)
+                verdicts.append(Verdict("error", code, text))
+        if reasons:
+            refused[factors, arm] = "; ".join(dict.fromkeys(reasons))
+        overlaps = {r.arm: r.tree.overlap for r in (*base, *mine) if r.tree.overlap}
+        if overlaps:
+            why = "; ".join(f"{name}: {text}" for name, text in overlaps.items())
+            throughput[factors, arm] = f"the phases of a step overlap ({why}): step time and throughput only"
+            text = f"{arm} against {plan.baseline}{here}: {throughput[factors, arm]}, no estimate at equal work"
+            verdicts.append(Verdict("warning", "throughput-only", text))
+    verdicts += _trainers(runs)
+    verdicts += clock_verdicts(runs, wide)
+    return Comparable(refused, throughput), list(dict.fromkeys(verdicts))
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    """What a run tells of the facts in `SAME`."""
+    setup = setup_of(run)
+    hardware = run.done.get("hardware")
+    hardware = hardware if isinstance(hardware, Mapping) else {}
+    declared = run.spec.get("import")
+    found = {"gpu": setup.gpu, "gpus": setup.gpus, "nodes": setup.nodes}
+    if declared is None and hardware.get("gpus") == []:
+        # Trained without a GPU: what the workload would have liked is not what it ran on.
+        found = {"nodes": setup.nodes, "gpu": "no GPU", "processor": hardware.get("cpu")}
+    sha = (run.done.get("inputs") or {}).get("model_sha256")
+    found |= {"model_sha256": sha} if sha else {"model": setup.model}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text[:12] if len(text) == 64 else text
+
+
+def _trainers(runs: Sequence[Run]) -> list[Verdict]:
+    by_arm = {run.arm: str(run.spec.get("trainer")) for run in runs}
+    if len(set(by_arm.values())) < 2:
+        return []
+    told = "; ".join(f"{arm}: {trainer}" for arm, trainer in by_arm.items())
+    text = (
+        f"the arms have different trainers ({told}): a step is what each of them times as one, so that the ratio is of "
+        "trainer and engine together"
+    )
+    return [Verdict("note", "trainers-differ", text)]
+
+
+def clock_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> list[Verdict]:
+    """Runs whose steps sum to more than the time from their start to their end: some clock jumped."""
+    found = []
+    for run in runs:
+        start, end = run.done.get("started"), run.done.get("finished")
+        if not isinstance(start, int | float) or not isinstance(end, int | float):
+            continue
+        rows = wide[wide["run_id"] == run.run_id]
+        if "attempt" in run.done:
+            rows = rows[rows["attempt"] == run.done["attempt"]]
+        steps_s, lived_s = float(rows[PHASE + "step"].clip(lower=0).sum()), float(end - start)
+        if lived_s < 0 or steps_s > lived_s * (1 + CLOCKS_SHARE) + CLOCKS_S:
+            text = (
+                f"run {run.run_id}: its steps sum to {steps_s:,.0f} s, from its start to its end are {lived_s:,.0f} s: "
+                "a clock jumped, or a time is wrong. Look at its slowest steps before believing a ratio"
+            )
+            found.append(Verdict("warning", "clock-jumped", text))
+    return found

@@ -1,0 +1,73 @@
+"""How many GPU-hours did an arm use, and what would so many steps cost?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+
+from analysis.runs import Plan, Run
+from analysis.setup import setup_of
+from analysis.wide import PHASE
+
+COLUMNS = [
+    "factors",
+    "arm",
+    "gpus",
+    "gpu_hours",
+    "step_gpu_s",
+    "price",
+    "currency",
+    "to_steps",
+    "gpu_hours_to_steps",
+    "cost_to_steps",
+]
+HOUR_S = 3600.0
+
+
+def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: Plan) -> pd.DataFrame:
+    """One row per factor combination and arm whose number of GPUs is known (columns: `COLUMNS`).
+
+    `gpu_hours` are those of all steps of its runs, warm-up too, and of the time between them where that is told;
+    `step_gpu_s` the GPU-seconds of the mean counted step, `gpu_hours_to_steps` of `to_steps` such steps of one run:
+    start, validation and checkpoints come on top. `price` is that of one GPU-hour, NaN where none is given.
+    """
+    price, steps = _number(plan.report.get("price_per_gpu_hour")), _number(plan.report.get("to_steps"))
+    currency = str(plan.report.get("currency") or "")
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.factors_key, run.arm), []).append(run)
+    rows = []
+    for factors in wide["factors"].unique():
+        for arm in plan.arms:
+            mine = groups.get((factors, arm), [])
+            counts = {_gpus(run) for run in mine}
+            here = wide[(wide["factors"] == factors) & (wide["arm"] == arm)]
+            counted = here[here["counted"].astype(bool)]
+            if len(counts) != 1 or not (gpus := counts.pop()) or counted.empty:
+                continue
+            busy_s = _positive_s(here, PHASE + "step") + _positive_s(here, "between_steps_s")
+            step_gpu_s = gpus * float(counted[PHASE + "step"].mean())
+            hours = step_gpu_s * steps / HOUR_S
+            row = {"factors": factors, "arm": arm, "gpus": gpus, "gpu_hours": gpus * busy_s / HOUR_S}
+            row |= {"step_gpu_s": step_gpu_s, "price": price, "currency": currency, "to_steps": steps}
+            rows.append(row | {"gpu_hours_to_steps": hours, "cost_to_steps": hours * price})
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _gpus(run: Run) -> int | None:
+    """A run's GPUs; None where it is not known, or it had none."""
+    hardware = run.done.get("hardware") or {}
+    return None if "import" not in run.spec and hardware.get("gpus") == [] else setup_of(run).gpus
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+
+
+def _positive_s(rows: pd.DataFrame, column: str) -> float:
+    if column not in rows:
+        return 0.0
+    seconds = rows[column].astype(float)
+    return float(seconds[(seconds > 0) & (seconds < math.inf)].sum())

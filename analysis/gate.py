@@ -1,0 +1,106 @@
+"""Did the faster arm still train the same? Reward, truncated responses, and how far the rollout is from the trainer."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from analysis.bootstrap import Floats, block_length, interval_of, resampled_sums
+from analysis.rows import rows_of
+from analysis.runs import Plan, factors_label
+from analysis.speedup import paired_steps
+from analysis.verdicts import Verdict
+
+# Quantity: which way is worse. Each trainer logs another measure of the rollout's distance; none stands for another.
+WORSE = {"reward": -1, "truncated_share": 1, "rollout_kl": 1, "rollout_logp_gap": 1, "rollout_probability_gap": 1}
+LABELS = {
+    "reward": "reward",
+    "truncated_share": "share of truncated responses",
+    "rollout_kl": "KL of rollout against trainer",
+    "rollout_logp_gap": "|log-probability| of rollout less trainer",
+    "rollout_probability_gap": "|probability| of rollout less trainer",
+}
+ALIKE, WORSE_ARM, BETTER_ARM, UNKNOWN = "alike", "worse", "better", "unknown"
+COLUMNS = [
+    "factors",
+    "arm",
+    "quantity",
+    "baseline",
+    "arm_value",
+    "difference",
+    "low",
+    "high",
+    "verdict",
+    "run_pairs",
+    "paired_steps",
+]
+
+
+def gate_table(wide: pd.DataFrame, plan: Plan) -> pd.DataFrame:
+    """One row per factor combination, arm and quantity that both arms log (columns: `COLUMNS`).
+
+    Means over the paired steps that have a number in both; `difference` is arm less baseline, with its 95% interval.
+    The verdict is `alike` where that holds 0, `worse` or `better` where it does not, `unknown` without an interval.
+    """
+    rows = []
+    for factors in wide["factors"].unique():
+        for arm in plan.arms:
+            if arm == plan.baseline:
+                continue
+            pairs = paired_steps(wide, factors, plan.baseline, arm, tuple(WORSE))
+            for quantity in WORSE:
+                names = [f"{quantity}_{side}" for side in "ab"]
+                if not set(names) <= set(pairs.columns):
+                    continue
+                told = np.isfinite(pairs[names].to_numpy(dtype=np.float64)).all(axis=1)
+                both = pairs[told]
+                if len(both):
+                    head = {"factors": factors, "arm": arm, "quantity": quantity}
+                    rows.append(head | _difference(both, names, WORSE[quantity]))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _difference(pairs: pd.DataFrame, names: list[str], worse: int) -> dict[str, object]:
+    a, b = (pairs[name].to_numpy(dtype=np.float64) for name in names)
+    lengths = [int(n) for n in pairs.groupby("seed", sort=False).size()]
+    series = np.split(b - a, np.cumsum(lengths)[:-1])
+    sums = resampled_sums(np.stack([np.ones(len(a)), b - a], axis=1), lengths, block_length(list(series)))
+    found = interval_of(_mean, sums)
+    verdict = UNKNOWN
+    if found is not None:
+        side = -1 if found.high < 0 else 1 if found.low > 0 else 0
+        verdict = ALIKE if side == 0 else WORSE_ARM if side == worse else BETTER_ARM
+    return {
+        "baseline": float(a.mean()),
+        "arm_value": float(b.mean()),
+        "difference": float((b - a).mean()),
+        "low": found.low if found else math.nan,
+        "high": found.high if found else math.nan,
+        "verdict": verdict,
+        "run_pairs": len(lengths),
+        "paired_steps": len(pairs),
+    }
+
+
+def _mean(sums: Floats) -> Floats:
+    found: Floats = sums[..., 1] / sums[..., 0]
+    return found
+
+
+def gate_verdicts(gate: pd.DataFrame, plan: Plan) -> list[Verdict]:
+    """A warning for each quantity in which an arm is worse by more than chance."""
+    found = []
+    for row in rows_of(gate[gate["verdict"] == WORSE_ARM]):
+        if row.arm in plan.same_as:
+            continue
+        here = f" at {factors_label(row.factors)}" if row.factors else ""
+        scope = "; within this pair of runs only: other runs may differ as much" if row.run_pairs == 1 else ""
+        text = (
+            f"{row.arm} against {plan.baseline}{here}: {LABELS[row.quantity]} is {row.arm_value:.4g} instead of "
+            f"{row.baseline:.4g} (95% of the difference: {row.low:+.2g} to {row.high:+.2g}{scope}): a gain in speed "
+            "that costs correctness is none"
+        )
+        found.append(Verdict("warning", "correctness-gate", text))
+    return found

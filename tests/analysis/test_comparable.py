@@ -1,0 +1,99 @@
+"""What must not be divided is refused by name, and what is not known is not held against a run."""
+
+from dataclasses import replace
+
+import make_results
+import pandas as pd
+import pytest
+from test_comparison import ARMS, codes, content, pair, results, row, text
+
+from analysis.comparable import comparable
+from analysis.estimates import estimate_table
+from analysis.runs import read_plan, read_runs
+from analysis.wide import wide_steps
+
+
+def judged(folder, **more):
+    plan = read_plan(folder / "plan.json")
+    runs, _ = read_runs(plan, folder, None)
+    wide, verdicts = wide_steps(runs, plan.warmup_steps)
+    found, told = comparable(runs, plan, wide)
+    table, _ = estimate_table(wide, plan, found, 100)
+    return found, {v.code: v for v in [*verdicts, *told]}, table
+
+
+def two(tmp_path, base, arm):
+    """Two runs of three steps whose done.json and spec.json are changed so."""
+    rows = [row(s, 3) for s in (1, 2, 3)]
+    return results(tmp_path, {"b": ("transformers", 0, [rows], base), "a": ("vllm", 0, [rows], arm)})
+
+
+def gpu_run(name="NVIDIA H100 80GB HBM3", per_node=8, nodes=1, **more):
+    gpus = [{"name": name, "memory_gib": 79.6}] * per_node
+    machine = {"host": "n1", "cpu": "x", "cpus": 2, "threads": 2, "memory_gib": 1, "gpus": gpus}
+    workload = {"steps": 3, "gpus_per_node": per_node, "nodes": nodes}
+    return {"hardware": machine, "spec_more": {"workload": workload}, **more}
+
+
+def test_equal_machines_are_divided(tmp_path):
+    found, told, table = judged(two(tmp_path, gpu_run(), gpu_run()))
+    assert not found.refused and not told and table["value"].iloc[0] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    "other, code, words",
+    [
+        (gpu_run("NVIDIA H200"), "gpus-differ", "H200"),
+        (gpu_run(per_node=4), "gpu-counts-differ", "transformers: 8; vllm: 4"),
+        (gpu_run(nodes=2), "node-counts-differ", "transformers: 1; vllm: 2"),
+        (gpu_run(done_more={"inputs": {"model_sha256": "0" * 64}}), "models-differ", "vllm: 000000000000)"),
+        ({}, "gpus-differ", "vllm: no GPU"),
+    ],
+)
+def test_other_machines_and_models_are_not(tmp_path, other, code, words):
+    found, told, table = judged(two(tmp_path, gpu_run(), other))
+    assert told[code].level == "error" and words in told[code].text and "no ratio is given" in told[code].text
+    assert table["value"].isna().all() and set(table["verdict"]) == {"x"}
+    assert set(table["why"]) == {found.refused["", "vllm"]}
+
+
+def test_without_a_gpu_the_processor_is_what_must_be_the_same(tmp_path):
+    machine = {"host": "n2", "cpu": "Other CPU", "cpus": 2, "threads": 2, "memory_gib": 23.5, "gpus": []}
+    found, told, _ = judged(two(tmp_path, {}, {"hardware": machine}))
+    assert "transformers: Some CPU; vllm: Other CPU" in told["processors-differ"].text and found.refused
+
+
+def test_other_trainers_are_noted_and_overlapping_phases_leave_throughput(tmp_path):
+    folder = two(tmp_path, {}, {})
+    plan = read_plan(folder / "plan.json")
+    base, arm = read_runs(plan, folder, None)[0]
+    other = replace(arm, spec=arm.spec | {"trainer": "verl"}, tree=replace(arm.tree, overlap="it generates meanwhile"))
+    found, told = comparable([base, other], plan, wide_steps([base, other], 0)[0])
+    assert {v.code: v.level for v in told} == {"trainers-differ": "note", "throughput-only": "warning"}
+    assert not found.refused and "vllm: it generates meanwhile" in found.throughput_only["", "vllm"]
+
+
+def test_steps_that_outlast_their_run_are_a_clock_that_jumped(tmp_path):
+    _, told, _ = judged(two(tmp_path, {}, {"done_more": {"started": 100.0, "finished": 103.0}}))
+    assert "run a: its steps sum to 12 s, from its start to its end are 3 s" in told["clock-jumped"].text
+    _, told, _ = judged(two(tmp_path / "back", {}, {"done_more": {"started": 100.0, "finished": 40.0}}))
+    assert "clock-jumped" in told
+
+
+def test_a_step_far_beyond_its_run_is_in_no_number(tmp_path):
+    arm = [row(s, 1) for s in (1, 2, 3)] + [row(4, 900)]
+    found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3, 4)], arm)
+    assert "step 4 (over 100 times its run's median step" in text(found, "step-left-out")
+    assert found.comparison["raw_speedup"].tolist() == [2.0] and found.comparison["paired_steps"].tolist() == [3]
+
+
+def test_one_arm_and_no_run(tmp_path):
+    folder = results(tmp_path, {"a": ("vllm", 0, [[row(1, 1)]])}, arms={"vllm": ARMS["vllm"]})
+    found, told, table = judged(folder)
+    assert not found.refused and not told and table.empty
+    assert "one-arm" in codes(content(folder))
+    make_results.write_plan(tmp_path / "none", ARMS, ["a"], 0)
+    plan = read_plan(tmp_path / "none" / "plan.json")
+    wide, _ = wide_steps([], 0)
+    assert comparable([], plan, wide)[1] == [] and estimate_table(wide, plan)[0].empty
+    assert isinstance(wide, pd.DataFrame)

@@ -1,0 +1,42 @@
+"""GPU-hours and their price by hand."""
+
+import math
+
+import pytest
+from test_comparable import gpu_run
+from test_comparison import results, row
+
+from analysis.cost import cost_table
+from analysis.runs import read_plan, read_runs
+from analysis.wide import wide_steps
+
+
+def costs(tmp_path, base, arm, **plan):
+    """Two arms of three steps of 3,600 s, the first of them warm-up and twice as long."""
+    rows = [row(s, gen_s, scalars={"between_steps_s": 36.0}) for s, gen_s in ((1, 7199), (2, 3599), (3, 3599))]
+    runs = {"b": ("transformers", 0, [rows], base), "a": ("vllm", 0, [rows], arm)}
+    folder = results(tmp_path, runs, warmup_steps=1, **plan)
+    found = read_plan(folder / "plan.json")
+    read, _ = read_runs(found, folder, None)
+    return cost_table(wide_steps(read, 1)[0], read, found)
+
+
+def test_by_hand(tmp_path):
+    report = {"price_per_gpu_hour": 2.5, "currency": "EUR", "to_steps": 100}
+    table = costs(tmp_path, gpu_run(), gpu_run(per_node=4, nodes=3), report=report)
+    first, second = table.to_dict("records")
+    assert (first["gpus"], second["gpus"]) == (8, 12) and first["currency"] == "EUR"
+    # Two hours of warm-up, two steps of an hour, and three times 36 s between them.
+    assert first["gpu_hours"] == pytest.approx(8 * 4.03) and first["step_gpu_s"] == 8 * 3600
+    assert first["gpu_hours_to_steps"] == pytest.approx(800) and first["cost_to_steps"] == pytest.approx(2000)
+    assert second["cost_to_steps"] == pytest.approx(3000)
+
+
+def test_without_price_or_steps_there_are_gpu_hours_only(tmp_path):
+    (row_of_b, _) = costs(tmp_path, gpu_run(), gpu_run()).to_dict("records")
+    assert row_of_b["gpu_hours"] > 0
+    assert all(math.isnan(row_of_b[name]) for name in ("price", "to_steps", "gpu_hours_to_steps", "cost_to_steps"))
+
+
+def test_no_gpu_no_row(tmp_path):
+    assert costs(tmp_path, {}, {}).empty

@@ -1,0 +1,68 @@
+"""Whether an arm still trains the same: differences of known size, with and without noise."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_estimates import arm_rows, plan
+
+from analysis.gate import gate_table, gate_verdicts
+from analysis.quantities import QUANTITIES
+
+
+def gate(a, b, seeds=1, same_as=None):
+    frames = [
+        arm_rows(arm, [1.0] * len(next(iter(columns(s).values()))), seed=s, **columns(s))
+        for arm, columns in (("a", a), ("b", b))
+        for s in range(seeds)
+    ]
+    found = gate_table(pd.concat(frames), plan("a", "b", **(same_as or {})))
+    return found.set_index("quantity"), gate_verdicts(found, plan("a", "b", **(same_as or {})))
+
+
+def noisy(draw, mean, steps=40):
+    return lambda seed: {"reward": mean + draw.normal(0, 0.05, steps)}
+
+
+def test_by_hand_on_one_step():
+    table, verdicts = gate(lambda s: {"reward": [0.5], "truncated_share": [0.25]}, lambda s: {"reward": [0.25]})
+    assert table.index.tolist() == ["reward"]
+    assert table.loc["reward", ["baseline", "arm_value", "difference"]].tolist() == [0.5, 0.25, -0.25]
+    assert table.loc["reward", "verdict"] == "unknown" and math.isnan(table.loc["reward", "low"]) and not verdicts
+
+
+@pytest.mark.parametrize("shift, verdict", [(-0.1, "worse"), (0.0, "alike"), (0.1, "better")])
+def test_reward(shift, verdict):
+    draw = np.random.default_rng(1)
+    table, verdicts = gate(noisy(draw, 0.5), noisy(draw, 0.5 + shift), seeds=3)
+    assert table.loc["reward", "verdict"] == verdict and table.loc["reward", "run_pairs"] == 3
+    assert table.loc["reward", "low"] < shift < table.loc["reward", "high"]
+    assert [v.code for v in verdicts] == (["correctness-gate"] if verdict == "worse" else [])
+
+
+def test_more_truncation_and_a_larger_distance_from_the_trainer_are_worse():
+    draw = np.random.default_rng(2)
+
+    def columns(mean):
+        return lambda seed: {q: mean + draw.normal(0, 0.01, 30) for q in ("truncated_share", "rollout_kl")}
+
+    table, verdicts = gate(columns(0.1), columns(0.2))
+    assert table["verdict"].tolist() == ["worse", "worse"] and len(verdicts) == 2
+    assert "KL of rollout against trainer is 0.2" in verdicts[1].text and "this pair of runs only" in verdicts[1].text
+
+
+def test_a_repetition_fails_no_gate():
+    draw = np.random.default_rng(3)
+    assert not gate(noisy(draw, 0.5), noisy(draw, 0.3), same_as={"b": "a"})[1]
+
+
+def test_only_steps_with_a_number_in_both():
+    table, _ = gate(lambda s: {"reward": [0.5, math.nan, 0.7]}, lambda s: {"reward": [0.5, 0.9, math.inf]})
+    assert table.loc["reward", "paired_steps"] == 1 and table.loc["reward", "difference"] == 0
+
+
+def test_each_trainers_distance_is_a_quantity_of_its_own():
+    logged = [QUANTITIES[q] for q in ("rollout_kl", "rollout_logp_gap", "rollout_probability_gap")]
+    assert len({name for names in logged for name in names}) == sum(map(len, logged))
+    assert "training/rollout_probs_diff_mean" in logged[2]
