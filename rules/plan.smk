@@ -9,7 +9,8 @@ rule plan:
     conda:
         "../envs/controller/environment.yml"
     params:
-        # The command reads the same configuration that Snakemake was given, overrides included.
-        config=json.dumps(config, sort_keys=True),
+        # The command reads the same configuration that Snakemake was given, overrides included and in its order, which
+        # is the order of the arms in the report and of the factors in a run's id.
+        config=json.dumps(config),
     shell:
         "python -m workflow.cli write-plan {params.config:q} --out {output:q} 2> {log:q}"

@@ -47,7 +47,7 @@ rule preflight:
     conda:
         "../envs/controller/environment.yml"
     params:
-        config=json.dumps(config, sort_keys=True),
+        config=json.dumps(config),
     shell:
         "python -m workflow.cli write-preflight {params.config:q} --settings {input.settings:q} --imported {input.imported:q}"
         " --out {output:q}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.errors import UserError
-from workflow.plan import Plan, StackFacts, load_plan, plan_runs
+from workflow.plan import Plan, StackFacts, load_plan, plan_runs, stack_facts
 from workflow.reading import parse_config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,6 +69,20 @@ def test_the_fingerprint_covers_spec_and_lock() -> None:
     workload = copy.deepcopy(RAW["workload"]) | {"steps": 13}
     assert planned(workload=workload).runs["vllm-s0"].fingerprint != run.fingerprint
     assert planned(warmup_steps=5).runs["vllm-s0"].fingerprint == run.fingerprint, "what is reported retrains nothing"
+
+
+@pytest.mark.parametrize("name", ["camino-2025", "camino-2025-ablation", "camino-2025-published"])
+def test_the_order_in_which_settings_are_written_trains_nothing_anew(name: str) -> None:
+    """verl gets its settings as a list, whose order is a part of the run's fingerprint."""
+    raw = yaml.safe_load((ROOT / "experiments" / f"{name}.yaml").read_text(encoding="utf-8"))
+    facts = cache(stack_facts)
+
+    def turned(value: Any) -> Any:
+        return {k: turned(v) for k, v in reversed(value.items())} if isinstance(value, dict) else value
+
+    written, other = plan_runs(parse_config(raw), facts), plan_runs(parse_config(turned(raw)), facts)
+    wanted = {one.fingerprint for one in (*written.runs.values(), *written.imports.values())}
+    assert {one.fingerprint for one in (*other.runs.values(), *other.imports.values())} == wanted
 
 
 def test_batch_words_become_trls() -> None:
