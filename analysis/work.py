@@ -77,7 +77,7 @@ def _arm_verdicts(found: Floors, wide: pd.DataFrame, at: Rows, name: str) -> lis
     if missing := int((without & ~impossible).sum()):
         timed = np.isfinite(found.generation_s[at][without & ~impossible]).all()
         what = "neither each response's length nor the longest is logged" if timed else "generation is not timed"
-        text = f"{name}: {missing} of {len(at)} counted steps have no decode floor: {what}"
+        text = f"{name}: no decode floor in {missing} of {len(at)} counted steps: {what}"
         verdicts.append(Verdict("note", "no-lengths-for-floor", text))
     by_scalars = found.known[at] & ~found.from_lengths[at] & np.isfinite(found.declared[at])
     other = at[by_scalars & (found.declared[at] != found.completions[at])]

@@ -44,7 +44,7 @@ def test_an_arm_whose_lengths_are_not_published_has_no_floor(tmp_path: Path) -> 
     wide = worked(run)
     assert wide["floor_s"].isna().all() and set(wide["floor_basis"]) == {""}
     assert wide["generation_s"].iloc[2] == pytest.approx(849.20 - 1.04)
-    assert "1 of 1 counted steps have no decode floor: neither each response's" in codes(run)["no-lengths-for-floor"]
+    assert "no decode floor in 1 of 1 counted steps: neither each response's" in codes(run)["no-lengths-for-floor"]
 
 
 def test_an_unknown_fact_is_named_and_no_number_is_made(tmp_path: Path) -> None:

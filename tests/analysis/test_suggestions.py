@@ -1,0 +1,121 @@
+"""What to try next: each suggestion from a number of a table that stands beside it, and none without."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to, trained
+
+from analysis.preflight import Finding, LedgerRow, Preflight
+from analysis.runs import Plan, Run
+from analysis.stragglers import straggler_table
+from analysis.suggestions import Suggestion, suggestions
+from analysis.waterfall import waterfall_table
+from analysis.wide import wide_steps
+from analysis.work import with_work
+
+GRAPHS = "CUDA graphs while decoding (actor_rollout_ref.rollout.enforce_eager)"
+BEFORE = Preflight(
+    (
+        Finding("unequal", "cuda-graphs", ("vllm", "sglang"), "off in vllm", "", "", "set enforce_eager: False"),
+        Finding("unequal", "cuda-launch-blocking", ("sglang",), "CUDA_LAUNCH_BLOCKING=1", "", "", "take it out"),
+    ),
+    (LedgerRow(GRAPHS, {"vllm": "off", "sglang": "on"}, "different", "", ""),),
+    (),
+)
+
+
+def tables(*runs: Run) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    wide = with_work(wide_steps(runs, 2)[0], runs)
+    plan = Plan("made-up", "", runs[0].arm, {run.arm: {} for run in runs}, 2, (), {})
+    return straggler_table(wide, runs, plan), waterfall_table(wide, plan, [run.tree for run in runs]), wide
+
+
+def found(*runs: Run, preflight: Preflight | None = None) -> dict[tuple[str, str], Suggestion]:
+    return {(one.arm, one.quantity): one for one in suggestions(*tables(*runs), preflight)}
+
+
+def article(tmp_path: Path, **scalars: float) -> tuple[Run, Run]:
+    vllm = an_import(tmp_path, steps_to(row(3, ARTICLE_VLLM)), "vllm", "vllm")
+    return vllm, an_import(tmp_path, steps_to(article_row(**scalars)))
+
+
+def test_the_article(tmp_path: Path) -> None:
+    told = found(*article(tmp_path), preflight=BEFORE)
+    assert set(told) == {
+        *(("vllm", "generation share"), ("sglang", "generation share")),
+        *(("vllm", "generation without CUDA graphs"), ("sglang", "generation with blocking launches")),
+        *(("sglang", "efficiency"), ("sglang", "length bubble"), ("sglang", "truncated share")),
+    }
+    first = told["vllm", "generation share"]
+    assert "96.6%" in first.text and "1 / (1 - 0.9662) = 29.6×" in first.text
+    assert first.source == "stragglers: generation_share" and first.value == pytest.approx(849.20 / 878.89)
+    graphs = told["vllm", "generation without CUDA graphs"]
+    assert "848.16 s of the mean step of 878.89 s" in graphs.text and "set enforce_eager: False" in graphs.text
+    slow = told["sglang", "efficiency"]
+    assert "1 / 0.393 = 2.54 times its decode floor" in slow.text and "230.92 s of the mean step" in slow.text
+    assert "31744 / 17436 = 1.821 times the mean" in told["sglang", "length bubble"].text
+    assert "25.0%" in told["sglang", "truncated share"].text
+
+
+def test_every_value_stands_in_the_table_that_is_named(tmp_path: Path) -> None:
+    slow = {"timing_s/generate_sequences": 320.0, "timing_s/reshard": 60.0}
+    slow |= {"timing_s/update_actor": 150.0, "timing_s/step": 600.0}
+    runs = article(tmp_path, **slow)
+    stragglers, waterfall, wide = tables(*runs)
+    told = suggestions(stragglers, waterfall, wide, BEFORE)
+    assert {one.quantity for one in told} > {"weight sync share", "loss+backward share", "residual share"}
+    for one in told:
+        table, _, column = one.source.partition(": ")
+        column, _, part = column.partition(" (")
+        if table == "stragglers":
+            rows = stragglers[stragglers["arm"] == one.arm]
+            assert one.value == rows[column].iloc[0]
+        elif table == "waterfall":
+            rows = waterfall[waterfall["arm"] == one.arm].set_index("part")
+            assert one.value == pytest.approx(rows.loc[part.rstrip(")"), column] / math.fsum(rows[column]))
+        else:
+            assert one.value == wide.loc[wide["counted"] & (wide["arm"] == one.arm), column].mean()
+
+
+def test_the_weightiest_come_first(tmp_path: Path) -> None:
+    told = suggestions(*tables(*article(tmp_path)), BEFORE)
+    assert [one.quantity for one in told][:3] == ["generation share"] * 2 + ["generation without CUDA graphs"]
+
+
+def test_without_a_preflight_nothing_is_said_of_settings(tmp_path: Path) -> None:
+    assert not any("generation with" in quantity for _, quantity in found(*article(tmp_path)))
+
+
+def test_an_engine_near_its_floor_is_let_be(tmp_path: Path) -> None:
+    """20000 iterations of 4.222 ms and their keys: 90.6 s, of 100 s."""
+    told = found(trained(tmp_path, [20001] * 8, gen_s=100.0))
+    assert "no engine setting has much left to win" in told["vllm", "efficiency"].text
+    assert ("vllm", "length bubble") not in told
+
+
+def test_where_training_is_most_of_the_step_the_engine_is_not(tmp_path: Path) -> None:
+    told = found(trained(tmp_path, [100] * 8, gen_s=5.0))
+    assert "generation is only 17.9%" in told["vllm", "generation share"].text
+    assert "loss+backward is the largest, 57.1%" in told["vllm", "generation share"].text
+    assert "1 / (1 - 0.571) = 2.33×" in told["vllm", "loss+backward share"].text
+
+
+def test_of_a_sweep_the_worst_combination_is_told() -> None:
+    def line(share: float, factors: str) -> dict[str, Any]:
+        return {"factors": factors, "arm": "a", "generation_share": share, "amdahl_ceiling": 1 / (1 - share)}
+
+    stragglers = pd.DataFrame([line(0.6, '{"t": 1}'), line(0.9, '{"t": 2}'), line(0.7, '{"t": 3}')])
+    waterfall = pd.DataFrame(columns=["factors", "arm", "part", "seconds"])
+    wide = pd.DataFrame({"factors": [""], "arm": ["a"], "counted": [True]})
+    (one,) = suggestions(stragglers, waterfall, wide)
+    assert one.factors == '{"t": 2}' and "t = 2" in one.text and one.value == 0.9
+
+
+def test_no_number_no_suggestion() -> None:
+    nothing = pd.DataFrame(columns=["factors", "arm", "counted", "part", "seconds"])
+    assert suggestions(nothing, nothing, nothing, BEFORE) == []
