@@ -10,10 +10,8 @@ from analysis.timers.verl import (
     VERL_0_9_1_COLOCATE_ASYNC,
     VERL_0_9_1_LEGACY,
     VERL_0_9_1_OVERLAPPING,
-    VERL_BEFORE_0_4_1,
-    VERL_BETWEEN,
-    VERL_EARLIER_OVERLAPPING,
 )
+from analysis.timers.verl_earlier import VERL_BEFORE_0_4_1, VERL_BETWEEN, VERL_EARLIER_OVERLAPPING
 
 _TREES: tuple[TimerTree, ...] = (
     TRL_1_16,
