@@ -1,4 +1,4 @@
-# The comparison: one page, the same tables as files, the figures apart.
+# The comparison: one page, the same tables as files, the figures apart; all of it stands in `snakemake --report`, too.
 rule report:
     input:
         plan=f"{RESULTS}/plan.json",
@@ -15,6 +15,20 @@ rule report:
             },
         ),
         markdown=f"{RESULTS}/report.md",
+        tables=report(
+            directory(f"{RESULTS}/tables"),
+            patterns=["{table}.csv"],
+            caption="../workflow/report/tables.rst",
+            category="Tables",
+            labels={"experiment": PLAN.config.experiment, "table": "{table}"},
+        ),
+        figures=report(
+            directory(f"{RESULTS}/figures"),
+            patterns=["{figure}.svg"],
+            caption="../workflow/report/figures.rst",
+            category="Figures",
+            labels={"experiment": PLAN.config.experiment, "figure": "{figure}"},
+        ),
     log:
         f"{RESULTS}/logs/report.log",
     conda:

@@ -47,7 +47,7 @@ class Table:
     """A table as the page and the Markdown show it.
 
     `heads` are those of the cells, without the row label's (`corner`); `groups` stand above them: a name and how
-    many columns it spans. `words` is how many of the first cells are words, not numbers.
+    many columns it spans. `words` are the columns of cells that hold words, not numbers.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Table:
     heads: tuple[str, ...]
     rows: tuple[Row, ...]
     groups: tuple[tuple[str, int], ...] = ()
-    words: int = 0
+    words: frozenset[int] = frozenset()
     sorts: bool = False
     """Whether its rows may stand in any order, so that a reader may sort and filter them."""
     note: str = ""

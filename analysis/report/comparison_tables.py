@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import pandas as pd
 
 from analysis.report.cells import Cell, Row, Table, count, decimals, in_full, number, seconds, times
 from analysis.report.content import Content
 from analysis.rows import rows_of
-from analysis.runs import factors_label
+from analysis.runs import Run, factors_label
 
 COMPARISON_HEADS = (
     "runs paired",
@@ -24,7 +28,7 @@ COMPARISON_HEADS = (
 
 def comparison_block(content: Content) -> Table:
     """One row per factor combination and arm over the steps that both arms have."""
-    factors = factor_names(content)
+    factors = factor_names(content.runs)
     table = []
     for r in rows_of(content.comparison):
         digits = decimals(min(r.baseline_step_s, r.arm_step_s))
@@ -47,14 +51,96 @@ def comparison_block(content: Content) -> Table:
         corner="arms",
         heads=(*factors.values(), *COMPARISON_HEADS),
         rows=tuple(table),
-        words=len(factors),
+        words=frozenset(range(len(factors))),
         sorts=True,
     )
 
 
-def factor_names(content: Content) -> dict[str, str]:
+ESTIMATE_WORDS = {
+    "raw": "raw step time",
+    "per_token": "per response token",
+    "roofline": "against the roofline",
+    "standardised": "standardised to equal work",
+}
+VERDICT_WORDS = {"+": "+ faster", "-": "− slower", "~": "~ not resolved", "x": "x no value"}
+
+
+def estimates_block(content: Content) -> Table:
+    """One row per factor combination, arm and estimate, with its interval and what it is from."""
+    columns = (
+        Column("estimate", "estimate", lambda name: Cell(ESTIMATE_WORDS.get(name, str(name))), words=True),
+        Column("value", "speed-up", times),
+        Column("low", "95% from", times),
+        Column("high", "to", times),
+        Column("verdict", "verdict", lambda verdict: Cell(VERDICT_WORDS.get(verdict, str(verdict))), words=True),
+        Column("scope", "scope", word, words=True),
+        Column("run_pairs", "runs paired", count),
+        Column("paired_steps", "steps paired", count),
+        Column("minimum_detectable_ratio", "least detectable", times),
+        Column("runs_to_resolve", "more runs to resolve", count),
+        Column("why", "why", word, words=True),
+    )
+    return frame_table(
+        content,
+        "estimates",
+        content.estimates,
+        columns,
+        caption="Four estimates of speed against the baseline, with 95% intervals",
+        label=lambda r: f"{r.arm} vs {r.baseline}",
+    )
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table: of which column of the file, under which head, and how it is shown."""
+
+    name: str
+    head: str
+    show: Callable[[Any], Cell]
+    words: bool = False
+
+
+def word(value: Any) -> Cell:
+    """A text; nothing where there is none."""
+    return Cell(value if isinstance(value, str) else "")
+
+
+def frame_table(
+    content: Content,
+    name: str,
+    frame: pd.DataFrame,
+    columns: Sequence[Column],
+    caption: str,
+    label: Callable[[Any], str] = lambda r: str(r.arm),
+    corner: str = "arm",
+    note: str = "",
+) -> Table:
+    """A table with a row for each row of tables/<name>.parquet, without the columns that say nothing in any."""
+    factors = factor_names(content.runs)
+    made = [
+        [column.show(getattr(r, column.name)).at(name, r.Index, column.name) for column in columns]
+        for r in rows_of(frame)
+    ]
+    told = [i for i in range(len(columns)) if any(cells[i].value or cells[i].text.strip("—") for cells in made)]
+    rows = tuple(
+        Row(label(r), str(r.arm), (*factor_cells(r.factors, factors), *(cells[i] for i in told)))
+        for r, cells in zip(rows_of(frame), made, strict=True)
+    )
+    return Table(
+        name=name,
+        caption=caption,
+        corner=corner,
+        heads=(*factors.values(), *(columns[i].head for i in told)),
+        rows=rows,
+        words=frozenset((*range(len(factors)), *(len(factors) + n for n, i in enumerate(told) if columns[i].words))),
+        sorts=True,
+        note=note,
+    )
+
+
+def factor_names(runs: Sequence[Run]) -> dict[str, str]:
     """The swept options: dotted path -> the shortest name that tells it from the others."""
-    paths = list(dict.fromkeys(path for run in content.runs for path in run.factors))
+    paths = list(dict.fromkeys(path for run in runs for path in run.factors))
     short = {path: path.rsplit(".", 1)[-1] for path in paths}
     return short if len(set(short.values())) == len(short) else {path: path for path in paths}
 

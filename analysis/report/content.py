@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.comparable import comparable
 from analysis.drawing import Figure
+from analysis.estimates import estimate_table
 from analysis.fairness import (
     Setting,
     config_settings,
@@ -15,10 +17,12 @@ from analysis.fairness import (
     hardware_settings,
     version_settings,
 )
-from analysis.figures import all_figures
+from analysis.figures import FigureTables, figures_of
+from analysis.gate import gate_table, gate_verdicts
 from analysis.headline import Headline, headlines
 from analysis.installed import environment_table, installed_settings
 from analysis.machine import busy_machine_verdicts, shared_machine_verdicts
+from analysis.noise import noise_table
 from analysis.phases import category_table, phase_table, phase_verdicts
 from analysis.preflight import Preflight, read_preflight
 from analysis.report.provenance import runs_table
@@ -29,6 +33,7 @@ from analysis.speedup import comparison_table, phase_speedups
 from analysis.timers import TimerTree
 from analysis.verdicts import Verdict, by_weight
 from analysis.wide import samples, wide_steps
+from analysis.work import with_work, work_verdicts
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,8 @@ class Content:
     installed: list[Setting]
     environment: pd.DataFrame
     preflight: Preflight | None
+    estimates: pd.DataFrame
+    noise: pd.DataFrame
     sums: pd.DataFrame
     provenance: pd.DataFrame
 
@@ -61,6 +68,8 @@ class Content:
             "steps": self.steps,
             "phases": self.phases,
             "sums": self.sums,
+            "estimates": self.estimates,
+            "noise": self.noise,
             "comparison": self.comparison,
             "phase_speedups": self.speedups,
             "environment": self.environment,
@@ -95,15 +104,24 @@ def read_content(
     before = read_preflight(preflight or results / "preflight.json", plan.experiment)
     runs, verdicts = read_runs(plan, results, stacks)
     wide, more = wide_steps(runs, plan.warmup_steps)
+    wide = with_work(wide, runs)
     verdicts += more
     usable = set(wide["run_id"].unique())
     runs = [r for r in runs if r.run_id in usable]
     trees = list(dict.fromkeys(r.tree for r in runs))
     phases = phase_table(wide, list(plan.arms), trees)
-    comparison, more = comparison_table(wide, plan)
+    may, told = comparable(runs, plan, wide)
+    comparison, more = comparison_table(wide, plan, may.refused)
     comparison = with_rates(comparison)
+    estimates, found = estimate_table(wide, plan, may)
+    gate = gate_table(wide, plan)
+    noise = noise_table(wide, plan)
     verdicts += (
         more
+        + told
+        + found
+        + gate_verdicts(gate, plan)
+        + work_verdicts(wide, runs)
         + phase_verdicts(phases)
         + fairness_verdicts(runs, plan)
         + shared_machine_verdicts(runs)
@@ -123,16 +141,20 @@ def read_content(
         steps=wide,
         phases=phases,
         comparison=comparison,
-        speedups=phase_speedups(wide, plan, trees),
-        headlines=headlines(comparison, plan, before.unequal if before is not None else None),
+        speedups=phase_speedups(wide, plan, trees, may.refused),
+        headlines=headlines(comparison, plan, before.unequal if before is not None else None, estimates, gate),
         verdicts=by_weight(verdicts),
-        figures=all_figures(wide, categories, lengths, plan),
+        figures=figures_of(
+            FigureTables(plan=plan, wide=wide, categories=categories, lengths=lengths, estimates=estimates, noise=noise)
+        ),
         config=config_settings(runs, plan),
         versions=version_settings(runs, plan),
         hardware=hardware_settings(runs, plan),
         installed=installed_settings(runs, plan),
         environment=environment_table(runs),
         preflight=before,
+        estimates=estimates,
+        noise=noise,
         sums=sums_table(phases, wide, trees),
         provenance=runs_table(runs, wide, results),
     )

@@ -21,9 +21,10 @@ def escaped(text: str) -> str:
     return text.replace("\n", " ")
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int = 1) -> str:
-    """A pipe table whose columns from `numbers_from` on are aligned right."""
-    rule = ["---" if i < numbers_from else "---:" for i in range(len(heads))]
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: Iterable[int] = ()) -> str:
+    """A pipe table whose columns are aligned right, but for the first and those of `words`."""
+    left = {0, *words}
+    rule = ["---" if i in left else "---:" for i in range(len(heads))]
     lines = [[escaped(h) for h in heads], rule, *([escaped(cell) for cell in row] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
@@ -55,7 +56,7 @@ def markdown(content: Content) -> str:
     if differing:
         arms = list(differing[0].values)
         body = [[s.key, *(s.values[a] or "not set" for a in arms)] for s in differing]
-        parts += ["## In what the arms differ\n", table(["setting", *arms], body, numbers_from=len(arms) + 1)]
+        parts += ["## In what the arms differ\n", table(["setting", *arms], body, words=range(len(arms) + 1))]
     return "\n".join(parts)
 
 
@@ -73,7 +74,7 @@ def _ledger(content: Content) -> list[str]:
         if rows:
             arms = list(rows[0].values)
             shown = [[r.setting, *(r.values.get(a, "not told") for a in arms), r.why] for r in rows[:MAX_SETTINGS]]
-            parts.append(table([verdict, *arms, "why"], shown, numbers_from=len(arms) + 2))
+            parts.append(table([verdict, *arms, "why"], shown, words=range(len(arms) + 2)))
         if len(rows) > MAX_SETTINGS:
             parts.append(f"And {len(rows) - MAX_SETTINGS} more that are {verdict}; the page has all.\n")
     return parts
@@ -90,7 +91,7 @@ def _findings(content: Content) -> list[str]:
 
 def block_table(block: Table) -> str:
     """One of the report's tables as a pipe table."""
-    return table([block.corner, *block.heads], _rows(block), numbers_from=1 + block.words)
+    return table([block.corner, *block.heads], _rows(block), words=[1 + i for i in block.words])
 
 
 def _rows(block: Table) -> list[list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import re
 from pathlib import Path
 
@@ -11,14 +12,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.drawing import Figure
-from analysis.headline import range_text
 from analysis.preflight import VERDICTS, LedgerRow
-from analysis.report.comparison_tables import comparison_block
+from analysis.report.answer import answers
+from analysis.report.comparison_tables import comparison_block, estimates_block
 from analysis.report.content import Content
 from analysis.report.provenance import runs_block
+from analysis.report.sections import sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
 from analysis.verdicts import FOLD_AFTER, verdict_groups
 
+BANNER = "raw-and-equal-work-disagree"
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -37,16 +40,21 @@ def html_page(content: Content) -> str:
         css=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_sha256=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        number=itertools.count(1).__next__,
+        answers=answers(content),
+        banners=[v.text for v in content.verdicts if v.code == BANNER],
+        estimates=estimates_block(content),
         phase_blocks=phase_blocks(content),
         sums_blocks=sums_blocks(content),
         speedup_blocks=speedup_blocks(content),
         comparison=comparison_block(content),
+        sections=sections(content),
         ledger_tables=ledger_tables(content),
         runs_block=runs_block(content.provenance),
-        verdict_groups=verdict_groups(v for v in content.verdicts if v.level != "note"),
+        verdict_groups=verdict_groups(v for v in content.verdicts if v.level != "note" and v.code != BANNER),
         note_groups=verdict_groups(v for v in content.verdicts if v.level == "note"),
         figures=[(f, inline_svg(f)) for f in content.figures],
-        range_text=range_text,
+        sweeps=[f.name for f in content.figures if f.name.startswith("sweep")],
         inputs_lines=inputs_lines(content),
         fold_after=FOLD_AFTER,
     )

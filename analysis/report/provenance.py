@@ -153,7 +153,14 @@ def runs_block(runs: pd.DataFrame) -> Table:
     if nothing:
         note += f" Not recorded: {', '.join(nothing)}."
     return Table(
-        "runs", "Where each number comes from", "run", tuple(HEADS[n] for n in told), tuple(rows), sorts=True, note=note
+        name="runs",
+        caption="Where each number comes from",
+        corner="run",
+        heads=tuple(HEADS[name] for name in told),
+        rows=tuple(rows),
+        words=frozenset(i for i, name in enumerate(told) if name not in _NUMBERS),
+        sorts=True,
+        note=note,
     )
 
 

@@ -15,6 +15,7 @@ from analysis.rows import rows_of
 from analysis.runs import factors_label
 from analysis.timers import in_order
 
+MANY = 5
 NOTHING = Cell("")
 
 
@@ -107,7 +108,7 @@ def _phase_cells(found: Any, digits: int, is_root: bool) -> tuple[Cell, Cell, Ce
 
 
 SUMS = (
-    ("all_timers_s", "Sum of all logged timers", "Every timer inside the step added up, as the log lists them."),
+    ("all_timers_s", "Sum of all logged timers", "Added up as logs list them; of those in others what all arms log."),
     ("nested_s", "of which inside another timer", "Counted twice in the sum above: their seconds are in a parent's."),
     ("without_nested_s", "Sum without nested timers", "The step's own children alone: every second once."),
     ("step_s", "Step", "The step's own timer."),
@@ -133,9 +134,9 @@ def sums_blocks(content: Content) -> list[Table]:
         if not twice:
             said = "No timer lies inside another."
         elif len(set(twice.values())) == 1 and len(twice) == len(arms):
-            said = f"Inside another timer: {next(iter(twice.values()))}."
+            said = f"Inside another timer: {_some(next(iter(twice.values())))}."
         else:
-            said = "Inside another timer: " + "; ".join(f"{arm}: {names}" for arm, names in twice.items()) + "."
+            said = "Inside another timer: " + "; ".join(f"{arm}: {_some(names)}" for arm, names in twice.items()) + "."
         if any(r.residual_rounding_s > 0 for r in arms):
             said += " ±: how far the digits that the source printed leave the residual open, at worst."
         tables.append(
@@ -183,6 +184,13 @@ def speedup_blocks(content: Content) -> list[Table]:
             )
         )
     return tables
+
+
+def _some(names: str) -> str:
+    """The first few names of a list."""
+    parts = names.split(", ")
+    more = len(parts) - MANY
+    return names if more <= 1 else f"{', '.join(parts[:MANY])} and {more} more"
 
 
 def _at(factors: str) -> str:

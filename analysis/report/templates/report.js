@@ -60,6 +60,7 @@
     }
     return undefined;
   };
+  all("span[data-column]").forEach((number) => number.setAttribute("tabindex", "0"));
   for (const table of all("table")) {
     if (!table.tBodies.length || !numbers(table.tBodies[0]).length) continue;
     stop(table);

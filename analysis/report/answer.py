@@ -1,0 +1,57 @@
+"""What stands at the top of the report: for each arm a sentence, and the four estimates of its speed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from analysis.report.cells import Cell, times
+from analysis.report.comparison_tables import ESTIMATE_WORDS
+from analysis.report.content import Content
+from analysis.rows import rows_of
+
+Number = tuple[str, tuple[Cell, ...], tuple[Cell, ...]]
+"""What it is, the value (two where it spans factor combinations), and its interval."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One arm against the baseline."""
+
+    arm: str
+    sentence: str
+    unequal: int
+    numbers: tuple[Number, ...]
+    note: str
+
+
+def answers(content: Content) -> list[Answer]:
+    """One for each headline."""
+    found = []
+    for headline in content.headlines:
+        rows = content.estimates[content.estimates["arm"] == headline.arm]
+        spans = rows["factors"].nunique() > 1
+        numbers: list[Number] = []
+        for name, label in ESTIMATE_WORDS.items():
+            have = [r for r in rows_of(rows[(rows["estimate"] == name) & (rows["value"] > 0)])]
+            if not have:
+                continue
+            ends = [min(have, key=lambda r: r.value), max(have, key=lambda r: r.value)]
+            values = tuple(times(r.value).at("estimates", r.Index, "value") for r in (ends if spans else ends[:1]))
+            one = ends[0]
+            told = not spans and one.low > 0 and one.high > 0
+            interval = (
+                (times(one.low).at("estimates", one.Index, "low"), times(one.high).at("estimates", one.Index, "high"))
+                if told
+                else ()
+            )
+            numbers.append((label, values, interval))
+        base = headline.baseline
+        note = f"Seconds of {base} over seconds of {headline.arm}: above 1 {headline.arm} is faster. "
+        if spans:
+            note += "From the lowest to the highest factor combination; the table has the intervals."
+        elif any(interval for _, _, interval in numbers):
+            note += "Small: the 95% interval."
+        else:
+            note += "No interval: there is nothing to resample."
+        found.append(Answer(headline.arm, headline.sentence, headline.unequal, tuple(numbers), note))
+    return found
