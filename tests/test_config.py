@@ -171,7 +171,7 @@ def test_every_shipped_experiment_loads(file: Path) -> None:
         workload["data"] |= {"source": "builtin:arithmetic", "test_source": None}
     if source_kind(workload["model"]["source"]) == "local":
         workload["model"]["source"] = "builtin:small-qwen2"
-    assert load_plan(shipped).runs
+    assert load_plan(shipped).all_runs
 
 
 @pytest.mark.parametrize(("file", "content"), [(SCHEMA_FILE, config_schema()), (REFERENCE_FILE, reference_page())])

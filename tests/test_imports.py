@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,7 +20,8 @@ from workflow.imports import Format, Mode
 from workflow.plan import Plan, load_plan, plan_runs, stack_facts
 from workflow.reading import parse_config
 
-ROOT = Path(__file__).resolve().parents[1]
+from .importing import ROOT, run_snakemake
+
 RAW: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
 PUBLISHED: dict[str, Any] = yaml.safe_load((ROOT / "experiments" / "camino-2025-published.yaml").read_text("utf-8"))
 # The least that compares two logs.
@@ -328,9 +328,7 @@ def two_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "snakemake", "--cores", "1", "-s", str(ROOT / "workflow" / "Snakefile")]
-    command += ["--configfile", "logs.yaml", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    return run_snakemake(folder, folder / "logs.yaml", *arguments)
 
 
 def test_imported_runs_are_listed_as_such(two_logs: Path, capsys: pytest.CaptureFixture[str]) -> None:

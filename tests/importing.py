@@ -1,0 +1,16 @@
+"""Snakemake for tests that import runs: as its users start it who have neither a profile nor a GPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run_snakemake(folder: Path, config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run it to its end in a folder."""
+    command = [sys.executable, "-m", "snakemake", "--cores", "1", "-s", str(ROOT / "workflow" / "Snakefile")]
+    command += ["--configfile", str(config), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)

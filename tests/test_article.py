@@ -1,0 +1,106 @@
+"""`make article`: the published comparison, read again from its tables to the page, without a GPU or a stack."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from .importing import ROOT, run_snakemake
+
+NAME = "camino-2025-published"
+
+
+def experiment(name: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((ROOT / "experiments" / f"{name}.yaml").read_text(encoding="utf-8"))
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of the published experiment, made in a folder of its own."""
+    folder = tmp_path_factory.mktemp("article")
+    (folder / "experiments").symlink_to(ROOT / "experiments")
+    done = run_snakemake(folder, ROOT / "experiments" / f"{NAME}.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (folder / ".stacks").exists(), "no stack is built to read a table"
+    return folder / "results" / NAME
+
+
+@pytest.fixture(scope="module")
+def seconds(results: Path) -> dict[str, pd.Series]:
+    """Each arm's phases of the one step, by path."""
+    found = {}
+    for arm in ("vllm", "sglang"):
+        steps = pd.read_parquet(results / "runs" / f"{arm}-s0" / "steps.parquet")
+        assert set(steps["step"]) == {3}
+        found[arm] = steps[steps["kind"] == "phase"].set_index("name")["value"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("arm", "summed", "without_reshard", "step"),
+    [("vllm", 879.92, 878.88, 878.89), ("sglang", 410.49, 408.18, 408.19)],
+)
+def test_the_phases_sum_to_more_than_the_step_by_reshard(
+    seconds: dict[str, pd.Series], arm: str, summed: float, without_reshard: float, step: float
+) -> None:
+    phases = seconds[arm]
+    own = math.fsum(value for path, value in phases.items() if str(path).count("/") == 1)
+    assert round(own, 2) == without_reshard
+    assert round(own + phases["step/gen/reshard"], 2) == summed
+    assert round(phases["step"], 2) == step
+
+
+def test_the_published_ratios(seconds: dict[str, pd.Series]) -> None:
+    vllm, sglang = seconds["vllm"], seconds["sglang"]
+    assert vllm["step"] / sglang["step"] == pytest.approx(2.153, abs=5e-4)
+    assert vllm["step/gen"] / sglang["step/gen"] == pytest.approx(2.218, abs=5e-4)
+
+
+def test_the_report_shows_them_and_does_not_claim_what_they_do_not_carry(results: Path) -> None:
+    report = (results / "report.md").read_text(encoding="utf-8")
+    for figure in ("879.92", "878.88", "878.89", "410.49", "408.18", "408.19", "2.15×", "2.22×"):
+        assert figure in report, figure
+    headline = next(line for line in report.splitlines() if line.startswith("**"))
+    assert "2.15×" in headline and re.search(r"not (met )?on equal terms|not equal", headline), headline
+
+
+def test_the_ledger_says_why_the_arms_were_not_equal(results: Path) -> None:
+    preflight = json.loads((results / "preflight.json").read_text(encoding="utf-8"))
+    unequal = [finding["code"] for finding in preflight["findings"] if finding["level"] == "unequal"]
+    assert unequal == ["cuda-graphs", "cuda-launch-blocking", "attention-kernels", "custom-all-reduce"]
+    assert preflight["ledger"][0]["verdict"] == "different"
+    assert not preflight["unverifiable"]
+
+
+def test_the_log_carries_the_lengths_and_more_digits(results: Path) -> None:
+    steps = pd.read_parquet(results / "runs" / "sglang-s0" / "steps.parquet").set_index("name")
+    assert steps.loc["response_length/max", "value"] == 31744
+    gen = steps.loc["step/gen"]
+    assert gen["value"] == 382.913 and gen["rounding"] == pytest.approx(0.0005)
+    assert str(gen["source_file"]).endswith("sglang-step3.log")
+    vllm = pd.read_parquet(results / "runs" / "vllm-s0" / "steps.parquet").set_index("name").loc["step/gen"]
+    assert vllm["value"] == 849.2 and vllm["rounding"] == pytest.approx(0.005)
+
+
+def test_the_published_experiment_says_what_the_trained_one_says() -> None:
+    """YAML has no way to share it between two files."""
+    published, trained = experiment(NAME), experiment("camino-2025")
+    for part in ("shared", "workload", "baseline"):
+        assert published[part] == trained[part]
+    for name, arm in trained["arms"].items():
+        assert {key: value for key, value in published["arms"][name].items() if key != "import"} == arm
+
+
+def test_make_article_is_that_experiment() -> None:
+    made = subprocess.run(["make", "-n", "article"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert f"snakemake --profile profiles/local --configfile experiments/{NAME}.yaml" in made.stdout
+    assert f"rolloutbench headline experiments/{NAME}.yaml" in made.stdout
