@@ -13,7 +13,8 @@ from workflow.preflight import require_possible
 
 def require_startable(workflow: Any, plan: Plan) -> None:
     """A `UserError` if the experiment could not run as it is; `workflow` is Snakemake's own."""
-    require_partition(workflow)
+    if plan.runs:
+        require_partition(workflow)
     require_possible(plan)
     require_readable(plan)
     require_gpus_here(workflow, plan)
