@@ -20,6 +20,8 @@ FORMAT = "verl-console"
 # `training/global_step:1 - ` and `timing_s/step:4.1 - ` are quantities, no beginnings.
 STEP_LINE = re.compile(r"(?<![\w/.])step:(\d+) - ")
 SEPARATOR = " - "
+# A piece that a line's end has cut in its name or its number.
+_BEGUN = re.compile(r"[^\s:]*(?::[^\s:]*)?")
 # wandb's capture of the console cuts a line there.
 CUT_AT_CHARS = 4096
 # What verl prints when it goes on from a checkpoint (ray_trainer.py, _load_checkpoint).
@@ -91,28 +93,39 @@ def read_verl_console(path: Path) -> Imported:
 
 
 def _joined(current: _Open, part: Printout) -> str | None:
-    """The step's text with a line that can only be its continuation; None where it is not certain."""
-    next_line = part.line == current.last.line + 1 and part.actor in ("", current.first.actor)
-    if not next_line or ":" not in part.text:
+    """The step's text with a line that can only be its continuation; None where it is not certain.
+
+    A terminal breaks a line anywhere, within a name or a number too, and loses a space at the break. Every piece from
+    the break on must be `name:number`; the last one may have only begun, where the line holds others.
+    """
+    if part.line != current.last.line + 1 or part.actor not in ("", current.first.actor) or not part.text.strip():
         return None
+    # The last of several lines of one width may hold the rest of a number alone.
+    width = current.first.line_chars
+    rest_only = current.joined and current.last.line_chars == width >= part.line_chars
+    unbroken = current.text.count(SEPARATOR)
     for glue in ("", " "):
         whole = current.text + glue + part.text
-        if all(_pair(piece, strict=True) for piece in whole.rstrip().split(SEPARATOR)):
+        *pieces, last = whole.rstrip().removesuffix(" -").split(SEPARATOR)[unbroken:]
+        if not all(_is_pair(piece) for piece in pieces):
+            continue
+        if _is_pair(last) and (":" in part.text or rest_only):
+            return whole
+        if pieces and _BEGUN.fullmatch(last):
             return whole
     return None
 
 
-def _pair(piece: str, strict: bool = False) -> tuple[str, Printed] | None:
-    """`name:number`; None where the text is no number. Strict: nothing else in the piece at all."""
-    name, colon, text = piece.rpartition(":")
-    name = name.strip()
-    if not colon or not name:
-        return None
-    if strict:
-        number = printed(text)
-        return (name, number) if number is not None and re.fullmatch(r"[^\s:]+", name) else None
-    number = printed(text)
-    return (name, number) if number is not None else None
+def _is_pair(piece: str) -> bool:
+    name, _, text = piece.strip().rpartition(":")
+    return re.fullmatch(r"[^\s:]+", name) is not None and printed(text) is not None
+
+
+def _pair(piece: str) -> tuple[str, Printed] | None:
+    """`name:number`; None where the text is no number."""
+    name, _, text = piece.rpartition(":")
+    number = printed(text) if name.strip() else None
+    return (name.strip(), number) if number is not None else None
 
 
 def _close(current: _Open | None, path: Path, records: list[StepRecord], verdicts: list[Verdict]) -> None:

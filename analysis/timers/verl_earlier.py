@@ -72,7 +72,7 @@ def _between(series: str, *, gen: tuple[Phase, ...], end: tuple[Phase, ...]) -> 
 _END_0_7_1 = (SAVE_INSIDE, UPDATE_WEIGHTS, TESTING_OUTSIDE, TESTING_INSIDE, SAVE_OUTSIDE)
 VERL_BETWEEN = (
     _between("0.5", gen=(GENERATE_SEQUENCES, RESHARD), end=INSIDE_FIRST),
-    _between("0.6", gen=(GENERATE_SEQUENCES,), end=OUTSIDE_FIRST),
+    _between("0.6", gen=(GENERATE_SEQUENCES, RESHARD), end=OUTSIDE_FIRST),
     _between("0.7.0", gen=(GENERATE_SEQUENCES,), end=OUTSIDE_FIRST),
     _between("0.7.1", gen=(GENERATE_SEQUENCES,), end=_END_0_7_1),
     _between("0.8", gen=(), end=_END_0_7_1),

@@ -109,11 +109,23 @@ def test_a_wrapped_line_is_joined(tmp_path, at, prefix):
     assert found.read.records[3].line == 2
 
 
+@pytest.mark.parametrize("width", [60, 80, 97, 120])
+@pytest.mark.parametrize("rounded", [True, False])
+def test_what_a_terminal_wrapped_is_joined(tmp_path, width, rounded):
+    """Broken within names and numbers, the spaces at the breaks lost, as logs are pasted."""
+    values = {f"critic/number_{i}/mean": i / 7 - 1 for i in range(30)} | STEP | {"timing_s/step": 1 / 3}
+    whole = line(3, values, rounded) + " - note:None"
+    rows = [whole[i : i + width].rstrip() for i in range(0, len(whole), width)]
+    after = "(TaskRunner pid=1) Final validation metrics: {'val/acc': 0.5}"
+    record = read(tmp_path, "\n".join([*rows, after, line(4, STEP), ""])).read.records[3]
+    assert record.scalars == ({k: round(v, 3) for k, v in values.items()} if rounded else values)
+
+
 def test_what_only_looks_like_a_continuation_is_not_joined(tmp_path):
-    after = "loss:0.5 - epoch:1"
-    found = read(tmp_path, f"{line(3, STEP)}\n{after}\n{line(4, STEP)}\nsaved: yes\n")
-    assert found.read.records[3].scalars == {k: round(v, 3) for k, v in STEP.items()}
-    assert list(found.read.records) == [3, 4]
+    for after in ("loss:0.5 - epoch:1", "INFO - epoch:1 - loss:0.5", "Traceback", "12", "a:b", "x - y - z"):
+        found = read(tmp_path, f"{line(3, STEP)}\n{after}\n{line(4, STEP)}\nsaved: yes\n")
+        assert found.read.records[3].scalars == {k: round(v, 3) for k, v in STEP.items()}, after
+        assert list(found.read.records) == [3, 4] and not found.read.verdicts
 
 
 def test_a_line_cut_at_4096_characters_says_that_its_timings_are_missing(tmp_path):
