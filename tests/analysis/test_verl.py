@@ -369,7 +369,7 @@ def test_trl_against_verl_in_one_report(tmp_path):
     steps = found.steps.set_index(["arm", "step"])
     assert steps["reward"].tolist() == [0.01, 0.02, 0.03, 0.25, 0.25, 0.25]
     assert steps.loc[("verl", 1), "mean_response_length"] == 256.0
-    assert {f.name for f in found.figures} == {"phases", "step-time", "response-length", "reward", "tokens-per-second"}
+    assert {"phases", "step-time", "response-length", "reward", "tokens-per-second"} <= {f.name for f in found.figures}
     (block,) = phase_blocks(found)
     paths = [row.path for row in block.rows]
     assert paths.index("step/gen/reshard") == paths.index("step/gen") + 2
