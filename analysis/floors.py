@@ -184,12 +184,14 @@ def _lengths(wide: pd.DataFrame, runs: Sequence[Run], places: Mapping[str, Rows]
     lengths: list[Array] = [np.array([], dtype=np.float64)]
     steps = wide["step"].to_numpy()
     for run in runs:
-        rows = run.steps[(run.steps["name"] == "response_length") & (run.steps["kind"] == "sample")]
-        if rows.empty or run.run_id not in places:
+        if run.run_id not in places:
+            continue
+        told = (run.steps["name"] == "response_length").to_numpy() & (run.steps["kind"] == "sample").to_numpy()
+        if not told.any():
             continue
         here = places[run.run_id]
         order = here[np.argsort(steps[here], kind="stable")]
-        found = np.searchsorted(steps[order], rows["step"].to_numpy())
+        found = np.searchsorted(steps[order], run.steps["step"].to_numpy()[told])
         at.append(order[np.minimum(found, len(order) - 1)])
-        lengths.append(rows["value"].to_numpy(np.float64))
+        lengths.append(run.steps["value"].to_numpy(np.float64)[told])
     return work_from_lengths(np.concatenate(at), np.concatenate(lengths), prompt)

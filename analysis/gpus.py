@@ -55,14 +55,17 @@ _REPORTED: Mapping[str, str] = {
 }
 
 
+_NAMES: Mapping[str, str] = {
+    **{f"nvidia {reported}".lower(): known for reported, known in _REPORTED.items()},
+    # Older drivers leave the maker out. A bare "H200" is no driver's word, but a person's for any of its kind.
+    **{reported.lower(): known for reported, known in _REPORTED.items() if set(reported) & set(" -")},
+    **{known.lower(): known for known in KNOWN_GPUS},
+}
+
+
 def known_name(name: str | None) -> str | None:
     """Our name of a GPU, from ours in any case or the driver's (`NVIDIA H100 80GB HBM3`); None if it is unknown."""
-    wanted = " ".join((name or "").split()).lower()
-    ours = {known.lower(): known for known in KNOWN_GPUS}
-    drivers = {f"nvidia {reported}".lower(): known for reported, known in _REPORTED.items()}
-    # Older drivers leave the maker out. A bare "H200" is no driver's word, but a person's for any of its kind.
-    drivers |= {reported.lower(): known for reported, known in _REPORTED.items() if set(reported) & set(" -")}
-    return ours.get(wanted) or drivers.get(wanted)
+    return _NAMES.get(" ".join((name or "").split()).lower())
 
 
 def gpu_of(name: str | None) -> Gpu | None:

@@ -250,11 +250,12 @@ def _work_unknown(run: Run, settings: Mapping[str, Any]) -> list[str]:
         return [f"which seconds are generation's: {run.tree.overlap}"]
     if run.tree.mode == "colocate_async":
         return ["which tokens a step's seconds went to: responses may have begun in an earlier step"]
-    on = [key for key, value in settings.items() if value not in _OFF]
+    words = tuple(_OTHERWISE)
+    on = [key for key, value in settings.items() if key.startswith(words) and value not in _OFF]
     return [
-        f"a roofline with {key}: {why}"
-        for key, why in _OTHERWISE.items()
-        if any(set_ == key or set_.startswith(f"{key}.") for set_ in on)
+        f"a roofline with {word}: {why}"
+        for word, why in _OTHERWISE.items()
+        if any(key == word or key.startswith(f"{word}.") for key in on)
     ]
 
 

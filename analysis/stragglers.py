@@ -35,7 +35,9 @@ TAIL = 0.1
 _KEY = ["run_id", "step"]
 
 
-def straggler_table(wide: pd.DataFrame, runs: Sequence[Run], plan: Plan) -> pd.DataFrame:
+def straggler_table(
+    wide: pd.DataFrame, runs: Sequence[Run], plan: Plan, lengths: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """One row per factor combination and arm, over its counted steps (`wide` as of `with_work`); ratios are of sums.
 
     `mean_length` and `max_length`: mean over `length_steps` steps of their mean and longest response, tokens;
@@ -43,9 +45,10 @@ def straggler_table(wide: pd.DataFrame, runs: Sequence[Run], plan: Plan) -> pd.D
     a tenth of the responses still runs, of all, if all start at once; by the lengths of steps with ten responses or
     more. `generation_share` f: whole phases of generation of the step; `amdahl_ceiling` 1 / (1 - f): what an engine
     that took no time would bring. `generation_s`: mean own seconds. `efficiency`: Σ floor / Σ generation over the
-    `floor_steps` that have a floor, whose mean is `floor_s`. NaN where nothing tells.
+    `floor_steps` that have a floor, whose mean is `floor_s`. NaN where nothing tells. `lengths` are the counted
+    steps' samples of `response_length`, if they are at hand.
     """
-    lengths = _by_step(samples(runs, "response_length", wide))
+    by_step = _by_step(samples(runs, "response_length", wide) if lengths is None else lengths)
     whole = pd.Series(generation_phase_s(wide, runs), index=wide.index)
     rows = []
     counted = wide["counted"].astype(bool)
@@ -54,7 +57,7 @@ def straggler_table(wide: pd.DataFrame, runs: Sequence[Run], plan: Plan) -> pd.D
             steps = wide[counted & (wide["factors"] == factors) & (wide["arm"] == arm)]
             if not steps.empty:
                 generation = whole[steps.index]
-                rows.append({"factors": factors, "arm": arm, "steps": len(steps)} | _arm(steps, lengths, generation))
+                rows.append({"factors": factors, "arm": arm, "steps": len(steps)} | _arm(steps, by_step, generation))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
