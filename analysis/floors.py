@@ -62,13 +62,17 @@ def floors_of(wide: pd.DataFrame, runs: Sequence[Run]) -> Floors:
         prompt[at] = setup.shortest_prompt or 0
     # Which prompt had which response is not logged: the shortest counts for all.
     prompt = np.fmax(_column(wide, "prompt_length/min"), prompt)
-    completions = _completions(wide, declared)
-    by_lengths = _lengths(wide, runs, places, prompt)
-    mean, longest = _column(wide, "mean_response_length"), _column(wide, "max_response_length")
-    by_scalars = work_from_scalars(completions, mean, longest, prompt)
-    sampled = np.isfinite(by_lengths.longest)
-    work = Work(*(np.where(sampled, getattr(by_lengths, f.name), getattr(by_scalars, f.name)) for f in fields(Work)))
-    floor = decode_floor_s(roof, work)
+    # Absurd numbers overflow; what is not finite then is no floor.
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        completions = _completions(wide, declared)
+        by_lengths = _lengths(wide, runs, places, prompt)
+        mean, longest = _column(wide, "mean_response_length"), _column(wide, "max_response_length")
+        by_scalars = work_from_scalars(completions, mean, longest, prompt)
+        sampled = np.isfinite(by_lengths.longest)
+        work = Work(
+            *(np.where(sampled, getattr(by_lengths, f.name), getattr(by_scalars, f.name)) for f in fields(Work))
+        )
+        floor = decode_floor_s(roof, work)
     known = has_roof & np.isfinite(floor.floor_s) & (generation > 0)
     allowed = np.maximum(TOLERANCE_S, TOLERANCE_SHARE * generation)
     exceeds = known & wide["counted"].to_numpy(bool) & (floor.floor_s > generation + allowed)
@@ -168,9 +172,8 @@ def setup_roof(setup: Setup) -> Roof | None:
 def _completions(wide: pd.DataFrame, declared: Array) -> Array:
     """Responses of a step as its token counts give them, else as its settings do."""
     mean = _column(wide, "mean_response_length")
-    with np.errstate(divide="ignore", invalid="ignore"):
-        by_all = _column(wide, "perf/total_num_tokens") / (mean + _column(wide, "prompt_length/mean"))
-        by_responses = _column(wide, "response_tokens") / mean
+    by_all = _column(wide, "perf/total_num_tokens") / (mean + _column(wide, "prompt_length/mean"))
+    by_responses = _column(wide, "response_tokens") / mean
     found = declared
     for counted in (by_responses, by_all):
         whole = np.rint(counted)

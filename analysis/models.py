@@ -30,9 +30,14 @@ class ModelFacts:
     source: str
 
     @property
+    def kv_numbers(self) -> int:
+        """How many numbers one token's keys and values are, over all layers and heads."""
+        return 2 * self.layers * self.kv_heads * self.head_dim
+
+    @property
     def kv_bytes(self) -> int:
-        """Bytes of one token's keys and values in bfloat16, over all layers and heads."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * 2
+        """Their bytes in bfloat16."""
+        return 2 * self.kv_numbers
 
 
 # Attention with separate or fused projections and a gated MLP: what the count below is right for. Biases and norms,

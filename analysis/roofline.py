@@ -44,14 +44,14 @@ class Roof:
 def roof_of(
     gpu: Gpu,
     model: ModelFacts,
-    weight_bytes: float,
+    number_bytes: float,
     *,
     tensor_parallel: int,
     replicas: int,
     concurrency: float = math.inf,
     group: float = math.inf,
 ) -> Roof:
-    """The roof of a dense decoder with full attention, `weight_bytes` for each parameter and cached number.
+    """The roof of a dense decoder with full attention, `number_bytes` for each parameter and cached number.
 
     Keys and values are divided among a replica's GPUs by heads, each of which has one at the least: where there are
     more GPUs than such heads, copies are read. `ValueError` for a model whose matrices are not counted.
@@ -60,19 +60,14 @@ def roof_of(
         raise ValueError(f"the matrices of a {model.architecture} are not counted")
     bandwidth, peak = gpu.bandwidth_tb_s * 1e12, gpu.bf16_tflops * 1e12
     return Roof(
-        weight_read_s=model.decode_parameters * weight_bytes / tensor_parallel / bandwidth,
-        position_read_s=position_bytes(model, weight_bytes) / min(tensor_parallel, model.kv_heads) / bandwidth,
+        weight_read_s=model.decode_parameters * number_bytes / tensor_parallel / bandwidth,
+        position_read_s=model.kv_numbers * number_bytes / min(tensor_parallel, model.kv_heads) / bandwidth,
         token_compute_s=2 * model.decode_parameters / (tensor_parallel * peak),
         position_compute_s=4 * model.layers * model.heads * model.head_dim / (tensor_parallel * peak),
         replicas=replicas,
         concurrency=concurrency,
         group=group,
     )
-
-
-def position_bytes(model: ModelFacts, number_bytes: float) -> float:
-    """Bytes of one position's keys and values, over all layers and heads."""
-    return 2 * model.layers * model.kv_heads * model.head_dim * number_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,21 @@ def test_a_run_on_the_cpu_has_its_generation_and_no_floor(tmp_path: Path) -> Non
     assert codes(run, warmup=1) == {"no-floor": "no decode floor for vllm: not known is a GPU: it trained on the CPU"}
 
 
+@pytest.mark.parametrize("odd", [0.0, -5.0, 1e300, 1e-300])
+@pytest.mark.parametrize(
+    "name",
+    ["response_length/mean", "response_length/max", "perf/total_num_tokens", "prompt_length/min", "timing_s/gen"],
+)
+def test_absurd_numbers_are_no_floor_and_no_crash(tmp_path: Path, name: str, odd: float) -> None:
+    """Whatever one of the numbers is, a floor is no number below zero, and none above the time of generation."""
+    run = an_import(tmp_path, [*steps_to(article_row()), article_row(4, **{name: odd})])
+    found = worked(run)
+    floors = found["floor_s"].dropna()
+    assert np.isfinite(floors).all() and (floors > 0).all()
+    assert (floors <= found.loc[floors.index, "generation_s"] * 1.001 + 1e-3)[found["counted"]].all()
+    codes(run)
+
+
 def test_working_twice_changes_nothing(tmp_path: Path) -> None:
     run = an_import(tmp_path, steps_to(article_row()))
     once = worked(run)
