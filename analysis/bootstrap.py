@@ -26,6 +26,8 @@ LEAST_STEPS_FOR_A_LENGTH = 10
 RUNS_FOR_A_LENGTH = 25
 MOST_RUNS = 1000
 ROWS_AT_ONCE = 20
+# With one free block Student's t is 12.7 and the power of ten of an interval is chance.
+LEAST_FREE_BLOCKS = 2
 # More resamples than this without a value (a singular fit), and the percentiles are no longer the estimate's.
 MOST_WITHOUT_VALUE = 0.02
 
@@ -143,7 +145,7 @@ def interval_of(estimate: Callable[[Floats], Floats], sums: Sums, spent: int = 1
     """
     within = _finite(estimate(sums.within))
     free_blocks = sums.blocks - spent
-    if within is None or sums.steps < 2 or free_blocks < 1:
+    if within is None or free_blocks < LEAST_FREE_BLOCKS:
         return None
     value = float(estimate(sums.whole))
     # Blocks drawn with replacement vary by (blocks - 1) / blocks of what other blocks would.

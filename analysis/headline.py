@@ -8,24 +8,58 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from analysis.arm_estimates import WITHIN, Row
+from analysis.disagreement import disagreement
+from analysis.equal_work import EQUAL_WORK
+from analysis.gate import LABELS, WORSE_ARM
 from analysis.rows import rows_of
 from analysis.runs import Plan
 from analysis.speedup import disagrees, outliers_decide
 
-CAVEAT = "Within these runs only: no interval yet."
+Span = tuple[float, float]
+NO_SPAN = (math.nan, math.nan)
+# An interval whose ends differ by more says nothing of the ratio.
+TOO_WIDE = 10.0
+UNITS = {"raw": "per step", "per_token": "per response token"}
 
 
 @dataclass(frozen=True)
 class Headline:
-    """What one arm amounts to against the baseline; ratios are ranges over the factor combinations."""
+    """What one arm amounts to against the baseline; spans are over the factor combinations.
+
+    `verdict` is that of the claim: `+` faster, `-` slower, `~` not resolved (or not the same for all factors), `x` not
+    comparable. `claimed` are the estimates that it rests on, with the span of their values and of their intervals (NaN
+    without one); `everything` spans all the estimates that have a value.
+    """
 
     arm: str
     baseline: str
     sentence: str
-    raw: tuple[float, float]
-    per_token: tuple[float, float]
+    verdict: str
+    claimed: tuple[str, ...]
+    values: Span
+    interval: Span
+    everything: Span
     unequal: int = 0
     """Findings that say the two arms do not meet on equal terms."""
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One arm at one factor combination."""
+
+    rows: dict[str, Row]
+    claimed: tuple[str, ...]
+    verdict: str
+
+    def span(self, names: Sequence[str], low: str = "value", high: str = "value") -> Span:
+        ends = [(self.rows[n][low], self.rows[n][high]) for n in names]
+        ends = [(a, b) for a, b in ends if a > 0 and b > 0]
+        return (min(a for a, _ in ends), max(b for _, b in ends)) if ends else NO_SPAN
+
+    @property
+    def valued(self) -> list[str]:
+        return [name for name, row in self.rows.items() if row["value"] > 0]
 
 
 def ratio_text(value: float) -> str:
@@ -49,66 +83,198 @@ def direction(value: float) -> int:
 
 
 def headlines(
-    comparison: pd.DataFrame, plan: Plan, unequal: Callable[[Sequence[str]], int] | None = None
+    comparison: pd.DataFrame,
+    plan: Plan,
+    unequal: Callable[[Sequence[str]], int] | None = None,
+    estimates: pd.DataFrame | None = None,
+    gate: pd.DataFrame | None = None,
 ) -> list[Headline]:
-    """One for each compared arm, in the plan's order.
+    """One for each arm that has steps in common with the baseline, in the plan's order; none for a repetition (A/A).
 
-    `unequal` tells how many findings of the preflight say that some arms do not meet on equal terms.
+    The tables are those of speedup.py, estimates.py and gate.py. `unequal` tells how many findings of the preflight say
+    that some arms do not meet on equal terms; None where there was no preflight.
     """
     found = []
     for arm in plan.arms:
         rows = comparison[comparison["arm"] == arm]
-        if len(rows):
-            found.append(_headline(rows, arm, plan, unequal((plan.baseline, arm)) if unequal else 0))
+        mine = estimates[estimates["arm"] == arm] if estimates is not None else rows.head(0)
+        cases = [_case(group) for _, group in mine.groupby("factors", sort=False)] if len(rows) else []
+        if cases and arm not in plan.same_as:
+            worse = gate[(gate["arm"] == arm) & (gate["verdict"] == WORSE_ARM)] if gate is not None else rows.head(0)
+            count = unequal((plan.baseline, arm)) if unequal else None
+            found.append(_headline(arm, plan, rows, cases, list(dict.fromkeys(worse.get("quantity", []))), count))
     return found
 
 
-def _headline(rows: pd.DataFrame, arm: str, plan: Plan, unequal: int) -> Headline:
+def _case(group: pd.DataFrame) -> _Case:
+    records = [{str(name): value for name, value in row.items()} for row in group.to_dict("records")]
+    rows: dict[str, Row] = {str(row["estimate"]): row for row in records}
+    valued = [name for name, row in rows.items() if row["value"] > 0]
+    claimed = tuple(n for n in EQUAL_WORK if n in valued) or tuple(n for n in ("per_token", "raw") if n in valued)[:1]
+    if not claimed:
+        return _Case(rows, (), "x")
+    verdicts = {rows[name]["verdict"] for name in claimed}
+    verdict = verdicts.pop() if len(verdicts) == 1 else "~"
+    sides = {direction(rows[name]["value"]) for name in valued}
+    return _Case(rows, claimed, "~" if {1, -1} <= sides else verdict)
+
+
+def _headline(
+    arm: str, plan: Plan, comparison: pd.DataFrame, cases: list[_Case], worse: list[str], unequal: int | None
+) -> Headline:
     base = plan.baseline
-    raw = (float(rows["raw_speedup"].min()), float(rows["raw_speedup"].max()))
-    told = not rows["per_token_speedup"].isna().any()
-    nothing = float("nan")
-    token = (
-        (float(rows["per_token_speedup"].min()), float(rows["per_token_speedup"].max())) if told else (nothing, nothing)
-    )
-    sentence = _claim("per step", raw, arm, base) + "; "
-    sentence += _claim("per response token", token, arm, base) if told else "per response token it is not known"
-    raw_signs, token_signs = {direction(v) for v in raw}, {direction(v) for v in token} if told else set()
-    sentence += "."
-    if unequal:
-        sentence += (
-            " The comparison is not on equal terms, so the engines alone do not explain this: see "
-            f"{_count(unequal, 'finding', 'findings')} in the fairness ledger."
-        )
-    if told and raw_signs != token_signs:
-        sentence += " The two disagree on which is faster: the responses differ in length, so neither settles it."
-    if any(disagrees(r.lowest_seed_speedup, r.highest_seed_speedup) for r in rows_of(rows)):
-        sentence += " The seeds disagree on which is faster, so this is not settled."
-    if any(disagrees(r.raw_speedup, r.median_speedup) for r in rows_of(rows)):
-        sentence += " The median steps point the other way: a few outlying steps decide, so do not rely on this."
-    elif any(outliers_decide(r.raw_speedup, r.median_speedup) for r in rows_of(rows)):
-        medians = ", ".join(f"{r.median_speedup:.2f}×" for r in rows_of(rows))
-        sentence += f" The median steps say {medians}: a few outlying steps decide how much, so do not rely on this."
-    runs, steps = int(rows["run_pairs"].sum()), int(rows["paired_steps"].sum())
-    sweep = f" over {len(rows)} factor combinations" if len(rows) > 1 else ""
-    sentence += (
-        f" From {_count(runs, 'pair of runs', 'pairs of runs')} and "
-        f"{_count(steps, 'paired step', 'paired steps')}{sweep}, "
-        f"after {_count(plan.warmup_steps, 'warm-up step', 'warm-up steps')} in each run. {CAVEAT}"
-    )
-    return Headline(arm, base, sentence[0].upper() + sentence[1:], raw, token, unequal)
+    told = [case for case in cases if case.verdict != "x"]
+    if not told:
+        why = "; ".join(dict.fromkeys(str(case.rows["raw"]["why"]) for case in cases))
+        sentence = f"{arm} and {base} are not comparable, and not divided: {why}."
+        return Headline(arm, base, _capital(sentence), "x", (), NO_SPAN, NO_SPAN, NO_SPAN, unequal or 0)
+    claimed = tuple(dict.fromkeys(name for case in told for name in case.claimed))
+    values = _over([case.span(case.claimed) for case in told])
+    intervals = [case.span(case.claimed, "low", "high") for case in told]
+    interval = NO_SPAN if any(math.isnan(low) for low, _ in intervals) else _over(intervals)
+    everything = _over([case.span(case.valued) for case in told])
+    verdicts = {case.verdict for case in cases}
+    verdict = verdicts.pop() if len(verdicts) == 1 else "~"
+    sentences = [
+        _claims(arm, base, cases, told, verdict, claimed, values, interval),
+        *_limits(told, everything, verdict),
+    ]
+    sentences += _doubts(arm, comparison, told, worse, unequal)
+    sentences.append(_grounds(comparison, plan, told))
+    return Headline(arm, base, " ".join(sentences), verdict, claimed, values, interval, everything, unequal or 0)
 
 
-def _claim(unit: str, span: tuple[float, float], arm: str, base: str) -> str:
+def _claims(
+    arm: str,
+    base: str,
+    cases: list[_Case],
+    told: list[_Case],
+    verdict: str,
+    claimed: tuple[str, ...],
+    values: Span,
+    interval: Span,
+) -> str:
+    """The claim, and beside it the ratios that it does not rest on."""
+    at_equal_work = claimed[0] in EQUAL_WORK
+    unit = "at equal work" if at_equal_work else UNITS[claimed[0]]
+    claim = _claim(unit, values, arm, base)
+    swapped = f"the baseline {base} is" in claim
+    by = f"by {' and '.join(claimed)}" if at_equal_work else ""
+    spread = "no interval"
+    if interval[1] > TOO_WIDE * interval[0]:
+        spread = "too few runs or steps for an interval of use"
+    elif not math.isnan(interval[0]):
+        low, high = (1 / interval[1], 1 / interval[0]) if swapped else interval
+        spread = f"95%: {range_text(low, high)}"
+    claim += f" ({', '.join(filter(None, (by, spread)))})"
+    if verdict == "~":
+        claim = f"{_undecided(arm, cases)}: {claim}"
+    others = [
+        _claim(UNITS[name], _over([c.span([name]) for c in told if name in c.valued]), arm, base)
+        for name in UNITS
+        if name not in claimed and any(name in c.valued for c in told)
+    ]
+    unknown = [] if at_equal_work else ["at equal work it is not known"]
+    if not at_equal_work and "per_token" not in claimed:
+        unknown.append("per response token it is not known")
+    return _capital("; ".join([claim, *others, *unknown])) + "."
+
+
+def _undecided(arm: str, cases: list[_Case]) -> str:
+    if len(cases) == 1:
+        return "not resolved which is faster"
+    words = {"+": "faster", "-": "slower", "~": "not resolved", "x": "not comparable"}
+    counts = {v: sum(case.verdict == v for case in cases) for v in words}
+    parts = [f"{word} in {counts[v]}" for v, word in words.items() if counts[v]]
+    return f"of {len(cases)} factor combinations {arm} is {', '.join(parts)}"
+
+
+def _claim(unit: str, span: Span, arm: str, base: str) -> str:
     low, high = span
     signs = {direction(low), direction(high)}
     if signs == {0}:
         return f"{unit} {arm} and {base} take the same time (1.00×)"
-    if signs <= {0, 1}:
+    if signs <= {0, 1} or signs == {1, -1}:
         return f"{unit} {arm} is {range_text(low, high)} as fast as {base}"
-    if signs <= {0, -1}:
-        return f"{unit} the baseline {base} is {range_text(1 / high, 1 / low)} as fast as {arm}"
-    return f"{unit} {arm} is {range_text(low, high)} as fast as {base}: faster for some factors, slower for others"
+    return f"{unit} the baseline {base} is {range_text(1 / high, 1 / low)} as fast as {arm}"
+
+
+def _limits(told: list[_Case], everything: Span, verdict: str) -> list[str]:
+    """The range over all estimates, and what it would take to resolve what is not."""
+    found = []
+    names = {name for case in told for name in case.valued}
+    if len(names) > 1:
+        count = {2: "both", 3: "all three", 4: "all four"}[len(names)]
+        found.append(f"Over {count} estimates: {range_text(*everything)}.")
+    if verdict == "~" and len(told) == 1:
+        rows = [told[0].rows[name] for name in told[0].claimed]
+        more = [r["runs_to_resolve"] for r in rows]
+        least = [r["minimum_detectable_ratio"] for r in rows]
+        if all(0 < value < TOO_WIDE for value in least):
+            found.append(f"These runs would have shown a ratio of {max(least):.2f}×, not less.")
+        if all(value > 0 for value in more):
+            found.append(f"{_count(int(max(more)), 'more pair of runs', 'more pairs of runs')} could resolve it.")
+    return found
+
+
+def _doubts(arm: str, comparison: pd.DataFrame, told: list[_Case], worse: list[str], unequal: int | None) -> list[str]:
+    """What speaks against the claim."""
+    found = []
+    if unequal:
+        found.append(
+            "The comparison is not on equal terms, so the engines alone do not explain this: see "
+            f"{_count(unequal, 'finding', 'findings')} in the fairness ledger."
+        )
+    elif unequal is None:
+        found.append("There is no fairness ledger: what else differs was not checked.")
+    else:
+        found.append("The fairness ledger found nothing unequal.")
+    if worse:
+        found.append(f"The correctness gate fails: {arm} is worse in {', '.join(LABELS[name] for name in worse)}.")
+    if any(disagreement(case.rows) for case in told):
+        found.append("Step time and equal work disagree: the responses differ in length, so step time alone misleads.")
+    elif any(_opposite(case) for case in told):
+        found.append("The two disagree on which is faster: the responses differ in length, so neither settles it.")
+    rows = list(rows_of(comparison))
+    if any(disagrees(r.lowest_seed_speedup, r.highest_seed_speedup) for r in rows):
+        found.append("The seeds disagree on which is faster, so this is not settled.")
+    if any(disagrees(r.raw_speedup, r.median_speedup) for r in rows):
+        found.append("The median steps point the other way: a few outlying steps decide, so do not rely on this.")
+    elif any(outliers_decide(r.raw_speedup, r.median_speedup) for r in rows):
+        medians = ", ".join(f"{r.median_speedup:.2f}×" for r in rows)
+        found.append(f"The median steps say {medians}: a few outlying steps decide how much, so do not rely on this.")
+    return found
+
+
+def _opposite(case: _Case) -> bool:
+    return {"raw", "per_token"} <= set(case.valued) and disagrees(
+        case.rows["raw"]["value"], case.rows["per_token"]["value"]
+    )
+
+
+def _grounds(comparison: pd.DataFrame, plan: Plan, told: list[_Case]) -> str:
+    runs = sum(int(case.rows["raw"]["run_pairs"]) for case in told)
+    steps = sum(int(case.rows["raw"]["paired_steps"]) for case in told)
+    sweep = f" over {len(told)} factor combinations" if len(told) > 1 else ""
+    text = (
+        f"From {_count(runs, 'pair of runs', 'pairs of runs')} and "
+        f"{_count(steps, 'paired step', 'paired steps')}{sweep}, "
+        f"after {_count(plan.warmup_steps, 'warm-up step', 'warm-up steps')} in each run."
+    )
+    if all(case.rows["raw"]["paired_steps"] == 1 for case in told):
+        return text + " One step has no interval: it says nothing of other steps."
+    if any(case.rows["raw"]["scope"] == WITHIN for case in told):
+        text += " Within one pair of runs only: what other runs would say is not known."
+    return text
+
+
+def _over(spans: Sequence[Span]) -> Span:
+    known = [span for span in spans if not math.isnan(span[0])]
+    return (min(a for a, _ in known), max(b for _, b in known)) if known else NO_SPAN
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def _count(number: int, one: str, many: str) -> str:

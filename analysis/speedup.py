@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -58,6 +58,7 @@ def total_tokens(pairs: pd.DataFrame, side: str) -> float:
     return float("nan") if tokens.isna().any() or (tokens < 0).any() else float(tokens.sum())
 
 
+RATIOS = ["raw_speedup", "per_token_speedup", "median_speedup", "lowest_seed_speedup", "highest_seed_speedup"]
 COMPARISON_COLUMNS = [
     "factors",
     "baseline",
@@ -68,20 +69,19 @@ COMPARISON_COLUMNS = [
     "arm_s",
     "baseline_tokens",
     "arm_tokens",
-    "raw_speedup",
-    "per_token_speedup",
-    "median_speedup",
-    "lowest_seed_speedup",
-    "highest_seed_speedup",
+    *RATIOS,
 ]
 
 
-def comparison_table(wide: pd.DataFrame, plan: Plan) -> tuple[pd.DataFrame, list[Verdict]]:
+def comparison_table(
+    wide: pd.DataFrame, plan: Plan, refused: Mapping[tuple[str, str], str] | None = None
+) -> tuple[pd.DataFrame, list[Verdict]]:
     """One row per factor combination and arm but the baseline; speed-ups are ratios of sums.
 
     raw: ΣT_baseline / ΣT_arm; per token: (ΣT_baseline/Σtokens_baseline) / (ΣT_arm/Σtokens_arm); median: of
     the median steps, to see whether outliers decide. Seconds and tokens are sums over the paired steps. A
-    combination without common steps is a verdict, not a row.
+    combination without common steps is a verdict, not a row; what is `refused` (comparable.py), by (factors, arm), has
+    its seconds and no ratio.
     """
     rows, verdicts = [], []
     for factors in wide["factors"].unique():
@@ -115,6 +115,9 @@ def comparison_table(wide: pd.DataFrame, plan: Plan) -> tuple[pd.DataFrame, list
             by_seed = pairs.groupby("seed")[[root + "_a", root + "_b"]].sum()
             seeds = by_seed[root + "_a"] / by_seed[root + "_b"]
             row |= {"lowest_seed_speedup": seeds.min(), "highest_seed_speedup": seeds.max()}
+            if (factors, arm) in (refused or {}):
+                rows.append(row | dict.fromkeys(RATIOS, float("nan")))
+                continue
             rows.append(row)
             if disagrees(seeds.min(), seeds.max()):
                 each = ", ".join(f"seed {seed}: {speedup:.2f}×" for seed, speedup in seeds.items())
@@ -143,11 +146,16 @@ def comparison_table(wide: pd.DataFrame, plan: Plan) -> tuple[pd.DataFrame, list
     return pd.DataFrame(rows, columns=COMPARISON_COLUMNS), verdicts
 
 
-def phase_speedups(wide: pd.DataFrame, plan: Plan, trees: Sequence[TimerTree]) -> pd.DataFrame:
+def phase_speedups(
+    wide: pd.DataFrame,
+    plan: Plan,
+    trees: Sequence[TimerTree],
+    refused: Mapping[tuple[str, str], str] | None = None,
+) -> pd.DataFrame:
     """Per factor combination, arm and phase: mean seconds of both over the paired steps, and their ratio.
 
-    NaN where one of the two does not time the phase. Whole phases, children included; the last row of each
-    block is the residual, what no timer of the step covers.
+    NaN where one of the two does not time the phase, or the arms are `refused` (comparable.py). Whole phases,
+    children included; the last row of each block is the residual, what no timer of the step covers.
     """
     rows = []
     paths = [c.removeprefix(PHASE) for c in wide.columns if c.startswith(PHASE)]
@@ -157,6 +165,7 @@ def phase_speedups(wide: pd.DataFrame, plan: Plan, trees: Sequence[TimerTree]) -
             pairs = paired_steps(wide, factors, plan.baseline, arm) if arm != plan.baseline else pd.DataFrame()
             if pairs.empty:
                 continue
+            divided = (factors, arm) not in (refused or {})
             columns = [(p, shown_phase(p, trees).label, PHASE + p) for p in ordered]
             columns.append(("(residual)", "Residual", "own_s/step"))
             for path, label, column in columns:
@@ -174,8 +183,8 @@ def phase_speedups(wide: pd.DataFrame, plan: Plan, trees: Sequence[TimerTree]) -
                         "depth": path.count("/"),
                         "baseline_mean_s": mean_a,
                         "arm_mean_s": mean_b,
-                        "saved_s": mean_a - mean_b,
-                        "speedup": ratio(mean_a, mean_b),
+                        "saved_s": mean_a - mean_b if divided else float("nan"),
+                        "speedup": ratio(mean_a, mean_b) if divided else float("nan"),
                     }
                 )
     names = ["factors", "baseline", "arm", "path", "label", "depth"]

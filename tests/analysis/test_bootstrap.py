@@ -64,7 +64,9 @@ def test_block_length():
 
 def test_no_interval_where_nothing_can_be_drawn():
     assert interval_of(mean, resampled_sums(of([3.0]), [1], 1)) is None
-    assert interval_of(mean, resampled_sums(of([3.0, 4.0, 5.0]), [3], 1), spent=3) is None
+    assert interval_of(mean, resampled_sums(of([3.0, 4.0]), [2], 1)) is None
+    assert interval_of(mean, resampled_sums(of([3.0, 4.0, 5.0]), [3], 1)) is not None
+    assert interval_of(mean, resampled_sums(of([3.0, 4.0, 5.0]), [3], 1), spent=2) is None
     hardly = resampled_sums(of(np.arange(20.0)), [20], 2)
     assert interval_of(lambda s: np.where(s[..., 1] > 190, mean(s), np.nan), hardly) is None
 
