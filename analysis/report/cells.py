@@ -99,11 +99,11 @@ def number(value: float | None, digits: int, unit: str = "") -> Cell:
 
 
 def seconds(value: float, digits: int, rounding_s: float = math.nan) -> Cell:
-    """Seconds; `rounding_s` is how far the source's own printed digits leave them open."""
+    """Seconds; `rounding_s` is how far the source's own printed digits leave them open, shown to one digit at least."""
     cell = number(value, digits)
     if cell.value and rounding_s > 0:
-        shown = fixed(rounding_s, digits)
-        return replace(cell, text=f"{cell.text} ± {shown if float(shown) else f'{rounding_s:.1g}'}")
+        digits = max(digits, -math.floor(math.log10(rounding_s)))
+        return replace(cell, text=f"{fixed(value, digits)} ± {fixed(rounding_s, digits)}")
     return cell
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import pandas as pd
 
-from analysis.comparable import comparable
+from analysis.comparable import clock_verdicts, comparable
+from analysis.cost import cost_table
 from analysis.drawing import Figure
 from analysis.estimates import estimate_table
 from analysis.fairness import (
@@ -30,10 +31,24 @@ from analysis.report.sums import sums_table
 from analysis.reward import reward_verdicts
 from analysis.runs import Plan, Run, read_plan, read_runs
 from analysis.speedup import comparison_table, phase_speedups
+from analysis.stragglers import straggler_table
+from analysis.suggestions import Suggestion, suggestions
 from analysis.timers import TimerTree
 from analysis.verdicts import Verdict, by_weight
+from analysis.waterfall import waterfall_table
 from analysis.wide import samples, wide_steps
 from analysis.work import with_work, work_verdicts
+
+# Figures of single steps, which say nothing where there is but one.
+OVER_STEPS = (
+    "paired-steps",
+    "step-time",
+    "response-length",
+    "stragglers",
+    "reward",
+    "reward-distribution",
+    "tokens-per-second",
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +73,11 @@ class Content:
     preflight: Preflight | None
     estimates: pd.DataFrame
     noise: pd.DataFrame
+    waterfall: pd.DataFrame
+    stragglers: pd.DataFrame
+    gate: pd.DataFrame
+    cost: pd.DataFrame
+    suggestions: pd.DataFrame
     sums: pd.DataFrame
     provenance: pd.DataFrame
 
@@ -71,6 +91,11 @@ class Content:
             "estimates": self.estimates,
             "noise": self.noise,
             "comparison": self.comparison,
+            "waterfall": self.waterfall,
+            "stragglers": self.stragglers,
+            "gate": self.gate,
+            "cost": self.cost,
+            "suggestions": self.suggestions,
             "phase_speedups": self.speedups,
             "environment": self.environment,
             "runs": self.provenance,
@@ -110,43 +135,53 @@ def read_content(
     runs = [r for r in runs if r.run_id in usable]
     trees = list(dict.fromkeys(r.tree for r in runs))
     phases = phase_table(wide, list(plan.arms), trees)
-    may, told = comparable(runs, plan, wide)
-    comparison, more = comparison_table(wide, plan, may.refused)
-    comparison = with_rates(comparison)
-    estimates, found = estimate_table(wide, plan, may)
+    divisible, refusals = comparable(runs, plan, wide)
+    comparison, paired = comparison_table(wide, plan, divisible.refused)
+    estimates, disagreements = estimate_table(wide, plan, divisible)
     gate = gate_table(wide, plan)
-    noise = noise_table(wide, plan)
-    verdicts += (
-        more
-        + told
-        + found
-        + gate_verdicts(gate, plan)
-        + work_verdicts(wide, runs)
-        + phase_verdicts(phases)
-        + fairness_verdicts(runs, plan)
-        + shared_machine_verdicts(runs)
-        + busy_machine_verdicts(runs, wide)
-        + reward_verdicts(wide)
-    )
+    verdicts += [
+        *refusals,
+        *disagreements,
+        *paired,
+        *gate_verdicts(gate, plan),
+        *phase_verdicts(phases),
+        *work_verdicts(wide, runs),
+        *fairness_verdicts(runs, plan),
+        *clock_verdicts(runs, wide),
+        *shared_machine_verdicts(runs),
+        *busy_machine_verdicts(runs, wide),
+        *reward_verdicts(wide),
+    ]
     verdicts += arm_verdicts(runs, plan)
     lengths = samples(runs, "response_length", wide)
     if runs and lengths.empty:
         text = "no counted step has response_length samples: no distribution of lengths"
         verdicts.append(Verdict("note", "no-lengths", text))
-    categories = category_table(phases, trees[0].root) if trees else phases
+    noise = noise_table(wide, plan)
+    waterfall = waterfall_table(wide, plan, trees)
+    stragglers = straggler_table(wide, runs, plan)
+    tables = FigureTables(
+        plan=plan,
+        wide=wide,
+        categories=category_table(phases, trees[0].root) if trees else phases,
+        lengths=lengths,
+        waterfall=waterfall,
+        estimates=estimates,
+        noise=noise,
+        stragglers=stragglers,
+    )
+    next_things = suggestions(stragglers, waterfall, wide, before)
     return Content(
         plan=plan,
         runs=runs,
         trees=trees,
         steps=wide,
         phases=phases,
-        comparison=comparison,
-        speedups=phase_speedups(wide, plan, trees, may.refused),
+        comparison=with_rates(comparison),
+        speedups=phase_speedups(wide, plan, trees, divisible.refused),
         headlines=headlines(comparison, plan, before.unequal if before is not None else None, estimates, gate),
         verdicts=by_weight(verdicts),
-        figures=figures_of(
-            FigureTables(plan=plan, wide=wide, categories=categories, lengths=lengths, estimates=estimates, noise=noise)
-        ),
+        figures=worth_drawing(figures_of(tables), wide),
         config=config_settings(runs, plan),
         versions=version_settings(runs, plan),
         hardware=hardware_settings(runs, plan),
@@ -155,9 +190,20 @@ def read_content(
         preflight=before,
         estimates=estimates,
         noise=noise,
+        waterfall=waterfall,
+        stragglers=stragglers,
+        gate=gate,
+        cost=cost_table(wide, runs, plan),
+        suggestions=pd.DataFrame([asdict(one) for one in next_things], columns=[f.name for f in fields(Suggestion)]),
         sums=sums_table(phases, wide, trees),
         provenance=runs_table(runs, wide, results),
     )
+
+
+def worth_drawing(figures: list[Figure], wide: pd.DataFrame) -> list[Figure]:
+    """The figures, without those over the steps where no run has more than one."""
+    several = bool((wide.groupby("run_id").size() > 1).any())
+    return [figure for figure in figures if several or figure.name not in OVER_STEPS]
 
 
 def with_rates(comparison: pd.DataFrame) -> pd.DataFrame:

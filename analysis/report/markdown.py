@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from analysis.report.cells import Table
-from analysis.report.comparison_tables import comparison_block
+from analysis.report.comparison_tables import estimates_block
 from analysis.report.content import Content
+from analysis.report.sections import sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
 from analysis.verdicts import FOLD_AFTER, verdict_groups
 
 MAX_BLOCKS = 4
 MAX_SETTINGS = 20
+MAX_ROWS = 24
+MAX_SUGGESTIONS = 5
 
 
 def escaped(text: str) -> str:
@@ -30,13 +33,16 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: Iterable[i
 
 
 def markdown(content: Content) -> str:
-    """Headline, verdicts, tables 1 and 2, what differs, and where it comes from."""
+    """Headline, what to read first, the four estimates, where the step goes, the gate, and what differs."""
     parts = [f"# {escaped(content.plan.experiment)}\n"]
     parts += [f"**{escaped(h.sentence)}**\n" for h in content.headlines]
     if content.no_comparison:
         parts.append(f"**{escaped(content.no_comparison)}**\n")
     if content.verdicts:
         parts.append("\n".join(_findings(content)) + "\n")
+    estimates = estimates_block(content)
+    if estimates.rows:
+        parts += ["## How much faster\n", block_table(estimates, MAX_ROWS)]
     for block in _first(phase_blocks(content), parts):
         heads = [block.corner, *block.heads]
         at = 1
@@ -46,52 +52,73 @@ def markdown(content: Content) -> str:
         parts += [f"## Where the step goes{_at(block)}\n", table(heads, _rows(block))]
     for block in _first(sums_blocks(content), []):
         parts += [f"### How the sums close{_at(block)}\n", block_table(block), f"{escaped(block.note)}\n"]
-    comparison = comparison_block(content)
-    if comparison.rows:
-        parts += ["## How much faster\n", block_table(comparison)]
     for block in _first(speedup_blocks(content), parts):
         parts += [f"### {escaped(block.versus)}{_at(block)}\n", block_table(block)]
+    for section in sections(content):
+        if section.table.rows:
+            parts += [f"## {section.title}\n", block_table(section.table, MAX_ROWS)]
     parts += _ledger(content)
-    differing = [s for s in (*content.config, *content.hardware, *content.versions) if s.differs]
-    if differing:
-        arms = list(differing[0].values)
-        body = [[s.key, *(s.values[a] or "not set" for a in arms)] for s in differing]
-        parts += ["## In what the arms differ\n", table(["setting", *arms], body, words=range(len(arms) + 1))]
+    if content.preflight is None:
+        parts += _settings(content)
+    if len(content.suggestions):
+        told = [f"- {escaped(text)}" for text in content.suggestions["text"].head(MAX_SUGGESTIONS)]
+        parts += ["## What to try next\n", "\n".join(told) + "\n"]
     return "\n".join(parts)
 
 
+def _settings(content: Content) -> list[str]:
+    """What differs between the arms, where no ledger tells what of it matters."""
+    differing = [s for s in (*content.config, *content.hardware, *content.versions) if s.differs]
+    if not differing:
+        return []
+    arms = list(differing[0].values)
+    body = [[s.key, *(s.values.get(a) or "not set" for a in arms)] for s in differing[:MAX_SETTINGS]]
+    parts = ["## In what the arms differ\n", table(["setting", *arms], body, words=range(len(arms) + 1))]
+    if len(differing) > MAX_SETTINGS:
+        parts.append(f"And {len(differing) - MAX_SETTINGS} more settings; the page has all.\n")
+    return parts
+
+
 def _ledger(content: Content) -> list[str]:
-    """The fairness ledger in short: its counts, the findings, and the settings that differ or cannot be verified."""
+    """The fairness ledger in short: its counts, what makes the arms unequal, and the settings that differ."""
     parts = ["## Fairness ledger\n"]
     if content.preflight is None:
         return [*parts, "No preflight was made: whether the arms met on equal terms was not checked.\n"]
     parts.append(f"{content.preflight.counts}.\n")
-    if content.preflight.findings:
-        told = [f"- {f.level} `{f.code}`: {escaped(f.what)}" for f in content.preflight.findings]
-        parts.append("\n".join(told) + "\n")
+    grave = [f for f in content.preflight.findings if f.level != "odd"]
+    if grave:
+        parts.append("\n".join(f"- {f.level} `{f.code}`: {escaped(f.what)}" for f in grave) + "\n")
+    if odd := len(content.preflight.findings) - len(grave):
+        parts.append(f"And {odd} that {'is' if odd == 1 else 'are'} merely odd; the page has them, and every why.\n")
     for verdict in ("different", "unverifiable"):
         rows = content.preflight.rows(verdict)
         if rows:
             arms = list(rows[0].values)
-            shown = [[r.setting, *(r.values.get(a, "not told") for a in arms), r.why] for r in rows[:MAX_SETTINGS]]
-            parts.append(table([verdict, *arms, "why"], shown, words=range(len(arms) + 2)))
+            shown = [[r.setting, *(r.values.get(a, "not told") for a in arms)] for r in rows[:MAX_SETTINGS]]
+            parts.append(table([verdict, *arms], shown, words=range(len(arms) + 1)))
         if len(rows) > MAX_SETTINGS:
             parts.append(f"And {len(rows) - MAX_SETTINGS} more that are {verdict}; the page has all.\n")
     return parts
 
 
 def _findings(content: Content) -> list[str]:
+    """Errors and warnings; of the notes only how many there are."""
     lines = []
-    for level, code, group in verdict_groups(content.verdicts):
+    for level, code, group in verdict_groups(v for v in content.verdicts if v.level != "note"):
         lines += [f"- {level} `{code}`: {escaped(v.text)}" for v in group[:FOLD_AFTER]]
         if len(group) > FOLD_AFTER:
             lines.append(f"- {level} `{code}`: and {len(group) - FOLD_AFTER} more; the page has all")
+    if notes := sum(v.level == "note" for v in content.verdicts):
+        lines.append(f"- {notes} {'note' if notes == 1 else 'notes'}: on the page")
     return lines
 
 
-def block_table(block: Table) -> str:
-    """One of the report's tables as a pipe table."""
-    return table([block.corner, *block.heads], _rows(block), words=[1 + i for i in block.words])
+def block_table(block: Table, most: int | None = None) -> str:
+    """One of the report's tables as a pipe table, of its first `most` rows."""
+    rows = _rows(block)
+    text = table([block.corner, *block.heads], rows[:most], words=[1 + i for i in block.words])
+    left = len(rows) - (most or len(rows))
+    return text + (f"\nAnd {left} more rows; the page and tables/ have all.\n" if left > 0 else "")
 
 
 def _rows(block: Table) -> list[list[str]]:

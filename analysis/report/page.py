@@ -14,14 +14,18 @@ from markupsafe import Markup
 from analysis.drawing import Figure
 from analysis.preflight import VERDICTS, LedgerRow
 from analysis.report.answer import answers
+from analysis.report.cells import significant
 from analysis.report.comparison_tables import comparison_block, estimates_block
 from analysis.report.content import Content
 from analysis.report.provenance import runs_block
 from analysis.report.sections import sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
+from analysis.rows import rows_of
 from analysis.verdicts import FOLD_AFTER, verdict_groups
 
 BANNER = "raw-and-equal-work-disagree"
+# More settings than these are in the files alone: tables/settings and tables/environment have all.
+MOST_SETTINGS = 1000
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -49,12 +53,17 @@ def html_page(content: Content) -> str:
         speedup_blocks=speedup_blocks(content),
         comparison=comparison_block(content),
         sections=sections(content),
+        next_things=[
+            (r.text, r.quantity, r.source, significant(r.value).at("suggestions", r.Index, "value"))
+            for r in rows_of(content.suggestions)
+        ],
         ledger_tables=ledger_tables(content),
         runs_block=runs_block(content.provenance),
         verdict_groups=verdict_groups(v for v in content.verdicts if v.level != "note" and v.code != BANNER),
         note_groups=verdict_groups(v for v in content.verdicts if v.level == "note"),
         figures=[(f, inline_svg(f)) for f in content.figures],
         sweeps=[f.name for f in content.figures if f.name.startswith("sweep")],
+        everything=MOST_SETTINGS,
         inputs_lines=inputs_lines(content),
         fold_after=FOLD_AFTER,
     )

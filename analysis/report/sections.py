@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from analysis.report.cells import Table
+from analysis.gate import LABELS
+from analysis.report.cells import Cell, Table, count, number, percent, seconds, significant, times
+from analysis.report.comparison_tables import Column, frame_table, word
 from analysis.report.content import Content
 
 
@@ -21,8 +23,78 @@ class Section:
 def sections(content: Content) -> list[Section]:
     """Those that have anything to show, in the page's order."""
     drawn = {figure.name for figure in content.figures}
-    nothing = Table("", "", "", (), ())
     found = [
-        Section("gate", "Do the arms train the same?", nothing, ("reward", "reward-distribution")),
+        Section("stragglers", "What the step waits for", stragglers_block(content), ("stragglers",)),
+        Section("gate", "Do the arms train the same?", gate_block(content), ("reward", "reward-distribution")),
+        Section("cost", "What it costs", cost_block(content)),
     ]
     return [s for s in found if s.table.rows or drawn & set(s.figures)]
+
+
+def _seconds(value: float) -> Cell:
+    return seconds(value, 2 if value >= 100 else 3)
+
+
+def stragglers_block(content: Content) -> Table:
+    """How long the longest responses hold up a step, how far generation is from its floor, and Amdahl's ceiling."""
+    columns = (
+        Column("steps", "steps", count),
+        Column("mean_length", "mean length, tokens", lambda value: number(value, 1)),
+        Column("max_length", "longest", lambda value: number(value, 1)),
+        Column("straggler_ratio", "R", lambda value: number(value, 3)),
+        Column("length_bubble", "bubble", percent),
+        Column("tail_share", "tail", percent),
+        Column("generation_share", "generation's share", percent),
+        Column("amdahl_ceiling", "Amdahl's ceiling", times),
+        Column("generation_s", "generation, own s", _seconds),
+        Column("floor_s", "decode floor, s", _seconds),
+        Column("efficiency", "efficiency", percent),
+    )
+    note = (
+        "R: longest over mean response, sums over the steps; bubble 1 − 1/R: the share of the batch's places that wait "
+        "for the longest. Tail: decode iterations in which at most a tenth of the responses still runs. Ceiling "
+        "1/(1 − generation's share): what an engine that took no time would bring. Floor: the least that the GPUs' "
+        "data sheet allows; efficiency: floor over generation. A column that nothing tells is left out."
+    )
+    caption = "Stragglers, ceiling and efficiency of each arm"
+    return frame_table(content, "stragglers", content.stragglers, columns, caption, note=note)
+
+
+def gate_block(content: Content) -> Table:
+    """Reward, truncated responses, and how far the rollout is from the trainer, against the baseline."""
+    columns = (
+        Column("quantity", "quantity", lambda name: Cell(LABELS.get(name, str(name))), words=True),
+        Column("baseline", content.plan.baseline, significant),
+        Column("arm_value", "arm", significant),
+        Column("difference", "difference", significant),
+        Column("low", "95% from", significant),
+        Column("high", "to", significant),
+        Column("verdict", "verdict", word, words=True),
+        Column("run_pairs", "runs paired", count),
+        Column("paired_steps", "steps paired", count),
+    )
+    note = (
+        "Means over the paired steps. Alike: the interval of the difference holds 0. An arm that is worse here did not "
+        "do the same training faster. What a trainer does not log is not in the table."
+    )
+    return frame_table(content, "gate", content.gate, columns, "The correctness gate", note=note)
+
+
+def cost_block(content: Content) -> Table:
+    """GPU-hours, and with a price what so many steps would cost."""
+    cost = content.cost
+    currency = str(cost["currency"].iloc[0]) if len(cost) else ""
+    columns = (
+        Column("gpus", "GPUs", count),
+        Column("gpu_hours", "GPU-hours used", significant),
+        Column("step_gpu_s", "GPU-seconds a step", significant),
+        Column("to_steps", "of steps", count),
+        Column("gpu_hours_to_steps", "GPU-hours", significant),
+        Column("price", f"{currency} per GPU-hour", significant),
+        Column("cost_to_steps", currency, significant),
+    )
+    priced = len(cost) > 0 and bool((cost["price"] > 0).any())
+    note = "Used: all steps, warm-up too. From the mean counted step; start, validation and checkpoints come on top."
+    if not priced:
+        note += " No price is known: report.price_per_gpu_hour in the configuration gives one."
+    return frame_table(content, "cost", cost, columns, "GPU-hours and cost", note=note)
