@@ -126,8 +126,8 @@ def _headline(
     told = [case for case in cases if case.verdict != "x"]
     if not told:
         why = "; ".join(dict.fromkeys(str(case.rows["raw"]["why"]) for case in cases))
-        sentence = f"{arm} and {base} are not comparable, and not divided: {why}."
-        return Headline(arm, base, _capital(sentence), "x", (), NO_SPAN, NO_SPAN, NO_SPAN, unequal or 0)
+        sentence = f"Not comparable, so that there is no ratio of {arm} and {base}: {why}."
+        return Headline(arm, base, sentence, "x", (), NO_SPAN, NO_SPAN, NO_SPAN, unequal or 0)
     claimed = tuple(dict.fromkeys(name for case in told for name in case.claimed))
     values = _over([case.span(case.claimed) for case in told])
     intervals = [case.span(case.claimed, "low", "high") for case in told]

@@ -105,7 +105,7 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *body))
 
 
-def coverage_lines(count: int = 400) -> list[Line]:
+def coverage_lines(count: int = 200) -> list[Line]:
     """Prints the tables of docs/estimates.md; the lines are what is promised of the intervals."""
     print(f"Bias, one run per arm, {count} experiments each:\n\n{markdown(bias_table(count))}\n", flush=True)
     for speed, run_sd in ((1.0, 0.0), (1.0, 0.02), (1.25, 0.02)):

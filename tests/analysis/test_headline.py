@@ -1,0 +1,118 @@
+"""The sentence at the top: what is claimed, on what it rests, and what speaks against it."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_estimates import arm_rows, engine_s, plan, work
+
+from analysis.disagreement import disagreement
+from analysis.estimates import Comparable, estimate_table
+from analysis.gate import gate_table
+from analysis.headline import headlines
+from analysis.speedup import comparison_table
+
+
+def said(frames, the_plan=None, unequal=None, comparable=None):
+    wide, of = pd.concat(frames, ignore_index=True), the_plan or plan("a", "b")
+    may = comparable or Comparable()
+    comparison, _ = comparison_table(wide, of, may.refused)
+    estimates, _ = estimate_table(wide, of, may, 300)
+    return headlines(comparison, of, unequal, estimates, gate_table(wide, of))
+
+
+def engines(speed=1.0, seeds=3, scale=1.0, factors="", noise=0.01, **more):
+    draw = np.random.default_rng(1)
+    frames = []
+    for seed in range(seeds):
+        for arm, of_arm, size in (("a", 1.0, 1.0), ("b", speed, scale)):
+            columns = work(10 * seed + (arm == "b"), steps=30, scale=size)
+            step_s = engine_s(columns) / of_arm * np.exp(draw.normal(0, noise, 30))
+            frames.append(arm_rows(arm, step_s, seed=seed, factors=factors, floor_s=engine_s(columns) / 5, **columns))
+    return frames
+
+
+def test_faster_at_equal_work():
+    (found,) = said(engines(2.0), unequal=lambda arms: 0)
+    assert found.verdict == "+" and found.claimed == ("roofline", "standardised")
+    assert found.sentence.startswith("At equal work b is 2.0") or found.sentence.startswith("At equal work b is 1.99×")
+    assert "by roofline and standardised, 95%: " in found.sentence and "; per step b is " in found.sentence
+    assert found.interval[0] < 2 < found.interval[1] and found.everything[0] <= found.values[0]
+    assert (
+        "Over all four estimates: " in found.sentence and "The fairness ledger found nothing unequal." in found.sentence
+    )
+    assert "From 3 pairs of runs and 90 paired steps" in found.sentence and "Within one" not in found.sentence
+
+
+def test_slower_at_equal_work():
+    (found,) = said(engines(0.5))
+    assert found.verdict == "-" and "t equal work the baseline a is 2.0" in found.sentence
+    low, high = (float(x.rstrip("×)")) for x in found.sentence.split("95%: ")[1].split("×)")[0].split(" to "))
+    assert 1.8 < low < high < 2.2 and "no fairness ledger" in found.sentence
+
+
+def test_not_resolved_says_what_would():
+    (found,) = said(engines(1.0, noise=0.05))
+    assert found.verdict == "~" and found.sentence.startswith("Not resolved which is faster: at equal work")
+    assert "These runs would have shown a ratio of 1." in found.sentence
+
+
+def test_on_unequal_terms_and_with_other_lengths_and_a_failed_gate():
+    frames = [f.assign(reward=0.3 if f["arm"].iloc[0] == "b" else 0.5) for f in engines(1.5, scale=1.6)]
+    (found,) = said(frames, unequal=lambda arms: 2)
+    assert found.unequal == 2 and "not on equal terms" in found.sentence and "see 2 findings" in found.sentence
+    assert "Step time and equal work disagree" in found.sentence
+    assert "The correctness gate fails: b is worse in reward." in found.sentence
+
+
+def test_one_pair_of_runs_and_one_step():
+    (found,) = said(engines(2.0, seeds=1))
+    assert found.verdict == "+" and "Within one pair of runs only" in found.sentence
+    (found,) = said([f.head(1) for f in engines(2.0, seeds=1)])
+    assert found.verdict == "~" and "(by roofline, no interval)" in found.sentence
+    assert "One step has no interval" in found.sentence and np.isnan(found.interval[0])
+
+
+def test_what_is_refused_is_not_divided():
+    frames = engines(2.0)
+    may = Comparable(refused={("", "b"): "other GPUs (a: H100; b: H200)"})
+    (found,) = said(frames, comparable=may)
+    assert found.verdict == "x" and "×" not in found.sentence
+    assert found.sentence == "Not comparable, so that there is no ratio of b and a: other GPUs (a: H100; b: H200)."
+    comparison, _ = comparison_table(pd.concat(frames), plan("a", "b"), may.refused)
+    assert comparison["raw_speedup"].isna().all() and (comparison["baseline_s"] > 0).all()
+
+
+def test_a_repetition_is_no_competitor():
+    again = [f.assign(arm="a2") for f in engines(1.0) if f["arm"].iloc[0] == "b"]
+    assert [h.arm for h in said([*engines(2.0), *again], plan("a", "b", "a2", a2="a"))] == ["b"]
+
+
+def test_factor_combinations_are_counted():
+    frames = [*engines(2.0, factors='{"f": 1}'), *engines(0.5, factors='{"f": 2}'), *engines(1.0, factors='{"f": 3}')]
+    (found,) = said(frames)
+    start = "Of 3 factor combinations b is faster in 1, slower in 1, not resolved in 1: at equal work b is 0."
+    assert found.verdict == "~" and found.sentence.startswith(start)
+    assert "over 3 factor combinations" in found.sentence
+
+
+@pytest.mark.parametrize(
+    "raw, equal, warns",
+    [
+        ((1.5, 1.4, 1.6), (1.0, 0.98, 1.02), True),  # intervals apart
+        ((1.05, 0.95, 1.15), (1.0, 0.98, 1.02), False),
+        ((1.1, 1.01, 1.2), (0.97, 0.9, 1.05), True),  # resolved on the other side
+        ((1.1, 0.99, 1.2), (0.97, 0.9, 1.05), False),
+        ((1.3, 0.9, 1.8), (1.0, 0.9, 1.1), True),  # far, however wide
+        ((2.15, None, None), (0.9, None, None), True),
+        ((1.10, None, None), (1.05, None, None), False),
+    ],
+)
+def test_when_raw_and_equal_work_disagree(raw, equal, warns):
+    def row(name, ends):
+        value, low, high = (float("nan") if x is None else x for x in ends)
+        side = "+" if low > 1 else "-" if high < 1 else "~"
+        return {"estimate": name, "value": value, "low": low, "high": high, "verdict": side}
+
+    missing = row("standardised", (None, None, None))
+    rows = {"raw": row("raw", raw), "roofline": row("roofline", equal), "standardised": missing}
+    assert bool(disagreement(rows)) is warns
