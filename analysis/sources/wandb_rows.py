@@ -15,7 +15,8 @@ from analysis.verdicts import Verdict
 VERL_STEP = "training/global_step"
 HF_STEP = "train/global_step"
 WANDB_STEP = "_step"
-# What TRL and ms-swift log with every call of a timer: a row of its own, without a step, when the call has ended.
+# What TRL and ms-swift log with every call of a timer: a row of its own, when the call has ended. It has no step, or
+# that of the row before: transformers' wandb callback defines its counter with step_sync, and wandb fills it in.
 CALLS = "profiling/"
 STEP_TIME = "train/step_time"
 EVALUATION = "eval/"
@@ -73,7 +74,8 @@ def _flat_steps(rows: Iterable[Row], shown_as: str) -> SourceRead:
         numbers = _numbers(row)
         logged = numbers.get(VERL_STEP, numbers.get(HF_STEP))
         verl = any(name.startswith(TIMERS) for name in numbers)
-        if logged is None and not verl:
+        counted = numbers.keys() - {HF_STEP, "train/epoch"}
+        if (logged is None and not verl) or (counted and all(name.startswith(CALLS) for name in counted)):
             for name, value in numbers.items():
                 if name.startswith(CALLS):
                     calls[name] = calls.get(name, 0.0) + value
