@@ -16,7 +16,7 @@ from analysis.arm_estimates import NEEDED, Row, estimates, no_value
 from analysis.bootstrap import RESAMPLES
 from analysis.disagreement import disagreement, rest_of_step
 from analysis.equal_work import EQUAL_WORK, ESTIMATES
-from analysis.noise import noise_bands, repetitions
+from analysis.noise import noise_bands, repeated
 from analysis.runs import Plan, factors_label
 from analysis.speedup import paired_steps
 from analysis.verdicts import Verdict
@@ -74,11 +74,11 @@ def estimate_table(
                 rows += [head | no_value(name, reason or "no counted step in common") for name in ESTIMATES]
                 continue
             found = estimates(pairs, known.throughput_only.get((factors, arm), ""), resamples)
-            if arm not in repetitions(plan):
+            if not repeated(plan, arm):
                 found = [_within_noise(row, bands) for row in found]
             rows += [head | row for row in found]
             here = f"{arm} against {plan.baseline}" + (f" at {factors_label(factors)}" if factors else "")
-            verdicts += _verdicts(here, found, pairs, repetitions(plan).get(arm, ""))
+            verdicts += _verdicts(here, found, pairs, repeated(plan, arm))
     return pd.DataFrame(rows, columns=COLUMNS), verdicts
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.bootstrap import Floats, block_length, interval_of, resampled_sums
+from analysis.noise import repeated
 from analysis.rows import rows_of
 from analysis.runs import Plan, factors_label
 from analysis.speedup import paired_steps
@@ -93,7 +94,7 @@ def gate_verdicts(gate: pd.DataFrame, plan: Plan) -> list[Verdict]:
     """A warning for each quantity in which an arm is worse by more than chance."""
     found = []
     for row in rows_of(gate[gate["verdict"] == WORSE_ARM]):
-        if row.arm in plan.same_as:
+        if repeated(plan, row.arm):
             continue
         here = f" at {factors_label(row.factors)}" if row.factors else ""
         scope = "; within this pair of runs only: other runs may differ as much" if row.run_pairs == 1 else ""

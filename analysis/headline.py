@@ -12,6 +12,7 @@ from analysis.arm_estimates import WITHIN, Row
 from analysis.disagreement import disagreement
 from analysis.equal_work import EQUAL_WORK
 from analysis.gate import LABELS, WORSE_ARM
+from analysis.noise import repeated
 from analysis.rows import rows_of
 from analysis.runs import Plan
 from analysis.speedup import disagrees, outliers_decide
@@ -99,7 +100,7 @@ def headlines(
         rows = comparison[comparison["arm"] == arm]
         mine = estimates[estimates["arm"] == arm] if estimates is not None else rows.head(0)
         cases = [_case(group) for _, group in mine.groupby("factors", sort=False)] if len(rows) else []
-        if cases and arm not in plan.same_as:
+        if cases and not repeated(plan, arm):
             worse = gate[(gate["arm"] == arm) & (gate["verdict"] == WORSE_ARM)] if gate is not None else rows.head(0)
             count = unequal((plan.baseline, arm)) if unequal else None
             found.append(_headline(arm, plan, rows, cases, list(dict.fromkeys(worse.get("quantity", []))), count))

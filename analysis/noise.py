@@ -19,9 +19,10 @@ MOST_SEEDS = 12
 COLUMNS = ["factors", "low", "high", "runs", "source", "step_low", "step_high"]
 
 
-def repetitions(plan: Plan) -> dict[str, str]:
-    """The A/A arms: each with the arm that it repeats."""
-    return dict(getattr(plan, "same_as", {}))
+def repeated(plan: Plan, arm: str) -> str:
+    """The arm that is the same as `arm` and why it is no competitor: what it repeats, or a baseline that repeats it."""
+    of_baseline = plan.baseline if plan.same_as.get(plan.baseline) == arm else ""
+    return plan.same_as.get(arm, of_baseline)
 
 
 def noise_table(wide: pd.DataFrame, plan: Plan) -> pd.DataFrame:
@@ -35,7 +36,7 @@ def noise_table(wide: pd.DataFrame, plan: Plan) -> pd.DataFrame:
     counted = wide[wide["counted"].astype(bool)] if len(wide) else wide
     for factors in wide["factors"].unique():
         here = counted[counted["factors"] == factors]
-        for arm, other in repetitions(plan).items():
+        for arm, other in plan.same_as.items():
             pairs = paired_steps(wide, factors, other, arm, (STEP,))
             if len(pairs):
                 logs = [_logs(p[f"{STEP}_a"], p[f"{STEP}_b"]) for _, p in pairs.groupby("seed")]
@@ -82,7 +83,7 @@ def noise_bands(wide: pd.DataFrame, plan: Plan, factors: str, resamples: int = R
     The far end of the A/A estimate's own interval, the widest of several; an estimate that no A/A arm has is absent.
     """
     bands: dict[str, float] = {}
-    for arm, other in repetitions(plan).items():
+    for arm, other in plan.same_as.items():
         pairs = paired_steps(wide, factors, other, arm, NEEDED)
         for row in estimates(pairs, resamples=resamples) if len(pairs) else []:
             told = [abs(math.log(row[end])) for end in ("value", "low", "high") if row[end] > 0]

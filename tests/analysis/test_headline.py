@@ -85,6 +85,8 @@ def test_what_is_refused_is_not_divided():
 def test_a_repetition_is_no_competitor():
     again = [f.assign(arm="a2") for f in engines(1.0) if f["arm"].iloc[0] == "b"]
     assert [h.arm for h in said([*engines(2.0), *again], plan("a", "b", "a2", a2="a"))] == ["b"]
+    # Nor is the arm that the baseline itself repeats.
+    assert [h.arm for h in said([*engines(2.0), *again], plan("a2", "a", "b", a2="a"))] == ["b"]
 
 
 def test_factor_combinations_are_counted():
