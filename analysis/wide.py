@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from analysis.errors import UserError
+from analysis.grid import grid_of
 from analysis.quantities import QUANTITIES, logged_as
 from analysis.runs import Run
 from analysis.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
@@ -43,31 +45,37 @@ def wide_run(run: Run) -> pd.DataFrame:
     tidy = run.steps
     phases, scalars = tidy[tidy["kind"] == "phase"], tidy[tidy["kind"] == "scalar"]
     try:
-        seconds = phases.pivot(index="step", columns="name", values="value")
-        own = phases.pivot(index="step", columns="name", values="exclusive_s")
-        other = scalars.pivot(index="step", columns="name", values="value")
+        in_phases, in_scalars = grid_of(phases), grid_of(scalars)
     except ValueError:
         raise UserError("its steps.parquet holds a value twice; collect the run again") from None
-    meta = tidy.groupby("step")[["attempt", "resumed", "overlap"]].first()
+    seconds, own = in_phases.values(phases["value"]), in_phases.values(phases["exclusive_s"])
+    other = in_scalars.values(scalars["value"])
+    meta = tidy.drop_duplicates("step").set_index("step")[["attempt", "resumed", "overlap"]].sort_index()
     root = run.tree.root
     if root not in seconds.columns:
         raise UserError(f"none of its steps has the root timer {root!r}")
-    left_out = pd.Series("", index=meta.index, dtype=object)
-    inner = own[[c for c in own.columns if (phases["parent"] == c).any()]]
+    left_out = np.full(len(meta), "", dtype=object)
+    with_children = set(phases["parent"].dropna().unique())
+    inner = own[[c for c in own.columns if c in with_children]]
     cut = _rounding(phases)
     allowed = (TOLERANCE_SHARE * seconds[inner.columns].abs()).clip(lower=TOLERANCE_S)
     if cut is not None:
         allowed = allowed + _own_rounding(phases).reindex_like(allowed).fillna(0.0)
     occasional = [name for name in seconds if (phase := run.tree.declared(str(name))) and phase.occasional]
-    left_out[(seconds[occasional] > 0).any(axis=1).reindex(meta.index, fill_value=False)] = OCCASIONAL
+
+    def at(steps: pd.Series) -> npt.NDArray[np.bool_]:
+        found: npt.NDArray[np.bool_] = steps.reindex(meta.index, fill_value=False).to_numpy(dtype=bool)
+        return found
+
+    left_out[at((seconds[occasional] > 0).any(axis=1))] = OCCASIONAL
     missing = other.get("missing_completions", pd.Series(dtype=float))
-    left_out[(missing > 0).reindex(meta.index, fill_value=False)] = INCOMPLETE
-    left_out[(inner < -allowed).any(axis=1).reindex(meta.index, fill_value=False)] = OVERRUN
+    left_out[at(missing > 0)] = INCOMPLETE
+    left_out[at((inner < -allowed).any(axis=1))] = OVERRUN
     value = phases["value"]
     bad = phases.loc[~np.isfinite(value) | (value < 0) | (value > ABSURD_S), "step"].unique()
     root_s = seconds[root].reindex(meta.index)
-    left_out[root_s > JUMP * root_s.median()] = JUMPED
-    left_out[meta.index.isin(bad) | ~(root_s > 0)] = BAD_TIME
+    left_out[at(root_s > JUMP * root_s.median())] = JUMPED
+    left_out[meta.index.isin(bad) | ~at(root_s > 0)] = BAD_TIME
     # A trainer may log a scalar with one of our own columns' names.
     ours = {*KEYS, *QUANTITIES}
     other = other.set_axis([f"scalar/{name}" if name in ours else str(name) for name in other.columns], axis=1)
@@ -77,19 +85,18 @@ def wide_run(run: Run) -> pd.DataFrame:
     parts = [meta, seconds.add_prefix(PHASE), own.add_prefix(OWN), other]
     if cut is not None:
         parts.insert(3, cut.add_prefix(ROUNDING))
-    # Plain column labels: those of a pivot are categories of this run only.
-    wide = pd.concat([p.set_axis([str(c) for c in p.columns], axis=1) for p in parts], axis=1).reset_index()
     head = pd.DataFrame(
-        {"run_id": run.run_id, "arm": run.arm, "factors": run.factors_key, "seed": run.seed}, index=wide.index
+        {"run_id": run.run_id, "arm": run.arm, "factors": run.factors_key, "seed": run.seed}, index=meta.index
     )
-    return pd.concat([head, wide, left_out.rename("left_out").reset_index(drop=True)], axis=1)
+    tail = pd.Series(left_out, index=meta.index, dtype=object, name="left_out")
+    return pd.concat([head, *parts, tail], axis=1).reset_index()
 
 
 def _rounding(phases: pd.DataFrame) -> pd.DataFrame | None:
     """Each phase's rounding by step; None where nothing was rounded."""
     if "rounding" not in phases.columns or not phases["rounding"].notna().any():
         return None
-    return phases.pivot(index="step", columns="name", values="rounding").dropna(axis=1, how="all")
+    return grid_of(phases).values(phases["rounding"]).dropna(axis=1, how="all")
 
 
 def _own_rounding(phases: pd.DataFrame) -> pd.DataFrame:
