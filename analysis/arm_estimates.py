@@ -37,13 +37,17 @@ def estimates(pairs: pd.DataFrame, overlap: str = "", resamples: int = RESAMPLES
     `overlap` says why there is nothing but step time and throughput, where that is so.
     """
     steps = paired(pairs)
-    sums = resampled_sums(steps.columns, steps.lengths, block_length(steps.ratios), resamples)
+    by_block: dict[int, Sums] = {}
     scope = ONE_STEP if steps.steps == 1 else WITHIN if len(steps.lengths) == 1 else ACROSS
     size: Row = {"scope": scope, "run_pairs": len(steps.lengths), "paired_steps": steps.steps}
     rows: list[Row] = []
     for name in ESTIMATES:
         why = overlap if overlap and name in EQUAL_WORK else steps.why.get(name, "")
-        rows.append((no_value(name, why) if why else _row(name, steps, sums)) | size)
+        if not why:
+            block = block_length(steps.series[name])
+            if block not in by_block:
+                by_block[block] = resampled_sums(steps.columns, steps.lengths, block, resamples)
+        rows.append((no_value(name, why) if why else _row(name, steps, by_block[block])) | size)
     return rows
 
 

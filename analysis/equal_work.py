@@ -50,8 +50,8 @@ class Paired:
 
     columns: Floats
     lengths: tuple[int, ...]
-    ratios: list[Floats]
-    """log(T_A / T_B) of each run's steps: what the block length is of."""
+    series: dict[str, list[Floats]]
+    """Estimate -> each run's series of what varies in it from step to step: what its block length is of."""
     fitted: tuple[bool, bool]
     """Whether Lmax and Σtokens vary: what is the same in every step of both arms needs no coefficient."""
     why: dict[str, str]
@@ -88,8 +88,23 @@ def paired(pairs: pd.DataFrame) -> Paired:
         else:
             _put_moments(put, side, x)
     lengths = tuple(int(n) for n in pairs.groupby("seed", sort=False).size())
-    ratios = np.split(np.log(side["a"][STEP] / side["b"][STEP]), np.cumsum(lengths)[:-1])
-    return Paired(columns, lengths, list(ratios), fitted, why)
+    series = {name: _series(name, side, fitted) for name in ESTIMATES if name not in why}
+    by_run = {name: list(np.split(values, np.cumsum(lengths)[:-1])) for name, values in series.items()}
+    return Paired(columns, lengths, by_run, fitted, why)
+
+
+def _series(name: str, side: dict[str, dict[str, Floats]], fitted: tuple[bool, bool]) -> Floats:
+    """What varies in an estimate from step to step; a drift of the lengths is no noise of one that takes it out."""
+    if name == "standardised":
+        left = {}
+        for s in "ab":
+            t, x = side[s][STEP], [side[s][q] for q, used in zip((LONGEST, TOKENS), fitted, strict=True) if used]
+            design = np.stack([np.ones(len(t)), *(v / v.mean() for v in x)], axis=1)
+            left[s] = (t - design @ np.linalg.lstsq(design, t, rcond=None)[0]) / t.mean()
+        return np.asarray(left["a"] - left["b"], dtype=np.float64)
+    work = {"raw": None, "per_token": TOKENS, "roofline": FLOOR}[name]
+    per = {s: np.log(side[s][STEP] / (side[s][work] if work else 1.0)) for s in "ab"}
+    return np.asarray(per["a"] - per["b"], dtype=np.float64)
 
 
 def _numbers(pairs: pd.DataFrame, name: str) -> Floats:
