@@ -166,6 +166,29 @@ def test_killed_in_the_middle_the_next_start_finishes_what_is_missing(site: Site
     assert whole.groupby("attempt").resumed.first().to_dict() == {1: False, 2: True}
 
 
+def test_an_imported_arm_is_compared_with_a_trained_one(site: Site) -> None:
+    """The transformers run again, as somebody else would have it: wandb's offline folder and nothing beside it."""
+    before = site.config
+    wandb = next((site.results / "runs" / "transformers-s0" / "attempts" / "1" / "wandb").glob("offline-run-*"))
+    old = {"trainer": "trl", "engine": "transformers", "import": str(wandb)}
+    site.config = before | {"seeds": [0], "baseline": "old", "arms": {"old": old, "vllm": before["arms"]["vllm"]}}
+    done = site.snakemake()
+    site.config = before
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert site.attempts("vllm-s0") == [1], "the trained arm is as it was"
+    seconds = {}
+    for run_id in ("old-s0", "transformers-s0", "vllm-s0"):
+        steps = pd.read_parquet(site.results / "runs" / run_id / "steps.parquet")
+        whole = steps[(steps.kind == "phase") & (steps.name == "step")].set_index("step").value
+        assert list(whole.index) == [1, 2, 3, 4]
+        seconds[run_id] = whole[1:].sum()  # one warm-up step
+    assert seconds["old-s0"] == pytest.approx(seconds["transformers-s0"], rel=1e-9)
+    comparison = pd.read_csv(site.results / "tables" / "comparison.csv").iloc[0]
+    assert comparison["raw_speedup"] == pytest.approx(seconds["old-s0"] / seconds["vllm-s0"], rel=1e-9)
+    ledger = json.loads((site.results / "preflight.json").read_text())["ledger"]
+    assert {row["setting"] for row in ledger if row["values"].get("old") not in (None, "not told")}
+
+
 def test_bad_input_is_one_message_and_loses_nothing(site: Site) -> None:
     before = site.attempts("vllm-s0")
     site.config["workload"]["data"] = {"source": str(site.folder / "data.jsonl"), "prompt_column": "q"}
