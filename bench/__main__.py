@@ -10,13 +10,14 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from bench import coverage, planning, quickstart, report, slurm
+from bench import collect, coverage, planning, quickstart, report, slurm
 from bench.measure import Line
 
 BENCHES: dict[str, Callable[[], list[Line]]] = {
     "plan": planning.plan_lines,
     "dry-run": planning.dry_run_lines,
     "report": report.report_lines,
+    "collect": collect.collect_lines,
     "coverage": coverage.coverage_lines,
     "slurm": slurm.slurm_lines,
     "quickstart": quickstart.quickstart_lines,

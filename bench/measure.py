@@ -19,6 +19,8 @@ class Cost:
     seconds: float
     peak_mb: float
     """Peak resident memory of its largest process, in MB (1e6 bytes)."""
+    cpu_s: float
+    """CPU time of all its processes: what a busy machine changes less."""
 
 
 @dataclass(frozen=True)
@@ -66,4 +68,5 @@ def cost_of(command: Sequence[str], cwd: Path = ROOT, env: Mapping[str, str] | N
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
         raise SystemExit(f"{' '.join(command)} failed:\n{output[-4000:]}")
-    return Cost(time.perf_counter() - began, usage.ru_maxrss * 1024 / 1e6)
+    cpu_s = usage.ru_utime + usage.ru_stime
+    return Cost(time.perf_counter() - began, usage.ru_maxrss * 1024 / 1e6, cpu_s)
