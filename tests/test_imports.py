@@ -6,6 +6,7 @@ import copy
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -19,6 +20,7 @@ from workflow.cli import main
 from workflow.imports import Format, Mode
 from workflow.plan import Plan, load_plan, plan_runs, stack_facts
 from workflow.reading import parse_config
+from workflow.start import require_startable
 
 from .importing import ROOT, run_snakemake
 
@@ -349,6 +351,17 @@ def test_imported_runs_are_listed_as_such(two_logs: Path, capsys: pytest.Capture
     assert "run vllm-s0 is imported" in capsys.readouterr().err
 
 
+def test_slurm_needs_no_partition_to_train_nothing() -> None:
+    told = SimpleNamespace(
+        executor_plugin=SimpleNamespace(name="slurm"),
+        resource_settings=SimpleNamespace(overwrite_resources={}),
+        dag_settings=SimpleNamespace(targets=(), until=()),
+    )
+    require_startable(told, planned(LOGS))
+    with pytest.raises(UserError, match="no partition to train in"):
+        require_startable(told, planned(mixed()))
+
+
 def planned_file(name: str) -> Any:
     return load_plan(yaml.safe_load(Path(name).read_text())).imports["vllm-s0"]
 
@@ -360,18 +373,3 @@ def test_nothing_is_built_and_nothing_trained_for_imports(two_logs: Path) -> Non
     assert said.count("rule import_run:") == 2 and "rule report:" in said
     for rule in ("stack", "inputs", "settings", "train", "collect"):
         assert f"rule {rule}:" not in said
-
-
-def test_an_import_is_read_anew_when_what_is_said_of_it_changes_and_not_for_the_report(two_logs: Path) -> None:
-    done = snakemake(two_logs)
-    assert done.returncode == 0, done.stderr
-    assert (two_logs / "results" / "logs" / "report.html").stat().st_size > 0
-    again = snakemake(two_logs, "--dry-run")
-    assert "Nothing to be done" in again.stdout + again.stderr
-    raw = yaml.safe_load((two_logs / "logs.yaml").read_text())
-    (two_logs / "logs.yaml").write_text(yaml.safe_dump(raw | {"report": {"price_per_gpu_hour": 2}}, sort_keys=False))
-    said = str(snakemake(two_logs, "--dry-run"))
-    assert "rule report:" in said and "rule import_run:" not in said
-    raw["arms"]["vllm"]["import"]["gpu"] = "H100-80GB"
-    (two_logs / "logs.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
-    assert str(snakemake(two_logs, "--dry-run")).count("rule import_run:") == 1
