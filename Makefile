@@ -9,11 +9,12 @@ BIN := $(VENV)/bin
 export PYTHONNOUSERSITE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help quickstart article status cancel gpu-smoke test check bench locks wheelhouse container schema picture
+.PHONY: help venv quickstart article status cancel gpu-smoke test check bench locks wheelhouse container schema picture
 
 help:
 	@echo "make quickstart        build everything, train both engines on this CPU, compare, print the headline"
 	@echo "make article           the published comparison that this project began with, read again (no GPU, seconds)"
+	@echo "make venv              the controller's environment alone: source .venv/bin/activate, then snakemake"
 	@echo "make status            what each run is doing (EXPERIMENT=name: of another experiment than config.yaml's)"
 	@echo "make cancel            end an experiment's jobs, and only those (EXPERIMENT=name: a folder of results/)"
 	@echo "make test              the whole test suite (installs what it needs)"
@@ -34,6 +35,8 @@ $(VENV)/controller.stamp: envs/controller/requirements.lock pyproject.toml
 $(VENV)/dev.stamp: $(VENV)/controller.stamp envs/dev/requirements.lock
 	@$(BIN)/python -m pip install -qq --require-hashes -r envs/dev/requirements.lock
 	@touch $@
+
+venv: $(VENV)/controller.stamp
 
 quickstart: $(VENV)/controller.stamp
 	@bash scripts/packages.sh build $(PYTHON)
@@ -61,7 +64,7 @@ test: $(VENV)/dev.stamp
 	@bash scripts/packages.sh build $(PYTHON)
 	@bash scripts/packages.sh test
 	@bash scripts/packages.sh slurm
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .

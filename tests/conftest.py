@@ -14,6 +14,21 @@ import pytest
 from workflow import stacks
 
 ROOT = Path(__file__).resolve().parents[1]
+# What trains or brings up a cluster. The longest of the tests, and mostly waiting: they begin at once, one after another,
+# since side by side they would slow one another beyond their patience.
+TRAINING = ("tests/slurm", "tests/verl", "tests/jobs", "tests/test_end_to_end.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Groups for `--dist loadgroup` with two processes: one for all that trains, and one for each other file."""
+
+    def place(item: pytest.Item) -> str:
+        path = item.path.relative_to(ROOT).as_posix()
+        return "training" if path.startswith(TRAINING) else path
+
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(place(item)))
+    items.sort(key=lambda item: place(item) != "training")
 
 
 @pytest.fixture(scope="session")
