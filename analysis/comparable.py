@@ -100,12 +100,15 @@ def _trainers(runs: Sequence[Run]) -> list[Verdict]:
 
 def clock_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> list[Verdict]:
     """Runs whose steps sum to more than the time from their start to their end: some clock jumped."""
-    found = []
+    found: list[Verdict] = []
+    if PHASE + "step" not in wide:
+        return found
+    of_run = dict(iter(wide[["run_id", "attempt", PHASE + "step"]].groupby("run_id", sort=False)))
     for run in runs:
         start, end = run.done.get("started"), run.done.get("finished")
-        if not isinstance(start, int | float) or not isinstance(end, int | float):
+        if not isinstance(start, int | float) or not isinstance(end, int | float) or run.run_id not in of_run:
             continue
-        rows = wide[wide["run_id"] == run.run_id]
+        rows = of_run[run.run_id]
         if "attempt" in run.done:
             rows = rows[rows["attempt"] == run.done["attempt"]]
         steps_s, lived_s = float(rows[PHASE + "step"].clip(lower=0).sum()), float(end - start)

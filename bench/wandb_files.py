@@ -120,7 +120,7 @@ def write_runs(results: Path, runs: int, steps: int) -> list[Path]:
         offline = folder / "attempts" / "1" / "wandb" / f"offline-run-20260101_000000-{number:08d}"
         offline.mkdir(parents=True)
         (offline / f"run-{number:08d}.wandb").write_bytes(framed(data[:HEAD], _with_numbers(originals, rows)))
-        fingerprints[run_id] = _write_run_files(folder, run_id, arm, number // len(ARMS), steps)
+        fingerprints[run_id] = _write_run_files(folder, run_id, arm, number, steps)
         folders.append(folder)
     plan = {
         "experiment": results.name,
@@ -153,7 +153,7 @@ def _with_numbers(originals: list[Any], rows: list[dict[str, float]]) -> list[by
     return found
 
 
-def _write_run_files(folder: Path, run_id: str, arm: str, seed: int, steps: int) -> str:
+def _write_run_files(folder: Path, run_id: str, arm: str, number: int, steps: int) -> str:
     """spec.json, attempt.json and done.json; the fingerprint."""
     engine = ARMS[arm][0]
     spec: dict[str, Any] = {
@@ -164,7 +164,7 @@ def _write_run_files(folder: Path, run_id: str, arm: str, seed: int, steps: int)
         "trainer": "verl",
         "engine": engine,
         "stack": f"verl04-{engine}",
-        "seed": seed,
+        "seed": number // len(ARMS),
         "factors": {},
         "workload": {"steps": steps, "batch_size": 16, "num_generations": 4, "max_response_length": 31744},
         "options": {},
@@ -182,8 +182,9 @@ def _write_run_files(folder: Path, run_id: str, arm: str, seed: int, steps: int)
         "first_step": 1,
         "last_step": steps,
         "steps": steps,
-        "started": 1.7e9,
-        "finished": 1.7e9 + 100,
+        # One after the other: a step takes some five minutes.
+        "started": 1.7e9 + 1e6 * number,
+        "finished": 1.7e9 + 1e6 * number + 1e3 * steps,
         "inputs": INPUTS,
         "versions": {"python": "3.11", "verl": "0.4.1", engine: "0.8.5"},
         "hardware": hardware,
