@@ -13,7 +13,8 @@ from analysis.runs import Plan
 from analysis.svg import TAG, page_svg
 
 # Okabe and Ito (2008) for categories, Tol's "bright" for arms: each is told apart with any colour vision,
-# and the two are not mistaken for one another.
+# and the two are not mistaken for one another. Tol's yellow, cyan and grey are darker and browner here: his do not
+# stand off white paper, and grey is what does not count.
 CATEGORY_COLOURS = {
     "generation": "#E69F00",
     "weight sync": "#56B4E9",
@@ -23,7 +24,7 @@ CATEGORY_COLOURS = {
     "optimizer": "#CC79A7",
     "other": "#999999",
 }
-ARM_COLOURS = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE", "#BBBBBB")
+ARM_COLOURS = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#9C8A1B", "#2A97BD", "#A0622D")
 ARM_DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 4], [1, 3])
 GREY = "#8a8f98"
 INK = "#1b1f24"

@@ -54,3 +54,8 @@ def _with_room(root: str, svg: str) -> str:
     width = max(float(size[1]) + left, LEAST_WIDTH)
     root = root.replace(size[0], f' width="{width:g}" height="{size[2]}"', 1)
     return re.sub(r'viewBox="[^"]*"', f'viewBox="{-left} 0 {width:g} {size[2]}"', root, count=1)
+
+
+def with_prefixed_ids(svg: str, prefix: str) -> str:
+    """The same with every id, and every reference to one, after `prefix`; what its texts say stays."""
+    return TAG.sub(lambda tag: ID.sub(lambda name: prefix + name[0], tag[0]), svg)

@@ -16,10 +16,9 @@ from analysis.figures.sweeps import sweep_figures
 from analysis.figures.tables import FigureTables
 from analysis.figures.waterfall import waterfall_figure
 from analysis.reward import REWARD
-from analysis.runs import Plan
 from analysis.wide import PHASE
 
-__all__ = ["FigureTables", "all_figures", "figures_of"]
+__all__ = ["FigureTables", "figures_of"]
 
 
 def figures_of(tables: FigureTables) -> list[Figure]:
@@ -37,29 +36,12 @@ def figures_of(tables: FigureTables) -> list[Figure]:
         paired_figure(wide, plan, t.estimates, t.noise),
         over_steps(wide, plan, PHASE + "step", "step-time", "Step time", "seconds per step", log_if_wide=True),
         length_figure(lengths, plan) if len(lengths) else length_scalars_figure(wide, plan),
-        straggler_figure(wide, plan, t.stragglers),
+        straggler_figure(wide, plan, t.stragglers, lengths),
         over_steps(wide, plan, REWARD, "reward", "Reward", "mean reward", from_zero=False),
         reward_distribution(wide, plan),
         over_steps(
             rates, plan, "tokens_per_s", "tokens-per-second", "Throughput", "response tokens per second of step"
         ),
         *sweep_figures(estimates, plan),
-    ]
-    return [figure for figure in made if figure is not None]
-
-
-def all_figures(wide: pd.DataFrame, categories: pd.DataFrame, lengths: pd.DataFrame, plan: Plan) -> list[Figure]:
-    """The figures that need no more than these tables."""
-    if not len(wide):
-        return []
-    rates = with_tokens_per_second(wide)
-    made = [
-        phase_bars(categories),
-        over_steps(wide, plan, PHASE + "step", "step-time", "Step time", "seconds per step", log_if_wide=True),
-        length_figure(lengths, plan),
-        over_steps(wide, plan, REWARD, "reward", "Reward", "mean reward", from_zero=False),
-        over_steps(
-            rates, plan, "tokens_per_s", "tokens-per-second", "Throughput", "response tokens per second of step"
-        ),
     ]
     return [figure for figure in made if figure is not None]

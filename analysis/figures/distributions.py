@@ -16,6 +16,8 @@ from analysis.runs import Plan
 
 PANEL_WIDTH, PANEL_HEIGHT = 185, 100
 MAX_PANELS = 24
+LENGTH_SHARE = "share of the arm's responses"
+REWARD_SHARE = "share of the arm's steps up to that reward"
 
 
 def _by_arm(frame: pd.DataFrame, plan: Plan, x: str, x_title: str, y: str, y_title: str) -> Any:
@@ -56,7 +58,8 @@ def _by_arm(frame: pd.DataFrame, plan: Plan, x: str, x_title: str, y: str, y_tit
         scale=alt.Scale(nice=False, zero=False),
         axis=alt.Axis(tickCount=3, labelOverlap="greedy"),
     )
-    y_axis = alt.Y(f"{y}:Q", title=y_title, axis=alt.Axis(format="%", tickCount=4))
+    # Beside a small panel there is no room for the title: the caption has it.
+    y_axis = alt.Y(f"{y}:Q", title=None, axis=alt.Axis(format="%", tickCount=4))
     base = alt.Chart().encode(x=x_axis, y=y_axis, order=order)
     grey = base.transform_filter(alt.datum.ghost).mark_line(interpolate="step-after", strokeWidth=1.5, color=GREY)
     mine = base.transform_filter("!datum.ghost").mark_line(interpolate="step-after", strokeWidth=2)
@@ -65,12 +68,12 @@ def _by_arm(frame: pd.DataFrame, plan: Plan, x: str, x_title: str, y: str, y_tit
     return panels(layered, everything, drawn, 3, PANEL_WIDTH).resolve_axis(x="shared")
 
 
-def _many(plan: Plan, frame: pd.DataFrame) -> str:
+def _many(plan: Plan, frame: pd.DataFrame, y_title: str) -> str:
     arms = frame["arm"].nunique()
     if arms <= MANY_ARMS:
         return ""
     cut = f" The first {MAX_PANELS} of {arms} arms are drawn." if arms > MAX_PANELS else ""
-    return f" A panel for each arm, all on the same axes; grey: {plan.baseline}.{cut}"
+    return f" A panel for each arm, all on the same axes: {y_title}; grey: {plan.baseline}.{cut}"
 
 
 def length_figure(lengths: pd.DataFrame, plan: Plan) -> Figure | None:
@@ -79,7 +82,7 @@ def length_figure(lengths: pd.DataFrame, plan: Plan) -> Figure | None:
     if frame.empty:
         return None
     frame = frame.assign(order=frame["start"])
-    chart = _by_arm(frame, plan, "start", "response length, tokens", "share", "share of the arm's responses")
+    chart = _by_arm(frame, plan, "start", "response length, tokens", "share", LENGTH_SHARE)
     finite = lengths[np.isfinite(lengths["value"].astype(float))]
     stats = finite.groupby("arm", sort=False)["value"].agg(["mean", "max", "size"])
     words = "; ".join(
@@ -89,7 +92,7 @@ def length_figure(lengths: pd.DataFrame, plan: Plan) -> Figure | None:
         "response-length",
         "How long the responses are",
         "All responses of the counted steps. A synchronous step waits for its longest response, so arms whose "
-        "lengths differ did not do equal work." + _many(plan, frame),
+        "lengths differ did not do equal work." + _many(plan, frame, LENGTH_SHARE),
         f"Distribution of response lengths in tokens. {words}",
         render(chart),
     )
@@ -161,9 +164,7 @@ def reward_distribution(wide: pd.DataFrame, plan: Plan) -> Figure | None:
     frame = cumulative_shares(rewards)
     if frame.empty:
         return None
-    chart = _by_arm(
-        frame, plan, "value", "mean reward of a step", "share", "share of the arm's steps up to that reward"
-    )
+    chart = _by_arm(frame, plan, "value", "mean reward of a step", "share", REWARD_SHARE)
     stats = rewards.groupby("arm", sort=False)["value"].agg(["min", "median", "max", "size"])
     words = "; ".join(
         f"{arm}: from {s['min']:.4g} over the median {s['median']:.4g} to {s['max']:.4g}, {s['size']:.0f} steps"
@@ -174,7 +175,7 @@ def reward_distribution(wide: pd.DataFrame, plan: Plan) -> Figure | None:
         "How the rewards are spread",
         "Mean rewards of the counted steps: how large a share of an arm's steps had that reward or less. A curve "
         "further right means higher rewards. Rewards rise while a policy learns: arms compare where they trained the "
-        "same steps." + _many(plan, frame),
+        "same steps." + _many(plan, frame, REWARD_SHARE),
         f"Cumulative distribution of the counted steps' mean rewards. {words}",
         render(chart),
         "steps",

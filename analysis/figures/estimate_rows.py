@@ -13,7 +13,7 @@ from analysis.rows import rows_of
 ESTIMATE_LABELS = {
     "raw": "raw",
     "per_token": "per token",
-    "roofline": "against the roofline",
+    "roofline": "roofline",
     "standardised": "standardised",
 }
 RESOLVED, UNRESOLVED, NO_INTERVAL = "resolved", "not resolved (~)", "no interval"

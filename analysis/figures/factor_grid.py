@@ -30,7 +30,7 @@ def swept(keys: Sequence[str]) -> dict[str, list[str]]:
     for name, texts in values.items():
         if len(texts) > 1:
             numbers = all(isinstance(v, int | float) for v in texts.values())
-            found[name] = sorted(texts, key=lambda t, of=texts: of[t]) if numbers else list(texts)  # type: ignore[misc]
+            found[name] = sorted(texts, key=texts.__getitem__) if numbers else list(texts)
     return found
 
 

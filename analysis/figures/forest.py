@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -34,6 +35,7 @@ from analysis.rows import rows_of
 from analysis.runs import Plan
 
 MAX_PANELS = 16
+MAX_TOLD = 24
 ROW = 22
 PLOT_WIDTH = 400
 
@@ -91,7 +93,8 @@ def estimates_figure(estimates: pd.DataFrame, plan: Plan, noise: pd.DataFrame | 
     """Every estimate with its interval, by arm; what is not resolved or not comparable has another shape."""
     if estimates.empty:
         return None
-    arms = [(str(f), str(a), _rows(rows)) for (f, a), rows in estimates.groupby(["factors", "arm"], sort=False)]
+    groups = estimates.groupby(["factors", "arm"], sort=False)
+    arms = [(str(f), str(a), _rows(rows)) for (f, a), rows in itertools.islice(groups, MAX_TOLD)]
     drawn = arms[:MAX_PANELS]
     bands = {factors: noise_band(noise, factors) for factors, _, _ in drawn}
     parts = []
@@ -103,7 +106,7 @@ def estimates_figure(estimates: pd.DataFrame, plan: Plan, noise: pd.DataFrame | 
     frame = pd.concat(parts, ignore_index=True)
     domain = ratio_domain(frame[["value", "low", "high", "band_low", "band_high"]].to_numpy(float).ravel())
     names = [panel_name(arm, factors) for factors, arm, _ in drawn]
-    chart = panels(_chart(plan, list(dict.fromkeys(frame["label"])), domain), frame, names, 1, WIDTH)
+    chart = panels(_chart(plan, list(dict.fromkeys(frame["label"])), domain), frame, names, 1, WIDTH - 100)
     if len(drawn) > 1:
         chart = chart.resolve_axis(x="shared")
     words = [
@@ -124,12 +127,12 @@ def estimates_figure(estimates: pd.DataFrame, plan: Plan, noise: pd.DataFrame | 
     caption = f"Right of the line at 1 the arm is faster than {plan.baseline}. " + "".join(
         text for text, there in meanings if there
     )
-    cut = left_out(len(drawn), len(arms), "arms and factor combinations", "estimates")
+    cut = left_out(len(drawn), groups.ngroups, "arms and factor combinations", "estimates")
     return Figure(
         "estimates",
         "Four estimates of speed",
         caption.strip() + cut,
-        f"Speed against {plan.baseline}, with 95% intervals. {listed(words)}",
+        f"Speed against {plan.baseline}, with 95% intervals. {listed(words, of=groups.ngroups)}",
         render(chart),
         "estimates",
     )

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, dash_scale, render
 from analysis.figure_data import series, wants_log
-from analysis.figures.panels import ARM_LEGEND, MANY_ARMS, panels
+from analysis.figures.panels import ARM_LEGEND, MANY_ARMS, log_ticks, panels
 from analysis.runs import Plan
 
 PANEL_WIDTH, PANEL_HEIGHT = 185, 110
@@ -19,6 +19,8 @@ MAX_PANELS = 24
 def _layers(frame: pd.DataFrame, plan: Plan, x: Any, y: Any, band: bool, legend: Any) -> Any:
     """The lines, without their data: that may be one panel's or all's."""
     colour = alt.Color("arm:N", scale=arm_scale(plan), legend=legend)
+    # An arm alone in its panel needs no dashes, which grey would show through.
+    dash: Any = {"strokeDash": alt.StrokeDash("arm:N", scale=dash_scale(plan), legend=legend)} if legend else {}
     layers: list[Any] = []
     base = alt.Chart().encode(x=x)
     if plan.warmup_steps:
@@ -32,8 +34,8 @@ def _layers(frame: pd.DataFrame, plan: Plan, x: Any, y: Any, band: bool, legend:
         base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=14) if len(frame) <= 200 else False).encode(
             y=y("kept:Q"),
             color=colour,
-            strokeDash=alt.StrokeDash("arm:N", scale=dash_scale(plan), legend=legend),
             detail="line:N",
+            **dash,
         )
     )
     if not frame["counted"].all():
@@ -69,8 +71,6 @@ def over_steps(
         frame = frame[frame["value"] > 0].copy()
     for shown, of in (("kept", "value"), ("low", "low"), ("high", "high")):
         frame[shown] = frame[of].where(frame["counted"])
-    y_title = f"{unit} (log scale)" if log else unit
-    y_scale = alt.Scale(type="log", nice=True) if log else alt.Scale(zero=from_zero, nice=True)
     arms = [arm for arm in plan.arms if arm in set(frame["arm"])]
     x = alt.X(
         "step:Q",
@@ -79,11 +79,21 @@ def over_steps(
         scale=alt.Scale(nice=False, zero=False),
     )
     many = len(arms) > MANY_ARMS
+    y_scale, y_axis = alt.Scale(zero=from_zero, nice=True), alt.Axis(tickCount=4 if many else 8)
+    if log:
+        ends = frame[["value", "low", "high"]].to_numpy(float)
+        ends = ends[ends > 0]
+        low, high = float(ends.min() / 1.05), float(ends.max() * 1.05)
+        y_scale = alt.Scale(type="log", domain=[low, high], nice=False)
+        y_axis = alt.Axis(values=log_ticks(low, high, 4 if many else 8), format="~g")
+    scaled = f"{unit} (log scale)" if log else unit
+    # Beside a small panel there is no room for it: the caption has it.
+    y_title = None if many else scaled
     layered = _layers(
         frame,
         plan,
         x,
-        lambda field: alt.Y(field, title=y_title, scale=y_scale, axis=alt.Axis(tickCount=4) if many else alt.Axis()),
+        lambda field: alt.Y(field, title=y_title, scale=y_scale, axis=y_axis),
         not each_run,
         None if many else ARM_LEGEND,
     )
@@ -97,7 +107,7 @@ def over_steps(
         chart = layered.properties(data=frame, width=WIDTH, height=HEIGHT)
     how = "One line per run." if each_run else "Median over an arm's runs; the band holds 10% to 90% of them."
     if many:
-        how += " A panel for each arm, all on the same axes."
+        how += f" A panel for each arm, all on the same axes, in {scaled}."
     if len(arms) > MAX_PANELS:
         how += f" The first {MAX_PANELS} of {len(arms)} arms are drawn."
     if wide["factors"].nunique() > 1:

@@ -43,7 +43,7 @@ class Panel:
 
 
 def step_ratios(wide: pd.DataFrame, baseline: str) -> pd.DataFrame:
-    """Paired steps as factors, arm, run_id (the seed), step, counted, ratio: T_baseline / T_arm; all, not the counted.
+    """All paired steps as factors, arm, run_id (the seed), step, counted, and ratio: T_baseline / T_arm.
 
     Pairs in which a time is no positive number have no ratio and are left out.
     """
@@ -54,8 +54,9 @@ def step_ratios(wide: pd.DataFrame, baseline: str) -> pd.DataFrame:
     others, base = steps[steps["arm"] != baseline], steps[steps["arm"] == baseline].drop(columns="arm")
     pairs = others.merge(base, on=slot, suffixes=("", "_baseline"))
     counted = pairs["counted"].astype(bool) & pairs["counted_baseline"].astype(bool)
-    pairs = pairs.assign(counted=counted, ratio=pairs["seconds_baseline"] / pairs["seconds"], run_id=pairs["seed"])
-    return pairs[["factors", "arm", "run_id", "step", "counted", RATIO]]
+    ratio = pairs["seconds_baseline"] / pairs["seconds"]
+    found: pd.DataFrame = pairs.assign(counted=counted, ratio=ratio, run_id=pairs["seed"])
+    return found[["factors", "arm", "run_id", "step", "counted", RATIO]]
 
 
 def _overall(estimates: pd.DataFrame | None, factors: str, arm: str) -> tuple[float, float, float] | None:
@@ -185,11 +186,11 @@ def paired_figure(
         if any(math.isfinite(p.overall[0]) for p in drawn)
         else ""
     )
-    band = band_words([p.band for p in drawn], "two steps")
+    grey = band_words([p.band for p in drawn], "two steps")
     refused = f" Not comparable, and not divided: {listed(refused_names, 6)}." if refused_names else ""
     caption = (
         f"Step time of {plan.baseline} over the arm's, for each step that both have (log scale): above the line at 1 "
-        f"the arm was faster. {how}{aside}{band}Hollow grey: steps that do not count.{refused}"
+        f"the arm was faster. {how}{aside}{grey}Hollow grey: steps that do not count.{refused}"
     )
     return Figure(
         "paired-steps",

@@ -14,7 +14,7 @@ from analysis.runs import factors_label
 
 MANY_ARMS = 6
 """With more arms than that, each has a panel of its own: their lines could not be told apart in one."""
-ARM_LEGEND = alt.Legend(symbolType="stroke", symbolSize=300, columns=3)
+ARM_LEGEND = alt.Legend(symbolType="stroke", symbolSize=300, columns=3, labelLimit=150)
 
 
 def panel_name(arm: str, factors: str) -> str:
@@ -30,7 +30,7 @@ def panels(chart: Any, frame: pd.DataFrame, names: Sequence[str], columns: int, 
     """
     shown = [" ".join(name.split()) for name in names]
     # The page's font may be wider than the one that this is measured with.
-    header = alt.Header(labelExpr=f"{json.dumps(shown)}[datum.value]", labelLimit=0.84 * width)
+    header = alt.Header(labelExpr=f"{json.dumps(shown)}[datum.value]", labelLimit=0.76 * width)
     facet = alt.Facet("panel:O", title=None, header=header)
     found = chart.properties(data=frame).facet(facet=facet, columns=columns, spacing={"row": 16, "column": 24})
     return found.resolve_axis(x="independent")
@@ -61,11 +61,12 @@ def interval_text(value: float, low: float, high: float) -> str:
     return times_text(value)
 
 
-def listed(parts: Iterable[str], at_most: int = 24) -> str:
-    """The parts in one sentence; of very many the first, and how many more there are."""
-    shown = list(parts)
-    more = f"; and {len(shown) - at_most} more" if len(shown) > at_most else ""
-    return "; ".join(shown[:at_most]) + more
+def listed(parts: Iterable[str], at_most: int = 24, of: int = 0) -> str:
+    """The parts in one sentence; of very many the first, and how many more there are of `of`, or of those given."""
+    given = list(parts)
+    shown = given[:at_most]
+    more = max(of, len(given)) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more else "")
 
 
 def left_out(drawn: int, of: int, what: str, table: str) -> str:
@@ -85,20 +86,21 @@ def ratio_domain(values: Iterable[float]) -> tuple[float, float]:
     return low / room, high * room
 
 
-def ratio_ticks(low: float, high: float, at_most: int = 8) -> list[float]:
-    """Ticks of a log axis of ratios: round numbers with 1 among them, as many as fit."""
-    found = [1.0]
+def log_ticks(low: float, high: float, at_most: int = 8, needs: float | None = None) -> list[float]:
+    """Ticks of a log axis: round numbers, as many as fit, `needs` always among them."""
+    found = [] if needs is None else [needs]
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     apart = max(1, math.ceil(len(decades) / at_most))
     grids = [[10.0**d for d in decades if d % apart == 0]]
     for mantissas in ((1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
         grids.append([m * 10.0**d for d in decades for m in mantissas])
-    for step in (0.5, 0.25, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001):
+    unit = 1.0 if needs is not None else 10.0 ** decades[-1]
+    for step in (unit * s for s in (0.5, 0.25, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)):
         if (high - low) / step <= 2 * at_most:
             grids.append([k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)])
     for grid in grids:
         inside = [float(f"{t:.6g}") for t in grid if low <= t <= high]
-        if 1.0 in inside and len(found) < len(inside) <= at_most:
+        if (needs is None or needs in inside) and len(found) < len(inside) <= at_most:
             found = inside
     return found
 
@@ -109,5 +111,5 @@ def ratio_axis(channel: Any, field: str, domain: tuple[float, float], title: str
         field,
         title=title,
         scale=alt.Scale(type="log", domain=list(domain), nice=False),
-        axis=alt.Axis(values=ratio_ticks(*domain, at_most), format="~g", labelOverlap="greedy"),
+        axis=alt.Axis(values=log_ticks(*domain, at_most, needs=1.0), format="~g", labelOverlap="greedy"),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from analysis.drawing import CATEGORY_COLOURS, WIDTH, Figure, render
@@ -36,7 +37,7 @@ def bar_ends(frame: pd.DataFrame) -> pd.DataFrame:
 
 def phase_bars(categories: pd.DataFrame) -> Figure | None:
     """Mean seconds per step by category, one bar per factor combination and arm; the residual is hatched."""
-    categories = categories[categories["own_mean_s"].notna()]
+    categories = categories[np.isfinite(categories["own_mean_s"].astype(float))]
     if categories.empty:
         return None
     every = categories[["factors", "arm"]].drop_duplicates()
@@ -51,8 +52,10 @@ def phase_bars(categories: pd.DataFrame) -> Figure | None:
     present = [c for c in order if c in set(frame["category"])]
     colours = [HATCHED if c == RESIDUAL else CATEGORY_COLOURS.get(c, CATEGORY_COLOURS["other"]) for c in present]
     bars = list(dict.fromkeys(bar_name(r.arm, r.factors) for r in rows_of(groups)))
+    # Of a label that is cut, no more is drawn than its limit.
+    names = min(190, 8 * max(len(line) for bar in bars for line in bar.split("\n")))
     is_residual = alt.datum.category == RESIDUAL
-    two_lines = alt.Axis(labelExpr="split(datum.label, '\\n')", labelLimit=260)
+    two_lines = alt.Axis(labelExpr="split(datum.label, '\\n')", labelLimit=190)
     chart = (
         alt.Chart(frame)
         .mark_bar(height=alt.RelativeBandSize(0.72))
@@ -67,7 +70,9 @@ def phase_bars(categories: pd.DataFrame) -> Figure | None:
             color=alt.Color(
                 "category:N",
                 scale=alt.Scale(domain=present, range=colours),
-                legend=alt.Legend(symbolStrokeColor="currentColor", symbolStrokeWidth=1),
+                legend=alt.Legend(
+                    symbolStrokeColor="currentColor", symbolStrokeWidth=1, columns=4 if names > 70 else 8
+                ),
             ),
             stroke=alt.condition(is_residual, alt.value("currentColor"), alt.value("transparent")),
         )
@@ -79,7 +84,11 @@ def phase_bars(categories: pd.DataFrame) -> Figure | None:
         .mark_text(align="left", dx=6, fontSize=12)
         .encode(x="right:Q", y=alt.Y("bar:N", sort=bars, axis=two_lines), text="text:N")
     )
-    svg = render((chart + labels).properties(width=WIDTH - 120, height=max(44 * len(bars), 60)))
+    svg = render(
+        (chart + labels).properties(
+            width=WIDTH - 60 - names, height=max((44 if len(bars) <= 12 else 30) * len(bars), 60)
+        )
+    )
     words = listed(
         str(bar).replace("\n", ", ") + ": " + ", ".join(f"{r.category} {r.own_mean_s:.3g} s" for r in rows_of(rows))
         for bar, rows in frame.groupby("bar", sort=False)

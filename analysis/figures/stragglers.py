@@ -17,16 +17,33 @@ from analysis.runs import Plan
 BUBBLE = "length_bubble"
 
 
-def with_length_bubble(wide: pd.DataFrame) -> pd.DataFrame:
-    """The frame with `length_bubble`: 1 - mean / longest response of a step, NaN where it cannot be one."""
-    if MEAN not in wide or LONGEST not in wide:
-        return wide.drop(columns=BUBBLE, errors="ignore")
-    mean, longest = (pd.to_numeric(wide[c], errors="coerce") for c in (MEAN, LONGEST))
+def with_length_bubble(wide: pd.DataFrame, lengths: pd.DataFrame | None = None) -> pd.DataFrame:
+    """The frame with `length_bubble`: 1 - mean / longest response of a step, NaN where it cannot be one.
+
+    From what the trainer logs of a step; where it logs neither, from the single lengths.
+    """
+    mean, longest = (
+        pd.to_numeric(wide[name], errors="coerce").astype(float)
+        if name in wide
+        else pd.Series(math.nan, index=wide.index)
+        for name in (MEAN, LONGEST)
+    )
+    if lengths is not None and len(lengths):
+        values = lengths.assign(value=lengths["value"].astype(float))
+        own = values.groupby(["run_id", "step"])["value"].agg(["mean", "max"])
+        steps = pd.MultiIndex.from_frame(wide[["run_id", "step"]])
+        told = own.reindex(steps).set_axis(wide.index)
+        mean, longest = mean.fillna(told["mean"]), longest.fillna(told["max"])
     good = (mean >= 0) & (longest > 0) & (mean <= longest) & np.isfinite(longest)
     return wide.assign(**{BUBBLE: (1 - mean / longest).where(good)})
 
 
-def straggler_figure(wide: pd.DataFrame, plan: Plan, stragglers: pd.DataFrame | None = None) -> Figure | None:
+def straggler_figure(
+    wide: pd.DataFrame,
+    plan: Plan,
+    stragglers: pd.DataFrame | None = None,
+    lengths: pd.DataFrame | None = None,
+) -> Figure | None:
     """The length bubble over the steps, by arm; the text alternative has the table's numbers."""
     told = []
     if stragglers is not None and len(stragglers):
@@ -36,7 +53,7 @@ def straggler_figure(wide: pd.DataFrame, plan: Plan, stragglers: pd.DataFrame | 
                 name = panel_name(row.arm, row.factors)
                 told.append(f"{name}: longest over mean {ratio:.3g}, length bubble {bubble:.3g}")
     return over_steps(
-        with_length_bubble(wide),
+        with_length_bubble(wide, lengths),
         plan,
         BUBBLE,
         "stragglers",

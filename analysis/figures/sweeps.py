@@ -54,7 +54,7 @@ def sweep_figures(estimates: pd.DataFrame, plan: Plan) -> list[Figure]:
 
 def _name(factor: str, n: int) -> str:
     slug = re.sub(r"[^a-z0-9]+", "-", factor.rsplit(".", 1)[-1].lower()).strip("-")
-    return f"sweep-{n + 1}-{slug}".rstrip("-")
+    return f"sweep-{n + 1}-{slug[:40]}".rstrip("-")
 
 
 def _ways(arms: list[str], shown: list[str]) -> list[tuple[str, str]]:
@@ -102,9 +102,14 @@ def _factor_figure(
     ]
     without = int((~frame["comparable"]).sum())
     told = [
-        f"Speed against {plan.baseline} over {names[factor]} (log scale; 1: as fast), with 95% intervals. ",
+        f"Speed against {plan.baseline} over {names[factor]} (log scale; 1: as fast)"
+        + (", with 95% intervals. " if len(lines) <= MAX_LINES else ". "),
         ("One line for each combination of the other factors. " if len(lines) > 1 else ""),
-        ("Their names do not fit here; the table has them. " if len(lines) > MAX_LINES else ""),
+        (
+            "Their names do not fit here; tables/estimates.csv has them, and the intervals. "
+            if len(lines) > MAX_LINES
+            else ""
+        ),
         _meanings(set(seen["shape"])),
         (f"{without} estimates are not comparable and not drawn. " if without else ""),
         (
@@ -142,7 +147,7 @@ def _lines(plan: Plan, x_of: tuple[str, list[str]], lines: list[str], domain: tu
         sort=order,
         title=name,
         scale=alt.Scale(domain=order),
-        axis=alt.Axis(labelAngle=-40 if turned else 0, labelLimit=110, grid=False),
+        axis=alt.Axis(labelAngle=-40 if turned else 0, labelLimit=110, titleLimit=0.8 * width, grid=False),
     )
 
     def y(field: str) -> Any:
@@ -154,7 +159,7 @@ def _lines(plan: Plan, x_of: tuple[str, list[str]], lines: list[str], domain: tu
         colour = alt.Color("arm:N", scale=arm_scale(plan), legend=None)
     elif len(lines) <= MAX_LINES:
         scale = alt.Scale(domain=lines, range=list(ARM_COLOURS[: len(lines)]))
-        legend = alt.Legend(symbolType="stroke", symbolSize=300, columns=2, labelLimit=300)
+        legend = alt.Legend(symbolType="stroke", symbolSize=300, columns=2, labelLimit=230)
         colour = alt.Color("other:N", scale=scale, legend=legend)
     else:
         colour = alt.value(GREY)
@@ -179,7 +184,9 @@ def _lines(plan: Plan, x_of: tuple[str, list[str]], lines: list[str], domain: tu
     kinds = list(SHAPES)
     shape = alt.Shape("shape:N", scale=alt.Scale(domain=kinds, range=[SHAPES[k] for k in kinds]), legend=None)
     for filled, rows in ((True, alt.datum.shape == RESOLVED), (False, alt.datum.shape != RESOLVED)):
-        marks = base.transform_filter(rows).mark_point(filled=filled, size=60, strokeWidth=1.6, opacity=1)
+        marks = base.transform_filter(rows).mark_point(
+            filled=filled, size=60 if len(lines) <= MAX_LINES else 28, strokeWidth=1.6, opacity=1
+        )
         layers.append(marks.encode(y=y("value:Q"), shape=shape, color=colour))
     return alt.layer(*layers).properties(width=width, height=190)
 
@@ -225,7 +232,7 @@ def _heat_map(all_points: pd.DataFrame, plan: Plan, levels: dict[str, list[str]]
     ways = [(a, r, e) for a in arms for r in dict.fromkeys(frame["rest"]) for e in shown]
     drawn = ways[:MAX_PANELS]
     columns = 2 if len(shown) == 2 and len(xs) <= 6 else 1
-    width = 260 if columns == 2 else min(WIDTH - 60, 64 * len(xs))
+    width = 280 if columns == 2 else min(WIDTH - 60, 64 * len(xs))
     inside = frame[frame["x"].isin(xs) & frame["y"].isin(ys)]
     frames = [
         inside[(inside["arm"] == a) & (inside["rest"] == r) & (inside["estimate"] == e)].assign(panel=n)
@@ -233,7 +240,7 @@ def _heat_map(all_points: pd.DataFrame, plan: Plan, levels: dict[str, list[str]]
     ]
     titles = [f"{a}: {label_of(e)}" + (f" · {r}" if r else "") for a, r, e in drawn]
     layered = _cells((names[across], xs), (names[down], ys), width)
-    chart = panels(layered, pd.concat(frames, ignore_index=True), titles, columns, max(width, 300))
+    chart = panels(layered, pd.concat(frames, ignore_index=True), titles, columns, max(width, 310))
     cut = left_out(len(drawn), len(ways), "panels", "estimates")
     if len(xs) < len(levels[across]) or len(ys) < len(levels[down]):
         cut += f" The first {len(xs)} values of {names[across]} and {len(ys)} of {names[down]} are drawn."
@@ -265,9 +272,16 @@ def _cells(across: tuple[str, list[str]], down: tuple[str, list[str]], width: fl
         "x:N",
         title=across[0],
         scale=alt.Scale(domain=across[1]),
-        axis=alt.Axis(labelAngle=-40 if turned else 0, labelLimit=110, ticks=False, domain=False),
+        axis=alt.Axis(
+            labelAngle=-40 if turned else 0, labelLimit=110, titleLimit=0.8 * width, ticks=False, domain=False
+        ),
     )
-    y = alt.Y("y:N", title=down[0], scale=alt.Scale(domain=down[1]), axis=alt.Axis(ticks=False, domain=False))
+    y = alt.Y(
+        "y:N",
+        title=down[0],
+        scale=alt.Scale(domain=down[1]),
+        axis=alt.Axis(labelLimit=110, titleLimit=140, ticks=False, domain=False),
+    )
     base = alt.Chart().encode(x=x, y=y)
     cells = base.mark_rect(stroke=GREY, strokeWidth=0.5).encode(color=alt.Color("fill:N", scale=None))
     texts = base.mark_text(fontSize=12).encode(text="text:N", color=alt.Color("ink:N", scale=None))

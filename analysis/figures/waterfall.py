@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from analysis.drawing import CATEGORY_COLOURS, GREY, WIDTH, Figure, render
@@ -14,6 +16,7 @@ from analysis.rows import rows_of
 from analysis.svg import HATCHED
 
 MAX_PANELS = 8
+MAX_TOLD = 12
 STEP = "mean step"
 ROW = 21
 
@@ -39,7 +42,7 @@ def cascade(rows: pd.DataFrame) -> pd.DataFrame:
     bars = [("step", STEP, step_s, "step", 0.0, step_s)]
     for n, (part, label, seconds, kind) in enumerate(parts):
         start = math.fsum(s for _, _, s, _ in parts[:n])
-        bars.append((part, label, seconds, kind, start, start + seconds))
+        bars.append((part, label, seconds, kind, start, math.fsum(s for _, _, s, _ in parts[: n + 1])))
     frame = pd.DataFrame(bars, columns=["part", "label", "seconds", "kind", "start", "end"])
     # Labels are a bar's place on the axis: two of one name would share it.
     twice = frame["label"].duplicated(keep=False)
@@ -54,9 +57,8 @@ def _number(seconds: float, share: float, digits: int) -> str:
     return seconds_text(seconds, digits) + of_step
 
 
-def _drawn(n: int, bars: pd.DataFrame) -> pd.DataFrame:
+def _drawn(n: int, bars: pd.DataFrame, digits: int) -> pd.DataFrame:
     """An arm's bars with what the chart needs besides."""
-    digits = seconds_digits(float(bars["seconds"].iloc[0]))
     return bars.assign(
         panel=n,
         order=range(len(bars)),
@@ -103,26 +105,38 @@ def _chart(domain: tuple[float, float]) -> Any:
     return alt.layer(zero, joined, bars, labels).properties(width=WIDTH - 160, height=alt.Step(ROW))
 
 
+def _floored_in_words(waterfall: pd.DataFrame) -> str:
+    """A sentence where only some steps have a floor."""
+    if "floor_steps" not in waterfall:
+        return ""
+    some = waterfall[(waterfall["floor_steps"] > 0) & (waterfall["floor_steps"] < waterfall["steps"])]
+    each = listed(
+        dict.fromkeys(f"{panel_name(r.arm, r.factors)}: {r.floor_steps} of {r.steps}" for r in rows_of(some)), 6
+    )
+    return f"Not every step has a floor ({each}); generation is divided as in those. " if each else ""
+
+
 def waterfall_figure(waterfall: pd.DataFrame) -> Figure | None:
     """Each arm's mean step from the floor to the residual, arms on one scale; the parts sum to the step."""
-    timed = waterfall[waterfall["seconds"].notna()]
-    arms = [(str(f), str(a), cascade(rows)) for (f, a), rows in timed.groupby(["factors", "arm"], sort=False)]
-    if not arms:
+    timed = waterfall[np.isfinite(waterfall["seconds"].astype(float))]
+    groups = timed.groupby(["factors", "arm"], sort=False)
+    if not groups.ngroups:
         return None
+    arms = [(str(f), str(a), cascade(rows)) for (f, a), rows in itertools.islice(groups, MAX_TOLD)]
     drawn = arms[:MAX_PANELS]
     low = min(float(bars[["start", "end"]].min().min()) for _, _, bars in drawn)
     high = max(float(bars[["start", "end"]].max().max()) for _, _, bars in drawn)
     high = high if high > low else low + 1
     # Room on the right for the number at the longest bar.
     domain = (low if low >= 0 else low - 0.02 * (high - low), high + 0.3 * (high - low))
-    frame = pd.concat([_drawn(n, bars) for n, (_, _, bars) in enumerate(drawn)], ignore_index=True)
+    digits = seconds_digits(min(float(bars["seconds"].iloc[0]) for _, _, bars in arms))
+    frame = pd.concat([_drawn(n, bars, digits) for n, (_, _, bars) in enumerate(drawn)], ignore_index=True)
     names = [panel_name(arm, factors) for factors, arm, _ in drawn]
-    chart = panels(_chart(domain), frame, names, 1, WIDTH).resolve_scale(y="independent")
+    chart = panels(_chart(domain), frame, names, 1, WIDTH - 100).resolve_scale(y="independent")
     if len(drawn) > 1:
         chart = chart.resolve_axis(x="shared")
     words = []
     for factors, arm, bars in arms:
-        digits = seconds_digits(float(bars["seconds"].iloc[0]))
         told = [f"{r.label} {seconds_text(r.seconds, digits)}" for r in rows_of(bars)]
         words.append(f"{panel_name(arm, factors)}: {told[0]} = {', '.join(told[1:])}")
     floors = "floor" in set(timed["kind"])
@@ -135,13 +149,14 @@ def waterfall_figure(waterfall: pd.DataFrame) -> Figure | None:
             if floors
             else ""
         )
+        + _floored_in_words(timed)
         + "Hatched: the residual, which no timer covers; below zero it points left."
     )
     return Figure(
         "waterfall",
         "From the floor to the step" if floors else "What the step is made of",
-        caption + left_out(len(drawn), len(arms), "arms and factor combinations", "waterfall"),
-        listed(words, 12),
+        caption + left_out(len(drawn), groups.ngroups, "arms and factor combinations", "waterfall"),
+        listed(words, of=groups.ngroups),
         render(chart),
         "waterfall",
     )

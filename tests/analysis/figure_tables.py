@@ -142,8 +142,9 @@ def tables_of(
     steps: int = 12,
     factors: list[dict[str, Any]] | None = None,
     residual: float = 0.01,
+    warmup_steps: int = 2,
 ) -> FigureTables:
-    plan, wide = plan_of(arms), wide_of(arms, seeds, steps, factors)
+    plan, wide = plan_of(arms, warmup_steps), wide_of(arms, seeds, steps, factors, warmup_steps)
     return FigureTables(
         plan=plan,
         wide=wide,

@@ -1,0 +1,340 @@
+"""What the figures draw, from tables with known numbers to tables that have next to nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+import time
+from xml.etree import ElementTree
+
+import figure_tables as made
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.drawing import Figure
+from analysis.figure_data import cumulative_shares
+from analysis.figures import FigureTables, figures_of
+from analysis.figures.distributions import length_scalars_figure
+from analysis.figures.factor_grid import swept
+from analysis.figures.forest import estimates_figure
+from analysis.figures.paired import paired_figure, step_ratios
+from analysis.figures.panels import log_ticks, seconds_text
+from analysis.figures.phase_bars import bar_ends, phase_bars
+from analysis.figures.stragglers import straggler_figure
+from analysis.figures.sweeps import cell_colour, sweep_figures
+from analysis.figures.waterfall import cascade, waterfall_figure
+
+SWEEP = [{"workload.temperature": t, "workload.num_generations": n} for t in (0.7, 1.0) for n in (16, 4, 128)]
+HOSTILE = '変換器＝基準 <b>&"bold"</b> </svg> url(#x) id="y" currentColor ' * 3
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def tables() -> FigureTables:
+    return made.tables_of(["vllm", "sglang"], seeds=2, steps=8, factors=SWEEP)
+
+
+@pytest.fixture(scope="module")
+def figures(tables: FigureTables) -> dict[str, Figure]:
+    return {figure.name: figure for figure in figures_of(tables)}
+
+
+def texts(figure: Figure) -> list[str]:
+    return ["".join(text.itertext()) for text in ElementTree.fromstring(figure.svg).iter(f"{SVG}text")]
+
+
+def check_svg(figure: Figure) -> None:
+    """Well-formed, no script, nothing from elsewhere, every reference to a part that is there once."""
+    root = ElementTree.fromstring(figure.svg)
+    tags = {element.tag.removeprefix(SVG) for element in root.iter()}
+    assert not tags & {"script", "image", "a", "use", "foreignObject", "style"}
+    ids = [element.attrib["id"] for element in root.iter() if "id" in element.attrib]
+    assert len(ids) == len(set(ids))
+    for element in root.iter():
+        for name, value in element.attrib.items():
+            assert "http" not in value and "href" not in name and not name.startswith("on")
+            assert "NaN" not in value and "Infinity" not in value, (figure.name, name, value)
+            for target in re.findall(r"url\(([^)]*)\)", value):
+                assert target.removeprefix("#") in ids and target.startswith("#")
+
+
+def test_every_table_has_its_figures_and_every_figure_its_table(figures: dict[str, Figure]) -> None:
+    assert list(figures) == [
+        "estimates",
+        "waterfall",
+        "phases",
+        "paired-steps",
+        "step-time",
+        "response-length",
+        "stragglers",
+        "reward",
+        "reward-distribution",
+        "tokens-per-second",
+        "sweep-1-num-generations",
+        "sweep-2-temperature",
+        "sweep-heat-map",
+    ]
+    for figure in figures.values():
+        check_svg(figure)
+        assert len(figure.alt) > 40 and len(figure.caption) > 20
+        assert figure.table in {"", "estimates", "waterfall", "phases", "steps"}
+
+
+def test_the_same_bytes_twice_and_as_a_file_no_colour_of_the_page(figures, tables) -> None:
+    again = {figure.name: figure for figure in figures_of(tables)}
+    assert again == figures
+    for name in ("waterfall", "sweep-heat-map"):
+        assert "currentColor" in figures[name].svg and "currentColor" not in figures[name].standalone_svg
+        assert figures[name].png().startswith(b"\x89PNG")
+
+
+def test_residuals_are_hatched_with_a_pattern_that_a_page_can_rename(figures) -> None:
+    for name in ("waterfall", "phases"):
+        root = ElementTree.fromstring(figures[name].svg)
+        (pattern,) = root.iter(f"{SVG}pattern")
+        filled = [e for e in root.iter() if e.attrib.get("fill") == f"url(#{pattern.attrib['id']})"]
+        assert len(filled) >= 8  # of 12 bars, of the first 8 in the waterfall
+    assert "<pattern" not in figures["step-time"].svg
+
+
+def test_a_waterfall_ends_where_its_step_does_and_says_the_tables_numbers() -> None:
+    wide = made.wide_of(["vllm", "sglang"])
+    for residual in (0.013, -0.04, 0.0):
+        table = made.waterfall_of(wide, residual)
+        for _, rows in table.groupby(["factors", "arm"], sort=False):
+            bars = cascade(rows)
+            assert bars["seconds"].iloc[0] == math.fsum(rows["seconds"])
+            assert bars["end"].iloc[-1] == bars["end"].iloc[0]
+            assert (bars["start"].iloc[2:].to_numpy() == bars["end"].iloc[1:-1].to_numpy()).all()
+        figure = waterfall_figure(table)
+        assert figure is not None
+        check_svg(figure)
+        arm = table[table["arm"] == "vllm"]
+        told = figure.alt.split("; ")[0].removeprefix("vllm: mean step ")
+        numbers = [float(n.replace("−", "-")) for n in re.findall(r"−?\d+\.\d+", told)]
+        assert numbers == [round(s, 2) for s in (math.fsum(arm["seconds"]), *arm["seconds"])]
+        for seconds in arm["seconds"]:
+            assert any(t.startswith(seconds_text(seconds, 2)) for t in texts(figure))
+
+
+def test_a_negative_residual_goes_back_to_the_left() -> None:
+    table = made.waterfall_of(made.wide_of(["vllm"]), -0.1)
+    figure = waterfall_figure(table)
+    assert figure is not None
+    bars = [
+        (float(x), float(x) + float(w), fill)
+        for x, w, fill in re.findall(r'<path d="M([\d.]+),[\d.]+h([\d.]+)v[^"]*" fill="([^"]*)"', figure.svg)
+    ]
+    (hatched,) = [bar for bar in bars if bar[2] == "url(#hatch)"]
+    step, before = bars[0], bars[-2]
+    assert hatched[0] == pytest.approx(step[1], abs=0.03) and hatched[1] == pytest.approx(before[1], abs=0.03)
+
+
+def test_phase_bars_stack_what_is_below_zero_to_the_left() -> None:
+    frame = pd.DataFrame({"bar": ["a", "a", "b", "b"], "seconds": [10.0, -2.0, 9.0, -0.001]})
+    ends = bar_ends(frame)
+    assert ends[["start", "end"]].to_numpy().tolist() == [[0, 10], [0, -2], [0, 9], [9, 9]]
+    rows = [("", "a", "generation", 10.0), ("", "a", "residual", -2.0)]
+    figure = phase_bars(pd.DataFrame(rows, columns=["factors", "arm", "category", "own_mean_s"]))
+    assert figure is not None
+    assert "8 s" in texts(figure) and "residual -2 s" in figure.alt
+
+
+def test_paired_steps_are_ratios_of_the_same_seed_and_step_and_grey_where_one_does_not_count() -> None:
+    plan, wide = made.plan_of(["vllm", "sglang"]), made.wide_of(["vllm", "sglang"], seeds=2, steps=6)
+    wide.loc[(wide["arm"] == "sglang") & (wide["seed"] == 1) & (wide["step"] == 4), "timing_s/step"] = math.nan
+    wide.loc[(wide["arm"] == "vllm") & (wide["seed"] == 0) & (wide["step"] == 6), "counted"] = False
+    pairs = step_ratios(wide, "vllm").set_index(["run_id", "step"])
+    assert len(pairs) == 11 and (1, 4) not in pairs.index
+    seconds = wide.set_index(["arm", "seed", "step"])["timing_s/step"]
+    for (seed, step), row in pairs.iterrows():
+        assert row["ratio"] == seconds["vllm", seed, step] / seconds["sglang", seed, step]
+    assert not pairs.loc[(0, 6), "counted"] and pairs["counted"].sum() == 2 * 4 - 2
+    estimates, noise = made.estimates_of(wide, plan), made.noise_of(wide)
+    figure = paired_figure(wide, plan, estimates, noise)
+    assert figure is not None
+    raw = estimates[estimates["estimate"] == "raw"].iloc[0]
+    assert f"overall {raw['value']:.2f} [{raw['low']:.2f}, {raw['high']:.2f}]" in figure.alt
+    assert "6 counted pairs" in figure.alt and "A/A noise 0.8 to 1.25" in figure.alt
+    assert "(0.8 to 1.25; vllm again, the repetition of vllm)" in figure.caption
+    grey = re.findall(r'<path [^>]*stroke="#8a8f98"', figure.svg)
+    assert len(grey) == 5  # two warm-up steps of two seeds, and the one that does not count
+
+
+def test_what_must_not_be_divided_is_drawn_nowhere() -> None:
+    arms = ["vllm", "sglang", "other gpu"]
+    plan, wide = made.plan_of(arms), made.wide_of(arms, steps=4, factors=SWEEP[:2])
+    estimates = made.estimates_of(wide, plan)
+    refused = estimates["arm"] == "other gpu"
+    estimates.loc[refused, ["value", "low", "high"]] = math.nan
+    estimates.loc[refused, ["verdict", "why"]] = ["x", "different GPUs"]
+    paired = paired_figure(wide, plan, estimates)
+    assert paired is not None
+    assert not any("other gpu" in text for text in texts(paired)) and "other gpu" not in paired.alt
+    assert "Not comparable, and not divided: other gpu" in paired.caption
+    forest = estimates_figure(estimates, plan)
+    assert forest is not None
+    assert (
+        texts(forest).count("× no value") == (estimates["verdict"] == "x").sum() > 8
+        and "different GPUs" in forest.caption
+    )
+    for figure in sweep_figures(estimates, plan):
+        assert "other gpu, raw" not in figure.alt
+
+
+def test_estimates_are_told_as_in_the_table_and_by_shape() -> None:
+    plan, wide = made.plan_of(["vllm", "a", "b"]), made.wide_of(["vllm", "a", "b"], steps=3)
+    estimates = made.estimates_of(wide, plan)
+    estimates["verdict"] = ["+", "-", "~", "x"] * 2
+    estimates.loc[7, ["verdict", "low", "high"]] = ["+", math.nan, math.nan]
+    figure = estimates_figure(estimates, plan, made.noise_of(wide))
+    assert figure is not None
+    check_svg(figure)
+    shown = texts(figure)
+    for row in estimates.itertuples():
+        if row.verdict == "x":
+            continue
+        text = f"{row.value:.2f}" + (f" [{row.low:.2f}, {row.high:.2f}]" if row.low == row.low else "")
+        assert text + (" ~" if row.verdict == "~" else "") in shown and text in figure.alt
+    assert "× no value" in shown
+    for word in ("Filled circle", "Hollow diamond", "Hollow triangle", "×:", "0.96 to 1.05"):
+        assert word in figure.caption
+    assert "Hollow triangle" not in estimates_figure(estimates[:4], plan).caption
+
+
+def test_sweeps_put_numbers_in_order_and_every_cell_is_the_tables(figures, tables) -> None:
+    assert swept(list(tables.wide["factors"].unique())) == {
+        "workload.num_generations": ["4", "16", "128"],
+        "workload.temperature": ["0.7", "1.0"],
+    }
+    assert swept([json.dumps({"a": v}) for v in ("b", "a", True)]) == {"a": ["b", "a", "True"]}
+    shown = texts(figures["sweep-heat-map"])
+    wanted = tables.estimates[tables.estimates["estimate"].isin(["raw", "roofline"])]
+    cells = [f"{r.value:.2f}" + ("~" if r.verdict == "~" else "") for r in wanted.itertuples()]
+    assert sorted(t for t in shown if re.fullmatch(r"\d\.\d\d~?", t)) == sorted(cells)
+    for row in wanted[wanted["estimate"] == "raw"].itertuples():
+        assert f"{row.value:.2f} [{row.low:.2f}, {row.high:.2f}]" in figures["sweep-1-num-generations"].alt
+
+
+def test_heat_map_of_three_factors_says_what_it_leaves_out() -> None:
+    factors = [{"a": a, "b": b, "c": c} for a in range(2) for b in range(2) for c in range(3)]
+    plan, wide = made.plan_of(["x", "y", "z"]), made.wide_of(["x", "y", "z"], seeds=1, steps=1, factors=factors)
+    estimates = made.estimates_of(wide, plan)
+    heat_map = sweep_figures(estimates, plan)[-1]
+    assert heat_map.title == "Speed over c and a" and "A panel for each combination of b." in heat_map.caption
+    many = pd.concat([estimates.assign(arm=f"arm {n}") for n in range(4)])
+    plan = made.plan_of(["x", *(f"arm {n}" for n in range(4))])
+    assert "The first 8 of 16 panels are drawn" in sweep_figures(many, plan)[-1].caption
+
+
+def test_colours_of_cells_part_at_one() -> None:
+    assert cell_colour(1.0, 1.0)[0] == "#f4f4f2"
+    assert cell_colour(4.0, 1.0) == ("#2166ac", "#ffffff") and cell_colour(0.1, 1.0)[0] == "#b35806"
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.97, 1.03), (0.5, 3.0), (0.1, 1.1), (1e-6, 1e6), (0.999, 1.001)])
+def test_ticks_of_ratios_are_round_few_and_have_one(low: float, high: float) -> None:
+    ticks = log_ticks(low, high, needs=1.0)
+    assert 1.0 in ticks and 1 < len(ticks) <= 8 and all(low <= t <= high for t in ticks)
+
+
+def test_cumulative_shares_are_exact_and_bounded() -> None:
+    few = cumulative_shares(pd.DataFrame({"arm": "a", "value": [3.0, 1.0, 2.0, 2.0]}))
+    assert few[["value", "share"]].to_numpy().tolist() == [[1, 0], [1, 0.25], [2, 0.5], [2, 0.75], [3, 1]]
+    many = cumulative_shares(pd.DataFrame({"arm": "a", "value": np.arange(10_000.0)}))
+    assert len(many) == 201 and many["share"].iloc[-1] == 1 and many["value"].iloc[-1] == 9_999
+
+
+def test_without_single_lengths_no_distribution_is_claimed(tables) -> None:
+    figure = length_scalars_figure(tables.wide, tables.plan)
+    assert figure is not None
+    assert figure.caption.startswith("No distribution") and "Distribution" not in figure.alt
+    longest = tables.wide.loc[tables.wide["counted"] & (tables.wide["arm"] == "vllm"), "max_response_length"].max()
+    assert f"longest {longest:.4g}" in figure.alt
+    assert (
+        length_scalars_figure(tables.wide.drop(columns=["mean_response_length", "max_response_length"]), tables.plan)
+        is None
+    )
+
+
+def test_bubbles_come_from_single_lengths_where_no_mean_is_logged(tables) -> None:
+    wide = tables.wide.drop(columns=["mean_response_length", "max_response_length"])
+    assert straggler_figure(wide, tables.plan) is None
+    figure = straggler_figure(wide, tables.plan, tables.stragglers, tables.lengths)
+    assert figure is not None
+    row = tables.stragglers.iloc[0]
+    assert f"longest over mean {row['straggler_ratio']:.3g}, length bubble {row['length_bubble']:.3g}" in figure.alt
+
+
+def scarce(kind: str) -> FigureTables:
+    if kind == "one step":
+        full = made.tables_of(["vllm", "sglang"], seeds=1, steps=1, warmup_steps=0)
+        return dataclasses.replace(full, estimates=None, noise=None)
+    full = made.tables_of(["vllm", "sglang"], seeds=1, steps=4)
+    if kind == "one run":
+        wide = full.wide[full.wide["arm"] == "vllm"]
+        return FigureTables(plan=full.plan, wide=wide, categories=made.categories_of(wide))
+    if kind == "empty tables":
+        empty = {name: getattr(full, name)[:0] for name in ("lengths", "waterfall", "estimates", "noise", "stragglers")}
+        return dataclasses.replace(full, categories=full.categories[:0], **empty)
+    if kind == "nothing counts":
+        return FigureTables(plan=full.plan, wide=full.wide.assign(counted=False), categories=full.categories[:0])
+    numbers = full.wide.select_dtypes("float").columns
+    value = {"NaN": math.nan, "infinite": math.inf, "zero": 0.0, "negative": -1.0}[kind]
+    estimates = full.estimates.assign(value=value, low=value, high=value, verdict="~", why=math.nan)
+    return dataclasses.replace(
+        full,
+        wide=full.wide.assign(**{name: value for name in numbers}),
+        categories=full.categories.assign(own_mean_s=value),
+        lengths=full.lengths.assign(value=value),
+        waterfall=full.waterfall.assign(seconds=value),
+        estimates=estimates,
+        noise=full.noise.assign(low=value, high=value, step_low=value, step_high=value),
+        stragglers=full.stragglers.assign(straggler_ratio=value, length_bubble=value),
+    )
+
+
+@pytest.mark.parametrize(
+    "kind", ["one step", "one run", "empty tables", "nothing counts", "NaN", "infinite", "zero", "negative"]
+)
+def test_whatever_the_tables_hold_the_figures_are_sound(kind: str) -> None:
+    made_of_little = figures_of(scarce(kind))
+    for figure in made_of_little:
+        check_svg(figure)
+        assert not re.search(r"\b(nan|inf)\b", figure.alt + figure.caption), figure.alt
+    if kind in ("one step", "one run"):
+        assert {"phases", "step-time", "reward", "stragglers"} <= {f.name for f in made_of_little}
+    if kind == "NaN":
+        assert {f.name for f in made_of_little} <= {"estimates"}
+
+
+def test_names_are_shown_as_they_are_and_never_run() -> None:
+    factors = [{"x.y": y, HOSTILE: n} for y in (HOSTILE, "plain") for n in range(2)]
+    for figure in figures_of(made.tables_of([HOSTILE, "vllm"], seeds=1, steps=3, factors=factors)):
+        check_svg(figure)
+        assert any("変換器＝基準 <b>" in text for text in texts(figure)), figure.name
+        assert float(re.search(r'width="([\d.]+)"', figure.svg)[1]) < 1000, figure.name
+
+
+def test_many_arms_have_a_panel_each() -> None:
+    tables = made.tables_of([f"arm {n}" for n in range(20)], seeds=1, steps=4)
+    for figure in figures_of(tables):
+        check_svg(figure)
+        if figure.name in ("step-time", "reward", "reward-distribution", "response-length", "stragglers"):
+            assert {f"arm {n}" for n in range(20)} <= set(texts(figure)), figure.name
+        else:
+            assert "first" in figure.caption or "arm 19" in texts(figure), figure.name
+
+
+def test_a_thousand_runs_make_a_light_page() -> None:
+    factors = [{"workload.temperature": t, "workload.num_generations": n} for t in range(5) for n in range(10)]
+    tables = made.tables_of(["vllm", "sglang"], seeds=10, steps=100, factors=factors)
+    assert tables.wide["run_id"].nunique() == 1000 and len(tables.wide) == 100_000
+    before = time.process_time()
+    figures = figures_of(tables)
+    seconds = time.process_time() - before
+    assert sum(len(figure.svg) + len(figure.alt) for figure in figures) < 1_500_000
+    assert seconds < 20, f"half of that is what they take on a slow machine; took {seconds:.1f} s"
