@@ -89,6 +89,7 @@ def _within_noise(row: Row, bands: Mapping[str, float]) -> Row:
         return row
     return row | {
         "verdict": "~",
+        "runs_to_resolve": math.nan,
         "why": f"within the noise: the same engine run twice comes out up to {math.exp(band):.2f}×",
     }
 

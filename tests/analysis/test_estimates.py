@@ -202,7 +202,12 @@ def test_a_ratio_within_the_noise_of_equal_arms_is_not_resolved():
     table, verdicts = found(run("a", 1.0), run("b", 1.05), run("again", 1.1), arms=("a", "b", "again"), again="a")
     assert without.loc["raw", "verdict"] == "+"
     ours, repeated = table[table["arm"] == "b"].loc["raw"], table[table["arm"] == "again"].loc["raw"]
-    assert ours["verdict"] == "~" and "within the noise" in ours["why"] and repeated["verdict"] == "+"
+    assert (
+        ours["verdict"] == "~"
+        and "within the noise" in ours["why"]
+        and math.isnan(ours["runs_to_resolve"])
+        and repeated["verdict"] == "+"
+    )
     assert [v.code for v in verdicts] == ["equal-arms-differ"]
 
 
