@@ -106,14 +106,20 @@ def _chart(domain: tuple[float, float]) -> Any:
 
 
 def _floored_in_words(waterfall: pd.DataFrame) -> str:
-    """A sentence where only some steps have a floor."""
-    if "floor_steps" not in waterfall:
+    """Sentences on arms of which no step, or only some, has a floor; empty where all have one, or none."""
+    floored = waterfall[waterfall["kind"] == "floor"].groupby(["factors", "arm"], sort=False).size()
+    if not len(floored):
         return ""
-    some = waterfall[(waterfall["floor_steps"] > 0) & (waterfall["floor_steps"] < waterfall["steps"])]
-    each = listed(
-        dict.fromkeys(f"{panel_name(r.arm, r.factors)}: {r.floor_steps} of {r.steps}" for r in rows_of(some)), 6
-    )
-    return f"Not every step has a floor ({each}); generation is divided as in those. " if each else ""
+    told = [r for r in rows_of(waterfall[["factors", "arm"]].drop_duplicates()) if (r.factors, r.arm) not in floored]
+    none = listed((panel_name(r.arm, r.factors) for r in told), 6)
+    found = f"No floor is known for {none}: generation is one part there. " if none else ""
+    if "floor_steps" in waterfall:
+        some = waterfall[(waterfall["floor_steps"] > 0) & (waterfall["floor_steps"] < waterfall["steps"])]
+        each = [f"{panel_name(r.arm, r.factors)}: {r.floor_steps} of {r.steps}" for r in rows_of(some)]
+        if each:
+            steps = listed(dict.fromkeys(each), 6)
+            found += f"Not every step has a floor ({steps}); generation is divided as in those. "
+    return found
 
 
 def waterfall_figure(waterfall: pd.DataFrame) -> Figure | None:

@@ -143,13 +143,14 @@ def tables_of(
     factors: list[dict[str, Any]] | None = None,
     residual: float = 0.01,
     warmup_steps: int = 2,
+    responses: int = 40,
 ) -> FigureTables:
     plan, wide = plan_of(arms, warmup_steps), wide_of(arms, seeds, steps, factors, warmup_steps)
     return FigureTables(
         plan=plan,
         wide=wide,
         categories=categories_of(wide, residual),
-        lengths=lengths_of(wide),
+        lengths=lengths_of(wide, responses),
         waterfall=waterfall_of(wide, residual),
         estimates=estimates_of(wide, plan),
         noise=noise_of(wide),

@@ -26,6 +26,7 @@ from analysis.figures.phase_bars import bar_ends, phase_bars
 from analysis.figures.stragglers import straggler_figure
 from analysis.figures.sweeps import cell_colour, sweep_figures
 from analysis.figures.waterfall import cascade, waterfall_figure
+from analysis.svg import with_prefixed_ids
 
 SWEEP = [{"workload.temperature": t, "workload.num_generations": n} for t in (0.7, 1.0) for n in (16, 4, 128)]
 HOSTILE = '変換器＝基準 <b>&"bold"</b> </svg> url(#x) id="y" currentColor ' * 3
@@ -131,6 +132,21 @@ def test_a_negative_residual_goes_back_to_the_left() -> None:
     (hatched,) = [bar for bar in bars if bar[2] == "url(#hatch)"]
     step, before = bars[0], bars[-2]
     assert hatched[0] == pytest.approx(step[1], abs=0.03) and hatched[1] == pytest.approx(before[1], abs=0.03)
+
+
+def test_a_waterfall_says_where_the_floor_is_not_known() -> None:
+    table = made.waterfall_of(made.wide_of(["vllm", "sglang"])).assign(steps=10, floor_steps=10)
+    assert "floor is known" not in waterfall_figure(table).caption
+    without = table[(table["arm"] == "vllm") | ~table["kind"].isin(["floor"])]
+    assert "No floor is known for sglang: generation is one part there." in waterfall_figure(without).caption
+    some = table.assign(floor_steps=table["arm"].map({"vllm": 10, "sglang": 3}))
+    assert "Not every step has a floor (sglang: 3 of 10)" in waterfall_figure(some).caption
+
+
+def test_ids_get_a_prefix_and_texts_stay() -> None:
+    svg = '<svg><g clip-path="url(#a)"><text fill="url(#a)">id="a" url(#a)</text></g><clipPath id="a"/></svg>'
+    wanted = svg.replace('"url(#a)"', '"url(#f-a)"').replace('<clipPath id="a"', '<clipPath id="f-a"')
+    assert with_prefixed_ids(svg, "f-") == wanted
 
 
 def test_phase_bars_stack_what_is_below_zero_to_the_left() -> None:
@@ -312,7 +328,7 @@ def test_whatever_the_tables_hold_the_figures_are_sound(kind: str) -> None:
 
 
 def test_names_are_shown_as_they_are_and_never_run() -> None:
-    factors = [{"x.y": y, HOSTILE: n} for y in (HOSTILE, "plain") for n in range(2)]
+    factors = [{"x.y": HOSTILE, HOSTILE: 0}, {"x.y": "plain", HOSTILE: 1}]
     for figure in figures_of(made.tables_of([HOSTILE, "vllm"], seeds=1, steps=3, factors=factors)):
         check_svg(figure)
         assert any("変換器＝基準 <b>" in text for text in texts(figure)), figure.name
@@ -331,7 +347,7 @@ def test_many_arms_have_a_panel_each() -> None:
 
 def test_a_thousand_runs_make_a_light_page() -> None:
     factors = [{"workload.temperature": t, "workload.num_generations": n} for t in range(5) for n in range(10)]
-    tables = made.tables_of(["vllm", "sglang"], seeds=10, steps=100, factors=factors)
+    tables = made.tables_of(["vllm", "sglang"], seeds=10, steps=100, factors=factors, responses=4)
     assert tables.wide["run_id"].nunique() == 1000 and len(tables.wide) == 100_000
     before = time.process_time()
     figures = figures_of(tables)
