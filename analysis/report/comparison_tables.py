@@ -56,6 +56,7 @@ def comparison_block(content: Content) -> Table:
     )
 
 
+MOST_REASONS = 6
 ESTIMATE_WORDS = {
     "raw": "raw step time",
     "per_token": "per response token",
@@ -78,7 +79,6 @@ def estimates_block(content: Content) -> Table:
         Column("paired_steps", "steps paired", count),
         Column("minimum_detectable_ratio", "least detectable", times),
         Column("runs_to_resolve", "more runs to resolve", count),
-        Column("why", "why", word, words=True),
     )
     return frame_table(
         content,
@@ -87,7 +87,20 @@ def estimates_block(content: Content) -> Table:
         columns,
         caption="Four estimates of speed against the baseline, with 95% intervals",
         label=lambda r: f"{r.arm} vs {r.baseline}",
+        corner="arms",
+        note=_reasons(content.estimates),
     )
+
+
+def _reasons(estimates: pd.DataFrame) -> str:
+    """Why some rows are as they are, each reason once."""
+    whys: dict[tuple[str, str], None] = {}
+    for r in rows_of(estimates):
+        if isinstance(r.why, str) and r.why:
+            whys[ESTIMATE_WORDS.get(r.estimate, str(r.estimate)), r.why] = None
+    told = [f"{name}: {why}" for name, why in whys]
+    more = f"; and {len(told) - MOST_REASONS} more, in tables/estimates.csv" if len(told) > MOST_REASONS else ""
+    return f"Why: {'; '.join(told[:MOST_REASONS])}{more}." if told else ""
 
 
 @dataclass(frozen=True)

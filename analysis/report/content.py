@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.comparable import clock_verdicts, comparable
+from analysis.comparable import comparable
 from analysis.cost import cost_table
 from analysis.drawing import Figure
 from analysis.estimates import estimate_table
@@ -147,7 +147,6 @@ def read_content(
         *phase_verdicts(phases),
         *work_verdicts(wide, runs),
         *fairness_verdicts(runs, plan),
-        *clock_verdicts(runs, wide),
         *shared_machine_verdicts(runs),
         *busy_machine_verdicts(runs, wide),
         *reward_verdicts(wide),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
-import re
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -17,10 +16,12 @@ from analysis.report.answer import answers
 from analysis.report.cells import significant
 from analysis.report.comparison_tables import comparison_block, estimates_block
 from analysis.report.content import Content
+from analysis.report.language import east_asian, language_of
 from analysis.report.provenance import runs_block
 from analysis.report.sections import sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
 from analysis.rows import rows_of
+from analysis.svg import with_prefixed_ids
 from analysis.verdicts import FOLD_AFTER, verdict_groups
 
 BANNER = "raw-and-equal-work-disagree"
@@ -41,6 +42,8 @@ def html_page(content: Content) -> str:
     )
     return environment.get_template("report.html.j2").render(
         c=content,
+        east_asian=east_asian([content.plan.experiment, content.plan.description, *content.plan.arms]),
+        language_of=language_of,
         css=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_sha256=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -100,9 +103,7 @@ def inline_svg(figure: Figure) -> Markup:
 
     The renderer escapes every text it draws, so that this is the one thing which may skip autoescaping.
     """
-    svg = figure.svg[figure.svg.index("<svg") :]
-    svg = re.sub(r'\bid="', f'id="{figure.name}-', svg)
-    svg = re.sub(r"url\(#", f"url(#{figure.name}-", svg)
+    svg = with_prefixed_ids(figure.svg[figure.svg.index("<svg") :], f"{figure.name}-")
     label = Markup.escape(figure.alt)
     return Markup(svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))
 
