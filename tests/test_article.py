@@ -6,6 +6,7 @@ import json
 import math
 import re
 import subprocess
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,45 @@ def test_make_article_is_that_experiment() -> None:
     made = subprocess.run(["make", "-n", "article"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert f"snakemake --profile profiles/local --configfile experiments/{NAME}.yaml" in made.stdout
     assert f"rolloutbench headline experiments/{NAME}.yaml" in made.stdout
+
+
+def test_every_number_of_the_page_is_in_the_table_that_it_names(results: Path) -> None:
+    page = (results / "report.html").read_text(encoding="utf-8")
+    place = re.compile(r'data-value="([^"]+)" data-table="([^"]+)" data-row="(\d+)" data-column="([^"]+)"')
+    found = place.findall(page)
+    tables = {
+        name: pd.read_parquet(results / "tables" / f"{name}.parquet") for name in {table for _, table, *_ in found}
+    }
+    assert {"estimates", "phases", "sums", "phase_speedups", "stragglers", "cost", "suggestions"} <= set(tables)
+    for value, table, row, column in found:
+        assert float(value) == float(tables[table][column].iloc[int(row)]), (table, row, column)
+
+
+def test_snakemakes_own_report_holds_the_page_the_tables_and_the_figures(results: Path) -> None:
+    folder = results.parents[1]
+    done = run_snakemake(folder, ROOT / "experiments" / f"{NAME}.yaml", "--report", "report.zip")
+    assert done.returncode == 0, done.stdout + done.stderr
+    with zipfile.ZipFile(folder / "report.zip") as archive:
+        held = {Path(name).name for name in archive.namelist()}
+        index = archive.read("report/report.html").decode()
+    assert {
+        "report.html",
+        *(p.name for p in results.glob("tables/*.csv")),
+        *(p.name for p in results.glob("figures/*.svg")),
+    } <= held
+    entries = {entry["name"]: (entry["labels"], entry["caption"]) for entry in told(index, "results").values()}
+    labels, caption = entries["phases.svg"]
+    assert labels == {"experiment": NAME, "figure": "phases"} and "as on the page" in caption
+    labels, caption = entries["comparison.csv"]
+    assert labels == {"experiment": NAME, "table": "comparison"} and "every digit" in caption
+    labels, caption = entries["report.html"]
+    assert labels["experiment"] == NAME and "at equal work" in caption
+    assert {"Comparison", "Tables", "Figures"} <= set(told(index, "categories"))
+
+
+def told(index: str, name: str) -> dict[str, Any]:
+    """A table of Snakemake's page, as it hands it to its script."""
+    at = re.search(rf"var {name} = (?=\{{)", index)
+    assert at is not None
+    table: dict[str, Any] = json.JSONDecoder().raw_decode(index, at.end())[0]
+    return table
