@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
-from analysis.drawing import ARM_COLOURS, ARM_DASHES, GREY, INK, WIDTH, Figure, arm_scale, render
+from analysis.drawing import ARM_COLOURS, ARM_DASHES, GREY, WIDTH, Figure, arm_scale, render
 from analysis.figures.estimate_rows import NO_INTERVAL, RESOLVED, SHAPES, UNRESOLVED, label_of
 from analysis.figures.factor_grid import combination, place, points, short_names, shown_estimates, swept
+from analysis.figures.heat_map import heat_map
 from analysis.figures.panels import (
     interval_text,
     left_out,
@@ -21,7 +21,6 @@ from analysis.figures.panels import (
     panels,
     ratio_axis,
     ratio_domain,
-    times_text,
 )
 from analysis.rows import rows_of
 from analysis.runs import Plan
@@ -30,9 +29,6 @@ MAX_FACTORS = 4
 MAX_PANELS = 8
 MAX_LINES = 6
 MAX_VALUES = 24
-MAX_COLUMNS = 14
-CELL = 26
-FASTER, EVEN, SLOWER = (0x21, 0x66, 0xAC), (0xF4, 0xF4, 0xF2), (0xB3, 0x58, 0x06)
 
 
 def sweep_figures(estimates: pd.DataFrame, plan: Plan) -> list[Figure]:
@@ -48,7 +44,7 @@ def sweep_figures(estimates: pd.DataFrame, plan: Plan) -> list[Figure]:
     for n, factor in enumerate(list(levels)[:MAX_FACTORS]):
         found.append(_factor_figure(all_points, plan, levels, factor, shown, n))
     if len(levels) > 1:
-        found.append(_heat_map(all_points, plan, levels, shown))
+        found.append(heat_map(all_points, plan, levels, shown))
     return found
 
 
@@ -189,100 +185,3 @@ def _lines(plan: Plan, x_of: tuple[str, list[str]], lines: list[str], domain: tu
         )
         layers.append(marks.encode(y=y("value:Q"), shape=shape, color=colour))
     return alt.layer(*layers).properties(width=width, height=190)
-
-
-def cell_colour(ratio: float, span: float) -> tuple[str, str]:
-    """Fill and text colour of a cell: blue where the arm is faster, orange where slower, pale at 1.
-
-    `span` is the log2 of the ratio that has the full colour.
-    """
-    strength = max(-1.0, min(1.0, math.log2(ratio) / span))
-    end = FASTER if strength > 0 else SLOWER
-    mixed = [round(e + (c - e) * abs(strength)) for e, c in zip(EVEN, end, strict=True)]
-    linear = [(c / 255) ** 2.2 for c in mixed]
-    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    return "#{:02x}{:02x}{:02x}".format(*mixed), INK if luminance > 0.25 else "#ffffff"
-
-
-def _heat_map(all_points: pd.DataFrame, plan: Plan, levels: dict[str, list[str]], shown: list[str]) -> Figure:
-    """Ratios as cells over the two factors with the most values, a panel for each combination of the others."""
-    names = short_names(list(levels))
-    widest = sorted(levels, key=lambda f: -len(levels[f]))[:2]
-    down, across = widest
-    rest = [f for f in levels if f not in widest]
-    frame = all_points.assign(
-        x=pd.Series([place(key, across) for key in all_points["factors"]], index=all_points.index, dtype=object),
-        y=pd.Series([place(key, down) for key in all_points["factors"]], index=all_points.index, dtype=object),
-        rest=[combination(key, rest, names) for key in all_points["factors"]],
-    )
-    frame = frame[frame["x"].notna() & frame["y"].notna()]
-    xs, ys = levels[across][:MAX_COLUMNS], levels[down][:MAX_VALUES]
-    valued = frame[frame["comparable"]]
-    span = max([math.log2(1.1), *(abs(math.log2(v)) for v in valued["value"])])
-    colours = [cell_colour(r.value, span) if r.comparable else ("transparent", "currentColor") for r in rows_of(frame)]
-    frame = frame.assign(
-        fill=[c[0] for c in colours],
-        ink=[c[1] for c in colours],
-        text=[
-            (times_text(r.value) + ("~" if r.shape == UNRESOLVED else "")) if r.comparable else "×"
-            for r in rows_of(frame)
-        ],
-    )
-    arms = [a for a in plan.arms if a in set(frame["arm"])]
-    ways = [(a, r, e) for a in arms for r in dict.fromkeys(frame["rest"]) for e in shown]
-    drawn = ways[:MAX_PANELS]
-    columns = 2 if len(shown) == 2 and len(xs) <= 6 else 1
-    width = 280 if columns == 2 else min(WIDTH - 60, 64 * len(xs))
-    inside = frame[frame["x"].isin(xs) & frame["y"].isin(ys)]
-    frames = [
-        inside[(inside["arm"] == a) & (inside["rest"] == r) & (inside["estimate"] == e)].assign(panel=n)
-        for n, (a, r, e) in enumerate(drawn)
-    ]
-    titles = [f"{a}: {label_of(e)}" + (f" · {r}" if r else "") for a, r, e in drawn]
-    layered = _cells((names[across], xs), (names[down], ys), width)
-    chart = panels(layered, pd.concat(frames, ignore_index=True), titles, columns, max(width, 310))
-    cut = left_out(len(drawn), len(ways), "panels", "estimates")
-    if len(xs) < len(levels[across]) or len(ys) < len(levels[down]):
-        cut += f" The first {len(xs)} values of {names[across]} and {len(ys)} of {names[down]} are drawn."
-    words = [f"{panel_name(r.arm, r.factors)}, {label_of(r.estimate)}: {r.text}" for r in rows_of(frame)]
-    caption = (
-        f"Times as fast as {plan.baseline}: blue where the arm is faster, orange where it is slower, pale at 1. "
-        + (
-            "~: not resolved, the interval includes 1 or the value lies within the noise. "
-            if (valued["shape"] == UNRESOLVED).any()
-            else ""
-        )
-        + ("×: not comparable. " if not frame["comparable"].all() else "")
-        + "An empty place: no such runs."
-        + (f" A panel for each combination of {', '.join(names[f] for f in rest)}." if rest else "")
-    )
-    return Figure(
-        "sweep-heat-map",
-        f"Speed over {names[down]} and {names[across]}",
-        caption + cut,
-        f"Times as fast as {plan.baseline} over {names[down]} and {names[across]}. {listed(words)}",
-        render(chart),
-        "estimates",
-    )
-
-
-def _cells(across: tuple[str, list[str]], down: tuple[str, list[str]], width: float) -> Any:
-    turned = max(len(v) for v in across[1]) * 7.5 > width / len(across[1])
-    x = alt.X(
-        "x:N",
-        title=across[0],
-        scale=alt.Scale(domain=across[1]),
-        axis=alt.Axis(
-            labelAngle=-40 if turned else 0, labelLimit=110, titleLimit=0.8 * width, ticks=False, domain=False
-        ),
-    )
-    y = alt.Y(
-        "y:N",
-        title=down[0],
-        scale=alt.Scale(domain=down[1]),
-        axis=alt.Axis(labelLimit=110, titleLimit=140, ticks=False, domain=False),
-    )
-    base = alt.Chart().encode(x=x, y=y)
-    cells = base.mark_rect(stroke=GREY, strokeWidth=0.5).encode(color=alt.Color("fill:N", scale=None))
-    texts = base.mark_text(fontSize=12).encode(text="text:N", color=alt.Color("ink:N", scale=None))
-    return alt.layer(cells, texts).properties(width=width, height=max(CELL * len(down[1]), 2 * CELL))
