@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from analysis.sources.json_lines import json_lines
 from analysis.sources.record import TIMERS, SourceRead, StepRecord, as_number
 from analysis.verdicts import Verdict
 
@@ -19,33 +19,19 @@ def read_metrics_jsonl(path: Path, shown_as: str, flat: bool = False) -> SourceR
     and a line that has none of them (a validation before training, or after a resume) is no training step.
     """
     found = SourceRead()
-    lines = path.read_bytes().split(b"\n")
-    for number, raw in enumerate(lines, start=1):
-        if not raw.strip():
-            continue
-        try:
-            row = json.loads(raw)
-            if flat and is_untimed(row):
-                continue
-            record = _record(row, path, number)
-        except (ValueError, TypeError, KeyError) as error:
-            if number < len(lines):
-                reason = " ".join(str(error).split()) or type(error).__name__
-                found.verdicts.append(
-                    Verdict(
-                        "warning",
-                        "corrupt-line",
-                        f"{shown_as}:{number} cannot be read and was skipped ({reason})",
-                    )
-                )
-            continue
+
+    def record_of(row: Any, number: int) -> StepRecord | None:
+        return None if flat and is_untimed(row) else _record(row, path, number)
+
+    for record in json_lines(path, shown_as, record_of, found.verdicts):
         earlier = found.records.get(record.step)
         if earlier is not None:
             found.verdicts.append(
                 Verdict(
                     "warning",
                     "duplicate-step",
-                    f"{shown_as} has step {record.step} on lines {earlier.line} and {number}; line {number} counts",
+                    f"{shown_as} has step {record.step} on lines {earlier.line} and {record.line}; "
+                    f"line {record.line} counts",
                 )
             )
         found.records[record.step] = record

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from analysis.sources.json_lines import json_lines
 from analysis.sources.record import TIMERS, Imported, StepRecord, as_number
 from analysis.sources.restarts import steps_in_sequence
 from analysis.verdicts import Verdict
@@ -19,30 +19,11 @@ def read_verl_jsonl(path: Path) -> Imported:
     A line without any timer (a validation) is no step. A line that is no JSON is a verdict, but for a last one that
     was cut off. `UserError` where the file holds several runs.
     """
-    records: list[StepRecord] = []
     verdicts: list[Verdict] = []
-    lines = path.read_bytes().split(b"\n")
-    for number, raw in enumerate(lines, start=1):
-        if not raw.strip():
-            continue
-        try:
-            row = json.loads(raw)
-            record = _record(row, path, number)
-        except (ValueError, TypeError) as error:
-            if number < len(lines):
-                verdicts.append(corrupt_line(path, number, error))
-            continue
-        if record is not None:
-            records.append(record)
+    records = list(json_lines(path, str(path), lambda row, number: _record(row, path, number), verdicts))
     read = steps_in_sequence(records, path)
     read.verdicts = verdicts + read.verdicts
     return Imported(read, FORMAT)
-
-
-def corrupt_line(path: Path, number: int, error: Exception) -> Verdict:
-    """Says that a line cannot be read."""
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return Verdict("warning", "corrupt-line", f"{path}:{number} cannot be read and was skipped ({reason})")
 
 
 def _record(row: Any, path: Path, number: int) -> StepRecord | None:
