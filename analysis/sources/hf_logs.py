@@ -7,6 +7,7 @@ from typing import Any
 
 from analysis.sources.printed import half_significant, printed
 from analysis.sources.record import as_number
+from analysis.verdicts import Verdict
 
 # What transformers' callbacks put before a row's names in wandb: so a log's names are those of the wandb run.
 TRAIN = "train/"
@@ -47,3 +48,13 @@ def significant_digits(text: str) -> int:
     """How many digits a printed number has, without zeros before the first."""
     mantissa = text.strip().lower().partition("e")[0]
     return len("".join(c for c in mantissa if c.isdigit()).lstrip("0"))
+
+
+def window_verdict(shown_as: str, least: int, most: int) -> Verdict:
+    """Says that a run was logged every `least` to `most` steps (transformers' logging_steps)."""
+    shown = str(least) if least == most else f"{least} to {most}"
+    text = (
+        f"{shown_as} was logged every {shown} steps (logging_steps): each of its records stands for the mean of so "
+        "many steps, and a step that is left out takes the others with it"
+    )
+    return Verdict("warning", "logging-window", text)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.sources.cumulative import SECONDS_PER_STEP, STEPS_PER_SECOND, average_of, step_times_s
-from analysis.sources.hf_logs import STEP_TIME, TRAIN, numbers_of
+from analysis.sources.hf_logs import STEP_TIME, TRAIN, numbers_of, window_verdict
 from analysis.sources.record import TIMERS, Imported, StepRecord
 from analysis.sources.restarts import steps_in_sequence
 from analysis.verdicts import Verdict
@@ -65,12 +65,7 @@ def imported_rows(rows: Sequence[LoggedRow], path: Path, name: str, verdicts: Se
     steps = sorted(read.records)
     gaps = {b - a for a, b in pairwise(steps)}
     if steps and (least := min(gaps, default=steps[0])) > 1:
-        shown = str(least) if max(gaps, default=least) == least else f"{least} to {max(gaps)}"
-        text = (
-            f"{path} was logged every {shown} steps (logging_steps): each of its records stands for the mean of so "
-            "many steps, and a step that is left out takes the others with it"
-        )
-        read.verdicts.append(Verdict("warning", "logging-window", text))
+        read.verdicts.append(window_verdict(str(path), least, max(gaps, default=least)))
     return Imported(read, name)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from analysis.sources.hf_logs import STEP_TIME, window_verdict
 from analysis.sources.record import TIMERS, SourceRead, StepRecord, as_number
 from analysis.verdicts import Verdict
 
@@ -18,7 +19,6 @@ WANDB_STEP = "_step"
 # What TRL and ms-swift log with every call of a timer: a row of its own, when the call has ended. It has no step, or
 # that of the row before: transformers' wandb callback defines its counter with step_sync, and wandb fills it in.
 CALLS = "profiling/"
-STEP_TIME = "train/step_time"
 EVALUATION = "eval/"
 
 # A file or a cached page, the number of the record or line in it, and the row.
@@ -143,13 +143,8 @@ class _Steps:
             scalars = found.records[step].scalars
             scalars.update({name: scalars[name] / size for name in self.calls[step]})
         if windows:
-            sizes = sorted(set(windows.values()))
-            shown = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-            text = (
-                f"{self.shown_as} was logged every {shown} steps (logging_steps): each of its records stands for the "
-                "mean of so many steps, and a step that is left out takes the others with it"
-            )
-            found.verdicts.append(Verdict("warning", "logging-window", text))
+            sizes = windows.values()
+            found.verdicts.append(window_verdict(self.shown_as, min(sizes), max(sizes)))
         return found
 
     def _windows(self) -> dict[int, int]:
