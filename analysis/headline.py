@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -13,6 +13,7 @@ from analysis.disagreement import disagreement
 from analysis.equal_work import EQUAL_WORK
 from analysis.gate import LABELS, WORSE_ARM
 from analysis.noise import repeated
+from analysis.preflight import Preflight
 from analysis.rows import rows_of
 from analysis.runs import Plan
 from analysis.speedup import disagrees, outliers_decide
@@ -86,14 +87,13 @@ def direction(value: float) -> int:
 def headlines(
     comparison: pd.DataFrame,
     plan: Plan,
-    unequal: Callable[[Sequence[str]], int] | None = None,
+    preflight: Preflight | None = None,
     estimates: pd.DataFrame | None = None,
     gate: pd.DataFrame | None = None,
 ) -> list[Headline]:
     """One for each arm that has steps in common with the baseline, in the plan's order; none for a repetition (A/A).
 
-    The tables are those of speedup.py, estimates.py and gate.py. `unequal` tells how many findings of the preflight say
-    that some arms do not meet on equal terms; None where there was no preflight.
+    The tables are those of speedup.py, estimates.py and gate.py; `preflight` is None where there was none.
     """
     found = []
     for arm in plan.arms:
@@ -102,8 +102,8 @@ def headlines(
         cases = [_case(group) for _, group in mine.groupby("factors", sort=False)] if len(rows) else []
         if cases and not repeated(plan, arm):
             worse = gate[(gate["arm"] == arm) & (gate["verdict"] == WORSE_ARM)] if gate is not None else rows.head(0)
-            count = unequal((plan.baseline, arm)) if unequal else None
-            found.append(_headline(arm, plan, rows, cases, list(dict.fromkeys(worse.get("quantity", []))), count))
+            quantities = list(dict.fromkeys(worse.get("quantity", [])))
+            found.append(_headline(arm, plan, rows, cases, quantities, preflight))
     return found
 
 
@@ -121,14 +121,20 @@ def _case(group: pd.DataFrame) -> _Case:
 
 
 def _headline(
-    arm: str, plan: Plan, comparison: pd.DataFrame, cases: list[_Case], worse: list[str], unequal: int | None
+    arm: str,
+    plan: Plan,
+    comparison: pd.DataFrame,
+    cases: list[_Case],
+    worse: list[str],
+    preflight: Preflight | None,
 ) -> Headline:
     base = plan.baseline
+    unequal = preflight.unequal((base, arm)) if preflight is not None else 0
     told = [case for case in cases if case.verdict != "x"]
     if not told:
         why = "; ".join(dict.fromkeys(str(case.rows["raw"]["why"]) for case in cases))
         sentence = f"Not comparable, so that there is no ratio of {arm} and {base}: {why}."
-        return Headline(arm, base, sentence, "x", (), NO_SPAN, NO_SPAN, NO_SPAN, unequal or 0)
+        return Headline(arm, base, sentence, "x", (), NO_SPAN, NO_SPAN, NO_SPAN, unequal)
     claimed = tuple(dict.fromkeys(name for case in told for name in case.claimed))
     values = _over([case.span(case.claimed) for case in told])
     intervals = [case.span(case.claimed, "low", "high") for case in told]
@@ -140,9 +146,10 @@ def _headline(
         _claims(arm, base, cases, told, verdict, claimed, values, interval),
         *_limits(told, everything, verdict),
     ]
-    sentences += _doubts(arm, comparison, told, worse, unequal)
+    sentences.append(_terms(unequal, preflight))
+    sentences += _doubts(arm, comparison, told, worse)
     sentences.append(_grounds(comparison, plan, told))
-    return Headline(arm, base, " ".join(sentences), verdict, claimed, values, interval, everything, unequal or 0)
+    return Headline(arm, base, " ".join(sentences), verdict, claimed, values, interval, everything, unequal)
 
 
 def _claims(
@@ -218,18 +225,30 @@ def _limits(told: list[_Case], everything: Span, verdict: str) -> list[str]:
     return found
 
 
-def _doubts(arm: str, comparison: pd.DataFrame, told: list[_Case], worse: list[str], unequal: int | None) -> list[str]:
-    """What speaks against the claim."""
-    found = []
+def _terms(unequal: int, preflight: Preflight | None) -> str:
+    """Whether the ledger allows the claim."""
+    if preflight is None:
+        return "There is no fairness ledger: what else differs was not checked."
     if unequal:
-        found.append(
+        return (
             "The comparison is not on equal terms, so the engines alone do not explain this: see "
             f"{_count(unequal, 'finding', 'findings')} in the fairness ledger."
         )
-    elif unequal is None:
-        found.append("There is no fairness ledger: what else differs was not checked.")
-    else:
-        found.append("The fairness ledger found nothing unequal.")
+    unknown = [row.setting for row in preflight.rows("unverifiable")]
+    if not preflight.ledger:
+        return "The fairness ledger is empty: no setting could be compared."
+    if not unknown:
+        return "The fairness ledger found nothing unequal."
+    names = list(dict.fromkeys(unknown))
+    return (
+        f"The fairness ledger found nothing unequal, but {len(unknown)} of its {len(preflight.ledger)} settings cannot "
+        f"be verified: {', '.join(names[:2])}{', ...' if len(names) > 2 else ''}."
+    )
+
+
+def _doubts(arm: str, comparison: pd.DataFrame, told: list[_Case], worse: list[str]) -> list[str]:
+    """What speaks against the claim."""
+    found = []
     if worse:
         found.append(f"The correctness gate fails: {arm} is worse in {', '.join(LABELS[name] for name in worse)}.")
     if any(disagreement(case.rows) for case in told):

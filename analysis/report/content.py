@@ -178,7 +178,7 @@ def read_content(
         phases=phases,
         comparison=with_rates(comparison),
         speedups=phase_speedups(wide, plan, trees, divisible.refused),
-        headlines=headlines(comparison, plan, before.unequal if before is not None else None, estimates, gate),
+        headlines=headlines(comparison, plan, before, estimates, gate),
         verdicts=by_weight(verdicts),
         figures=worth_drawing(figures_of(tables), wide),
         config=config_settings(runs, plan),

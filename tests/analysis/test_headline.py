@@ -9,15 +9,25 @@ from analysis.disagreement import disagreement
 from analysis.estimates import Comparable, estimate_table
 from analysis.gate import gate_table
 from analysis.headline import headlines
+from analysis.preflight import Finding, LedgerRow, Preflight
 from analysis.speedup import comparison_table
 
 
-def said(frames, the_plan=None, unequal=None, comparable=None):
+def ledger_row(setting, verdict):
+    return LedgerRow(setting, {"a": "1", "b": "1"}, verdict, "why", "source")
+
+
+EQUAL = Preflight((), (ledger_row("batch", "equal"),), ())
+UNEQUAL = Preflight(tuple(Finding("unequal", code, ("a", "b"), "", "", "", "") for code in "xy"), EQUAL.ledger, ())
+UNKNOWN = Preflight((), (*EQUAL.ledger, ledger_row("all settings", "unverifiable")), ())
+
+
+def said(frames, the_plan=None, preflight=None, comparable=None):
     wide, of = pd.concat(frames, ignore_index=True), the_plan or plan("a", "b")
     may = comparable or Comparable()
     comparison, _ = comparison_table(wide, of, may.refused)
     estimates, _ = estimate_table(wide, of, may, 300)
-    return headlines(comparison, of, unequal, estimates, gate_table(wide, of))
+    return headlines(comparison, of, preflight, estimates, gate_table(wide, of))
 
 
 def engines(speed=1.0, seeds=3, scale=1.0, factors="", noise=0.01, **more):
@@ -32,7 +42,7 @@ def engines(speed=1.0, seeds=3, scale=1.0, factors="", noise=0.01, **more):
 
 
 def test_faster_at_equal_work():
-    (found,) = said(engines(2.0), unequal=lambda arms: 0)
+    (found,) = said(engines(2.0), preflight=EQUAL)
     assert found.verdict == "+" and found.claimed == ("roofline", "standardised")
     assert found.sentence.startswith("At equal work b is 2.0") or found.sentence.startswith("At equal work b is 1.99×")
     assert "by roofline and standardised, 95%: " in found.sentence and "; per step b is " in found.sentence
@@ -41,6 +51,13 @@ def test_faster_at_equal_work():
         "Over all four estimates: " in found.sentence and "The fairness ledger found nothing unequal." in found.sentence
     )
     assert "From 3 pairs of runs and 90 paired steps" in found.sentence and "Within one" not in found.sentence
+
+
+def test_a_ledger_that_knows_little_vouches_for_little():
+    (found,) = said(engines(2.0), preflight=UNKNOWN)
+    assert "nothing unequal, but 1 of its 2 settings cannot be verified: all settings." in found.sentence
+    (found,) = said(engines(2.0), preflight=Preflight((), (), ()))
+    assert "no setting could be compared" in found.sentence
 
 
 def test_slower_at_equal_work():
@@ -58,7 +75,7 @@ def test_not_resolved_says_what_would():
 
 def test_on_unequal_terms_and_with_other_lengths_and_a_failed_gate():
     frames = [f.assign(reward=0.3 if f["arm"].iloc[0] == "b" else 0.5) for f in engines(1.5, scale=1.6)]
-    (found,) = said(frames, unequal=lambda arms: 2)
+    (found,) = said(frames, preflight=UNEQUAL)
     assert found.unequal == 2 and "not on equal terms" in found.sentence and "see 2 findings" in found.sentence
     assert "Step time and equal work disagree" in found.sentence
     assert "The correctness gate fails: b is worse in reward." in found.sentence
