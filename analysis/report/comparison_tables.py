@@ -15,14 +15,14 @@ from analysis.rows import rows_of
 from analysis.runs import Run, factors_label
 
 COMPARISON_HEADS = (
-    "runs paired",
-    "steps paired",
     "baseline, s/step",
     "arm, s/step",
-    "baseline, tokens/s",
-    "arm, tokens/s",
     "raw speed-up",
     "per token",
+    "baseline, tokens/s",
+    "arm, tokens/s",
+    "runs paired",
+    "steps paired",
 )
 
 
@@ -33,14 +33,14 @@ def comparison_block(content: Content) -> Table:
     for r in rows_of(content.comparison):
         digits = decimals(min(r.baseline_step_s, r.arm_step_s))
         numbers = {
-            "run_pairs": count(r.run_pairs),
-            "paired_steps": count(r.paired_steps),
             "baseline_step_s": seconds(r.baseline_step_s, digits),
             "arm_step_s": seconds(r.arm_step_s, digits),
-            "baseline_tokens_per_s": number(r.baseline_tokens_per_s, 1),
-            "arm_tokens_per_s": number(r.arm_tokens_per_s, 1),
             "raw_speedup": times(r.raw_speedup),
             "per_token_speedup": times(r.per_token_speedup),
+            "baseline_tokens_per_s": number(r.baseline_tokens_per_s, 1),
+            "arm_tokens_per_s": number(r.arm_tokens_per_s, 1),
+            "run_pairs": count(r.run_pairs),
+            "paired_steps": count(r.paired_steps),
         }
         cells = [cell.at("comparison", r.Index, column) for column, cell in numbers.items()]
         label = f"{r.arm} vs {r.baseline}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
+import re
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -25,6 +26,8 @@ from analysis.svg import with_prefixed_ids
 from analysis.verdicts import FOLD_AFTER, verdict_groups
 
 BANNER = "raw-and-equal-work-disagree"
+# A figure of many panels is on demand.
+TALL = 1000
 # More settings than these are in the files alone: tables/settings and tables/environment have all.
 MOST_SETTINGS = 1000
 TEMPLATES = Path(__file__).parent / "templates"
@@ -64,7 +67,7 @@ def html_page(content: Content) -> str:
         runs_block=runs_block(content.provenance),
         verdict_groups=verdict_groups(v for v in content.verdicts if v.level != "note" and v.code != BANNER),
         note_groups=verdict_groups(v for v in content.verdicts if v.level == "note"),
-        figures=[(f, inline_svg(f)) for f in content.figures],
+        figures=[(f, inline_svg(f), height(f) > TALL) for f in content.figures],
         sweeps=[f.name for f in content.figures if f.name.startswith("sweep")],
         everything=MOST_SETTINGS,
         inputs_lines=inputs_lines(content),
@@ -96,6 +99,12 @@ def _words(verdict: str, count: int) -> str:
     one = {"differ": "differs", "come to the same": "comes to the same", "are equal": "is equal"}
     words = VERDICT_WORDS[verdict]
     return one.get(words, words) if count == 1 else words
+
+
+def height(figure: Figure) -> float:
+    """A figure's height in its own pixels."""
+    told = re.search(r'<svg[^>]* height="([\d.]+)"', figure.svg)
+    return float(told[1]) if told else 0.0
 
 
 def inline_svg(figure: Figure) -> Markup:
