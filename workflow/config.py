@@ -297,7 +297,7 @@ class Report(Section):
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
     """The price's currency, in its three letters."""
     to_steps: PositiveInt | None = None
-    """Tell the cost of so many training steps; null: of as many as the runs have."""
+    """Tell the cost of so many training steps; null: no such cost is told."""
 
 
 class Config(Section):
