@@ -25,7 +25,3 @@ class FigureTables:
     estimates: pd.DataFrame | None = None
     noise: pd.DataFrame | None = None
     stragglers: pd.DataFrame | None = None
-
-
-def has_rows(table: pd.DataFrame | None) -> bool:
-    return table is not None and len(table) > 0

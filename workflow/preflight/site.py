@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from analysis.errors import UserError
-from workflow.cluster.site import Site, read_site
+from workflow.cluster.site import Site
 
 _EXPORT = re.compile(
     r"^\s*(?:export\s+|declare\s+-x\s+)([A-Z][A-Z0-9_]*)=(\"[^\"]*\"|'[^']*'|[^\s;#&|]*)", re.MULTILINE
@@ -30,11 +30,6 @@ class Place:
 def exported(script: str) -> dict[str, str]:
     """The variables that a shell script exports in plain words; what it works out, or sources, is not seen."""
     return {name: value.strip("\"'") for name, value in _EXPORT.findall(script)}
-
-
-def site_of(profile: Path | None) -> Site:
-    """A profile's site; nothing known without a profile."""
-    return read_site(profile) if profile is not None else Site()
 
 
 def variables_of(profile: Path | None, environment: Mapping[str, str] | None = None) -> dict[str, tuple[str, str]]:
