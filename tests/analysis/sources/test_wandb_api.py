@@ -160,3 +160,14 @@ def test_a_name_that_is_none(tmp_path, name):
     with pytest.raises(UserError, match="entity/project/id"):
         read_wandb_api(name, tmp_path / "cache")
     assert not list(Path(tmp_path).iterdir())
+
+
+def test_rows_that_wandb_counts_and_did_not_give_are_told(tmp_path):
+    folder = tmp_path / NAME
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"complete": True, "rows": 3, "history_lines": 5}))
+    (folder / "history-000000000.jsonl").write_text("".join(json.dumps(row) + "\n" for row in verl_rows(2)))
+    read = read_wandb_api(NAME, tmp_path).read
+    (verdict,) = read.verdicts
+    assert list(read.records) == [1, 2] and (verdict.level, verdict.code) == ("warning", "incomplete-history")
+    assert "counts 5 rows of history and gave 3" in verdict.text and str(folder) in verdict.text
