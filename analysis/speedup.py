@@ -140,7 +140,7 @@ def comparison_table(
                 if (unpaired := int(mask.sum()) - len(pairs)) > 0:
                     text = (
                         f"{unpaired} counted steps of {side}{here} have no partner in "
-                        f"{arm if side == plan.baseline else plan.baseline}: they are in table 1, not in the speed-ups"
+                        f"{arm if side == plan.baseline else plan.baseline}: they are in no speed-up"
                     )
                     verdicts.append(Verdict("note", "unpaired-steps", text))
     return pd.DataFrame(rows, columns=COMPARISON_COLUMNS), verdicts

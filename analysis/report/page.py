@@ -18,7 +18,7 @@ from analysis.report.cells import significant
 from analysis.report.comparison_tables import comparison_block, estimates_block
 from analysis.report.content import Content
 from analysis.report.language import east_asian, language_of
-from analysis.report.provenance import runs_block
+from analysis.report.provenance import analysed_by, runs_block
 from analysis.report.sections import sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
 from analysis.rows import rows_of
@@ -71,6 +71,7 @@ def html_page(content: Content) -> str:
         sweeps=[f.name for f in content.figures if f.name.startswith("sweep")],
         everything=MOST_SETTINGS,
         inputs_lines=inputs_lines(content),
+        analysed_by=analysed_by(),
         fold_after=FOLD_AFTER,
     )
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from analysis.report.cells import Cell, Row, Table, count
 from analysis.rows import rows_of
 from analysis.runs import Run, factors_label
 
+_ROOT = Path(__file__).resolve().parents[2]
 # Of so many runs the page shows a row each; tables/runs has all.
 SHOWN_RUNS = 60
 NOT_RECORDED = ""
@@ -171,6 +174,25 @@ def _shown(name: str, value: str, dirty: bool) -> str:
         short = ", ".join(part[:12] for part in value.split(", "))
         return f"{short} + changes" if name == "git_commit" and value and dirty else short
     return value or "not recorded"
+
+
+@cache
+def analysed_by(folder: Path = _ROOT) -> str:
+    """The commit of the code that makes this report, and whether it was changed since; "" where git cannot tell."""
+    # The jobs have the same question of their own code (workflow/jobs/node.py); neither may import the other.
+    said = []
+    for words in (["rev-parse", "--show-toplevel", "HEAD"], ["status", "--porcelain", "--untracked-files=no"]):
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=30
+            )
+        except (OSError, subprocess.SubprocessError):
+            return ""
+        said.append(done.stdout.strip())
+    top, commit = said[0].splitlines()
+    if not Path(top).samefile(folder):
+        return ""
+    return f"{commit[:12]}, with changes that are not committed" if said[1] else commit[:12]
 
 
 def _attempt(folder: Path) -> dict[str, Any]:

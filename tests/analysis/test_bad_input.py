@@ -10,6 +10,7 @@ from analysis.report.answer import answers
 from analysis.report.content import read_content
 from analysis.report.markdown import markdown
 from analysis.report.page import html_page
+from analysis.report.provenance import analysed_by
 from analysis.steps import write_steps
 
 GEN = "step/training_step/prepare_inputs/generate"
@@ -205,4 +206,5 @@ def test_provenance_says_what_is_there_and_what_is_not(tmp_path, monkeypatch):
     assert b == ["gpu7", "8 × NVIDIA H100 80GB HBM3", "580.95.05", "13.0", "4711", git["commit"], "yes"]
     assert told.loc["a", ["driver", "slurm_job_ids", "git_commit", "git_dirty"]].tolist() == ["", "", "", ""]
     page = html_page(found)
+    assert analysed_by() and f"at commit {analysed_by()}." in page and analysed_by(tmp_path) == ""
     assert "c0ffeec0ffee + changes" in page and ">not recorded<" in page and "4711" in page
