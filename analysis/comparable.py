@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
-from analysis.estimates import Comparable
 from analysis.runs import Plan, Run, factors_label
 from analysis.setup import setup_of
 from analysis.verdicts import Verdict
@@ -24,6 +24,16 @@ SAME = {
 }
 # Two clocks, and work between a run's marks: so much more than the time between them its steps may sum to.
 CLOCKS_SHARE, CLOCKS_S = 0.01, 5.0
+
+
+@dataclass(frozen=True)
+class Comparable:
+    """What may not be divided, by (factors, arm) with the reason."""
+
+    refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """No ratio at all."""
+    throughput_only: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Step time and tokens only: the phases overlap."""
 
 
 def comparable(runs: Sequence[Run], plan: Plan, wide: pd.DataFrame) -> tuple[Comparable, list[Verdict]]:

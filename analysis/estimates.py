@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import pandas as pd
 
 from analysis.arm_estimates import NEEDED, Row, estimates, no_value
 from analysis.bootstrap import RESAMPLES
+from analysis.comparable import Comparable
 from analysis.disagreement import disagreement, rest_of_step
 from analysis.equal_work import EQUAL_WORK, ESTIMATES
 from analysis.noise import noise_bands, repeated
@@ -21,7 +21,7 @@ from analysis.runs import Plan, factors_label
 from analysis.speedup import paired_steps
 from analysis.verdicts import Verdict
 
-__all__ = ["COLUMNS", "EQUAL_WORK", "ESTIMATES", "Comparable", "estimate_table"]
+__all__ = ["COLUMNS", "EQUAL_WORK", "ESTIMATES", "estimate_table"]
 
 COLUMNS = [
     "factors",
@@ -39,16 +39,6 @@ COLUMNS = [
     "runs_to_resolve",
     "why",
 ]
-
-
-@dataclass(frozen=True)
-class Comparable:
-    """What may be divided, by (factors, arm) with the reason (made by comparable.py)."""
-
-    refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """No ratio at all."""
-    throughput_only: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Step time and tokens only: the phases overlap."""
 
 
 def estimate_table(

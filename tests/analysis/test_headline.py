@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 from test_estimates import arm_rows, engine_s, plan, work
 
+from analysis.comparable import Comparable
 from analysis.disagreement import disagreement
-from analysis.estimates import Comparable, estimate_table
+from analysis.estimates import estimate_table
 from analysis.gate import gate_table
 from analysis.headline import headlines
 from analysis.preflight import Finding, LedgerRow, Preflight
