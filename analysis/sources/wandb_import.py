@@ -22,7 +22,7 @@ FORMAT_API = "wandb"
 
 
 @dataclass
-class _Life:
+class _Attempt:
     """One file of a run: what it says of the run, filled while its rows are read."""
 
     file: Path
@@ -59,25 +59,27 @@ def read_wandb_offline_folder(path: Path, flat: bool = True) -> Imported:
     """
     files = _files(path)
     _require_one_run(path, files)
-    lives = [_Life(file) for file in files]
-    reads = [steps_of(life.rows(), _shown(life.file, path), flat) for life in lives]
-    in_order = sorted(zip(lives, reads, strict=True), key=lambda one: (one[0].started or 0.0, one[0].file.parent.name))
-    lives = [life for life, _ in in_order]
-    if not any(life.run for life in lives):
+    attempts = [_Attempt(file) for file in files]
+    reads = [steps_of(attempt.rows(), _shown(attempt.file, path), flat) for attempt in attempts]
+    in_order = sorted(
+        zip(attempts, reads, strict=True), key=lambda one: (one[0].started or 0.0, one[0].file.parent.name)
+    )
+    attempts = [attempt for attempt, _ in in_order]
+    if not any(attempt.run for attempt in attempts):
         raise UserError(
             f"{path}: its wandb file holds no record: wandb writes every 15 seconds, and a run that was killed before "
             "leaves an empty one. Import the log that the trainer printed instead"
         )
-    about = {key: value for life in lives for key, value in (_metadata(life.file) | life.about).items()}
-    ends = [life.last_row_at for life in lives if life.last_row_at is not None]
+    about = {key: value for attempt in attempts for key, value in (_metadata(attempt.file) | attempt.about).items()}
+    ends = [attempt.last_row_at for attempt in attempts if attempt.last_row_at is not None]
     return Imported(
         _in_one([read for _, read in in_order], path.name),
         FORMAT_OFFLINE,
-        config=plain_config({key: value for life in lives for key, value in life.config.items()}),
-        versions=versions_in(_lines(lives[-1].file.parent / "files" / "requirements.txt"), about),
+        config=plain_config({key: value for attempt in attempts for key, value in attempt.config.items()}),
+        versions=versions_in(_lines(attempts[-1].file.parent / "files" / "requirements.txt"), about),
         hardware=hardware_in(about),
         git=git_in(about),
-        started=lives[0].started,
+        started=attempts[0].started,
         finished=max(ends, default=None),
     )
 
