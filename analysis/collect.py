@@ -19,9 +19,9 @@ from analysis.errors import UserError
 from analysis.files import fingerprint_of, read_json_object
 from analysis.sources.record import TIMERS
 from analysis.steps import ChosenStep, steps_table, write_steps
-from analysis.timers import UNDECLARED, TimerTree, mode_of, nested, overruns, places_of, tree_for
+from analysis.timers import UNDECLARED, Overrun, TimerTree, mode_of, nested, overruns, places_of, tree_for
 from analysis.tokens import token_sums
-from analysis.verdicts import Verdict
+from analysis.verdicts import Verdict, count_of
 
 
 def collect_run(run_dir: Path) -> pa.Table:
@@ -167,20 +167,26 @@ def timer_verdicts(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -
                 f"{run_id}: phase {path} lies outside `{tree.root}`: in no step's sum",
             )
         )
+    over_of: dict[str, list[tuple[int, Overrun]]] = {}
     for c in chosen:
         rounding = {path: c.record.rounding.get(TIMERS + path, 0.0) for path in c.record.phases}
         for over in overruns(c.record.phases, rounding):
-            printed = f", and rounding explains only {over.rounding_s:.3g} s" if over.rounding_s else ""
-            found.append(
-                Verdict(
-                    "error",
-                    "children-exceed-parent",
-                    f"{run_id}, step {c.record.step}: the children of {over.path} sum to "
-                    f"{over.children_s:.6f} s, but "
-                    f"it took {over.parent_s:.6f} s itself{printed}; the step is left out of every number",
-                )
-            )
-    return found
+            over_of.setdefault(over.path, []).append((c.record.step, over))
+    return [*found, *(_overrun_verdict(run_id, some) for some in over_of.values())]
+
+
+def _overrun_verdict(run_id: str, some: Sequence[tuple[int, Overrun]]) -> Verdict:
+    """All steps of a run in which one phase's children exceed it, the first in numbers."""
+    (step, over), *others = some
+    printed = f", and rounding explains only {over.rounding_s:.3g} s" if over.rounding_s else ""
+    shown = ", ".join(str(other) for other, _ in others[:10]) + (", …" if len(others) > 10 else "")
+    left = f". So it is in {count_of(len(others), 'more step')} ({shown}); they are" if others else "; the step is"
+    return Verdict(
+        "error",
+        "children-exceed-parent",
+        f"{run_id}, step {step}: the children of {over.path} sum to {over.children_s:.6f} s, but it took "
+        f"{over.parent_s:.6f} s itself{printed}{left} left out of every number",
+    )
 
 
 def write_run(run_dir: Path, out: Path) -> tuple[bool, str]:

@@ -46,3 +46,8 @@ def verdict_groups(verdicts: Iterable[Verdict]) -> list[tuple[Level, str, list[V
     for verdict in verdicts:
         groups.setdefault((verdict.level, verdict.code), []).append(verdict)
     return [(level, code, group) for (level, code), group in groups.items()]
+
+
+def count_of(number: int, noun: str) -> str:
+    """`1 step`, `3 steps`: a count and what it counts."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

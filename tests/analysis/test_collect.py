@@ -179,6 +179,16 @@ def test_children_that_exceed_their_parent_are_named(tmp_path):
     (verdict,) = metadata["verdicts"]
     assert verdict["code"] == "children-exceed-parent" and verdict["level"] == "error"
     assert "r, step 1" in verdict["text"] and "step/training_step" in verdict["text"]
+    assert "the step is left out" in verdict["text"]
+
+
+def test_children_that_always_exceed_their_parent_are_one_verdict(tmp_path):
+    rows = [a_row(step) for step in range(1, 41)]
+    for one in rows:
+        one["phases"]["step/training_step"] -= 0.05
+    _, metadata = collected(make_results.write_run(tmp_path, "r", "vllm", 0, [rows]))
+    (verdict,) = metadata["verdicts"]
+    assert "So it is in 39 more steps (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, …); they are left out" in verdict["text"]
 
 
 def test_not_a_number_survives(tmp_path):
