@@ -9,7 +9,7 @@ from itertools import pairwise
 from analysis.quantities import logged_as
 from analysis.steps import ChosenStep
 from analysis.tokens import completions_told, tokens_from_mean
-from analysis.verdicts import Verdict
+from analysis.verdicts import Verdict, count_of
 
 # A step cannot have taken longer than passed since the step before was logged; clocks and rounding are off by that.
 CLOCK_TOLERANCE_S = 2.0
@@ -19,11 +19,19 @@ CLOCK_TOLERANCE_SHARE = 0.02
 def with_known_tokens(
     chosen: Sequence[ChosenStep], batch: object, run_id: str
 ) -> tuple[list[ChosenStep], list[Verdict]]:
-    """Steps with `response_tokens` and `prompt_tokens` from the means, as exact as those are."""
-    found, inexact = [], []
+    """Steps with `response_tokens` and `prompt_tokens` from the means, as exact as those are.
+
+    Each mean is over as many completions as verl's total of tokens gives; where that gives no number, over `batch`,
+    the one declared.
+    """
+    declared = batch if isinstance(batch, int) and batch > 0 else None
+    found, inexact, contradicted = [], [], []
     for c in chosen:
         scalars, rounding = dict(c.record.scalars), dict(c.record.rounding)
-        completions = batch if isinstance(batch, int) and batch > 0 else completions_told(scalars, rounding)
+        told = completions_told(scalars, rounding)
+        completions = declared if told is None else told
+        if told is not None and declared not in (None, told):
+            contradicted.append((c.record.step, told))
         means = {
             "response_tokens": logged_as("mean_response_length", scalars),
             "prompt_tokens": "prompt_length/mean" if "prompt_length/mean" in scalars else None,
@@ -36,14 +44,26 @@ def with_known_tokens(
                 rounding[name] = off
                 inexact += [(c.record.step, scalars[name], off)] if name == "response_tokens" else []
         found.append(replace(c, record=replace(c.record, scalars=scalars, rounding=rounding)))
+    verdicts = []
+    if contradicted:
+        step, told = contradicted[0]
+        text = (
+            f"{run_id}: its batch_size is said to be {declared}, but its logged tokens are those of {told} completions "
+            f"(step {step}{_and_more(len(contradicted) - 1)}); the tokens are summed over as many as were logged"
+        )
+        verdicts.append(Verdict("warning", "batch-size-contradicted", text))
     if not inexact:
-        return found, []
+        return found, verdicts
     step, tokens, off = max(inexact, key=lambda one: one[2])
     text = (
         f"{run_id}: the tokens of {len(inexact)} steps are sums from rounded means, off by {off:.3g} at most (step "
         f"{step}: {tokens:.0f})"
     )
-    return found, [Verdict("note", "tokens-from-means", text)]
+    return found, [*verdicts, Verdict("note", "tokens-from-means", text)]
+
+
+def _and_more(steps: int) -> str:
+    return f" and {count_of(steps, 'more step')}" if steps else ""
 
 
 def hole_verdicts(chosen: Sequence[ChosenStep], run_id: str) -> list[Verdict]:

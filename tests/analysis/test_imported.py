@@ -246,7 +246,8 @@ def test_children_may_exceed_their_parent_by_what_rounding_hid(tmp_path, off, fo
     seconds = {"gen": 0.5, "update_actor": 0.5 + 0.001 + off, "step": 1.0}
     spec = spec_of("vllm", [write(tmp_path, verl_lines([seconds, seconds]))])
     _, metadata, _ = imported(tmp_path / "res", spec)
-    assert [c for c in codes(metadata) if c != "x"] == found * 2
+    assert codes(metadata) == found
+    assert not found or "it is in 1 more step (2); they are left out" in said(metadata, "children-exceed-parent")
     _, wide, _ = wide_of(tmp_path / "res", spec)
     assert (wide["left_out"] == "").all() == (not found)
     assert wide["rounding/step/gen"].tolist() == [0.0005] * 2
@@ -274,6 +275,20 @@ def test_tokens_are_as_exact_as_the_means(tmp_path):
     assert "off by 2.05 at most" in said(metadata, "tokens-from-means")
     _, wide, _ = wide_of(tmp_path / "res", spec)
     assert wide["response_tokens"].notna().all(), "so that there is a speed per token"
+
+
+def test_the_number_of_completions_that_was_logged_counts_over_the_one_declared(tmp_path):
+    logged = LOG.replace("step:3", "step:{}")
+    spec = spec_of("sglang", [write(tmp_path, logged.format(3) + logged.format(4))], batch_size=64)
+    frame, metadata, _ = imported(tmp_path / "res", spec)
+    assert frame[frame["name"] == "response_tokens"]["value"].tolist() == [278971, 278971]
+    told = said(metadata, "batch-size-contradicted")
+    assert (
+        "batch_size is said to be 64, but its logged tokens are those of 16 completions (step 3 and 1 more step)"
+        in told
+    )
+    _, metadata, _ = imported(tmp_path / "again", spec_of("sglang", spec["import"]["sources"], batch_size=16))
+    assert not metadata["verdicts"]
 
 
 def test_a_timer_that_moved_is_placed_by_the_numbers(tmp_path):
