@@ -149,7 +149,7 @@ def read_content(
         *fairness_verdicts(runs, plan),
         *shared_machine_verdicts(runs),
         *busy_machine_verdicts(runs, wide),
-        *reward_verdicts(wide),
+        *reward_verdicts(wide, runs),
     ]
     verdicts += arm_verdicts(runs, plan)
     lengths = samples(runs, "response_length", wide)

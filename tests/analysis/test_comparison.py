@@ -245,7 +245,23 @@ def test_without_tokens_there_is_no_per_token_number(tmp_path, tokens):
 def test_reward_that_is_no_number(tmp_path):
     arm = [row(1, 1), row(2, 1, scalars={"train/reward": math.nan})]
     found = pair(tmp_path, [row(1, 1), row(2, 1)], arm)
-    assert "run a: the reward is no number at 1 steps (first: step 2)" in text(found, "bad-reward")
+    assert "run a: the reward is no number at 1 step (first: step 2)" in text(found, "bad-reward")
+
+
+def test_a_run_without_any_reward_has_no_reward_curve(tmp_path):
+    arm = [row(1, 1), row(2, 1)]
+    for one in arm:
+        del one["scalars"]["train/reward"]
+    found = pair(tmp_path, [row(1, 1), row(2, 1)], arm)
+    assert text(found, "run-without-reward") == "run a logs no reward: it has no reward curve"
+    assert not {"bad-reward", "no-reward"} & codes(found)
+    assert next(v.level for v in found.verdicts if v.code == "run-without-reward") == "note"
+
+
+def test_a_reward_that_is_never_a_number_is_no_reward_that_is_missing(tmp_path):
+    arm = [row(step, 1, scalars={"train/reward": math.nan}) for step in (1, 2)]
+    found = pair(tmp_path, [row(1, 1), row(2, 1)], arm)
+    assert "at 2 steps (first: step 1)" in text(found, "bad-reward") and "run-without-reward" not in codes(found)
 
 
 def test_differences_between_arms_are_warned_of(tmp_path):
