@@ -54,6 +54,8 @@ class Run:
     tree: TimerTree
     steps: pd.DataFrame
     imported: bool = False
+    inputs_folder: Path | None = None
+    """Where its inputs were prepared: what inputs.json calls by a relative path lies there."""
 
     @property
     def factors_key(self) -> str:
@@ -158,7 +160,7 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
     if tree is None:
         raise UserError(f"its steps.parquet has the timers of {metadata.get('timers')!r}; collect the run again")
     verdicts = [verdict_from(v) for v in metadata.get("verdicts", [])]
-    inputs = _optional(results / "inputs" / str(spec.get("inputs_id")) / "inputs.json")
+    inputs_folder = results / "inputs" / str(spec.get("inputs_id"))
     verify = None
     if stacks is not None and not imported:
         place = stacks / str(spec.get("stack")) / str(spec.get("lock_id")) / "verify.json"
@@ -175,12 +177,13 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
         factors=dict(spec.get("factors") or {}),
         spec=spec,
         done=done,
-        inputs=inputs,
+        inputs=_optional(inputs_folder / "inputs.json"),
         verify=verify,
         attempts=tuple(metadata.get("attempts", ())),
         tree=tree,
         steps=table.to_pandas(),
         imported=imported,
+        inputs_folder=inputs_folder,
     )
     return run, verdicts
 

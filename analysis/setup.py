@@ -74,7 +74,7 @@ def setup_of(run: Run) -> Setup:
     gpus = nodes * per_node if nodes and per_node else None
     group = _int(settings.get(f"{_ROLLOUT}.n" if verl else "num_generations")) or _int(workload.get("num_generations"))
     parallel = _int(declared.get("tensor_parallel")) or _tensor_parallel(run, settings)
-    model, facts = _model(declared, inputs, settings, workload)
+    model, facts = _model(run, declared, settings, workload)
     number_bytes, assumed = _number_bytes(run, settings, workload)
     unknown = [
         *_gpu_unknown(gpu),
@@ -197,10 +197,10 @@ def _parallel_unknown(parallel: int | None, gpus: int | None, settings: Mapping[
 
 
 def _model(
-    declared: Mapping[str, Any], inputs: Mapping[str, Any], settings: Mapping[str, Any], workload: Mapping[str, Any]
+    run: Run, declared: Mapping[str, Any], settings: Mapping[str, Any], workload: Mapping[str, Any]
 ) -> tuple[str | None, ModelFacts | None]:
     """The model's name, and its sizes from the folder that was trained, or by that name."""
-    prepared = _mapping(inputs.get("model"))
+    prepared = _mapping((run.inputs or {}).get("model"))
     name = (
         declared.get("model")
         or prepared.get("source")
@@ -211,10 +211,16 @@ def _model(
     )
     if not isinstance(name, str):
         return None, None
-    folder = prepared.get("path")
-    if isinstance(folder, str) and Path(folder).is_absolute() and (Path(folder) / "config.json").is_file():
-        return name, model_facts(folder)
-    return name, model_facts(name)
+    folder = _prepared_folder(run, prepared.get("path"))
+    return name, model_facts(name if folder is None else str(folder))
+
+
+def _prepared_folder(run: Run, path: object) -> Path | None:
+    """The folder whose model was trained, where it is still there: beside inputs.json, or where that says."""
+    if not isinstance(path, str) or not path:
+        return None
+    folder = Path(path) if run.inputs_folder is None else run.inputs_folder.absolute() / path
+    return folder if folder.is_absolute() and (folder / "config.json").is_file() else None
 
 
 def _model_unknown(model: str | None, facts: ModelFacts | None) -> list[str]:

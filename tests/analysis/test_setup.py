@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import make_results
 import pandas as pd
 import pytest
 from roofline_results import IMPORT, PHI, ROLLOUT, SXM, WORKLOAD
+from roofline_results import trained as trained_run
 
 from analysis.runs import Run
 from analysis.setup import Setup, setup_of
@@ -142,6 +145,21 @@ def test_a_model_of_experts_has_no_floor(tmp_path: Any) -> None:
     )
     setup = trained(inputs={"model": {"source": "./experts", "path": str(tmp_path)}})
     assert setup.model == "./experts" and any("Qwen3MoeForCausalLM" in text for text in setup.unknown)
+
+
+@pytest.mark.parametrize("path", ["model", "elsewhere"])
+def test_the_prepared_models_own_file_tells_its_sizes(tmp_path: Path, path: str) -> None:
+    """Beside inputs.json, as its path there is relative; or where the user's own or the hub's lies."""
+    inputs = tmp_path / "inputs" / "89abcdef"
+    folder = inputs / "model" if path == "model" else tmp_path / path
+    config = {"architectures": ["Qwen2ForCausalLM"], "hidden_size": 4096, "num_attention_heads": 32}
+    config |= {"num_hidden_layers": 36, "intermediate_size": 14336, "vocab_size": 50000}
+    make_results.write_json(folder / "config.json", config | {"max_position_embeddings": 8192})
+    told = {"path": "model" if path == "model" else str(folder), "source": "somebody/else"}
+    make_results.write_json(inputs / "inputs.json", {"model": told})
+    setup = setup_of(trained_run(tmp_path, [400, 600], steps=1))
+    assert setup.unknown == () and setup.facts is not None
+    assert setup.facts.layers == 36 and setup.facts.source == str(folder / "config.json")
 
 
 @pytest.mark.parametrize("tree", [VERL_0_9_1_COLOCATE_ASYNC, *VERL_0_9_1_OVERLAPPING])
