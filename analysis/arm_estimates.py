@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import replace
 
 import pandas as pd
 
@@ -17,15 +17,16 @@ from analysis.equal_work import (
     LONGEST,
     STEP,
     Paired,
+    Row,
     log_estimate,
     paired,
 )
+from analysis.scaling import settled_roofline
 from analysis.speedup import TOKENS
+from analysis.wide import ROUNDING
 
-Row = dict[str, Any]
-"""One estimate of one arm (columns: estimates.py)."""
-
-NEEDED = (STEP, TOKENS, LONGEST, FLOOR, FLOOR_BASIS, GENERATION)
+STEP_ROUNDING = ROUNDING + "step"
+NEEDED = (STEP, STEP_ROUNDING, TOKENS, LONGEST, FLOOR, FLOOR_BASIS, GENERATION)
 """The columns of `wide` that the estimates are made of."""
 
 ACROSS, WITHIN, ONE_STEP = "across runs", "within-run only", "one step"
@@ -37,6 +38,7 @@ def estimates(pairs: pd.DataFrame, overlap: str = "", resamples: int = RESAMPLES
     `overlap` says why there is nothing but step time and throughput, where that is so.
     """
     steps = paired(pairs)
+    printed = rounding_reach(pairs)
     by_block: dict[int, Sums] = {}
     scope = ONE_STEP if steps.steps == 1 else WITHIN if len(steps.lengths) == 1 else ACROSS
     size: Row = {"scope": scope, "run_pairs": len(steps.lengths), "paired_steps": steps.steps}
@@ -47,11 +49,27 @@ def estimates(pairs: pd.DataFrame, overlap: str = "", resamples: int = RESAMPLES
             block = block_length(steps.series[name])
             if block not in by_block:
                 by_block[block] = resampled_sums(steps.columns, steps.lengths, block, resamples)
-        rows.append((no_value(name, why) if why else _row(name, steps, by_block[block])) | size)
-    return rows
+        rows.append((no_value(name, why) if why else _row(name, steps, by_block[block], printed)) | size)
+    by_name = {row["estimate"]: row for row in rows}
+    by_name["roofline"] = settled_roofline(by_name, pairs)
+    return list(by_name.values())
 
 
-def _row(name: str, steps: Paired, sums: Sums) -> Row:
+def rounding_reach(pairs: pd.DataFrame) -> tuple[float, float]:
+    """How far the printed digits of the step times let log(ΣT_a / ΣT_b) lie below and above its value.
+
+    The worst case: every step rounded the same way, as constant times are. Infinite where it may be all of the time.
+    """
+    less, more = [], []
+    for side in "ab":
+        step_s, name = float(pairs[f"{STEP}_{side}"].sum()), f"{STEP_ROUNDING}_{side}"
+        off_s = float(pairs[name].sum()) if name in pairs else 0.0
+        less.append(math.log1p(-off_s / step_s) if 0 <= off_s < step_s else -math.inf)
+        more.append(math.log1p(off_s / step_s) if step_s > 0 else math.inf)
+    return more[1] - less[0], more[0] - less[1]
+
+
+def _row(name: str, steps: Paired, sums: Sums, printed: tuple[float, float]) -> Row:
     value = float(log_estimate(name, steps.fitted, sums.whole))
     if math.isnan(value):
         return no_value(name, "singular fit: what it predicts is no positive time")
@@ -65,6 +83,13 @@ def _row(name: str, steps: Paired, sums: Sums) -> Row:
             else "no interval: too few steps, or a fit that is not stable"
         )
     verdict = verdict_of(value, found)
+    more_runs = 0.0 if verdict in "+-" else found.more_runs(value) if found else math.nan
+    if found and any(printed):
+        found = replace(found, low=found.low - printed[0], high=found.high + printed[1])
+        found = found if math.isfinite(found.low) and math.isfinite(found.high) else None
+        if verdict_of(value, found) != verdict or found is None:
+            verdict, more_runs = "~", math.nan
+            why = "the times are printed with so few digits that their rounding alone could make the difference"
     nothing = math.nan
     return {
         "estimate": name,
@@ -73,7 +98,7 @@ def _row(name: str, steps: Paired, sums: Sums) -> Row:
         "high": math.exp(found.high) if found else nothing,
         "verdict": verdict,
         "minimum_detectable_ratio": math.exp(found.detectable) if found else nothing,
-        "runs_to_resolve": 0.0 if verdict in "+-" else found.more_runs(value) if found else nothing,
+        "runs_to_resolve": more_runs,
         "why": why,
     }
 

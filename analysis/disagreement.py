@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
-import pandas as pd
-
-from analysis.arm_estimates import Row
-from analysis.equal_work import EQUAL_WORK, FLOOR, GENERATION, STEP
+from analysis.equal_work import EQUAL_WORK, Row
 from analysis.speedup import disagrees
 
 # From here on raw and equal work differ in a way that matters, be it drift or luck: it is what these steps did.
@@ -35,32 +31,13 @@ def disagreement(rows: Mapping[str, Row]) -> str:
     elif not (opposite or far):
         return ""
     values = ", ".join(f"{row['estimate']} {row['value']:.2f}×" for row in equal)
-    return (
+    text = (
         f"by step time {raw['value']:.2f}×, at equal work {values}: the arms did not do the same work (their responses "
-        "differ in length), and step time alone would mislead"
+        "differ in length), and step time alone "
     )
+    return text + ("would mislead" if has_intervals(rows) else "may mislead; with so few steps it may be chance, too")
 
 
-# The roofline's correction of what is no generation is worth a word from here on.
-REST_MATTERS_FROM = 0.02
-
-
-def rest_of_step(roofline: Row, pairs: pd.DataFrame) -> str:
-    """By how much the roofline estimate would differ if the floor had scaled generation alone, where that matters.
-
-    η takes the whole step, so that all four estimates speak of the same seconds; the rest of a step (training) need not
-    grow as the floor of its generation does.
-    """
-    names = [f"{name}_{side}" for name in (STEP, GENERATION, FLOOR) for side in "ab"]
-    if not roofline["value"] > 0 or any(n not in pairs or not (pairs[n] > 0).all() for n in names):
-        return ""
-    step_a, step_b, gen_a, gen_b, floor_a, floor_b = (float(pairs[n].sum()) for n in names)
-    mean = (floor_a + floor_b) / 2
-    alone = (step_a - gen_a + gen_a * mean / floor_a) / (step_b - gen_b + gen_b * mean / floor_b)
-    if abs(math.log(alone / roofline["value"])) < REST_MATTERS_FROM:
-        return ""
-    share = (gen_a + gen_b) / (step_a + step_b)
-    return (
-        f"generation is {100 * share:.0f} % of the step, and the roofline estimate ({roofline['value']:.2f}×) scales "
-        f"the rest with it; with generation alone scaled to equal floors it would be {alone:.2f}×"
-    )
+def has_intervals(rows: Mapping[str, Row]) -> bool:
+    """Whether raw and those at equal work that have a value have an interval."""
+    return all(rows[n]["low"] > 0 for n in ("raw", *EQUAL_WORK) if rows[n]["value"] > 0)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +23,17 @@ from analysis.bootstrap import Floats
 from analysis.speedup import TOKENS
 from analysis.wide import PHASE
 
+Row = dict[str, Any]
+"""One estimate of one arm (columns: estimates.py)."""
+
 ESTIMATES = ("raw", "per_token", "roofline", "standardised")
 EQUAL_WORK = ("roofline", "standardised")
-"""The estimates that drifts of the lengths mislead by a few percent at most; per token it can be over 20%."""
+"""The estimates that drifts of the lengths mislead by a few percent, while both arms have steps that are alike."""
 
 STEP, LONGEST = PHASE + "step", "max_response_length"
 FLOOR, FLOOR_BASIS, GENERATION = "floor_s", "floor_basis", "generation_s"  # made by work.py
 NEEDS = {"raw": (), "per_token": (TOKENS,), "roofline": (FLOOR,), "standardised": (LONGEST, TOKENS)}
+NO_SUPPORT = "no common support: hardly a step of one arm is like any of the other's in lengths"
 WORDS = {TOKENS: "response tokens", LONGEST: "the longest response", FLOOR: "the floor"}
 
 # Two steps for each coefficient; with fewer a fit follows its own noise.
@@ -141,7 +146,7 @@ def _regressors(a: Floats, b: Floats) -> tuple[tuple[bool, bool], str]:
     if len(a) < LEAST_STEPS_FOR_A_FIT:
         return (False, False), f"a fit needs {LEAST_STEPS_FOR_A_FIT} paired steps (there are {len(a)})"
     if int(_in_common(a, b).sum()) < LEAST_COMMON_STEPS:
-        return (False, False), "no common support: hardly a step of one arm is like any of the other's in lengths"
+        return (False, False), NO_SUPPORT
     varies = [[bool(np.ptp(x[:, j]) > 0) for j in (0, 1)] for x in (a, b)]
     need = (varies[0][0] or varies[1][0], varies[0][1] or varies[1][1])
     for j, word in enumerate(("the longest response", "the number of tokens")):

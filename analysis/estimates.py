@@ -11,17 +11,21 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from analysis.arm_estimates import NEEDED, Row, estimates, no_value
+from analysis.arm_estimates import NEEDED, estimates, no_value, rounding_reach
 from analysis.bootstrap import RESAMPLES
 from analysis.comparable import Comparable
-from analysis.disagreement import disagreement, rest_of_step
-from analysis.equal_work import EQUAL_WORK, ESTIMATES
+from analysis.disagreement import disagreement
+from analysis.equal_work import EQUAL_WORK, ESTIMATES, Row
 from analysis.noise import noise_bands, repeated
 from analysis.runs import Plan, factors_label
+from analysis.scaling import UNSETTLED, rest_of_step
 from analysis.speedup import paired_steps
 from analysis.verdicts import Verdict
 
 __all__ = ["COLUMNS", "EQUAL_WORK", "ESTIMATES", "estimate_table"]
+
+# From here on the digits that a log prints are told beside the ratio.
+ROUNDING_MATTERS_FROM = 0.01
 
 COLUMNS = [
     "factors",
@@ -95,6 +99,16 @@ def _verdicts(here: str, rows: Sequence[Row], pairs: pd.DataFrame, same_as: str)
         return found
     if text := disagreement(by_name):
         found.append(Verdict("warning", "raw-and-equal-work-disagree", f"{here}: {text}"))
-    if text := rest_of_step(by_name["roofline"], pairs):
+    if (text := str(by_name["roofline"]["why"])).startswith(UNSETTLED):
+        found.append(Verdict("warning", "roofline-unsettled", f"{here}: {text}"))
+    elif text := rest_of_step(by_name["roofline"], pairs):
         found.append(Verdict("note", "roofline-scales-the-rest", f"{here}: {text}"))
+    low, high = rounding_reach(pairs)
+    if max(low, high) >= ROUNDING_MATTERS_FROM:
+        ratio = by_name["raw"]["value"]
+        text = (
+            f"{here}: the step times are printed with so few digits that their rounding alone lets the ratio of "
+            f"{ratio:.2f}× lie between {ratio * math.exp(-low):.2f}× and {ratio * math.exp(high):.2f}×"
+        )
+        found.append(Verdict("warning", "rounding-decides", text))
     return found

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.arm_estimates import WITHIN, Row
+from analysis.arm_estimates import WITHIN
 from analysis.disagreement import disagreement
-from analysis.equal_work import EQUAL_WORK
+from analysis.equal_work import EQUAL_WORK, Row
 from analysis.gate import LABELS, WORSE_ARM
 from analysis.noise import repeated
 from analysis.preflight import Preflight

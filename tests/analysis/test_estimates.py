@@ -213,8 +213,58 @@ def test_a_ratio_within_the_noise_of_equal_arms_is_not_resolved():
 
 
 def test_the_rest_of_the_step_that_the_roofline_scales_is_told():
-    a = arm_rows("a", [10.0] * 8, floor_s=[2.0] * 8, generation_s=[5.0] * 8)
-    b = arm_rows("b", [10.0] * 8, floor_s=[1.0] * 8, generation_s=[5.0] * 8)
+    same = {"generation_s": [5.0] * 8, "max_response_length": [9.0] * 8, "response_tokens": [90.0] * 8}
+    a, b = (arm_rows(arm, [10.0] * 8, floor_s=[floor_s] * 8, **same) for arm, floor_s in (("a", 2.0), ("b", 1.0)))
     (note,) = [v for v in found(a, b)[1] if v.code == "roofline-scales-the-rest"]
     # Mean floor 1.5: A's step would be 5 + 5·0.75 = 8.75 s, B's 5 + 5·1.5 = 12.5 s.
     assert "generation is 50 % of the step" in note.text and "(0.50×)" in note.text and "would be 0.70×" in note.text
+
+
+def far_apart(generation=True, seeds=2):
+    """b generates 1.4 times as fast, and its responses end at a quarter of the length; no floor knows what is fixed."""
+    frames, draw = [], np.random.default_rng(11)
+    for seed in range(seeds):
+        for arm, speed, scale in (("a", 1.0, 1.0), ("b", 1.4, 0.25)):
+            columns = work(20 * seed + (arm == "b"), scale=scale)
+            floor_s = engine_s(columns, a=0.0) / 3
+            generation_s = (30 + 3 * floor_s) / speed * np.exp(draw.normal(0, 0.01, 30))
+            told = {"generation_s": generation_s} if generation else {}
+            frames.append(arm_rows(arm, generation_s + 20, seed=seed, floor_s=floor_s, **told, **columns))
+    return frames
+
+
+@pytest.mark.parametrize("generation", [True, False])
+def test_lengths_that_are_far_apart_are_not_settled_by_the_floor_alone(generation):
+    table, verdicts = found(*far_apart(generation))
+    row, raw = table.loc["roofline"], table.loc["raw", "value"]
+    assert "no common support" in table.loc["standardised", "why"] and row["value"] < 1 < 1.2 < raw
+    assert row["verdict"] == "~" and "alone does not settle it" in row["why"] and math.isnan(row["runs_to_resolve"])
+    assert row["low"] < 1 < 1.4 < row["high"] and row["high"] == pytest.approx(raw)
+    (warning,) = [v for v in verdicts if v.code == "roofline-unsettled"]
+    assert warning.level == "warning" and f"none: {raw:.2f}×" in warning.text
+
+
+def test_a_fit_checks_the_floor_and_lengths_alike_need_no_check():
+    wa, wb = work(1), work(2, scale=1.2)
+    floors = {"floor_s": engine_s(wa, a=0.0) / 3}, {"floor_s": engine_s(wb, a=0.0) / 3}
+    a, b = arm_rows("a", engine_s(wa), **wa, **floors[0]), arm_rows("b", engine_s(wb) / 2, **wb, **floors[1])
+    assert found(a, b)[0].loc["roofline", "verdict"] == "+"
+    alone = [
+        rows.drop(columns=["max_response_length"]) for rows in (a, arm_rows("b", engine_s(wa) / 2, **wa, **floors[0]))
+    ]
+    table, _ = found(*alone)
+    assert table.loc["standardised", "verdict"] == "x" and table.loc["roofline", "verdict"] == "+"
+
+
+def test_digits_that_were_not_printed_widen_the_intervals():
+    cut = {"rounding/step": [0.0005] * 20}
+    table, verdicts = found(arm_rows("a", [0.003] * 20, **cut), arm_rows("b", [0.004] * 20, **cut))
+    row = table.loc["raw"]
+    assert row["low"] == pytest.approx(2.5 / 4.5) and row["high"] == pytest.approx(3.5 / 3.5)
+    assert row["verdict"] == "~" and "rounding" in row["why"] and math.isnan(row["runs_to_resolve"])
+    assert [v.code for v in verdicts] == ["rounding-decides"] and "between 0.56× and 1.00×" in verdicts[0].text
+    fine = {"rounding/step": [0.0005] * 20}
+    table, verdicts = found(arm_rows("a", [300.0] * 20, **fine), arm_rows("b", [400.0] * 20, **fine))
+    assert table.loc["raw", "verdict"] == "-" and not verdicts
+    table, _ = found(arm_rows("a", [0.0] * 20, **cut).assign(**{STEP: 1e-4}), arm_rows("b", [0.004] * 20, **cut))
+    assert table.loc["raw", "verdict"] == "~" and math.isnan(table.loc["raw", "low"])
