@@ -125,6 +125,7 @@ def _source(source: str, part: Imported) -> dict[str, Any]:
         "sha256": _sha256(path) if is_file else None,
         "bytes": path.stat().st_size if is_file else None,
         "steps": len(part.read.records),
+        "selected": part.selected or None,
     }
 
 

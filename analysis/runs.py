@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,26 @@ def read_runs(plan: Plan, results: Path, stacks: Path | None) -> tuple[list[Run]
             continue
         runs.append(run)
         verdicts += found
+    for source, readers in _read_by_several(runs).items():
+        names = [run.run_id for run in readers]
+        runs = [run for run in runs if run.run_id not in names]
+        text = (
+            f"runs {', '.join(names)} read the same rows of {source}, which are those of one run: they are left out. A "
+            "table of several runs tells them apart by a column run (the run's id), arm or engine"
+        )
+        verdicts.append(Verdict("error", "same-rows", text))
     return runs, verdicts
+
+
+def _read_by_several(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Imported runs of which several are read from the same rows, by the source."""
+    readers: dict[tuple[Path, str], tuple[str, list[Run]]] = {}
+    for run in runs:
+        for one in run.done.get("sources") or () if run.imported else ():
+            source = str(one.get("source"))
+            key = Path(source).expanduser().resolve(), json.dumps(one.get("selected"), sort_keys=True)
+            readers.setdefault(key, (source, []))[1].append(run)
+    return {source: some for source, some in readers.values() if len(some) > 1}
 
 
 def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list[Verdict]]:

@@ -14,6 +14,8 @@ import yaml
 
 from analysis.errors import UserError
 from analysis.files import fingerprint_of
+from analysis.imported import write_import
+from analysis.report.content import Content, read_content
 from analysis.sources.formats import FORMATS
 from analysis.timers import declared
 from workflow.cli import main
@@ -194,6 +196,7 @@ def test_an_imported_run_lies_at_one_point_of_the_sweep() -> None:
         (with_import({"runs": [{"source": "a", "factors": {"x.": 1}}]}), "a factor's name is a path"),
         (with_import({"runs": [{"source": "a", "factors": {"api_key": "x"}}]}), "api_key looks like a secret"),
         (with_import(["vllm.log", "./vllm.log"]), "have the same source ('vllm.log' and './vllm.log')"),
+        (with_import({"runs": [{"source": ["a.csv", "./a.csv"]}]}), "have the same source ('a.csv' and './a.csv')"),
         (with_import("./sglang.log"), "arms.vllm.import.runs.0 and arms.sglang.import.runs.0 have the same source"),
         (
             with_import({"runs": [{"source": "a", "seed": 3}, {"source": "b", "seed": 3}]}),
@@ -331,6 +334,53 @@ def two_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run_snakemake(folder, folder / "logs.yaml", *arguments)
+
+
+TABLE_OF_TWO = """run,engine,step,phase,seconds
+phi4-vllm,vllm,3,timing_s/step,878.89
+phi4-vllm,vllm,3,timing_s/gen,849.20
+phi4-sglang,sglang,3,timing_s/step,408.19
+phi4-sglang,sglang,3,timing_s/gen,382.91
+"""
+
+
+def read_from(folder: Path, table: str, **arms: dict[str, Any]) -> Content:
+    """The report of arms that are all read from one table."""
+    (folder / "phases.csv").write_text(table)
+    raw = {"experiment": "x", "baseline": "vllm", "arms": arms}
+    for arm in arms.values():
+        arm |= {"trainer": "verl", "import": {"version": "0.4.1", "runs": [{"source": "phases.csv"}]}}
+    plan, results = load_plan(raw), folder / "results" / "x"
+    for run_id, run in plan.imports.items():
+        (results / "runs" / run_id).mkdir(parents=True)
+        write_import(run.spec, results / "runs" / run_id / "steps.parquet")
+    (results / "plan.json").write_text(json.dumps(plan.as_json()))
+    return read_content(results / "plan.json", results, None, None)
+
+
+def test_one_table_holds_the_runs_of_several_arms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = read_from(tmp_path, TABLE_OF_TWO, vllm={"engine": "vllm"}, sglang={"engine": "sglang"})
+    assert found.comparison["raw_speedup"].tolist() == [pytest.approx(2.153, abs=5e-4)]
+    assert "same-rows" not in {verdict.code for verdict in found.verdicts}
+
+
+@pytest.mark.parametrize(
+    ("table", "engine"),
+    [
+        ("step,phase,seconds\n3,step,878.89\n3,gen,849.20\n", "sglang"),
+        (TABLE_OF_TWO, "vllm"),
+        (TABLE_OF_TWO.replace("phi4-vllm", "graphs"), "vllm"),
+    ],
+)
+def test_rows_that_two_arms_would_read_are_compared_with_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, engine: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = read_from(tmp_path, table, vllm={"engine": "vllm"}, graphs={"engine": engine, "env": {"A": "1"}})
+    (told,) = [verdict for verdict in found.verdicts if verdict.code == "same-rows"]
+    assert told.level == "error" and "runs vllm-s0, graphs-s0 read the same rows of phases.csv" in told.text
+    assert found.comparison.empty and not found.headlines and not found.runs
 
 
 def test_imported_runs_are_listed_as_such(two_logs: Path, capsys: pytest.CaptureFixture[str]) -> None:

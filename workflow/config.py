@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 
 from workflow.fields import SECTION, Count, Name, Number, PositiveInt, Seed
-from workflow.imports import Import, ImportField, sources_of, whole_import
+from workflow.imports import Import, ImportField, may_hold_several_runs, sources_of, whole_import
 from workflow.messages import did_you_mean, short
 from workflow.published import as_number, check_option_name, check_published, check_text, check_variable
 
@@ -386,6 +386,9 @@ class Config(Section):
         for where, source, same in sources_of(self.imports):
             if same in seen:
                 first, written = seen[same]
+                # The rows are told apart, or refused, where they are read.
+                if first != where and may_hold_several_runs(source):
+                    continue
                 raise ValueError(
                     f"{first} and {where} have the same source ({short(written)} and {short(source)}): a run is "
                     "counted once, so give each its own, or remove one"

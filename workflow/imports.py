@@ -148,6 +148,11 @@ class Import(BaseModel):
         return tuple(seeded)
 
 
+def may_hold_several_runs(source: str) -> bool:
+    """Whether a source is a table, whose columns may tell several runs apart; by its name, as nothing is read here."""
+    return not is_remote(source) and local_path(source).suffix.lower() in (".csv", ".tsv")
+
+
 def run_point(factors: Mapping[str, Any]) -> str:
     """A combination of factors as one text."""
     return json.dumps(factors, sort_keys=True)

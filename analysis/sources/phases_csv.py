@@ -67,7 +67,9 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
         record.origins[name] = (path, line)
         if rounding and math.isfinite(value.value):
             record.rounding[name] = rounding
-    return Imported(SourceRead(dict(sorted(records.items())), verdicts), FORMAT)
+    # Of one run, so that each of these columns has one value, and all rows with these values are the run's.
+    selected = {column: table[0][1].get(column, "") for column in SELECTING if column in columns and table}
+    return Imported(SourceRead(dict(sorted(records.items())), verdicts), FORMAT, selected=selected)
 
 
 def _of_one_run(

@@ -51,7 +51,8 @@ class Imported:
 
     `config` is the run's whole configuration as the source holds it, nested or with dotted keys; `versions` are those
     of packages, by name; `hardware` has the keys of done.json's where known; `git` the revision of the run's code.
-    `started` and `finished` are seconds since 1970. `format` is the name that `import.format` gives it.
+    `started` and `finished` are seconds since 1970. `format` is the name that `import.format` gives it. `selected` are
+    the values, by column, that tell the run's rows from those of others in one table.
     """
 
     read: SourceRead
@@ -62,6 +63,7 @@ class Imported:
     git: dict[str, Any] | None = None
     started: float | None = None
     finished: float | None = None
+    selected: dict[str, str] = field(default_factory=dict)
 
 
 def as_number(raw: object) -> float | None:
