@@ -8,6 +8,7 @@ steps, so that a resample is one row of a matrix of weighted sums and nothing is
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -68,8 +69,13 @@ class Interval:
         return self.standard_error * _reach(self.freedom)
 
     def more_runs(self, effect: float) -> float:
-        """How many more runs would resolve an effect as large as the observed with a power of 80%; NaN beyond 1,000."""
+        """How many more runs would resolve an effect as large as the observed with a power of 80%.
+
+        NaN beyond 1,000, and where there is no effect or nothing varies: more of the same would show the same.
+        """
         one_run = self.standard_error * self.runs**0.5
+        if not (effect and self.standard_error > 0):
+            return float("nan")
         for runs in range(self.runs + 1, MOST_RUNS + 1):
             if one_run / runs**0.5 * _reach(runs - 1) <= abs(effect):
                 return float(runs - self.runs)
@@ -88,7 +94,12 @@ def block_length(series: Sequence[Floats]) -> int:
     found = []
     for one in series[:RUNS_FOR_A_LENGTH]:
         if len(one) >= LEAST_STEPS_FOR_A_LENGTH and np.ptp(one) > 1e-12 * max(1.0, float(np.abs(one).max())):
-            found.append(float(optimal_block_length(one)["circular"].iloc[0]))
+            # In units of their own spread: squares and products of huge numbers overflow, and the length knows no unit.
+            scaled = one / np.abs(one).max()
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore", RuntimeWarning)
+                length = float(optimal_block_length((scaled - scaled.mean()) / scaled.std())["circular"].iloc[0])
+            found += [length] if math.isfinite(length) else []
     wanted = float(np.mean(found)) if found else 1.0
     return int(max(1, min(steps // 4, max(round(steps ** (1 / 3)), round(wanted)))))
 

@@ -12,7 +12,7 @@ from analysis.noise import repeated
 from analysis.rows import rows_of
 from analysis.runs import Plan, factors_label
 from analysis.speedup import paired_steps
-from analysis.verdicts import Verdict
+from analysis.verdicts import Verdict, count_of
 
 # Quantity: which way is worse. Each trainer logs another measure of the rollout's distance; none stands for another.
 WORSE = {"reward": -1, "truncated_share": 1, "rollout_kl": 1, "rollout_logp_gap": 1, "rollout_probability_gap": 1}
@@ -36,14 +36,20 @@ COLUMNS = [
     "verdict",
     "run_pairs",
     "paired_steps",
+    "baseline_missing",
+    "arm_missing",
 ]
+# Every trainer logs it: an arm without it did not merely log another measure.
+ALWAYS = ("reward",)
 
 
 def gate_table(wide: pd.DataFrame, plan: Plan) -> pd.DataFrame:
     """One row per factor combination, arm and quantity that both arms log (columns: `COLUMNS`).
 
     Means over the paired steps that have a number in both; `difference` is arm less baseline, with its 95% interval.
-    The verdict is `alike` where that holds 0, `worse` or `better` where it does not, `unknown` without an interval.
+    The verdict is `alike` where that holds 0, `worse` or `better` where it does not, `unknown` without an interval, and
+    where one side lacks a number in steps that the other has (`baseline_missing`, `arm_missing`): what is left need not
+    be like what is missing. The reward is there also where one side never has a number.
     """
     rows = []
     for factors in wide["factors"].unique():
@@ -55,15 +61,23 @@ def gate_table(wide: pd.DataFrame, plan: Plan) -> pd.DataFrame:
                 names = [f"{quantity}_{side}" for side in "ab"]
                 if not set(names) <= set(pairs.columns):
                     continue
-                told = np.isfinite(pairs[names].to_numpy(dtype=np.float64)).all(axis=1)
-                both = pairs[told]
-                if len(both):
+                told = np.isfinite(pairs[names].to_numpy(dtype=np.float64))
+                both = pairs[told.all(axis=1)]
+                if len(both) or (quantity in ALWAYS and told.any()):
                     head = {"factors": factors, "arm": arm, "quantity": quantity}
-                    rows.append(head | _difference(both, names, WORSE[quantity]))
+                    missing = (told.any(axis=1) & ~told.T).sum(axis=1)
+                    lacks = {"baseline_missing": int(missing[0]), "arm_missing": int(missing[1])}
+                    row = head | _difference(both, names, WORSE[quantity]) | lacks
+                    rows.append(
+                        row | {"verdict": UNKNOWN} if any(lacks.values()) and row["verdict"] != WORSE_ARM else row
+                    )
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def _difference(pairs: pd.DataFrame, names: list[str], worse: int) -> dict[str, object]:
+    if pairs.empty:
+        nothing = dict.fromkeys(("baseline", "arm_value", "difference", "low", "high"), math.nan)
+        return {**nothing, "verdict": UNKNOWN, "run_pairs": 0, "paired_steps": 0}
     a, b = (pairs[name].to_numpy(dtype=np.float64) for name in names)
     lengths = [int(n) for n in pairs.groupby("seed", sort=False).size()]
     series = np.split(b - a, np.cumsum(lengths)[:-1])
@@ -90,9 +104,24 @@ def _mean(sums: Floats) -> Floats:
     return found
 
 
+def unjudged(gate: pd.DataFrame) -> pd.DataFrame:
+    """The rows of quantities that one side lacks in steps in which the other has them."""
+    return gate[(gate["baseline_missing"] > 0) | (gate["arm_missing"] > 0)]
+
+
 def gate_verdicts(gate: pd.DataFrame, plan: Plan) -> list[Verdict]:
-    """A warning for each quantity in which an arm is worse by more than chance."""
+    """A warning for each quantity in which an arm is worse by more than chance, or that one side lacks in steps."""
     found = []
+    for row in rows_of(unjudged(gate)):
+        here = f" at {factors_label(row.factors)}" if row.factors else ""
+        sides = ((plan.baseline, row.baseline_missing), (row.arm, row.arm_missing))
+        lacks = " and ".join(f"{name} has none in {count_of(int(n), 'step')}" for name, n in sides if n)
+        text = (
+            f"{row.arm} against {plan.baseline}{here}: {LABELS[row.quantity]} has a number in both in "
+            f"{count_of(row.paired_steps, 'step')}, but {lacks} where the other has one: steps without a number may be "
+            "those that went wrong, so that the correctness gate cannot pass"
+        )
+        found.append(Verdict("warning", "gate-numbers-missing", text))
     for row in rows_of(gate[gate["verdict"] == WORSE_ARM]):
         if repeated(plan, row.arm):
             continue

@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.arm_estimates import WITHIN
 from analysis.disagreement import disagreement
 from analysis.equal_work import EQUAL_WORK, Row
-from analysis.gate import LABELS, WORSE_ARM
+from analysis.gate import LABELS, WORSE_ARM, unjudged
 from analysis.noise import repeated
 from analysis.preflight import Preflight
 from analysis.rows import rows_of
@@ -101,9 +101,8 @@ def headlines(
         mine = estimates[estimates["arm"] == arm] if estimates is not None else rows.head(0)
         cases = [_case(group) for _, group in mine.groupby("factors", sort=False)] if len(rows) else []
         if cases and not repeated(plan, arm):
-            worse = gate[(gate["arm"] == arm) & (gate["verdict"] == WORSE_ARM)] if gate is not None else rows.head(0)
-            quantities = list(dict.fromkeys(worse.get("quantity", [])))
-            found.append(_headline(arm, plan, rows, cases, quantities, preflight))
+            of_arm = gate[gate["arm"] == arm] if gate is not None else None
+            found.append(_headline(arm, plan, rows, cases, of_arm, preflight))
     return found
 
 
@@ -125,7 +124,7 @@ def _headline(
     plan: Plan,
     comparison: pd.DataFrame,
     cases: list[_Case],
-    worse: list[str],
+    gate: pd.DataFrame | None,
     preflight: Preflight | None,
 ) -> Headline:
     base = plan.baseline
@@ -147,7 +146,7 @@ def _headline(
         *_limits(told, everything, verdict),
     ]
     sentences.append(_terms(unequal, preflight))
-    sentences += _doubts(arm, comparison, told, worse)
+    sentences += _doubts(arm, comparison, told, gate)
     sentences.append(_grounds(comparison, plan, told))
     return Headline(arm, base, " ".join(sentences), verdict, claimed, values, interval, everything, unequal)
 
@@ -246,11 +245,15 @@ def _terms(unequal: int, preflight: Preflight | None) -> str:
     )
 
 
-def _doubts(arm: str, comparison: pd.DataFrame, told: list[_Case], worse: list[str]) -> list[str]:
+def _doubts(arm: str, comparison: pd.DataFrame, told: list[_Case], gate: pd.DataFrame | None) -> list[str]:
     """What speaks against the claim."""
     found = []
-    if worse:
-        found.append(f"The correctness gate fails: {arm} is worse in {', '.join(LABELS[name] for name in worse)}.")
+    if gate is not None:
+        worse, lacking = gate[gate["verdict"] == WORSE_ARM], unjudged(gate)
+        if len(worse):
+            found.append(f"The correctness gate fails: {arm} is worse in {_labels(worse)}.")
+        if len(lacking):
+            found.append(f"The correctness gate cannot judge {_labels(lacking)}: some steps of one arm have no number.")
     if any(disagreement(case.rows) for case in told):
         found.append("Step time and equal work disagree: the responses differ in length, so step time alone misleads.")
     elif any(_opposite(case) for case in told):
@@ -264,6 +267,10 @@ def _doubts(arm: str, comparison: pd.DataFrame, told: list[_Case], worse: list[s
         medians = ", ".join(f"{r.median_speedup:.2f}×" for r in rows)
         found.append(f"The median steps say {medians}: a few outlying steps decide how much, so do not rely on this.")
     return found
+
+
+def _labels(gate: pd.DataFrame) -> str:
+    return ", ".join(LABELS[name] for name in dict.fromkeys(gate["quantity"]))
 
 
 def _opposite(case: _Case) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from arch.bootstrap import CircularBlockBootstrap
 
-from analysis.bootstrap import block_length, interval_of, resampled_sums, students_t
+from analysis.bootstrap import Interval, block_length, interval_of, resampled_sums, students_t
 
 
 def mean(sums):
@@ -116,3 +116,16 @@ def test_what_more_runs_would_do():
         assert needed[0] > effect >= needed[1] or runs == 5
     assert found.more_runs(0.05) > found.more_runs(0.1)
     assert math.isnan(found.more_runs(0.0))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("scale", [0.01, 1e150, 1e300])
+def test_block_length_knows_no_unit(scale):
+    tied = autoregressive(np.random.default_rng(8), 200, 0.9)
+    assert block_length([tied * scale]) == block_length([tied]) > 10
+
+
+def test_what_does_not_vary_no_further_run_resolves():
+    found = interval_of(mean, resampled_sums(of(np.full(40, 0.1)), [20, 20], 2))
+    assert found.standard_error == pytest.approx(0, abs=1e-12) and math.isnan(found.more_runs(0.0))
+    assert math.isnan(Interval(0.0, 0.0, 0.0, 5.0, 3).more_runs(0.1))

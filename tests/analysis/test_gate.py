@@ -66,3 +66,37 @@ def test_each_trainers_distance_is_a_quantity_of_its_own():
     logged = [QUANTITIES[q] for q in ("rollout_kl", "rollout_logp_gap", "rollout_probability_gap")]
     assert len({name for names in logged for name in names}) == sum(map(len, logged))
     assert "training/rollout_probs_diff_mean" in logged[2]
+
+
+@pytest.mark.parametrize("side, lacks", [("b", [0, 30]), ("a", [30, 0])])
+def test_a_reward_that_is_no_number_in_many_steps_of_one_arm_does_not_pass(side, lacks):
+    draw = np.random.default_rng(4)
+    broken = np.concatenate([np.zeros(10), np.full(30, math.nan)])
+    whole, torn = noisy(draw, 0.5), lambda s: {"reward": noisy(draw, 0.5)(s)["reward"] + broken}
+    table, verdicts = gate(*((whole, torn) if side == "b" else (torn, whole)))
+    row = table.loc["reward"]
+    assert row["verdict"] == "unknown" and row["paired_steps"] == 10
+    assert row[["baseline_missing", "arm_missing"]].tolist() == lacks
+    assert [v.code for v in verdicts] == ["gate-numbers-missing"] and f"{side} has none in 30 steps" in verdicts[0].text
+
+
+def test_a_reward_that_is_never_a_number_does_not_pass():
+    draw = np.random.default_rng(5)
+    table, verdicts = gate(noisy(draw, 0.5), lambda s: {"reward": np.full(40, math.nan)})
+    assert table.loc["reward", "verdict"] == "unknown" and table.loc["reward", "arm_missing"] == 40
+    assert [v.code for v in verdicts] == ["gate-numbers-missing"]
+
+
+def test_what_neither_arm_logs_in_a_step_is_missing_in_none():
+    draw = np.random.default_rng(6)
+    every = np.where(np.arange(40) % 2, math.nan, 0.0)
+    both = [lambda s: {"reward": noisy(draw, 0.5)(s)["reward"] + every}] * 2
+    table, verdicts = gate(*both)
+    assert table.loc["reward", "verdict"] == "alike" and table.loc["reward", "arm_missing"] == 0 and not verdicts
+
+
+@pytest.mark.filterwarnings("error")
+def test_huge_rewards_are_no_crash():
+    draw = np.random.default_rng(7)
+    table, _ = gate(noisy(draw, 0.5), lambda s: {"reward": draw.normal(size=40) * 1e150})
+    assert math.isfinite(table.loc["reward", "low"])

@@ -136,3 +136,12 @@ def test_when_raw_and_equal_work_disagree(raw, equal, warns):
     missing = row("standardised", (None, None, None))
     rows = {"raw": row("raw", raw), "roofline": row("roofline", equal), "standardised": missing}
     assert bool(disagreement(rows)) is warns
+
+
+def test_a_reward_without_numbers_is_said():
+    frames = [
+        f.assign(reward=np.where((f["step"] > 5) & (f["arm"] == "b"), np.nan, 0.5 + 0.01 * (f["step"] % 3)))
+        for f in engines(2.0)
+    ]
+    (found,) = said(frames)
+    assert "The correctness gate cannot judge reward: some steps of one arm have no number." in found.sentence
