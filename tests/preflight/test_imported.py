@@ -161,10 +161,43 @@ def test_what_is_said_of_runs_without_settings_is_compared() -> None:
     rows = {row.setting: row.verdict for row in seen.ledger}
     assert rows["workload.gpu"] == "different" and rows["workload.nodes"] == "equal"
     assert rows["workload.batch_size"] == "unverifiable"
-    assert [f.code for f in seen.findings if f.level == "unequal"] == ["trainer-versions"]
+    assert [f.code for f in seen.findings if f.level == "unequal"] == ["trainer-versions", "import-differs"]
+    (row,) = [row for row in seen.ledger if row.setting.startswith("all settings")]
+    assert row.values == {"vllm": "not told", "sglang": "not told"}
+    assert "settings of arm vllm" in row.why and "settings of arm sglang" in row.why
     mixed = seen_of(bare(third={"trainer": "swift", "engine": "vllm", "import": "third.log"}))
     assert "trainers" in {one.code for one in mixed.findings}
     assert max(map(len, preflight_lines(mixed))) <= 100
+
+
+@pytest.mark.parametrize(
+    ("fact", "values", "shown"),
+    [
+        ("batch_size", (64, 32), "workload.batch_size: 64 in vllm; 32 in sglang"),
+        ("max_response_length", (16384, 8192), "workload.max_response_length: 16384 in vllm; 8192 in sglang"),
+        ("gpu", ("H100-80GB", "A100-80GB"), "workload.gpu: H100-80GB in vllm; A100-80GB in sglang"),
+        ("model", ("a/b", "a/c"), "workload.model: a/b in vllm; a/c in sglang"),
+    ],
+)
+def test_what_is_said_differently_of_two_logs_is_unequal(fact: str, values: tuple[Any, Any], shown: str) -> None:
+    """Of logs alone, and where a stack and a workload make up the rest."""
+    words = {arm: {fact: value} for arm, value in zip(("vllm", "sglang"), values, strict=True)}
+    logs = {arm: {"import": {**said, "runs": [{"source": arm}]}} for arm, said in words.items()}
+    whole = copy.deepcopy(ARTICLE)
+    for arm, more in logs.items():
+        whole["arms"][arm] |= more
+    for seen in (seen_of(bare(**logs)), looked_at(planned(whole))):
+        (found,) = [one for one in seen.findings if one.code == "import-differs"]
+        assert (found.level, found.arms, found.what) == ("unequal", ("vllm", "sglang"), shown)
+        name = shown.partition(":")[0]
+        assert [row.verdict for row in seen.ledger if row.setting == name] == ["different"]
+
+
+def test_a_difference_that_the_sources_settings_show_is_told_once() -> None:
+    held = {"vllm": source("vllm"), "sglang": source("sglang")}
+    held["sglang"]["resolved"]["data"]["max_response_length"] = 8192
+    unequal = [one for one in seen_of(bare(), **held).findings if "max_response_length" in one.what]
+    assert [one.code for one in unequal] == ["settings"]
 
 
 def test_an_imported_arm_beside_a_trained_one_is_compared_with_it() -> None:

@@ -21,6 +21,7 @@ from workflow.preflight.cases import (
 )
 from workflow.preflight.checks import engine, environment, memory, time, workload
 from workflow.preflight.checks.comparison import comparison_findings
+from workflow.preflight.checks.terms import terms_findings
 from workflow.preflight.defaults import VERSIONS
 from workflow.preflight.findings import Finding, merged, softened
 from workflow.preflight.imported import Untold, imported_cases, is_complete
@@ -97,6 +98,7 @@ def preflight(
     for point in points_of([*cases, *(one.case for one in untold)]):
         known = [case for case in point if case in cases]
         found += comparison_findings(known, [case for case in point if case not in known])
+        found += terms_findings(known, [one for one in untold if one.case in point])
         found += environment.environment_findings(known, place)
         found += (finding for case in known for finding in _findings(case, place))
     found += time.experiment_findings(plan)

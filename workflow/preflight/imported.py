@@ -12,6 +12,8 @@ from workflow.preflight.cases import ACTOR, MODEL, ROLLOUT, Case, StackTold, cas
 from workflow.preflight.settings import Settings
 from workflow.published import check_option_name, check_text
 
+# What an import may say of its run that the workload says of all.
+_SAID = ("gpu", "nodes", "gpus_per_node", "batch_size", "max_response_length")
 # Without these no check of a case can be made.
 _NEEDED = ("model", "batch_size", "num_generations", "max_prompt_length", "max_response_length", "steps")
 
@@ -40,12 +42,20 @@ def imported_cases(
         held = read.get(run.run_id, {})
         case = _of_source(run, held, stack)
         if case is None and stack is not None and run.spec["trainer_args"]:
-            case = replace(case_of(run, stack, None), imported=True)
+            case = _as_said(case_of(run, stack, None), run.spec["import"])
         if case is None:
             untold.append(Untold(_empty(run, held, stack), _why(run, held, stack), run.spec["import"]))
         else:
             cases.append(case)
     return cases, untold
+
+
+def _as_said(case: Case, said: Mapping[str, Any]) -> Case:
+    """A case that the stack and the workload would have made, with what is said of the run itself instead."""
+    words = {name: said[name] for name in _SAID if said[name] is not None}
+    if said["model"] is not None and said["model"] != case.workload["model"]["source"]:
+        words["model"] = {"source": said["model"]}
+    return replace(case, workload={**case.workload, **words}, imported=True)
 
 
 def is_complete(case: Case) -> bool:
@@ -104,7 +114,9 @@ def _of_source(run: Run, held: Mapping[str, Any], stack: StackTold | None) -> Ca
     if trainer == "verl" and any(words[word] is None for word in _NEEDED if word != "steps"):
         return None
     known = {key: run.spec["import"][key] for key in ("gpu", "nodes", "gpus_per_node")}
-    words = {**known, **{key: value for key, value in words.items() if value is not None}}
+    # As analysis/setup.py: what the experiment says of the run in so many words, else what the run's own settings say.
+    words = {**words, **{key: value for key, value in known.items() if value is not None}}
+    words = {key: value for key, value in words.items() if value is not None}
     words.setdefault("steps", held.get("last_step"))
     return replace(_empty(run, held, stack), workload=words, settings=settings)
 

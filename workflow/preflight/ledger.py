@@ -12,6 +12,7 @@ from workflow.preflight.behaviours import BEHAVIOURS, Behaviour
 from workflow.preflight.cases import Case, points_of
 from workflow.preflight.checks.comparison import engines_own, matters, names_the_engine
 from workflow.preflight.checks.environment import HARMLESS
+from workflow.preflight.checks.terms import FACTS, fact_of
 from workflow.preflight.imported import Untold
 
 Verdict = Literal["equal", "equivalent", "different", "unverifiable"]
@@ -59,7 +60,7 @@ def ledger_of(cases: Sequence[Case], untold: Sequence[Untold] = ()) -> list[Row]
         rest = rest if len({case.arm for case in cases}) > 1 else []
         facts = _fact_rows(cases, untold)
         named = [row for row in named if row.setting not in {fact.setting for fact in facts}]
-        named = [*_untold_rows(untold, cases), *facts, *(_with_untold(row, untold) for row in named)]
+        named = [_untold_row(untold, cases), *facts, *(_with_untold(row, untold) for row in named)]
         rest = [_with_untold(row, untold) for row in rest]
     uneven = [row for row in rest if row.verdict != "equal"]
     equal = [row for row in rest if row.verdict == "equal"]
@@ -188,21 +189,13 @@ def _judged(row: Row, key: str, cases: Sequence[Case]) -> Row:
     return row
 
 
-# What is said of an imported run, and the ledger's name for it, as the workload's rows have it.
-_FACTS = {
-    **{name: f"workload.{name}" for name in ("gpu", "nodes", "gpus_per_node", "batch_size", "max_response_length")},
-    "model": "workload.model",
-    "tensor_parallel": "GPUs of one engine (tensor parallel)",
-}
-
-
 def _fact_rows(cases: Sequence[Case], untold: Sequence[Untold]) -> list[Row]:
     """What is known also of runs without settings; unverifiable where one of them does not say it."""
     rows = []
-    for name, setting in _FACTS.items():
+    for name, setting in FACTS.items():
         values: dict[str, list[str]] = {}
-        told = [(case.arm, _fact_of(name, case)) for case in cases]
-        told += [(one.case.arm, one.words.get(name)) for one in untold]
+        told = [(case.arm, fact_of(name, case)) for case in cases]
+        told += [(one.case.arm, fact_of(name, one)) for one in untold]
         for arm, value in told:
             text = _NOT_TOLD if value is None else _text(value)
             if text not in values.setdefault(arm, []):
@@ -217,22 +210,13 @@ def _fact_rows(cases: Sequence[Case], untold: Sequence[Untold]) -> list[Row]:
     return rows
 
 
-def _fact_of(name: str, case: Case) -> object:
-    if name == "tensor_parallel":
-        return case.tensor_parallel
-    value = case.workload.get(name)
-    return value.get("source") if name == "model" and isinstance(value, dict) else value
-
-
-def _untold_rows(untold: Sequence[Untold], cases: Sequence[Case]) -> Iterator[Row]:
-    """A row for each reason why settings are not known, over all that it hides."""
-    for why in dict.fromkeys(one.why for one in untold):
-        arms = {one.case.arm for one in untold if one.why == why}
-        known = dict.fromkeys([*(case.arm for case in cases), *(one.case.arm for one in untold)])
-        values = {arm: _NOT_TOLD if arm in arms else "as below" for arm in known}
-        yield Row(
-            "all settings of the trainer and the engine", values, "unverifiable", why, "the imported run's source"
-        )
+def _untold_row(untold: Sequence[Untold], cases: Sequence[Case]) -> Row:
+    """The row for all that is hidden where settings are not known: each arm's word, and why."""
+    arms = {one.case.arm for one in untold}
+    known = dict.fromkeys([*(case.arm for case in cases), *(one.case.arm for one in untold)])
+    values = {arm: _NOT_TOLD if arm in arms else "as below" for arm in known}
+    why = "; ".join(dict.fromkeys(one.why for one in untold))
+    return Row("all settings of the trainer and the engine", values, "unverifiable", why, "the imported run's source")
 
 
 def _with_untold(row: Row, untold: Sequence[Untold]) -> Row:
