@@ -21,6 +21,7 @@ from analysis.imported_tree import root_keys, tree_of
 from analysis.sources.formats import WANDB, read_source
 from analysis.sources.merge import merged
 from analysis.sources.record import TIMERS, Imported, StepRecord
+from analysis.sources.wandb_about import without_secrets
 from analysis.steps import ChosenStep, steps_table, write_steps
 
 CACHE = Path(".wandb-cache")
@@ -56,7 +57,8 @@ def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> t
             f"there are {', '.join(have[:8]) or 'no timers at all'}). Import a source that has it; several sources of "
             "one run are joined by step"
         )
-    chosen, more = with_known_tokens(chosen, facts.get("batch_size"), run_id)
+    workload = spec.get("workload") or {}
+    chosen, more = with_known_tokens(chosen, facts.get("batch_size") or workload.get("batch_size"), run_id)
     verdicts += [
         *more,
         *timer_verdicts(chosen, tree, run_id),
@@ -108,7 +110,8 @@ def _end(
         "steps": len(steps),
         "versions": versions | {str(spec["trainer"]): version},
         "hardware": next((part.hardware for part in parts if part.hardware), {}),
-        "resolved": first.config,
+        # A trainer may print whatever its configuration holds.
+        "resolved": without_secrets(first.config),
         "git": next((part.git for part in parts if part.git), None),
         "started": min((p.started for p in parts if p.started is not None), default=None),
         "finished": max((p.finished for p in parts if p.finished is not None), default=None),

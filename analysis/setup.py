@@ -40,7 +40,8 @@ class Setup:
 
     `gpu` is our name where it is a known GPU, else as the run reports it; `gpus` are the run's, over all nodes;
     `completions` those of a step, `group` those of a prompt; `concurrency` the most sequences that one replica decodes
-    at once. `unknown` says in words what is missing for a decode floor, `assumed` what was taken for granted.
+    at once. `unknown` says in words what is missing for a decode floor, `assumed` what was taken for granted,
+    `contradicted` where what is declared of an imported run is not what the run itself says.
     """
 
     gpu: str | None
@@ -58,10 +59,14 @@ class Setup:
     shortest_prompt: int | None
     unknown: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
+    contradicted: tuple[str, ...] = ()
 
 
 def setup_of(run: Run) -> Setup:
-    """A run's setup: what its import declares, then what the run resolved, its settings, its workload."""
+    """A run's setup: what its import declares, then what the run resolved, its settings, its workload.
+
+    Of the GPU's name the driver's word comes first.
+    """
     spec, settings = run.spec, _settings(run)
     declared = _mapping(spec.get("import"))
     workload, inputs = _mapping(spec.get("workload")), run.inputs or {}
@@ -107,6 +112,28 @@ def setup_of(run: Run) -> Setup:
         shortest_prompt=_int(prompts.get("min")),
         unknown=tuple(unknown),
         assumed=assumed,
+        contradicted=_contradicted(declared, reported, settings, verl),
+    )
+
+
+def _contradicted(
+    declared: Mapping[str, Any], reported: Sequence[str], settings: Mapping[str, Any], verl: bool
+) -> tuple[str, ...]:
+    """Where what the experiment declares of an imported run is not what the run's own source says."""
+    own: dict[str, Any] = {"gpu": _gpu({}, reported, {})}
+    if verl:
+        own |= {
+            "nodes": _int(settings.get("trainer.nnodes")),
+            "gpus_per_node": _int(settings.get("trainer.n_gpus_per_node")),
+            "tensor_parallel": _int(settings.get(f"{_ROLLOUT}.tensor_model_parallel_size")),
+            "max_response_length": _int(settings.get("data.max_response_length")),
+        }
+    said = {name: declared.get(name) for name in own}
+    said["gpu"] = _gpu(declared, (), {})
+    return tuple(
+        f"import.{name} is {said[name]}, the run itself says {value}"
+        for name, value in own.items()
+        if value is not None and said[name] is not None and said[name] != value
     )
 
 
@@ -158,9 +185,9 @@ def _reported_gpus(run: Run) -> list[str]:
 
 
 def _gpu(declared: Mapping[str, Any], reported: Sequence[str], workload: Mapping[str, Any]) -> str | None:
-    """What is known: the name declared, the driver's, or the one that the experiment is meant for."""
+    """The driver's word, the name that is declared, or the one that the experiment is meant for."""
     seen = sorted({known_name(name) or name for name in reported})
-    name = declared.get("gpu") or " and ".join(seen) or workload.get("gpu")
+    name = " and ".join(seen) or declared.get("gpu") or workload.get("gpu")
     return (known_name(str(name)) or str(name)) if name else None
 
 

@@ -42,7 +42,7 @@ def with_work(wide: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
 def work_verdicts(wide: pd.DataFrame, runs: Sequence[Run]) -> list[Verdict]:
     """Why arms or steps have no decode floor, what their floors take for granted, and facts that cannot be."""
     found = floors_of(wide, runs)
-    verdicts = _unknown_verdicts(found.setups, runs)
+    verdicts = _contradictions(found.setups, runs) + _unknown_verdicts(found.setups, runs)
     counted = wide["counted"].to_numpy(bool)
     for key, rows in wide.groupby(["factors", "arm"], sort=False).indices.items():
         factors, arm = cast(tuple[str, str], key)
@@ -88,6 +88,19 @@ def _arm_verdicts(found: Floors, wide: pd.DataFrame, at: Rows, name: str) -> lis
         )
         verdicts.append(Verdict("warning", "completions-differ", text))
     return verdicts
+
+
+def _contradictions(setups: Mapping[str, Setup], runs: Sequence[Run]) -> list[Verdict]:
+    return [
+        Verdict(
+            "error",
+            "declared-contradicts-run",
+            f"run {run.run_id}: {'; '.join(told)}. The floor, the cost and what may be compared rest on such facts: "
+            f"mend arms.{run.arm}.import, or leave them out there",
+        )
+        for run in runs
+        if (told := setups[run.run_id].contradicted)
+    ]
 
 
 def _unknown_verdicts(setups: Mapping[str, Setup], runs: Sequence[Run]) -> list[Verdict]:

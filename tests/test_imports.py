@@ -111,7 +111,8 @@ def test_two_logs_need_no_stack_no_workload_and_no_gpu() -> None:
     }
 
 
-def test_facts_come_from_the_import_then_the_workload_the_options_and_the_stack() -> None:
+def test_an_import_says_what_the_arm_says_itself_and_the_workload_stays_beside_it() -> None:
+    """What a run's own source says of its GPUs or its batch counts more than the experiment's workload."""
     known = planned(PUBLISHED).imports["sglang-s0"].spec["import"]
     assert known["sources"] == [
         f"experiments/camino-2025-published/{name}" for name in ("sglang.csv", "sglang-step3.log")
@@ -120,14 +121,16 @@ def test_facts_come_from_the_import_then_the_workload_the_options_and_the_stack(
         "version": "0.4.1",
         "mode": "",
         "format": None,
-        "gpu": "H100-80GB",
-        "nodes": 1,
-        "gpus_per_node": 8,
-        "tensor_parallel": 2,
+        "gpu": None,
+        "nodes": None,
+        "gpus_per_node": None,
+        "tensor_parallel": None,
         "model": "microsoft/Phi-4-reasoning-plus",
-        "batch_size": 16,
-        "max_response_length": 31744,
+        "batch_size": None,
+        "max_response_length": None,
     }
+    workload = planned(PUBLISHED).imports["sglang-s0"].spec["workload"]
+    assert workload["batch_size"] == 16 and workload["gpus_per_node"] == 8
 
 
 def test_with_stack_and_workload_the_settings_are_those_that_a_training_would_have() -> None:
@@ -141,7 +144,8 @@ def test_with_stack_and_workload_the_settings_are_those_that_a_training_would_ha
 def test_an_imported_arm_beside_trained_ones() -> None:
     plan = planned(mixed(["old.log"]))
     assert list(plan.runs) == ["vllm-s0", "vllm-s1"] and list(plan.imports) == ["transformers-s0"]
-    assert plan.imports["transformers-s0"].spec["import"]["batch_size"] == RAW["workload"]["batch_size"]
+    spec = plan.imports["transformers-s0"].spec
+    assert spec["import"]["batch_size"] is None and spec["workload"]["batch_size"] == RAW["workload"]["batch_size"]
     # The baseline is imported: another arm's stack prepares the inputs.
     assert plan.inputs_stack_file == plan.stack_file("vllm-s0")
     assert [run.fingerprint for run in plan.runs.values()] == [
@@ -423,3 +427,12 @@ def test_nothing_is_built_and_nothing_trained_for_imports(two_logs: Path) -> Non
     assert said.count("rule import_run:") == 2 and "rule report:" in said
     for rule in ("stack", "inputs", "settings", "train", "collect"):
         assert f"rule {rule}:" not in said
+
+
+@pytest.mark.parametrize("profile", ["local", "slurm"])
+def test_a_profile_bounds_how_many_imports_read_at_once(two_logs: Path, profile: str) -> None:
+    """On a login node 512 local rules may run at once: launchers wait, imports do not."""
+    limits = yaml.safe_load((ROOT / "profiles" / profile / "config.yaml").read_text(encoding="utf-8"))["resources"]
+    slots = dict(limit.split("=") for limit in limits)
+    asked = set(re.findall(r"\b(\w+_slots)=1\b", snakemake(two_logs, "--dry-run").stdout)) if profile == "slurm" else set()
+    assert asked <= {"import_slots"} and 1 <= int(slots["import_slots"]) <= 8

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from analysis.errors import UserError
-from workflow.config import Arm, Config, Workload
+from workflow.config import Config
 from workflow.imports import Import, ImportedRun
 from workflow.messages import short
 from workflow.published import as_number
 from workflow.sweep import at_point, target_of
 from workflow.trainers import StackFacts, adapter_of
-
-# An option that says how many GPUs one engine takes, by trainer.
-_TENSOR_PARALLEL: Mapping[str, tuple[str, ...]] = {
-    "verl": ("actor_rollout_ref", "rollout", "tensor_model_parallel_size"),
-    "trl": ("vllm_tensor_parallel_size",),
-    "swift": ("vllm_tensor_parallel_size",),
-}
 
 
 def require_possible_sweep(config: Config) -> None:
@@ -64,7 +57,7 @@ def imported_specs(config: Config, name: str, facts: StackFacts | None) -> Itera
             "options": arm.options,
             "env": arm.env,
             "trainer_args": args,
-            "import": _known(imported, run, arm, workload, facts),
+            "import": _known(imported, run, facts),
         }
 
 
@@ -94,31 +87,12 @@ def _factors(config: Config, run: ImportedRun, where: str) -> dict[str, Any]:
     return found | {path: value for path, value in run.factors.items() if path not in found}
 
 
-def _known(
-    imported: Import, run: ImportedRun, arm: Arm, workload: Workload | None, facts: StackFacts | None
-) -> dict[str, Any]:
-    """What is known of a run before it is read: as given, else as the workload, the options and the stack say."""
-    words: dict[str, Any] = {}
-    if workload is not None:
-        words = {
-            "gpu": workload.gpu,
-            "nodes": workload.nodes,
-            "gpus_per_node": workload.gpus_per_node,
-            "model": workload.model.source,
-            "batch_size": workload.batch_size,
-            "max_response_length": workload.max_response_length,
-        }
-    words["tensor_parallel"] = _tensor_parallel(arm)
-    words["version"] = facts.trainer_version if facts is not None else None
+def _known(imported: Import, run: ImportedRun, facts: StackFacts | None) -> dict[str, Any]:
+    """What the arm itself says of a run, and the version that its stack pins.
+
+    What the workload and the options say stays there: a run's own source knows better.
+    """
     given = imported.model_dump(exclude={"runs"})
-    return {
-        "sources": list(run.source),
-        **{name: words.get(name) if value is None else value for name, value in given.items()},
-    }
-
-
-def _tensor_parallel(arm: Arm) -> int | None:
-    at: Any = arm.options
-    for key in _TENSOR_PARALLEL.get(arm.trainer, ()):
-        at = at.get(key) if isinstance(at, Mapping) else None
-    return at if isinstance(at, int) and not isinstance(at, bool) and at > 0 else None
+    if given["version"] is None and facts is not None:
+        given["version"] = facts.trainer_version
+    return {"sources": list(run.source), **given}

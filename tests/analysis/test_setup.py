@@ -201,3 +201,16 @@ def test_trls_engine_speaks_for_itself() -> None:
 def test_a_run_on_the_cpu_has_no_floor() -> None:
     setup = trl("transformers", {"dtype": "float32"}, gpus=[])
     assert setup.unknown == ("a GPU: it trained on the CPU",)
+
+
+def test_a_runs_own_word_of_its_gpus_comes_first_and_a_contradiction_is_told() -> None:
+    done = {"hardware": {"gpus": ["NVIDIA A100-SXM4-80GB"] * 4}, "resolved": VERL | {"trainer.nnodes": 2}}
+    said = setup_of(a_run({"workload": WORKLOAD, "import": IMPORT | {"gpu": "H100-80GB", "nodes": 1}}, done))
+    assert said.gpu == "A100-80GB"
+    assert said.contradicted == (
+        "import.gpu is H100-80GB, the run itself says A100-80GB",
+        "import.nodes is 1, the run itself says 2",
+    )
+    # What the workload says is no claim of the run: its own settings count, without a word.
+    silent = setup_of(a_run({"workload": WORKLOAD, "import": dict.fromkeys(IMPORT)}, done))
+    assert (silent.gpu, silent.nodes, silent.contradicted) == ("A100-80GB", 2, ())
