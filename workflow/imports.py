@@ -16,7 +16,9 @@ from workflow.messages import short, told
 from workflow.published import as_number, check_published, check_text
 
 WANDB = "wandb:"
-_WANDB_RUN = re.compile(r"wandb:[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
+# No part begins with a dot: each becomes a folder of the cache (as analysis/sources/wandb_api.py has it).
+_WANDB_PART = r"[A-Za-z0-9_-][A-Za-z0-9_.-]*"
+_WANDB_RUN = re.compile(rf"wandb:{_WANDB_PART}(/{_WANDB_PART}){{2}}")
 
 Format = Literal[
     "wandb",

@@ -64,8 +64,9 @@ def imported_rows(rows: Sequence[LoggedRow], path: Path, name: str, verdicts: Se
             read.verdicts.append(Verdict("warning", "times-from-average", text))
     steps = sorted(read.records)
     gaps = {b - a for a, b in pairwise(steps)}
-    if steps and (least := min(gaps, default=steps[0])) > 1:
-        read.verdicts.append(window_verdict(str(path), least, max(gaps, default=least)))
+    # Of a single record nobody knows how many steps it stands for.
+    if gaps and (least := min(gaps)) > 1:
+        read.verdicts.append(window_verdict(str(path), least, max(gaps)))
     return Imported(read, name)
 
 

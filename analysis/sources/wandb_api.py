@@ -205,6 +205,11 @@ class _Patient:
                 passing, why = _told(error, self.name)
                 self.answered |= any(_status(one) for one in _chain(error))
                 if not passing or tried >= (self.tries if self.answered else min(self.tries, TRIES_OF_THE_FIRST)):
+                    if passing and not self.answered:
+                        why += (
+                            ". No network here? Download it beforehand, on a machine that has one: "
+                            f"python -m analysis.sources.wandb_api {self.name} --cache .wandb-cache"
+                        )
                     raise UserError(why) from None
                 wait_s = min(wait_s, LONGEST_WAIT_S)
                 print(f"wandb {self.name}: {why}; trying again in {wait_s:.0f} s", file=sys.stderr, flush=True)

@@ -190,6 +190,8 @@ def test_trainer_state(tmp_path):
     path.write_text(json.dumps({"log_history": [*history, SUMMARY | {"step": 30}], "logging_steps": 10}, indent=2))
     found = read_trainer_state(path)
     assert list(found.read.records) == [10, 20, 30] and codes(found) == ["logging-window"]
+    path.write_text(json.dumps({"log_history": [{"step": 3, "loss": 0.1, "step_time": 2.0}]}))
+    assert codes(read_trainer_state(path)) == []
     assert found.read.records[30].scalars["train/step_time"] == 3.25 and found.read.records[30].line == 4
     path.write_text("{}")
     with pytest.raises(UserError, match="has no log_history"):

@@ -151,7 +151,10 @@ def test_errors_in_words(client, tmp_path, capfd, name, key, state, status, said
 def test_no_network(client, tmp_path, monkeypatch):
     monkeypatch.setattr(wandb_api, "TRIES", 1)
     client("http://127.0.0.1:9")
-    with pytest.raises(UserError, match=r"127\.0\.0\.1:9 gave no answer about run me/p/a .*refused"):
+    with pytest.raises(
+        UserError,
+        match=r"127\.0\.0\.1:9 gave no answer about run me/p/a .*refused.*wandb_api me/p/a --cache .wandb-cache",
+    ):
         read_wandb_api(NAME, tmp_path / "cache")
 
 
