@@ -27,6 +27,14 @@ FORMATS = {
 }
 # A trainer may print much before its first step, but not a gigabyte of lines.
 LINES_LOOKED_AT = 2_000_000
+# How packed files begin, and what unpacks them.
+_PACKED = {
+    b"\x1f\x8b": ("gzip", "gunzip -k"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
+    b"PK\x03\x04": ("zip", "unzip"),
+    b"\xfd7zXZ\x00": ("xz", "unxz -k"),
+    b"BZh": ("bzip2", "bunzip2 -k"),
+}
 
 
 def read_source(source: str, form: str | None, names: Collection[str], cache: Path) -> Imported:
@@ -47,6 +55,7 @@ def read_source(source: str, form: str | None, names: Collection[str], cache: Pa
         return read_wandb_offline_folder(path, flat=True)
     if path.is_dir():
         raise UserError(f"{source} is a folder, but {form} is {FORMATS[form]}: name the file in it")
+    require_unpacked(path)
     if form == phases_csv.FORMAT:
         found = phases_csv.read_phases_csv(path, names)
     else:
@@ -76,6 +85,7 @@ def format_of(source: str) -> str:
         raise UserError(f"{source} is not there; an import names a file, a folder or {WANDB}entity/project/id")
     if path.is_dir() or path.suffix == ".wandb":
         return "wandb-offline"
+    require_unpacked(path)
     if (found := _of_data(path)) is not None:
         return found
     trainer = None
@@ -91,6 +101,15 @@ def format_of(source: str) -> str:
     )
 
 
+def require_unpacked(path: Path) -> None:
+    """`UserError` with the command that unpacks it for a file that is packed, told by how it begins."""
+    with path.open("rb") as file:
+        head = file.read(8)
+    for begins, (name, command) in _PACKED.items():
+        if head.startswith(begins):
+            raise UserError(f"{path} is packed ({name}): unpack it, and name what comes out: {command} {path}")
+
+
 def _of_data(path: Path) -> str | None:
     """The format of a file of JSON or CSV; None for a console log."""
     with path.open("rb") as file:
@@ -101,6 +120,8 @@ def _of_data(path: Path) -> str | None:
     line = first.decode("utf-8", errors="replace").strip()
     if phases_csv.columns_of(line) is not None:
         return phases_csv.FORMAT
+    if path.suffix.lower() in (".csv", ".tsv") and any(d in line for d in phases_csv.DELIMITERS):
+        raise UserError(phases_csv.other_columns(path, line))
     if head != b"{" or line.startswith("{'"):
         return None
     try:

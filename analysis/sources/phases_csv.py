@@ -31,6 +31,26 @@ def columns_of(line: str) -> tuple[list[str], str] | None:
     return None
 
 
+def other_columns(path: Path, line: str) -> str:
+    """What to do with a table that has other columns, such as one for each phase."""
+    if not line.strip():
+        return f"{path} has no first line: a table of phases begins with its columns, {','.join(REQUIRED)}"
+    delimiter = max(DELIMITERS, key=line.count)
+    names = [name.strip().strip('"') for name in line.lstrip("\ufeff").rstrip("\r\n").split(delimiter)]
+    phases = [name for name in names if name and name.lower() not in (*REQUIRED, *SELECTING)]
+    shown = ", ".join(_shown(name) for name in names[:8]) + (", ..." if len(names) > 8 else "")
+    rows = "\n".join(f"  3,{_shown(name)},12.5" for name in (phases or ["gen"])[:2])
+    return (
+        f"{path} has the columns {shown}; a table of phases is long, with one row for each step and phase, in the "
+        f"columns {', '.join(REQUIRED)}:\n  {','.join(REQUIRED)}\n{rows}"
+    )
+
+
+def _shown(text: str) -> str:
+    """A word of a file, so that it can be shown."""
+    return "".join(c if c.isprintable() else "?" for c in text[:40])
+
+
 def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
     """The phases of one run, under verl's names (`gen` is `timing_s/gen`).
 
@@ -45,7 +65,7 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
         raise UserError(f"{path} is not UTF-8 text ({error}); save the table as CSV UTF-8") from None
     found = columns_of(text.split("\n", 1)[0])
     if found is None:
-        raise UserError(f"{path}: a table of phases has the columns {', '.join(REQUIRED)} in its first line")
+        raise UserError(other_columns(path, text.split("\n", 1)[0]))
     columns, delimiter = found
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     next(rows)

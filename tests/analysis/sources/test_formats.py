@@ -1,5 +1,6 @@
 """Telling formats by content, small tables, verl's file logger, and several sources of one run."""
 
+import gzip
 import json
 import math
 from pathlib import Path
@@ -56,7 +57,7 @@ def test_a_format_is_told_by_the_content(tmp_path, text, form):
     [
         ("", "the file is empty"),
         ("\n \n", "the file holds white space only"),
-        (b"PK\x03\x04\x00\x00", "the file is no text"),
+        (b"\x7fELF\x00\x00", "the file is no text"),
         ("hello\nworld\n", "its first line begins 'hello'"),
         ("{}", "its first line begins '{}'"),
     ],
@@ -66,6 +67,27 @@ def test_an_unknown_file_lists_what_is_known(tmp_path, text, looks):
         read(write(tmp_path, text))
     said = str(caught.value)
     assert looks in said and "verl-console: " in said and "phases-csv: " in said
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [(gzip.compress(b"step:1"), "gunzip -k"), (b"\x28\xb5\x2f\xfd\x04", "unzstd"), (b"PK\x03\x04\x14\x00", "unzip")],
+)
+@pytest.mark.parametrize("form", [None, "verl-console"])
+def test_a_packed_file_is_to_be_unpacked(tmp_path, text, command, form):
+    source = write(tmp_path, text, "a.log.gz")
+    with pytest.raises(UserError, match=f"is packed.*{command} {source}"):
+        read(source, form=form)
+
+
+@pytest.mark.parametrize("form", [None, "phases-csv"])
+def test_a_wide_table_is_shown_the_long_form(tmp_path, form):
+    source = write(tmp_path, "step,gen,update_actor\n1,2.0,3.0\n", "a.csv")
+    with pytest.raises(UserError) as caught:
+        read(source, form=form)
+    said = str(caught.value)
+    assert "has the columns step, gen, update_actor;" in said
+    assert said.endswith("\n  step,phase,seconds\n  3,gen,12.5\n  3,update_actor,12.5")
 
 
 @pytest.mark.parametrize(
