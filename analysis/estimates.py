@@ -59,13 +59,14 @@ def estimate_table(
     for factors in wide["factors"].unique():
         bands = noise_bands(wide, plan, factors, resamples)
         for arm in plan.arms:
-            if arm == plan.baseline or not (wide["factors"].eq(factors) & wide["arm"].eq(arm)).any():
+            if arm == plan.baseline or not wide["arm"].eq(arm).any():
                 continue
             head: Row = {"factors": factors, "baseline": plan.baseline, "arm": arm}
             reason = known.refused.get((factors, arm), "")
             pairs = paired_steps(wide, factors, plan.baseline, arm, NEEDED)
             if reason or pairs.empty:
-                rows += [head | no_value(name, reason or "no counted step in common") for name in ESTIMATES]
+                reason = reason or _not_in_common(wide, factors, plan.baseline, arm)
+                rows += [head | no_value(name, reason) for name in ESTIMATES]
                 continue
             found = estimates(pairs, known.throughput_only.get((factors, arm), ""), resamples)
             if not repeated(plan, arm):
@@ -74,6 +75,13 @@ def estimate_table(
             here = f"{arm} against {plan.baseline}" + (f" at {factors_label(factors)}" if factors else "")
             verdicts += _verdicts(here, found, pairs, repeated(plan, arm))
     return pd.DataFrame(rows, columns=COLUMNS), verdicts
+
+
+def _not_in_common(wide: pd.DataFrame, factors: str, baseline: str, arm: str) -> str:
+    """Why two arms have no pair of steps at a factor combination."""
+    lacking = [one for one in (baseline, arm) if not (wide["factors"].eq(factors) & wide["arm"].eq(one)).any()]
+    where = f" at {factors_label(factors)}" if factors else ""
+    return f"{' and '.join(lacking)} has no run{where}" if lacking else f"no counted step in common{where}"
 
 
 def _within_noise(row: Row, bands: Mapping[str, float]) -> Row:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.arm_estimates import WITHIN
-from analysis.disagreement import disagreement
+from analysis.disagreement import disagreement, has_intervals
 from analysis.equal_work import EQUAL_WORK, Row
 from analysis.gate import LABELS, WORSE_ARM, unjudged
 from analysis.noise import repeated
@@ -58,6 +58,17 @@ class _Case:
         ends = [(self.rows[n][low], self.rows[n][high]) for n in names]
         ends = [(a, b) for a, b in ends if a > 0 and b > 0]
         return (min(a for a, _ in ends), max(b for _, b in ends)) if ends else NO_SPAN
+
+    @property
+    def certain(self) -> list[str]:
+        """Those of the claim that have an interval."""
+        return [name for name in self.claimed if self.rows[name]["low"] > 0]
+
+    @property
+    def unmoved(self) -> bool:
+        """Whether the claim's values and intervals all print as 1.00×."""
+        ends = [self.rows[n][end] for n in self.claimed for end in ("value", "low", "high")]
+        return not any(direction(value) for value in ends if value > 0)
 
     @property
     def valued(self) -> list[str]:
@@ -116,7 +127,9 @@ def _case(group: pd.DataFrame) -> _Case:
     verdicts = {rows[name]["verdict"] for name in claimed}
     verdict = verdicts.pop() if len(verdicts) == 1 else "~"
     sides = {direction(rows[name]["value"]) for name in valued}
-    return _Case(rows, claimed, "~" if {1, -1} <= sides else verdict)
+    # A difference that the printed digits do not show is none to claim, however sure.
+    same = not any(direction(rows[name]["value"]) for name in claimed)
+    return _Case(rows, claimed, "~" if {1, -1} <= sides or same else verdict)
 
 
 def _headline(
@@ -136,17 +149,17 @@ def _headline(
         return Headline(arm, base, sentence, "x", (), NO_SPAN, NO_SPAN, NO_SPAN, unequal)
     claimed = tuple(dict.fromkeys(name for case in told for name in case.claimed))
     values = _over([case.span(case.claimed) for case in told])
-    intervals = [case.span(case.claimed, "low", "high") for case in told]
+    intervals = [case.span(case.certain, "low", "high") for case in told]
     interval = NO_SPAN if any(math.isnan(low) for low, _ in intervals) else _over(intervals)
     everything = _over([case.span(case.valued) for case in told])
     verdicts = {case.verdict for case in cases}
     verdict = verdicts.pop() if len(verdicts) == 1 else "~"
     sentences = [
         _claims(arm, base, cases, told, verdict, claimed, values, interval),
-        *_limits(told, everything, verdict),
+        *_limits(cases, told, everything, verdict, _swapped(values), comparison),
     ]
     sentences.append(_terms(unequal, preflight))
-    sentences += _doubts(arm, comparison, told, gate)
+    sentences += _doubts(arm, comparison, told, gate, _swapped(values))
     sentences.append(_grounds(comparison, plan, told))
     return Headline(arm, base, " ".join(sentences), verdict, claimed, values, interval, everything, unequal)
 
@@ -165,14 +178,14 @@ def _claims(
     at_equal_work = claimed[0] in EQUAL_WORK
     unit = "at equal work" if at_equal_work else UNITS[claimed[0]]
     claim = _claim(unit, values, arm, base)
-    swapped = f"the baseline {base} is" in claim
     by = f"by {' and '.join(claimed)}" if at_equal_work else ""
     spread = "no interval"
     if interval[1] > TOO_WIDE * interval[0]:
         spread = "too few runs or steps for an interval of use"
     elif not math.isnan(interval[0]):
-        low, high = (1 / interval[1], 1 / interval[0]) if swapped else interval
-        spread = f"95%: {range_text(low, high)}"
+        certain = [name for name in claimed if all(name in case.certain for case in told if name in case.claimed)]
+        of = "" if len(certain) == len(claimed) else f" by {' and '.join(certain)} alone" if certain else " where known"
+        spread = f"95%{of}: {range_text(*(_inverse(interval) if _swapped(values) else interval))}"
     claim += f" ({', '.join(filter(None, (by, spread)))})"
     if verdict == "~":
         claim = f"{_undecided(arm, cases)}: {claim}"
@@ -189,37 +202,54 @@ def _claims(
 
 def _undecided(arm: str, cases: list[_Case]) -> str:
     if len(cases) == 1:
-        return "not resolved which is faster"
-    words = {"+": "faster", "-": "slower", "~": "not resolved", "x": "not comparable"}
+        return "no difference to be seen" if cases[0].unmoved else "not resolved which is faster"
+    words = {"+": "faster", "-": "slower", "~": "not resolved", "x": "not compared"}
     counts = {v: sum(case.verdict == v for case in cases) for v in words}
     parts = [f"{word} in {counts[v]}" for v, word in words.items() if counts[v]]
     return f"of {len(cases)} factor combinations {arm} is {', '.join(parts)}"
 
 
 def _claim(unit: str, span: Span, arm: str, base: str) -> str:
-    low, high = span
-    signs = {direction(low), direction(high)}
-    if signs == {0}:
+    if {direction(end) for end in span} == {0}:
         return f"{unit} {arm} and {base} take the same time (1.00×)"
-    if signs <= {0, 1} or signs == {1, -1}:
-        return f"{unit} {arm} is {range_text(low, high)} as fast as {base}"
-    return f"{unit} the baseline {base} is {range_text(1 / high, 1 / low)} as fast as {arm}"
+    if _swapped(span):
+        return f"{unit} the baseline {base} is {range_text(*_inverse(span))} as fast as {arm}"
+    return f"{unit} {arm} is {range_text(*span)} as fast as {base}"
 
 
-def _limits(told: list[_Case], everything: Span, verdict: str) -> list[str]:
-    """The range over all estimates, and what it would take to resolve what is not."""
+def _swapped(span: Span) -> bool:
+    """Whether a claim of this span is one about the baseline, so that its ratios are the other way round."""
+    signs = {direction(end) for end in span}
+    return signs <= {0, -1} and signs != {0}
+
+
+def _inverse(span: Span) -> Span:
+    return 1 / span[1], 1 / span[0]
+
+
+def _limits(
+    cases: list[_Case], told: list[_Case], everything: Span, verdict: str, swapped: bool, comparison: pd.DataFrame
+) -> list[str]:
+    """The range over all estimates, in the claim's direction, and what it would take to resolve what is not."""
     found = []
     names = {name for case in told for name in case.valued}
     if len(names) > 1:
         count = {2: "both", 3: "all three", 4: "all four"}[len(names)]
-        found.append(f"Over {count} estimates: {range_text(*everything)}.")
-    if verdict == "~" and len(told) == 1:
+        found.append(f"Over {count} estimates: {range_text(*(_inverse(everything) if swapped else everything))}.")
+    if verdict == "~" and len(cases) == 1:
         rows = [told[0].rows[name] for name in told[0].claimed]
+        reasons = dict.fromkeys(
+            f"{n.replace('_', ' ')}: {r['why']}" for n, r in zip(told[0].claimed, rows, strict=True) if r["why"]
+        )
+        if told[0].certain and reasons:
+            found.append(f"{_capital('; '.join(reasons))}.")
         more = [r["runs_to_resolve"] for r in rows]
         least = [r["minimum_detectable_ratio"] for r in rows]
-        if all(0 < value < TOO_WIDE for value in least):
+        if all(0 < value < TOO_WIDE for value in least) and direction(max(least)):
             found.append(f"These runs would have shown a ratio of {max(least):.2f}×, not less.")
-        if all(value > 0 for value in more):
+        # What a few outlying steps decide is no spread that more runs are known to tame.
+        tame = not any(outliers_decide(r.raw_speedup, r.median_speedup) for r in rows_of(comparison))
+        if all(value > 0 for value in more) and tame and not told[0].unmoved:
             found.append(f"{_count(int(max(more)), 'more pair of runs', 'more pairs of runs')} could resolve it.")
     return found
 
@@ -245,7 +275,9 @@ def _terms(unequal: int, preflight: Preflight | None) -> str:
     )
 
 
-def _doubts(arm: str, comparison: pd.DataFrame, told: list[_Case], gate: pd.DataFrame | None) -> list[str]:
+def _doubts(
+    arm: str, comparison: pd.DataFrame, told: list[_Case], gate: pd.DataFrame | None, swapped: bool
+) -> list[str]:
     """What speaks against the claim."""
     found = []
     if gate is not None:
@@ -255,7 +287,9 @@ def _doubts(arm: str, comparison: pd.DataFrame, told: list[_Case], gate: pd.Data
         if len(lacking):
             found.append(f"The correctness gate cannot judge {_labels(lacking)}: some steps of one arm have no number.")
     if any(disagreement(case.rows) for case in told):
-        found.append("Step time and equal work disagree: the responses differ in length, so step time alone misleads.")
+        sure = all(has_intervals(case.rows) for case in told if disagreement(case.rows))
+        says = "misleads" if sure else "may mislead (or it is chance: there are too few steps to tell)"
+        found.append(f"Step time and equal work disagree: the responses differ in length, so step time alone {says}.")
     elif any(_opposite(case) for case in told):
         found.append("The two disagree on which is faster: the responses differ in length, so neither settles it.")
     rows = list(rows_of(comparison))
@@ -264,7 +298,7 @@ def _doubts(arm: str, comparison: pd.DataFrame, told: list[_Case], gate: pd.Data
     if any(disagrees(r.raw_speedup, r.median_speedup) for r in rows):
         found.append("The median steps point the other way: a few outlying steps decide, so do not rely on this.")
     elif any(outliers_decide(r.raw_speedup, r.median_speedup) for r in rows):
-        medians = ", ".join(f"{r.median_speedup:.2f}×" for r in rows)
+        medians = ", ".join(f"{1 / r.median_speedup if swapped else r.median_speedup:.2f}×" for r in rows)
         found.append(f"The median steps say {medians}: a few outlying steps decide how much, so do not rely on this.")
     return found
 

@@ -145,3 +145,76 @@ def test_a_reward_without_numbers_is_said():
     ]
     (found,) = said(frames)
     assert "The correctness gate cannot judge reward: some steps of one arm have no number." in found.sentence
+
+
+def test_identical_arms_are_not_told_apart_and_more_runs_are_not_called_for():
+    frames = [f for f in engines(1.0) if f["arm"].iloc[0] == "a"]
+    (found,) = said([*frames, *(f.assign(arm="b") for f in frames)])
+    assert found.verdict == "~" and found.sentence.startswith("No difference to be seen: at equal work b and a take")
+    assert "95%: 1.00×" in found.sentence and "would have shown" not in found.sentence
+    assert "could resolve" not in found.sentence
+
+
+def test_a_difference_that_does_not_print_is_not_claimed():
+    frames = [f for f in engines(1.0) if f["arm"].iloc[0] == "a"]
+    steps = "timing_s/step"
+    (found,) = said([*frames, *(f.assign(arm="b", **{steps: f[steps] / 1.0037}) for f in frames)])
+    assert found.interval[0] > 1 and found.verdict == "~" and found.sentence.startswith("No difference to be seen: ")
+
+
+def test_an_interval_is_credited_to_those_that_have_one():
+    frames = engines(2.0, seeds=1)
+    steps = [f.assign(max_response_length=np.where(f["step"] == 7, 6000.0, 6500.0)) for f in frames]
+    (found,) = said(steps)
+    assert found.claimed == ("roofline", "standardised") and found.verdict == "~"
+    assert "(by roofline and standardised, 95% by roofline alone: " in found.sentence
+    assert "Standardised: no interval: " in found.sentence
+
+
+def test_one_paragraph_has_one_direction():
+    (found,) = said(engines(0.5))
+    over = found.sentence.split("Over all four estimates: ")[1].split("×.")[0]
+    assert all(1.8 < float(ratio.rstrip("×")) < 2.3 for ratio in over.split(" to "))
+    assert found.everything[1] < 1
+    slow = [
+        f.assign(**{"timing_s/step": np.where((f["step"] == 4) & (f["arm"] == "b"), 1e5, f["timing_s/step"])})
+        for f in engines(0.8)
+    ]
+    (found,) = said(slow)
+    assert "The median steps say 1." in found.sentence
+
+
+def test_a_combination_that_one_arm_lacks_is_said():
+    base = [f for f in engines(1.0, factors='{"lr": 2}') if f["arm"].iloc[0] == "a"]
+    (found,) = said([*engines(2.0, factors='{"lr": 1}'), *base])
+    assert found.verdict == "~" and found.sentence.startswith(
+        "Of 2 factor combinations b is faster in 1, not compared in 1: "
+    )
+    assert "could resolve" not in found.sentence and "would have shown" not in found.sentence
+    wide = pd.concat([*engines(2.0, factors='{"lr": 1}'), *base], ignore_index=True)
+    table, _ = estimate_table(wide, plan("a", "b"), None, 100)
+    lacking = table[table["factors"] == '{"lr": 2}']
+    assert set(lacking["verdict"]) == {"x"} and set(lacking["why"]) == {"b has no run at lr = 2"}
+
+
+def test_without_an_interval_step_time_may_mislead():
+    (found,) = said([f.head(1) for f in engines(1.0, scale=3.0, seeds=1)])
+    assert "step time alone may mislead" in found.sentence and "alone misleads" not in found.sentence
+
+
+def test_more_runs_are_not_called_for_where_outliers_decide():
+    frames = engines(1.02, noise=0.1)
+    (calm,) = said(frames)
+    hang = [
+        f.assign(
+            **{
+                "timing_s/step": np.where(
+                    (f["step"] == 4) & (f["seed"] == 0) & (f["arm"] == "b"), 50 * f["timing_s/step"], f["timing_s/step"]
+                )
+            }
+        )
+        for f in frames
+    ]
+    (found,) = said(hang)
+    assert "could resolve it" in calm.sentence and "could resolve it" not in found.sentence
+    assert "outlying steps decide" in found.sentence
