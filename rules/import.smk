@@ -17,6 +17,9 @@ rule import_run:
         run_id=IMPORTED,
     # A node of a cluster may reach no service's API, and no folder of somebody's own.
     localrule: True
+    # Each reads whole logs into memory, on the machine that runs Snakemake; a profile says how many at once.
+    resources:
+        import_slots=1,
     conda:
         "../envs/controller/environment.yml"
     params:
