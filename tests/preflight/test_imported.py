@@ -193,6 +193,18 @@ def test_what_is_said_differently_of_two_logs_is_unequal(fact: str, values: tupl
         assert [row.verdict for row in seen.ledger if row.setting == name] == ["different"]
 
 
+def test_the_workload_tells_what_an_import_does_not() -> None:
+    """Also of an arm without a stack, whose settings nobody can make up."""
+    whole = copy.deepcopy(ARTICLE)
+    whole["arms"] = bare()["arms"]
+    whole["arms"]["vllm"]["import"] = {"batch_size": 32, "runs": [{"source": "vllm.log"}]}
+    seen = looked_at(planned(whole))
+    (found,) = [one for one in seen.findings if one.code == "import-differs"]
+    assert found.what == "workload.batch_size: 32 in vllm; 16 in sglang"
+    rows = {row.setting: row.verdict for row in seen.ledger}
+    assert rows["workload.max_response_length"] == rows["workload.nodes"] == "equal"
+
+
 def test_a_difference_that_the_sources_settings_show_is_told_once() -> None:
     held = {"vllm": source("vllm"), "sglang": source("sglang")}
     held["sglang"]["resolved"]["data"]["max_response_length"] = 8192

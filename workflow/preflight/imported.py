@@ -25,7 +25,7 @@ class Untold:
     case: Case
     why: str
     words: Mapping[str, Any]
-    """What is known of it all the same: `gpu`, `nodes`, ..., as `import` in spec.json."""
+    """What is known of it all the same: `gpu`, `nodes`, ..., as its import says, else the workload."""
 
 
 def imported_cases(
@@ -44,10 +44,22 @@ def imported_cases(
         if case is None and stack is not None and run.spec["trainer_args"]:
             case = _as_said(case_of(run, stack, None), run.spec["import"])
         if case is None:
-            untold.append(Untold(_empty(run, held, stack), _why(run, held, stack), run.spec["import"]))
+            words = {name: _said(run, name) for name in (*_SAID, "model", "tensor_parallel")}
+            untold.append(Untold(_empty(run, held, stack), _why(run, held, stack), words))
         else:
             cases.append(case)
     return cases, untold
+
+
+def _said(run: Run, name: str) -> Any:
+    """What the experiment says of a run: its import, else the workload and the arm's options; None if neither does."""
+    if (value := run.spec["import"][name]) is not None:
+        return value
+    if name == "tensor_parallel":
+        key = f"{ROLLOUT}.tensor_model_parallel_size" if run.spec["trainer"] == "verl" else "vllm_tensor_parallel_size"
+        return dict(leaves(run.spec["options"])).get(key)
+    value = run.spec["workload"].get(name)
+    return value.get("source") if isinstance(value, dict) else value
 
 
 def _as_said(case: Case, said: Mapping[str, Any]) -> Case:
@@ -115,8 +127,10 @@ def _of_source(run: Run, held: Mapping[str, Any], stack: StackTold | None) -> Ca
         return None
     known = {key: run.spec["import"][key] for key in ("gpu", "nodes", "gpus_per_node")}
     # As analysis/setup.py: what the experiment says of the run in so many words, else what the run's own settings say.
-    words = {**words, **{key: value for key, value in known.items() if value is not None}}
-    words = {key: value for key, value in words.items() if value is not None}
+    known = {key: value for key, value in known.items() if value is not None}
+    words = {key: value for key, value in {**words, **known}.items() if value is not None}
+    # What neither says, the workload may.
+    words = {key: value for key in _SAID if (value := _said(run, key)) is not None} | words
     words.setdefault("steps", held.get("last_step"))
     return replace(_empty(run, held, stack), workload=words, settings=settings)
 
@@ -168,7 +182,7 @@ def _words_of_trl(settings: Settings) -> dict[str, Any]:
 def _told(run: Run, held: Mapping[str, Any], stack: StackTold | None) -> StackTold:
     """What the runs had installed: their source's word over the stack's."""
     versions = {str(name): str(version) for name, version in (held.get("versions") or {}).items() if version}
-    on_cpu = run.spec["import"]["gpus_per_node"] == 0
+    on_cpu = _said(run, "gpus_per_node") == 0
     accelerator = stack.accelerator if stack is not None else "cpu" if on_cpu else "cuda"
     packages = {**(stack.packages if stack is not None else {}), **versions}
     return StackTold(accelerator, _version(run, held, stack), packages)
