@@ -72,8 +72,13 @@ def run_settings(run: Run) -> dict[str, str]:
     return settings
 
 
-def by_arm(runs: Sequence[Run], plan: Plan, of: Mapping[str, Mapping[str, str]]) -> list[Setting]:
-    """Each key's values by arm, from one mapping per run id; values that vary inside an arm are listed."""
+def by_arm(
+    runs: Sequence[Run], plan: Plan, of: Mapping[str, Mapping[str, str]], told_only: bool = False
+) -> list[Setting]:
+    """Each key's values by arm, from one mapping per run id; values that vary inside an arm are listed.
+
+    With `told_only` the runs of an arm that do not tell a value do not count, where others of it do.
+    """
     keys = list(dict.fromkeys(key for run in runs for key in of[run.run_id]))
     arms = [a for a in plan.arms if any(r.arm == a for r in runs)]
     settings = []
@@ -81,6 +86,8 @@ def by_arm(runs: Sequence[Run], plan: Plan, of: Mapping[str, Mapping[str, str]])
         values = {}
         for arm in arms:
             seen = sorted({of[r.run_id].get(key, "") for r in runs if r.arm == arm})
+            if len(seen) > 1:
+                seen = [value or "not set" for value in seen if value or not told_only]
             more = f", … ({len(seen)} values)" if len(seen) > MANY else ""
             values[arm] = ", ".join(seen[:MANY]) + more
         settings.append(Setting(key, values))
@@ -105,26 +112,32 @@ def hardware_settings(runs: Sequence[Run], plan: Plan) -> list[Setting]:
 def _texts(raw: Any) -> dict[str, str]:
     if not isinstance(raw, Mapping):
         return {}
-    return {str(k): v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for k, v in raw.items()}
+    told = {str(k): v for k, v in raw.items() if v is not None}
+    return {k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for k, v in told.items()}
 
 
 def fairness_verdicts(runs: Sequence[Run], plan: Plan) -> list[Verdict]:
-    """Differences between arms in hardware, threads, data or model: the comparison is not equal then."""
+    """Differences between arms in hardware, threads, data or model: the comparison is not equal then.
+
+    Only the arms that tell a fact are compared in it: what the runs of one do not tell is not held against any.
+    """
     found = []
-    for setting in hardware_settings(runs, plan):
-        if setting.key in HARDWARE and setting.differs:
-            found.append(_differs("hardware-differs", f"hardware: {setting.key}", setting))
+    for setting in by_arm(runs, plan, {r.run_id: _texts(r.done.get("hardware")) for r in runs}, told_only=True):
+        if setting.key in HARDWARE:
+            found += _differs("hardware-differs", f"hardware: {setting.key}", setting)
     for name, what in (("data_sha256", "training data"), ("model_sha256", "starting model")):
-        of = {r.run_id: {name: str((r.done.get("inputs") or {}).get(name, "unknown"))[:12]} for r in runs}
-        for setting in by_arm(runs, plan, of):
-            if setting.differs:
-                found.append(_differs("inputs-differ", what, setting))
-    for setting in config_settings(runs, plan):
-        if setting.key.startswith("workload.") and setting.differs:
-            found.append(_differs("workload-differs", setting.key, setting))
+        of = {r.run_id: {name: str((r.done.get("inputs") or {}).get(name) or "")[:12]} for r in runs}
+        for setting in by_arm(runs, plan, of, told_only=True):
+            found += _differs("inputs-differ", what, setting)
+    for setting in by_arm(runs, plan, {r.run_id: run_settings(r) for r in runs}, told_only=True):
+        if setting.key.startswith("workload."):
+            found += _differs("workload-differs", setting.key, setting)
     return found
 
 
-def _differs(code: str, what: str, setting: Setting) -> Verdict:
-    values = "; ".join(f"{arm}: {value or 'none'}" for arm, value in setting.values.items())
-    return Verdict("warning", code, f"the arms differ in {what} ({values}): the work or the machine is not equal")
+def _differs(code: str, what: str, setting: Setting) -> list[Verdict]:
+    told = {arm: value for arm, value in setting.values.items() if value}
+    if len(set(told.values())) < 2:
+        return []
+    values = "; ".join(f"{arm}: {value}" for arm, value in told.items())
+    return [Verdict("warning", code, f"the arms differ in {what} ({values}): the work or the machine is not equal")]

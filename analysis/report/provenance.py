@@ -21,7 +21,6 @@ from analysis.runs import Run, factors_label
 _ROOT = Path(__file__).resolve().parents[2]
 # Of so many runs the page shows a row each; tables/runs has all.
 SHOWN_RUNS = 60
-NOT_RECORDED = ""
 
 COLUMNS = [
     "run_id",

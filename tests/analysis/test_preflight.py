@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -61,12 +62,23 @@ def content(folder, **more):
     return read_content(folder / "plan.json", folder, None, more.get("stacks"), more.get("preflight"))
 
 
+def table_of(page, label):
+    """The settings table with that label, as its HTML."""
+    return page.split(f'aria-label="{label}"')[1].split("</table>")[0]
+
+
+def rows_of(table):
+    return re.findall(r'<th scope="row"><code>(.*?)</code>', table)
+
+
 def test_without_one_the_section_says_so(folder):
     found = content(folder)
     assert found.preflight is None and "equal terms" not in found.headlines[0].sentence
     for text in (html_page(found), markdown(found)):
         assert "No preflight was made" in text
-    assert 'aria-label="Settings in which the arms differ"' in html_page(found)
+    page = html_page(found)
+    shown = table_of(page, "Settings, as asked for and as the trainer and the engine held them, where the arms differ")
+    assert rows_of(shown) == ["engine", "stack", "trainer_args.use_vllm"] and shown.count('class="differs"') == 3
 
 
 def test_an_unequal_finding_is_in_the_headline_and_all_of_it_on_the_page(folder):
@@ -83,7 +95,9 @@ def test_an_unequal_finding_is_in_the_headline_and_all_of_it_on_the_page(folder)
     assert [page.index(f'data-verdict="{v}"') for v in ("different", "unverifiable", "equivalent", "equal")] == sorted(
         page.index(f'data-verdict="{v}"') for v in ("different", "unverifiable", "equivalent", "equal")
     )
-    assert "| CUDA graphs | off | on | why CUDA graphs |" in short and "rollout.top" not in short
+    assert "why CUDA graphs" in table_of(page, "1 setting that differs")
+    assert "| different | transformers | vllm |" in short and "| CUDA graphs | off | on |" in short
+    assert "rollout.top" not in short
 
 
 @pytest.mark.parametrize("finding", [FINDING | {"level": "odd"}, FINDING | {"arms": ["sglang", "other"]}])
@@ -95,13 +109,16 @@ def test_what_is_odd_or_about_other_arms_is_not_in_the_headline(folder, finding)
 
 def test_the_gravest_come_first_and_texts_are_escaped(folder):
     odd = FINDING | {"level": "odd", "what": "<script>odd</script>"}
-    worst = FINDING | {"level": "impossible", "what": "cannot run"}
+    worst = FINDING | {"level": "impossible", "what": "cannot <b>run</b>"}
     make_results.write_json(folder / "preflight.json", preflight([odd, FINDING, worst], unverifiable=["memory: <b>"]))
     found = content(folder)
     assert [f.level for f in found.preflight.findings] == ["impossible", "unequal", "odd"]
     page = html_page(found)
-    assert "<script>" not in page and "&lt;script&gt;odd" in page and "memory: &lt;b&gt;" in page
-    assert "\\<script\\>" in markdown(found)
+    # The one script is the page's own.
+    assert page.count("<script") == 1 and page.count("</script") == 1
+    assert "&lt;script&gt;odd" in page and "memory: &lt;b&gt;" in page and "<b>" not in page.split("memory:")[1][:9]
+    short = markdown(found)
+    assert "cannot \\<b\\>run" in short and "<script" not in short and "And 1 that is merely odd" in short
 
 
 def test_another_place_can_be_named(folder, tmp_path):
@@ -164,7 +181,10 @@ def test_only_what_differs_between_stacks_is_shown_and_the_table_has_all(folder,
         "conda cuda-nvcc": {"transformers": "", "vllm": "12.4.131 h1"},
         "pip vllm": {"transformers": "", "vllm": "1"},
     }
-    assert "5 of 7 installed packages and tools differ" in html_page(found)
+    page = html_page(found)
+    assert set(rows_of(table_of(page, "Installed packages and tools, where the arms differ"))) == set(differing)
+    assert "Installed packages and tools: all (7)" in page
+    assert len(rows_of(table_of(page, "Installed packages and tools, all"))) == 7
     argv = ["--plan", str(folder / "plan.json"), "--results", str(folder), "--out", str(tmp_path / "out")]
     assert main([*argv, "--stacks", str(stacks)]) == 0
     with (tmp_path / "out" / "tables" / "environment.csv").open(encoding="utf-8", newline="") as file:
@@ -180,7 +200,7 @@ def test_a_stack_that_was_not_checked_is_compared_with_nothing(folder, tmp_path)
     make_results.write_json(tmp_path / "stacks/trl-vllm-cpu/0123456789ab/verify.json", one)
     found = content(folder, stacks=tmp_path / "stacks")
     assert found.installed == [] and set(found.environment["stack"]) == {"trl-vllm-cpu"}
-    assert "installed packages and tools differ" not in html_page(found)
+    assert "Installed packages and tools" not in html_page(found)
 
 
 def test_the_preflights_own_words_are_read(folder):

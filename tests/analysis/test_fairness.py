@@ -1,0 +1,62 @@
+"""Which differences make arms unequal: only those in what both tell."""
+
+import pandas as pd
+import pytest
+
+from analysis.fairness import fairness_verdicts, hardware_settings
+from analysis.runs import Plan, Run
+from analysis.timers import tree_named
+
+GPU = [{"name": "NVIDIA H100 80GB HBM3", "memory_gib": 79.6}]
+MACHINE = {"host": "node1", "cpu": "Some CPU", "cpus": 2, "threads": 2, "gpus": GPU, "driver": "550.1"}
+DATA = {"data_sha256": "abc", "model_sha256": "def"}
+WORK = {"steps": 12, "temperature": 0.9}
+
+
+def plan(*arms):
+    return Plan("case", "", arms[0], {arm: {} for arm in arms}, 0, (), {})
+
+
+def run(arm, seed=0, hardware=None, inputs=None, workload=None):
+    spec = {"trainer": "trl", "engine": "vllm", "workload": workload or {}}
+    done = {"hardware": hardware or {}, "inputs": inputs or {}}
+    tree = tree_named("trl-1.16")
+    return Run(f"{arm}-{seed}", arm, seed, {}, spec, done, None, None, (1,), tree, pd.DataFrame())
+
+
+def told(*runs):
+    arms = list(dict.fromkeys(r.arm for r in runs))
+    return [v.text for v in fairness_verdicts(runs, plan(*arms))]
+
+
+@pytest.mark.parametrize(
+    "imported",
+    [
+        run("b"),
+        run("b", hardware={"gpus": None, "driver": None}, inputs={"data_sha256": None}),
+        run("b", hardware={"cpus": 2, "gpus": GPU}, workload={"temperature": 0.9}),
+    ],
+)
+def test_what_an_arm_does_not_tell_is_no_difference(imported):
+    assert told(run("a", hardware=MACHINE, inputs=DATA, workload=WORK), imported) == []
+
+
+def test_nor_is_what_one_run_of_an_arm_does_not_tell():
+    arm = [run("a", seed, hardware=machine, inputs=DATA) for seed, machine in ((0, MACHINE), (1, {}))]
+    assert told(*arm, run("b", hardware=MACHINE, inputs=DATA)) == []
+    hosts = {s.key: s.values for s in hardware_settings(arm, plan("a"))}["host"]
+    assert hosts == {"a": "not set, node1"}
+
+
+def test_arms_that_tell_are_compared_and_only_they_are_named():
+    other = MACHINE | {"gpus": [], "threads": 8}
+    runs = [
+        run("a", hardware=MACHINE, inputs=DATA, workload=WORK),
+        run("unknown"),
+        run("b", hardware=other, inputs=DATA | {"data_sha256": "123"}, workload=WORK | {"steps": 99}),
+    ]
+    found = told(*runs)
+    assert len(found) == 4 and not any("unknown" in text for text in found)
+    assert any("threads (a: 2; b: 8)" in text for text in found) and any("; b: [])" in text for text in found)
+    assert any("training data (a: abc; b: 123)" in text for text in found)
+    assert any("workload.steps (a: 12; b: 99)" in text for text in found)
