@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.errors import UserError
+from analysis.imported_claims import require_of_arm
 from analysis.sources.record import TIMERS, Imported, SourceRead
 from analysis.timers import TimerTree, declared_trees, mode_of, nested, tree_for
 from analysis.verdicts import Verdict
@@ -21,6 +22,8 @@ def tree_of(
 ) -> tuple[TimerTree, str, list[Verdict]]:
     """The tree of the run's timers and its trainer's version: as given, else as the sources say."""
     run_id, trainer, engine = str(spec["run_id"]), str(spec["trainer"]), str(spec["engine"])
+    # First of all: a log of another trainer has no timers that its arm's could be taken for.
+    require_of_arm(spec, list(zip(map(str, facts["sources"]), parts, strict=True)))
     verdicts = []
     package = PACKAGES.get(trainer, trainer)
     said = [v for part in parts if (v := part.versions.get(package) or part.versions.get(trainer))]

@@ -35,12 +35,20 @@ def declared_trees() -> tuple[TimerTree, ...]:
 
 def tree_for(trainer: str, version: str, engine: str, mode: str = "") -> TimerTree:
     """The tree of a trainer's version with an engine; `UserError` that says how to declare a missing one."""
-    of_trainer = [t for t in _TREES if t.trainer == trainer] or _TREES
-    known = ", ".join(f"{t.name} with {'/'.join(t.engines)}" for t in of_trainer)
     for tree in _TREES:
         if tree.trainer == trainer and tree.matches(version) and engine in tree.engines and tree.mode == mode:
             return tree
     in_mode = f" in mode {mode}" if mode else ""
+    of_trainer = [t for t in _TREES if t.trainer == trainer]
+    if not of_trainer:
+        known = f"those of trainers {', '.join(dict.fromkeys(t.trainer for t in _TREES))}"
+    else:
+        # The nearest that there are: of that release, else of that mode.
+        of_release = [t for t in of_trainer if t.matches(version)]
+        near = of_release or [t for t in of_trainer if t.mode == mode] or of_trainer
+        known = ", ".join(f"{t.name} with {'/'.join(t.engines)}" for t in near)
+        if modes := [t.mode or "the default" for t in of_release if engine in t.engines]:
+            known += f": that release with {engine} in mode {' or '.join(modes)} alone, not in {mode or 'the default'}"
     raise UserError(
         f"no timer tree is declared for trainer {trainer} {version}{in_mode} with engine {engine} (declared: {known}). "
         "How its timers nest is not guessed: read where that version starts and stops them, add a TimerTree "

@@ -17,7 +17,7 @@ def mode_of(trainer: str, version: str, spec: Mapping[str, Any], done: Mapping[s
     resolved = done.get("resolved")
     held = resolved.get("trainer") if isinstance(resolved, Mapping) else None
     for key in ("trainer.use_v1", "trainer.v1.trainer_mode"):
-        found = _setting(held, key)
+        found = setting(held, key)
         if found is not None:
             settings[key] = str(found)
     if settings.get("trainer.use_v1", "true").lower() in ("false", "0", "no", "off"):
@@ -33,7 +33,7 @@ def _overrides(trainer_args: Any) -> dict[str, str]:
     return {key.lstrip("+~"): value.strip("'\"") for key, _, value in pairs}
 
 
-def _setting(held: Any, key: str) -> Any:
+def setting(held: Any, key: str) -> Any:
     """A dotted key's value, from flat or from nested settings; None where it is not there."""
     if not isinstance(held, Mapping):
         return None

@@ -1,0 +1,74 @@
+"""Is a source of the trainer and the engine that its arm names?
+
+Swapped logs are the commonest mistake in a comparison, and reverse its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from analysis.errors import UserError
+from analysis.sources.formats import FORMATS
+from analysis.sources.phases_csv import FORMAT as TABLE
+from analysis.sources.record import Imported
+from analysis.timers.mode import setting
+
+# What writes a format, where few do: a table of phases and wandb's files may be of any trainer.
+_WRITERS = {
+    "verl-console": ("verl",),
+    "verl-jsonl": ("verl",),
+    "trl-console": ("trl",),
+    "swift-console": ("swift",),
+    "swift-jsonl": ("swift",),
+    "trainer-state": ("trl", "swift"),
+}
+# The engines by all the names that they have in configurations and tables.
+_ENGINES = {"vllm": "vllm", "sglang": "sglang", "transformers": "transformers", "hf": "transformers"}
+_ROLLOUT = "actor_rollout_ref.rollout.name"
+
+
+def require_of_arm(spec: Mapping[str, Any], parts: Sequence[tuple[str, Imported]]) -> None:
+    """A `UserError` where a source, by its format or the configuration in it, is of another trainer or engine.
+
+    `spec` is the run's; `parts` are its sources by name, of which only what they say beside their steps is looked at.
+    """
+    arm, trainer, engine = (str(spec.get(key)) for key in ("arm", "trainer", "engine"))
+    for source, part in parts:
+        if (told := _trainer_told(part)) is not None and trainer not in told[0]:
+            raise UserError(f"{source} is {told[1]}, and arm {arm} says trainer: {trainer}. {_mend(arm, 'trainer')}")
+        if (said := _engine_told(part)) is not None and said[0] != engine:
+            raise UserError(f"{source} {said[1]}, and arm {arm} says engine: {engine}. {_mend(arm, 'engine')}")
+
+
+def _mend(arm: str, key: str) -> str:
+    return (
+        f"Were the sources of two arms swapped? Name the arm's own in arms.{arm}.import, or, if it is, correct "
+        f"arms.{arm}.{key}"
+    )
+
+
+def _trainer_told(part: Imported) -> tuple[tuple[str, ...], str] | None:
+    """The trainers that a source can be of, and what it is in words; None where it does not say."""
+    if part.format in _WRITERS:
+        return _WRITERS[part.format], FORMATS[part.format].partition(",")[0]
+    if any(str(key).partition(".")[0] == "actor_rollout_ref" for key in part.config):
+        return ("verl",), "a run of verl (its configuration has actor_rollout_ref)"
+    if "use_vllm" in part.config:
+        return ("trl", "swift"), "a run of TRL or ms-swift (its configuration has use_vllm)"
+    return None
+
+
+def _engine_told(part: Imported) -> tuple[str, str] | None:
+    """The engine of a source and where it says so; None where it does not, or by a name that is not known."""
+    rollout = setting(part.config, _ROLLOUT)
+    # Earlier releases of verl had sglang_async beside sglang.
+    found = _ENGINES.get(rollout.lower().partition("_")[0]) if isinstance(rollout, str) else None
+    if found is not None:
+        return found, f"holds the configuration of a run with {_ROLLOUT}: {rollout}"
+    uses = part.config.get("use_vllm")
+    if isinstance(uses, bool):
+        return "vllm" if uses else "transformers", f"is of a run with use_vllm: {str(uses).lower()}"
+    column = part.selected.get("engine", "")
+    found = _ENGINES.get(column.lower()) if part.format == TABLE else None
+    return (found, f"has only rows of engine {column} for this run") if found is not None else None
