@@ -34,15 +34,18 @@ class Comparable:
     """No ratio at all."""
     throughput_only: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Step time and tokens only: the phases overlap."""
+    not_repeated: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Arms that are declared the same as another one and did not run as it did: they say nothing of the noise."""
 
 
 def comparable(runs: Sequence[Run], plan: Plan, wide: pd.DataFrame) -> tuple[Comparable, list[Verdict]]:
     """What may be divided, by (factors, arm), and a verdict for everything that may not.
 
     No ratio at all where GPUs, their number, nodes or the model differ; step time and throughput only where the phases
-    of one arm overlap. What a run does not tell is not held against it.
+    of one arm overlap. What a run does not tell is not held against it. A repetition is held to the same.
     """
     refused: dict[tuple[str, str], str] = {}
+    not_repeated: dict[tuple[str, str], str] = {}
     throughput: dict[tuple[str, str], str] = {}
     verdicts: list[Verdict] = []
     facts = {run.run_id: _facts(run) for run in runs}
@@ -50,21 +53,21 @@ def comparable(runs: Sequence[Run], plan: Plan, wide: pd.DataFrame) -> tuple[Com
     for run in runs:
         groups.setdefault((run.factors_key, run.arm), []).append(run)
     for (factors, arm), mine in groups.items():
+        here = f" at {factors_label(factors)}" if factors else ""
+        if other := plan.same_as.get(arm):
+            reasons = _other_facts(facts, groups.get((factors, other), []), mine)
+            if reasons:
+                not_repeated[factors, arm] = why = "; ".join(dict.fromkeys(reasons.values()))
+                text = f"{arm} is said to repeat {other}{here}, and ran with {why}: it says nothing of the noise"
+                verdicts.append(Verdict("error", "no-repetition", text))
         base = groups.get((factors, plan.baseline), [])
         if arm == plan.baseline or not base:
             continue
-        here = f" at {factors_label(factors)}" if factors else ""
-        reasons = []
-        for fact, (code, words) in SAME.items():
-            told = [sorted({facts[r.run_id][fact] for r in side if fact in facts[r.run_id]}) for side in (base, mine)]
-            if all(told) and len({*told[0], *told[1]}) > 1:
-                values = [", ".join(map(_short, side)) for side in told]
-                reason = f"other {words} ({plan.baseline}: {values[0]}; {arm}: {values[1]})"
+        if reasons := _other_facts(facts, base, mine):
+            refused[factors, arm] = "; ".join(dict.fromkeys(reasons.values()))
+            for fact, reason in reasons.items():
                 text = f"{arm} and {plan.baseline}{here} ran with {reason}: not comparable, no ratio is given"
-                reasons.append(reason)
-                verdicts.append(Verdict("error", code, text))
-        if reasons:
-            refused[factors, arm] = "; ".join(dict.fromkeys(reasons))
+                verdicts.append(Verdict("error", SAME[fact][0], text))
         overlaps = {r.arm: r.tree.overlap for r in (*base, *mine) if r.tree.overlap}
         if overlaps:
             why = "; ".join(f"{name}: {text}" for name, text in overlaps.items())
@@ -73,7 +76,41 @@ def comparable(runs: Sequence[Run], plan: Plan, wide: pd.DataFrame) -> tuple[Com
             verdicts.append(Verdict("warning", "throughput-only", text))
     verdicts += _trainers(runs)
     verdicts += clock_verdicts(runs, wide)
-    return Comparable(refused, throughput), list(dict.fromkeys(verdicts))
+    verdicts += same_source_verdicts(runs)
+    return Comparable(refused, throughput, not_repeated), list(dict.fromkeys(verdicts))
+
+
+def _other_facts(facts: Mapping[str, Mapping[str, Any]], base: Sequence[Run], mine: Sequence[Run]) -> dict[str, str]:
+    """The facts in `SAME` that both sides tell and in which they differ, each with the two values in words."""
+    found = {}
+    for fact, (_, words) in SAME.items():
+        told = [sorted({facts[r.run_id][fact] for r in side if fact in facts[r.run_id]}) for side in (base, mine)]
+        if all(told) and len({*told[0], *told[1]}) > 1:
+            values = [", ".join(map(_short, side)) for side in told]
+            found[fact] = f"other {words} ({base[0].arm}: {values[0]}; {mine[0].arm}: {values[1]})"
+    return found
+
+
+def same_source_verdicts(runs: Sequence[Run]) -> list[Verdict]:
+    """Imported runs that are made of the same steps of the same bytes: one run was taken for two."""
+    readers: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        told = [str(one["sha256"]) for one in run.done.get("sources") or () if run.imported and one.get("sha256")]
+        if told:
+            readers.setdefault(tuple(sorted(told)), []).append(run)
+    found = []
+    columns = ["step", "kind", "name", "value"]
+    for some in readers.values():
+        first = some[0].steps[columns].astype({"kind": str, "name": str})
+        same = [run for run in some if first.equals(run.steps[columns].astype({"kind": str, "name": str}))]
+        if len(same) > 1:
+            names = ", ".join(f"{run.run_id} (arm {run.arm})" for run in same)
+            text = (
+                f"the runs {names} are made of the same bytes: one run was taken for several, and what they have in "
+                "common says nothing of engines or of chance. Give each run the files of its own"
+            )
+            found.append(Verdict("warning", "same-source", text))
+    return found
 
 
 def _facts(run: Run) -> dict[str, Any]:

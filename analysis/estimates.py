@@ -57,7 +57,7 @@ def estimate_table(
     verdicts: list[Verdict] = []
     known = comparable or Comparable()
     for factors in wide["factors"].unique():
-        bands = noise_bands(wide, plan, factors, resamples)
+        bands = noise_bands(wide, plan, factors, resamples, known)
         for arm in plan.arms:
             if arm == plan.baseline or not wide["arm"].eq(arm).any():
                 continue

@@ -10,6 +10,7 @@ import pandas as pd
 
 from analysis.arm_estimates import NEEDED, estimates
 from analysis.bootstrap import CONFIDENCE, RESAMPLES, Floats, students_t
+from analysis.comparable import Comparable
 from analysis.equal_work import STEP
 from analysis.runs import Plan
 from analysis.speedup import paired_steps
@@ -25,18 +26,20 @@ def repeated(plan: Plan, arm: str) -> str:
     return plan.same_as.get(arm, of_baseline)
 
 
-def noise_table(wide: pd.DataFrame, plan: Plan) -> pd.DataFrame:
+def noise_table(wide: pd.DataFrame, plan: Plan, comparable: Comparable | None = None) -> pd.DataFrame:
     """The A/A bands by factor combination, the declared A/A arms' first (columns: `COLUMNS`).
 
     `low` and `high` hold 95% of the ratios of step time of two single runs that should not differ, `step_low` and
     `step_high` those of two single steps; `runs` is how many runs they are from. From pairs of one arm's seeds where
-    there are two: their work differs besides, so that this band is the wider one.
+    there are two: their work differs besides, so that this band is the wider one. Arms that are not `comparable` are in
+    neither: a declared repetition that ran on something else is none.
     """
+    known = comparable or Comparable()
     rows: list[dict[str, object]] = []
     counted = wide[wide["counted"].astype(bool)] if len(wide) else wide
     for factors in wide["factors"].unique():
         here = counted[counted["factors"] == factors]
-        for arm, other in plan.same_as.items():
+        for arm, other in repetitions(plan, factors, known):
             pairs = paired_steps(wide, factors, other, arm, (STEP,))
             if len(pairs):
                 logs = [_logs(p[f"{STEP}_a"], p[f"{STEP}_b"]) for _, p in pairs.groupby("seed")]
@@ -45,6 +48,8 @@ def noise_table(wide: pd.DataFrame, plan: Plan) -> pd.DataFrame:
         sums, logs, runs, freedom = [], [], 0, 0
         arms: list[str] = []
         for arm in plan.arms:
+            if (factors, arm) in known.refused or (factors, arm) in known.not_repeated:
+                continue
             seeds = list(here[here["arm"] == arm].groupby("seed"))[:MOST_SEEDS]
             by_seed = {seed: rows.set_index("step")[STEP] for seed, rows in seeds}
             matched = [pd.concat(two, axis=1, join="inner") for two in combinations(by_seed.values(), 2)]
@@ -77,13 +82,24 @@ def _row(
     return {"factors": factors, **band, "runs": runs, "source": source}
 
 
-def noise_bands(wide: pd.DataFrame, plan: Plan, factors: str, resamples: int = RESAMPLES) -> dict[str, float]:
+def repetitions(plan: Plan, factors: str, comparable: Comparable) -> list[tuple[str, str]]:
+    """(arm, the arm that it repeats) of the declared A/A arms that did run as the other one did."""
+    return [(arm, other) for arm, other in plan.same_as.items() if (factors, arm) not in comparable.not_repeated]
+
+
+def noise_bands(
+    wide: pd.DataFrame,
+    plan: Plan,
+    factors: str,
+    resamples: int = RESAMPLES,
+    comparable: Comparable | None = None,
+) -> dict[str, float]:
     """Estimate -> how far from 1 the same engine, run twice, may come out (as |log ratio|), by the declared A/A arms.
 
     The far end of the A/A estimate's own interval, the widest of several; an estimate that no A/A arm has is absent.
     """
     bands: dict[str, float] = {}
-    for arm, other in plan.same_as.items():
+    for arm, other in repetitions(plan, factors, comparable or Comparable()):
         pairs = paired_steps(wide, factors, other, arm, NEEDED)
         for row in estimates(pairs, resamples=resamples) if len(pairs) else []:
             told = [abs(math.log(row[end])) for end in ("value", "low", "high") if row[end] > 0]

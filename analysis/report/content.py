@@ -156,7 +156,7 @@ def read_content(
     if runs and lengths.empty:
         text = "no counted step has response_length samples: no distribution of lengths"
         verdicts.append(Verdict("note", "no-lengths", text))
-    noise = noise_table(wide, plan)
+    noise = noise_table(wide, plan, divisible)
     waterfall = waterfall_table(wide, plan, trees)
     stragglers = straggler_table(wide, runs, plan)
     tables = FigureTables(

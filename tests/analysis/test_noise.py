@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from test_estimates import arm_rows, plan
 
+from analysis.comparable import Comparable
 from analysis.noise import noise_bands, noise_table
 
 
@@ -40,3 +41,13 @@ def test_the_band_of_an_estimate_reaches_to_the_far_end_of_the_repetitions_inter
     frames = [arm_rows(a, 10 * np.exp(draw.normal(0, 0.02, 40)), floor_s=[1.0] * 40) for a in ("a", "a2")]
     bands = noise_bands(pd.concat(frames), plan("a", "a2", a2="a"), "")
     assert set(bands) == {"raw", "roofline"} and 0.002 < bands["raw"] < 0.03
+
+
+def test_a_repetition_that_ran_on_something_else_is_none():
+    wide = pd.concat([arm_rows(a, [10.0, 10.1] * 10, seed=s) for a in ("a", "b", "a2") for s in (0, 1)])
+    wide.loc[wide["arm"] == "a2", "timing_s/step"] *= 2
+    of = plan("a", "b", "a2", a2="a")
+    other = Comparable(refused={("", "a2"): "other GPUs"}, not_repeated={("", "a2"): "other GPUs"})
+    assert noise_bands(wide, of, "", 100)["raw"] > 0.6 and noise_bands(wide, of, "", 100, other) == {}
+    assert noise_table(wide, of)["source"].tolist() == ["a2, the repetition of a", "pairs of seeds of a, b, a2"]
+    assert noise_table(wide, of, other)["source"].tolist() == ["pairs of seeds of a, b"]
