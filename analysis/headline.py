@@ -320,13 +320,23 @@ def _grounds(comparison: pd.DataFrame, plan: Plan, told: list[_Case]) -> str:
     text = (
         f"From {_count(runs, 'pair of runs', 'pairs of runs')} and "
         f"{_count(steps, 'paired step', 'paired steps')}{sweep}, "
-        f"after {_count(plan.warmup_steps, 'warm-up step', 'warm-up steps')} in each run."
+        f"{_after_warmup(comparison, plan)}."
     )
     if all(case.rows["raw"]["paired_steps"] == 1 for case in told):
         return text + " One step has no interval: it says nothing of other steps."
     if any(case.rows["raw"]["scope"] == WITHIN for case in told):
         text += " Within one pair of runs only: what other runs would say is not known."
     return text
+
+
+def _after_warmup(comparison: pd.DataFrame, plan: Plan) -> str:
+    """What was left out as warm-up, of all runs or of those that have it."""
+    fewest = int(comparison["warmup_left_out"].min())
+    wanted = _count(plan.warmup_steps, "warm-up step", "warm-up steps")
+    if fewest >= plan.warmup_steps:
+        return f"after {wanted} in each run"
+    left = f"only {fewest} of them left out" if fewest else "no step left out as warm-up"
+    return f"of runs that do not all begin with their {wanted}: from some there is {left}"
 
 
 def _over(spans: Sequence[Span]) -> Span:

@@ -58,6 +58,12 @@ def total_tokens(pairs: pd.DataFrame, side: str) -> float:
     return float("nan") if tokens.isna().any() or (tokens < 0).any() else float(tokens.sum())
 
 
+def _fewest_warmup_steps(wide: pd.DataFrame, factors: str, arms: Sequence[str], warmup_steps: int) -> int:
+    """The warm-up steps of that run of these arms which has the fewest: a log may begin after them."""
+    rows = wide[(wide["factors"] == factors) & wide["arm"].isin(arms)]
+    return int((rows["step"] <= warmup_steps).groupby([rows["arm"], rows["seed"]]).sum().min())
+
+
 RATIOS = ["raw_speedup", "per_token_speedup", "median_speedup", "lowest_seed_speedup", "highest_seed_speedup"]
 COMPARISON_COLUMNS = [
     "factors",
@@ -70,7 +76,26 @@ COMPARISON_COLUMNS = [
     "baseline_tokens",
     "arm_tokens",
     *RATIOS,
+    "warmup_left_out",
 ]
+
+
+def _apart(counted: pd.DataFrame, baseline: str, arm: str) -> str:
+    """Why two arms have no step in common, by the seeds and the steps that each has; empty where one has none."""
+    rows = {name: counted[counted["arm"] == name] for name in (baseline, arm)}
+    if any(some.empty for some in rows.values()):
+        return ""
+    seeds = {name: sorted(set(some["seed"])) for name, some in rows.items()}
+    both = set(seeds[baseline]) & set(seeds[arm])
+    if not both:
+        told = " and ".join(f"{name}'s {', '.join(map(str, some))}" for name, some in seeds.items())
+        return (
+            f". Runs of equal seed are compared, and the seeds are {told}: give those that belong together one seed "
+            "(`seeds`, of imported runs `seed` in import.runs)"
+        )
+    some = {name: rows[name][rows[name]["seed"].isin(both)]["step"] for name in rows}
+    told = " and ".join(f"{name}'s {steps.min()} to {steps.max()}" for name, steps in some.items())
+    return f". Steps of equal number are compared, and of the seeds that both have these are {told}"
 
 
 def comparison_table(
@@ -81,7 +106,7 @@ def comparison_table(
     raw: ΣT_baseline / ΣT_arm; per token: (ΣT_baseline/Σtokens_baseline) / (ΣT_arm/Σtokens_arm); median: of
     the median steps, to see whether outliers decide. Seconds and tokens are sums over the paired steps. A
     combination without common steps is a verdict, not a row; what is `refused` (comparable.py), by (factors, arm), has
-    its seconds and no ratio.
+    its seconds and no ratio. `warmup_left_out`: the warm-up steps of that run which has the fewest.
     """
     rows, verdicts = [], []
     for factors in wide["factors"].unique():
@@ -92,7 +117,8 @@ def comparison_table(
             versus = f"{arm} against {plan.baseline}{here}"
             pairs = paired_steps(wide, factors, plan.baseline, arm)
             if pairs.empty:
-                text = f"{plan.baseline} and {arm} have no counted (seed, step) in common{here}: not compared"
+                why = _apart(wide[wide["counted"].astype(bool) & (wide["factors"] == factors)], plan.baseline, arm)
+                text = f"{plan.baseline} and {arm} have no counted (seed, step) in common{here}: not compared{why}"
                 verdicts.append(Verdict("error", "no-common-steps", text))
                 continue
             root = PHASE + "step"
@@ -102,6 +128,7 @@ def comparison_table(
                 "factors": factors,
                 "baseline": plan.baseline,
                 "arm": arm,
+                "warmup_left_out": _fewest_warmup_steps(wide, factors, (plan.baseline, arm), plan.warmup_steps),
                 "run_pairs": pairs["seed"].nunique(),
                 "paired_steps": len(pairs),
                 "baseline_s": base_s,

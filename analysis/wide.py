@@ -13,7 +13,7 @@ from analysis.grid import grid_of
 from analysis.quantities import QUANTITIES, logged_as
 from analysis.runs import Run
 from analysis.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
-from analysis.verdicts import Verdict
+from analysis.verdicts import Verdict, count_of
 
 PHASE = "timing_s/"
 OWN = "own_s/"
@@ -32,7 +32,7 @@ ELSEWHERE = "left out in another arm"
 ABSURD_S = 100 * 86400.0
 # Lengths are bounded, and so are honest steps: a clock that jumped, or a machine that slept, is not.
 JUMP = 100.0
-JUMPED = f"over {JUMP:.0f} times its run's median step: a clock jumped, or the process stood still"
+JUMPED = f"over {JUMP:.0f} times its run's median step: taken for a clock that jumped, or a process that stood still"
 
 
 def wide_run(run: Run) -> pd.DataFrame:
@@ -113,7 +113,8 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
 
     Left out for all arms alike, by (factors, seed, step): the warm-up, the first step after a resume, steps that
     waited for a validation or a checkpoint (unless all do), steps that lost completions, and steps whose times cannot
-    be right. Nothing is left out for being slow.
+    be right: no positive numbers, less than their parts, or over `JUMP` times their run's median. No other step is left
+    out for being slow: outliers count.
     """
     frames, verdicts = [], []
     for run in runs:
@@ -127,6 +128,7 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
     wide = pd.concat(frames, ignore_index=True)
     wide.loc[(wide["left_out"] == "") & wide["resumed"].astype(bool), "left_out"] = AFTER_RESUME
     wide.loc[wide["step"] <= warmup_steps, "left_out"] = WARMUP
+    verdicts += _no_warmup(wide, warmup_steps)
     verdicts += _occasional(wide)
     verdicts += [v for reason in (OVERRUN, BAD_TIME, JUMPED, INCOMPLETE) for v in _left_out_verdicts(wide, reason)]
     slot = ["factors", "seed", "step"]
@@ -144,6 +146,21 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
             text = f"run {run_id}: none of its {len(rows)} steps counts ({warmup_steps} are warm-up)"
             verdicts.append(Verdict("error", "no-counted-steps", text))
     return wide[KEYS + phases + own + scalars], verdicts
+
+
+def _no_warmup(wide: pd.DataFrame, warmup_steps: int) -> list[Verdict]:
+    """Says which runs begin after the warm-up, so that none of their steps is left out as such."""
+    first = wide.groupby("run_id", sort=False)["step"].min()
+    return [
+        Verdict(
+            "warning",
+            "no-warmup-left-out",
+            f"run {run}: its first step is {step}, after the warm-up ({count_of(warmup_steps, 'step')}): no step of it "
+            "is left out as warm-up. If its process began there, that step is slow; raise warmup_steps to leave it out",
+        )
+        for run, step in first[first > warmup_steps].items()
+        if warmup_steps
+    ]
 
 
 def _occasional(wide: pd.DataFrame) -> list[Verdict]:

@@ -10,6 +10,7 @@ from test_comparison import ARMS, codes, content, pair, results, row, text
 from analysis.comparable import comparable
 from analysis.estimates import estimate_table
 from analysis.runs import read_plan, read_runs
+from analysis.speedup import comparison_table
 from analysis.wide import wide_steps
 
 
@@ -97,3 +98,44 @@ def test_one_arm_and_no_run(tmp_path):
     wide, _ = wide_steps([], 0)
     assert comparable([], plan, wide)[1] == [] and estimate_table(wide, plan)[0].empty
     assert isinstance(wide, pd.DataFrame)
+
+
+def test_a_repetition_on_another_machine_is_none(tmp_path):
+    folder = two(tmp_path, gpu_run(), gpu_run())
+    plan = replace(read_plan(folder / "plan.json"), arms={**ARMS, "again": ARMS["vllm"]}, same_as={"again": "vllm"})
+    read, _ = read_runs(plan, folder, None)
+    again = {"run_id": "c", "arm": "again", "done": read[1].done | {"hardware": gpu_run("NVIDIA H200")["hardware"]}}
+    read = [*read, replace(read[1], **again)]
+    found, told = comparable(read, plan, wide_steps(read, 0)[0])
+    assert "H200" in found.not_repeated["", "again"] and ("", "vllm") not in found.refused
+    (verdict,) = [v for v in told if v.code == "no-repetition"]
+    assert verdict.level == "error" and "again is said to repeat vllm, and ran with other GPUs" in verdict.text
+
+
+def test_one_run_under_two_names_is_told(tmp_path):
+    folder = two(tmp_path, {}, {})
+    plan = read_plan(folder / "plan.json")
+    base, arm = (
+        replace(r, imported=True, done=r.done | {"sources": [{"sha256": "c" * 64}]})
+        for r in read_runs(plan, folder, None)[0]
+    )
+    (told,) = [v for v in comparable([base, arm], plan, wide_steps([base, arm], 0)[0])[1] if v.code == "same-source"]
+    assert told.level == "warning" and "b (arm transformers), a (arm vllm)" in told.text
+    # Other rows of one table are another run.
+    other = replace(arm, steps=arm.steps.assign(value=arm.steps["value"] * 2))
+    assert not [
+        v for v in comparable([base, other], plan, wide_steps([base, other], 0)[0])[1] if v.code == "same-source"
+    ]
+
+
+def test_a_log_that_begins_after_the_warm_up_is_told(tmp_path):
+    folder = two(tmp_path, {}, {})
+    plan = replace(read_plan(folder / "plan.json"), warmup_steps=1)
+    runs, _ = read_runs(plan, folder, None)
+    late = [replace(run, steps=run.steps.assign(step=run.steps["step"] + 100)) for run in runs]
+    for some, left_out in ((runs, 1), (late, 0)):
+        wide, verdicts = wide_steps(some, plan.warmup_steps)
+        assert comparison_table(wide, plan)[0]["warmup_left_out"].tolist() == [left_out]
+        assert [v.code for v in verdicts] == ([] if left_out else ["no-warmup-left-out"] * 2)
+    assert "its first step is 101, after the warm-up (1 step): no step of it" in verdicts[0].text
+    assert not wide_steps(late, 0)[1]

@@ -1,5 +1,7 @@
 """The sentence at the top: what is claimed, on what it rests, and what speaks against it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -218,3 +220,12 @@ def test_more_runs_are_not_called_for_where_outliers_decide():
     (found,) = said(hang)
     assert "could resolve it" in calm.sentence and "could resolve it" not in found.sentence
     assert "outlying steps decide" in found.sentence
+
+
+def test_the_warm_up_that_was_really_left_out():
+    of = replace(plan("a", "b"), warmup_steps=1)
+    frames = engines(2.0)
+    begun = [f.assign(counted=f["step"] > 1) for f in frames]
+    assert "87 paired steps, after 1 warm-up step in each run." in said(begun, of)[0].sentence
+    (found,) = said([f.assign(step=f["step"] + 100) for f in frames], of)
+    assert "90 paired steps, of runs that do not all begin with their 1 warm-up step: from some" in found.sentence
