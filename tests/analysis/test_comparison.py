@@ -12,6 +12,7 @@ from analysis.report.content import read_content
 from analysis.report.markdown import markdown
 from analysis.report.page import html_page
 from analysis.report.timing_tables import phase_blocks
+from analysis.speedup import comparison_table
 from analysis.steps import write_steps
 
 GEN = "step/training_step/prepare_inputs/generate"
@@ -183,6 +184,15 @@ def test_no_common_steps(tmp_path):
     found = content(results(tmp_path, runs))
     assert "no-common-steps" in codes(found) and not found.headlines and found.comparison.empty
     assert found.no_comparison.startswith("No comparison: no arm has a counted step in common")
+    told = text(found, "no-common-steps")
+    assert "the seeds are transformers's 0 and vllm's 1: give those that belong together one seed" in told
+
+
+def test_steps_that_lie_apart_are_named(tmp_path):
+    found = pair(tmp_path, [row(step, 1) for step in (1, 2, 3)], [row(step, 1) for step in (1, 2, 3)], warmup_steps=0)
+    steps = found.steps.assign(step=found.steps["step"].where(found.steps["arm"] != "vllm", found.steps["step"] + 1000))
+    (told,) = [v for v in comparison_table(steps, found.plan)[1] if v.code == "no-common-steps"]
+    assert "that both have these are transformers's 1 to 3 and vllm's 1001 to 1003" in told.text
 
 
 def test_run_whose_steps_are_all_warm_up(tmp_path):
