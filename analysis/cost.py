@@ -9,7 +9,8 @@ import pandas as pd
 
 from analysis.runs import Plan, Run
 from analysis.setup import setup_of
-from analysis.wide import PHASE
+from analysis.verdicts import count_of
+from analysis.wide import ABSURD_S, BAD_TIME, JUMPED, OVERRUN, PHASE
 
 COLUMNS = [
     "factors",
@@ -22,7 +23,10 @@ COLUMNS = [
     "to_steps",
     "gpu_hours_to_steps",
     "cost_to_steps",
+    "why",
 ]
+# A row that is left out for one of these has a time that cannot be right: it is no time that was paid for.
+NO_TIME = (BAD_TIME, JUMPED, OVERRUN)
 HOUR_S = 3600.0
 
 
@@ -31,7 +35,9 @@ def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: Plan) -> pd.DataFr
 
     `gpu_hours` are those of all steps of its runs, warm-up too, and of the time between them where that is told;
     `step_gpu_s` the GPU-seconds of the mean counted step, `gpu_hours_to_steps` of `to_steps` such steps of one run:
-    start, validation and checkpoints come on top. `price` is that of one GPU-hour, NaN where none is given.
+    start, validation and checkpoints come on top. `price` is that of one GPU-hour, NaN where none is given. `why` says
+    what `gpu_hours` lack: steps whose time cannot be right, and those that were done twice, of which only one time is
+    known; they are too few then.
     """
     price, steps = _number(plan.report.get("price_per_gpu_hour")), _number(plan.report.get("to_steps"))
     currency = str(plan.report.get("currency") or "")
@@ -47,13 +53,23 @@ def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: Plan) -> pd.DataFr
             counted = here[here["counted"].astype(bool)]
             if len(counts) != 1 or not (gpus := counts.pop()) or counted.empty:
                 continue
-            busy_s = _positive_s(here, PHASE + "step") + _positive_s(here, "between_steps_s")
+            timed = here[~(here["left_out"].isin(NO_TIME) | (here[PHASE + "step"] > ABSURD_S))]
+            busy_s = _positive_s(timed, PHASE + "step") + _positive_s(timed, "between_steps_s")
             step_gpu_s = gpus * float(counted[PHASE + "step"].mean())
             hours = step_gpu_s * steps / HOUR_S
             row = {"factors": factors, "arm": arm, "gpus": gpus, "gpu_hours": gpus * busy_s / HOUR_S}
             row |= {"step_gpu_s": step_gpu_s, "price": price, "currency": currency, "to_steps": steps}
-            rows.append(row | {"gpu_hours_to_steps": hours, "cost_to_steps": hours * price})
+            row |= {"gpu_hours_to_steps": hours, "cost_to_steps": hours * price}
+            rows.append(row | {"why": _lacking(here, len(here) - len(timed))})
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _lacking(rows: pd.DataFrame, untimed: int) -> str:
+    """What the GPU-hours of these steps lack."""
+    again = int(rows["overlap"].astype(bool).sum())
+    told = [f"without {count_of(untimed, 'step')} whose time cannot be right"] if untimed else []
+    told += [f"without the first time of {count_of(again, 'step')} done again after a restart"] if again else []
+    return "; ".join(told)
 
 
 def _gpus(run: Run) -> int | None:
@@ -70,4 +86,4 @@ def _positive_s(rows: pd.DataFrame, column: str) -> float:
     if column not in rows:
         return 0.0
     seconds = rows[column].astype(float)
-    return float(seconds[(seconds > 0) & (seconds < math.inf)].sum())
+    return float(seconds[(seconds > 0) & (seconds <= ABSURD_S)].sum())

@@ -8,17 +8,17 @@ from test_comparison import results, row
 
 from analysis.cost import cost_table
 from analysis.runs import read_plan, read_runs
-from analysis.wide import wide_steps
+from analysis.wide import BAD_TIME, wide_steps
 
 
-def costs(tmp_path, base, arm, **plan):
+def costs(tmp_path, base, arm, change=lambda wide: wide, **plan):
     """Two arms of three steps of 3,600 s, the first of them warm-up and twice as long."""
     rows = [row(s, gen_s, scalars={"between_steps_s": 36.0}) for s, gen_s in ((1, 7199), (2, 3599), (3, 3599))]
     runs = {"b": ("transformers", 0, [rows], base), "a": ("vllm", 0, [rows], arm)}
     folder = results(tmp_path, runs, warmup_steps=1, **plan)
     found = read_plan(folder / "plan.json")
     read, _ = read_runs(found, folder, None)
-    return cost_table(wide_steps(read, 1)[0], read, found)
+    return cost_table(change(wide_steps(read, 1)[0]), read, found)
 
 
 def test_by_hand(tmp_path):
@@ -40,3 +40,24 @@ def test_without_price_or_steps_there_are_gpu_hours_only(tmp_path):
 
 def test_no_gpu_no_row(tmp_path):
     assert costs(tmp_path, {}, {}).empty
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_time_of_day_is_no_time_that_was_paid_for(tmp_path, step):
+    """In the warm-up, too, whose steps are left out for another reason."""
+
+    def change(wide):
+        at = (wide["step"] == step) & (wide["arm"] == "vllm")
+        wide.loc[at, "timing_s/step"] = 1.7e9
+        wide.loc[at & (wide["left_out"] == ""), ["left_out", "counted"]] = [BAD_TIME, False]
+        return wide
+
+    whole, torn = costs(tmp_path, gpu_run(), gpu_run(), change).to_dict("records")
+    assert whole["gpu_hours"] == pytest.approx(8 * 4.03) and whole["why"] == ""
+    assert torn["gpu_hours"] == pytest.approx(8 * (4.03 - 0.01 - (2 if step == 1 else 1)))
+    assert torn["why"] == "without 1 step whose time cannot be right"
+
+
+def test_steps_that_were_done_twice_are_said(tmp_path):
+    table = costs(tmp_path, gpu_run(), gpu_run(), lambda wide: wide.assign(overlap=wide["step"] == 2))
+    assert table["why"].tolist() == ["without the first time of 1 step done again after a restart"] * 2
