@@ -15,6 +15,8 @@ from analysis.verdicts import Verdict
 # The trainer's own timers, where our driver was not there to time it.
 NATIVE = "native"
 PACKAGES = {"swift": "ms-swift"}
+# What tells its trainer's version nowhere.
+_WITHOUT_VERSION = ("verl-jsonl", "trl-console", "swift-console", "swift-jsonl", "trainer-state", "phases-csv")
 
 
 def tree_of(
@@ -25,16 +27,10 @@ def tree_of(
     # First of all: a log of another trainer has no timers that its arm's could be taken for.
     require_of_arm(spec, list(zip(map(str, facts["sources"]), parts, strict=True)))
     verdicts = []
-    package = PACKAGES.get(trainer, trainer)
-    said = [v for part in parts if (v := part.versions.get(package) or part.versions.get(trainer))]
+    said = _versions(trainer, parts)
     version = facts.get("version") or next(iter(said), None)
     if version is None:
-        known = ", ".join(dict.fromkeys(t.series for t in declared_trees() if t.trainer == trainer)) or "none"
-        raise UserError(
-            f"run {run_id}: which release of {trainer} it is of decides how its timers nest, and "
-            f"{', '.join(map(str, facts['sources']))} does not say it. Give it as import.version of arm "
-            f"{spec.get('arm')} (declared: {known})"
-        )
+        raise _no_version(spec, facts)
     version = str(version)
     if said and not _same_version(said[0], version):
         text = f"{run_id}: its source says {trainer} {said[0]}, its arm {version}: the arm's counts"
@@ -55,6 +51,39 @@ def tree_of(
         )
         verdicts.append(Verdict("warning", "mode-by-timers", text))
     return other or tree, version, verdicts
+
+
+def require_declared(spec: Mapping[str, Any], looks: Sequence[Imported | None]) -> None:
+    """A `UserError` where it is certain before the sources are read that the run's timers have no tree.
+
+    `looks` are what its sources tell at first sight, None for one that does not tell even its format then.
+    """
+    facts, trainer, engine = spec["import"], str(spec["trainer"]), str(spec["engine"])
+    mode = str(facts.get("mode") or "")
+    version = facts.get("version") or next(iter(_versions(trainer, [one for one in looks if one])), None)
+    if version is None:
+        if all(one is not None and one.format in _WITHOUT_VERSION for one in looks):
+            raise _no_version(spec, facts)
+        return
+    fitting = [t for t in declared_trees() if t.trainer == trainer and t.matches(str(version)) and engine in t.engines]
+    if not any(not mode or t.mode == mode for t in fitting):
+        tree_for(trainer, str(version), engine, mode or ("" if trainer == "verl" else NATIVE))
+
+
+def _versions(trainer: str, parts: Sequence[Imported]) -> list[str]:
+    """The trainer's version, as each source that has one says it."""
+    package = PACKAGES.get(trainer, trainer)
+    return [v for part in parts if (v := part.versions.get(package) or part.versions.get(trainer))]
+
+
+def _no_version(spec: Mapping[str, Any], facts: Mapping[str, Any]) -> UserError:
+    trainer = spec["trainer"]
+    known = ", ".join(dict.fromkeys(t.series for t in declared_trees() if t.trainer == trainer)) or "none"
+    return UserError(
+        f"run {spec['run_id']}: which release of {trainer} it is of decides how its timers nest, and "
+        f"{', '.join(map(str, facts['sources']))} does not say it. Give it as import.version of arm "
+        f"{spec.get('arm')} (declared: {known})"
+    )
 
 
 def _same_version(a: str, b: str) -> bool:

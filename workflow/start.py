@@ -6,6 +6,7 @@ from typing import Any
 
 from workflow.cluster.machine import require_gpus_here
 from workflow.cluster.site import require_partition
+from workflow.import_sources import require_sources
 from workflow.local_sources import require_readable
 from workflow.plan import Plan
 from workflow.preflight import require_possible
@@ -17,4 +18,5 @@ def require_startable(workflow: Any, plan: Plan) -> None:
         require_partition(workflow)
     require_possible(plan)
     require_readable(plan)
+    require_sources(plan)
     require_gpus_here(workflow, plan)

@@ -10,7 +10,7 @@ from pathlib import Path
 from analysis.errors import UserError
 from analysis.sources import phases_csv, swift_jsonl, trainer_state, trl_console, verl_console, verl_jsonl
 from analysis.sources.lines import printouts
-from analysis.sources.record import Imported
+from analysis.sources.record import Imported, SourceRead
 from analysis.sources.wandb_import import read_wandb_api, read_wandb_offline_folder
 
 WANDB = "wandb:"
@@ -27,6 +27,8 @@ FORMATS = {
 }
 # A trainer may print much before its first step, but not a gigabyte of lines.
 LINES_LOOKED_AT = 2_000_000
+# What is looked at before anything is read: a verl run has printed its configuration, and mostly a step, by then.
+LINES_OF_A_LOOK, BYTES_OF_A_LOOK = 5_000, 1_000_000
 # How packed files begin, and what unpacks them.
 _PACKED = {
     b"\x1f\x8b": ("gzip", "gunzip -k"),
@@ -86,19 +88,45 @@ def format_of(source: str) -> str:
     if path.is_dir() or path.suffix == ".wandb":
         return "wandb-offline"
     require_unpacked(path)
-    if (found := _of_data(path)) is not None:
+    if (found := _of_data(path) or _of_console(path, LINES_LOOKED_AT)) is not None:
         return found
-    trainer = None
-    for part in islice(printouts(path), LINES_LOOKED_AT):
-        if verl_console.looks_like_verl((part,)):
-            return verl_console.FORMAT
-        trainer = trainer or trl_console.looks_like_trainer((part,))
-        if trainer is not None:
-            return trainer
     known = "\n".join(f"  {name}: {what}" for name, what in FORMATS.items())
     raise UserError(
         f"{source}: no training step of any known format was found; {looks_like(path)}. What can be imported:\n{known}"
     )
+
+
+def first_look(source: str, form: str | None) -> Imported | None:
+    """What a local file says beside its steps, by its first part alone; None where that part tells no format.
+
+    `UserError` where the file is none that can be read. A folder of wandb's, or what is not there, says nothing here.
+    """
+    path = Path(source).expanduser()
+    if not path.is_file() or path.suffix == ".wandb":
+        return None
+    try:
+        require_unpacked(path)
+    except OSError as error:
+        raise UserError(f"{source} cannot be read ({error.strerror or error})") from None
+    if form is None:
+        small = path.stat().st_size <= BYTES_OF_A_LOOK
+        form = format_of(source) if small else _of_data(path) or _of_console(path, LINES_OF_A_LOOK)
+    if form is None:
+        return None
+    found = Imported(SourceRead(), form)
+    if form == verl_console.FORMAT:
+        found.config, found.versions = verl_console.told_before_steps(islice(printouts(path), LINES_OF_A_LOOK))
+    return found
+
+
+def _of_console(path: Path, lines: int) -> str | None:
+    """The format of a console log, by the first training step in so many lines."""
+    for part in islice(printouts(path), lines):
+        if verl_console.looks_like_verl((part,)):
+            return verl_console.FORMAT
+        if (trainer := trl_console.looks_like_trainer((part,))) is not None:
+            return trainer
+    return None
 
 
 def require_unpacked(path: Path) -> None:

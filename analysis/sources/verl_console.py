@@ -50,7 +50,10 @@ class _Log:
     resumes: set[int] = field(default_factory=set)
     experiments: dict[str, int] = field(default_factory=dict)
     versions: set[str] = field(default_factory=set)
-    config: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def told_versions(self) -> dict[str, str]:
+        return {"verl": next(iter(self.versions))} if len(self.versions) == 1 else {}
 
 
 def read_verl_console(path: Path) -> Imported:
@@ -88,8 +91,7 @@ def read_verl_console(path: Path) -> Imported:
         )
     read = steps_in_sequence(records, path, {step + 1 for step in log.resumes})
     read.verdicts = verdicts + read.verdicts
-    versions = {"verl": next(iter(log.versions))} if len(log.versions) == 1 else {}
-    return Imported(read, FORMAT, config=settings.found, versions=versions)
+    return Imported(read, FORMAT, config=settings.found, versions=log.told_versions)
 
 
 def _joined(current: _Open, part: Printout) -> str | None:
@@ -214,6 +216,16 @@ class _Settings:
             return
         if isinstance(read, dict) and "actor_rollout_ref" in read and "trainer" in read:
             self.found = read
+
+
+def told_before_steps(parts: Iterable[Printout]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The configuration and the versions by package that a log tells before its first step."""
+    log, settings = _Log(), _Settings()
+    for part in parts:
+        if "step:" in part.text and STEP_LINE.search(part.text):
+            break
+        _note(log, settings, part)
+    return settings.found, log.told_versions
 
 
 def looks_like_verl(parts: Iterable[Printout]) -> bool:

@@ -1,0 +1,77 @@
+"""What is told of imported runs' sources before any of them is read."""
+
+import gzip
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.errors import UserError
+from workflow.import_sources import require_sources
+from workflow.plan import plan_runs, stack_facts
+from workflow.reading import parse_config
+
+VERL = "step:1 - timing_s/gen:1.500 - timing_s/step:2.000\n"
+VERL_SGLANG = "{'actor_rollout_ref': {'rollout': {'name': 'sglang'}}, 'trainer': {'x': 1}}\n" + VERL
+TRL = "{'loss': 0.0, 'reward': 0.25, 'step_time': 3.25, 'learning_rate': 1e-06}\n"
+
+
+def looked_at(folder: Path, sources: dict[str, str | bytes], **arm: Any) -> None:
+    """Of two arms, the baseline's source as it should be, and the other's in its arm."""
+    folder.joinpath("good.log").write_text(VERL)
+    for name, content in sources.items():
+        folder.joinpath(name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    facts = {"version": "0.4.1", **arm.pop("facts", {})}
+    runs = [{"source": str(folder / name)} for name in sources]
+    other = {"trainer": "verl", "engine": "vllm", **arm, "import": {**facts, "runs": runs}}
+    base = {"trainer": "verl", "engine": "vllm", "env": {"A": "1"}}
+    base["import"] = {"version": "0.4.1", "runs": [{"source": str(folder / "good.log")}]}
+    raw = {"experiment": "x", "baseline": "base", "arms": {"base": base, "other": other}}
+    require_sources(plan_runs(parse_config(raw), stack_facts))
+
+
+@pytest.mark.parametrize(
+    ("content", "arm", "says"),
+    [
+        ("", {}, "no training step of any known format was found; the file is empty"),
+        ("hello\n", {}, "its first line begins 'hello'"),
+        (gzip.compress(b"step:1 - "), {}, "gunzip -k"),
+        (TRL, {}, "is TRL's console log, and arm other says trainer: verl"),
+        (VERL, {"trainer": "trl"}, "is verl's console log, and arm other says trainer: trl"),
+        (VERL_SGLANG, {}, "rollout.name: sglang, and arm other says engine: vllm"),
+        (VERL, {"facts": {"version": "0.2.0"}}, "no timer tree is declared for trainer verl 0.2.0 with engine vllm"),
+        (VERL, {"facts": {"mode": "native"}}, "verl 0.4.1 in mode native"),
+        (TRL, {"trainer": "trl", "facts": {"version": "9.9"}}, "trl 9.9 in mode native"),
+        (TRL, {"trainer": "trl", "facts": {"version": None}}, "Give it as import.version of arm other"),
+    ],
+)
+def test_a_wrong_source_is_told_before_anything_runs(tmp_path: Path, content: Any, arm: Any, says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        looked_at(tmp_path, {"run.log": content}, **arm)
+    assert str(caught.value).startswith("arms.other.import: ") and says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "arm"),
+    [
+        (VERL, {}),
+        (VERL_SGLANG, {"engine": "sglang"}),
+        (TRL, {"trainer": "trl", "facts": {"version": "1.0.0"}}),
+        # What the log itself may still tell is told where it is read.
+        (VERL, {"facts": {"version": None}}),
+        (VERL, {"facts": {"version": "0.9.1"}}),
+    ],
+)
+def test_a_source_of_its_arm_is_none_to_tell_of(tmp_path: Path, content: str, arm: Any) -> None:
+    looked_at(tmp_path, {"run.log": content}, **arm)
+
+
+def test_all_wrong_runs_are_named_and_long_logs_cost_little(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        looked_at(tmp_path, {f"{n}.log": TRL for n in range(8)})
+    assert len(str(caught.value).splitlines()) == 6 and "... and 3 more imported runs" in str(caught.value)
+    noise = "INFO 01-01 00:00:00 worker.py:123] loading weights, shard after shard\n" * 40_000
+    before = time.process_time()
+    looked_at(tmp_path, {f"{n}.log": noise + VERL for n in range(10)})
+    assert time.process_time() - before < 2

@@ -1,0 +1,38 @@
+"""Are the sources of imported runs what their arms say? Looked at before anything is read.
+
+What the first part of each local file tells: its format, and with that its trainer; the engine and the version where
+they stand there. All the rest is told where a source is read (analysis/imported.py), in the words of here.
+"""
+
+from __future__ import annotations
+
+from analysis.errors import UserError
+from analysis.imported_claims import require_of_arm
+from analysis.imported_tree import require_declared
+from analysis.sources.formats import first_look
+from workflow.imports import is_remote
+from workflow.plan import Plan, Run
+
+# More are alike.
+SHOWN = 5
+
+
+def require_sources(plan: Plan) -> None:
+    """A `UserError` that names every imported run whose sources cannot be its own, or cannot be read."""
+    wrong = []
+    for run in plan.imports.values():
+        try:
+            _require(run)
+        except UserError as error:
+            wrong.append(f"arms.{run.spec['arm']}.import: {error}")
+    if wrong:
+        more = [f"... and {len(wrong) - SHOWN} more imported runs"] if len(wrong) > SHOWN else []
+        raise UserError("\n".join([*dict.fromkeys(wrong[:SHOWN]), *more]))
+
+
+def _require(run: Run) -> None:
+    facts = run.spec["import"]
+    looks = [None if is_remote(one) else first_look(one, facts["format"]) for one in facts["sources"]]
+    seen = [(source, look) for source, look in zip(facts["sources"], looks, strict=True) if look is not None]
+    require_of_arm(run.spec, seen)
+    require_declared(run.spec, looks)
