@@ -14,7 +14,7 @@ import pytest
 from workflow import stacks
 
 ROOT = Path(__file__).resolve().parents[1]
-# What trains or brings up a cluster. The longest of the tests, and mostly waiting: they begin at once, and one after the
+# What trains or brings up a cluster. The longest of the tests, and mostly waiting: they begin at once, one after the
 # other, since side by side they would slow one another beyond their patience.
 TRAINING = ("tests/slurm", "tests/verl", "tests/jobs", "tests/test_end_to_end.py")
 
