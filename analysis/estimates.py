@@ -108,7 +108,7 @@ def _verdicts(here: str, rows: Sequence[Row], pairs: pd.DataFrame, same_as: str)
     if text := disagreement(by_name):
         found.append(Verdict("warning", "raw-and-equal-work-disagree", f"{here}: {text}"))
     if (text := str(by_name["roofline"]["why"])).startswith(UNSETTLED):
-        found.append(Verdict("warning", "roofline-unsettled", f"{here}: {text}"))
+        found.append(Verdict("warning", "roofline-unsettled", f"{here}: the roofline estimate is {text}"))
     elif text := rest_of_step(by_name["roofline"], pairs):
         found.append(Verdict("note", "roofline-scales-the-rest", f"{here}: {text}"))
     low, high = rounding_reach(pairs)

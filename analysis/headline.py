@@ -149,7 +149,9 @@ def _headline(
         return Headline(arm, base, sentence, "x", (), NO_SPAN, NO_SPAN, NO_SPAN, unequal)
     claimed = tuple(dict.fromkeys(name for case in told for name in case.claimed))
     values = _over([case.span(case.claimed) for case in told])
-    intervals = [case.span(case.certain, "low", "high") for case in told]
+    certain = _certain(told, claimed)
+    ends = [[n for n in case.certain if n in certain] or case.certain for case in told]
+    intervals = [case.span(names, "low", "high") for case, names in zip(told, ends, strict=True)]
     interval = NO_SPAN if any(math.isnan(low) for low, _ in intervals) else _over(intervals)
     everything = _over([case.span(case.valued) for case in told])
     verdicts = {case.verdict for case in cases}
@@ -183,7 +185,7 @@ def _claims(
     if interval[1] > TOO_WIDE * interval[0]:
         spread = "too few runs or steps for an interval of use"
     elif not math.isnan(interval[0]):
-        certain = [name for name in claimed if all(name in case.certain for case in told if name in case.claimed)]
+        certain = _certain(told, claimed)
         of = "" if len(certain) == len(claimed) else f" by {' and '.join(certain)} alone" if certain else " where known"
         spread = f"95%{of}: {range_text(*(_inverse(interval) if _swapped(values) else interval))}"
     claim += f" ({', '.join(filter(None, (by, spread)))})"
@@ -198,6 +200,11 @@ def _claims(
     if not at_equal_work and "per_token" not in claimed:
         unknown.append("per response token it is not known")
     return _capital("; ".join([claim, *others, *unknown])) + "."
+
+
+def _certain(told: list[_Case], claimed: Sequence[str]) -> list[str]:
+    """Those of the claim that have an interval wherever they have a value: whose the interval is."""
+    return [name for name in claimed if all(name in case.certain for case in told if name in case.claimed)]
 
 
 def _undecided(arm: str, cases: list[_Case]) -> str:
@@ -319,7 +326,7 @@ def _grounds(comparison: pd.DataFrame, plan: Plan, told: list[_Case]) -> str:
     sweep = f" over {len(told)} factor combinations" if len(told) > 1 else ""
     text = (
         f"From {_count(runs, 'pair of runs', 'pairs of runs')} and "
-        f"{_count(steps, 'paired step', 'paired steps')}{sweep}, "
+        f"{_count(steps, 'paired step', 'paired steps')}{sweep}"
         f"{_after_warmup(comparison, plan)}."
     )
     if all(case.rows["raw"]["paired_steps"] == 1 for case in told):
@@ -330,13 +337,12 @@ def _grounds(comparison: pd.DataFrame, plan: Plan, told: list[_Case]) -> str:
 
 
 def _after_warmup(comparison: pd.DataFrame, plan: Plan) -> str:
-    """What was left out as warm-up, of all runs or of those that have it."""
+    """What was left out as warm-up."""
     fewest = int(comparison["warmup_left_out"].min())
-    wanted = _count(plan.warmup_steps, "warm-up step", "warm-up steps")
     if fewest >= plan.warmup_steps:
-        return f"after {wanted} in each run"
-    left = f"only {fewest} of them left out" if fewest else "no step left out as warm-up"
-    return f"of runs that do not all begin with their {wanted}: from some there is {left}"
+        return f", after {_count(plan.warmup_steps, 'warm-up step', 'warm-up steps')} in each run"
+    left = f"only {_count(fewest, 'step was', 'steps were')}" if fewest else "no step was"
+    return f"; of some runs {left} left out as warm-up, since they begin later"
 
 
 def _over(spans: Sequence[Span]) -> Span:

@@ -11,7 +11,7 @@ from analysis.equal_work import FLOOR, GENERATION, NO_SUPPORT, STEP, Row
 
 # The roofline's correction of what is no generation is worth a word from here on.
 REST_MATTERS_FROM = 0.02
-UNSETTLED = "the roofline estimate alone does not settle it"
+UNSETTLED = "not settled by the floor alone"
 
 
 def generation_alone(pairs: pd.DataFrame) -> float:
@@ -41,7 +41,7 @@ def rest_of_step(roofline: Row, pairs: pd.DataFrame) -> str:
 
 
 def settled_roofline(rows: Mapping[str, Row], pairs: pd.DataFrame) -> Row:
-    """The roofline's row; not resolved where the floor corrects for far too other lengths with nothing to check it.
+    """The roofline's row; not resolved where the arms' work is far apart and nothing checks what the floor makes of it.
 
     How much of a step grows with its floor is not known: between all of it (the estimate) and none (raw). The fit finds
     that out from the steps. Without the fit, and with lengths so far apart that no step of one arm is like the other's,
@@ -55,14 +55,14 @@ def settled_roofline(rows: Mapping[str, Row], pairs: pd.DataFrame) -> Row:
     outside = not row["low"] <= other <= row["high"] and _far(other, row["value"])
     if not (outside or (rows["standardised"]["why"] == NO_SUPPORT and _far(raw, row["value"]))):
         return row
-    ends = [row["low"], row["high"], raw, other]
+    ends = [row["low"], row["high"], raw, other, *(end for name in ("low", "high") if (end := rows["raw"][name]) > 0)]
     return row | {
         "low": min(ends),
         "high": max(ends),
         "verdict": "~",
         "minimum_detectable_ratio": math.nan,
         "runs_to_resolve": math.nan,
-        "why": f"{UNSETTLED}: the lengths are so far apart that it matters how much of a step grows with its floor "
+        "why": f"{UNSETTLED}: the arms' work is so far apart that it matters how much of a step grows with its floor "
         f"(all of it: {row['value']:.2f}×; none: {raw:.2f}×), and there is no fit to tell",
     }
 

@@ -238,8 +238,10 @@ def test_lengths_that_are_far_apart_are_not_settled_by_the_floor_alone(generatio
     table, verdicts = found(*far_apart(generation))
     row, raw = table.loc["roofline"], table.loc["raw", "value"]
     assert "no common support" in table.loc["standardised", "why"] and row["value"] < 1 < 1.2 < raw
-    assert row["verdict"] == "~" and "alone does not settle it" in row["why"] and math.isnan(row["runs_to_resolve"])
-    assert row["low"] < 1 < 1.4 < row["high"] and row["high"] == pytest.approx(raw)
+    assert (
+        row["verdict"] == "~" and "not settled by the floor alone" in row["why"] and math.isnan(row["runs_to_resolve"])
+    )
+    assert row["low"] < 1 < 1.4 < row["high"] and row["high"] == table.loc["raw", "high"] >= raw
     (warning,) = [v for v in verdicts if v.code == "roofline-unsettled"]
     assert warning.level == "warning" and f"none: {raw:.2f}×" in warning.text
 
