@@ -77,7 +77,9 @@ def repeated(name: str = "again", **arm: Any) -> dict[str, Any]:
     ],
 )
 def test_all_forms_of_an_import_are_one(given: Any, runs: list[Any]) -> None:
-    plan = planned(with_import(given))
+    raw = with_import(given)
+    del raw["arms"]["sglang"]  # which has no factors
+    plan = planned(raw)
     assert not plan.runs and not plan.inputs
     found = [run.spec for run in plan.imports.values() if run.spec["arm"] == "vllm"]
     assert [(spec["import"]["sources"], spec["seed"], spec["factors"]) for spec in found] == runs
@@ -222,6 +224,21 @@ def test_an_imported_run_lies_at_one_point_of_the_sweep() -> None:
         (
             RAW | {"arms": {"transformers": RAW["arms"]["vllm"] | {"trainer": "swift"}}},
             "must be one of: trl, verl (got",
+        ),
+        (
+            with_import({"runs": [{"source": "a", "factors": {"temperature": 1}}]}) | {"baseline": "sglang"},
+            "arms.sglang.import.runs.0.factors has no factor, and arms.vllm.import.runs.0.factors has temperature:",
+        ),
+        (
+            with_import(
+                {
+                    "runs": [
+                        {"source": "a", "factors": {"workload.temprature": 1}},
+                        {"source": "b", "factors": {"temperature": 2}},
+                    ]
+                }
+            ),
+            "runs.1.factors has temperature, and arms.vllm.import.runs.0.factors has workload.temprature (did you mean",
         ),
         (LOGS | {"sweep": {"workload.temperature": [1, 2]}}, "varies nothing: no arm is trained"),
         (mixed(sweep={"arms.transformers.options.x": [1]}), "arm transformers is imported; say in factors"),

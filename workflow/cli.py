@@ -17,6 +17,7 @@ import yaml
 
 from analysis.errors import UserError
 from workflow.files import ROOT, read_json, write_json, write_text
+from workflow.import_sources import require_sources
 from workflow.local_sources import require_readable
 from workflow.messages import reporting_errors
 from workflow.plan import Plan, load_plan
@@ -121,6 +122,7 @@ def _print_plan(args: argparse.Namespace) -> None:
     _require_pace(args.seconds_per_step)
     plan = load_plan(_read_yaml(args.config))
     require_readable(plan)
+    require_sources(plan)
     print("\n".join(plan_lines(plan, args.profile, args.seconds_per_step)))
 
 

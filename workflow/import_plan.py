@@ -8,7 +8,7 @@ from typing import Any
 from analysis.errors import UserError
 from workflow.config import Config
 from workflow.imports import Import, ImportedRun
-from workflow.messages import short
+from workflow.messages import did_you_mean, short
 from workflow.published import as_number
 from workflow.sweep import at_point, target_of
 from workflow.trainers import StackFacts, adapter_of
@@ -27,6 +27,29 @@ def require_possible_sweep(config: Config) -> None:
             raise UserError(
                 f"sweep path {path} varies what exists already: arm {keys[1]} is imported; say in factors of "
                 f"arms.{keys[1]}.import.runs where each of its runs lies"
+            )
+
+
+def require_same_factors(config: Config) -> None:
+    """A `UserError` where imported runs name their factors differently: no two of them would be compared.
+
+    With a sweep its paths are the names, and each run is held against those.
+    """
+    if config.sweep:
+        return
+    first: tuple[str, ImportedRun] | None = None
+    for name, imported in config.imports.items():
+        for index, run in enumerate(imported.runs):
+            where = f"arms.{name}.import.runs.{index}.factors"
+            first = first or (where, run)
+            there, names = list(first[1].factors), list(run.factors)
+            if set(there) == set(names):
+                continue
+            hint = next((h for path in names if path not in there and (h := did_you_mean(path, there))), "")
+            raise UserError(
+                f"{where} has {', '.join(names) or 'no factor'}, and {first[0]} has {', '.join(there) or 'no factor'}"
+                f"{hint}: runs are compared where all their factors are equal, so give every imported run the same "
+                "names"
             )
 
 

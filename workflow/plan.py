@@ -19,7 +19,7 @@ from analysis.errors import UserError
 from analysis.files import fingerprint_of
 from workflow import stacks
 from workflow.config import Arm, Config, Workload, source_kind
-from workflow.import_plan import imported_specs, require_possible_sweep
+from workflow.import_plan import imported_specs, require_possible_sweep, require_same_factors
 from workflow.imports import is_remote, local_path
 from workflow.reading import parse_config
 from workflow.sweep import factor_labels, points_of
@@ -204,6 +204,7 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
     for name, arm in config.arms.items():
         (trainer_of if arm.import_ is None else require_importable)(name, arm)
     require_possible_sweep(config)
+    require_same_factors(config)
     facts = {name: _facts(name, config, stack_facts(arm.stack)) for name, arm in config.arms.items() if arm.stack}
     paths = [path for one in config.imports.values() for run in one.runs for path in run.factors]
     labels = factor_labels(list(dict.fromkeys([*config.sweep, *paths])))
