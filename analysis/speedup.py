@@ -80,11 +80,19 @@ COMPARISON_COLUMNS = [
 ]
 
 
-def _apart(counted: pd.DataFrame, baseline: str, arm: str) -> str:
-    """Why two arms have no step in common, by the seeds and the steps that each has; empty where one has none."""
-    rows = {name: counted[counted["arm"] == name] for name in (baseline, arm)}
-    if any(some.empty for some in rows.values()):
-        return ""
+def _apart(wide: pd.DataFrame, factors: str, baseline: str, arm: str) -> str:
+    """Why two arms have no step in common: by the factors, the seeds and the steps of each."""
+    counted = wide[wide["counted"].astype(bool)]
+    rows = {name: counted[(counted["arm"] == name) & (counted["factors"] == factors)] for name in (baseline, arm)}
+    if absent := [name for name, some in rows.items() if some.empty]:
+        elsewhere = {name: counted.loc[counted["arm"] == name, "factors"].unique() for name in absent}
+        return "".join(
+            f". {name} counts steps only at {'; '.join(factors_label(key) or 'no factor' for key in keys[:4])}"
+            f"{'; ...' if len(keys) > 4 else ''}: runs of equal factors are compared"
+            if len(keys)
+            else f". {name} counts no step at all"
+            for name, keys in elsewhere.items()
+        )
     seeds = {name: sorted(set(some["seed"])) for name, some in rows.items()}
     both = set(seeds[baseline]) & set(seeds[arm])
     if not both:
@@ -117,7 +125,7 @@ def comparison_table(
             versus = f"{arm} against {plan.baseline}{here}"
             pairs = paired_steps(wide, factors, plan.baseline, arm)
             if pairs.empty:
-                why = _apart(wide[wide["counted"].astype(bool) & (wide["factors"] == factors)], plan.baseline, arm)
+                why = _apart(wide, factors, plan.baseline, arm)
                 text = f"{plan.baseline} and {arm} have no counted (seed, step) in common{here}: not compared{why}"
                 verdicts.append(Verdict("error", "no-common-steps", text))
                 continue

@@ -193,6 +193,14 @@ def test_steps_that_lie_apart_are_named(tmp_path):
     steps = found.steps.assign(step=found.steps["step"].where(found.steps["arm"] != "vllm", found.steps["step"] + 1000))
     (told,) = [v for v in comparison_table(steps, found.plan)[1] if v.code == "no-common-steps"]
     assert "that both have these are transformers's 1 to 3 and vllm's 1001 to 1003" in told.text
+    steps = found.steps.assign(
+        factors=found.steps["arm"].map({"vllm": '{"temperature": 0.9}', "transformers": '{"temperature": 1.0}'})
+    )
+    told = [v.text for v in comparison_table(steps, found.plan)[1] if v.code == "no-common-steps"]
+    assert any(". vllm counts steps only at temperature = 0.9: runs of equal factors are compared" in t for t in told)
+    steps = found.steps.assign(counted=found.steps["arm"] != "vllm")
+    (told,) = [v for v in comparison_table(steps, found.plan)[1] if v.code == "no-common-steps"]
+    assert told.text.endswith(". vllm counts no step at all")
 
 
 def test_run_whose_steps_are_all_warm_up(tmp_path):
