@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+
 from analysis.runs import Plan, Run
 from analysis.verdicts import Verdict
 
@@ -97,6 +99,15 @@ def by_arm(
 def config_settings(runs: Sequence[Run], plan: Plan) -> list[Setting]:
     """All settings, in the order of the specs."""
     return by_arm(runs, plan, {r.run_id: run_settings(r) for r in runs})
+
+
+def settings_table(settings: Sequence[Setting], plan: Plan) -> pd.DataFrame:
+    """Settings as columns setting, value/<arm> (texts as in the page, "" where an arm does not have it) and differs."""
+    rows = [
+        {"setting": s.key, **{f"value/{arm}": s.values.get(arm, "") for arm in plan.arms}, "differs": s.differs}
+        for s in settings
+    ]
+    return pd.DataFrame(rows, columns=["setting", *(f"value/{arm}" for arm in plan.arms), "differs"])
 
 
 def version_settings(runs: Sequence[Run], plan: Plan) -> list[Setting]:

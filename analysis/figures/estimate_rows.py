@@ -64,7 +64,10 @@ def band_words(bands: Iterable[Band | None], what: str) -> str:
     if not found:
         return ""
     one = f" ({found[0].words}; {found[0].source})" if len(found) == 1 and found[0].source else ""
-    return f"Grey band: the A/A noise, between which 95% of the ratios of {what} lie that should not differ{one}. "
+    return (
+        f"Grey band: the A/A noise, between which 95% of the ratios of {what} lie that should not differ{one}; "
+        "no verdict follows from it. "
+    )
 
 
 def comparable(estimates: pd.DataFrame) -> pd.DataFrame:

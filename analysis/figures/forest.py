@@ -35,6 +35,7 @@ from analysis.rows import rows_of
 from analysis.runs import Plan
 
 MAX_PANELS = 16
+WITHIN_NOISE = "within the noise"
 MAX_TOLD = 24
 ROW = 22
 PLOT_WIDTH = 400
@@ -60,6 +61,17 @@ def _reasons(estimates: pd.DataFrame) -> str:
     without = estimates[~estimates.index.isin(comparable(estimates).index)]
     whys = dict.fromkeys(w for w in without.get("why", []) if isinstance(w, str) and w)
     return f" ({listed(whys, 4)})" if whys else ""
+
+
+def _within_noise(estimates: pd.DataFrame) -> str:
+    """Why an estimate whose interval does not include 1 is not resolved; empty where there is none such."""
+    whys = [str(why) for why in comparable(estimates).get("why", [])]
+    if not any(why.startswith(WITHIN_NOISE) for why in whys):
+        return ""
+    return (
+        ", or the value is no farther from 1 than the same estimate of the declared A/A arms, with its interval "
+        "(by how much is told under the table; the grey band is another measure)"
+    )
 
 
 def _chart(plan: Plan, labels: list[str], domain: tuple[float, float]) -> Any:
@@ -117,7 +129,7 @@ def estimates_figure(estimates: pd.DataFrame, plan: Plan, noise: pd.DataFrame | 
     meanings = [
         ("Filled circle: the 95% interval does not touch 1. ", RESOLVED in shapes),
         (
-            "Hollow diamond and ~: not resolved: the interval includes 1, or the value lies within the noise. ",
+            f"Hollow diamond and ~: not resolved: the interval includes 1{_within_noise(estimates)}. ",
             UNRESOLVED in shapes,
         ),
         ("Hollow triangle: no interval can be given. ", NO_INTERVAL in shapes),

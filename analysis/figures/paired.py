@@ -14,6 +14,7 @@ from analysis.drawing import GREY, WIDTH, Figure, arm_scale, render
 from analysis.figure_data import series
 from analysis.figures.estimate_rows import Band, band_words, comparable, interval_or_none, noise_band
 from analysis.figures.panels import (
+    cut_titles,
     interval_text,
     left_out,
     listed,
@@ -195,7 +196,7 @@ def paired_figure(
     return Figure(
         "paired-steps",
         "Step by step against the baseline",
-        caption + left_out(len(drawn), len(found), "arms and factor combinations", "steps"),
+        caption + left_out(len(drawn), len(found), "arms and factor combinations", "steps") + cut_titles(names, width),
         f"Ratio of step times, {plan.baseline} over the arm, per paired step. {listed(words)}",
         render(chart),
         "steps",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
+from unicodedata import east_asian_width
 
 import altair as alt
 import pandas as pd
@@ -14,6 +16,8 @@ from analysis.runs import factors_label
 
 MANY_ARMS = 6
 """With more arms than that, each has a panel of its own: their lines could not be told apart in one."""
+TITLE_SIZE = 12
+"""Of a panel's name, in pixels."""
 ARM_LEGEND = alt.Legend(symbolType="stroke", symbolSize=300, columns=3, labelLimit=150)
 
 
@@ -28,12 +32,37 @@ def panels(chart: Any, frame: pd.DataFrame, names: Sequence[str], columns: int, 
     `chart` is layered and without data; its widest panel is `width` pixels. One specification for all of them: a
     chart for each would take a hundred times as long to draw.
     """
-    shown = [" ".join(name.split()) for name in names]
     # The page's font may be wider than the one that this is measured with.
-    header = alt.Header(labelExpr=f"{json.dumps(shown)}[datum.value]", labelLimit=0.76 * width)
+    limit = 0.76 * width
+    shown = [title_lines(name, limit) for name in names]
+    header = alt.Header(labelExpr=f"{json.dumps(shown)}[datum.value]", labelLimit=limit, labelLineHeight=TITLE_SIZE + 3)
     facet = alt.Facet("panel:O", title=None, header=header)
     found = chart.properties(data=frame).facet(facet=facet, columns=columns, spacing={"row": 16, "column": 24})
     return found.resolve_axis(x="independent")
+
+
+def title_lines(name: str, limit: float) -> list[str]:
+    """A panel's name in as many lines of `limit` pixels as it needs, broken after the arm and between options."""
+    lines: list[str] = []
+    for piece in re.split(r"(?<= ·) |(?<=,) ", " ".join(name.split())):
+        joined = f"{lines[-1]} {piece}" if lines else piece
+        if lines and title_width(joined) <= limit:
+            lines[-1] = joined
+        else:
+            lines.append(piece)
+    return lines
+
+
+def title_width(text: str) -> float:
+    """About how many pixels a panel's name takes; Chinese and Japanese letters are twice as wide."""
+    return TITLE_SIZE * sum(1.0 if east_asian_width(c) in "WF" else 0.62 for c in text)
+
+
+def cut_titles(names: Sequence[str], width: float) -> str:
+    """A caption's sentence with the names that no panel of that width shows whole, empty when it shows all."""
+    limit = 0.76 * width
+    cut = [name for name in names if any(title_width(line) > limit for line in title_lines(name, limit))]
+    return f" The panels' names in full: {listed(cut)}." if cut else ""
 
 
 def seconds_digits(step_s: float) -> int:

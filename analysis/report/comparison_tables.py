@@ -68,13 +68,17 @@ VERDICT_WORDS = {"+": "+ faster", "-": "− slower", "~": "~ not resolved", "x":
 
 def estimates_block(content: Content) -> Table:
     """One row per factor combination, arm and estimate, with its interval and what it is from."""
+    frame = content.estimates
+    # One scope for all is told once: the table is wide enough.
+    scopes = list(frame["scope"].unique())
+    one_scope = scopes[0] if len(scopes) == 1 and len(frame) > 1 and isinstance(scopes[0], str) else ""
     columns = (
         Column("estimate", "estimate", lambda name: Cell(ESTIMATE_WORDS.get(name, str(name))), words=True),
         Column("value", "speed-up", times),
         Column("low", "95% from", times),
         Column("high", "to", times),
         Column("verdict", "verdict", lambda verdict: Cell(VERDICT_WORDS.get(verdict, str(verdict))), words=True),
-        Column("scope", "scope", word, words=True),
+        *(() if one_scope else (Column("scope", "scope", word, words=True),)),
         Column("run_pairs", "runs paired", count),
         Column("paired_steps", "steps paired", count),
         Column("minimum_detectable_ratio", "least detectable", times),
@@ -83,12 +87,14 @@ def estimates_block(content: Content) -> Table:
     return frame_table(
         content,
         "estimates",
-        content.estimates,
+        frame,
         columns,
-        caption="Four estimates of speed against the baseline, with 95% intervals",
+        caption="Four estimates of speed against the baseline"
+        + (", with 95% intervals" if frame["low"].notna().any() else "")
+        + (f" ({one_scope})" if one_scope else ""),
         label=lambda r: f"{r.arm} vs {r.baseline}",
         corner="arms",
-        note=_reasons(content.estimates),
+        note=_reasons(frame),
     )
 
 

@@ -16,6 +16,7 @@ from analysis.fairness import (
     config_settings,
     fairness_verdicts,
     hardware_settings,
+    settings_table,
     version_settings,
 )
 from analysis.figures import FigureTables, figures_of
@@ -23,7 +24,7 @@ from analysis.gate import gate_table, gate_verdicts
 from analysis.headline import Headline, headlines
 from analysis.installed import environment_table, installed_settings
 from analysis.machine import busy_machine_verdicts, shared_machine_verdicts
-from analysis.noise import noise_table
+from analysis.noise import noise_table, repeated
 from analysis.phases import category_table, phase_table, phase_verdicts
 from analysis.preflight import Preflight, read_preflight
 from analysis.report.provenance import runs_table
@@ -97,6 +98,7 @@ class Content:
             "cost": self.cost,
             "suggestions": self.suggestions,
             "phase_speedups": self.speedups,
+            "settings": settings_table([*self.config, *self.hardware, *self.versions], self.plan),
             "environment": self.environment,
             "runs": self.provenance,
         }
@@ -115,6 +117,9 @@ class Content:
             return "No comparison: no run could be read."
         if len(arms) == 1:
             return f"No comparison: there are runs of one arm only ({arms[0]})."
+        others = [arm for arm in arms if arm != self.plan.baseline]
+        if self.plan.baseline in arms and all(repeated(self.plan, arm) for arm in others):
+            return _only_repetitions(self.plan, others, self.noise)
         return "No comparison: no arm has a counted step in common with the baseline."
 
 
@@ -158,7 +163,7 @@ def read_content(
         verdicts.append(Verdict("note", "no-lengths", text))
     noise = noise_table(wide, plan, divisible)
     waterfall = waterfall_table(wide, plan, trees)
-    stragglers = straggler_table(wide, runs, plan)
+    stragglers = straggler_table(wide, runs, plan, lengths)
     tables = FigureTables(
         plan=plan,
         wide=wide,
@@ -197,6 +202,21 @@ def read_content(
         sums=sums_table(phases, wide, trees),
         provenance=runs_table(runs, wide, results),
     )
+
+
+def _only_repetitions(plan: Plan, others: list[str], noise: pd.DataFrame) -> str:
+    """That there is nothing but A/A, and how far apart the same comes out."""
+    who = "; ".join(f"{arm} is the same as {repeated(plan, arm)}" for arm in others)
+    text = f"No comparison: there are only repetitions (A/A) of one arm ({who})."
+    bands = noise.dropna(subset=["low", "high"])
+    if bands.empty:
+        return f"{text} How far apart they come out is not known: they have no counted step in common."
+    # The first band of a factor combination is the declared A/A arms'.
+    bands = bands.drop_duplicates("factors")
+    low, high = bands["low"].min(), bands["high"].max()
+    where = "" if len(bands) == 1 else " at any factor combination"
+    between = f"between {low:.3g} and {high:.3g}{where}"
+    return f"{text} The noise: 95% of the ratios of step time of two such runs lie {between}."
 
 
 def worth_drawing(figures: list[Figure], wide: pd.DataFrame) -> list[Figure]:

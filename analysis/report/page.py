@@ -28,7 +28,7 @@ from analysis.verdicts import FOLD_AFTER, verdict_groups
 BANNER = "raw-and-equal-work-disagree"
 # A figure of many panels is on demand.
 TALL = 1000
-# More settings than these are in the files alone: tables/settings and tables/environment have all.
+# Of more settings than these, those that are equal are in the files alone: tables/settings and tables/environment.
 MOST_SETTINGS = 1000
 TEMPLATES = Path(__file__).parent / "templates"
 

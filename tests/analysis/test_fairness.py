@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from analysis.fairness import fairness_verdicts, hardware_settings
+from analysis.fairness import fairness_verdicts, hardware_settings, settings_table
 from analysis.runs import Plan, Run
 from analysis.timers import tree_named
 
@@ -60,3 +60,12 @@ def test_arms_that_tell_are_compared_and_only_they_are_named():
     assert any("threads (a: 2; b: 8)" in text for text in found) and any("; b: [])" in text for text in found)
     assert any("training data (a: abc; b: 123)" in text for text in found)
     assert any("workload.steps (a: 12; b: 99)" in text for text in found)
+
+
+def test_the_table_has_every_setting_under_any_arms_name():
+    runs = [run("differs", hardware=MACHINE), run("setting", hardware=MACHINE | {"threads": 8})]
+    table = settings_table(hardware_settings(runs, plan("differs", "setting")), plan("differs", "setting"))
+    assert list(table.columns) == ["setting", "value/differs", "value/setting", "differs"]
+    assert table["setting"].tolist() == list(MACHINE)
+    assert table[table["differs"]].values.tolist() == [["threads", "2", "8", True]]
+    assert list(settings_table([], plan("a")).columns) == ["setting", "value/a", "differs"]

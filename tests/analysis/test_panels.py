@@ -1,0 +1,47 @@
+"""The names over a figure's panels: whole, in as many lines as they need."""
+
+import figure_tables as made
+
+from analysis.figures.forest import estimates_figure
+from analysis.figures.paired import paired_figure
+from analysis.figures.panels import cut_titles, title_lines, title_width
+
+LONG = "vllm-with-a-long-name · num_generations = 4, temperature = 0.7"
+
+
+def test_a_name_is_broken_after_the_arm_and_between_options():
+    assert title_lines("vllm", 200) == ["vllm"]
+    lines = title_lines(LONG, 200)
+    assert lines == ["vllm-with-a-long-name ·", "num_generations = 4,", "temperature = 0.7"]
+    assert " ".join(lines) == LONG and title_lines(LONG, 1000) == [LONG]
+    assert title_width("変換器") > title_width("abc")
+
+
+def test_only_a_name_that_no_line_holds_is_told_in_the_caption():
+    assert cut_titles([LONG], 290) == ""
+    assert cut_titles(["a" * 80, "b"], 290) == f" The panels' names in full: {'a' * 80}."
+
+
+def test_a_sweeps_options_stand_whole_over_each_panel_of_steps():
+    factors = [{"workload.temperature": t, "workload.num_generations": 16} for t in (0.7, 1.0)]
+    arms = ["transformers", "vllm-with-a-long-name"]
+    figure = paired_figure(made.wide_of(arms, steps=4, factors=factors), made.plan_of(arms))
+    for text in ("vllm-with-a-long-name ·", "num_generations = 16,", "temperature = 0.7", "temperature = 1.0"):
+        assert f">{text}<" in figure.svg
+    assert "…" not in figure.svg and "in full" not in figure.caption
+    arms[1] = "v" * 60
+    assert "v" * 60 in paired_figure(made.wide_of(arms, steps=4), made.plan_of(arms)).alt
+    several = made.wide_of(arms, steps=4, factors=factors)
+    assert "names in full: " + "v" * 60 in paired_figure(several, made.plan_of(arms)).caption
+
+
+def test_the_caption_tells_which_noise_decides():
+    tables = made.tables_of(["transformers", "vllm"], seeds=2, steps=4)
+    plain = estimates_figure(tables.estimates, tables.plan, tables.noise)
+    assert "Grey band" in plain.caption and "no verdict follows from it" in plain.caption
+    assert "declared A/A arms" not in plain.caption
+    why = "within the noise: the same engine run twice comes out up to 1.30×"
+    quiet = tables.estimates.assign(value=1.2, low=1.1, high=1.25, verdict="~", why=why)
+    assert "no farther from 1 than the same estimate of the declared A/A arms" in (
+        estimates_figure(quiet, tables.plan, tables.noise).caption
+    )
