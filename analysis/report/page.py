@@ -6,6 +6,7 @@ import base64
 import hashlib
 import itertools
 import re
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -36,43 +37,51 @@ TEMPLATES = Path(__file__).parent / "templates"
 def html_page(content: Content) -> str:
     """The page: no network, figures inline, everything from the data escaped; only its own script may run."""
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
-    environment = Environment(
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            c=content,
+            east_asian=east_asian([content.plan.experiment, content.plan.description, *content.plan.arms]),
+            language_of=language_of,
+            css=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
+            script=Markup(script),
+            script_sha256=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            number=itertools.count(1).__next__,
+            answers=answers(content),
+            banners=[v.text for v in content.verdicts if v.code == BANNER],
+            estimates=estimates_block(content),
+            phase_blocks=phase_blocks(content),
+            sums_blocks=sums_blocks(content),
+            speedup_blocks=speedup_blocks(content),
+            comparison=comparison_block(content),
+            sections=sections(content),
+            next_things=[
+                (r.text, r.quantity, r.source, significant(r.value).at("suggestions", r.Index, "value"))
+                for r in rows_of(content.suggestions)
+            ],
+            ledger_tables=ledger_tables(content),
+            runs_block=runs_block(content.provenance),
+            verdict_groups=verdict_groups(v for v in content.verdicts if v.level != "note" and v.code != BANNER),
+            note_groups=verdict_groups(v for v in content.verdicts if v.level == "note"),
+            figures=[(f, inline_svg(f), height(f) > TALL) for f in content.figures],
+            sweeps=[f.name for f in content.figures if f.name.startswith("sweep")],
+            everything=MOST_SETTINGS,
+            inputs_lines=inputs_lines(content),
+            analysed_by=analysed_by(),
+            fold_after=FOLD_AFTER,
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-    )
-    return environment.get_template("report.html.j2").render(
-        c=content,
-        east_asian=east_asian([content.plan.experiment, content.plan.description, *content.plan.arms]),
-        language_of=language_of,
-        css=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
-        script=Markup(script),
-        script_sha256=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        number=itertools.count(1).__next__,
-        answers=answers(content),
-        banners=[v.text for v in content.verdicts if v.code == BANNER],
-        estimates=estimates_block(content),
-        phase_blocks=phase_blocks(content),
-        sums_blocks=sums_blocks(content),
-        speedup_blocks=speedup_blocks(content),
-        comparison=comparison_block(content),
-        sections=sections(content),
-        next_things=[
-            (r.text, r.quantity, r.source, significant(r.value).at("suggestions", r.Index, "value"))
-            for r in rows_of(content.suggestions)
-        ],
-        ledger_tables=ledger_tables(content),
-        runs_block=runs_block(content.provenance),
-        verdict_groups=verdict_groups(v for v in content.verdicts if v.level != "note" and v.code != BANNER),
-        note_groups=verdict_groups(v for v in content.verdicts if v.level == "note"),
-        figures=[(f, inline_svg(f), height(f) > TALL) for f in content.figures],
-        sweeps=[f.name for f in content.figures if f.name.startswith("sweep")],
-        everything=MOST_SETTINGS,
-        inputs_lines=inputs_lines(content),
-        analysed_by=analysed_by(),
-        fold_after=FOLD_AFTER,
     )
 
 

@@ -17,6 +17,18 @@ def page():
         yield opened
 
 
+@pytest.fixture
+def drawn():
+    """Asked for by a test whose data the figures must stand, in a module that is `undrawn`."""
+
+
+@pytest.fixture
+def undrawn(request, monkeypatch):
+    """Reports without figures: most of a small report's time is their drawing, and a test of numbers needs none."""
+    if "drawn" not in request.fixturenames:
+        monkeypatch.setattr("analysis.report.content.figures_of", lambda tables: [])
+
+
 @pytest.fixture(scope="session")
 def report(tmp_path_factory):
     """The folder of a report on a sweep (tests/analysis/page_results.py); not to be written to."""

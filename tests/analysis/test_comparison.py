@@ -15,6 +15,8 @@ from analysis.report.timing_tables import phase_blocks
 from analysis.speedup import comparison_table
 from analysis.steps import write_steps
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 GEN = "step/training_step/prepare_inputs/generate"
 ARMS = {name: {"trainer": "trl", "engine": name, "stack": name, "options": {}} for name in ("transformers", "vllm")}
 
@@ -212,12 +214,12 @@ def test_single_step_and_single_seed(tmp_path):
     assert {"single-step", "one-seed"} <= codes(pair(tmp_path, [row(1, 1)], [row(1, 1)]))
 
 
-def test_unpaired_steps_are_named(tmp_path):
+def test_unpaired_steps_are_named(tmp_path, drawn):
     found = pair(tmp_path, [row(1, 1), row(2, 1), row(3, 1)], [row(1, 1), row(2, 1)])
     assert "1 counted steps of transformers have no partner in vllm" in text(found, "unpaired-steps")
 
 
-def test_missing_phase_in_one_arm(tmp_path):
+def test_missing_phase_in_one_arm(tmp_path, drawn):
     sync = "step/training_step/prepare_inputs/sync_weights"
     arm = [row(1, 2, phases={sync: 0.5, GEN: 1.5}), row(2, 2)]
     found = pair(tmp_path, [row(1, 5), row(2, 5)], arm)
@@ -230,7 +232,7 @@ def test_missing_phase_in_one_arm(tmp_path):
 
 
 @pytest.mark.parametrize("bad_s", [0.0, -3.0, math.nan, math.inf])
-def test_impossible_step_times_never_reach_a_number(tmp_path, bad_s):
+def test_impossible_step_times_never_reach_a_number(tmp_path, bad_s, drawn):
     bad = row(2, 1)
     bad["phases"] = {"step": bad_s}
     found = pair(tmp_path, [row(1, 3), bad, row(3, 3)], [row(s, 1) for s in (1, 2, 3)])
@@ -238,7 +240,7 @@ def test_impossible_step_times_never_reach_a_number(tmp_path, bad_s):
     assert found.comparison["raw_speedup"].tolist() == [2.0] and found.comparison["paired_steps"].tolist() == [2]
 
 
-def test_step_with_a_negative_phase_or_an_overrun_is_left_out(tmp_path):
+def test_step_with_a_negative_phase_or_an_overrun_is_left_out(tmp_path, drawn):
     negative = row(1, 3, phases={"step/optimizer_step": -0.25})
     overrun = row(2, 3, phases={GEN: 3.5})
     found = pair(tmp_path, [negative, overrun, row(3, 3)], [row(s, 1) for s in (1, 2, 3)])
@@ -248,7 +250,7 @@ def test_step_with_a_negative_phase_or_an_overrun_is_left_out(tmp_path):
 
 
 @pytest.mark.parametrize("tokens", [None, 0, math.nan])
-def test_without_tokens_there_is_no_per_token_number(tmp_path, tokens):
+def test_without_tokens_there_is_no_per_token_number(tmp_path, tokens, drawn):
     arm = [row(1, 1), row(2, 1)]
     for one in arm:
         del one["scalars"]["response_tokens"]
@@ -260,13 +262,13 @@ def test_without_tokens_there_is_no_per_token_number(tmp_path, tokens):
     assert found.comparison["raw_speedup"].tolist() == [2.0]
 
 
-def test_reward_that_is_no_number(tmp_path):
+def test_reward_that_is_no_number(tmp_path, drawn):
     arm = [row(1, 1), row(2, 1, scalars={"train/reward": math.nan})]
     found = pair(tmp_path, [row(1, 1), row(2, 1)], arm)
     assert "run a: the reward is no number at 1 step (first: step 2)" in text(found, "bad-reward")
 
 
-def test_a_run_without_any_reward_has_no_reward_curve(tmp_path):
+def test_a_run_without_any_reward_has_no_reward_curve(tmp_path, drawn):
     arm = [row(1, 1), row(2, 1)]
     for one in arm:
         del one["scalars"]["train/reward"]
@@ -276,7 +278,7 @@ def test_a_run_without_any_reward_has_no_reward_curve(tmp_path):
     assert next(v.level for v in found.verdicts if v.code == "run-without-reward") == "note"
 
 
-def test_a_reward_that_is_never_a_number_is_no_reward_that_is_missing(tmp_path):
+def test_a_reward_that_is_never_a_number_is_no_reward_that_is_missing(tmp_path, drawn):
     arm = [row(step, 1, scalars={"train/reward": math.nan}) for step in (1, 2)]
     found = pair(tmp_path, [row(1, 1), row(2, 1)], arm)
     assert "at 2 steps (first: step 1)" in text(found, "bad-reward") and "run-without-reward" not in codes(found)
@@ -313,7 +315,7 @@ def test_stack_checks(tmp_path):
     assert "Stack trl-vllm-cpu (0123456789ab): 0 of 1 checks passed." in html_page(found)
 
 
-def test_undeclared_phase_is_shown(tmp_path):
+def test_undeclared_phase_is_shown(tmp_path, drawn):
     arm = [row(1, 1, phases={"step/validate": 0.5})]
     found = pair(tmp_path, [row(1, 1)], arm)
     shown = found.phases.set_index("path").loc["step/validate"]
@@ -323,7 +325,7 @@ def test_undeclared_phase_is_shown(tmp_path):
     assert vllm["own_mean_s"].sum() == pytest.approx(2, abs=1e-12)
 
 
-def test_phase_outside_the_step_is_in_no_sum(tmp_path):
+def test_phase_outside_the_step_is_in_no_sum(tmp_path, drawn):
     found = pair(tmp_path, [row(1, 1)], [row(1, 1, phases={"save/model": 50.0})])
     vllm = found.phases[found.phases["arm"] == "vllm"].set_index("path")
     assert pd.isna(vllm.loc["save/model", "own_share"]) and vllm["own_share"].sum() == pytest.approx(1)

@@ -15,6 +15,8 @@ from analysis.report.content import read_content
 from analysis.report.markdown import markdown
 from analysis.report.page import html_page
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 FINDING = {
     "level": "unequal",
     "code": "cuda-graphs",
@@ -121,7 +123,7 @@ def test_the_gravest_come_first_and_texts_are_escaped(folder):
     assert "cannot \\<b\\>run" in short and "<script" not in short and "And 1 that is merely odd" in short
 
 
-def test_another_place_can_be_named(folder, tmp_path):
+def test_another_place_can_be_named(folder, tmp_path, drawn):
     make_results.write_json(tmp_path / "elsewhere.json", preflight())
     argv = ["--plan", str(folder / "plan.json"), "--results", str(folder), "--out", str(tmp_path / "out")]
     assert main([*argv, "--preflight", str(tmp_path / "elsewhere.json")]) == 0
