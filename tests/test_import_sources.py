@@ -36,7 +36,7 @@ def looked_at(folder: Path, sources: dict[str, str | bytes], **arm: Any) -> None
     [
         ("", {}, "no training step of any known format was found; the file is empty"),
         ("hello\n", {}, "its first line begins 'hello'"),
-        (gzip.compress(b"step:1 - "), {}, "gunzip -k"),
+        (gzip.compress(b"step:1 - ", mtime=0), {}, "gunzip -k"),
         (TRL, {}, "is TRL's console log, and arm other says trainer: verl"),
         (VERL, {"trainer": "trl"}, "is verl's console log, and arm other says trainer: trl"),
         (VERL_SGLANG, {}, "rollout.name: sglang, and arm other says engine: vllm"),
