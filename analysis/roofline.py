@@ -153,7 +153,8 @@ def decode_floor_s(roof: Roof, work: Work) -> Floor:
     """
     longest_positions = work.prompt * work.longest + work.longest * (work.longest + 1) / 2
     alone = _case(roof, work.longest, work.longest, longest_positions, longest_positions)
-    iterations = np.fmax(work.longest, np.ceil(work.total / roof.concurrency))
+    # A sum that was made from a mean is off in its last digits, which is no iteration more.
+    iterations = np.fmax(work.longest, np.ceil(np.round(work.total / roof.concurrency, 6)))
     # A group's sequences may read their prompt together, if they run at once: its keys are counted once a group.
     read = work.own_positions + work.prompt * work.total / roof.group
     attended = work.own_positions + work.prompt * work.total

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from analysis.gpus import KNOWN_GPUS, gpu_of
@@ -129,6 +129,8 @@ ROOFS = st.builds(
 LENGTHS = st.lists(st.integers(1, 120), min_size=1, max_size=12)
 
 
+# 7 x (232 / 7 - 1) is a little more than 225.
+@example(Roof(2**-7, 1e-6, 5e-4, 4e-9, replicas=1, concurrency=1, group=1), [1, 1, 1, 1, 1, 107, 120], 8)
 @given(ROOFS, LENGTHS, st.integers(0, 50))
 @settings(max_examples=150, deadline=None)
 def test_the_floor_from_scalars_is_at_most_the_one_from_lengths(roof: Roof, values: list[int], prompt: int) -> None:
