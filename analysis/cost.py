@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from analysis.roofline.setup import setup_of
 from analysis.runs import Plan, Run
-from analysis.setup import setup_of
 from analysis.verdicts import count_of
 from analysis.wide import ABSURD_S, BAD_TIME, JUMPED, OVERRUN, PHASE
 

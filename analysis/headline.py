@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.arm_estimates import WITHIN
-from analysis.disagreement import disagreement, has_intervals
-from analysis.equal_work import EQUAL_WORK, Row
-from analysis.gate import LABELS, WORSE_ARM, unjudged
-from analysis.noise import repeated
+from analysis.estimates.arm import WITHIN
+from analysis.estimates.disagreement import disagreement, has_intervals
+from analysis.estimates.equal_work import EQUAL_WORK, Row
+from analysis.estimates.gate import LABELS, WORSE_ARM, unjudged
+from analysis.estimates.noise import repeated
 from analysis.preflight import Preflight
 from analysis.rows import rows_of
 from analysis.runs import Plan

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.floors import generation_phase_s
+from analysis.roofline.floors import generation_phase_s
+from analysis.roofline.work import FLOOR_S, GENERATION_S
 from analysis.runs import Plan, Run
 from analysis.wide import PHASE, samples
-from analysis.work import FLOOR_S, GENERATION_S
 
 COLUMNS = [
     "factors",

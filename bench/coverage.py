@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from analysis.arm_estimates import estimates
-from analysis.disagreement import disagreement
-from analysis.equal_work import EQUAL_WORK, ESTIMATES
+from analysis.estimates.arm import estimates
+from analysis.estimates.disagreement import disagreement
+from analysis.estimates.equal_work import EQUAL_WORK, ESTIMATES
 from bench.engines import REGIMES, Regime, paired_runs
 from bench.measure import Line
 

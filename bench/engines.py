@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.equal_work import FLOOR, GENERATION, LONGEST, STEP
+from analysis.estimates.equal_work import FLOOR, GENERATION, LONGEST, STEP
 from analysis.speedup import TOKENS
 
 Floats = npt.NDArray[np.float64]

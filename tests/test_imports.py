@@ -14,7 +14,7 @@ import yaml
 
 from analysis.errors import UserError
 from analysis.files import fingerprint_of
-from analysis.imported import write_import
+from analysis.imported.run import write_import
 from analysis.report.content import Content, read_content
 from analysis.sources.formats import FORMATS
 from analysis.timers import declared

@@ -1,14 +1,14 @@
 """Are the sources of imported runs what their arms say? Looked at before anything is read.
 
 What the first part of each local file tells: its format, and with that its trainer; the engine and the version where
-they stand there. All the rest is told where a source is read (analysis/imported.py), in the words of here.
+they stand there. All the rest is told where a source is read (analysis/imported/run.py), in the words of here.
 """
 
 from __future__ import annotations
 
 from analysis.errors import UserError
-from analysis.imported_claims import require_of_arm
-from analysis.imported_tree import require_declared
+from analysis.imported.claims import require_of_arm
+from analysis.imported.tree import require_declared
 from analysis.sources.formats import first_look
 from workflow.imports import is_remote
 from workflow.plan import Plan, Run

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.drawing import Figure
-from analysis.figure_data import with_tokens_per_second
+from analysis.figures.data import with_tokens_per_second
 from analysis.figures.distributions import length_figure, length_scalars_figure, reward_distribution
+from analysis.figures.drawing import Figure
 from analysis.figures.forest import estimates_figure
 from analysis.figures.over_steps import over_steps
 from analysis.figures.paired import paired_figure

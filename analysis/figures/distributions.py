@@ -8,8 +8,8 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from analysis.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, dash_scale, render
-from analysis.figure_data import cumulative_shares, length_histogram, series
+from analysis.figures.data import cumulative_shares, length_histogram, series
+from analysis.figures.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, dash_scale, render
 from analysis.figures.panels import ARM_LEGEND, MANY_ARMS, panels
 from analysis.reward import REWARD
 from analysis.runs import Plan

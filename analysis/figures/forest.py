@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from analysis.drawing import GREY, WIDTH, Figure, arm_scale, render
+from analysis.figures.drawing import GREY, WIDTH, Figure, arm_scale, render
 from analysis.figures.estimate_rows import (
     NO_INTERVAL,
     RESOLVED,

@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from analysis.drawing import GREY, INK, WIDTH, Figure, render
+from analysis.figures.drawing import GREY, INK, WIDTH, Figure, render
 from analysis.figures.estimate_rows import UNRESOLVED, label_of
 from analysis.figures.factor_grid import combination, place, short_names
 from analysis.figures.panels import left_out, listed, panel_name, panels, times_text

@@ -7,8 +7,8 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from analysis.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, dash_scale, render
-from analysis.figure_data import series, wants_log
+from analysis.figures.data import series, wants_log
+from analysis.figures.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, dash_scale, render
 from analysis.figures.panels import ARM_LEGEND, MANY_ARMS, log_ticks, panels
 from analysis.runs import Plan
 

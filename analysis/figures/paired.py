@@ -10,8 +10,8 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from analysis.drawing import GREY, WIDTH, Figure, arm_scale, render
-from analysis.figure_data import series
+from analysis.figures.data import series
+from analysis.figures.drawing import GREY, WIDTH, Figure, arm_scale, render
 from analysis.figures.estimate_rows import Band, band_words, comparable, interval_or_none, noise_band
 from analysis.figures.panels import (
     cut_titles,

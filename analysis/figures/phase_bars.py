@@ -6,12 +6,12 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from analysis.drawing import CATEGORY_COLOURS, WIDTH, Figure, render
+from analysis.figures.drawing import CATEGORY_COLOURS, WIDTH, Figure, render
 from analysis.figures.panels import left_out, listed
+from analysis.figures.svg import HATCHED
 from analysis.phases import RESIDUAL
 from analysis.rows import rows_of
 from analysis.runs import factors_label
-from analysis.svg import HATCHED
 
 MAX_BARS = 40
 UNSEEN_SHARE = 0.002

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pandas as pd
 
-from analysis.drawing import Figure
 from analysis.figures.distributions import LONGEST, MEAN
+from analysis.figures.drawing import Figure
 from analysis.figures.over_steps import over_steps
 from analysis.figures.panels import listed, panel_name
 from analysis.rows import rows_of

@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from analysis.drawing import ARM_COLOURS, ARM_DASHES, GREY, WIDTH, Figure, arm_scale, render
+from analysis.figures.drawing import ARM_COLOURS, ARM_DASHES, GREY, WIDTH, Figure, arm_scale, render
 from analysis.figures.estimate_rows import NO_INTERVAL, RESOLVED, SHAPES, UNRESOLVED, label_of
 from analysis.figures.factor_grid import combination, place, points, short_names, shown_estimates, swept
 from analysis.figures.heat_map import heat_map

@@ -10,10 +10,10 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from analysis.drawing import CATEGORY_COLOURS, GREY, WIDTH, Figure, render
+from analysis.figures.drawing import CATEGORY_COLOURS, GREY, WIDTH, Figure, render
 from analysis.figures.panels import left_out, listed, panel_name, panels, seconds_digits, seconds_text
+from analysis.figures.svg import HATCHED
 from analysis.rows import rows_of
-from analysis.svg import HATCHED
 
 MAX_PANELS = 8
 MAX_TOLD = 12

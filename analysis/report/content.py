@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.comparable import comparable
 from analysis.cost import cost_table
-from analysis.drawing import Figure
-from analysis.estimates import estimate_table
+from analysis.estimates.comparable import comparable
+from analysis.estimates.gate import gate_table, gate_verdicts
+from analysis.estimates.noise import noise_table, repeated
+from analysis.estimates.table import estimate_table
 from analysis.fairness import (
     Setting,
     config_settings,
@@ -20,25 +21,24 @@ from analysis.fairness import (
     version_settings,
 )
 from analysis.figures import FigureTables, figures_of
-from analysis.gate import gate_table, gate_verdicts
+from analysis.figures.drawing import Figure
 from analysis.headline import Headline, headlines
 from analysis.installed import environment_table, installed_settings
 from analysis.machine import busy_machine_verdicts, shared_machine_verdicts
-from analysis.noise import noise_table, repeated
 from analysis.phases import category_table, phase_table, phase_verdicts
 from analysis.preflight import Preflight, read_preflight
 from analysis.report.provenance import runs_table
 from analysis.report.sums import sums_table
 from analysis.reward import reward_verdicts
+from analysis.roofline.waterfall import waterfall_table
+from analysis.roofline.work import with_work, work_verdicts
 from analysis.runs import Plan, Run, read_plan, read_runs
 from analysis.speedup import comparison_table, phase_speedups
 from analysis.stragglers import straggler_table
 from analysis.suggestions import Suggestion, suggestions
 from analysis.timers import TimerTree
 from analysis.verdicts import Verdict, by_weight
-from analysis.waterfall import waterfall_table
 from analysis.wide import samples, wide_steps
-from analysis.work import with_work, work_verdicts
 
 # Figures of single steps, which say nothing where there is but one.
 OVER_STEPS = (

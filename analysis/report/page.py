@@ -12,7 +12,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from analysis.drawing import Figure
+from analysis.figures.drawing import Figure
+from analysis.figures.svg import with_prefixed_ids
 from analysis.preflight import VERDICTS, LedgerRow
 from analysis.report.answer import answers
 from analysis.report.cells import significant
@@ -23,7 +24,6 @@ from analysis.report.provenance import analysed_by, runs_block
 from analysis.report.sections import sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
 from analysis.rows import rows_of
-from analysis.svg import with_prefixed_ids
 from analysis.verdicts import FOLD_AFTER, verdict_groups
 
 BANNER = "raw-and-equal-work-disagree"

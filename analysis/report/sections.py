@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from analysis.gate import LABELS
+from analysis.estimates.gate import LABELS
 from analysis.report.cells import Cell, Table, count, number, percent, seconds, significant, times
 from analysis.report.comparison_tables import Column, frame_table, word
 from analysis.report.content import Content

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from arch.bootstrap import CircularBlockBootstrap
 
-from analysis.bootstrap import Interval, block_length, interval_of, resampled_sums, students_t
+from analysis.estimates.bootstrap import Interval, block_length, interval_of, resampled_sums, students_t
 
 
 def mean(sums):

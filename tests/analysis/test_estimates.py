@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.comparable import Comparable
-from analysis.estimates import ESTIMATES, estimate_table
+from analysis.estimates.comparable import Comparable
+from analysis.estimates.table import ESTIMATES, estimate_table
 from analysis.runs import Plan
 
 STEP = "timing_s/step"

@@ -8,7 +8,7 @@ import altair as alt
 import pandas as pd
 import pytest
 
-from analysis.drawing import render
+from analysis.figures.drawing import render
 from analysis.figures.phase_bars import phase_bars
 
 

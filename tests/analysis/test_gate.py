@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from test_estimates import arm_rows, plan
 
-from analysis.gate import gate_table, gate_verdicts
+from analysis.estimates.gate import gate_table, gate_verdicts
 from analysis.quantities import QUANTITIES
 
 

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 from test_estimates import arm_rows, engine_s, far_apart, plan, work
 
-from analysis.comparable import Comparable
-from analysis.disagreement import disagreement
-from analysis.estimates import estimate_table
-from analysis.gate import gate_table
+from analysis.estimates.comparable import Comparable
+from analysis.estimates.disagreement import disagreement
+from analysis.estimates.gate import gate_table
+from analysis.estimates.table import estimate_table
 from analysis.headline import headlines
 from analysis.preflight import Finding, LedgerRow, Preflight
 from analysis.speedup import comparison_table

@@ -7,7 +7,7 @@ import make_results
 import pytest
 
 from analysis.files import fingerprint_of
-from analysis.imported import main
+from analysis.imported.run import main
 from analysis.phases import phase_table, phase_verdicts
 from analysis.runs import read_plan, read_run, read_runs
 from analysis.steps import read_steps

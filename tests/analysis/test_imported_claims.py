@@ -6,8 +6,8 @@ import pytest
 
 from analysis.errors import UserError
 from analysis.files import fingerprint_of
-from analysis.imported import import_run
-from analysis.imported_claims import require_of_arm
+from analysis.imported.claims import require_of_arm
+from analysis.imported.run import import_run
 from analysis.sources.record import Imported, SourceRead
 from analysis.timers import tree_for
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from analysis.imported_steps import clock_verdicts
+from analysis.imported.steps import clock_verdicts
 from analysis.sources.record import StepRecord
 from analysis.steps import ChosenStep
 from analysis.timers import exclusive_s, nested, overruns, places_of, tree_for

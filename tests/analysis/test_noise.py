@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from test_estimates import arm_rows, plan
 
-from analysis.comparable import Comparable
-from analysis.noise import noise_bands, noise_table
+from analysis.estimates.comparable import Comparable
+from analysis.estimates.noise import noise_bands, noise_table
 
 
 def test_a_declared_repetition_gives_the_band():

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from analysis.gpus import KNOWN_GPUS, gpu_of
-from analysis.models import facts_of, model_facts
-from analysis.roofline import Array, Roof, Work, decode_floor_s, roof_of, work_from_lengths, work_from_scalars
+from analysis.roofline.decode import Array, Roof, Work, decode_floor_s, roof_of, work_from_lengths, work_from_scalars
+from analysis.roofline.gpus import KNOWN_GPUS, gpu_of
+from analysis.roofline.models import facts_of, model_facts
 
 PHI = model_facts("microsoft/Phi-4-reasoning-plus")
 H100 = gpu_of("NVIDIA H100 80GB HBM3")

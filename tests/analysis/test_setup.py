@@ -11,8 +11,8 @@ import pytest
 from roofline_results import IMPORT, PHI, ROLLOUT, SXM, WORKLOAD
 from roofline_results import trained as trained_run
 
+from analysis.roofline.setup import Setup, setup_of
 from analysis.runs import Run
-from analysis.setup import Setup, setup_of
 from analysis.timers import TimerTree, tree_for
 from analysis.timers.verl import VERL_0_4_1, VERL_0_9_1, VERL_0_9_1_COLOCATE_ASYNC, VERL_0_9_1_OVERLAPPING
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to, trained
 
+from analysis.roofline.work import with_work
 from analysis.runs import Plan, Run
 from analysis.stragglers import _by_step, straggler_table
 from analysis.wide import wide_steps
-from analysis.work import with_work
 
 
 def table(*runs: Run, warmup: int = 2) -> pd.DataFrame:

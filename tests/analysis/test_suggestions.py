@@ -11,12 +11,12 @@ import pytest
 from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to, trained
 
 from analysis.preflight import Finding, LedgerRow, Preflight
+from analysis.roofline.waterfall import waterfall_table
+from analysis.roofline.work import with_work
 from analysis.runs import Plan, Run
 from analysis.stragglers import straggler_table
 from analysis.suggestions import Suggestion, suggestions
-from analysis.waterfall import waterfall_table
 from analysis.wide import wide_steps
-from analysis.work import with_work
 
 GRAPHS = "CUDA graphs while decoding (actor_rollout_ref.rollout.enforce_eager)"
 BEFORE = Preflight(

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to, trained
 
 from analysis.phases import phase_table
+from analysis.roofline.waterfall import rest_s, waterfall_table
+from analysis.roofline.work import with_work
 from analysis.runs import Plan, Run
 from analysis.timers.verl import VERL_0_4_1, VERL_0_9_1_OVERLAPPING
-from analysis.waterfall import rest_s, waterfall_table
 from analysis.wide import wide_steps
-from analysis.work import with_work
 
 
 def plan_of(*arms: str) -> Plan:

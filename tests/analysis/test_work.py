@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 from roofline_results import ARTICLE_VLLM, ROLLOUT, an_import, article_row, collected, row, steps_to, trained
 
+from analysis.roofline.work import with_work, work_verdicts
 from analysis.runs import Run, read_run
 from analysis.wide import wide_steps
-from analysis.work import with_work, work_verdicts
 
 
 def worked(*runs: Run, warmup: int = 2) -> pd.DataFrame:

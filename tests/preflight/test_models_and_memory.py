@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from analysis.gpus import KNOWN_GPUS, gpu_of
-from analysis.models import facts_of, model_facts
+from analysis.roofline.gpus import KNOWN_GPUS, gpu_of
+from analysis.roofline.models import facts_of, model_facts
 from workflow.preflight.checks.memory import told
 from workflow.preflight.memory import Estimate
 

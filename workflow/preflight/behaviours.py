@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from analysis.gpus import gpu_of
-from analysis.models import model_facts
+from analysis.roofline.gpus import gpu_of
+from analysis.roofline.models import model_facts
 from workflow.preflight.cases import MODEL, ROLLOUT, Case
 from workflow.preflight.findings import Level
 from workflow.preflight.memory import Estimate, estimate_of

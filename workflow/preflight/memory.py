@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from analysis.gpus import KNOWN_GPUS, gpu_of
-from analysis.models import ModelFacts, model_facts
+from analysis.roofline.gpus import KNOWN_GPUS, gpu_of
+from analysis.roofline.models import ModelFacts, model_facts
 from workflow.preflight.cases import ACTOR, MODEL, REF, ROLLOUT, Case
 
 GIB = 2**30

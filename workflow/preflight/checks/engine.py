@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from analysis.models import model_facts
+from analysis.roofline.models import model_facts
 from workflow.preflight.behaviours import IGNORE_EOS, PREFERRED, V4
 from workflow.preflight.cases import MODEL, ROLLOUT, Case
 from workflow.preflight.findings import Finding, Level

@@ -8,10 +8,10 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from analysis.arm_estimates import NEEDED, estimates
-from analysis.bootstrap import CONFIDENCE, RESAMPLES, Floats, students_t
-from analysis.comparable import Comparable
-from analysis.equal_work import STEP
+from analysis.estimates.arm import NEEDED, estimates
+from analysis.estimates.bootstrap import CONFIDENCE, RESAMPLES, Floats, students_t
+from analysis.estimates.comparable import Comparable
+from analysis.estimates.equal_work import STEP
 from analysis.runs import Plan
 from analysis.speedup import paired_steps
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from analysis.equal_work import FLOOR, GENERATION, NO_SUPPORT, STEP, Row
+from analysis.estimates.equal_work import FLOOR, GENERATION, NO_SUPPORT, STEP, Row
 
 # The roofline's correction of what is no generation is worth a word from here on.
 REST_MATTERS_FROM = 0.02

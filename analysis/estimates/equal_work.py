@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.bootstrap import Floats
+from analysis.estimates.bootstrap import Floats
 from analysis.speedup import TOKENS
 from analysis.wide import PHASE
 

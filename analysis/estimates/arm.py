@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pandas as pd
 
-from analysis.bootstrap import RESAMPLES, Interval, Sums, block_length, interval_of, resampled_sums
-from analysis.equal_work import (
+from analysis.estimates.bootstrap import RESAMPLES, Interval, Sums, block_length, interval_of, resampled_sums
+from analysis.estimates.equal_work import (
     EQUAL_WORK,
     ESTIMATES,
     FLOOR,
@@ -21,7 +21,7 @@ from analysis.equal_work import (
     log_estimate,
     paired,
 )
-from analysis.scaling import settled_roofline
+from analysis.estimates.scaling import settled_roofline
 from analysis.speedup import TOKENS
 from analysis.wide import ROUNDING
 

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from analysis.arm_estimates import NEEDED, estimates, no_value, rounding_reach
-from analysis.bootstrap import RESAMPLES
-from analysis.comparable import Comparable
-from analysis.disagreement import disagreement
-from analysis.equal_work import EQUAL_WORK, ESTIMATES, Row
-from analysis.noise import noise_bands, repeated
+from analysis.estimates.arm import NEEDED, estimates, no_value, rounding_reach
+from analysis.estimates.bootstrap import RESAMPLES
+from analysis.estimates.comparable import Comparable
+from analysis.estimates.disagreement import disagreement
+from analysis.estimates.equal_work import EQUAL_WORK, ESTIMATES, Row
+from analysis.estimates.noise import noise_bands, repeated
+from analysis.estimates.scaling import UNSETTLED, rest_of_step
 from analysis.runs import Plan, factors_label
-from analysis.scaling import UNSETTLED, rest_of_step
 from analysis.speedup import paired_steps
 from analysis.verdicts import Verdict
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.errors import UserError
-from analysis.imported_claims import require_of_arm
+from analysis.imported.claims import require_of_arm
 from analysis.sources.record import TIMERS, Imported, SourceRead
 from analysis.timers import TimerTree, declared_trees, mode_of, nested, tree_for
 from analysis.verdicts import Verdict

@@ -16,8 +16,8 @@ import pyarrow as pa
 from analysis.collect import in_the_tree, timer_verdicts
 from analysis.errors import UserError
 from analysis.files import fingerprint_of, read_json_object, write_whole
-from analysis.imported_steps import clock_verdicts, hole_verdicts, with_known_tokens
-from analysis.imported_tree import root_keys, tree_of
+from analysis.imported.steps import clock_verdicts, hole_verdicts, with_known_tokens
+from analysis.imported.tree import root_keys, tree_of
 from analysis.sources.formats import WANDB, read_source
 from analysis.sources.merge import merged
 from analysis.sources.record import TIMERS, Imported, StepRecord
@@ -174,7 +174,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     print(f"{args.out}: {table.num_rows} rows")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,10 +10,19 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.gpus import gpu_of
-from analysis.roofline import Array, Floor, Roof, Work, decode_floor_s, roof_of, work_from_lengths, work_from_scalars
+from analysis.roofline.decode import (
+    Array,
+    Floor,
+    Roof,
+    Work,
+    decode_floor_s,
+    roof_of,
+    work_from_lengths,
+    work_from_scalars,
+)
+from analysis.roofline.gpus import gpu_of
+from analysis.roofline.setup import Setup, setup_of
 from analysis.runs import Run
-from analysis.setup import Setup, setup_of
 from analysis.timers import TimerTree
 from analysis.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
 from analysis.wide import OWN, PHASE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from analysis.equal_work import EQUAL_WORK, Row
+from analysis.estimates.equal_work import EQUAL_WORK, Row
 from analysis.speedup import disagrees
 
 # From here on raw and equal work differ in a way that matters, be it drift or luck: it is what these steps did.

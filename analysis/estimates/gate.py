@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pandas as pd
 
-from analysis.bootstrap import Floats, block_length, interval_of, resampled_sums
-from analysis.noise import repeated
+from analysis.estimates.bootstrap import Floats, block_length, interval_of, resampled_sums
+from analysis.estimates.noise import repeated
 from analysis.rows import rows_of
 from analysis.runs import Plan, factors_label
 from analysis.speedup import paired_steps

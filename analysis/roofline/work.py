@@ -8,9 +8,9 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
-from analysis.floors import Floors, Rows, floors_of
+from analysis.roofline.floors import Floors, Rows, floors_of
+from analysis.roofline.setup import Setup
 from analysis.runs import Run, factors_label
-from analysis.setup import Setup
 from analysis.verdicts import Verdict
 
 GENERATION_S = "generation_s"
@@ -24,7 +24,7 @@ def with_work(wide: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
     """`wide` (analysis/wide.py) with the seconds of generation and the least that they could have been.
 
     `generation_s`: own seconds of the phases of category generation, NaN where none is timed. `floor_s`: the decode
-    floor (analysis/roofline.py), with the case that binds: `weight_floor_s` + `kv_floor_s`, or `compute_floor_s`
+    floor (analysis/roofline/decode.py), with the case that binds: `weight_floor_s` + `kv_floor_s`, or `compute_floor_s`
     where that is more. NaN where a fact is unknown (`work_verdicts` says which) and in all steps of an arm for which a
     floor came out above the time: one of its facts is wrong then. `floor_basis` is `lengths`, `scalars`, or "".
     """

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from analysis.phases import RESIDUAL, category_table, phase_table
+from analysis.roofline.work import COMPUTE_S, FLOOR_S, GENERATION_S, KV_S, WEIGHT_S
 from analysis.runs import Plan
 from analysis.timers import CATEGORIES, TimerTree
 from analysis.wide import PHASE
-from analysis.work import COMPUTE_S, FLOOR_S, GENERATION_S, KV_S, WEIGHT_S
 
 COLUMNS = ["factors", "arm", "part", "label", "seconds", "kind", "steps", "floor_steps"]
 # kind: `floor` and `gap` divide generation where there is a floor.

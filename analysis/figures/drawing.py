@@ -9,8 +9,8 @@ from typing import Any
 import altair as alt
 import vl_convert as vlc
 
+from analysis.figures.svg import TAG, page_svg
 from analysis.runs import Plan
-from analysis.svg import TAG, page_svg
 
 # Okabe and Ito (2008) for categories, Tol's "bright" for arms: each is told apart with any colour vision,
 # and the two are not mistaken for one another. Tol's yellow, cyan and grey are darker and browner here: his do not

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.gpus import KNOWN_GPUS, gpu_of, known_name
-from analysis.models import COUNTED, ModelFacts, model_facts
+from analysis.roofline.gpus import KNOWN_GPUS, gpu_of, known_name
+from analysis.roofline.models import COUNTED, ModelFacts, model_facts
 from analysis.runs import Run
 
 _ROLLOUT = "actor_rollout_ref.rollout"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.roofline.setup import setup_of
 from analysis.runs import Plan, Run, factors_label
-from analysis.setup import setup_of
 from analysis.verdicts import Verdict
 from analysis.wide import PHASE
 
