@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.runs import Plan, Run
+from analysis.settings import overrides_by_key
 from analysis.verdicts import Verdict
 
 SPEC_PARTS = ("trainer", "engine", "stack", "workload", "options", "env", "trainer_args")
@@ -43,11 +44,9 @@ def flat(value: Any, key: str) -> dict[str, str]:
 
 def by_key(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
     """A trainer's arguments with a list of `key=value` overrides spread out, so that they differ one by one."""
-    overrides = trainer_args.get("overrides")
-    if not isinstance(overrides, list) or not all(isinstance(o, str) and "=" in o for o in overrides):
-        return dict(trainer_args)
-    rest = {key: value for key, value in trainer_args.items() if key != "overrides"}
-    return rest | dict(o.split("=", 1) for o in overrides)
+    overrides = overrides_by_key(trainer_args)
+    rest = {key: value for key, value in trainer_args.items() if key != "overrides" or not overrides}
+    return rest | overrides
 
 
 def run_settings(run: Run) -> dict[str, str]:

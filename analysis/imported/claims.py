@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.errors import UserError
+from analysis.settings import setting
 from analysis.sources.formats import FORMATS
 from analysis.sources.phases_csv import FORMAT as TABLE
 from analysis.sources.record import Imported
-from analysis.timers.mode import setting
 
 # What writes a format, where few do: a table of phases and wandb's files may be of any trainer.
 _WRITERS = {

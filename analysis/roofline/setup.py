@@ -10,6 +10,7 @@ from typing import Any
 from analysis.roofline.gpus import KNOWN_GPUS, gpu_of, known_name
 from analysis.roofline.models import COUNTED, ModelFacts, model_facts
 from analysis.runs import Run
+from analysis.settings import flat, overrides_by_key
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _BYTES: Mapping[str, int] = {
@@ -154,27 +155,14 @@ def _settings(run: Run) -> dict[str, Any]:
     """The trainer's settings by dotted key: as the run resolved them, else as it was asked for them."""
     spec, resolved = run.spec, _mapping(run.done.get("resolved"))
     asked = _mapping(spec.get("trainer_args"))
-    overrides = asked.get("overrides")
-    pairs = [o.partition("=") for o in overrides if isinstance(o, str)] if isinstance(overrides, Sequence) else []
     # A trained run keeps the trainer's settings apart from the engine's; an imported one has its whole config.
     held = resolved if "import" in spec else _mapping(resolved.get("trainer"))
     return {
-        **_flat(_mapping(spec.get("options"))),
-        **_flat({key: value for key, value in asked.items() if key != "overrides"}),
-        **{key.lstrip("+"): value for key, _, value in pairs},
-        **_flat(held),
+        **flat(_mapping(spec.get("options"))),
+        **flat({key: value for key, value in asked.items() if key != "overrides"}),
+        **overrides_by_key(asked),
+        **flat(held),
     }
-
-
-def _flat(nested: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in nested.items():
-        path = f"{above}{str(key).lstrip('+')}"
-        if isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{path}.")
-        else:
-            found[path] = value
-    return found
 
 
 def _reported_gpus(run: Run) -> list[str]:

@@ -1,0 +1,41 @@
+"""What was a trainer asked for, and what did it hold, by dotted key?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def overrides_by_key(trainer_args: Any) -> dict[str, str]:
+    """Hydra's `key=value` overrides among a trainer's arguments, by key; the last one wins, as in Hydra.
+
+    A `+` before a key is gone; `~key`, which takes a key away, keeps its sign.
+    """
+    given = trainer_args.get("overrides") if isinstance(trainer_args, Mapping) else None
+    pairs = [str(o).partition("=") for o in given] if isinstance(given, list) else []
+    return {key.lstrip("+"): value.strip("'\"") for key, _, value in pairs}
+
+
+def setting(held: Any, key: str) -> Any:
+    """A dotted key's value, from flat or from nested settings; None where it is not there."""
+    if not isinstance(held, Mapping):
+        return None
+    if key in held:
+        return held[key]
+    for part in key.split("."):
+        if not isinstance(held, Mapping) or part not in held:
+            return None
+        held = held[part]
+    return held
+
+
+def flat(nested: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Nested settings by dotted key, without Hydra's `+`; an empty mapping is a value."""
+    found: dict[str, Any] = {}
+    for key, value in nested.items():
+        path = f"{above}{str(key).lstrip('+')}"
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{path}.")
+        else:
+            found[path] = value
+    return found

@@ -1,0 +1,31 @@
+"""Settings by dotted key, as they were written and as they were held."""
+
+import pytest
+
+from analysis.settings import flat, overrides_by_key, setting
+
+
+def test_overrides_by_key() -> None:
+    given = ["trainer.use_v1=False", "+a.b='x y'", "++a.b=2", "~data.seed", "~data.other=3", "reward.path=/p=q"]
+    taken = {"~data.seed": "", "~data.other": "3"}
+    assert overrides_by_key({"overrides": given}) == {
+        "trainer.use_v1": "False",
+        "a.b": "2",
+        "reward.path": "/p=q",
+        **taken,
+    }
+
+
+@pytest.mark.parametrize("args", [None, {}, {"overrides": "a=b"}, []])
+def test_without_overrides_there_are_none(args: object) -> None:
+    assert overrides_by_key(args) == {}
+
+
+@pytest.mark.parametrize("held", [{"trainer": {"nnodes": 2}}, {"trainer.nnodes": 2}])
+def test_a_setting_is_found_flat_or_nested(held: object) -> None:
+    assert setting(held, "trainer.nnodes") == 2
+    assert setting(held, "trainer.gpus") is None and setting(None, "trainer.nnodes") is None
+
+
+def test_flat() -> None:
+    assert flat({"a": {"+b": {"c": 1}, "d": {}}, "e": [{"f": 2}]}) == {"a.b.c": 1, "a.d": {}, "e": [{"f": 2}]}
