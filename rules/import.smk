@@ -17,11 +17,11 @@ rule import_run:
         run_id=IMPORTED,
     # A node of a cluster may reach no service's API, and no folder of somebody's own.
     localrule: True
+    conda:
+        "../envs/controller/environment.yml"
     # Each reads whole logs into memory, on the machine that runs Snakemake; a profile says how many at once.
     resources:
         import_slots=1,
-    conda:
-        "../envs/controller/environment.yml"
     params:
         spec=lambda wildcards: json.dumps(
             PLAN.imports[wildcards.run_id].spec, sort_keys=True
