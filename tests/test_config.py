@@ -101,6 +101,7 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("sweep", {"arms.vllm.env.MY_TOKEN": ["x"]}, "MY_TOKEN looks like a secret"),
         ("sweep", {"arms.vllm.env.A-B": ["x"]}, "(got 'A-B')"),
         ("arms.vllm.options", {"index": "https://me:pw@host/x"}, "index holds a URL with a password"),
+        ("arms.vllm.env", {"HUB": "hf_" + "a1" * 17}, "HUB holds what looks like a key or a token"),
         ("arms.vllm.options", {"a": "x\0y"}, "a: must not hold a NUL character"),
         ("arms.vllm.options", {"a": {"b": [{"api_key": "x"}]}}, "a.b[0].api_key looks like a secret"),
         ("arms.vllm.options", {"a": datetime.date(2020, 1, 1)}, "a: must be text, a number, true, false, null"),

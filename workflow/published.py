@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from analysis.credentials import CREDENTIAL
 from workflow.messages import short, told
 
 # Values of such variables would be written into spec.json and from there into reports. As in workflow/jobs/node.py.
@@ -53,6 +54,11 @@ def check_published(value: Any, where: str = "", depth: int = 0) -> None:
 def check_text(text: str, where: str) -> None:
     if "\0" in text:
         raise ValueError(f"{where}: must not hold a NUL character (got {short(text)}); remove it")
+    if CREDENTIAL.search(text):
+        raise ValueError(
+            f"{where} holds what looks like a key or a token, and settings are written into results; "
+            "export it in the shell that starts snakemake instead"
+        )
     if _URL_PASSWORD.search(text):
         raise ValueError(
             f"{where} holds a URL with a password, and settings are written into results; "

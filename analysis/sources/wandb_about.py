@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from analysis.credentials import CREDENTIAL
+
 # The packages whose versions bear on what is compared, by the name that they are installed under; ms-swift is `swift`
 # everywhere else here.
 PACKAGES = (
@@ -39,13 +41,13 @@ def plain_config(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_secrets(value: Any, name: str = "") -> Any:
-    """The value with whatever is named like a key, token or password hidden, and the user information of addresses."""
+    """The value without what is named or looks like a key, token or password, and the user information of addresses."""
     if isinstance(value, Mapping):
         return {str(key): without_secrets(one, str(key)) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [without_secrets(one, name) for one in value]
     if isinstance(value, str):
-        return HIDDEN if value and _SECRET.search(name) else _USERINFO.sub("", value)
+        return HIDDEN if value and _SECRET.search(name) else CREDENTIAL.sub(HIDDEN, _USERINFO.sub("", value))
     return value
 
 

@@ -381,9 +381,10 @@ def test_the_loop_is_told_by_the_configuration_that_the_log_holds(tmp_path):
 
 def test_what_a_log_prints_of_keys_and_tokens_goes_nowhere(tmp_path):
     held = {"actor_rollout_ref": {"rollout": {"name": "vllm"}}, "trainer": {"wandb_api_key": "sk-0123456789"}}
+    held["trainer"]["note"] = "pushed with hf_" + "a1" * 17
     log = write(tmp_path, f"{held}\n{verl_lines([PLAIN])}")
     _, _, end = imported(tmp_path / "res", spec_of("vllm", [log]))
-    assert end["resolved"]["trainer"] == {"wandb_api_key": "(not shown)"}
+    assert end["resolved"]["trainer"] == {"wandb_api_key": "(not shown)", "note": "pushed with (not shown)"}
     files = [f for f in (tmp_path / "res").rglob("*") if f.is_file()]
     assert len(files) == 3 and not any(b"sk-0123456789" in f.read_bytes() for f in files)
 
