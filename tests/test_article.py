@@ -74,6 +74,21 @@ def test_the_report_shows_them_and_does_not_claim_what_they_do_not_carry(results
     assert "2.15×" in headline and re.search(r"not (met )?on equal terms|not equal", headline), headline
 
 
+def test_the_report_says_why_the_sums_differ_and_on_what_the_floor_rests(results: Path) -> None:
+    for name in ("report.md", "report.html"):
+        report = (results / name).read_text(encoding="utf-8")
+        for words in (
+            "Reshard runs inside Generate: adding up both counts 1.04 s (vllm) and 2.31 s (sglang) twice.",
+            "3.35 TB/s and 989 TFLOP/s (bf16, dense) each",
+            "by the data sheet",
+            "tensor parallel size 2, so 4 replicas; microsoft/Phi-4-reasoning-plus at 2 bytes a weight",
+            "16 responses a step, from the logged mean and longest length alone",
+            "no speculative decoding",
+            "weights 134.03 s + keys and values 15.65 s = 149.68 s of 380.60 s of generation, 39.3 %",
+        ):
+            assert words in report, words
+
+
 def test_the_ledger_says_why_the_arms_were_not_equal(results: Path) -> None:
     preflight = json.loads((results / "preflight.json").read_text(encoding="utf-8"))
     unequal = [finding["code"] for finding in preflight["findings"] if finding["level"] == "unequal"]

@@ -57,6 +57,7 @@ def markdown(content: Content) -> str:
     for section in sections(content):
         if section.table.rows:
             parts += [f"## {section.title}\n", block_table(section.table, MAX_ROWS)]
+            parts += ["\n".join(f"- {escaped(line)}" for line in section.lines) + "\n"] if section.lines else []
     parts += _ledger(content)
     if content.preflight is None:
         parts += _settings(content)

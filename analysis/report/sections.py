@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from analysis.estimates.gate import LABELS
 from analysis.report.cells import Cell, Table, count, number, percent, seconds, significant, times
 from analysis.report.comparison_tables import Column, frame_table, word
 from analysis.report.content import Content
+from analysis.report.floor_words import floor_lines
 
 
 @dataclass(frozen=True)
@@ -18,17 +19,31 @@ class Section:
     title: str
     table: Table
     figures: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    """Sentences under the table."""
 
 
 def sections(content: Content) -> list[Section]:
     """Those that have anything to show, in the page's order."""
+    lines = tuple(floor_lines(content))
     drawn = {figure.name for figure in content.figures}
     found = [
-        Section("stragglers", "What the step waits for", stragglers_block(content), ("stragglers",)),
+        Section("stragglers", "What the step waits for", stragglers_block(content), ("stragglers",), lines),
         Section("gate", "Do the arms train the same?", gate_block(content), ("reward", "reward-distribution")),
         Section("cost", "What it costs", cost_block(content)),
     ]
     return [s for s in found if s.table.rows or drawn & set(s.figures)]
+
+
+# What the heads of the table of stragglers mean; only those that it shows are explained.
+STRAGGLER_WORDS = {
+    "longest / mean": "Longest / mean: sums over the steps.",
+    "length bubble": "Length bubble, 1 − mean / longest: the share of the batch's places that wait for the longest.",
+    "tail": "Tail: decode iterations in which at most a tenth of the responses still runs.",
+    "Amdahl's ceiling": "Ceiling, 1 / (1 − generation's share): what an engine that took no time would bring.",
+    "decode floor, s": "Floor: the least that the GPUs' data sheet allows.",
+    "efficiency": "Efficiency: floor over generation.",
+}
 
 
 def _seconds(value: float) -> Cell:
@@ -39,10 +54,10 @@ def stragglers_block(content: Content) -> Table:
     """How long the longest responses hold up a step, how far generation is from its floor, and Amdahl's ceiling."""
     columns = (
         Column("steps", "steps", count),
-        Column("mean_length", "mean length, tokens", lambda value: number(value, 1)),
-        Column("max_length", "longest", lambda value: number(value, 1)),
-        Column("straggler_ratio", "R", lambda value: number(value, 3)),
-        Column("length_bubble", "bubble", percent),
+        Column("mean_length", "mean response, tokens", lambda value: number(value, 1)),
+        Column("max_length", "longest response", lambda value: number(value, 1)),
+        Column("straggler_ratio", "longest / mean", lambda value: number(value, 3)),
+        Column("length_bubble", "length bubble", percent),
         Column("tail_share", "tail", percent),
         Column("generation_share", "generation's share", percent),
         Column("amdahl_ceiling", "Amdahl's ceiling", times),
@@ -50,14 +65,10 @@ def stragglers_block(content: Content) -> Table:
         Column("floor_s", "decode floor, s", _seconds),
         Column("efficiency", "efficiency", percent),
     )
-    note = (
-        "R: longest over mean response, sums over the steps; bubble 1 − 1/R: the share of the batch's places that wait "
-        "for the longest. Tail: decode iterations in which at most a tenth of the responses still runs. Ceiling "
-        "1/(1 − generation's share): what an engine that took no time would bring. Floor: the least that the GPUs' "
-        "data sheet allows; efficiency: floor over generation. A column that nothing tells is left out."
-    )
     caption = "Stragglers, ceiling and efficiency of each arm"
-    return frame_table(content, "stragglers", content.stragglers, columns, caption, note=note)
+    made = frame_table(content, "stragglers", content.stragglers, columns, caption)
+    told = [text for head, text in STRAGGLER_WORDS.items() if head in made.heads]
+    return replace(made, note=" ".join([*told, "A column that nothing tells is left out."]))
 
 
 def gate_block(content: Content) -> Table:

@@ -11,11 +11,11 @@ import pandas as pd
 from analysis.phases import RESIDUAL, shown_phase
 from analysis.report.cells import DASH, Cell, Row, Table, decimals, percent, seconds, times
 from analysis.report.content import Content
+from analysis.report.nesting import nesting_text
 from analysis.rows import rows_of
 from analysis.runs import factors_label
 from analysis.timers import in_order
 
-MANY = 5
 NOTHING = Cell("")
 
 
@@ -109,7 +109,11 @@ def _phase_cells(found: Any, digits: int, is_root: bool) -> tuple[Cell, Cell, Ce
 
 SUMS = (
     ("all_timers_s", "Sum of all logged timers", "Added up as logs list them; of those in others what all arms log."),
-    ("nested_s", "of which inside another timer", "Counted twice in the sum above: their seconds are in a parent's."),
+    (
+        "nested_s",
+        "of which counted twice",
+        "Inside another timer, so counted twice in the sum above: their seconds are in a parent's.",
+    ),
     ("without_nested_s", "Sum without nested timers", "The step's own children alone: every second once."),
     ("step_s", "Step", "The step's own timer."),
     ("residual_s", "Residual", "The step less its children: what no timer covers."),
@@ -130,13 +134,8 @@ def sums_blocks(content: Content) -> list[Table]:
                 cells.append(seconds(getattr(r, column), digits, rounding_s).at("sums", r.Index, column))
             kind = {"step_s": "total", "residual_s": "residual"}.get(column, "phase")
             lines.append(Row(label, column, tuple(cells), words, int(column == "nested_s"), kind))
-        twice = {r.arm: r.nested for r in arms if r.nested}
-        if not twice:
-            said = "No timer lies inside another."
-        elif len(set(twice.values())) == 1 and len(twice) == len(arms):
-            said = f"Inside another timer: {_some(next(iter(twice.values())))}."
-        else:
-            said = "Inside another timer: " + "; ".join(f"{arm}: {_some(names)}" for arm, names in twice.items()) + "."
+        root = content.trees[0].root if content.trees else ""
+        said = nesting_text(content.phases[content.phases["factors"] == factors], root, digits)
         if any(r.residual_rounding_s > 0 for r in arms):
             said += " ±: how far the digits that the source printed leave the residual open, at worst."
         tables.append(
@@ -184,13 +183,6 @@ def speedup_blocks(content: Content) -> list[Table]:
             )
         )
     return tables
-
-
-def _some(names: str) -> str:
-    """The first few names of a list."""
-    parts = names.split(", ")
-    more = len(parts) - MANY
-    return names if more <= 1 else f"{', '.join(parts[:MANY])} and {more} more"
 
 
 def _at(factors: str) -> str:
