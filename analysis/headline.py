@@ -15,11 +15,13 @@ from analysis.estimates.gate import LABELS, WORSE_ARM, unjudged
 from analysis.estimates.noise import repeated
 from analysis.preflight import Preflight
 from analysis.rows import rows_of
-from analysis.runs import Plan
+from analysis.runs import Plan, factors_label
 from analysis.speedup import disagrees, outliers_decide
 
 Span = tuple[float, float]
 NO_SPAN = (math.nan, math.nan)
+# So many factor combinations are named in a sentence; the table has all.
+MOST_PLACES = 4
 # An interval whose ends differ by more says nothing of the ratio.
 TOO_WIDE = 10.0
 UNITS = {"raw": "per step", "per_token": "per response token"}
@@ -50,6 +52,8 @@ class Headline:
 class _Case:
     """One arm at one factor combination."""
 
+    at: str
+    """The combination, for people."""
     rows: dict[str, Row]
     claimed: tuple[str, ...]
     verdict: str
@@ -63,6 +67,10 @@ class _Case:
     def certain(self) -> list[str]:
         """Those of the claim that have an interval."""
         return [name for name in self.claimed if self.rows[name]["low"] > 0]
+
+    @property
+    def one_step(self) -> bool:
+        return bool(self.rows["raw"]["paired_steps"] == 1)
 
     @property
     def unmoved(self) -> bool:
@@ -118,18 +126,19 @@ def headlines(
 
 
 def _case(group: pd.DataFrame) -> _Case:
+    at = factors_label(str(group["factors"].iloc[0]))
     records = [{str(name): value for name, value in row.items()} for row in group.to_dict("records")]
     rows: dict[str, Row] = {str(row["estimate"]): row for row in records}
     valued = [name for name, row in rows.items() if row["value"] > 0]
     claimed = tuple(n for n in EQUAL_WORK if n in valued) or tuple(n for n in ("per_token", "raw") if n in valued)[:1]
     if not claimed:
-        return _Case(rows, (), "x")
+        return _Case(at, rows, (), "x")
     verdicts = {rows[name]["verdict"] for name in claimed}
     verdict = verdicts.pop() if len(verdicts) == 1 else "~"
     sides = {direction(rows[name]["value"]) for name in valued}
     # A difference that the printed digits do not show is none to claim, however sure.
     same = not any(direction(rows[name]["value"]) for name in claimed)
-    return _Case(rows, claimed, "~" if {1, -1} <= sides or same else verdict)
+    return _Case(at, rows, claimed, "~" if {1, -1} <= sides or same else verdict)
 
 
 def _headline(
@@ -181,25 +190,44 @@ def _claims(
     unit = "at equal work" if at_equal_work else UNITS[claimed[0]]
     claim = _claim(unit, values, arm, base)
     by = f"by {' and '.join(claimed)}" if at_equal_work else ""
-    spread = "no interval"
+    alone = len(cases) == 1 and cases[0].one_step
+    known = [case for case in told if case.certain]
+    spread = "" if alone else "no interval"
     if interval[1] > TOO_WIDE * interval[0]:
         spread = "too few runs or steps for an interval of use"
+    elif 0 < len(known) < len(told):
+        here = _over([case.span(case.certain, "low", "high") for case in known])
+        spread = f"95% known at {_places(known)} only: {range_text(*(_inverse(here) if _swapped(values) else here))}"
     elif not math.isnan(interval[0]):
         certain = _certain(told, claimed)
         of = "" if len(certain) == len(claimed) else f" by {' and '.join(certain)} alone" if certain else " where known"
         spread = f"95%{of}: {range_text(*(_inverse(interval) if _swapped(values) else interval))}"
-    claim += f" ({', '.join(filter(None, (by, spread)))})"
-    if verdict == "~":
+    limits = ", ".join(filter(None, (by, spread)))
+    claim += f" ({limits})" if limits else ""
+    if alone:
+        claim = f"one step of one run each: {claim}"
+    elif verdict == "~":
         claim = f"{_undecided(arm, cases)}: {claim}"
     others = [
         _claim(UNITS[name], _over([c.span([name]) for c in told if name in c.valued]), arm, base)
         for name in UNITS
         if name not in claimed and any(name in c.valued for c in told)
     ]
-    unknown = [] if at_equal_work else ["at equal work it is not known"]
+    unknown = [] if at_equal_work else ["at equal work"]
     if not at_equal_work and "per_token" not in claimed:
-        unknown.append("per response token it is not known")
-    return _capital("; ".join([claim, *others, *unknown])) + "."
+        unknown.append("per response token")
+    lacking = f"{' and '.join(unknown)} it is not known" if unknown else ""
+    if alone:
+        lacking = f"no interval can be given{', and ' if lacking else ''}{lacking}"
+    return _capital("; ".join(filter(None, [claim, *others, lacking]))) + "."
+
+
+def _places(cases: Sequence[_Case]) -> str:
+    """At which factor combinations, the first few by name."""
+    names = [case.at for case in cases]
+    if len(names) > MOST_PLACES:
+        return f"{', '.join(names[:MOST_PLACES])} and {len(names) - MOST_PLACES} more"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _certain(told: list[_Case], claimed: Sequence[str]) -> list[str]:
@@ -243,6 +271,8 @@ def _limits(
     if len(names) > 1:
         count = {2: "both", 3: "all three", 4: "all four"}[len(names)]
         found.append(f"Over {count} estimates: {range_text(*(_inverse(everything) if swapped else everything))}.")
+    if len(cases) > 1:
+        found += _unresolved(cases)
     if verdict == "~" and len(cases) == 1:
         rows = [told[0].rows[name] for name in told[0].claimed]
         reasons = dict.fromkeys(
@@ -259,6 +289,20 @@ def _limits(
         if all(value > 0 for value in more) and tame and not told[0].unmoved:
             found.append(f"{_count(int(max(more)), 'more pair of runs', 'more pairs of runs')} could resolve it.")
     return found
+
+
+def _unresolved(cases: Sequence[_Case]) -> list[str]:
+    """At which factor combinations the claim is not resolved, or not made, and why."""
+    reasons: dict[tuple[str, str], list[_Case]] = {}
+    for case in cases:
+        if case.verdict == "x":
+            reasons.setdefault(("Not compared", str(case.rows["raw"]["why"])), []).append(case)
+        elif case.verdict == "~":
+            whys = [f"{n.replace('_', ' ')}: {r['why']}" for n in case.claimed if (r := case.rows[n])["why"]]
+            reasons.setdefault(("Not resolved", "; ".join(whys)), []).append(case)
+    return [
+        f"{what} at {_places(mine)}{f' ({why})' if why else ''}." for (what, why), mine in reasons.items() if mine[0].at
+    ]
 
 
 def _terms(unequal: int, preflight: Preflight | None) -> str:
@@ -293,10 +337,13 @@ def _doubts(
             found.append(f"The correctness gate fails: {arm} is worse in {_labels(worse)}.")
         if len(lacking):
             found.append(f"The correctness gate cannot judge {_labels(lacking)}: some steps of one arm have no number.")
-    if any(disagreement(case.rows) for case in told):
-        sure = all(has_intervals(case.rows) for case in told if disagreement(case.rows))
+    if apart := [case for case in told if disagreement(case.rows)]:
+        sure = all(has_intervals(case.rows) for case in apart)
         says = "misleads" if sure else "may mislead (or it is chance: there are too few steps to tell)"
-        found.append(f"Step time and equal work disagree: the responses differ in length, so step time alone {says}.")
+        where = f" at {_places(apart)}" if len(apart) < len(told) else ""
+        found.append(
+            f"Step time and equal work disagree{where}: the responses differ in length, so step time alone {says}."
+        )
     elif any(_opposite(case) for case in told):
         found.append("The two disagree on which is faster: the responses differ in length, so neither settles it.")
     rows = list(rows_of(comparison))
@@ -329,8 +376,8 @@ def _grounds(comparison: pd.DataFrame, plan: Plan, told: list[_Case]) -> str:
         f"{_count(steps, 'paired step', 'paired steps')}{sweep}"
         f"{_after_warmup(comparison, plan)}."
     )
-    if all(case.rows["raw"]["paired_steps"] == 1 for case in told):
-        return text + " One step has no interval: it says nothing of other steps."
+    if all(case.one_step for case in told):
+        return text + " One step says nothing of other steps."
     if any(case.rows["raw"]["scope"] == WITHIN for case in told):
         text += " Within one pair of runs only: what other runs would say is not known."
     return text

@@ -88,8 +88,9 @@ def test_one_pair_of_runs_and_one_step():
     (found,) = said(engines(2.0, seeds=1))
     assert found.verdict == "+" and "Within one pair of runs only" in found.sentence
     (found,) = said([f.head(1) for f in engines(2.0, seeds=1)])
-    assert found.verdict == "~" and "(by roofline, no interval)" in found.sentence
-    assert "One step has no interval" in found.sentence and np.isnan(found.interval[0])
+    assert found.verdict == "~" and found.sentence.startswith("One step of one run each: at equal work b is ")
+    assert "(by roofline)" in found.sentence and "; no interval can be given. " in found.sentence
+    assert "One step says nothing of other steps." in found.sentence and np.isnan(found.interval[0])
 
 
 def test_what_is_refused_is_not_divided():
@@ -114,7 +115,20 @@ def test_factor_combinations_are_counted():
     (found,) = said(frames)
     start = "Of 3 factor combinations b is faster in 1, slower in 1, not resolved in 1: at equal work b is 0."
     assert found.verdict == "~" and found.sentence.startswith(start)
-    assert "over 3 factor combinations" in found.sentence
+    assert "over 3 factor combinations" in found.sentence and "Not resolved at f = 3." in found.sentence
+
+
+def test_of_a_sweep_it_says_where_there_is_an_interval_and_where_nothing_is_resolved():
+    few = [f.head(1) for f in engines(2.0, seeds=1, factors='{"f": 1}')]
+    (found,) = said([*few, *engines(2.0, factors='{"f": 2}')])
+    assert "95% known at f = 2 only: " in found.sentence and "no interval," not in found.sentence
+    assert "Not resolved at f = 1 (" in found.sentence and "Not resolved at f = 2" not in found.sentence
+
+
+def test_the_combination_at_which_step_time_misleads_is_named():
+    alike, apart = engines(1.0, factors='{"f": 1}'), engines(1.0, scale=3.0, factors='{"f": 2}')
+    (found,) = said([*alike, *apart])
+    assert "Step time and equal work disagree at f = 2: " in found.sentence
 
 
 @pytest.mark.parametrize(
