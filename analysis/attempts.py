@@ -14,7 +14,7 @@ from analysis.sources.metrics_jsonl import read_metrics_jsonl
 from analysis.sources.record import TIMERS, SourceRead, StepRecord
 from analysis.sources.wandb_offline import read_wandb_offline, wandb_files
 from analysis.steps import ChosenStep
-from analysis.verdicts import Verdict
+from analysis.verdicts import Verdict, count_of
 
 # wandb keeps doubles, and so does JSON: anything beyond rounding in print is a real disagreement.
 RELATIVE_TOLERANCE = 1e-9
@@ -94,7 +94,7 @@ def read_attempt(run_dir: Path, folder: Path, run_id: str, flat: bool = False) -
             Verdict(
                 "note",
                 "from-wandb",
-                f"{run_id}: {len(only_wandb)} steps of attempt {folder.name} come from wandb's file, "
+                f"{run_id}: {count_of(len(only_wandb), 'step')} of attempt {folder.name} from wandb's file, "
                 "not from metrics.jsonl (no response-length samples there)",
             )
         )
@@ -140,8 +140,8 @@ def choose_steps(attempts: list[Attempt], run_id: str) -> tuple[list[ChosenStep]
             Verdict(
                 "note",
                 "overlap",
-                f"{run_id}: {len(again)} steps ({again[0]} to {again[-1]}) were trained by more than one attempt; "
-                "the last attempt's timings count",
+                f"{run_id}: {count_of(len(again), 'step')} ({again[0]} to {again[-1]}) trained by more than one "
+                "attempt; the last attempt's timings count",
             )
         )
     return chosen, verdicts

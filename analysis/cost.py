@@ -20,6 +20,7 @@ COLUMNS = [
     "step_gpu_s",
     "price",
     "currency",
+    "cost",
     "to_steps",
     "gpu_hours_to_steps",
     "cost_to_steps",
@@ -35,8 +36,8 @@ def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: Plan) -> pd.DataFr
 
     `gpu_hours` are those of all steps of its runs, warm-up too, and of the time between them where that is told;
     `step_gpu_s` the GPU-seconds of the mean counted step, `gpu_hours_to_steps` of `to_steps` such steps of one run:
-    start, validation and checkpoints come on top. `price` is that of one GPU-hour, NaN where none is given. `why` says
-    what `gpu_hours` lack: steps whose time cannot be right, and those that were done twice, of which only one time is
+    start, validation and checkpoints come on top. `price` is that of one GPU-hour, NaN where none is given,
+    `cost` that of `gpu_hours`. `why` says what `gpu_hours` lack: steps whose time cannot be right, and those that were done twice, of which only one time is
     known; they are too few then.
     """
     price, steps = _number(plan.report.get("price_per_gpu_hour")), _number(plan.report.get("to_steps"))
@@ -59,6 +60,7 @@ def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: Plan) -> pd.DataFr
             hours = step_gpu_s * steps / HOUR_S
             row = {"factors": factors, "arm": arm, "gpus": gpus, "gpu_hours": gpus * busy_s / HOUR_S}
             row |= {"step_gpu_s": step_gpu_s, "price": price, "currency": currency, "to_steps": steps}
+            row |= {"cost": row["gpu_hours"] * price}
             row |= {"gpu_hours_to_steps": hours, "cost_to_steps": hours * price}
             rows.append(row | {"why": _lacking(here, len(here) - len(timed))})
     return pd.DataFrame(rows, columns=COLUMNS)

@@ -10,6 +10,7 @@ from typing import Any
 
 from analysis.errors import UserError
 from analysis.files import read_json_object
+from analysis.verdicts import count_of
 
 LEVELS = ("impossible", "unequal", "odd")
 VERDICTS = ("different", "unverifiable", "equivalent", "equal")
@@ -56,7 +57,7 @@ class Preflight:
     def counts(self) -> str:
         """How many settings there are of each verdict, in one line."""
         told = [f"{len(self.rows(v))} {v}" for v in VERDICTS if self.rows(v)]
-        return f"{len(self.ledger)} settings: " + ", ".join(told) if told else "no setting was compared"
+        return f"{count_of(len(self.ledger), 'setting')}: " + ", ".join(told) if told else "no setting was compared"
 
     def unequal(self, arms: Sequence[str]) -> int:
         """How many findings say that these arms do not meet on equal terms."""

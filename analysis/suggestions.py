@@ -21,6 +21,7 @@ RESIDUAL_MUCH = 0.05
 OTHER_MUCH = 0.15
 BUBBLE_MUCH = 0.4
 TRUNCATED_MUCH = 0.1
+BLOCKING = "cuda-launch-blocking"
 GRAPHS_ROW = "CUDA graphs while decoding"
 
 
@@ -84,14 +85,19 @@ def suggestions(
     the preflight tells what an engine was started with. Nothing is suggested without a number.
     """
     found: dict[tuple[str, str], Suggestion] = {}
+    blocked: dict[str, _Arm] = {}
     for arm in _arms(stragglers, waterfall, wide, preflight):
+        if arm.finding(BLOCKING) and arm.number("generation_s") > 0 and arm.step_s > 0:
+            before_it = blocked.get(arm.arm)
+            if before_it is None or arm.number("generation_s") > before_it.number("generation_s"):
+                blocked[arm.arm] = arm
         for rule in _RULES:
             for one in rule(arm):
                 before = found.get((one.arm, one.quantity))
                 if before is None or _weight(one) > _weight(before):
                     found[one.arm, one.quantity] = one
     order = {name: n for n, name in enumerate(_ORDER)}
-    return sorted(found.values(), key=lambda one: order[one.quantity])
+    return sorted([*found.values(), *_blocking(list(blocked.values()))], key=lambda one: order[one.quantity])
 
 
 def _arms(
@@ -163,20 +169,35 @@ def _efficiency(arm: _Arm) -> Iterator[Suggestion]:
 
 def _graphs(arm: _Arm) -> Iterator[Suggestion]:
     """Settings that the ledger names and that cost generation."""
-    generation_s, efficiency = arm.number("generation_s"), arm.number("efficiency")
+    generation_s = arm.number("generation_s")
     if not generation_s > 0 or not arm.step_s > 0:
         return
-    known = f", {1 / efficiency:.2f} times its decode floor" if efficiency > 0 else ""
-    size = f"generation takes {generation_s:.2f} s of the mean step of {arm.step_s:.2f} s{known}"
     graphs = arm.finding("cuda-graphs")
     if arm.graphs_off():
         how = f": {graphs.change}" if graphs else ""
-        text = f"{_name(arm)}: {size}, and the ledger has CUDA graphs off: turn them on{how}"
+        text = f"{_name(arm)}: {_generation_size(arm)}, and the ledger has CUDA graphs off: turn them on{how}"
         yield arm.tells(text, "generation without CUDA graphs", generation_s, "stragglers: generation_s")
-    blocking = arm.finding("cuda-launch-blocking")
-    if blocking:
-        text = f"{_name(arm)}: {size}, and each kernel launch waits for its kernel ({blocking.what}): {blocking.change}"
-        yield arm.tells(text, "generation with blocking launches", generation_s, "stragglers: generation_s")
+
+
+def _generation_size(arm: _Arm) -> str:
+    efficiency = arm.number("efficiency")
+    known = f", {1 / efficiency:.2f} times its decode floor" if efficiency > 0 else ""
+    return f"generation takes {arm.number('generation_s'):.2f} s of the mean step of {arm.step_s:.2f} s{known}"
+
+
+def _blocking(arms: list[_Arm]) -> Iterator[Suggestion]:
+    """One suggestion for all arms of a finding that blocks kernel launches; its number is the largest."""
+    by_finding: dict[Finding, list[_Arm]] = {}
+    for arm in arms:
+        if finding := arm.finding(BLOCKING):
+            by_finding.setdefault(finding, []).append(arm)
+    for finding, mine in by_finding.items():
+        worst = max(mine, key=lambda arm: arm.number("generation_s"))
+        sizes = "; ".join(f"{_name(arm)}: {_generation_size(arm)}" for arm in mine)
+        text = f"{sizes}. Each kernel launch waits for its kernel ({finding.what}): {finding.change}"
+        yield worst.tells(
+            text, "generation with blocking launches", worst.number("generation_s"), "stragglers: generation_s"
+        )
 
 
 def _stragglers(arm: _Arm) -> Iterator[Suggestion]:

@@ -293,11 +293,11 @@ class Report(Section):
     """What the report adds to the times."""
 
     price_per_gpu_hour: Annotated[Number, Field(gt=0)] | None = None
-    """What one GPU costs for an hour; without it costs are in GPU-hours alone."""
+    """What one GPU costs for an hour, for the cost of the GPU-hours used; null: there are GPU-hours alone."""
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
     """The price's currency, in its three letters."""
     to_steps: PositiveInt | None = None
-    """Tell the cost of so many training steps; null: no such cost is told."""
+    """Tell the GPU-hours of so many training steps, and with a price their cost; null: only those of what was used."""
 
 
 class Config(Section):

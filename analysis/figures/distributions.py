@@ -13,6 +13,7 @@ from analysis.figures.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, das
 from analysis.figures.panels import ARM_LEGEND, MANY_ARMS, panels
 from analysis.reward import REWARD
 from analysis.runs import Plan
+from analysis.verdicts import count_of
 
 PANEL_WIDTH, PANEL_HEIGHT = 185, 100
 MAX_PANELS = 24
@@ -86,7 +87,8 @@ def length_figure(lengths: pd.DataFrame, plan: Plan) -> Figure | None:
     finite = lengths[np.isfinite(lengths["value"].astype(float))]
     stats = finite.groupby("arm", sort=False)["value"].agg(["mean", "max", "size"])
     words = "; ".join(
-        f"{arm}: mean {s['mean']:.4g}, longest {s['max']:.0f}, {s['size']:.0f} responses" for arm, s in stats.iterrows()
+        f"{arm}: mean {s['mean']:.4g}, longest {s['max']:.0f}, {count_of(int(s['size']), 'response')}"
+        for arm, s in stats.iterrows()
     )
     return Figure(
         "response-length",
@@ -167,7 +169,8 @@ def reward_distribution(wide: pd.DataFrame, plan: Plan) -> Figure | None:
     chart = _by_arm(frame, plan, "value", "mean reward of a step", "share", REWARD_SHARE)
     stats = rewards.groupby("arm", sort=False)["value"].agg(["min", "median", "max", "size"])
     words = "; ".join(
-        f"{arm}: from {s['min']:.4g} over the median {s['median']:.4g} to {s['max']:.4g}, {s['size']:.0f} steps"
+        f"{arm}: from {s['min']:.4g} over the median {s['median']:.4g} to {s['max']:.4g}, "
+        f"{count_of(int(s['size']), 'step')}"
         for arm, s in stats.iterrows()
     )
     return Figure(

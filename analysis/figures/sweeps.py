@@ -24,6 +24,7 @@ from analysis.figures.panels import (
 )
 from analysis.rows import rows_of
 from analysis.runs import Plan
+from analysis.verdicts import count_of
 
 MAX_FACTORS = 4
 MAX_PANELS = 8
@@ -107,7 +108,7 @@ def _factor_figure(
             else ""
         ),
         _meanings(set(seen["shape"])),
-        (f"{without} estimates are not comparable and not drawn. " if without else ""),
+        (f"{count_of(without, 'estimate')} not comparable, and not drawn. " if without else ""),
         (
             f"The first {MAX_VALUES} of {len(levels[factor])} values are drawn. "
             if len(levels[factor]) > MAX_VALUES

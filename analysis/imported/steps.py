@@ -56,8 +56,8 @@ def with_known_tokens(
         return found, verdicts
     step, tokens, off = max(inexact, key=lambda one: one[2])
     text = (
-        f"{run_id}: the tokens of {len(inexact)} steps are sums from rounded means, off by {off:.3g} at most (step "
-        f"{step}: {tokens:.0f})"
+        f"{run_id}: the tokens of {count_of(len(inexact), 'step')} are sums from rounded means, off by {off:.3g} at "
+        f"most (step {step}: {tokens:.0f})"
     )
     return found, [*verdicts, Verdict("note", "tokens-from-means", text)]
 
@@ -78,10 +78,8 @@ def hole_verdicts(chosen: Sequence[ChosenStep], run_id: str) -> list[Verdict]:
     every = min(gaps)
     missing = [step for a, b in pairwise(steps) for step in range(a + every, b, every)]
     shown = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
-    text = (
-        f"{run_id}: {len(missing)} steps between {steps[0]} and {steps[-1]} are in none of its sources ({shown}); the "
-        "others count"
-    )
+    lack = f"{count_of(len(missing), 'step')} between {steps[0]} and {steps[-1]} {'is' if len(missing) == 1 else 'are'}"
+    text = f"{run_id}: {lack} in none of its sources ({shown}); the others count"
     return [Verdict("warning", "missing-steps", text)]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from analysis.errors import UserError
 from analysis.report.content import read_content
 from analysis.report.outputs import write_report
+from analysis.verdicts import count_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if content.no_comparison:
         print(content.no_comparison)
     serious = sum(v.level != "note" for v in content.verdicts)
-    print(f"{args.out / 'report.html'}" + (f" ({serious} things to read first)" if serious else ""))
+    print(f"{args.out / 'report.html'}" + (f" ({count_of(serious, 'thing')} to read first)" if serious else ""))
     return 0
 
 

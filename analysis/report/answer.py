@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from analysis.estimates.disagreement import disagreement, has_intervals
+from analysis.estimates.equal_work import Row as EstimateRow
+from analysis.headline import MOST_PLACES
 from analysis.report.cells import Cell, times
 from analysis.report.comparison_tables import ESTIMATE_WORDS
 from analysis.report.content import Content
 from analysis.rows import rows_of
+from analysis.runs import factors_label
 
 Number = tuple[str, tuple[Cell, ...], tuple[Cell, ...]]
 """What it is, the value (two where it spans factor combinations), and its interval."""
@@ -37,6 +41,8 @@ def answers(content: Content) -> list[Answer]:
                 continue
             ends = [min(have, key=lambda r: r.value), max(have, key=lambda r: r.value)]
             values = tuple(times(r.value).at("estimates", r.Index, "value") for r in (ends if spans else ends[:1]))
+            if len({cell.text for cell in values}) == 1:
+                values = values[:1]
             one = ends[0]
             told = not spans and one.low > 0 and one.high > 0
             interval = (
@@ -55,3 +61,22 @@ def answers(content: Content) -> list[Answer]:
             note += "No interval: there is nothing to resample."
         found.append(Answer(headline.arm, headline.sentence, headline.unequal, tuple(numbers), note))
     return found
+
+
+def banner_title(content: Content) -> str:
+    """The banner's first words: whether step time misleads for sure, and at which factor combinations; "" without."""
+    apart, sure = [], True
+    for (factors, _), group in content.estimates.groupby(["factors", "arm"], sort=False):
+        rows: dict[str, EstimateRow] = {
+            str(r["estimate"]): {str(k): v for k, v in r.items()} for r in group.to_dict("records")
+        }
+        if disagreement(rows):
+            apart.append(factors_label(str(factors)))
+            sure = sure and has_intervals(rows)
+    names = list(dict.fromkeys(apart))
+    if not names:
+        return ""
+    where = "here" if len(names) == content.estimates["factors"].nunique() else f"at {' and '.join(names)}"
+    if where != "here" and len(names) > MOST_PLACES:
+        where = f"at {len(names)} of the factor combinations"
+    return f"Step time alone {'misleads' if sure else 'may mislead'} {where}."

@@ -99,14 +99,31 @@ def estimates_block(content: Content) -> Table:
 
 
 def _reasons(estimates: pd.DataFrame) -> str:
-    """Why some rows are as they are, each reason once."""
-    whys: dict[tuple[str, str], None] = {}
+    """Why some rows are as they are, each reason once, with the factor combinations that it is of."""
+    whys: dict[tuple[str, str], list[str]] = {}
     for r in rows_of(estimates):
         if isinstance(r.why, str) and r.why:
-            whys[ESTIMATE_WORDS.get(r.estimate, str(r.estimate)), r.why] = None
-    told = [f"{name}: {why}" for name, why in whys]
+            whys.setdefault((ESTIMATE_WORDS.get(r.estimate, str(r.estimate)), r.why), []).append(r.factors)
+    every = estimates["factors"].nunique()
+    told = [f"{name}{_among(keys, every)}: {why}" for (name, why), keys in whys.items()]
     more = f"; and {len(told) - MOST_REASONS} more, in tables/estimates.csv" if len(told) > MOST_REASONS else ""
-    return f"Why: {'; '.join(told[:MOST_REASONS])}{more}." if told else ""
+    said = [f"Why: {'; '.join(told[:MOST_REASONS])}{more}."] if told else []
+    counted = estimates["runs_to_resolve"].notna()
+    if counted.any() and (estimates["value"].notna() & ~counted).any():
+        said.append(
+            "More runs to resolve is reckoned from the interval: it is blank where there is none, where nothing "
+            "varies, and beyond 1,000."
+        )
+    return " ".join(said)
+
+
+def _among(keys: Sequence[str], every: int) -> str:
+    """At which of `every` factor combinations; nothing where at all of them."""
+    names = list(dict.fromkeys(keys))
+    if len(names) == every:
+        return ""
+    more = f" and {len(names) - MOST_REASONS} more" if len(names) > MOST_REASONS else ""
+    return f" at {', '.join(factors_label(key) for key in names[:MOST_REASONS])}{more}"
 
 
 @dataclass(frozen=True)

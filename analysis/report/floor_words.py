@@ -39,7 +39,7 @@ def floor_lines(content: Content) -> list[str]:
         assumed.setdefault(text, []).append(name)
         sums.append(f"{name}: {_sum_words(rows)}")
     lines = [
-        f"The decode floor of {', '.join(names[:MOST_LINES])}{', …' if len(names) > MOST_LINES else ''} assumes: {text};"
+        f"The decode floor of {', '.join(names[:MOST_LINES])}{', …' * (len(names) > MOST_LINES)} assumes: {text};"
         " dense attention to the whole sequence in every layer; no speculative decoding, so that each iteration writes"
         " one token of every running sequence."
         for text, names in list(assumed.items())[:MOST_LINES]

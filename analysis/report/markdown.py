@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from analysis.report.cells import Table
 from analysis.report.comparison_tables import estimates_block
 from analysis.report.content import Content
+from analysis.report.ledger_words import ledger_bridge
 from analysis.report.sections import sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
-from analysis.verdicts import FOLD_AFTER, verdict_groups
+from analysis.verdicts import FOLD_AFTER, count_of, verdict_groups
 
 MAX_BLOCKS = 4
 MAX_SETTINGS = 20
@@ -76,7 +77,7 @@ def _settings(content: Content) -> list[str]:
     body = [[s.key, *(s.values.get(a) or "not set" for a in arms)] for s in differing[:MAX_SETTINGS]]
     parts = ["## In what the arms differ\n", table(["setting", *arms], body, words=range(len(arms) + 1))]
     if len(differing) > MAX_SETTINGS:
-        parts.append(f"And {len(differing) - MAX_SETTINGS} more settings; the page has all.\n")
+        parts.append(f"And {count_of(len(differing) - MAX_SETTINGS, 'more setting')}; the page has all.\n")
     return parts
 
 
@@ -86,6 +87,8 @@ def _ledger(content: Content) -> list[str]:
     if content.preflight is None:
         return [*parts, "No preflight was made: whether the arms met on equal terms was not checked.\n"]
     parts.append(f"{content.preflight.counts}.\n")
+    if bridge := ledger_bridge(content.preflight):
+        parts.append(f"{escaped(bridge)}\n")
     grave = [f for f in content.preflight.findings if f.level != "odd"]
     if grave:
         parts.append("\n".join(f"- {f.level} `{f.code}`: {escaped(f.what)}" for f in grave) + "\n")
@@ -110,7 +113,7 @@ def _findings(content: Content) -> list[str]:
         if len(group) > FOLD_AFTER:
             lines.append(f"- {level} `{code}`: and {len(group) - FOLD_AFTER} more; the page has all")
     if notes := sum(v.level == "note" for v in content.verdicts):
-        lines.append(f"- {notes} {'note' if notes == 1 else 'notes'}: on the page")
+        lines.append(f"- {count_of(notes, 'note')}: on the page")
     return lines
 
 
@@ -119,7 +122,7 @@ def block_table(block: Table, most: int | None = None) -> str:
     rows = _rows(block)
     text = table([block.corner, *block.heads], rows[:most], words=[1 + i for i in block.words])
     left = len(rows) - (most or len(rows))
-    return text + (f"\nAnd {left} more rows; the page and tables/ have all.\n" if left > 0 else "")
+    return text + (f"\nAnd {count_of(left, 'more row')}; the page and tables/ have all.\n" if left > 0 else "")
 
 
 def _rows(block: Table) -> list[list[str]]:

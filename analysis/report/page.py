@@ -15,16 +15,17 @@ from markupsafe import Markup
 from analysis.figures.drawing import Figure
 from analysis.figures.svg import with_prefixed_ids
 from analysis.preflight import VERDICTS, LedgerRow
-from analysis.report.answer import answers
+from analysis.report.answer import answers, banner_title
 from analysis.report.cells import significant
 from analysis.report.comparison_tables import comparison_block, estimates_block
 from analysis.report.content import Content
 from analysis.report.language import east_asian, language_of
+from analysis.report.ledger_words import ledger_bridge
 from analysis.report.provenance import analysed_by, runs_block
 from analysis.report.sections import sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
 from analysis.rows import rows_of
-from analysis.verdicts import FOLD_AFTER, verdict_groups
+from analysis.verdicts import FOLD_AFTER, count_of, verdict_groups
 
 BANNER = "raw-and-equal-work-disagree"
 # A figure of many panels is on demand.
@@ -49,6 +50,7 @@ def html_page(content: Content) -> str:
             script_sha256=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             number=itertools.count(1).__next__,
             answers=answers(content),
+            banner=banner_title(content),
             banners=[v.text for v in content.verdicts if v.code == BANNER],
             estimates=estimates_block(content),
             phase_blocks=phase_blocks(content),
@@ -61,6 +63,7 @@ def html_page(content: Content) -> str:
                 for r in rows_of(content.suggestions)
             ],
             ledger_tables=ledger_tables(content),
+            ledger_bridge=ledger_bridge(content.preflight) if content.preflight else "",
             runs_block=runs_block(content.provenance),
             verdict_groups=verdict_groups(v for v in content.verdicts if v.level != "note" and v.code != BANNER),
             note_groups=verdict_groups(v for v in content.verdicts if v.level == "note"),
@@ -69,6 +72,7 @@ def html_page(content: Content) -> str:
             everything=MOST_SETTINGS,
             inputs_lines=inputs_lines(content),
             analysed_by=analysed_by(),
+            count_of=count_of,
             fold_after=FOLD_AFTER,
         )
     )
@@ -134,7 +138,7 @@ def inputs_lines(content: Content) -> list[str]:
         if run.inputs is not None:
             data, model = run.inputs.get("data", {}), run.inputs.get("model", {})
             lines[str(run.spec.get("inputs_id"))] = (
-                f"Data: {data.get('source')}, {data.get('rows')} rows (sha256 "
+                f"Data: {data.get('source')}, {count_of(data.get('rows'), 'row')} (sha256 "
                 f"{str(data.get('sha256'))[:12]}); "
                 f"model: {model.get('source')}, {model.get('parameters')} parameters."
             )

@@ -50,6 +50,11 @@ def _seconds(value: float) -> Cell:
     return seconds(value, 2 if value >= 100 else 3)
 
 
+def _some(value: float) -> Cell:
+    """A count; nothing where it is zero."""
+    return count(value) if value > 0 else Cell("")
+
+
 def stragglers_block(content: Content) -> Table:
     """How long the longest responses hold up a step, how far generation is from its floor, and Amdahl's ceiling."""
     columns = (
@@ -83,6 +88,8 @@ def gate_block(content: Content) -> Table:
         Column("verdict", "verdict", word, words=True),
         Column("run_pairs", "runs paired", count),
         Column("paired_steps", "steps paired", count),
+        Column("baseline_missing", f"steps that only {content.plan.baseline} lacks", _some),
+        Column("arm_missing", "steps that only the arm lacks", _some),
     )
     note = (
         "Means over the paired steps. Alike: the interval of the difference holds 0. An arm that is worse here did not "
@@ -99,13 +106,22 @@ def cost_block(content: Content) -> Table:
         Column("gpus", "GPUs", count),
         Column("gpu_hours", "GPU-hours used", significant),
         Column("step_gpu_s", "GPU-seconds a step", significant),
-        Column("to_steps", "of steps", count),
-        Column("gpu_hours_to_steps", "GPU-hours", significant),
         Column("price", f"{currency} per GPU-hour", significant),
-        Column("cost_to_steps", currency, significant),
+        Column("cost", f"{currency}, of the used", significant),
+        Column("to_steps", "for steps", count),
+        Column("gpu_hours_to_steps", "GPU-hours for these", significant),
+        Column("cost_to_steps", f"{currency} for these", significant),
+        Column("why", "lacking", word, words=True),
     )
     priced = len(cost) > 0 and bool((cost["price"] > 0).any())
-    note = "Used: all steps, warm-up too. From the mean counted step; start, validation and checkpoints come on top."
+    note = (
+        "Used: all steps, warm-up too, and the time between them where it is logged; start, validation and checkpoints "
+        "come on top."
+    )
+    if len(cost) and cost["to_steps"].notna().any():
+        note += " For so many steps: that many mean counted steps of one run."
+    if len(cost) and cost["why"].astype(bool).any():
+        note += " Lacking: GPU-hours that were used and are in no number here, so that these are too few."
     if not priced:
         note += " No price is known: report.price_per_gpu_hour in the configuration gives one."
     return frame_table(content, "cost", cost, columns, "GPU-hours and cost", note=note)

@@ -15,7 +15,7 @@ from analysis.sources.wandb_about import git_in, hardware_in, plain_config, seco
 from analysis.sources.wandb_api import HISTORY_PARTS, RUN_FILE, download
 from analysis.sources.wandb_offline import records
 from analysis.sources.wandb_rows import Row, steps_of
-from analysis.verdicts import Verdict
+from analysis.verdicts import Verdict, count_of
 
 FORMAT_OFFLINE = "wandb-offline"
 FORMAT_API = "wandb"
@@ -139,8 +139,8 @@ def _in_one(reads: Sequence[SourceRead], shown_as: str) -> SourceRead:
     found.records = dict(sorted(found.records.items()))
     if again:
         text = (
-            f"{shown_as}: {len(again)} steps ({min(again)} to {max(again)}) were trained by more than one attempt; the "
-            "last attempt's timings count"
+            f"{shown_as}: {count_of(len(again), 'step')} ({min(again)} to {max(again)}) trained by more than one "
+            "attempt; the last attempt's timings count"
         )
         found.verdicts.append(Verdict("note", "overlap", text))
     return found

@@ -81,7 +81,7 @@ def test_the_later_attempt_counts_and_what_a_killed_one_had_begun_does_not(folde
     assert [read.records[s].resumed for s in (1, 2, 3, 4)] == [None, None, True, None]
     assert read.records[5].scalars["train/reward"] == 0.5, "the closing summary does not replace the step's own value"
     assert [(v.level, v.code) for v in read.verdicts] == [("note", "overlap")]
-    assert "1 steps (3 to 3)" in read.verdicts[0].text and read.again == {3}
+    assert "1 step (3 to 3)" in read.verdicts[0].text and read.again == {3}
     assert read.records[3].time > read.records[2].time > 1.7e9
     record = read.records[4]
     row = next(content["item"] for n, _, content in records(record.file, "history") if n == record.line)

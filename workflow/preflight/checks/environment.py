@@ -156,7 +156,7 @@ def environment_findings(cases: Sequence[Case], place: Place) -> Iterator[Findin
             what=what,
             why=why,
             source=variable.source,
-            change=_change(variable.name, setter),
+            change=_change(variable.name, setter, list(held)),
         )
 
 
@@ -176,7 +176,8 @@ def arch_list(case: Case, place: Place) -> Iterator[Finding]:
             why="torch knows no GPU of that name, and whatever compiles a kernel ends there, FlashInfer 0.2.5 when it "
             "is imported",
             source="torch 2.6.0, utils/cpp_extension.py, _get_cuda_arch_flags",
-            change=f"{dotted}, or {_change('TORCH_CUDA_ARCH_LIST', setter)}: the stacks are built for 9.0 without it",
+            change=f"{dotted}, or {_change('TORCH_CUDA_ARCH_LIST', setter, [case])}: the stacks are built for 9.0 "
+            "without it",
         )
 
 
@@ -193,7 +194,7 @@ def visible_devices(case: Case, place: Place) -> Iterator[Finding]:
             what=f"CUDA_VISIBLE_DEVICES shows {len(seen)} GPUs, and the run trains on {wanted} of each node",
             why="Ray has no more than those to give, and verl refuses to start",
             source="docs/slurm.md",
-            change=_change("CUDA_VISIBLE_DEVICES", "the experiment's env") + ": the job chooses them itself",
+            change=_change("CUDA_VISIBLE_DEVICES", "the experiment's env", [case]) + ": the job chooses them itself",
         )
 
 
@@ -213,9 +214,10 @@ def _seen(case: Case, name: str, place: Place) -> tuple[str, str] | None:
     return None if case.imported else place.variables.get(name)
 
 
-def _change(name: str, setter: str) -> str:
+def _change(name: str, setter: str, cases: Sequence[Case]) -> str:
     if setter == "the experiment's env":
-        return f"take {name} out of shared.<trainer>.env or arms.<arm>.env"
+        places = [f"shared.{case.trainer}.env" for case in cases] + [f"arms.{case.arm}.env" for case in cases]
+        return f"take {name} out of {' or '.join(dict.fromkeys(places))}, wherever it stands"
     if setter == "this shell":
         return f"`unset {name}` before snakemake is started: jobs inherit it"
     return f"take {name} out of {setter}"
