@@ -36,9 +36,9 @@ def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: Plan) -> pd.DataFr
 
     `gpu_hours` are those of all steps of its runs, warm-up too, and of the time between them where that is told;
     `step_gpu_s` the GPU-seconds of the mean counted step, `gpu_hours_to_steps` of `to_steps` such steps of one run:
-    start, validation and checkpoints come on top. `price` is that of one GPU-hour, NaN where none is given,
-    `cost` that of `gpu_hours`. `why` says what `gpu_hours` lack: steps whose time cannot be right, and those that were done twice, of which only one time is
-    known; they are too few then.
+    start, validation and checkpoints come on top. `price` is that of one GPU-hour, NaN where none is given, `cost` that
+    of `gpu_hours`. `why` says what `gpu_hours` lack: steps whose time cannot be right, and those that were done twice,
+    of which only one time is known; they are too few then.
     """
     price, steps = _number(plan.report.get("price_per_gpu_hour")), _number(plan.report.get("to_steps"))
     currency = str(plan.report.get("currency") or "")

@@ -71,7 +71,15 @@ def _drawn(n: int, bars: pd.DataFrame, digits: int) -> pd.DataFrame:
     )
 
 
-def _chart(domain: tuple[float, float]) -> Any:
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers from `low` to `high`, seven steps at most."""
+    span = (high - low) / 7
+    size = 10.0 ** math.floor(math.log10(span))
+    step = next(m * size for m in (1.0, 2.0, 2.5, 5.0, 10.0) if m * size >= span)
+    return [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def _chart(domain: tuple[float, float], ticks: list[float]) -> Any:
     y = alt.Y(
         "label:N",
         sort=alt.EncodingSortField("order"),
@@ -79,9 +87,9 @@ def _chart(domain: tuple[float, float]) -> Any:
         axis=alt.Axis(labelLimit=200, ticks=False, domain=False),
     )
     scale = alt.Scale(domain=list(domain), nice=False, zero=False)
-    x = alt.X(
-        "start:Q", title="mean seconds per step", scale=scale, axis=alt.Axis(tickCount=7, labelFlush=False, offset=2)
-    )
+    # No tick where there is only the room for the numbers.
+    axis = alt.Axis(values=ticks, labelFlush=False, offset=2, domain=False)
+    x = alt.X("start:Q", title="mean seconds per step", scale=scale, axis=axis)
     base = alt.Chart()
     bars = base.mark_bar(strokeWidth=1, height=alt.RelativeBandSize(0.74)).encode(
         x=x,
@@ -138,7 +146,7 @@ def waterfall_figure(waterfall: pd.DataFrame) -> Figure | None:
     digits = seconds_digits(min(float(bars["seconds"].iloc[0]) for _, _, bars in arms))
     frame = pd.concat([_drawn(n, bars, digits) for n, (_, _, bars) in enumerate(drawn)], ignore_index=True)
     names = [panel_name(arm, factors) for factors, arm, _ in drawn]
-    chart = panels(_chart(domain), frame, names, 1, WIDTH - 100).resolve_scale(y="independent")
+    chart = panels(_chart(domain, _ticks(low, high)), frame, names, 1, WIDTH - 100).resolve_scale(y="independent")
     if len(drawn) > 1:
         chart = chart.resolve_axis(x="shared")
     words = []
