@@ -8,27 +8,33 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from workflow import stacks
 
 ROOT = Path(__file__).resolve().parents[1]
 # What trains or brings up a cluster. The longest of the tests, and mostly waiting: they begin at once, one after the
 # other, since side by side they would slow one another beyond their patience.
-TRAINING = ("tests/slurm", "tests/verl", "tests/jobs", "tests/test_end_to_end.py")
+TRAINING = ("tests/slurm/", "tests/verl/", "tests/jobs/", "tests/test_end_to_end.py")
+
+
+class OneTrains(LoadScopeScheduling):
+    """For two processes (`-n 2`): all that trains in the one, all other files in whichever is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "training" if nodeid.startswith(TRAINING) else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneTrains:
+    return OneTrains(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups for `--dist loadgroup` with two processes: one for all that trains, and one for each other file."""
-
-    def place(item: pytest.Item) -> str:
-        path = item.path.relative_to(ROOT).as_posix()
-        return "training" if path.startswith(TRAINING) else path
-
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(place(item)))
-    items.sort(key=lambda item: place(item) != "training")
+    """What trains comes first."""
+    items.sort(key=lambda item: not item.nodeid.startswith(TRAINING))
 
 
 @pytest.fixture(scope="session")
