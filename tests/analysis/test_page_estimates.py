@@ -61,3 +61,21 @@ def test_nothing_but_a_repetition_is_no_comparison_and_says_why(plain):
         "(vllm is the same as transformers-as-the-baseline). "
         f"The noise: 95% of the ratios of step time of two such runs lie between {low:.3g} and {high:.3g}."
     )
+
+
+def test_a_table_that_goes_on_says_so_and_paper_shows_the_reasons(page, report, tmp_path):
+    page.open(report / "report.html", 500)
+    cues = page.js(
+        "[...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth > s.clientWidth)"
+        ".map(s => [getComputedStyle(s).backgroundAttachment, s.tabIndex])"
+    )
+    assert cues and all(cue == ["local, local, scroll, scroll", 0] for cue in cues)
+    reasons = "[...document.querySelectorAll('.findings > .unequal dl, [data-verdict=different] th p')]"
+    seen = f"{reasons}.map(e => e.checkVisibility({{contentVisibilityAuto: true}}))"
+    assert page.js(seen) and not any(page.js(seen))
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert all(page.js(seen))
+        assert not page.js("document.querySelector('.notes li').checkVisibility()")
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
+from test_comparable import gpu_run
+from test_comparison import content, results, row
 
+from analysis.preflight import Finding, LedgerRow, Preflight
+from analysis.report.answer import banner_title
+from analysis.report.comparison_tables import _reasons
+from analysis.report.ledger_words import ledger_bridge
 from analysis.report.nesting import MOST_TIMERS, nesting_text
+from analysis.report.sections import cost_block, gate_block
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def phases(*rows):
@@ -42,3 +55,76 @@ def test_of_many_the_rest_is_counted(more):
     told = nesting_text(phases(*gen, *many), "step", 2)
     assert told.count("twice") == MOST_TIMERS
     assert told.endswith(f"Inside others, too: {more} more timer{'s' if more > 1 else ''}.")
+
+
+def finding(level, code, what):
+    return Finding(level, code, ("a", "b"), what, "", "", "")
+
+
+def ledger(setting, verdict):
+    return LedgerRow(setting, {"a": "1", "b": "2"}, verdict, "", "")
+
+
+def test_the_ledgers_settings_and_findings_are_bridged():
+    findings = (
+        finding("unequal", "graphs", "CUDA graphs: off in a; on in b"),
+        finding("unequal", "launch", "CUDA_LAUNCH_BLOCKING=1 in all arms (the experiment's env)"),
+        finding("odd", "sleep", "weights between rollouts: dropped in a; kept in b"),
+    )
+    rows = ("CUDA graphs (enforce_eager)", "weights between rollouts", "name")
+    before = Preflight(findings, (*(ledger(row, "different") for row in rows), ledger("batch", "equal")), ())
+    assert ledger_bridge(before) == (
+        "2 findings make the terms unequal: 1 of what differs between the arms, and 1 of what is the same in all of "
+        "them, but may cost some more. 1 more finding is merely odd. 3 of 4 settings differ: 1 is among the findings "
+        'that make the terms unequal, 1 is among the odd ones, 1 has no finding (the row\'s "why" says why).'
+    )
+    assert ledger_bridge(Preflight((), (ledger("batch", "equal"),), ())) == ""
+
+
+def estimates(factors, raw, equal, interval=True):
+    """The four rows of one arm at one factor combination."""
+    values = {"raw": raw, "per_token": math.nan, "roofline": math.nan, "standardised": equal}
+    return [
+        {
+            **{"factors": factors, "baseline": "a", "arm": "b", "estimate": name, "value": value},
+            **{"low": value * 0.99 if interval else math.nan, "high": value * 1.01 if interval else math.nan},
+            **{"verdict": "+", "why": "", "runs_to_resolve": math.nan},
+        }
+        for name, value in values.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "title"),
+    [
+        ([estimates("", 2.0, 1.0)], "Step time alone misleads here."),
+        ([estimates("", 2.0, 1.0, interval=False)], "Step time alone may mislead here."),
+        ([estimates('{"t": 1}', 2.0, 1.0), estimates('{"t": 2}', 1.0, 1.0)], "Step time alone misleads at t = 1."),
+        ([estimates('{"t": 1}', 2.0, 1.0), estimates('{"t": 2}', 2.0, 1.0)], "Step time alone misleads here."),
+        ([estimates("", 1.0, 1.0)], ""),
+    ],
+)
+def test_the_banner_says_where_step_time_misleads_and_how_sure_that_is(rows, title):
+    frame = pd.DataFrame([line for some in rows for line in some])
+    assert banner_title(SimpleNamespace(estimates=frame)) == title
+
+
+def test_a_reason_names_its_factor_combinations_and_a_blank_is_explained():
+    few, known = estimates('{"t": 1}', 2.0, 1.5, interval=False), estimates('{"t": 2}', 2.0, 1.5)
+    few[3]["why"], known[0]["runs_to_resolve"] = "too few steps", 0.0
+    assert _reasons(pd.DataFrame([*few, *known])) == (
+        "Why: standardised to equal work at t = 1: too few steps. More runs to resolve is reckoned from the interval: "
+        "it is blank where there is none, where nothing varies, and beyond 1,000."
+    )
+
+
+def test_what_the_gate_lacks_and_what_the_gpu_hours_lack_are_on_the_page(tmp_path):
+    rows = [row(s, 3.0) for s in (1, 2, 3)]
+    without = [row(s, 2.0) for s in (1, 2)] + [row(3, 2.0, scalars={"train/reward": math.nan})]
+    runs = {"b": ("transformers", 0, [rows], gpu_run()), "a": ("vllm", 0, [without], gpu_run())}
+    found = content(results(tmp_path, runs, report={"price_per_gpu_hour": 2, "currency": "USD"}))
+    gate, cost = gate_block(found), cost_block(found)
+    assert gate.heads[-1] == "steps that only the arm lacks" and gate.rows[0].cells[-1].text == "1"
+    assert "USD, of the used" in cost.heads and "lacking" not in cost.heads
+    torn = replace(found, cost=found.cost.assign(why="without 1 step whose time cannot be right"))
+    assert cost_block(torn).heads[-1] == "lacking" and "too few" in cost_block(torn).note
