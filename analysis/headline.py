@@ -320,9 +320,10 @@ def _terms(unequal: int, preflight: Preflight | None) -> str:
     if not unknown:
         return "The fairness ledger found nothing unequal."
     names = list(dict.fromkeys(unknown))
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     return (
         f"The fairness ledger found nothing unequal, but {len(unknown)} of its {len(preflight.ledger)} settings cannot "
-        f"be verified: {', '.join(names[:2])}{', ...' if len(names) > 2 else ''}."
+        f"be verified: {', '.join(names[:2])}{more}."
     )
 
 
