@@ -54,7 +54,7 @@ def waterfall_table(wide: pd.DataFrame, plan: Plan, trees: Sequence[TimerTree]) 
         parts, floor_steps = _generation_parts(seconds.pop("generation", None), group)
         timed = [category for category in CATEGORIES if category in seconds]
         parts |= {category.replace(" ", "_"): seconds[category] for category in timed}
-        parts[RESIDUAL] = rest_s(float(group[PHASE + root].mean()), list(parts.values()))
+        parts = with_rest(parts, RESIDUAL, float(group[PHASE + root].mean()))
         rows += [
             (factors, arm, part, _LABELS[part][0], s, _LABELS[part][1], len(group), floor_steps)
             for part, s in parts.items()
@@ -79,11 +79,17 @@ def _generation_parts(generation_s: float | None, steps: pd.DataFrame) -> tuple[
     }
     sums = {part: math.fsum(values) for part, values in of.items()}
     parts = {part: generation_s * s / total for part, s in sums.items() if s > 0}
-    return parts | {"framework_gap": rest_s(generation_s, list(parts.values()))}, len(floored)
+    return with_rest(parts, "framework_gap", generation_s), len(floored)
 
 
-def rest_s(total: float, parts: Sequence[float]) -> float:
-    """What is left of a total: the number with which `math.fsum` gives the total again, to the last bit."""
-    rest = math.fsum([total, *(-part for part in parts)])
-    near = (rest, math.nextafter(rest, math.inf), math.nextafter(rest, -math.inf))
-    return next((one for one in near if math.fsum([*parts, one]) == total), rest)
+def with_rest(parts: Mapping[str, float], name: str, total: float) -> dict[str, float]:
+    """The parts and, as `name`, what is left of the total: `math.fsum` of all gives it again, to the last bit.
+
+    Where no number does that, since the sum falls between two others, one part gives way by a unit in its last place.
+    """
+    for some in (parts, *({**parts, part: math.nextafter(s, math.inf)} for part, s in parts.items())):
+        rest = math.fsum([total, *(-s for s in some.values())])
+        for one in (rest, math.nextafter(rest, math.inf), math.nextafter(rest, -math.inf)):
+            if math.fsum([*some.values(), one]) == total:
+                return {**some, name: one}
+    return {**parts, name: math.fsum([total, *(-s for s in parts.values())])}

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to, trained
 
 from analysis.phases import phase_table
-from analysis.roofline.waterfall import rest_s, waterfall_table
+from analysis.roofline.waterfall import waterfall_table, with_rest
 from analysis.roofline.work import with_work
 from analysis.runs import Plan, Run
 from analysis.timers.verl import VERL_0_4_1, VERL_0_9_1_OVERLAPPING
@@ -135,6 +135,9 @@ def test_the_parts_are_the_step_to_the_last_bit(
 
 @given(st.floats(1e-3, 1e6), st.lists(st.floats(0, 1e5), max_size=12))
 @settings(max_examples=100, deadline=None)
+@example(319175.61196706694, [0.2])  # no double closes this sum
 def test_the_rest_closes_the_sum(total: float, parts: list[float]) -> None:
-    parts = [part * total / (1 + math.fsum(parts)) for part in parts]
-    assert math.fsum([*parts, rest_s(total, parts)]) == total
+    given = {str(i): part * total / (1 + math.fsum(parts)) for i, part in enumerate(parts)}
+    closed = with_rest(given, "rest", total)
+    assert math.fsum(closed.values()) == total and list(closed) == [*given, "rest"]
+    assert all(abs(closed[name] - part) <= math.ulp(part) for name, part in given.items())
