@@ -48,6 +48,6 @@ def verdict_groups(verdicts: Iterable[Verdict]) -> list[tuple[Level, str, list[V
     return [(level, code, group) for (level, code), group in groups.items()]
 
 
-def count_of(number: int, noun: str) -> str:
+def count_of(number: int, one: str, many: str = "") -> str:
     """`1 step`, `3 steps`: a count and what it counts."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

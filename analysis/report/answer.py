@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from analysis.estimates.disagreement import disagreement, has_intervals
 from analysis.estimates.equal_work import Row as EstimateRow
-from analysis.headline import MOST_PLACES
+from analysis.headline.case import MOST_PLACES
 from analysis.report.cells import Cell, times
 from analysis.report.comparison_tables import ESTIMATE_WORDS
 from analysis.report.content import Content

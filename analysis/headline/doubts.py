@@ -1,0 +1,102 @@
+"""What limits a claim: the fairness ledger, the correctness gate, lengths, outliers, and on how much it rests."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.estimates.arm import WITHIN
+from analysis.estimates.disagreement import disagreement, has_intervals
+from analysis.estimates.gate import LABELS, WORSE_ARM, unjudged
+from analysis.headline.case import Case, places
+from analysis.preflight import Preflight
+from analysis.rows import rows_of
+from analysis.runs import Plan
+from analysis.speedup import disagrees, outliers_decide
+from analysis.verdicts import count_of
+
+
+def terms(unequal: int, preflight: Preflight | None) -> str:
+    """Whether the ledger allows the claim."""
+    if preflight is None:
+        return "There is no fairness ledger: what else differs was not checked."
+    if unequal:
+        return (
+            "The comparison is not on equal terms, so the engines alone do not explain this: see "
+            f"{count_of(unequal, 'finding', 'findings')} in the fairness ledger."
+        )
+    unknown = [row.setting for row in preflight.rows("unverifiable")]
+    if not preflight.ledger:
+        return "The fairness ledger is empty: no setting could be compared."
+    if not unknown:
+        return "The fairness ledger found nothing unequal."
+    names = list(dict.fromkeys(unknown))
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return (
+        f"The fairness ledger found nothing unequal, but {len(unknown)} of its {len(preflight.ledger)} settings cannot "
+        f"be verified: {', '.join(names[:2])}{more}."
+    )
+
+
+def doubts(arm: str, comparison: pd.DataFrame, told: list[Case], gate: pd.DataFrame | None, swapped: bool) -> list[str]:
+    """What speaks against the claim."""
+    found = []
+    if gate is not None:
+        worse, lacking = gate[gate["verdict"] == WORSE_ARM], unjudged(gate)
+        if len(worse):
+            found.append(f"The correctness gate fails: {arm} is worse in {_labels(worse)}.")
+        if len(lacking):
+            found.append(f"The correctness gate cannot judge {_labels(lacking)}: some steps of one arm have no number.")
+    if apart := [case for case in told if disagreement(case.rows)]:
+        sure = all(has_intervals(case.rows) for case in apart)
+        says = "misleads" if sure else "may mislead (or it is chance: there are too few steps to tell)"
+        where = f" at {places(apart)}" if len(apart) < len(told) else ""
+        found.append(
+            f"Step time and equal work disagree{where}: the responses differ in length, so step time alone {says}."
+        )
+    elif any(_opposite(case) for case in told):
+        found.append("The two disagree on which is faster: the responses differ in length, so neither settles it.")
+    rows = list(rows_of(comparison))
+    if any(disagrees(r.lowest_seed_speedup, r.highest_seed_speedup) for r in rows):
+        found.append("The seeds disagree on which is faster, so this is not settled.")
+    if any(disagrees(r.raw_speedup, r.median_speedup) for r in rows):
+        found.append("The median steps point the other way: a few outlying steps decide, so do not rely on this.")
+    elif any(outliers_decide(r.raw_speedup, r.median_speedup) for r in rows):
+        medians = ", ".join(f"{1 / r.median_speedup if swapped else r.median_speedup:.2f}×" for r in rows)
+        found.append(f"The median steps say {medians}: a few outlying steps decide how much, so do not rely on this.")
+    return found
+
+
+def _labels(gate: pd.DataFrame) -> str:
+    return ", ".join(LABELS[name] for name in dict.fromkeys(gate["quantity"]))
+
+
+def _opposite(case: Case) -> bool:
+    return {"raw", "per_token"} <= set(case.valued) and disagrees(
+        case.rows["raw"]["value"], case.rows["per_token"]["value"]
+    )
+
+
+def grounds(comparison: pd.DataFrame, plan: Plan, told: list[Case]) -> str:
+    """On how many runs and steps it all rests."""
+    runs = sum(int(case.rows["raw"]["run_pairs"]) for case in told)
+    steps = sum(int(case.rows["raw"]["paired_steps"]) for case in told)
+    sweep = f" over {len(told)} factor combinations" if len(told) > 1 else ""
+    text = (
+        f"From {count_of(runs, 'pair of runs', 'pairs of runs')} and "
+        f"{count_of(steps, 'paired step', 'paired steps')}{sweep}"
+        f"{_after_warmup(comparison, plan)}."
+    )
+    if all(case.one_step for case in told):
+        return text + " One step says nothing of other steps."
+    if any(case.rows["raw"]["scope"] == WITHIN for case in told):
+        text += " Within one pair of runs only: what other runs would say is not known."
+    return text
+
+
+def _after_warmup(comparison: pd.DataFrame, plan: Plan) -> str:
+    """What was left out as warm-up."""
+    fewest = int(comparison["warmup_left_out"].min())
+    if fewest >= plan.warmup_steps:
+        return f", after {count_of(plan.warmup_steps, 'warm-up step', 'warm-up steps')} in each run"
+    left = f"only {count_of(fewest, 'step was', 'steps were')}" if fewest else "no step was"
+    return f"; of some runs {left} left out as warm-up, since they begin later"
