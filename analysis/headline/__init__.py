@@ -46,7 +46,7 @@ def headlines(
 ) -> list[Headline]:
     """One for each arm that has steps in common with the baseline, in the plan's order; none for a repetition (A/A).
 
-    The tables are those of `comparison_table`, `estimate_table` and `gate_table`; `preflight` is None where there was none.
+    The tables are those of `comparison_table`, `estimate_table` and `gate_table`; `preflight` is None without one.
     """
     found = []
     for arm in plan.arms:
