@@ -16,25 +16,34 @@ from xdist.scheduler import LoadScopeScheduling
 from workflow import stacks
 
 ROOT = Path(__file__).resolve().parents[1]
-# What trains or brings up a cluster. The longest of the tests, and mostly waiting: they begin at once, one after the
-# other, since side by side they would slow one another beyond their patience.
-TRAINING = ("tests/slurm/", "tests/verl/", "tests/jobs/", "tests/test_end_to_end.py")
+# The longest of the tests, which mostly wait for a cluster, and those that train: each kind begins at once, in a process
+# of its own, and goes one after another, since trainings side by side slow one another beyond their patience.
+KINDS = {
+    "slurm": ("tests/slurm/",),
+    "training": ("tests/jobs/", "tests/verl/", "tests/test_end_to_end.py"),
+}
 
 
-class OneTrains(LoadScopeScheduling):
-    """For two processes (`-n 2`): all that trains in the one, all other files in whichever is free."""
+def kind_of(nodeid: str) -> str:
+    """Which tests go together: those of a kind, or of a file."""
+    return next((kind for kind, places in KINDS.items() if nodeid.startswith(places)), nodeid.partition("::")[0])
+
+
+class ByKind(LoadScopeScheduling):
+    """For two processes (`-n 2`), with the tests in the order below."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "training" if nodeid.startswith(TRAINING) else nodeid.partition("::")[0]
+        return kind_of(nodeid)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneTrains:
-    return OneTrains(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByKind:
+    return ByKind(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What trains comes first."""
-    items.sort(key=lambda item: not item.nodeid.startswith(TRAINING))
+    """The kinds first, then file by file."""
+    order = {kind: place for place, kind in enumerate(KINDS)}
+    items.sort(key=lambda item: order.get(kind_of(item.nodeid), len(order)))
 
 
 @pytest.fixture(scope="session")
