@@ -16,8 +16,8 @@ from xdist.scheduler import LoadScopeScheduling
 from workflow import stacks
 
 ROOT = Path(__file__).resolve().parents[1]
-# The longest of the tests, which mostly wait for a cluster, and those that train: each kind begins at once, in a process
-# of its own, and goes one after another, since trainings side by side slow one another beyond their patience.
+# The longest of the tests, which mostly wait for a cluster, and those that train: each kind begins at once, in a
+# process of its own, and goes one after another: trainings side by side slow one another beyond their patience.
 KINDS = {
     "slurm": ("tests/slurm/",),
     "training": ("tests/jobs/", "tests/verl/", "tests/test_end_to_end.py"),
