@@ -216,7 +216,9 @@ def _seen(case: Case, name: str, place: Place) -> tuple[str, str] | None:
 
 def _change(name: str, setter: str, cases: Sequence[Case]) -> str:
     if setter == "the experiment's env":
-        places = [f"shared.{case.trainer}.env" for case in cases] + [f"arms.{case.arm}.env" for case in cases]
+        # A finding of one arm has the same words in the next one, so that the two are told as one.
+        own = [f"arms.{case.arm}.env" for case in cases] if len(cases) > 1 else ["the arm's own env"]
+        places = [f"shared.{case.trainer}.env" for case in cases] + own
         return f"take {name} out of {' or '.join(dict.fromkeys(places))}, wherever it stands"
     if setter == "this shell":
         return f"`unset {name}` before snakemake is started: jobs inherit it"
