@@ -30,6 +30,7 @@ from analysis.preflight import Preflight, read_preflight
 from analysis.report.provenance import runs_table
 from analysis.report.sums import sums_table
 from analysis.reward import reward_verdicts
+from analysis.roofline.floors import floors_of
 from analysis.roofline.waterfall import waterfall_table
 from analysis.roofline.work import with_work, work_verdicts
 from analysis.runs import Plan, Run, read_plan, read_runs
@@ -134,7 +135,8 @@ def read_content(
     before = read_preflight(preflight or results / "preflight.json", plan.experiment)
     runs, verdicts = read_runs(plan, results, stacks)
     wide, more = wide_steps(runs, plan.warmup_steps)
-    wide = with_work(wide, runs)
+    floors = floors_of(wide, runs)
+    wide = with_work(wide, runs, floors)
     verdicts += more
     usable = set(wide["run_id"].unique())
     runs = [r for r in runs if r.run_id in usable]
@@ -150,7 +152,7 @@ def read_content(
         *paired,
         *gate_verdicts(gate, plan),
         *phase_verdicts(phases),
-        *work_verdicts(wide, runs),
+        *work_verdicts(wide, runs, floors),
         *fairness_verdicts(runs, plan),
         *shared_machine_verdicts(runs),
         *busy_machine_verdicts(runs, wide),

@@ -20,15 +20,16 @@ WEIGHT_S, KV_S, COMPUTE_S = "weight_floor_s", "kv_floor_s", "compute_floor_s"
 LENGTHS, SCALARS = "lengths", "scalars"
 
 
-def with_work(wide: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
+def with_work(wide: pd.DataFrame, runs: Sequence[Run], found: Floors | None = None) -> pd.DataFrame:
     """`wide` (analysis/wide.py) with the seconds of generation and the least that they could have been.
 
     `generation_s`: own seconds of the phases of category generation, NaN where none is timed. `floor_s`: the decode
     floor (analysis/roofline/decode.py), with the case that binds: `weight_floor_s` + `kv_floor_s`, or `compute_floor_s`
     where that is more. NaN where a fact is unknown (`work_verdicts` says which) and in all steps of an arm for which a
     floor came out above the time: one of its facts is wrong then. `floor_basis` is `lengths`, `scalars`, or "".
+    `found` is `floors_of(wide, runs)`, where that is at hand.
     """
-    found = floors_of(wide, runs)
+    found = found or floors_of(wide, runs)
     known = found.known & ~found.refused
     floor = found.floor
     parts = {FLOOR_S: floor.floor_s, WEIGHT_S: floor.weight_s, KV_S: floor.kv_s, COMPUTE_S: floor.compute_s}
@@ -39,9 +40,12 @@ def with_work(wide: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
     )
 
 
-def work_verdicts(wide: pd.DataFrame, runs: Sequence[Run]) -> list[Verdict]:
-    """Why arms or steps have no decode floor, what their floors take for granted, and facts that cannot be."""
-    found = floors_of(wide, runs)
+def work_verdicts(wide: pd.DataFrame, runs: Sequence[Run], found: Floors | None = None) -> list[Verdict]:
+    """Why arms or steps have no decode floor, what their floors take for granted, and facts that cannot be.
+
+    `found` is `floors_of(wide, runs)`, where that is at hand.
+    """
+    found = found or floors_of(wide, runs)
     verdicts = _contradictions(found.setups, runs) + _unknown_verdicts(found.setups, runs)
     counted = wide["counted"].to_numpy(bool)
     for key, rows in wide.groupby(["factors", "arm"], sort=False).indices.items():
