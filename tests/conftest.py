@@ -16,6 +16,8 @@ from xdist.scheduler import LoadScopeScheduling
 from workflow import stacks
 
 ROOT = Path(__file__).resolve().parents[1]
+# Two processes of tests share the machine's cores, and a thread that spins while it waits takes them from the other's.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # The longest of the tests, which mostly wait for a cluster, and those that train: each kind begins at once, in a
 # process of its own, and goes one after another: trainings side by side slow one another beyond their patience.
 KINDS = {

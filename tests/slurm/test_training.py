@@ -148,8 +148,9 @@ def test_trl_goes_on_after_preemption_and_after_its_time_limit(
     make_cluster: MakeCluster, make_site: Callable[[Cluster], SlurmSite]
 ) -> None:
     """vLLM's run is preempted, with time for a checkpoint; transformers' run meets its limit."""
-    site = make_site(make_cluster(grace_s=60))
-    # Slurm looks for limits every half-minute, which must not be enough to finish.
+    # Slurm looks for limits every half-minute, which must not be enough to finish; on a busy machine the run may be
+    # older than its new limit by then, and must have the time for a checkpoint all the same.
+    site = make_site(make_cluster(grace_s=60, extra=("OverTimeLimit=5",)))
     site.config["workload"] |= {"steps": 50, "batch_size": 32, "max_response_length": 64, "save_steps": 0}
     head = site.start()
     seen: list[str] = []

@@ -201,7 +201,7 @@ def test_a_python_that_does_not_start_is_told(tiny: Site, tmp_path: Path) -> Non
     shim.parent.mkdir()
     shim.write_text("#!/bin/sh\necho 'pyenv: python3.99: command not found' >&2\nexit 127\n")
     shim.chmod(0o755)
-    failed = tiny.build(PATH=f"{shim.parent}:{os.environ['PATH']}")
+    failed = tiny.build(PATH=f"{shim.parent}:{os.environ['PATH']}", COLUMNS="40")  # some shells export it
     assert failed.returncode == 1 and tiny.built() == []
     assert "shims/python3.99 is on PATH and does not start. pyenv's shims" in failed.stderr
 

@@ -96,7 +96,9 @@ def configured_uv(*, main_index_first: bool = False) -> Uv:
     """uv with the sources that pip would use."""
     settings = sources.pip_settings()
     translated = sources.uv_environment(settings, main_index_first=main_index_first)
-    return Uv(find_uv(), {**os.environ, **translated}, tuple(sources.uv_arguments(settings)))
+    # Where COLUMNS is exported, uv breaks its messages into lines, which the patterns above would not know.
+    environ = {**os.environ, **translated, "UV_NO_WRAP": "1"}
+    return Uv(find_uv(), environ, tuple(sources.uv_arguments(settings)))
 
 
 def find_uv() -> str:
