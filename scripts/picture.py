@@ -1,6 +1,7 @@
 """Draw docs/report.svg, the picture in the README, from the quickstart's report: `make picture`.
 
-Chromium prints the top of the page to PDF and Debian's poppler-utils turns that into SVG: text, not a binary.
+Chromium prints the page, from its title to the bars of the phases, to one sheet of PDF, and Debian's poppler-utils
+turns that into SVG: text, not a binary.
 """
 
 from __future__ import annotations
@@ -15,21 +16,30 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
 ROOT = Path(__file__).resolve().parents[1]
-# Inches, at Chromium's 96 pixels an inch: from the title to the end of the first figure.
-WIDTH, HEIGHT = 10.8, 7.55
+WIDTH = 1037  # pixels
+MARGIN = 12  # pixels, below the last line
+PIXELS_PER_INCH = 96  # Chromium's
+LAST = "figure-phases"
 
 
 def main(page: Path, picture: Path) -> None:
     options = webdriver.ChromeOptions()
-    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-background-networking"):
+    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-background-networking", "hide-scrollbars"):
         options.add_argument(f"--{flag}")
     options.binary_location = "/usr/bin/chromium"
     driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
     try:
+        # The width of the sheet, so that lines break where they will in print.
+        size = {"width": WIDTH, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         driver.get(page.as_uri())
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "screen"})
-        wanted = {"paperWidth": WIDTH, "paperHeight": HEIGHT, "printBackground": True, "pageRanges": "1"}
-        wanted |= {"marginTop": 0, "marginBottom": 0, "marginLeft": 0, "marginRight": 0}
+        # PDF knows no scrolling, and would show the shadows at the edges of what scrolls for good.
+        driver.execute_script("document.querySelectorAll('.scroll').forEach(box => box.style.background = 'none')")
+        height = driver.execute_script(f"return document.getElementById('{LAST}').getBoundingClientRect().bottom")
+        sheet = {"paperWidth": WIDTH / PIXELS_PER_INCH, "paperHeight": (height + MARGIN) / PIXELS_PER_INCH}
+        margins = dict.fromkeys(("marginTop", "marginBottom", "marginLeft", "marginRight"), 0)
+        wanted = {**sheet, **margins, "printBackground": True, "pageRanges": "1"}
         printed = driver.execute_cdp_cmd("Page.printToPDF", wanted)
     finally:
         driver.quit()
