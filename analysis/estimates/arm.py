@@ -46,7 +46,7 @@ def estimates(pairs: pd.DataFrame, overlap: str = "", resamples: int = RESAMPLES
     for name in ESTIMATES:
         why = overlap if overlap and name in EQUAL_WORK else steps.why.get(name, "")
         if not why:
-            block = block_length(steps.series[name])
+            block = block_length(steps.series[name], _spent(name, steps))
             if block not in by_block:
                 by_block[block] = resampled_sums(steps.columns, steps.lengths, block, resamples)
         rows.append((no_value(name, why) if why else _row(name, steps, by_block[block], printed)) | size)
@@ -73,8 +73,7 @@ def _row(name: str, steps: Paired, sums: Sums, printed: tuple[float, float]) -> 
     value = float(log_estimate(name, steps.fitted, sums.whole))
     if math.isnan(value):
         return no_value(name, "singular fit: what it predicts is no positive time")
-    spent = 1 + sum(steps.fitted) if name == "standardised" else 1
-    found = interval_of(lambda s: log_estimate(name, steps.fitted, s), sums, spent)
+    found = interval_of(lambda s: log_estimate(name, steps.fitted, s), sums, _spent(name, steps))
     why = ""
     if found is None:
         why = (
@@ -83,7 +82,7 @@ def _row(name: str, steps: Paired, sums: Sums, printed: tuple[float, float]) -> 
             else "no interval: too few steps, or a fit that is not stable"
         )
     verdict = verdict_of(value, found)
-    more_runs = 0.0 if verdict in "+-" else found.more_runs(value) if found else math.nan
+    more_runs = 0.0 if verdict in "+-" else found.more_runs(max(0.0, abs(value) - max(printed))) if found else math.nan
     if found and any(printed):
         found = replace(found, low=found.low - printed[0], high=found.high + printed[1])
         found = found if math.isfinite(found.low) and math.isfinite(found.high) else None
@@ -97,10 +96,16 @@ def _row(name: str, steps: Paired, sums: Sums, printed: tuple[float, float]) -> 
         "low": math.exp(found.low) if found else nothing,
         "high": math.exp(found.high) if found else nothing,
         "verdict": verdict,
-        "minimum_detectable_ratio": math.exp(found.detectable) if found else nothing,
+        # The interval is as much wider, so that an effect must be as much larger to lie beyond its end.
+        "minimum_detectable_ratio": math.exp(found.detectable + max(printed)) if found else nothing,
         "runs_to_resolve": more_runs,
         "why": why,
     }
+
+
+def _spent(name: str, steps: Paired) -> int:
+    """How many blocks an estimate's coefficients use up."""
+    return 1 + sum(steps.fitted) if name == "standardised" else 1
 
 
 def verdict_of(log_value: float, interval: Interval | None) -> str:

@@ -82,11 +82,11 @@ class Interval:
         return float("nan")
 
 
-def block_length(series: Sequence[Floats]) -> int:
+def block_length(series: Sequence[Floats], spent: int = 1) -> int:
     """Steps in a block, from each run's series: Politis and White's optimal length for the circular bootstrap.
 
     At least the cube root of the steps, since the optimum is itself an estimate; at most a quarter of them, so that
-    there are blocks to draw.
+    there are blocks to draw, and so that `LEAST_FREE_BLOCKS` are left of all runs' blocks when `spent` are taken off.
     """
     from arch.bootstrap import optimal_block_length
 
@@ -101,7 +101,9 @@ def block_length(series: Sequence[Floats]) -> int:
                 length = float(optimal_block_length((scaled - scaled.mean()) / scaled.std())["circular"].iloc[0])
             found += [length] if math.isfinite(length) else []
     wanted = float(np.mean(found)) if found else 1.0
-    return int(max(1, min(steps // 4, max(round(steps ** (1 / 3)), round(wanted)))))
+    # Of noise the optimum is long now and then by chance alone: that must not cost a fit its interval.
+    most = min(steps // 4, sum(len(s) for s in series) // (spent + LEAST_FREE_BLOCKS))
+    return int(max(1, min(most, max(round(steps ** (1 / 3)), round(wanted)))))
 
 
 def resampled_sums(columns: Floats, lengths: Sequence[int], block: int, resamples: int = RESAMPLES) -> Sums:

@@ -85,15 +85,16 @@ def _not_in_common(wide: pd.DataFrame, factors: str, baseline: str, arm: str) ->
 
 
 def _within_noise(row: Row, bands: Mapping[str, float]) -> Row:
-    """The row, not resolved where the A/A arms alone come as far from 1."""
+    """The row, not resolved where the A/A arms alone come as far from 1; no smaller ratio would have been, either."""
     band = bands.get(row["estimate"])
-    if band is None or row["verdict"] not in "+-" or abs(math.log(row["value"])) > band:
+    if band is None or not row["value"] > 0:
         return row
-    return row | {
-        "verdict": "~",
-        "runs_to_resolve": math.nan,
-        "why": f"within the noise: the same engine run twice comes out up to {math.exp(band):.2f}×",
-    }
+    if row["minimum_detectable_ratio"] < math.exp(band):
+        row = row | {"minimum_detectable_ratio": math.exp(band)}
+    if abs(math.log(row["value"])) > band:
+        return row
+    why = f"within the noise: the same engine run twice comes out up to {math.exp(band):.2f}×"
+    return row | {"verdict": "~", "runs_to_resolve": math.nan, "why": row["why"] if row["verdict"] == "~" else why}
 
 
 def _verdicts(here: str, rows: Sequence[Row], pairs: pd.DataFrame, same_as: str) -> list[Verdict]:

@@ -62,6 +62,14 @@ def test_block_length():
     assert block_length([np.arange(40.0)]) <= 10
 
 
+def test_a_block_leaves_the_blocks_that_a_fit_needs():
+    """By chance the steps' own length may be any: with three coefficients a fifth of one run's steps is the most."""
+    tied = autoregressive(np.random.default_rng(7), 40, 0.99)
+    assert [block_length([tied], spent) for spent in (1, 2, 3)] == [10, 10, 8]
+    # Two runs have blocks enough between them.
+    assert block_length([tied, tied], 3) == 10
+
+
 def test_no_interval_where_nothing_can_be_drawn():
     assert interval_of(mean, resampled_sums(of([3.0]), [1], 1)) is None
     assert interval_of(mean, resampled_sums(of([3.0, 4.0]), [2], 1)) is None

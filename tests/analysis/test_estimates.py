@@ -270,3 +270,32 @@ def test_digits_that_were_not_printed_widen_the_intervals():
     assert table.loc["raw", "verdict"] == "-" and not verdicts
     table, _ = found(arm_rows("a", [0.0] * 20, **cut).assign(**{STEP: 1e-4}), arm_rows("b", [0.004] * 20, **cut))
     assert table.loc["raw", "verdict"] == "~" and math.isnan(table.loc["raw", "low"])
+
+
+@pytest.mark.parametrize("steps", [20, 30, 40])
+def test_the_fit_of_one_run_does_not_lose_its_interval_by_chance(steps):
+    draw, has = np.random.default_rng(12), 0
+    for seed in range(20):
+        sides = [(arm, work(100 + 2 * seed + i, steps)) for i, arm in enumerate("ab")]
+        noise = [engine_s(columns) * np.exp(draw.normal(0, 0.01, steps)) for _, columns in sides]
+        table, _ = found(*(arm_rows(arm, t, **columns) for (arm, columns), t in zip(sides, noise, strict=True)))
+        has += table.loc["standardised", "low"] > 0
+    assert has == 20
+
+
+def test_the_least_ratio_that_could_be_told_knows_the_rounding_and_the_noise_of_equals():
+    draw = np.random.default_rng(9)
+
+    def run(arm, speed, **more):
+        return arm_rows(arm, 10 / speed * np.exp(draw.normal(0, 0.01, 40)), **more)
+
+    cut = {"rounding/step": [0.5] * 40}
+    fine, _ = found(run("a", 1.0), run("b", 1.02))
+    rounded, _ = found(run("a", 1.0, **cut), run("b", 1.02, **cut))
+    least = {name: table.loc["raw", "minimum_detectable_ratio"] for name, table in (("fine", fine), ("cut", rounded))}
+    # Half a second of ten, in both arms.
+    assert 1 < least["fine"] < 1.02 and least["cut"] > 1.05 * 1.05
+    assert least["cut"] > rounded.loc["raw", "value"] and rounded.loc["raw", "verdict"] == "~"
+    among = found(run("a", 1.0), run("b", 1.05), run("again", 1.1), arms=("a", "b", "again"), again="a")[0]
+    ours, repeated = (among[among["arm"] == arm].loc["raw"] for arm in ("b", "again"))
+    assert ours["minimum_detectable_ratio"] >= repeated["high"] > ours["value"]
