@@ -55,7 +55,7 @@ def total_tokens(pairs: pd.DataFrame, side: str) -> float:
     if name not in pairs:
         return float("nan")
     tokens = pairs[name]
-    return float("nan") if tokens.isna().any() or (tokens < 0).any() else float(tokens.sum())
+    return float("nan") if tokens.isna().any() or (tokens <= 0).any() else float(tokens.sum())
 
 
 def _fewest_warmup_steps(wide: pd.DataFrame, factors: str, arms: Sequence[str], warmup_steps: int) -> int:

@@ -107,6 +107,12 @@ def test_warm_up_and_resumed_steps_are_left_out_for_all_arms_alike(tmp_path):
     assert found.phases.loc[found.phases["path"] == "step", "steps"].tolist() == [3, 3]
 
 
+def test_a_step_without_a_token_leaves_no_ratio_per_token(tmp_path):
+    found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], [row(1, 1), row(2, 1, 0), row(3, 1)])
+    assert math.isnan(found.comparison["per_token_speedup"][0]) and math.isnan(found.comparison["arm_tokens"][0])
+    assert "no-tokens" in codes(found) and found.comparison["raw_speedup"].tolist() == [2.0]
+
+
 def test_slower_arm_is_called_slower(tmp_path):
     (headline,) = pair(tmp_path, [row(1, 1)], [row(1, 4)]).headlines
     assert "per step the baseline transformers is 2.50× as fast as vllm" in headline.sentence.lower()
