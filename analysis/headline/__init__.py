@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import pandas as pd
 
 from analysis.estimates.noise import repeated
-from analysis.headline.case import Case, case_of
-from analysis.headline.claims import claims, limits, with_intervals
+from analysis.headline.case import Case, by_unit, case_of
+from analysis.headline.claims import claim_of, claims, limits
 from analysis.headline.doubts import doubts, grounds, terms
 from analysis.headline.ratios import NO_SPAN, Span, over, swapped
 from analysis.preflight import Preflight
@@ -21,8 +20,9 @@ class Headline:
     """What one arm amounts to against the baseline; spans are over the factor combinations.
 
     `verdict` is that of the claim: `+` faster, `-` slower, `~` not resolved (or not the same for all factors), `x` not
-    comparable. `claimed` are the estimates that it rests on, with the span of their values and of their intervals (NaN
-    without one); `everything` spans all the estimates that have a value.
+    comparable. `claimed` are the estimates that it rests on, all at equal work or all of one other kind, with the span
+    of their values and of their intervals (NaN without one) over the factor combinations where that is known;
+    `everything` spans all the estimates that have a value, over all combinations.
     """
 
     arm: str
@@ -74,20 +74,19 @@ def _headline(
         why = "; ".join(dict.fromkeys(str(case.rows["raw"]["why"]) for case in cases))
         sentence = f"Not comparable, so that there is no ratio of {arm} and {base}: {why}."
         return Headline(arm, base, sentence, "x", (), NO_SPAN, NO_SPAN, NO_SPAN, unequal)
-    claimed = tuple(dict.fromkeys(name for case in told for name in case.claimed))
-    values = over([case.span(case.claimed) for case in told])
-    certain = with_intervals(told, claimed)
-    ends = [[n for n in case.certain if n in certain] or case.certain for case in told]
-    intervals = [case.span(names, "low", "high") for case, names in zip(told, ends, strict=True)]
-    interval = NO_SPAN if any(math.isnan(low) for low, _ in intervals) else over(intervals)
+    groups = by_unit(told)
+    claim = claim_of(groups[0])
     everything = over([case.span(case.valued) for case in told])
-    verdicts = {case.verdict for case in cases}
-    verdict = verdicts.pop() if len(verdicts) == 1 else "~"
+    verdicts = {case.verdict for case in groups[0]}
+    verdict = verdicts.pop() if len(verdicts) == 1 and len(groups[0]) == len(cases) else "~"
+    mirrored = swapped(claim.values)
     sentences = [
-        claims(arm, base, cases, told, verdict, claimed, values, interval),
-        *limits(cases, told, everything, verdict, swapped(values), comparison),
+        *claims(arm, base, cases, groups, verdict),
+        *limits(cases, groups, everything, verdict, mirrored, comparison),
+        terms(unequal, preflight),
+        *doubts(arm, comparison, told, gate, mirrored),
+        grounds(comparison, plan, told),
     ]
-    sentences.append(terms(unequal, preflight))
-    sentences += doubts(arm, comparison, told, gate, swapped(values))
-    sentences.append(grounds(comparison, plan, told))
-    return Headline(arm, base, " ".join(sentences), verdict, claimed, values, interval, everything, unequal)
+    return Headline(
+        arm, base, " ".join(sentences), verdict, claim.names, claim.values, claim.interval, everything, unequal
+    )

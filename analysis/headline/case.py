@@ -13,6 +13,9 @@ from analysis.runs import factors_label
 
 # Beyond as many factor combinations the rest is counted.
 MOST_PLACES = 4
+AT_EQUAL_WORK = "at equal work"
+UNITS = {"raw": "per step", "per_token": "per response token"}
+BEST_FIRST = (AT_EQUAL_WORK, UNITS["per_token"], UNITS["raw"])
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,11 @@ class Case:
         ends = [(self.rows[n][low], self.rows[n][high]) for n in names]
         ends = [(a, b) for a, b in ends if a > 0 and b > 0]
         return (min(a for a, _ in ends), max(b for _, b in ends)) if ends else NO_SPAN
+
+    @property
+    def unit(self) -> str:
+        """What the claim is of: one of `BEST_FIRST`."""
+        return AT_EQUAL_WORK if self.claimed[0] in EQUAL_WORK else UNITS[self.claimed[0]]
 
     @property
     def certain(self) -> list[str]:
@@ -65,6 +73,12 @@ def case_of(group: pd.DataFrame) -> Case:
     # A difference that the printed digits do not show is none to claim, however sure.
     same = not any(direction(rows[name]["value"]) for name in claimed)
     return Case(at, rows, claimed, "~" if {1, -1} <= sides or same else verdict)
+
+
+def by_unit(told: Sequence[Case]) -> list[list[Case]]:
+    """The cases that have a ratio, those of one unit together, what says most of the speed first."""
+    groups = [[case for case in told if case.unit == unit] for unit in BEST_FIRST]
+    return [group for group in groups if group]
 
 
 def places(cases: Sequence[Case]) -> str:

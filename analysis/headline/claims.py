@@ -4,79 +4,101 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.estimates.equal_work import EQUAL_WORK
-from analysis.headline.case import Case, places
-from analysis.headline.ratios import Span, direction, inverse, over, range_text, swapped
+from analysis.headline.case import AT_EQUAL_WORK, UNITS, Case, places
+from analysis.headline.ratios import NO_SPAN, Span, direction, inverse, over, range_text, swapped
 from analysis.rows import rows_of
 from analysis.speedup import outliers_decide
 from analysis.verdicts import count_of
 
 # An interval whose ends differ by more says nothing of the ratio.
 TOO_WIDE = 10.0
-UNITS = {"raw": "per step", "per_token": "per response token"}
 
 
-def claims(
-    arm: str,
-    base: str,
-    cases: list[Case],
-    told: list[Case],
-    verdict: str,
-    claimed: tuple[str, ...],
-    values: Span,
-    interval: Span,
-) -> str:
-    """The claim, and beside it the ratios that it does not rest on."""
-    at_equal_work = claimed[0] in EQUAL_WORK
-    unit = "at equal work" if at_equal_work else UNITS[claimed[0]]
-    claim = _claim(unit, values, arm, base)
-    by = f"by {' and '.join(claimed)}" if at_equal_work else ""
+@dataclass(frozen=True)
+class Claim:
+    """What cases of one unit come to together; the interval is NaN where one of them has none."""
+
+    names: tuple[str, ...]
+    values: Span
+    interval: Span
+
+
+def claim_of(group: Sequence[Case]) -> Claim:
+    """The claim of cases of one unit."""
+    names = tuple(dict.fromkeys(name for case in group for name in case.claimed))
+    certain = _with_intervals(group, names)
+    ends = [[n for n in case.certain if n in certain] or case.certain for case in group]
+    intervals = [case.span(those, "low", "high") for case, those in zip(group, ends, strict=True)]
+    interval = NO_SPAN if any(math.isnan(low) for low, _ in intervals) else over(intervals)
+    return Claim(names, over([case.span(case.claimed) for case in group]), interval)
+
+
+def claims(arm: str, base: str, cases: list[Case], groups: list[list[Case]], verdict: str) -> list[str]:
+    """The claim, and beside it the ratios that it does not rest on; one more for each further unit, with its places."""
     alone = len(cases) == 1 and cases[0].one_step
-    known = [case for case in told if case.certain]
-    spread = "" if alone else "no interval"
-    if interval[1] > TOO_WIDE * interval[0]:
-        spread = "too few runs or steps for an interval of use"
-    elif 0 < len(known) < len(told):
-        here = over([case.span(case.certain, "low", "high") for case in known])
-        spread = f"95% known at {places(known)} only: {range_text(*(inverse(here) if swapped(values) else here))}"
-    elif not math.isnan(interval[0]):
-        certain = with_intervals(told, claimed)
-        of = "" if len(certain) == len(claimed) else f" by {' and '.join(certain)} alone" if certain else " where known"
-        spread = f"95%{of}: {range_text(*(inverse(interval) if swapped(values) else interval))}"
-    limits = ", ".join(filter(None, (by, spread)))
-    claim += f" ({limits})" if limits else ""
-    if alone:
-        claim = f"one step of one run each: {claim}"
-    elif verdict == "~":
-        claim = f"{_undecided(arm, cases)}: {claim}"
+    said = [_said(arm, base, group, alone) for group in groups]
+    if len(groups) > 1:
+        told = [f"At {places(group)}: {text}." for group, text in zip(groups, said, strict=True)]
+        return [f"{capital(_undecided(arm, cases, groups))}.", *told]
+    start = "one step of one run each: " if alone else f"{_undecided(arm, cases, groups)}: " if verdict == "~" else ""
+    return [f"{capital(start + said[0])}."]
+
+
+def _said(arm: str, base: str, group: Sequence[Case], alone: bool) -> str:
+    """The claim of cases of one unit; `alone` where they are one step of one run each."""
+    unit, claim = group[0].unit, claim_of(group)
+    by = f"by {' and '.join(claim.names)}" if unit == AT_EQUAL_WORK else ""
+    limits = ", ".join(filter(None, (by, _spread(group, claim, alone))))
     others = [
-        _claim(UNITS[name], over([c.span([name]) for c in told if name in c.valued]), arm, base)
+        _claim(UNITS[name], over([c.span([name]) for c in group if name in c.valued]), arm, base)
         for name in UNITS
-        if name not in claimed and any(name in c.valued for c in told)
+        if name not in claim.names and any(name in c.valued for c in group)
     ]
-    unknown = [] if at_equal_work else ["at equal work"]
-    if not at_equal_work and "per_token" not in claimed:
-        unknown.append("per response token")
+    unknown = [] if unit == AT_EQUAL_WORK else [AT_EQUAL_WORK]
+    if unit == UNITS["raw"]:
+        unknown.append(UNITS["per_token"])
     lacking = f"{' and '.join(unknown)} it is not known" if unknown else ""
     if alone:
         lacking = f"no interval can be given{', and ' if lacking else ''}{lacking}"
-    return capital("; ".join(filter(None, [claim, *others, lacking]))) + "."
+    ratio = _claim(unit, claim.values, arm, base) + (f" ({limits})" if limits else "")
+    return "; ".join(filter(None, [ratio, *others, lacking]))
 
 
-def with_intervals(told: list[Case], claimed: Sequence[str]) -> list[str]:
+def _spread(group: Sequence[Case], claim: Claim, alone: bool) -> str:
+    """How sure the claim is: its interval, in its direction, and of what that is."""
+
+    def text(span: Span) -> str:
+        return range_text(*(inverse(span) if swapped(claim.values) else span))
+
+    known = [case for case in group if case.certain]
+    if claim.interval[1] > TOO_WIDE * claim.interval[0]:
+        return "too few runs or steps for an interval of use"
+    if 0 < len(known) < len(group):
+        return f"95% known at {places(known)} only: {text(over([c.span(c.certain, 'low', 'high') for c in known]))}"
+    if math.isnan(claim.interval[0]):
+        return "" if alone else "no interval"
+    certain = _with_intervals(group, claim.names)
+    of = "" if len(certain) == len(claim.names) else f" by {' and '.join(certain)} alone" if certain else " where known"
+    return f"95%{of}: {text(claim.interval)}"
+
+
+def _with_intervals(group: Sequence[Case], names: Sequence[str]) -> list[str]:
     """Those of the claim that have an interval wherever they have a value: whose the interval is."""
-    return [name for name in claimed if all(name in case.certain for case in told if name in case.claimed)]
+    return [name for name in names if all(name in case.certain for case in group if name in case.claimed)]
 
 
-def _undecided(arm: str, cases: list[Case]) -> str:
+def _undecided(arm: str, cases: list[Case], groups: list[list[Case]]) -> str:
     if len(cases) == 1:
         return "no difference to be seen" if cases[0].unmoved else "not resolved which is faster"
-    words = {"+": "faster", "-": "slower", "~": "not resolved", "x": "not compared"}
-    counts = {v: sum(case.verdict == v for case in cases) for v in words}
-    parts = [f"{word} in {counts[v]}" for v, word in words.items() if counts[v]]
+    mine, elsewhere = groups[0], sum(map(len, groups[1:]))
+    words = {"+": "faster", "-": "slower", "~": "not resolved"}
+    counts = {word: sum(case.verdict == v for case in mine) for v, word in words.items()}
+    counts |= {f"not known {mine[0].unit}": elsewhere, "not compared": len(cases) - len(mine) - elsewhere}
+    parts = [f"{word} in {count}" for word, count in counts.items() if count]
     return f"of {len(cases)} factor combinations {arm} is {', '.join(parts)}"
 
 
@@ -89,16 +111,22 @@ def _claim(unit: str, span: Span, arm: str, base: str) -> str:
 
 
 def limits(
-    cases: list[Case], told: list[Case], everything: Span, verdict: str, swapped: bool, comparison: pd.DataFrame
+    cases: list[Case],
+    groups: list[list[Case]],
+    everything: Span,
+    verdict: str,
+    swapped: bool,
+    comparison: pd.DataFrame,
 ) -> list[str]:
     """The range over all estimates, in the claim's direction, and what it would take to resolve what is not."""
     found = []
+    told = [case for group in groups for case in group]
     names = {name for case in told for name in case.valued}
     if len(names) > 1:
         count = {2: "both", 3: "all three", 4: "all four"}[len(names)]
         found.append(f"Over {count} estimates: {range_text(*(inverse(everything) if swapped else everything))}.")
     if len(cases) > 1:
-        found += _unresolved(cases)
+        found += _unresolved(cases, groups[0][0].unit)
     if verdict == "~" and len(cases) == 1:
         rows = [told[0].rows[name] for name in told[0].claimed]
         reasons = dict.fromkeys(
@@ -108,24 +136,28 @@ def limits(
             found.append(f"{capital('; '.join(reasons))}.")
         more = [r["runs_to_resolve"] for r in rows]
         least = [r["minimum_detectable_ratio"] for r in rows]
-        if all(0 < value < TOO_WIDE for value in least) and direction(max(least)):
+        # What else than chance leaves open, no smaller ratio would have shown, and no more runs would.
+        chance = any(r["low"] <= 1 <= r["high"] for r in rows)
+        beyond = max(max(r["value"], 1 / r["value"]) for r in rows) < max(least)
+        if all(0 < value < TOO_WIDE for value in least) and direction(max(least)) and chance and beyond:
             found.append(f"These runs would have shown a ratio of {max(least):.2f}×, not less.")
         # What a few outlying steps decide is no spread that more runs are known to tame.
         tame = not any(outliers_decide(r.raw_speedup, r.median_speedup) for r in rows_of(comparison))
-        if all(value > 0 for value in more) and tame and not told[0].unmoved:
+        if all(value > 0 for value in more) and tame and all(direction(r["value"]) for r in rows):
             found.append(f"{count_of(int(max(more)), 'more pair of runs', 'more pairs of runs')} could resolve it.")
     return found
 
 
-def _unresolved(cases: Sequence[Case]) -> list[str]:
-    """At which factor combinations the claim is not resolved, or not made, and why."""
+def _unresolved(cases: Sequence[Case], unit: str) -> list[str]:
+    """At which factor combinations the claim is not resolved, or not made, and why; others than `unit` are named."""
     reasons: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
         if case.verdict == "x":
             reasons.setdefault(("Not compared", str(case.rows["raw"]["why"])), []).append(case)
         elif case.verdict == "~":
             whys = [f"{n.replace('_', ' ')}: {r['why']}" for n in case.claimed if (r := case.rows[n])["why"]]
-            reasons.setdefault(("Not resolved", "; ".join(whys)), []).append(case)
+            what = "Not resolved" if case.unit == unit else f"Not resolved {case.unit}"
+            reasons.setdefault((what, "; ".join(whys)), []).append(case)
     return [
         f"{what} at {places(mine)}{f' ({why})' if why else ''}." for (what, why), mine in reasons.items() if mine[0].at
     ]

@@ -54,7 +54,7 @@ def answers(content: Content) -> list[Answer]:
         base = headline.baseline
         note = f"Seconds of {base} over seconds of {headline.arm}: above 1 {headline.arm} is faster. "
         if spans:
-            note += "From the lowest to the highest factor combination; the table has the intervals."
+            note += "From the lowest to the highest factor combination that has a value; the table has the intervals."
         elif any(interval for _, _, interval in numbers):
             note += "Small: the 95% interval."
         else:
