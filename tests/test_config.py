@@ -132,6 +132,12 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("arms.vllm", "x", "arms.vllm: must be a mapping of keys to values (got 'x')"),
         ("arms", {}, "arms: must have at least 1 entry (got {})"),
         ("arms", {"a b": {}}, "arms.a b may hold letters"),
+        ("arms", {"速い": {}}, "may hold letters (A-Z, a-z)"),
+        (
+            "report",
+            {"currency": "usd"},
+            "report.currency must be a currency's three capital letters, as in USD (got 'usd')",
+        ),
     ],
 )
 def test_a_mistake_is_told_in_one_message(raw: dict[str, Any], path: str, value: Any, says: str) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 
-from workflow.fields import SECTION, Count, Name, Number, PositiveInt, Seed
+from workflow.fields import CURRENCY_PATTERN, SECTION, Count, Name, Number, PositiveInt, Seed
 from workflow.imports import Import, ImportField, may_hold_several_runs, sources_of, whole_import
 from workflow.messages import did_you_mean, short
 from workflow.published import as_number, check_option_name, check_published, check_text, check_variable
@@ -294,7 +294,7 @@ class Report(Section):
 
     price_per_gpu_hour: Annotated[Number, Field(gt=0)] | None = None
     """What one GPU costs for an hour, for the cost of the GPU-hours used; null: there are GPU-hours alone."""
-    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
+    currency: Annotated[str, Field(pattern=CURRENCY_PATTERN)] = "USD"
     """The price's currency, in its three letters."""
     to_steps: PositiveInt | None = None
     """Tell the GPU-hours of so many training steps, and with a price their cost; null: only those of what was used."""
@@ -308,7 +308,7 @@ class Config(Section):
     description: Annotated[str, Field(max_length=5_000)] = ""
     """One or two sentences for the report's reader."""
     arms: dict[Name, Arm] = Field(min_length=1)
-    """What is compared, by name."""
+    """What is compared, by name: letters (A-Z, a-z), digits, `_`, `.` and single `-`, 40 at most."""
     baseline: str
     """The arm that the others are compared with."""
     workload: Workload | None = None

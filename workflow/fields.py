@@ -22,7 +22,9 @@ Count = Annotated[StrictInt, Field(ge=0, le=MOST)]
 # What numpy and torch both take.
 Seed = Annotated[StrictInt, Field(ge=0, le=2**32 - 1)]
 Number = Annotated[float, BeforeValidator(_no_boolean)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.]*(-[A-Za-z0-9_.]+)*$", max_length=40)]
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.]*(-[A-Za-z0-9_.]+)*$"
+CURRENCY_PATTERN = r"^[A-Z]{3}$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=40)]
 
 
 # A part of the configuration is frozen, and closed to unknown keys.

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from analysis.errors import UserError
 from workflow.config import Arm, Config, Data, Envs, Model, Report, Reward, Shared, Workload
+from workflow.fields import CURRENCY_PATTERN, NAME_PATTERN
 from workflow.imports import Import, ImportedRun
 from workflow.messages import did_you_mean, short, told
 
@@ -125,6 +126,11 @@ _MUST_BE = {
     "finite_number": "a finite number",
 }
 
+_PATTERNS = {
+    NAME_PATTERN: "may hold letters (A-Z, a-z), digits, '_', '.' and single '-'",
+    CURRENCY_PATTERN: "must be a currency's three capital letters, as in USD",
+}
+
 
 def _explain(problem: dict[str, Any]) -> str:
     where = ".".join(str(part) for part in problem["loc"] if part != "[key]") or "the configuration"
@@ -139,7 +145,7 @@ def _explain(problem: dict[str, Any]) -> str:
         message = str(context["error"])
         return f"{where}: {message}" if problem["loc"] else message
     if kind == "string_pattern_mismatch":
-        return f"{where} may hold letters, digits, '_', '.' and single '-' (got {short(got)})"
+        return f"{where} {_PATTERNS[context['pattern']]} (got {short(got)})"
     if kind == "too_short":
         return f"{where}: must have at least {context['min_length']} entry (got {short(got)})"
     if kind == "string_too_long":

@@ -128,7 +128,13 @@ def length_scalars_figure(wide: pd.DataFrame, plan: Plan) -> Figure | None:
             strokeDash=alt.StrokeDash(
                 "what:N",
                 scale=alt.Scale(domain=kinds, range=[[1, 0] if k == "mean" else [2, 2] for k in kinds]),
-                legend=alt.Legend(symbolType="stroke", symbolSize=300, symbolStrokeColor="currentColor"),
+                # Beside points Vega makes a legend of points: a fill without a stroke, which for a line is nothing.
+                legend=alt.Legend(
+                    symbolType="stroke",
+                    symbolSize=300,
+                    symbolStrokeColor="currentColor",
+                    symbolFillColor="transparent",
+                ),
             ),
             detail="line:N",
         )

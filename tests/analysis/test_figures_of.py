@@ -280,6 +280,8 @@ def test_without_single_lengths_no_distribution_is_claimed(tables) -> None:
         length_scalars_figure(tables.wide.drop(columns=["mean_response_length", "max_response_length"]), tables.plan)
         is None
     )
+    samples = [mark for mark in re.findall(r"<path[^>]*>", figure.svg) if "M-8.66,0L8.66,0" in mark]
+    assert len(samples) == 4 and all(" stroke=" in mark for mark in samples), "each line has its sample in the legend"
 
 
 def test_bubbles_come_from_single_lengths_where_no_mean_is_logged(tables) -> None:
