@@ -5,7 +5,7 @@ Baseline A, arm B, T the seconds of a step; above 1 the arm is faster. All are r
 
 raw           ΣT_A / ΣT_B
 per token     (ΣT_A / Σtokens_A) / (ΣT_B / Σtokens_B)
-roofline      η_B / η_A with η = Σfloor / ΣT, floor the least time that the GPU allows for the step's responses
+roofline      (ΣT_A / Σfloor_A) / (ΣT_B / Σfloor_B), floor the least time of the step's responses on what A ran on
 standardised  T = a + b·Lmax + c·Σtokens fitted to each arm; the ratio of what both predict for the same steps
 """
 
@@ -31,10 +31,16 @@ EQUAL_WORK = ("roofline", "standardised")
 """The estimates that drifts of the lengths mislead by a few percent, while both arms have steps that are alike."""
 
 STEP, LONGEST = PHASE + "step", "max_response_length"
-FLOOR, FLOOR_BASIS, GENERATION = "floor_s", "floor_basis", "generation_s"  # made by work.py
+FLOOR, FLOOR_BASIS, GENERATION = "equal_floor_s", "floor_basis", "generation_s"  # made by work.py
 NEEDS = {"raw": (), "per_token": (TOKENS,), "roofline": (FLOOR,), "standardised": (LONGEST, TOKENS)}
+NO_ONE_ROOF = "the baseline's runs differ here in GPUs, model, tensor parallel size or caps: no one bound to divide by"
 NO_SUPPORT = "no common support: hardly a step of one arm is like any of the other's in lengths"
 WORDS = {TOKENS: "response tokens", LONGEST: "the longest response", FLOOR: "the floor"}
+MADE_OF = {
+    "lengths": "all lengths",
+    "scalars": "the number of responses, their mean and their longest",
+    "longest": "the longest response alone",
+}
 
 # Two steps for each coefficient; with fewer a fit follows its own noise.
 LEAST_STEPS_FOR_A_FIT = 6
@@ -70,9 +76,13 @@ class Paired:
 def paired(pairs: pd.DataFrame) -> Paired:
     """The columns of `paired_steps`' table, and which of the estimates they allow."""
     side = {s: {n: _numbers(pairs, f"{n}_{s}") for n in (STEP, TOKENS, LONGEST, FLOOR)} for s in "ab"}
-    why = {name: reason for name in ESTIMATES if (reason := _lacking(side, NEEDS[name], len(pairs)))}
-    if "roofline" not in why and (mixed := _mixed_floors(pairs)):
-        why["roofline"] = mixed
+    # An arm whose own floor is known lacks none: without the baseline's there is no floor to compare it by.
+    told = {s: side[s] | {FLOOR: np.where(_based(pairs, s), 1.0, side[s][FLOOR])} for s in "ab"}
+    why = {name: reason for name in ESTIMATES if (reason := _lacking(told, NEEDS[name], len(pairs)))}
+    if "roofline" not in why and (reason := _mixed_floors(pairs)):
+        why["roofline"] = reason
+    elif "roofline" not in why and _lacking(side, NEEDS["roofline"], len(pairs)):
+        why["roofline"] = NO_ONE_ROOF
     columns = np.zeros((len(pairs), len(_NAMES)))
 
     def put(name: str, values: npt.ArrayLike) -> None:
@@ -130,14 +140,25 @@ def _lacking(side: dict[str, dict[str, Floats]], needs: tuple[str, ...], steps: 
     return ""
 
 
+def _based(pairs: pd.DataFrame, side: str) -> npt.NDArray[np.bool_]:
+    """Which steps of one arm have a floor of their own."""
+    name = f"{FLOOR_BASIS}_{side}"
+    return (pairs[name] != "").to_numpy(bool) if name in pairs else np.zeros(len(pairs), dtype=np.bool_)
+
+
 def _mixed_floors(pairs: pd.DataFrame) -> str:
-    """Why the floors are not of one kind: one from means alone is a bound below that from all lengths."""
-    names = [name for side in "ab" if (name := f"{FLOOR_BASIS}_{side}") in pairs]
-    kinds = sorted({str(kind) for name in names for kind in pairs[name].unique()})
-    if len(kinds) < 2:
+    """Why the floors of paired steps are not of one kind: the less they are made of, the lower they are."""
+    names = [f"{FLOOR_BASIS}_{s}" for s in "ab"]
+    if any(name not in pairs for name in names):
         return ""
+    mixed = pairs.loc[pairs[names[0]] != pairs[names[1]], names]
+    if mixed.empty:
+        return ""
+    share = "" if len(mixed) == len(pairs) else f" in {len(mixed)} of {len(pairs)} paired steps"
+    of = [" and ".join(MADE_OF.get(str(kind), str(kind)) for kind in mixed[name].unique()) for name in names]
     return (
-        f"the floors are not of one kind ({', '.join(kinds)}): one from logged means is lower than one from all lengths"
+        f"the floors are not of one kind{share}: the baseline's is made of {of[0]}, the arm's of {of[1]}; the less is "
+        "known, the lower a floor is"
     )
 
 

@@ -136,7 +136,7 @@ def read_content(
     runs, verdicts = read_runs(plan, results, stacks)
     wide, more = wide_steps(runs, plan.warmup_steps)
     floors = floors_of(wide, runs)
-    wide = with_work(wide, runs, floors)
+    wide = with_work(wide, runs, floors, plan.baseline)
     verdicts += more
     usable = set(wide["run_id"].unique())
     runs = [r for r in runs if r.run_id in usable]

@@ -12,7 +12,17 @@ from analysis.report.content import Content
 from analysis.roofline.floors import floors_of
 from analysis.roofline.gpus import gpu_of
 from analysis.roofline.setup import Setup
-from analysis.roofline.work import COMPUTE_S, FLOOR_BASIS, FLOOR_S, GENERATION_S, KV_S, LENGTHS, WEIGHT_S
+from analysis.roofline.work import (
+    COMPUTE_S,
+    FLOOR_BASIS,
+    FLOOR_S,
+    GENERATION_S,
+    KV_S,
+    LENGTHS,
+    LONGEST,
+    SCALARS,
+    WEIGHT_S,
+)
 from analysis.runs import factors_label
 from analysis.verdicts import count_of
 
@@ -67,8 +77,12 @@ def _setup_words(setup: Setup) -> list[str]:
 
 def _work_words(rows: pd.DataFrame, responses: pd.Series) -> str:
     """How many responses there are, and how their lengths are known."""
-    how = {True: "from the length of each response", False: "from the logged mean and longest length alone"}
-    bases = [how[bool(by)] for by in dict.fromkeys(rows[FLOOR_BASIS] == LENGTHS)]
+    how = {
+        LENGTHS: "from the length of each response",
+        SCALARS: "from the logged mean and longest length alone",
+        LONGEST: "from the longest response alone, since their number or mean is not known",
+    }
+    bases = [how[str(basis)] for basis in rows[FLOOR_BASIS].unique()]
     known = responses[np.isfinite(responses)]
     count = f"{known.mean():,.6g} responses a step" if len(known) else "the responses of a step"
     if len(known) and known.nunique() > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,11 @@ class Floors:
     """By run."""
     generation_s: Array
     """Own seconds of the phases of generation; NaN where none is timed."""
+    work: Work
+    roof: Roof
     floor: Floor
+    common_prompt: Array
+    """Tokens that every prompt has at the least, as far as all arms at these factors know it alike."""
     has_roof: Flags
     """Whether everything about the run is known that a floor needs."""
     from_lengths: Flags
@@ -64,13 +68,14 @@ def floors_of(wide: pd.DataFrame, runs: Sequence[Run]) -> Floors:
     generation = _generation_s(wide, runs, places)
     roof, has_roof = _roofs(len(wide), setups, places)
     declared = np.full(len(wide), np.nan)
-    prompt = np.full(len(wide), np.nan)
+    of_data = np.full(len(wide), np.nan)
     for run_id, setup in setups.items():
         at = places.get(run_id, np.array([], dtype=np.intp))
         declared[at] = setup.completions or np.nan
-        prompt[at] = setup.shortest_prompt or 0
+        of_data[at] = setup.shortest_prompt or 0
     # Which prompt had which response is not logged: the shortest counts for all.
-    prompt = np.fmax(_column(wide, "prompt_length/min"), prompt)
+    of_step = _column(wide, "prompt_length/min")
+    prompt = np.fmax(of_step, of_data)
     # Absurd numbers overflow; what is not finite then is no floor.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         completions = _completions(wide, declared)
@@ -84,12 +89,16 @@ def floors_of(wide: pd.DataFrame, runs: Sequence[Run]) -> Floors:
         floor = decode_floor_s(roof, work)
     known = has_roof & np.isfinite(floor.floor_s) & (generation > 0)
     allowed = np.maximum(TOLERANCE_S, TOLERANCE_SHARE * generation)
-    exceeds = known & wide["counted"].to_numpy(bool) & (floor.floor_s > generation + allowed)
+    counted = wide["counted"].to_numpy(bool)
+    exceeds = known & counted & (floor.floor_s > generation + allowed)
     arms = wide.groupby(["factors", "arm"], sort=False).ngroup().to_numpy()
     return Floors(
         setups=setups,
         generation_s=generation,
+        work=work,
+        roof=roof,
         floor=floor,
+        common_prompt=_common_prompt(wide, known & counted, of_step, of_data),
         has_roof=has_roof,
         from_lengths=sampled,
         completions=completions,
@@ -99,6 +108,34 @@ def floors_of(wide: pd.DataFrame, runs: Sequence[Run]) -> Floors:
         exceeds=exceeds,
         refused=np.isin(arms, arms[exceeds]),
     )
+
+
+def equal_floor_s(wide: pd.DataFrame, found: Floors, baseline: str) -> Array:
+    """Least seconds of each row's responses on what `baseline` ran on at the same factors; inf or NaN where unknown.
+
+    NaN where the baseline's counted steps there have no roof, or more than one. Prompts count as `common_prompt`.
+    """
+    own = np.stack([getattr(found.roof, f.name) for f in fields(Roof)])
+    theirs = np.full_like(own, np.nan)
+    of_baseline = (wide["arm"] == baseline).to_numpy(bool) & wide["counted"].to_numpy(bool)
+    for rows in wide.groupby("factors", sort=False).indices.values():
+        at = np.asarray(rows, dtype=np.intp)[of_baseline[rows]]
+        if len(at) and found.has_roof[at].all() and (own[:, at] == own[:, at[:1]]).all():
+            theirs[:, rows] = own[:, at[:1]]
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        return decode_floor_s(Roof(*theirs), replace(found.work, prompt=found.common_prompt)).floor_s
+
+
+def _common_prompt(wide: pd.DataFrame, floored: Flags, of_step: Array, of_data: Array) -> Array:
+    """The shortest prompt of the step, of the data, or 0: what all `floored` rows of the same factors know."""
+    common = np.zeros(len(wide))
+    for rows in wide.groupby("factors", sort=False).indices.values():
+        at = np.asarray(rows, dtype=np.intp)[floored[rows]]
+        if np.isfinite(of_step[at]).all():
+            common[rows] = np.fmax(of_step[rows], 0)
+        elif (of_data[at] > 0).all():
+            common[rows] = np.fmax(of_data[rows], 0)
+    return common
 
 
 def generation_phase_s(wide: pd.DataFrame, runs: Sequence[Run]) -> Array:

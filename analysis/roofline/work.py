@@ -8,25 +8,28 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
-from analysis.roofline.floors import Floors, Rows, floors_of
+from analysis.roofline.floors import Floors, Rows, equal_floor_s, floors_of
 from analysis.roofline.setup import Setup
 from analysis.runs import Run, factors_label
 from analysis.verdicts import Verdict
 
 GENERATION_S = "generation_s"
 FLOOR_S = "floor_s"
+EQUAL_FLOOR_S = "equal_floor_s"
 FLOOR_BASIS = "floor_basis"
 WEIGHT_S, KV_S, COMPUTE_S = "weight_floor_s", "kv_floor_s", "compute_floor_s"
-LENGTHS, SCALARS = "lengths", "scalars"
+LENGTHS, SCALARS, LONGEST = "lengths", "scalars", "longest"
 
 
-def with_work(wide: pd.DataFrame, runs: Sequence[Run], found: Floors | None = None) -> pd.DataFrame:
+def with_work(wide: pd.DataFrame, runs: Sequence[Run], found: Floors | None = None, baseline: str = "") -> pd.DataFrame:
     """`wide` (analysis/wide.py) with the seconds of generation and the least that they could have been.
 
     `generation_s`: own seconds of the phases of category generation, NaN where none is timed. `floor_s`: the decode
     floor (analysis/roofline/decode.py), with the case that binds: `weight_floor_s` + `kv_floor_s`, or `compute_floor_s`
     where that is more. NaN where a fact is unknown (`work_verdicts` says which) and in all steps of an arm for which a
-    floor came out above the time: one of its facts is wrong then. `floor_basis` is `lengths`, `scalars`, or "".
+    floor came out above the time: one of its facts is wrong then. `floor_basis` is what it was made of: `lengths` of
+    all responses, `scalars` (their number, mean and longest), `longest` alone, or "". `equal_floor_s`: of the same
+    responses on what the arm `baseline` ran on at the same factors (floors.py), where the step has a floor of its own.
     `found` is `floors_of(wide, runs)`, where that is at hand.
     """
     found = found or floors_of(wide, runs)
@@ -34,7 +37,10 @@ def with_work(wide: pd.DataFrame, runs: Sequence[Run], found: Floors | None = No
     floor = found.floor
     parts = {FLOOR_S: floor.floor_s, WEIGHT_S: floor.weight_s, KV_S: floor.kv_s, COMPUTE_S: floor.compute_s}
     columns = {GENERATION_S: found.generation_s} | {n: np.where(known, v, np.nan) for n, v in parts.items()}
-    basis = np.where(known, np.where(found.from_lengths, LENGTHS, SCALARS), "")
+    equal = equal_floor_s(wide, found, baseline)
+    columns[EQUAL_FLOOR_S] = np.where(known & np.isfinite(equal), equal, np.nan)
+    by_scalars = np.where(np.isfinite(found.work.total), SCALARS, LONGEST)
+    basis = np.where(known, np.where(found.from_lengths, LENGTHS, by_scalars), "")
     return wide.drop(columns=[c for c in (*columns, FLOOR_BASIS) if c in wide]).assign(
         **columns, **{FLOOR_BASIS: basis}
     )

@@ -47,8 +47,9 @@ def engine_s(columns, a=5.0, b=0.01, c=1e-4):
 
 
 def test_ratios_by_hand():
-    a = arm_rows("a", [8.0, 12.0], response_tokens=[100.0, 300.0], max_response_length=[9.0, 9.0], floor_s=[2.0, 3.0])
-    b = arm_rows("b", [3.0, 5.0], response_tokens=[150.0, 50.0], max_response_length=[9.0, 8.0], floor_s=[1.0, 1.5])
+    of_a = {"response_tokens": [100.0, 300.0], "max_response_length": [9.0, 9.0], "equal_floor_s": [2.0, 3.0]}
+    of_b = {"response_tokens": [150.0, 50.0], "max_response_length": [9.0, 8.0], "equal_floor_s": [1.0, 1.5]}
+    a, b = arm_rows("a", [8.0, 12.0], **of_a), arm_rows("b", [3.0, 5.0], **of_b)
     table, _ = found(a, b)
     assert table.index.tolist() == list(ESTIMATES)
     assert table.loc["raw", "value"] == pytest.approx(20 / 8, rel=1e-12)
@@ -121,7 +122,7 @@ def test_what_is_the_same_in_every_step_of_both_needs_no_coefficient():
     "bad, why", [(math.nan, "in 1 of 4 paired steps"), (0.0, "in 1 of 4 paired steps"), (-1.0, "of the arm")]
 )
 def test_what_some_steps_lack_no_estimate_is_made_of(bad, why):
-    told = {"response_tokens": [10.0] * 4, "floor_s": [1.0] * 4}
+    told = {"response_tokens": [10.0] * 4, "equal_floor_s": [1.0] * 4}
     a = arm_rows("a", [4.0] * 4, **told)
     b = arm_rows("b", [2.0] * 4, **told | {"response_tokens": [10.0, 10.0, bad, 10.0]})
     table, _ = found(a, b)
@@ -186,7 +187,7 @@ def test_no_step_in_common():
 
 
 def test_overlapping_phases_have_throughput_only():
-    told = {"response_tokens": [10.0, 20.0], "floor_s": [1.0, 1.0]}
+    told = {"response_tokens": [10.0, 20.0], "equal_floor_s": [1.0, 1.0]}
     why = Comparable(throughput_only={("", "b"): "the phases overlap"})
     table, _ = found(arm_rows("a", [4.0, 6.0], **told), arm_rows("b", [2.0, 3.0], **told), comparable=why)
     assert table["value"].notna().tolist() == [True, True, False, False]
@@ -214,7 +215,7 @@ def test_a_ratio_within_the_noise_of_equal_arms_is_not_resolved():
 
 def test_the_rest_of_the_step_that_the_roofline_scales_is_told():
     same = {"generation_s": [5.0] * 8, "max_response_length": [9.0] * 8, "response_tokens": [90.0] * 8}
-    a, b = (arm_rows(arm, [10.0] * 8, floor_s=[floor_s] * 8, **same) for arm, floor_s in (("a", 2.0), ("b", 1.0)))
+    a, b = (arm_rows(arm, [10.0] * 8, equal_floor_s=[floor_s] * 8, **same) for arm, floor_s in (("a", 2.0), ("b", 1.0)))
     (note,) = [v for v in found(a, b)[1] if v.code == "roofline-scales-the-rest"]
     # Mean floor 1.5: A's step would be 5 + 5·0.75 = 8.75 s, B's 5 + 5·1.5 = 12.5 s.
     assert "generation is 50 % of the step" in note.text and "(0.50×)" in note.text and "would be 0.70×" in note.text
@@ -229,7 +230,7 @@ def far_apart(generation=True, seeds=2):
             floor_s = engine_s(columns, a=0.0) / 3
             generation_s = (30 + 3 * floor_s) / speed * np.exp(draw.normal(0, 0.01, 30))
             told = {"generation_s": generation_s} if generation else {}
-            frames.append(arm_rows(arm, generation_s + 20, seed=seed, floor_s=floor_s, **told, **columns))
+            frames.append(arm_rows(arm, generation_s + 20, seed=seed, equal_floor_s=floor_s, **told, **columns))
     return frames
 
 
@@ -248,7 +249,7 @@ def test_lengths_that_are_far_apart_are_not_settled_by_the_floor_alone(generatio
 
 def test_a_fit_checks_the_floor_and_lengths_alike_need_no_check():
     wa, wb = work(1), work(2, scale=1.2)
-    floors = {"floor_s": engine_s(wa, a=0.0) / 3}, {"floor_s": engine_s(wb, a=0.0) / 3}
+    floors = {"equal_floor_s": engine_s(wa, a=0.0) / 3}, {"equal_floor_s": engine_s(wb, a=0.0) / 3}
     a, b = arm_rows("a", engine_s(wa), **wa, **floors[0]), arm_rows("b", engine_s(wb) / 2, **wb, **floors[1])
     assert found(a, b)[0].loc["roofline", "verdict"] == "+"
     alone = [

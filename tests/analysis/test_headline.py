@@ -39,8 +39,9 @@ def engines(speed=1.0, seeds=3, scale=1.0, factors="", noise=0.01, **more):
     for seed in range(seeds):
         for arm, of_arm, size in (("a", 1.0, 1.0), ("b", speed, scale)):
             columns = work(10 * seed + (arm == "b"), steps=30, scale=size)
+            columns |= {"equal_floor_s": engine_s(columns) / 5}
             step_s = engine_s(columns) / of_arm * np.exp(draw.normal(0, noise, 30))
-            frames.append(arm_rows(arm, step_s, seed=seed, factors=factors, floor_s=engine_s(columns) / 5, **columns))
+            frames.append(arm_rows(arm, step_s, seed=seed, factors=factors, **columns))
     return frames
 
 

@@ -38,7 +38,7 @@ def test_no_band_without_equals():
 
 def test_the_band_of_an_estimate_reaches_to_the_far_end_of_the_repetitions_interval():
     draw = np.random.default_rng(2)
-    frames = [arm_rows(a, 10 * np.exp(draw.normal(0, 0.02, 40)), floor_s=[1.0] * 40) for a in ("a", "a2")]
+    frames = [arm_rows(a, 10 * np.exp(draw.normal(0, 0.02, 40)), equal_floor_s=[1.0] * 40) for a in ("a", "a2")]
     bands = noise_bands(pd.concat(frames), plan("a", "a2", a2="a"), "")
     assert set(bands) == {"raw", "roofline"} and 0.002 < bands["raw"] < 0.03
 

@@ -1,0 +1,130 @@
+"""The roofline estimate divides both arms' times by the floors of one and the same roof, made of the same knowledge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from roofline_results import ROLLOUT, an_import, article_row, steps_to, trained, without
+from test_estimates import arm_rows, engine_s, plan, work
+
+from analysis.estimates.disagreement import disagreement, lengths_differ
+from analysis.estimates.equal_work import NO_ONE_ROOF
+from analysis.estimates.table import estimate_table
+from analysis.headline import headlines
+from analysis.roofline.work import with_work
+from analysis.runs import Run
+from analysis.speedup import comparison_table
+from analysis.wide import wide_steps
+
+LENGTHS = [5001] * 32
+MANY = [2001] * 512
+
+
+def estimated(*runs: Run, baseline: str = "a", **columns: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The estimates by name, and the counted steps with their floors."""
+    wide = with_work(wide_steps(runs, 2)[0].assign(**columns), runs, baseline=baseline)
+    arms = sorted({run.arm for run in runs}, key=lambda arm: arm != baseline)
+    return estimate_table(wide, plan(*arms), None, 200)[0].set_index("estimate"), wide[wide["counted"]]
+
+
+@pytest.mark.parametrize("baseline", ["a", "b"])
+@pytest.mark.parametrize(
+    "lengths, other",
+    [
+        (LENGTHS, {f"{ROLLOUT}.tensor_model_parallel_size": 4}),
+        (MANY, {f"{ROLLOUT}.max_num_seqs": 4}),
+        (MANY, {f"{ROLLOUT}.n": 8}),
+        (MANY, {f"{ROLLOUT}.dtype": "float32"}),
+    ],
+)
+def test_with_the_same_lengths_the_roofline_estimate_is_the_raw_ratio(
+    tmp_path: Path, lengths: list[int], other: dict[str, Any], baseline: str
+) -> None:
+    a, b = trained(tmp_path, lengths, "a", 900.0), trained(tmp_path, lengths, "b", 500.0, **other)
+    table, steps = estimated(a, b, baseline=baseline, **{"prompt_length/min": 4000.0})
+    assert table.loc["roofline", "value"] == pytest.approx(table.loc["raw", "value"], rel=1e-12)
+    assert steps["equal_floor_s"].nunique() == 1
+    own = steps.groupby("arm")["floor_s"].first()
+    assert own["a"] != own["b"] and own[baseline] == steps["equal_floor_s"].iloc[0]
+
+
+def test_other_lengths_are_worked_out_for_the_baselines_roof(tmp_path: Path) -> None:
+    """On four copies that run one response at a time, whatever b has: 8 · 5000 iterations against 8 · 2500."""
+    a = trained(tmp_path, LENGTHS, "a", 600.0, **{f"{ROLLOUT}.max_num_seqs": 1})
+    b = trained(tmp_path, [2501] * 32, "b", 600.0, **{f"{ROLLOUT}.tensor_model_parallel_size": 4})
+    table, steps = estimated(a, b)
+    floors = steps.groupby("arm")["equal_floor_s"].first()
+    assert 0.45 < floors["b"] / floors["a"] < 0.5
+    assert table.loc["roofline", "value"] == pytest.approx(floors["b"] / floors["a"])
+
+
+def logged(folder: Path, name: str, *lacks: str, **facts: Any) -> Run:
+    return an_import(folder, steps_to(without(article_row(), *lacks)), name, "vllm", **facts)
+
+
+def test_floors_of_other_knowledge_are_not_divided(tmp_path: Path) -> None:
+    counts = "perf/total_num_tokens"
+    a, b = logged(tmp_path, "a", counts, batch_size=64), logged(tmp_path, "b", counts, batch_size=None)
+    table, steps = estimated(a, b)
+    assert dict(zip(steps["arm"], steps["floor_basis"], strict=True)) == {"a": "scalars", "b": "longest"}
+    why = table.loc["roofline", "why"]
+    assert table.loc["roofline", "verdict"] == "x" and "not of one kind: the baseline's is made of the number" in why
+    assert "the arm's of the longest response alone" in why
+    alike = logged(tmp_path / "again", "b", counts, batch_size=64)
+    assert estimated(a, alike)[0].loc["roofline", "value"] == pytest.approx(1.0)
+
+
+def test_prompts_that_one_arm_alone_knows_count_for_none(tmp_path: Path) -> None:
+    a, b = logged(tmp_path, "a"), logged(tmp_path, "b", "prompt_length/min")
+    table, steps = estimated(a, b)
+    assert steps["floor_s"].nunique() == 2 and steps["equal_floor_s"].nunique() == 1
+    assert table.loc["roofline", "value"] == pytest.approx(1.0)
+    # Both know it: it counts, as it does in each arm's own floor.
+    _, steps = estimated(a, logged(tmp_path / "again", "b"))
+    assert (steps["equal_floor_s"] == steps["floor_s"]).all()
+
+
+def test_a_baseline_of_two_roofs_bounds_nothing(tmp_path: Path) -> None:
+    four = {f"{ROLLOUT}.tensor_model_parallel_size": 4}
+    runs = [trained(tmp_path, LENGTHS, f"a-s{seed}", **(four if seed else {})) for seed in (0, 1)]
+    runs += [trained(tmp_path, LENGTHS, f"b-s{seed}") for seed in (0, 1)]
+    table, steps = estimated(*runs)
+    assert table.loc["roofline", ["verdict", "why"]].tolist() == ["x", NO_ONE_ROOF]
+    assert steps["floor_s"].notna().all() and steps["equal_floor_s"].isna().all()
+
+
+def test_without_the_baselines_floor_it_is_the_baselines_that_is_missing(tmp_path: Path) -> None:
+    a, b = logged(tmp_path, "a", gpu=None), logged(tmp_path, "b")
+    table, _ = estimated(a, b)
+    assert table.loc["roofline", "why"] == "the floor of the baseline is not known"
+
+
+def test_that_lengths_differ_is_said_only_where_they_do() -> None:
+    def row(value: float) -> dict[str, Any]:
+        return {"estimate": "", "value": value, "low": value * 0.99, "high": value * 1.01, "verdict": "+"}
+
+    nothing = row(float("nan"))
+    rows = {"raw": row(1.5), "per_token": row(1.5), "roofline": nothing, "standardised": row(1.2)}
+    assert not lengths_differ(rows)
+    assert "as many tokens" in disagreement(rows) and "differ in length" not in disagreement(rows)
+    for name in ("per_token", "roofline"):
+        other = rows | {name: row(1.3)}
+        assert lengths_differ(other) and "their responses differ in length" in disagreement(other)
+
+
+def test_the_headline_does_not_say_that_lengths_differ_where_the_tokens_do_not() -> None:
+    """The longest alone differ; nothing in a ratio tells, and nothing is said of it."""
+    frames = []
+    for arm, scale in (("a", 1.0), ("b", 1.6)):
+        columns = work(1, steps=40)
+        columns |= {"max_response_length": columns["max_response_length"] * scale}
+        frames.append(arm_rows(arm, engine_s(columns, c=0.0) * np.linspace(1, 1.001, 40), **columns))
+    wide, of = pd.concat(frames, ignore_index=True), plan("a", "b")
+    estimates, _ = estimate_table(wide, of, None, 200)
+    (found,) = headlines(comparison_table(wide, of, {})[0], of, None, estimates, None)
+    assert "Step time and equal work disagree: yet the responses of both arms come to as many tokens" in found.sentence
+    assert "differ in length" not in found.sentence
