@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from analysis.estimates.arm import WITHIN
-from analysis.estimates.disagreement import disagreement, has_intervals, lengths_differ
+from analysis.estimates.disagreement import disagreement, has_intervals
 from analysis.estimates.gate import LABELS, WORSE_ARM, unjudged
-from analysis.headline.case import Case, places
+from analysis.headline.case import MOST_PLACES, Case, places
+from analysis.headline.ratios import ratio_text
 from analysis.preflight import Preflight
 from analysis.rows import rows_of
-from analysis.runs import Plan
+from analysis.runs import Plan, factors_label
 from analysis.speedup import disagrees, outliers_decide
 from analysis.verdicts import count_of
 
@@ -47,7 +50,12 @@ def doubts(arm: str, comparison: pd.DataFrame, told: list[Case], gate: pd.DataFr
         if len(lacking):
             found.append(f"The correctness gate cannot judge {_labels(lacking)}: some steps of one arm have no number.")
     if apart := [case for case in told if disagreement(case.rows)]:
-        found += [_disagree(cases, len(told)) for cases in _by_lengths(apart) if cases]
+        sure = all(has_intervals(case.rows) for case in apart)
+        says = "misleads" if sure else "may mislead (or it is chance: there are too few steps to tell)"
+        where = f" at {places(apart)}" if len(apart) < len(told) else ""
+        found.append(
+            f"Step time and equal work disagree{where}: the responses differ in length, so step time alone {says}."
+        )
     elif any(_opposite(case) for case in told):
         found.append("The two disagree on which is faster: the responses differ in length, so neither settles it.")
     rows = list(rows_of(comparison))
@@ -56,29 +64,20 @@ def doubts(arm: str, comparison: pd.DataFrame, told: list[Case], gate: pd.DataFr
     if any(disagrees(r.raw_speedup, r.median_speedup) for r in rows):
         found.append("The median steps point the other way: a few outlying steps decide, so do not rely on this.")
     elif any(outliers_decide(r.raw_speedup, r.median_speedup) for r in rows):
-        medians = ", ".join(f"{1 / r.median_speedup if swapped else r.median_speedup:.2f}×" for r in rows)
+        medians = _medians(rows, swapped)
         found.append(f"The median steps say {medians}: a few outlying steps decide how much, so do not rely on this.")
     return found
 
 
-def _by_lengths(apart: list[Case]) -> tuple[list[Case], list[Case]]:
-    """Those whose arms' responses differ in length, and the rest."""
-    differ = [case for case in apart if lengths_differ(case.rows)]
-    return differ, [case for case in apart if not lengths_differ(case.rows)]
-
-
-def _disagree(cases: list[Case], told: int) -> str:
-    where = f" at {places(cases)}" if len(cases) < told else ""
-    if not lengths_differ(cases[0].rows):
-        why = "yet the responses of both arms come to as many tokens, so rely on neither alone"
-    elif all(has_intervals(case.rows) for case in cases):
-        why = "the responses differ in length, so step time alone misleads"
-    else:
-        why = (
-            "the responses differ in length, so step time alone may mislead (or it is chance: there are too few steps "
-            "to tell)"
-        )
-    return f"Step time and equal work disagree{where}: {why}."
+def _medians(rows: list[Any], swapped: bool) -> str:
+    """The ratios of the median steps where a few outlying steps decide, and of several combinations at which."""
+    told = [r for r in rows if outliers_decide(r.raw_speedup, r.median_speedup)]
+    ratios = [
+        ratio_text(1 / r.median_speedup if swapped else r.median_speedup)
+        + (f" at {factors_label(r.factors) or 'no factor'}" if len(rows) > 1 else "")
+        for r in told[:MOST_PLACES]
+    ]
+    return ", ".join(ratios) + (f" and others at {len(told) - MOST_PLACES} more" if len(told) > MOST_PLACES else "")
 
 
 def _labels(gate: pd.DataFrame) -> str:

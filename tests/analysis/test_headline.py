@@ -39,9 +39,8 @@ def engines(speed=1.0, seeds=3, scale=1.0, factors="", noise=0.01, **more):
     for seed in range(seeds):
         for arm, of_arm, size in (("a", 1.0, 1.0), ("b", speed, scale)):
             columns = work(10 * seed + (arm == "b"), steps=30, scale=size)
-            columns |= {"equal_floor_s": engine_s(columns) / 5}
             step_s = engine_s(columns) / of_arm * np.exp(draw.normal(0, noise, 30))
-            frames.append(arm_rows(arm, step_s, seed=seed, factors=factors, **columns))
+            frames.append(arm_rows(arm, step_s, seed=seed, factors=factors, floor_s=engine_s(columns) / 5, **columns))
     return frames
 
 
@@ -92,6 +91,50 @@ def test_one_pair_of_runs_and_one_step():
     assert found.verdict == "~" and found.sentence.startswith("One step of one run each: at equal work b is ")
     assert "(by roofline)" in found.sentence and "; no interval can be given. " in found.sentence
     assert "One step says nothing of other steps." in found.sentence and np.isnan(found.interval[0])
+
+
+def with_a_part_that_knows_no_equal_work(speed=2.0, elsewhere=4.0):
+    """At t = 2 neither the longest response nor a floor is known: nothing at equal work."""
+    poor = [f.drop(columns=["max_response_length", "floor_s"]) for f in engines(elsewhere, factors='{"t": 2}')]
+    return [*engines(speed, factors='{"t": 1}'), *poor]
+
+
+def test_equal_work_is_claimed_only_where_it_is_known():
+    (found,) = said(with_a_part_that_knows_no_equal_work())
+    start = "Of 2 factor combinations b is faster in 1, not known at equal work in 1. At t = 1: at equal work b is "
+    assert found.verdict == "~" and found.sentence.startswith(start)
+    assert found.claimed == ("roofline", "standardised")
+    assert 1.9 < found.values[0] < found.values[1] < 2.1 and 1.9 < found.interval[0] < found.interval[1] < 2.1
+    assert found.everything[1] > 3.8
+    here, there = found.sentence.split(" At t = 2: ")
+    assert "4.0" not in here and "3.9" not in here and "roofline" in here
+    claim = there.split(". ")[0]
+    assert claim.startswith("per response token b is ") and "at equal work it is not known" in claim
+    assert "(95%: " in claim and "; per step b is " in claim and "roofline" not in claim
+
+
+def test_where_equal_work_is_not_known_what_is_known_may_point_the_other_way():
+    (found,) = said(with_a_part_that_knows_no_equal_work(elsewhere=0.5))
+    assert " At t = 2: per response token the baseline a is " in found.sentence
+    assert (
+        1.9 < found.values[0] < found.values[1] < 2.1 and "faster in 1, not known at equal work in 1." in found.sentence
+    )
+
+
+def test_of_what_is_not_known_at_equal_work_the_unresolved_is_said():
+    (found,) = said(with_a_part_that_knows_no_equal_work(elsewhere=1.0))
+    assert "Not resolved per response token at t = 2." in found.sentence
+
+
+def test_per_token_is_claimed_only_where_tokens_are_known():
+    lengths = ["max_response_length", "floor_s"]
+    some = [f.drop(columns=lengths) for f in engines(2.0, factors='{"t": 1}')]
+    none = [f.drop(columns=[*lengths, "response_tokens"]) for f in engines(2.0, factors='{"t": 2}')]
+    (found,) = said([*some, *none])
+    start = "Of 2 factor combinations b is faster in 1, not known per response token in 1. At t = 1: per response token"
+    assert found.claimed == ("per_token",) and found.sentence.startswith(start)
+    assert " At t = 2: per step b is " in found.sentence
+    assert "at equal work and per response token it is not known" in found.sentence
 
 
 def test_what_is_refused_is_not_divided():
@@ -250,3 +293,55 @@ def test_the_warm_up_that_was_really_left_out():
     assert "87 paired steps, after 1 warm-up step in each run." in said(begun, of)[0].sentence
     (found,) = said([f.assign(step=f["step"] + 100) for f in frames], of)
     assert "90 paired steps; of some runs no step was left out as warm-up, since they begin later." in found.sentence
+
+
+def two_arms(a, b, **more):
+    return [arm_rows(arm, step_s, **more) for arm, step_s in (("a", a), ("b", b))]
+
+
+def test_what_would_have_been_shown_is_told_where_chance_alone_leaves_it_open():
+    draw = np.random.default_rng(9)
+
+    def run(arm, speed):
+        return arm_rows(arm, 10 / speed * np.exp(draw.normal(0, 0.01, 40)))
+
+    (found,) = said([run("a", 1.0), run("b", 1.05), run("again", 1.1)], plan("a", "b", "again", again="a"))
+    assert "within the noise" in found.sentence and "would have shown" not in found.sentence
+    # Printed to whole seconds: 12 against 11, and what is not printed could be the difference.
+    a, b = ([12.0, 12.0, 12.0, 13.0] * 5, [11.0, 11.0, 11.0, 11.0, 12.0] * 4)
+    (found,) = said(two_arms(a, b, **{"rounding/step": [0.5] * 20}))
+    assert "rounding alone" in found.sentence
+    least = float(found.sentence.split("would have shown a ratio of ")[1].split("×")[0])
+    assert least > found.values[1] > 1.05
+
+
+def test_estimates_that_contradict_one_another_are_not_open_for_want_of_runs():
+    frames = engines(1.5)
+    frames = [f.assign(floor_s=f["floor_s"] / (2 if f["arm"].iloc[0] == "b" else 1)) for f in frames]
+    (found,) = said(frames)
+    assert found.verdict == "~" and found.values[0] < 0.8 and found.values[1] > 1.4
+    assert "would have shown" not in found.sentence and "could resolve" not in found.sentence
+
+
+def test_no_more_runs_are_called_for_where_the_ratio_is_one():
+    draw = np.random.default_rng(3)
+    a, b = (10 * np.exp(draw.normal(0, 0.02, 40)) for _ in "ab")
+    (found,) = said(
+        [
+            arm_rows(arm, x / x.mean() * y, seed=seed)
+            for seed in (0, 1, 2)
+            for arm, x, y in (("a", a, 1.003), ("b", b, 1.0))
+        ]
+    )
+    assert "take the same time (1.00×)" in found.sentence and "could resolve" not in found.sentence
+
+
+def test_medians_are_told_of_the_combinations_that_they_are_of():
+    frames = []
+    for t in (1, 2, 3):
+        a, b = [3.0] * 5, [1.5] * 4 + [4.5 if t == 1 else 1.5]
+        frames += two_arms(a, b, factors=f'{{"t": {t}}}')
+    may = Comparable(refused={('{"t": 2}', "b"): "other GPUs"})
+    (found,) = said(frames, comparable=may)
+    assert "The median steps say 2.00× at t = 1: a few outlying steps decide how much" in found.sentence
+    assert "nan" not in found.sentence
