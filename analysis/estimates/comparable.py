@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 import pandas as pd
 
-from analysis.roofline.setup import setup_of
+from analysis.roofline.setup import Setup, same_model, setup_of
 from analysis.runs import Plan, Run, factors_label
 from analysis.verdicts import Verdict
 from analysis.wide import PHASE
 
-# What must be one and the same, as (code of the verdict, words); compared only where both arms tell it.
+# What must be one and the same, as (code of the verdict, words); compared only where both arms tell it, and the name of
+# the model only where not all tell its sum.
 SAME = {
     "gpu": ("gpus-differ", "GPUs"),
     "processor": ("processors-differ", "processors, without a GPU"),
@@ -42,13 +44,15 @@ def comparable(runs: Sequence[Run], plan: Plan, wide: pd.DataFrame) -> tuple[Com
     """What may be divided, by (factors, arm), and a verdict for everything that may not.
 
     No ratio at all where GPUs, their number, nodes or the model differ; step time and throughput only where the phases
-    of one arm overlap. What a run does not tell is not held against it. A repetition is held to the same.
+    of one arm overlap. What a run does not tell is not held against it; but a warning says where engines have GPUs of
+    their own and nothing tells how many. A repetition is held to the same.
     """
     refused: dict[tuple[str, str], str] = {}
     not_repeated: dict[tuple[str, str], str] = {}
     throughput: dict[tuple[str, str], str] = {}
     verdicts: list[Verdict] = []
-    facts = {run.run_id: _facts(run) for run in runs}
+    setups = {run.run_id: setup_of(run) for run in runs}
+    facts = {run.run_id: _facts(run, setups[run.run_id]) for run in runs}
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         groups.setdefault((run.factors_key, run.arm), []).append(run)
@@ -68,6 +72,14 @@ def comparable(runs: Sequence[Run], plan: Plan, wide: pd.DataFrame) -> tuple[Com
             for fact, reason in reasons.items():
                 text = f"{arm} and {plan.baseline}{here} ran with {reason}: not comparable, no ratio is given"
                 verdicts.append(Verdict("error", SAME[fact][0], text))
+        uncounted = {r.arm: 1 for r in (*base, *mine) if setups[r.run_id].apart and _uncounted(facts[r.run_id])}
+        if uncounted:
+            text = (
+                f"{arm} against {plan.baseline}{here}: the engines of {' and '.join(uncounted)} have GPUs of their "
+                "own, and nothing tells how many: a ratio may be one of numbers of GPUs. Say it in import.nodes and "
+                "import.gpus_per_node, which are those of the whole run"
+            )
+            verdicts.append(Verdict("warning", "gpu-count-unknown", text))
         overlaps = {r.arm: r.tree.overlap for r in (*base, *mine) if r.tree.overlap}
         if overlaps:
             why = "; ".join(f"{name}: {text}" for name, text in overlaps.items())
@@ -83,9 +95,13 @@ def comparable(runs: Sequence[Run], plan: Plan, wide: pd.DataFrame) -> tuple[Com
 def _other_facts(facts: Mapping[str, Mapping[str, Any]], base: Sequence[Run], mine: Sequence[Run]) -> dict[str, str]:
     """The facts in `SAME` that both sides tell and in which they differ, each with the two values in words."""
     found = {}
+    summed = all("model_sha256" in facts[r.run_id] for r in (*base, *mine))
     for fact, (_, words) in SAME.items():
         told = [sorted({facts[r.run_id][fact] for r in side if fact in facts[r.run_id]}) for side in (base, mine)]
-        if all(told) and len({*told[0], *told[1]}) > 1:
+        differ = len({*told[0], *told[1]}) > 1
+        if fact == "model":
+            differ = not summed and any(not same_model(*two) for two in combinations({*told[0], *told[1]}, 2))
+        if all(told) and differ:
             values = [", ".join(map(_short, side)) for side in told]
             found[fact] = f"other {words} ({base[0].arm}: {values[0]}; {mine[0].arm}: {values[1]})"
     return found
@@ -113,18 +129,20 @@ def same_source_verdicts(runs: Sequence[Run]) -> list[Verdict]:
     return found
 
 
-def _facts(run: Run) -> dict[str, Any]:
+def _uncounted(facts: Mapping[str, Any]) -> bool:
+    return "gpus" not in facts and facts.get("gpu") != "no GPU"
+
+
+def _facts(run: Run, setup: Setup) -> dict[str, Any]:
     """What a run tells of the facts in `SAME`."""
-    setup = setup_of(run)
     hardware = run.done.get("hardware")
     hardware = hardware if isinstance(hardware, Mapping) else {}
     declared = run.spec.get("import")
-    found = {"gpu": setup.gpu, "gpus": setup.gpus, "nodes": setup.nodes}
+    found: dict[str, Any] = {"gpu": setup.gpu, "gpus": setup.gpus, "nodes": setup.nodes}
     if declared is None and hardware.get("gpus") == []:
         # Trained without a GPU: what the workload would have liked is not what it ran on.
         found = {"nodes": setup.nodes, "gpu": "no GPU", "processor": hardware.get("cpu")}
-    sha = (run.done.get("inputs") or {}).get("model_sha256")
-    found |= {"model_sha256": sha} if sha else {"model": setup.model}
+    found |= {"model": setup.model, "model_sha256": (run.done.get("inputs") or {}).get("model_sha256") or None}
     return {name: value for name, value in found.items() if value is not None}
 
 

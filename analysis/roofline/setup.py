@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +34,19 @@ _OTHERWISE: Mapping[str, str] = {
     f"{_ROLLOUT}.engine_kwargs.sglang.speculative_algorithm": "several tokens are written in one iteration",
 }
 _OFF: tuple[Any, ...] = (None, False, "", "null", "None", "False", "false", "auto", {}, [])
+# Where huggingface_hub keeps what it has downloaded: the folder tells the hub id.
+_CACHED = re.compile(r"models--([^/]+?)--([^/]+)/snapshots(?:/|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What a run generated on; None is unknown.
 
-    `gpu` is our name where it is a known GPU, else as the run reports it; `gpus` are the run's, over all nodes;
-    `completions` those of a step, `group` those of a prompt; `concurrency` the most sequences that one replica decodes
-    at once. `unknown` says in words what is missing for a decode floor, `assumed` what was taken for granted,
-    `contradicted` where what is declared of an imported run is not what the run itself says.
+    `gpu` is our name where it is a known GPU, else as the run reports it; `gpus` are the run's, over all nodes, those
+    of its engines with them, and `apart` whether engines have GPUs on which nothing trains; `completions` those of a
+    step, `group` those of a prompt; `concurrency` the most sequences that one replica decodes at once. `unknown` says
+    in words what is missing for a decode floor, `assumed` what was taken for granted, `contradicted` where what is
+    declared of an imported run is not what the run itself says.
     """
 
     gpu: str | None
@@ -61,31 +65,31 @@ class Setup:
     unknown: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     contradicted: tuple[str, ...] = ()
+    apart: bool = False
 
 
 def setup_of(run: Run) -> Setup:
-    """A run's setup: what its import declares, then what the run resolved, its settings, its workload.
+    """A run's setup: what it says itself, then what its import declares, then its settings and its workload.
 
-    Of the GPU's name the driver's word comes first.
+    A trained run ran what its workload names. Where an import declares what the run itself denies, the run counts.
     """
     spec, settings = run.spec, _settings(run)
-    declared = _mapping(spec.get("import"))
-    workload, inputs = _mapping(spec.get("workload")), run.inputs or {}
+    declared, workload = _mapping(spec.get("import")), _mapping(spec.get("workload"))
     verl = spec.get("trainer") == "verl"
     reported = _reported_gpus(run)
     gpu = _gpu(declared, reported, workload)
-    nodes = _int(declared.get("nodes")) or _int(settings.get("trainer.nnodes")) or _int(workload.get("nodes"))
-    per_node = _int(declared.get("gpus_per_node")) or _int(settings.get("trainer.n_gpus_per_node"))
-    per_node = per_node or _int(workload.get("gpus_per_node"))
-    gpus = nodes * per_node if nodes and per_node else None
+    apart, server = _engines_apart(run, settings), _on_a_server(run, settings)
+    # An imported run says what its source holds: what it was asked for beside that is the experiment's word.
+    own = _own_facts(run, flat(_mapping(run.done.get("resolved"))) if "import" in spec else settings, reported)
+    nodes, per_node, gpus, denied = _machines(run, own, settings, apart)
     group = _int(settings.get(f"{_ROLLOUT}.n" if verl else "num_generations")) or _int(workload.get("num_generations"))
-    parallel = _int(declared.get("tensor_parallel")) or _tensor_parallel(run, settings)
-    model, facts = _model(run, declared, settings, workload)
+    parallel = own.get("tensor_parallel") or _int(declared.get("tensor_parallel")) or _tensor_parallel(run, settings)
+    model, facts, other = _model(run, own.get("model"), settings)
     number_bytes, assumed = _number_bytes(run, settings, workload)
     unknown = [
         *_gpu_unknown(gpu),
-        *([] if gpus else ["how many GPUs it ran on"]),
-        *_parallel_unknown(parallel, gpus, settings),
+        *([] if gpus or server else [f"how many GPUs {'its engines have of their own' if apart else 'it ran on'}"]),
+        *_parallel_unknown(parallel, None if apart else gpus, settings, server),
         *_model_unknown(model, facts),
         *([] if number_bytes else ["the number format in which the engine holds the model"]),
         *_work_unknown(run, settings),
@@ -96,44 +100,121 @@ def setup_of(run: Run) -> Setup:
         held = (facts.decode_parameters or 0) * number_bytes / parallel
         if held < _LEAST_WEIGHTS:
             unknown.append(f"what the chip's caches hold: only {held / 1e6:.0f} MB of weights lie on a GPU")
-    prompts = _mapping(inputs.get("prompt_tokens"))
     return Setup(
         gpu=gpu,
         gpus=gpus,
         nodes=nodes,
         tensor_parallel=parallel,
-        replicas=gpus // parallel if gpus and parallel and gpus % parallel == 0 else None,
+        replicas=gpus // parallel if gpus and parallel and gpus % parallel == 0 and not apart else None,
         model=model,
         facts=facts,
         number_bytes=number_bytes,
-        completions=_completions(declared, settings, workload, group, verl),
+        completions=_first_int(
+            own.get("batch_size"), declared.get("batch_size"), _verl_batch(settings, group), workload.get("batch_size")
+        ),
         group=group,
         concurrency=_concurrency(run, settings),
-        max_response_length=_int(declared.get("max_response_length")) or _int(workload.get("max_response_length")),
-        shortest_prompt=_int(prompts.get("min")),
+        max_response_length=_first_int(*(one.get("max_response_length") for one in (own, declared, workload))),
+        shortest_prompt=_int(_mapping((run.inputs or {}).get("prompt_tokens")).get("min")),
         unknown=tuple(unknown),
         assumed=assumed,
-        contradicted=_contradicted(declared, reported, settings, verl),
+        contradicted=(*_contradicted(own, declared, reported), *denied, *other),
+        apart=apart,
     )
 
 
-def _contradicted(
-    declared: Mapping[str, Any], reported: Sequence[str], settings: Mapping[str, Any], verl: bool
-) -> tuple[str, ...]:
-    """Where what the experiment declares of an imported run is not what the run's own source says."""
-    own: dict[str, Any] = {"gpu": _gpu({}, reported, {})}
-    if verl:
-        own |= {
-            "nodes": _int(settings.get("trainer.nnodes")),
-            "gpus_per_node": _int(settings.get("trainer.n_gpus_per_node")),
-            "tensor_parallel": _int(settings.get(f"{_ROLLOUT}.tensor_model_parallel_size")),
-            "max_response_length": _int(settings.get("data.max_response_length")),
+def _own_facts(run: Run, held: Mapping[str, Any], reported: Sequence[str]) -> dict[str, Any]:
+    """What a run itself says, under the words of `import`; without those of which it says nothing."""
+    if run.spec.get("trainer") == "verl":
+        found: dict[str, Any] = {
+            "nodes": _int(held.get("trainer.nnodes")),
+            "gpus_per_node": _int(held.get("trainer.n_gpus_per_node")),
+            "tensor_parallel": _int(held.get(f"{_ROLLOUT}.tensor_model_parallel_size")),
+            # A loop that overlaps takes for a step what is ready.
+            "batch_size": None if run.tree.overlap else _verl_batch(held, _int(held.get(f"{_ROLLOUT}.n"))),
+            "max_response_length": _int(held.get("data.max_response_length")),
+            "model": held.get("actor_rollout_ref.model.path"),
         }
-    said = {name: declared.get(name) for name in own}
-    said["gpu"] = _gpu(declared, (), {})
+    else:
+        found = {
+            "tensor_parallel": None if run.spec.get("engine") == "transformers" else _tensor_parallel(run, held),
+            "max_response_length": _int(held.get("max_completion_length")),
+            "model": held.get("model_name_or_path") or held.get("_name_or_path"),
+        }
+        # Its node's GPUs: of these it may have used a part, if that is said, and no more.
+        said = _int(_mapping(run.spec.get("import")).get("gpus_per_node"))
+        if "import" in run.spec and reported and not (said and said <= len(reported)):
+            found["gpus_per_node"] = len(reported)
+    return {name: value for name, value in found.items() if value}
+
+
+def _machines(
+    run: Run, own: Mapping[str, Any], settings: Mapping[str, Any], apart: bool
+) -> tuple[int | None, int | None, int | None, list[str]]:
+    """A run's nodes, the GPUs of a node and of all, and where the import's are not those of the run itself.
+
+    The import's are of the whole run. With engines apart verl's own are the trainer's, and which nodes the engines
+    share with it no setting tells.
+    """
+    declared, workload = _mapping(run.spec.get("import")), _mapping(run.spec.get("workload"))
+    keys = {"nodes": "trainer.nnodes", "gpus_per_node": "trainer.n_gpus_per_node"}
+    asked = {name: _first_int(settings.get(key), workload.get(name)) for name, key in keys.items()}
+    said = {name: _int(declared.get(name)) for name in keys}
+    if not apart:
+        found = {name: own.get(name) or said[name] or asked[name] for name in keys}
+        wrong = [
+            f"import.{name} is {said[name]}, the run itself says {own[name]}"
+            for name in keys
+            if own.get(name) and said[name] and said[name] != own[name]
+        ]
+        return found["nodes"], found["gpus_per_node"], _product(found["nodes"], found["gpus_per_node"]), wrong
+    engines = _engine_gpus(run, settings)
+    whole = _product(said["nodes"], said["gpus_per_node"])
+    imported = "import" in run.spec
+    trainer = own if imported else asked
+    trains = _product(trainer.get("nodes"), trainer.get("gpus_per_node"))
+    total = trains + engines if trains and engines is not None else None
+    wrong = []
+    if trains and whole and (whole != total if total else whole <= trains):
+        told = f"{total}, its engines' with them" if total else f"{trains} without its engines'"
+        wrong = [f"import.nodes times import.gpus_per_node is {whole}, the run itself says {told}"]
+    nodes = said["nodes"] if imported else asked["nodes"]
+    return nodes, asked["gpus_per_node"], total or (None if wrong else whole), wrong
+
+
+def _on_a_server(run: Run, settings: Mapping[str, Any]) -> bool:
+    """Whether TRL's or ms-swift's engine is a server of its own; without an engine the setting means nothing."""
+    return run.spec.get("engine") != "transformers" and settings.get("vllm_mode") == "server"
+
+
+def _engines_apart(run: Run, settings: Mapping[str, Any]) -> bool:
+    """Whether the engines have GPUs on which nothing trains: verl's loops that overlap, and a server."""
+    return bool(run.tree.overlap) or _on_a_server(run, settings)
+
+
+def _engine_gpus(run: Run, settings: Mapping[str, Any]) -> int | None:
+    """The GPUs that only verl's engines have, None where no setting tells.
+
+    `one_step_off` and `fully_async` (verl 0.7.1 to 0.9.1: experimental/) have them under `rollout`, which 0.9.1 copies
+    to where `separate_async` (trainer/ppo/v1/trainer_separate_async.py) has its own.
+    """
+    places = (_ROLLOUT,) if run.tree.mode == "separate_async" else ("rollout", _ROLLOUT)
+    for place in places:
+        if gpus := _product(_int(settings.get(f"{place}.nnodes")), _int(settings.get(f"{place}.n_gpus_per_node"))):
+            return gpus
+    # With none of their own, the engines of `fully_async` take turns with the trainer.
+    none = str(settings.get("rollout.nnodes")) == "0" and run.tree.mode == "fully_async"
+    return 0 if none else None
+
+
+def _contradicted(own: Mapping[str, Any], declared: Mapping[str, Any], reported: Sequence[str]) -> tuple[str, ...]:
+    """Where what an import declares of GPU, split or work is not what the run itself says."""
+    names = ("tensor_parallel", "batch_size", "max_response_length")
+    said = {"gpu": _gpu(declared, (), {})} | {name: _int(declared.get(name)) for name in names}
+    truth = {"gpu": _gpu({}, reported, {})} | {name: own.get(name) for name in names}
     return tuple(
         f"import.{name} is {said[name]}, the run itself says {value}"
-        for name, value in own.items()
+        for name, value in truth.items()
         if value is not None and said[name] is not None and said[name] != value
     )
 
@@ -149,6 +230,14 @@ def _int(value: Any) -> int | None:
     except ValueError:
         return None
     return number if number > 0 else None
+
+
+def _first_int(*values: Any) -> int | None:
+    return next((number for value in values if (number := _int(value))), None)
+
+
+def _product(one: int | None, other: int | None) -> int | None:
+    return one * other if one and other else None
 
 
 def _settings(run: Run) -> dict[str, Any]:
@@ -193,13 +282,13 @@ def _tensor_parallel(run: Run, settings: Mapping[str, Any]) -> int | None:
         return 1
     # The engine's own word; TRL's setting is of the colocated engine only.
     engine = _mapping(_mapping(run.done.get("resolved")).get("engine"))
-    if settings.get("vllm_mode") == "server":
+    if _on_a_server(run, settings):
         return None
     return _int(engine.get("tensor_parallel_size")) or _int(settings.get("vllm_tensor_parallel_size"))
 
 
-def _parallel_unknown(parallel: int | None, gpus: int | None, settings: Mapping[str, Any]) -> list[str]:
-    if settings.get("vllm_mode") == "server":
+def _parallel_unknown(parallel: int | None, gpus: int | None, settings: Mapping[str, Any], server: bool) -> list[str]:
+    if server:
         return ["the GPUs of the engine's server, which are not the trainer's"]
     if parallel is None:
         return ["the engine's tensor parallel size"]
@@ -211,23 +300,51 @@ def _parallel_unknown(parallel: int | None, gpus: int | None, settings: Mapping[
     return []
 
 
-def _model(
-    run: Run, declared: Mapping[str, Any], settings: Mapping[str, Any], workload: Mapping[str, Any]
-) -> tuple[str | None, ModelFacts | None]:
-    """The model's name, and its sizes from the folder that was trained, or by that name."""
+def _model(run: Run, own: object, settings: Mapping[str, Any]) -> tuple[str | None, ModelFacts | None, list[str]]:
+    """The model's name, its sizes from the folder that was trained or by that name, and where the import denies it."""
     prepared = _mapping((run.inputs or {}).get("model"))
-    name = (
-        declared.get("model")
-        or prepared.get("source")
-        or _mapping(workload.get("model")).get("source")
-        or settings.get("actor_rollout_ref.model.path")
-        or settings.get("model_name_or_path")
-        or settings.get("_name_or_path")
-    )
-    if not isinstance(name, str):
-        return None, None
+    names = [prepared.get("source"), _mapping(_mapping(run.spec.get("workload")).get("model")).get("source")]
+    wrong = []
+    if "import" in run.spec:
+        declared = _mapping(run.spec["import"]).get("model")
+        names = [own, declared, *names]
+        if isinstance(own, str) and isinstance(declared, str):
+            if _is_another(own, declared):
+                wrong = [f"import.model is {declared}, the run itself says {own}"]
+            elif not _is_id(own) or model_facts(own) is None:
+                # A folder tells little, as does a name that nobody here knows: what it is said to be counts.
+                names = [declared]
+    names += [settings.get(key) for key in ("actor_rollout_ref.model.path", "model_name_or_path", "_name_or_path")]
+    name = next((_hub_id(name) for name in names if isinstance(name, str) and name), None)
+    if name is None:
+        return None, None, wrong
     folder = _prepared_folder(run, prepared.get("path"))
-    return name, model_facts(name if folder is None else str(folder))
+    return name, model_facts(name if folder is None else str(folder)), wrong
+
+
+def _hub_id(source: str) -> str:
+    """A model's name; for a folder of the hub's cache, the id of what it holds."""
+    found = _CACHED.search(source)
+    return f"{found[1]}/{found[2]}" if found else source
+
+
+def _is_id(source: str) -> bool:
+    return source.count("/") == 1 and not source.startswith(("/", ".", "~"))
+
+
+def same_model(one: str, other: str) -> bool:
+    """Whether two names may be of one model: of a folder only its own name says something."""
+    one, other = _hub_id(one).lower().rstrip("/"), _hub_id(other).lower().rstrip("/")
+    return one == other or (not (_is_id(one) and _is_id(other)) and one.split("/")[-1] == other.split("/")[-1])
+
+
+def _is_another(own: str, declared: str) -> bool:
+    """Whether the run's own model cannot be the declared one; a folder that is called as no known model may be any."""
+    own, declared = _hub_id(own), _hub_id(declared)
+    if same_model(own, declared) or (_is_id(own) and _is_id(declared)):
+        return not same_model(own, declared)
+    one, other = model_facts(own), model_facts(declared)
+    return one is not None and (other is None or replace(one, source="") != replace(other, source=""))
 
 
 def _prepared_folder(run: Run, path: object) -> Path | None:
@@ -280,12 +397,9 @@ def _work_unknown(run: Run, settings: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _completions(
-    declared: Mapping[str, Any], settings: Mapping[str, Any], workload: Mapping[str, Any], group: int | None, verl: bool
-) -> int | None:
-    prompts = _int(settings.get("data.train_batch_size"))
-    told = prompts * group if prompts and group and verl else None
-    return _int(declared.get("batch_size")) or told or _int(workload.get("batch_size"))
+def _verl_batch(settings: Mapping[str, Any], group: int | None) -> int | None:
+    """The completions of a step by verl's settings, None for another trainer's."""
+    return _product(_int(settings.get("data.train_batch_size")), group)
 
 
 def _concurrency(run: Run, settings: Mapping[str, Any]) -> int | None:

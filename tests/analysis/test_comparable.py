@@ -58,6 +58,48 @@ def test_other_machines_and_models_are_not(tmp_path, other, code, words):
     assert set(table["why"]) == {found.refused["", "vllm"]}
 
 
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [("Qwen/Qwen2.5-1.5B", True), ("microsoft/phi-4", False), ("/shared/phi-4", False), ("/shared/other", True)],
+)
+def test_a_trained_runs_model_is_compared_with_an_imported_ones(tmp_path, name, refused):
+    folder = two(tmp_path, gpu_run(), gpu_run())
+    plan = read_plan(folder / "plan.json")
+    base, arm = read_runs(plan, folder, None)[0]
+    base = replace(base, inputs={"model": {"source": "microsoft/phi-4"}})
+    # The imported one has no prepared model, and so no sum of its weights.
+    done = {key: value for key, value in arm.done.items() if key != "inputs"}
+    arm = replace(arm, imported=True, inputs=None, done=done, spec=arm.spec | {"import": {"model": name}})
+    assert "model_sha256" in base.done["inputs"]
+    found, told = comparable([base, arm], plan, wide_steps([base, arm], 0)[0])
+    assert bool(found.refused) == refused and [v.code for v in told] == (["models-differ"] if refused else [])
+    assert not refused or f"transformers: microsoft/phi-4; vllm: {name}" in told[0].text
+
+
+def test_two_names_of_the_same_weights_are_one_model(tmp_path):
+    folder = two(tmp_path, gpu_run(), gpu_run())
+    plan = read_plan(folder / "plan.json")
+    names = ("microsoft/phi-4", "/shared/phi")
+    runs = [
+        replace(run, inputs={"model": {"source": name}})
+        for run, name in zip(read_runs(plan, folder, None)[0], names, strict=True)
+    ]
+    found, told = comparable(runs, plan, wide_steps(runs, 0)[0])
+    assert not found.refused and not told
+
+
+@pytest.mark.parametrize("said, codes", [({}, ["gpu-count-unknown"]), ({"nodes": 1, "gpus_per_node": 8}, [])])
+def test_engines_on_an_unknown_number_of_gpus_are_told(tmp_path, said, codes):
+    folder = two(tmp_path, gpu_run(), gpu_run())
+    plan = read_plan(folder / "plan.json")
+    base, arm = read_runs(plan, folder, None)[0]
+    server = {"resolved": {"vllm_mode": "server"}}
+    arm = replace(arm, spec=arm.spec | {"import": said}, done=arm.done | server, imported=True)
+    found, told = comparable([base, arm], plan, wide_steps([base, arm], 0)[0])
+    assert [v.code for v in told] == codes and not found.refused
+    assert not told or (told[0].level == "warning" and "the engines of vllm have GPUs of their own" in told[0].text)
+
+
 def test_without_a_gpu_the_processor_is_what_must_be_the_same(tmp_path):
     machine = {"host": "n2", "cpu": "Other CPU", "cpus": 2, "threads": 2, "memory_gib": 23.5, "gpus": []}
     found, told, _ = judged(two(tmp_path, {}, {"hardware": machine}))

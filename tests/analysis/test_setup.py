@@ -30,6 +30,10 @@ VERL = {
 }
 
 
+POOL = {"nnodes": 1, "n_gpus_per_node": 8}
+SEPARATE, ONE_STEP_OFF, FULLY = VERL_0_9_1_OVERLAPPING
+
+
 def a_run(
     spec: dict[str, Any],
     done: dict[str, Any],
@@ -54,11 +58,17 @@ def trained(
 
 
 def imported(
-    resolved: dict[str, Any] | None = None, trainer: str = "verl", engine: str = "vllm", **facts: Any
+    resolved: dict[str, Any] | None = None,
+    trainer: str = "verl",
+    engine: str = "vllm",
+    tree: TimerTree = VERL_0_4_1,
+    spec: dict[str, Any] | None = None,
+    gpus: list[Any] | None = None,
+    **facts: Any,
 ) -> Setup:
-    done = {"imported": True, "hardware": {}, "resolved": resolved or {}}
-    spec = {"workload": {}, "import": IMPORT | facts}
-    return setup_of(a_run(spec, done, tree=VERL_0_4_1, trainer=trainer, engine=engine))
+    done = {"imported": True, "hardware": {"gpus": gpus} if gpus else {}, "resolved": resolved or {}}
+    whole = {"workload": {}, "import": IMPORT | facts} | (spec or {})
+    return setup_of(a_run(whole, done, tree=tree, trainer=trainer, engine=engine))
 
 
 def test_a_trained_verl_run_tells_all() -> None:
@@ -164,7 +174,8 @@ def test_the_prepared_models_own_file_tells_its_sizes(tmp_path: Path, path: str)
 
 @pytest.mark.parametrize("tree", [VERL_0_9_1_COLOCATE_ASYNC, *VERL_0_9_1_OVERLAPPING])
 def test_a_loop_that_overlaps_has_no_floor(tree: TimerTree) -> None:
-    assert len(trained(tree=tree).unknown) == 1
+    pool = {f"{place}.{key}": value for place in ("rollout", ROLLOUT) for key, value in POOL.items()}
+    assert len(trained(pool, tree=tree).unknown) == 1
 
 
 def test_a_cap_counts_only_where_the_engine_was_given_it() -> None:
@@ -205,12 +216,126 @@ def test_a_run_on_the_cpu_has_no_floor() -> None:
 
 def test_a_runs_own_word_of_its_gpus_comes_first_and_a_contradiction_is_told() -> None:
     done = {"hardware": {"gpus": ["NVIDIA A100-SXM4-80GB"] * 4}, "resolved": VERL | {"trainer.nnodes": 2}}
-    said = setup_of(a_run({"workload": WORKLOAD, "import": IMPORT | {"gpu": "H100-80GB", "nodes": 1}}, done))
+    said = setup_of(a_run({"workload": WORKLOAD, "import": IMPORT | {"nodes": 1, "batch_size": 64}}, done))
     assert said.gpu == "A100-80GB"
     assert said.contradicted == (
         "import.gpu is H100-80GB, the run itself says A100-80GB",
         "import.nodes is 1, the run itself says 2",
     )
+    assert (said.nodes, said.gpus) == (2, 16)
     # What the workload says is no claim of the run: its own settings count, without a word.
     silent = setup_of(a_run({"workload": WORKLOAD, "import": dict.fromkeys(IMPORT)}, done))
     assert (silent.gpu, silent.nodes, silent.contradicted) == ("A100-80GB", 2, ())
+
+
+def test_an_imported_runs_own_word_comes_before_its_imports_and_the_workloads() -> None:
+    """Each fact of the run differs from the import's, and the import's from the workload's."""
+    own = {
+        "actor_rollout_ref": {
+            "model": {"path": "Qwen/Qwen2.5-7B"},
+            "rollout": {"tensor_model_parallel_size": 1, "n": 2, "dtype": "bfloat16"},
+        },
+        "trainer": {"n_gpus_per_node": 4, "nnodes": 2},
+        "data": {"train_batch_size": 4, "max_response_length": 1024},
+    }
+    workload = {"workload": WORKLOAD | {"nodes": 3, "max_response_length": 512, "batch_size": 128}}
+    said = imported(own, spec=workload)
+    assert (said.nodes, said.gpus, said.tensor_parallel, said.completions) == (2, 8, 1, 8)
+    assert (said.model, said.max_response_length) == ("Qwen/Qwen2.5-7B", 1024)
+    assert said.facts is not None and "Qwen2.5-7B" in said.facts.source
+    assert [text.partition(" is ")[0] for text in said.contradicted] == [
+        *("import.tensor_parallel", "import.batch_size", "import.max_response_length"),
+        *("import.nodes", "import.gpus_per_node", "import.model"),
+    ]
+    # Where nothing is declared the run counts before the workload, and no declaration is denied.
+    alone = imported(own, spec=workload | {"import": {}})
+    assert (alone.gpus, alone.model, alone.completions, alone.max_response_length) == (8, "Qwen/Qwen2.5-7B", 8, 1024)
+    assert alone.contradicted == ()
+    # What neither says the workload may.
+    assert imported({}, spec=workload | {"import": {}}).nodes == 3
+
+
+def test_what_an_import_was_asked_for_is_not_its_own_word() -> None:
+    """With a stack and a workload an imported run has the arguments that these would have made."""
+    asked = ["trainer.nnodes=4", "actor_rollout_ref.model.path=somebody/else", "data.train_batch_size=256"]
+    said = imported({}, spec={"trainer_args": {"overrides": [*asked, f"{ROLLOUT}.n=1"]}})
+    assert (said.gpus, said.model, said.completions, said.contradicted) == (8, PHI, 16, ())
+
+
+@pytest.mark.parametrize(
+    ("own", "declared", "name", "denied"),
+    [
+        ("/shared/Phi-4-reasoning-plus", PHI, PHI, False),
+        ("/data/step-500", PHI, PHI, False),
+        ("/hub/models--microsoft--Phi-4-reasoning-plus/snapshots/0a1b", None, PHI, False),
+        ("/hub/models--Qwen--Qwen2.5-7B/snapshots/0a1b", PHI, "Qwen/Qwen2.5-7B", True),
+        ("/shared/Qwen2.5-7B", PHI, "/shared/Qwen2.5-7B", True),
+        ("Qwen/Qwen2.5-7B", PHI, "Qwen/Qwen2.5-7B", True),
+        ("microsoft/phi-4-reasoning-plus", "/shared/Phi-4-reasoning-plus", "microsoft/phi-4-reasoning-plus", False),
+        ("ours/private", "/shared/phi-4", "/shared/phi-4", False),
+    ],
+)
+def test_a_models_folder_is_what_it_is_said_to_hold(own: str, declared: str | None, name: str, denied: bool) -> None:
+    setup = imported({"actor_rollout_ref.model.path": own}, model=declared)
+    assert setup.model == name and setup.facts is not None
+    assert setup.contradicted == ((f"import.model is {declared}, the run itself says {own}",) if denied else ())
+
+
+def test_trls_own_words_come_first_in_an_import() -> None:
+    config = {"model_name_or_path": "Qwen/Qwen2.5-7B", "vllm_mode": "colocate", "vllm_tensor_parallel_size": 1}
+    nothing = {"workload": WORKLOAD, "import": {}}
+    tree = tree_for("trl", "1.16.0", "vllm")
+    four = imported(config, "trl", tree=tree, spec=nothing, gpus=SXM[:4])
+    assert (four.gpus, four.replicas, four.model, four.contradicted) == (4, 4, "Qwen/Qwen2.5-7B", ())
+    # Of its node's GPUs it may have used two, if that is said; but not eight of four.
+    two = imported(config, "trl", tree=tree, spec=nothing | {"import": {"gpus_per_node": 2}}, gpus=SXM[:4])
+    assert (two.gpus, two.contradicted) == (2, ())
+    eight = imported(config, "trl", tree=tree, spec=nothing | {"import": {"gpus_per_node": 8}}, gpus=SXM[:4])
+    assert (eight.gpus, eight.contradicted) == (4, ("import.gpus_per_node is 8, the run itself says 4",))
+
+
+def test_the_gpus_of_a_server_are_not_among_the_trainers() -> None:
+    config, tree = {"vllm_mode": "server"}, tree_for("trl", "1.16.0", "vllm")
+    unknown = imported(config, "trl", tree=tree, spec={"workload": WORKLOAD, "import": {}}, gpus=SXM[:4])
+    assert (unknown.gpus, unknown.nodes, unknown.replicas, unknown.apart) == (None, None, None, True)
+    assert "server" in unknown.unknown[0]
+    declared = {"workload": {}, "import": {"nodes": 1, "gpus_per_node": 8}}
+    told = imported(config, "trl", tree=tree, spec=declared, gpus=SXM[:4])
+    assert (told.gpus, told.replicas, told.contradicted) == (8, None, ())
+    # TRL's default for a setting that means nothing without vLLM.
+    without = imported(config, "trl", "transformers", tree=tree, spec={"workload": WORKLOAD, "import": {}})
+    assert (without.gpus, without.apart) == (8, False) and not any("server" in text for text in without.unknown)
+
+
+@pytest.mark.parametrize(
+    ("tree", "place", "gpus"),
+    [
+        (FULLY, "rollout", 16),
+        (ONE_STEP_OFF, "rollout", 16),
+        (ONE_STEP_OFF, ROLLOUT, 16),
+        (SEPARATE, ROLLOUT, 16),
+        (SEPARATE, "rollout", None),
+        (FULLY, "elsewhere", None),
+    ],
+)
+def test_the_engines_own_gpus_are_the_runs(tree: TimerTree, place: str, gpus: int | None) -> None:
+    pool = {f"{place}.{key}": value for key, value in POOL.items()}
+    setup = trained(pool, tree=tree)
+    assert (setup.gpus, setup.replicas, setup.apart) == (gpus, None, True)
+    assert any("how many GPUs its engines have of their own" in text for text in setup.unknown) == (gpus is None)
+    brought = imported(VERL | pool, tree=tree, spec={"workload": WORKLOAD, "import": {}})
+    assert (brought.gpus, brought.nodes) == (gpus, None)
+    # What is declared is of the whole run: 8 GPUs are the trainer's alone, by its own settings.
+    short = imported(VERL | pool, tree=tree)
+    assert short.gpus == gpus and "import.nodes times import.gpus_per_node is 8" in short.contradicted[0]
+    whole = imported(VERL | pool, tree=tree, nodes=2)
+    assert (whole.gpus, whole.nodes, whole.contradicted) == (16, 2, ())
+
+
+def test_engines_that_take_turns_with_the_trainer_have_no_gpus_of_their_own() -> None:
+    none = {"rollout.nnodes": 0, "rollout.n_gpus_per_node": 8, f"{ROLLOUT}.nnodes": 0}
+    assert trained(none, tree=FULLY).gpus == 8
+    assert trained(none, tree=ONE_STEP_OFF).gpus is None
+    # Without a word of the run's own its import's is taken, and the workload's is not: that is of trained runs.
+    assert imported(tree=FULLY).gpus == 8
+    assert imported(tree=FULLY, spec={"workload": WORKLOAD, "import": {}}).gpus is None

@@ -126,9 +126,8 @@ def _of_source(run: Run, held: Mapping[str, Any], stack: StackTold | None) -> Ca
     if trainer == "verl" and any(words[word] is None for word in _NEEDED if word != "steps"):
         return None
     known = {key: run.spec["import"][key] for key in ("gpu", "nodes", "gpus_per_node")}
-    # As analysis/roofline/setup.py: what the experiment says of the run itself, else what the run's own settings say.
-    known = {key: value for key, value in known.items() if value is not None}
-    words = {key: value for key, value in {**words, **known}.items() if value is not None}
+    # As analysis/roofline/setup.py: what the run's own settings say, else what the experiment says of the run itself.
+    words = {key: value for some in (known, words) for key, value in some.items() if value is not None}
     # What neither says, the workload may.
     words = {key: value for key in _SAID if (value := _said(run, key)) is not None} | words
     words.setdefault("steps", held.get("last_step"))
