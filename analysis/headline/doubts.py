@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.estimates.arm import WITHIN
-from analysis.estimates.disagreement import disagreement, has_intervals
+from analysis.estimates.disagreement import disagreement, has_intervals, lengths_differ
 from analysis.estimates.gate import LABELS, WORSE_ARM, unjudged
 from analysis.headline.case import MOST_PLACES, Case, places
 from analysis.headline.ratios import ratio_text
@@ -50,12 +50,7 @@ def doubts(arm: str, comparison: pd.DataFrame, told: list[Case], gate: pd.DataFr
         if len(lacking):
             found.append(f"The correctness gate cannot judge {_labels(lacking)}: some steps of one arm have no number.")
     if apart := [case for case in told if disagreement(case.rows)]:
-        sure = all(has_intervals(case.rows) for case in apart)
-        says = "misleads" if sure else "may mislead (or it is chance: there are too few steps to tell)"
-        where = f" at {places(apart)}" if len(apart) < len(told) else ""
-        found.append(
-            f"Step time and equal work disagree{where}: the responses differ in length, so step time alone {says}."
-        )
+        found += [_disagree(cases, len(told)) for cases in _by_lengths(apart) if cases]
     elif any(_opposite(case) for case in told):
         found.append("The two disagree on which is faster: the responses differ in length, so neither settles it.")
     rows = list(rows_of(comparison))
@@ -67,6 +62,26 @@ def doubts(arm: str, comparison: pd.DataFrame, told: list[Case], gate: pd.DataFr
         medians = _medians(rows, swapped)
         found.append(f"The median steps say {medians}: a few outlying steps decide how much, so do not rely on this.")
     return found
+
+
+def _by_lengths(apart: list[Case]) -> tuple[list[Case], list[Case]]:
+    """Those whose arms' responses differ in length, and the rest."""
+    differ = [case for case in apart if lengths_differ(case.rows)]
+    return differ, [case for case in apart if not lengths_differ(case.rows)]
+
+
+def _disagree(cases: list[Case], told: int) -> str:
+    where = f" at {places(cases)}" if len(cases) < told else ""
+    if not lengths_differ(cases[0].rows):
+        why = "yet the responses of both arms come to as many tokens, so rely on neither alone"
+    elif all(has_intervals(case.rows) for case in cases):
+        why = "the responses differ in length, so step time alone misleads"
+    else:
+        why = (
+            "the responses differ in length, so step time alone may mislead (or it is chance: there are too few steps "
+            "to tell)"
+        )
+    return f"Step time and equal work disagree{where}: {why}."
 
 
 def _medians(rows: list[Any], swapped: bool) -> str:

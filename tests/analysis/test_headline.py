@@ -39,8 +39,9 @@ def engines(speed=1.0, seeds=3, scale=1.0, factors="", noise=0.01, **more):
     for seed in range(seeds):
         for arm, of_arm, size in (("a", 1.0, 1.0), ("b", speed, scale)):
             columns = work(10 * seed + (arm == "b"), steps=30, scale=size)
+            columns |= {"equal_floor_s": engine_s(columns) / 5}
             step_s = engine_s(columns) / of_arm * np.exp(draw.normal(0, noise, 30))
-            frames.append(arm_rows(arm, step_s, seed=seed, factors=factors, floor_s=engine_s(columns) / 5, **columns))
+            frames.append(arm_rows(arm, step_s, seed=seed, factors=factors, **columns))
     return frames
 
 
@@ -95,7 +96,7 @@ def test_one_pair_of_runs_and_one_step():
 
 def with_a_part_that_knows_no_equal_work(speed=2.0, elsewhere=4.0):
     """At t = 2 neither the longest response nor a floor is known: nothing at equal work."""
-    poor = [f.drop(columns=["max_response_length", "floor_s"]) for f in engines(elsewhere, factors='{"t": 2}')]
+    poor = [f.drop(columns=["max_response_length", "equal_floor_s"]) for f in engines(elsewhere, factors='{"t": 2}')]
     return [*engines(speed, factors='{"t": 1}'), *poor]
 
 
@@ -127,7 +128,7 @@ def test_of_what_is_not_known_at_equal_work_the_unresolved_is_said():
 
 
 def test_per_token_is_claimed_only_where_tokens_are_known():
-    lengths = ["max_response_length", "floor_s"]
+    lengths = ["max_response_length", "equal_floor_s"]
     some = [f.drop(columns=lengths) for f in engines(2.0, factors='{"t": 1}')]
     none = [f.drop(columns=[*lengths, "response_tokens"]) for f in engines(2.0, factors='{"t": 2}')]
     (found,) = said([*some, *none])
@@ -317,7 +318,7 @@ def test_what_would_have_been_shown_is_told_where_chance_alone_leaves_it_open():
 
 def test_estimates_that_contradict_one_another_are_not_open_for_want_of_runs():
     frames = engines(1.5)
-    frames = [f.assign(floor_s=f["floor_s"] / (2 if f["arm"].iloc[0] == "b" else 1)) for f in frames]
+    frames = [f.assign(equal_floor_s=f["equal_floor_s"] / (2 if f["arm"].iloc[0] == "b" else 1)) for f in frames]
     (found,) = said(frames)
     assert found.verdict == "~" and found.values[0] < 0.8 and found.values[1] > 1.4
     assert "would have shown" not in found.sentence and "could resolve" not in found.sentence
