@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,9 +39,10 @@ def printouts(path: Path) -> Iterator[Printout]:
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             if number == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+                here, there = (shlex.quote(str(p)) for p in (path, path.with_stem(f"{path.stem}-utf8")))
                 raise UserError(
                     f"{path} is UTF-16 text, as some consoles on Windows write it. Convert it first: "
-                    f"iconv -f UTF-16 -t UTF-8 {path.name} > log.txt"
+                    f"iconv -f UTF-16 -t UTF-8 {here} > {there}"
                 )
             ended = raw.endswith(b"\n")
             line = raw.decode("utf-8", errors="replace").rstrip("\r\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -64,9 +65,10 @@ def _several_runs(path: Path, first: StepRecord, last: StepRecord, again: StepRe
 
 def how_to_split(path: Path, last_line: int) -> str:
     """The commands that make two files of one, after a line."""
-    stem, suffix = path.stem, path.suffix
+    parts = (path.with_stem(f"{path.stem}-{part}") for part in (1, 2))
+    whole, one, two = (shlex.quote(str(file)) for file in (path, *parts))
     return (
-        f"split the file and import each run by itself: head -n {last_line} {path.name} > {stem}-1{suffix}; "
-        f"tail -n +{last_line + 1} {path.name} > {stem}-2{suffix} (where the runs' lines are mixed, by what stands "
-        "before them: grep 'pid=123')"
+        f"split the file and import each run by itself: head -n {last_line} {whole} > {one}; "
+        f"tail -n +{last_line + 1} {whole} > {two} (where the runs' lines are mixed, by what stands before them: "
+        "grep 'pid=123')"
     )

@@ -49,6 +49,11 @@ class _Log:
 
     resumes: set[int] = field(default_factory=set)
     experiments: dict[str, int] = field(default_factory=dict)
+    """By name, the line where what the run printed begins, as far as that is known."""
+    actors: dict[str, int] = field(default_factory=dict)
+    """The first line of each of Ray's actors."""
+    dictionaries: dict[str, int] = field(default_factory=dict)
+    """The line where the last dictionary that an actor printed begins."""
     versions: set[str] = field(default_factory=set)
 
     @property
@@ -86,7 +91,7 @@ def read_verl_console(path: Path) -> Imported:
     if len(log.experiments) > 1:
         (one, _), (other, line), *_ = log.experiments.items()
         raise UserError(
-            f"{path} holds several runs: its configuration names experiment {one!r} and, on line {line}, {other!r}. "
+            f"{path} holds several runs: its configuration names experiment {one!r} and, from line {line}, {other!r}. "
             f"Which is meant is not guessed: {how_to_split(path, line - 1)}"
         )
     read = steps_in_sequence(records, path, {step + 1 for step in log.resumes})
@@ -175,10 +180,17 @@ def _close(current: _Open | None, path: Path, records: list[StepRecord], verdict
 
 def _note(log: _Log, settings: _Settings, part: Printout) -> None:
     text = part.text
+    log.actors.setdefault(part.actor, part.line)
+    if text.startswith("{'"):
+        log.dictionaries[part.actor] = part.line
     if "Setting global step" in text and (resumes := _RESUMES.search(text)) is not None:
         log.resumes.add(int(resumes[1]))
     if "experiment_name" in text and (named := _EXPERIMENT.search(text)) is not None:
-        log.experiments.setdefault(named[1], part.line)
+        # The name stands near the end of the configuration, which must not be cut in two.
+        begins = log.dictionaries.get(part.actor, part.line)
+        if part.actor and log.actors[part.actor] > max(log.experiments.values(), default=0):
+            begins = log.actors[part.actor]
+        log.experiments.setdefault(named[1], begins)
     if "verl" in text and (version := _VERSION.search(text)) is not None:
         log.versions.add(version[1])
     settings.feed(part)

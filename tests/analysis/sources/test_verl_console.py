@@ -2,6 +2,8 @@
 
 import math
 import pprint
+import re
+import subprocess
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -181,7 +183,7 @@ def test_a_line_that_was_printed_twice_is_one(tmp_path):
 @pytest.mark.parametrize("steps", [(1, 2, 3, 1, 2), (3, 3), (1, 1), (5, 6, 7, 5)])
 def test_several_runs_in_one_file_are_refused(tmp_path, steps):
     text = "".join(line(s, STEP | {"timing_s/step": 400.0 + n}) + "\n" for n, s in enumerate(steps))
-    with pytest.raises(UserError, match=r"holds several runs.*split the file.*head -n \d+ run.log > run-1.log"):
+    with pytest.raises(UserError, match=r"holds several runs.*split the file.*head -n \d+ \S+/run.log > \S+/run-1.log"):
         read(tmp_path, text)
 
 
@@ -193,10 +195,27 @@ def config(name):
 
 def test_another_experiments_banner_is_another_run(tmp_path):
     text = config("phi4-vllm") + line(1, STEP) + "\n" + config("phi4-sglang") + line(2, STEP) + "\n"
-    with pytest.raises(UserError, match=r"names experiment 'phi4-vllm' and, on line 5, 'phi4-sglang'.*head -n 4"):
+    with pytest.raises(UserError, match=r"names experiment 'phi4-vllm' and, from line 4, 'phi4-sglang'.*head -n 3"):
         read(tmp_path, text)
     again = config("phi4-vllm") + line(1, STEP) + "\n" + config("phi4-vllm") + line(2, STEP) + "\n"
     assert list(read(tmp_path, again).read.records) == [1, 2]
+
+
+@pytest.mark.parametrize("second", ["(TaskRunner pid=3) ", "(TaskRunner pid=8) ", ""])
+def test_the_commands_that_split_a_file_leave_each_run_its_configuration(tmp_path, second):
+    first = "(TaskRunner pid=3) " if second else ""
+    runs = {"a": [first, "noise", *config("phi4-vllm").splitlines(), line(1, STEP)]}
+    runs["b"] = [second, "verl==0.4.1", *config("phi4-sglang").splitlines(), line(1, STEP)]
+    text = "".join(prefix + part + "\n" for prefix, *parts in runs.values() for part in parts)
+    with pytest.raises(UserError) as caught:
+        read(tmp_path, text, "my run.log")
+    command = re.search(r"each run by itself: (.*) \(where", str(caught.value))[1]
+    subprocess.run(["bash", "-c", command], check=True, cwd="/")
+    for part, name in (("my run-1.log", "phi4-vllm"), ("my run-2.log", "phi4-sglang")):
+        half = read_verl_console(tmp_path / part)
+        assert half.config["trainer"]["experiment_name"] == name and list(half.read.records) == [1]
+    if second != first:
+        assert half.versions == {"verl": "0.4.1"}, "what its Ray actor printed before is the run's own too"
 
 
 def test_the_printed_configuration_and_version_are_kept(tmp_path):
@@ -210,7 +229,7 @@ def test_the_printed_configuration_and_version_are_kept(tmp_path):
 def test_windows_line_ends_and_stray_bytes(tmp_path):
     found = read(tmp_path, b"\xff\x00junk\r\n" + line(1, STEP).encode() + b"\r\n")
     assert list(found.read.records) == [1] and not found.read.verdicts
-    with pytest.raises(UserError, match=r"is UTF-16 text.*iconv"):
+    with pytest.raises(UserError, match=r"is UTF-16 text.*iconv -f UTF-16 -t UTF-8 \S+/run.log > \S+/run-utf8.log"):
         read(tmp_path, line(1, STEP).encode("utf-16"))
 
 
