@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -261,6 +262,10 @@ def test_a_source_that_is_not_there_is_told_when_the_plan_is_made(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"arms\.vllm\.import: no such file or folder: vllm\.log \(looked in"):
         load_plan(LOGS)
+    os.mkfifo(tmp_path / "vllm.log")
+    with pytest.raises(UserError, match=r"arms\.vllm\.import: vllm\.log is neither a file nor a folder"):
+        load_plan(LOGS)
+    (tmp_path / "vllm.log").unlink()
     (tmp_path / "vllm.log").touch()
     folder = tmp_path / "sglang.log"
     for name in ("run-1abc.wandb", "files/config.yaml", ".hidden/x"):

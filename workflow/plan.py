@@ -152,11 +152,17 @@ def load_plan(raw: Mapping[str, Any]) -> Plan:
                 )
     for run in plan.imports.values():
         for source in run.spec["import"]["sources"]:
-            if not is_remote(source) and not _is_there(local_path(source)):
+            if is_remote(source):
+                continue
+            path = local_path(source)
+            if not _is_there(path):
                 raise UserError(
                     f"arms.{run.spec['arm']}.import: no such file or folder: {source} (looked in {Path.cwd()}); give "
                     "what the run has logged, or wandb:entity/project/id"
                 )
+            if not (path.is_file() or path.is_dir()):
+                # A pipe would be waited for without end.
+                raise UserError(f"arms.{run.spec['arm']}.import: {source} is neither a file nor a folder")
     _check_length("the configuration", raw)
     for run in plan.all_runs.values():
         _check_length(f"the specification of run {run.run_id}", run.spec)

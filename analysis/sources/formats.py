@@ -50,9 +50,7 @@ def read_source(source: str, form: str | None, names: Collection[str], cache: Pa
         raise UserError(f"import.format must be one of {', '.join(FORMATS)} (got {form!r})")
     if source.startswith(WANDB) or form == "wandb":
         return read_wandb_api(source.removeprefix(WANDB), cache, flat=True)
-    path = Path(source).expanduser()
-    if not path.exists():
-        raise UserError(f"{source} is not there; an import names a file, a folder or {WANDB}entity/project/id")
+    path = _there(source)
     if form == "wandb-offline":
         return read_wandb_offline_folder(path, flat=True)
     if path.is_dir():
@@ -78,13 +76,21 @@ def read_source(source: str, form: str | None, names: Collection[str], cache: Pa
     return found
 
 
+def _there(source: str) -> Path:
+    """A local source's path; `UserError` where nothing is there, or what could be waited for without end."""
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise UserError(f"{source} is not there; an import names a file, a folder or {WANDB}entity/project/id")
+    if not (path.is_file() or path.is_dir()):
+        raise UserError(f"{source} is neither a file nor a folder")
+    return path
+
+
 def format_of(source: str) -> str:
     """A source's format, told by its content; `UserError` that lists the known ones, and says what it looks like."""
     if source.startswith(WANDB):
         return "wandb"
-    path = Path(source).expanduser()
-    if not path.exists():
-        raise UserError(f"{source} is not there; an import names a file, a folder or {WANDB}entity/project/id")
+    path = _there(source)
     if path.is_dir() or path.suffix == ".wandb":
         return "wandb-offline"
     require_unpacked(path)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,10 @@ def test_no_step_at_all_is_an_error(tmp_path, text, form):
 def test_what_is_not_there_and_unknown_formats(tmp_path):
     with pytest.raises(UserError, match="is not there; an import names a file"):
         read(str(tmp_path / "none.log"))
+    os.mkfifo(tmp_path / "pipe")
+    for form in (None, "verl-console"):
+        with pytest.raises(UserError, match="is neither a file nor a folder"):
+            read(str(tmp_path / "pipe"), form=form)
     with pytest.raises(UserError, match=r"import.format must be one of wandb, wandb-offline"):
         read(write(tmp_path, VERL), form="csv")
     with pytest.raises(UserError, match="is a folder, but verl-console is"):
