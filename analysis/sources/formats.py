@@ -69,9 +69,11 @@ def read_source(source: str, form: str | None, names: Collection[str], cache: Pa
         }
         found = readers[form](path)
     if not found.read.records:
+        corrupt = next((v.text for v in found.read.verdicts if v.code == "corrupt-line"), None)
         raise UserError(
             f"{source} holds no training step as {form} ({FORMATS[form]}); {looks_like(path)}. Validation alone (step "
             "0) is no training step. If it is of another format, say which in import.format"
+            + (f". {corrupt}" if corrupt else "")
         )
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -20,6 +21,9 @@ SELECTING = ("run", "arm", "engine")
 DELIMITERS = ",;\t"
 # More decimals than that are no rounding: somebody's program wrote its numbers in full.
 FULL_DECIMALS = 9
+_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
+# What may as well be thousands.
+_THREE_DIGITS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 
 
 def columns_of(line: str) -> tuple[list[str], str] | None:
@@ -69,7 +73,7 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
     columns, delimiter = found
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     next(rows)
-    table = [(rows.line_num, dict(zip(columns, (v.strip() for v in row), strict=False))) for row in rows if any(row)]
+    table = [(rows.line_num, _by_column(columns, row)) for row in rows if any(row)]
     table = _of_one_run(table, columns, names, path)
     read, verdicts = _values(table, path)
     rounding = _rounding([value for *_, value in read])
@@ -90,6 +94,12 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
     # Of one run, so that each of these columns has one value, and all rows with these values are the run's.
     selected = {column: table[0][1].get(column, "") for column in SELECTING if column in columns and table}
     return Imported(SourceRead(dict(sorted(records.items())), verdicts), FORMAT, selected=selected)
+
+
+def _by_column(columns: Sequence[str], row: Sequence[str]) -> dict[str, str]:
+    found = dict(zip(columns, (value.strip() for value in row), strict=False))
+    # A decimal comma where commas part the columns: its whole seconds would be read.
+    return found | {"seconds": "more values than columns"} if any(v.strip() for v in row[len(columns) :]) else found
 
 
 def _of_one_run(
@@ -121,17 +131,30 @@ def _values(
 ) -> tuple[list[tuple[int, int, str, Printed]], list[Verdict]]:
     """(line, step, name, seconds) of every row that can be read."""
     read, verdicts = [], []
+    point = "." if _has_decimal_commas([row.get("seconds", "") for _, row in table]) else ","
     for line, row in table:
-        step, seconds, phase = row.get("step", ""), printed(row.get("seconds", "")), row.get("phase", "")
+        step, phase = row.get("step", ""), row.get("phase", "")
+        seconds = printed(row.get("seconds", "").replace(",", point))
         if not step.isdecimal() or int(step) < 1 or seconds is None or not phase:
             text = (
                 f"{path}:{line} cannot be read and was skipped: step must be a whole number from 1, phase a name and "
-                f"seconds a number (got {step or 'nothing'}, {phase or 'nothing'}, {row.get('seconds') or 'nothing'})"
+                "seconds a number such as 12.5 "
+                f"(got {step or 'nothing'}, {phase or 'nothing'}, {row.get('seconds') or 'nothing'})"
             )
             verdicts.append(Verdict("warning", "corrupt-line", text))
             continue
         read.append((line, int(step), phase if phase.startswith(TIMERS) else TIMERS + phase, seconds))
     return read, verdicts
+
+
+def _has_decimal_commas(values: Sequence[str]) -> bool:
+    """Whether the commas in a table's numbers can only be decimal ones."""
+    commas = [value for value in values if "," in value]
+    return (
+        all(_DECIMAL_COMMA.fullmatch(value) for value in commas)
+        and not all(_THREE_DIGITS.fullmatch(value) for value in commas)
+        and not any("." in value for value in values)
+    )
 
 
 def _rounding(values: Sequence[Printed]) -> float:

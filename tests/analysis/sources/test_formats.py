@@ -135,6 +135,33 @@ def test_a_table_carries_half_of_the_last_decimal_that_it_shows(tmp_path):
     assert not in_full.read.records[3].rounding
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_a_decimal_comma_is_read_where_it_can_be_nothing_else(tmp_path, delimiter):
+    rows = ["step,phase,seconds", "1,step,382.913", "1,gen,10.5", "2,step,12"]
+    german = "\n".join(row.replace(",", delimiter).replace(".", ",") for row in rows)
+    record = read(write(tmp_path, german)).read.records[1]
+    assert record.scalars == {"timing_s/step": 382.913, "timing_s/gen": 10.5}
+    assert set(record.rounding.values()) == {0.0005}
+    thousands = german.replace("10,5", "1,234,567")
+    assert not set(read(write(tmp_path, thousands)).read.records[2].scalars.values()) - {12.0}
+
+
+@pytest.mark.parametrize("row", ["1;step;1,234", "1;step;10,5\n1;gen;9.5", "1;step;fast", ";step;1.0"])
+def test_a_table_without_one_readable_row_says_what_is_wrong_with_it(tmp_path, row):
+    text = "step;phase;seconds\n" + row + "\n"
+    if "9.5" in row:
+        assert [v.code for v in read(write(tmp_path, text)).read.verdicts] == ["corrupt-line"]
+        return
+    with pytest.raises(UserError, match=r"holds no training step as phases-csv.*x:2 cannot be read.*seconds a number"):
+        read(write(tmp_path, text))
+
+
+def test_a_row_with_more_values_than_columns_is_not_read_in_part(tmp_path):
+    found = read(write(tmp_path, "step,phase,seconds\n1,gen,10,5\n1,step,12.5,\n"))
+    assert found.read.records[1].scalars == {"timing_s/step": 12.5}
+    assert "x:2 cannot be read" in found.read.verdicts[0].text and "more values" in found.read.verdicts[0].text
+
+
 def test_odd_rows_of_a_table_are_named(tmp_path):
     text = TABLE + "x,gen,1\n5,,1\n5,gen,fast\n\n5,step,nan\n5,gen,-1\n5,gen,-2\n"
     found = read(write(tmp_path, text, "t.csv"))
