@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.roofline.setup import setup_of
 from analysis.runs import Plan, Run
 from analysis.verdicts import count_of
-from analysis.wide import ABSURD_S, BAD_TIME, JUMPED, OVERRUN, PHASE
+from analysis.wide import ABSURD_S, BAD_TIME, JUMPED, OVERRUN, PHASE, stands_for
 
 COLUMNS = [
     "factors",
@@ -34,11 +34,13 @@ HOUR_S = 3600.0
 def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: Plan) -> pd.DataFrame:
     """One row per factor combination and arm whose number of GPUs is known (columns: `COLUMNS`).
 
-    `gpu_hours` are those of all steps of its runs, warm-up too, and of the time between them where that is told;
-    `step_gpu_s` the GPU-seconds of the mean counted step, `gpu_hours_to_steps` of `to_steps` such steps of one run:
-    start, validation and checkpoints come on top. `price` is that of one GPU-hour, NaN where none is given, `cost` that
-    of `gpu_hours`. `why` says what `gpu_hours` lack: steps whose time cannot be right, and those that were done twice,
-    of which only one time is known; they are too few then.
+    `gpu_hours` are those of all steps of its runs, warm-up too, and of the time between them where that is told; a row
+    that is the mean of several steps counts for all of them. `step_gpu_s` are the GPU-seconds of the mean step over the
+    counted (seed, step) that all arms of the combination have, or over its own where there is none;
+    `gpu_hours_to_steps` those of `to_steps` such steps of one run: start, validation and checkpoints come on top.
+    `price` is that of one GPU-hour, NaN where none is given, `cost` that of `gpu_hours`. `why` says what `gpu_hours`
+    lack: steps whose time cannot be right, those that no log holds, and those that were done twice, of which only one
+    time is known; they are too few then. It says besides where `step_gpu_s` is not over all counted steps.
     """
     price, steps = _number(plan.report.get("price_per_gpu_hour")), _number(plan.report.get("to_steps"))
     currency = str(plan.report.get("currency") or "")
@@ -47,6 +49,7 @@ def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: Plan) -> pd.DataFr
         groups.setdefault((run.factors_key, run.arm), []).append(run)
     rows = []
     for factors in wide["factors"].unique():
+        shared = _shared(wide[(wide["factors"] == factors) & wide["counted"].astype(bool)])
         for arm in plan.arms:
             mine = groups.get((factors, arm), [])
             counts = {_gpus(run) for run in mine}
@@ -56,22 +59,50 @@ def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: Plan) -> pd.DataFr
                 continue
             timed = here[~(here["left_out"].isin(NO_TIME) | (here[PHASE + "step"] > ABSURD_S))]
             busy_s = _positive_s(timed, PHASE + "step") + _positive_s(timed, "between_steps_s")
-            step_gpu_s = gpus * float(counted[PHASE + "step"].mean())
+            meant = counted[counted.index.isin(shared)] if len(shared) else counted
+            times = stands_for(meant)
+            step_gpu_s = gpus * float((meant[PHASE + "step"] * times).sum() / times.sum())
             hours = step_gpu_s * steps / HOUR_S
             row = {"factors": factors, "arm": arm, "gpus": gpus, "gpu_hours": gpus * busy_s / HOUR_S}
             row |= {"step_gpu_s": step_gpu_s, "price": price, "currency": currency, "to_steps": steps}
             row |= {"cost": row["gpu_hours"] * price}
             row |= {"gpu_hours_to_steps": hours, "cost_to_steps": hours * price}
-            rows.append(row | {"why": _lacking(here, len(here) - len(timed))})
+            told = [*_lacking(here, here.drop(timed.index)), *_over(meant, counted, len(shared) > 0)]
+            rows.append(row | {"why": "; ".join(told)})
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _lacking(rows: pd.DataFrame, untimed: int) -> str:
+def _shared(counted: pd.DataFrame) -> pd.Index:
+    """The rows whose (seed, step) all of these arms count; none where they have no step in common."""
+    arms = counted.groupby(["seed", "step"])["arm"].transform("nunique")
+    return counted.index[arms == counted["arm"].nunique()]
+
+
+def _over(meant: pd.DataFrame, counted: pd.DataFrame, shared: bool) -> list[str]:
+    """Over which steps the mean step is, where these are not simply an arm's own."""
+    if not shared:
+        return [f"the mean step is over its own {count_of(len(counted), 'counted step')}: none is in all arms"]
+    if len(meant) == len(counted):
+        return []
+    return [f"the mean step is over the {len(meant)} of its {len(counted)} counted steps that all arms have"]
+
+
+def _lacking(rows: pd.DataFrame, untimed: pd.DataFrame) -> list[str]:
     """What the GPU-hours of these steps lack."""
-    again = int(rows["overlap"].astype(bool).sum())
-    told = [f"without {count_of(untimed, 'step')} whose time cannot be right"] if untimed else []
+    bad, again = int(stands_for(untimed).sum()), int(stands_for(rows[rows["overlap"].astype(bool)]).sum())
+    told = [f"without {count_of(bad, 'step')} whose time cannot be right"] if bad else []
+    if missing := _missing(rows):
+        told.append(f"without {count_of(missing, 'step')} that no log holds")
     told += [f"without the first time of {count_of(again, 'step')} done again after a restart"] if again else []
-    return "; ".join(told)
+    return told
+
+
+def _missing(rows: pd.DataFrame) -> int:
+    """How many steps up to each run's last are in none of these rows."""
+    steps = rows.sort_values("step")
+    before = steps.groupby("run_id")["step"].shift(fill_value=0)
+    held = stands_for(steps).clip(upper=steps["step"] - before)
+    return int(steps.groupby("run_id")["step"].max().sum() - held.sum())
 
 
 def _gpus(run: Run) -> int | None:
@@ -88,4 +119,4 @@ def _positive_s(rows: pd.DataFrame, column: str) -> float:
     if column not in rows:
         return 0.0
     seconds = rows[column].astype(float)
-    return float(seconds[(seconds > 0) & (seconds <= ABSURD_S)].sum())
+    return float((seconds * stands_for(rows))[(seconds > 0) & (seconds <= ABSURD_S)].sum())

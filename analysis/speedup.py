@@ -9,8 +9,8 @@ import pandas as pd
 from analysis.phases import shown_phase
 from analysis.runs import Plan, factors_label
 from analysis.timers import TimerTree, in_order
-from analysis.verdicts import Verdict
-from analysis.wide import PHASE
+from analysis.verdicts import Verdict, count_of
+from analysis.wide import PHASE, begins_of
 
 TOKENS = "response_tokens"
 
@@ -59,9 +59,42 @@ def total_tokens(pairs: pd.DataFrame, side: str) -> float:
 
 
 def _fewest_warmup_steps(wide: pd.DataFrame, factors: str, arms: Sequence[str], warmup_steps: int) -> int:
-    """The warm-up steps of that run of these arms which has the fewest: a log may begin after them."""
+    """The steps left out as warm-up of that run of these arms which has the fewest: a log may begin after them."""
     rows = wide[(wide["factors"] == factors) & wide["arm"].isin(arms)]
-    return int((rows["step"] <= warmup_steps).groupby([rows["arm"], rows["seed"]]).sum().min())
+    begins, run = begins_of(rows), [rows["arm"], rows["seed"]]
+    # A record that begins in the warm-up is left out with all steps that it stands for.
+    ends = rows["step"].where(begins <= warmup_steps, warmup_steps).groupby(run).max()
+    counts = rows["counted"].astype(bool).groupby(run).any()
+    left_out = (ends.clip(lower=warmup_steps) - begins.groupby(run).min() + 1).clip(lower=0)
+    return int(left_out[counts].min())
+
+
+# Tables over steps that take so much longer or shorter than the paired ones are of other work.
+OTHER_STEPS_SHARE = 0.01
+
+
+def _unpaired(wide: pd.DataFrame, pairs: pd.DataFrame, factors: str, arms: tuple[str, str]) -> list[Verdict]:
+    """Says which counted steps of two arms have no partner, and whether tables over all of an arm's mislead."""
+    found = []
+    here = f" at {factors_label(factors)}" if factors else ""
+    for side, arm, other in (("a", *arms), ("b", *reversed(arms))):
+        own_s = wide.loc[
+            wide["counted"].astype(bool) & (wide["factors"] == factors) & (wide["arm"] == arm), PHASE + "step"
+        ]
+        if (unpaired := len(own_s) - len(pairs)) <= 0:
+            continue
+        text = f"{unpaired} counted steps of {arm}{here} have no partner in {other}: they are in no speed-up"
+        found.append(Verdict("note", "unpaired-steps", text))
+        paired_s = pairs[f"{PHASE}step_{side}"].mean()
+        if abs(own_s.mean() - paired_s) > OTHER_STEPS_SHARE * paired_s:
+            text = (
+                f"{arm}{here}: its tables (phases, waterfall, GPU-hours used) are over its own "
+                f"{count_of(len(own_s), 'counted step')}, {own_s.mean():.1f} s in the mean; "
+                f"{len(pairs)} of them are paired with {other}'s, {paired_s:.1f} s in the mean. Do not set these "
+                f"tables beside {other}'s: they are of other steps"
+            )
+            found.append(Verdict("warning", "tables-over-other-steps", text))
+    return found
 
 
 RATIOS = ["raw_speedup", "per_token_speedup", "median_speedup", "lowest_seed_speedup", "highest_seed_speedup"]
@@ -114,7 +147,7 @@ def comparison_table(
     raw: ΣT_baseline / ΣT_arm; per token: (ΣT_baseline/Σtokens_baseline) / (ΣT_arm/Σtokens_arm); median: of
     the median steps, to see whether outliers decide. Seconds and tokens are sums over the paired steps. A
     combination without common steps is a verdict, not a row; what is `refused` (comparable.py), by (factors, arm), has
-    its seconds and no ratio. `warmup_left_out`: the warm-up steps of that run which has the fewest.
+    its seconds and no ratio. `warmup_left_out`: the steps left out as warm-up of that run which has the fewest.
     """
     rows, verdicts = [], []
     for factors in wide["factors"].unique():
@@ -150,6 +183,7 @@ def comparison_table(
             by_seed = pairs.groupby("seed")[[root + "_a", root + "_b"]].sum()
             seeds = by_seed[root + "_a"] / by_seed[root + "_b"]
             row |= {"lowest_seed_speedup": seeds.min(), "highest_seed_speedup": seeds.max()}
+            verdicts += _unpaired(wide, pairs, factors, (plan.baseline, arm))
             if (factors, arm) in (refused or {}):
                 rows.append(row | dict.fromkeys(RATIOS, float("nan")))
                 continue
@@ -170,14 +204,6 @@ def comparison_table(
             if len(pairs) == 1:
                 text = f"{arm} against {plan.baseline}{here}: a single paired step; it says nothing about spread"
                 verdicts.append(Verdict("warning", "single-step", text))
-            for side in (plan.baseline, arm):
-                mask = wide["counted"].astype(bool) & (wide["factors"] == factors) & (wide["arm"] == side)
-                if (unpaired := int(mask.sum()) - len(pairs)) > 0:
-                    text = (
-                        f"{unpaired} counted steps of {side}{here} have no partner in "
-                        f"{arm if side == plan.baseline else plan.baseline}: they are in no speed-up"
-                    )
-                    verdicts.append(Verdict("note", "unpaired-steps", text))
     return pd.DataFrame(rows, columns=COMPARISON_COLUMNS), verdicts
 
 

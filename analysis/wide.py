@@ -12,6 +12,7 @@ from analysis.errors import UserError
 from analysis.grid import grid_of
 from analysis.quantities import QUANTITIES, logged_as
 from analysis.runs import Run
+from analysis.sources.record import STEPS_LOGGED
 from analysis.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
 from analysis.verdicts import Verdict, count_of
 
@@ -27,6 +28,7 @@ BAD_TIME = "a time that is no positive number, or above 100 days"
 INCOMPLETE = "completions failed, and the step went on without them"
 OCCASIONAL = "a validation or a checkpoint within it"
 ELSEWHERE = "left out in another arm"
+OTHER_WINDOW = "the mean of other steps than in another arm"
 
 # No step takes longer: a time of day that was logged as seconds does.
 ABSURD_S = 100 * 86400.0
@@ -39,7 +41,8 @@ def wide_run(run: Run) -> pd.DataFrame:
     """A run's steps as one row each: `timing_s/<path>`, `own_s/<path>` and the scalars as columns.
 
     `rounding/<path>` is half a unit of a phase's last printed digit, in seconds, where its source printed it rounded.
-    A phase that a step lacks is NaN. `left_out` says why a step cannot count, as far as its own row tells.
+    A phase that a step lacks is NaN. `steps_logged` is of how many steps, up to its own, a row holds the means: 1 where
+    its source says nothing. `left_out` says why a step cannot count, as far as its own row tells.
     Quantities that trainers name differently are there under one name besides (analysis/quantities.py).
     """
     tidy = run.steps
@@ -82,6 +85,8 @@ def wide_run(run: Run) -> pd.DataFrame:
     for quantity in QUANTITIES:
         if (name := logged_as(quantity, other.columns)) is not None:
             other[quantity] = other[name]
+    logged = other[STEPS_LOGGED] if STEPS_LOGGED in other else pd.Series(dtype=float)
+    other = other.reindex(meta.index).assign(**{STEPS_LOGGED: logged.reindex(meta.index, fill_value=1.0).fillna(1.0)})
     parts = [meta, seconds.add_prefix(PHASE), own.add_prefix(OWN), other]
     if cut is not None:
         parts.insert(3, cut.add_prefix(ROUNDING))
@@ -112,9 +117,9 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
     """All runs' steps with `counted` and `left_out`, and the verdicts on what does not count.
 
     Left out for all arms alike, by (factors, seed, step): the warm-up, the first step after a resume, steps that
-    waited for a validation or a checkpoint (unless all do), steps that lost completions, and steps whose times cannot
-    be right: no positive numbers, less than their parts, or over `JUMP` times their run's median. No other step is left
-    out for being slow: outliers count.
+    waited for a validation or a checkpoint (unless all do), steps that lost completions, those that are the mean of
+    other steps in another arm, and steps whose times cannot be right: no positive numbers, less than their parts, or
+    over `JUMP` times their run's median. No other step is left out for being slow: outliers count.
     """
     frames, verdicts = [], []
     for run in runs:
@@ -126,10 +131,11 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
         empty = pd.DataFrame({name: pd.Series(dtype=object) for name in KEYS})
         return empty.astype({"counted": bool, "resumed": bool}), verdicts
     wide = pd.concat(frames, ignore_index=True)
-    wide.loc[(wide["left_out"] == "") & wide["resumed"].astype(bool), "left_out"] = AFTER_RESUME
-    wide.loc[wide["step"] <= warmup_steps, "left_out"] = WARMUP
+    wide.loc[wide["left_out"].isin(["", OCCASIONAL]) & wide["resumed"].astype(bool), "left_out"] = AFTER_RESUME
+    wide.loc[begins_of(wide) <= warmup_steps, "left_out"] = WARMUP
     verdicts += _no_warmup(wide, warmup_steps)
     verdicts += _occasional(wide)
+    verdicts += _other_windows(wide)
     verdicts += [v for reason in (OVERRUN, BAD_TIME, JUMPED, INCOMPLETE) for v in _left_out_verdicts(wide, reason)]
     slot = ["factors", "seed", "step"]
     dropped = wide.loc[wide["left_out"] != "", slot].drop_duplicates()
@@ -150,7 +156,7 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
 
 def _no_warmup(wide: pd.DataFrame, warmup_steps: int) -> list[Verdict]:
     """Says which runs begin after the warm-up, so that none of their steps is left out as such."""
-    first = wide.groupby("run_id", sort=False)["step"].min()
+    first = begins_of(wide).groupby(wide["run_id"], sort=False).min()
     return [
         Verdict(
             "warning",
@@ -161,6 +167,38 @@ def _no_warmup(wide: pd.DataFrame, warmup_steps: int) -> list[Verdict]:
         for run, step in first[first > warmup_steps].items()
         if warmup_steps
     ]
+
+
+def begins_of(wide: pd.DataFrame) -> pd.Series:
+    """The first of the steps that each row stands for."""
+    return wide["step"] - stands_for(wide) + 1
+
+
+def stands_for(wide: pd.DataFrame) -> pd.Series:
+    """Of how many steps each row holds the means."""
+    return wide[STEPS_LOGGED].astype(int) if STEPS_LOGGED in wide else pd.Series(1, index=wide.index)
+
+
+def _other_windows(wide: pd.DataFrame) -> list[Verdict]:
+    """Leaves out the steps that are the mean of other steps in another arm, and says which."""
+    verdicts = []
+    windows = wide.groupby(["factors", "seed", "step"], sort=False)[STEPS_LOGGED].transform("nunique")
+    others = wide[(windows > 1) & (wide["left_out"] == "")]
+    wide.loc[others.index, "left_out"] = OTHER_WINDOW
+    for (factors, seed), rows in others.groupby(["factors", "seed"], sort=False):
+        steps = sorted(set(rows["step"]))
+        shown = ", ".join(map(str, steps[:10])) + (", …" if len(steps) > 10 else "")
+        same = (wide["factors"] == factors) & (wide["seed"] == seed) & (wide["step"] == steps[-1])
+        told = "; ".join(
+            f"of {arm} the mean of {first} to {steps[-1]}" if first < steps[-1] else f"of {arm} that step alone"
+            for arm, first in zip(wide.loc[same, "arm"], begins_of(wide[same]), strict=True)
+        )
+        text = (
+            f"seed {seed}: the arms' records of one number stand for other steps, so they are left out in all arms: "
+            f"step {shown} (step {steps[-1]}: {told}). Runs that log with the same logging_steps can be compared"
+        )
+        verdicts.append(Verdict("error", "windows-differ", text))
+    return verdicts
 
 
 def _occasional(wide: pd.DataFrame) -> list[Verdict]:

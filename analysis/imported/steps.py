@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from analysis.quantities import logged_as
+from analysis.sources.record import STEPS_LOGGED
 from analysis.steps import ChosenStep
 from analysis.tokens import completions_told, tokens_from_mean
 from analysis.verdicts import Verdict, count_of
@@ -70,13 +71,15 @@ def hole_verdicts(chosen: Sequence[ChosenStep], run_id: str) -> list[Verdict]:
     """Says which steps between the first and the last are not there."""
     steps = [c.record.step for c in chosen]
     gaps = [b - a for a, b in pairwise(steps)]
-    if not gaps or max(gaps) == 1:
+    # A record that is the mean of all steps since the one before leaves no hole.
+    if all(gap <= c.record.scalars.get(STEPS_LOGGED, 1) for gap, c in zip(gaps, chosen[1:], strict=True)):
         return []
     if min(gaps) == max(gaps):
         text = f"{run_id}: only every {gaps[0]}th step is there, from {steps[0]} to {steps[-1]}"
         return [Verdict("note", "steps-apart", text)]
     every = min(gaps)
-    missing = [step for a, b in pairwise(steps) for step in range(a + every, b, every)]
+    windows = [int(c.record.scalars.get(STEPS_LOGGED, every)) for c in chosen[1:]]
+    missing = [step for (a, b), w in zip(pairwise(steps), windows, strict=True) for step in range(a + w, b, w)]
     shown = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
     lack = f"{count_of(len(missing), 'step')} between {steps[0]} and {steps[-1]} {'is' if len(missing) == 1 else 'are'}"
     text = f"{run_id}: {lack} in none of its sources ({shown}); the others count"

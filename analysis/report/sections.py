@@ -111,17 +111,17 @@ def cost_block(content: Content) -> Table:
         Column("to_steps", "for steps", count),
         Column("gpu_hours_to_steps", "GPU-hours for these", significant),
         Column("cost_to_steps", f"{currency} for these", significant),
-        Column("why", "lacking", word, words=True),
+        Column("why", "what is left out", word, words=True),
     )
     priced = len(cost) > 0 and bool((cost["price"] > 0).any())
     note = (
         "Used: all steps, warm-up too, and the time between them where it is logged; start, validation and checkpoints "
-        "come on top."
+        "come on top. A step: in the mean of the counted steps that all arms have."
     )
     if len(cost) and cost["to_steps"].notna().any():
-        note += " For so many steps: that many mean counted steps of one run."
+        note += " For so many steps: that many mean steps of one run."
     if len(cost) and cost["why"].astype(bool).any():
-        note += " Lacking: GPU-hours that were used and are in no number here, so that these are too few."
+        note += " Left out: GPU-hours that were used and are in no number here, so that these are too few."
     if not priced:
         note += " No price is known: report.price_per_gpu_hour in the configuration gives one."
     return frame_table(content, "cost", cost, columns, "GPU-hours and cost", note=note)

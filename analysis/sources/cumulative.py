@@ -62,14 +62,14 @@ def elapsed_s(text: object) -> float | None:
     return 86400 * days + 3600 * hours + 60 * minutes + seconds
 
 
-def step_times_s(averages: Sequence[Average], path: Path) -> dict[int, tuple[float, float]]:
-    """Seconds of each step and their worst rounding error, from averages since the start of a run, in step order.
+def step_times_s(averages: Sequence[Average], path: Path) -> dict[int, tuple[float, float, int]]:
+    """Mean seconds up to each row's step, their worst rounding error and of how many steps, by averages in step order.
 
     The average times the steps since the start is the time since the start, and the difference of two such times is
     that of the steps between. A run that went on from a checkpoint counts its steps from there: told by the elapsed
     time. `UserError` where the rounding leaves too little of a step's time to compare.
     """
-    found: dict[int, tuple[float, float]] = {}
+    found: dict[int, tuple[float, float, int]] = {}
     begun = _steps_before(averages[0]) if averages else 0
     before_s, before_rounding_s, before_step = 0.0, 0.0, begun
     for one in averages:
@@ -78,11 +78,11 @@ def step_times_s(averages: Sequence[Average], path: Path) -> dict[int, tuple[flo
         steps = one.step - before_step
         if steps < 1:
             continue
-        found[one.step] = ((whole_s - before_s) / steps, (rounding_s + before_rounding_s) / steps)
+        found[one.step] = ((whole_s - before_s) / steps, (rounding_s + before_rounding_s) / steps, steps)
         before_s, before_rounding_s, before_step = whole_s, rounding_s, one.step
-    poor = [step for step, (seconds, error) in found.items() if error > LARGEST_SHARE * abs(seconds)]
+    poor = [step for step, (seconds, error, _) in found.items() if error > LARGEST_SHARE * abs(seconds)]
     if 2 * len(poor) > len(found):
-        seconds, error = found[poor[0]]
+        seconds, error, _ = found[poor[0]]
         raise UserError(
             f"{path} has no step times, only the average since the start ({SECONDS_PER_STEP}), and its printing cut "
             f"off too much of that: step {poor[0]} took {seconds:.3g} s, give or take {error:.3g} s. Import ms-swift's "

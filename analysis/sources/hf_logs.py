@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from analysis.sources.printed import half_significant, printed
@@ -50,8 +52,30 @@ def significant_digits(text: str) -> int:
     return len("".join(c for c in mantissa if c.isdigit()).lstrip("0"))
 
 
-def window_verdict(shown_as: str, least: int, most: int) -> Verdict:
-    """Says that a run was logged every `least` to `most` steps (transformers' logging_steps)."""
+def windows_of(order: Sequence[int]) -> list[int]:
+    """How many steps, up to its own, each record stands for: transformers logs means since the record before.
+
+    `order` are the steps of a log's records as they come, restarts too. A gap that is larger than most are is a hole,
+    not a window; of the first record after a restart it is the most that it can be. A single record says nothing: 1.
+    """
+    # transformers logs at the multiples of logging_steps, and besides at step 1 if it is told to (logging_first_step).
+    starts = [0, *order[1:]] if order[:1] == [1] else order
+    gaps = Counter(b - a for a, b in pairwise(starts) if b > a)
+    if not gaps:
+        return [1] * len(order)
+    usual = min(gap for gap, times in gaps.items() if times == max(gaps.values()))
+    found: list[int] = []
+    for before, step in pairwise([0, *order]):
+        if step == before:
+            found.append(found[-1])
+        else:
+            found.append(min(usual, step - before if step > before else step))
+    return found
+
+
+def window_verdict(shown_as: str, windows: Iterable[int]) -> Verdict:
+    """Says that records stand for so many steps each, more than one (transformers' logging_steps)."""
+    least, most = min(sizes := list(windows)), max(sizes)
     shown = str(least) if least == most else f"{least} to {most}"
     text = (
         f"{shown_as} was logged every {shown} steps (logging_steps): each of its records stands for the mean of so "

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from analysis.sources.cumulative import SECONDS_PER_STEP, STEPS_PER_SECOND, average_of, step_times_s
-from analysis.sources.hf_logs import STEP_TIME, TRAIN, numbers_of, window_verdict
-from analysis.sources.record import TIMERS, Imported, StepRecord
+from analysis.sources.hf_logs import STEP_TIME, TRAIN, numbers_of, window_verdict, windows_of
+from analysis.sources.record import STEPS_LOGGED, TIMERS, Imported, StepRecord
 from analysis.sources.restarts import steps_in_sequence
 from analysis.verdicts import Verdict
 
@@ -30,12 +29,15 @@ class LoggedRow:
 def imported_rows(rows: Sequence[LoggedRow], path: Path, name: str, verdicts: Sequence[Verdict] = ()) -> Imported:
     """The steps of a file's rows under wandb's names; `name` is that of the format.
 
-    Where no row has `step_time`, the step's seconds come from ms-swift's average since the start, with the error that
-    its rounding leaves, and a verdict says so.
+    A row that stands for several steps says so (`STEPS_LOGGED`). Where no row has `step_time`, the step's seconds come
+    from ms-swift's average since the start, with the error that its rounding leaves, and a verdict says so.
     """
     records = []
-    for row in rows:
+    windows = windows_of([row.step for row in rows])
+    for row, window in zip(rows, windows, strict=True):
         numbers, rounding = numbers_of(row.numbers)
+        if window > 1:
+            numbers[STEPS_LOGGED] = float(window)
         records.append(StepRecord(row.step, {}, numbers, {}, None, path, row.line, rounding))
     read = steps_in_sequence(records, path)
     read.verdicts = [*verdicts, *read.verdicts]
@@ -46,27 +48,25 @@ def imported_rows(rows: Sequence[LoggedRow], path: Path, name: str, verdicts: Se
             if not lives or row.step <= lives[-1][-1].step:
                 lives.append([])
             lives[-1].append(row)
-        times: dict[int, tuple[float, float]] = {}
+        times: dict[int, tuple[float, float, int]] = {}
         for life in lives:
             averages = [a for row in life if (a := average_of(row.numbers, row.step, row.line)) is not None]
             times.update(step_times_s(averages, path))
-        for step, (seconds, error) in times.items():
+        for step, (seconds, error, window) in times.items():
             record = read.records[step]
-            kept = {k: v for k, v in record.scalars.items() if k not in _AVERAGES}
-            read.records[step] = replace(
-                record, scalars=kept | {WALL: seconds}, rounding=record.rounding | {WALL: error}
-            )
+            scalars = {k: v for k, v in record.scalars.items() if k not in (*_AVERAGES, STEPS_LOGGED)} | {WALL: seconds}
+            if window > 1:
+                scalars[STEPS_LOGGED] = float(window)
+            read.records[step] = replace(record, scalars=scalars, rounding=record.rounding | {WALL: error})
         if times:
             text = (
                 f"{path} holds no step times, only the average since the start: the times are differences of that, "
                 "each from one logged row to the next, with checkpoints and evaluations in between"
             )
             read.verdicts.append(Verdict("warning", "times-from-average", text))
-    steps = sorted(read.records)
-    gaps = {b - a for a, b in pairwise(steps)}
-    # Of a single record nobody knows how many steps it stands for.
-    if gaps and (least := min(gaps)) > 1:
-        read.verdicts.append(window_verdict(str(path), least, max(gaps)))
+    wider = [int(r.scalars[STEPS_LOGGED]) for r in read.records.values() if STEPS_LOGGED in r.scalars]
+    if wider:
+        read.verdicts.append(window_verdict(str(path), wider))
     return Imported(read, name)
 
 

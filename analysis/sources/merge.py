@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.errors import UserError
-from analysis.sources.record import SourceRead, StepRecord
+from analysis.sources.record import STEPS_LOGGED, SourceRead, StepRecord
 
 # Two programs that write the same number in full may differ in its last bit.
 RELATIVE_TOLERANCE = 1e-9
@@ -36,6 +36,10 @@ def merged(reads: Sequence[SourceRead], run_id: str) -> SourceRead:
 def _joined(a: StepRecord, b: StepRecord, run_id: str) -> StepRecord:
     scalars, rounding, origins = dict(a.scalars), dict(a.rounding), dict(a.origins)
     for name, value in b.scalars.items():
+        if name == STEPS_LOGGED and name in scalars:
+            # Told by the rows before: the source that has more of them knows better, and finds fewer.
+            scalars[name] = min(value, scalars[name])
+            continue
         exactness = b.rounding.get(name, 0.0)
         if name in scalars:
             _require_agreement(name, a, b, run_id)

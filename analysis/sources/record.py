@@ -10,6 +10,8 @@ from analysis.verdicts import Verdict
 
 # What trainers put before the names of their timers.
 TIMERS = "timing_s/"
+# The scalar that says of how many steps, up to its own, a record holds the means; it is there where that is not one.
+STEPS_LOGGED = "steps_logged"
 
 
 @dataclass(frozen=True)
@@ -17,8 +19,9 @@ class StepRecord:
     """One finished training step as one source holds it.
 
     `phases` are seconds by path in the timer tree; `scalars` keep the trainer's names; `samples` are lists
-    such as response lengths in tokens; `line` is the line or the record number in `file`. `resumed` is None
-    where the source does not say. `rounding` is half a unit of the last printed digit, in the value's own unit,
+    such as response lengths in tokens; `line` is the line or the record number in `file`. A record that is the mean of
+    several steps has their number as the scalar `STEPS_LOGGED`. `resumed` is None where the source does not say.
+    `rounding` is half a unit of the last printed digit, in the value's own unit,
     under the value's full name (`timing_s/gen`, `response_length/mean`); a value that is not there has its full
     precision. `origins` is where a value was read, under the same names, if not on `line` of `file`. `time` is when
     the step was logged, in seconds since 1970, where the source says so.

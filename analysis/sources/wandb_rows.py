@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from analysis.sources.hf_logs import STEP_TIME, window_verdict
-from analysis.sources.record import TIMERS, SourceRead, StepRecord, as_number
+from analysis.sources.hf_logs import STEP_TIME, window_verdict, windows_of
+from analysis.sources.record import STEPS_LOGGED, TIMERS, SourceRead, StepRecord, as_number
 from analysis.verdicts import Verdict
 
 # How a row tells its training step: verl's by its own counter, TRL's and ms-swift's by transformers' (wandb's own
@@ -30,9 +30,10 @@ def steps_of(rows: Iterable[Row], shown_as: str, flat: bool = False) -> SourceRe
 
     Phases are the keys `timing_s/<path>`; with `flat` they stay among the scalars, for the tree to sort, and the
     seconds of TRL's and ms-swift's calls (`profiling/Time taken: GRPOTrainer.<name>`) are there summed over the step
-    that they led to. A step's other rows add their keys; where two rows disagree, the row with the timings counts. A
-    row without timings (an evaluation, the closing summary) is no training step. A step that comes again after it
-    was timed was trained again: the later one counts.
+    that they led to. A row of theirs that stands for several steps says so (`STEPS_LOGGED`). A step's other rows add
+    their keys; where two rows disagree, the row with the timings counts. A row without timings (an evaluation, the
+    closing summary) is no training step. A step that comes again after it was timed was trained again: the later one
+    counts.
     """
     return _flat_steps(rows, shown_as) if flat else _nested_steps(rows, shown_as)
 
@@ -90,9 +91,8 @@ def _flat_steps(rows: Iterable[Row], shown_as: str) -> SourceRead:
         if step is None:
             continue
         timed = verl or bool(ours) or any(name == STEP_TIME or name.startswith(CALLS) for name in numbers)
-        steps.add(
-            StepRecord(step, {}, {**numbers, **ours}, {}, None, file, number, time=_time(row)), timed, tuple(ours)
-        )
+        record = StepRecord(step, {}, {**numbers, **ours}, {}, None, file, number, time=_time(row))
+        steps.add(record, timed, tuple(ours), means=not verl)
     return steps.read()
 
 
@@ -106,8 +106,10 @@ class _Steps:
     again: list[tuple[int, StepRecord, StepRecord]] = field(default_factory=list)
     calls: dict[int, tuple[str, ...]] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)
+    means: set[int] = field(default_factory=set)
 
-    def add(self, record: StepRecord, timed: bool, calls: tuple[str, ...] = ()) -> None:
+    def add(self, record: StepRecord, timed: bool, calls: tuple[str, ...] = (), means: bool = False) -> None:
+        """Adds a row; `calls` are the sums in it, and `means` says that it may stand for several steps."""
         step = record.step
         earlier = self.records.get(step)
         if earlier is not None and not timed:
@@ -125,6 +127,7 @@ class _Steps:
             self.timed.add(step)
             self.order.append(step)
             self.calls[step] = calls
+            (self.means.add if means else self.means.discard)(step)
         self.records[step] = record
 
     def read(self) -> SourceRead:
@@ -142,19 +145,15 @@ class _Steps:
         for step, size in windows.items():
             scalars = found.records[step].scalars
             scalars.update({name: scalars[name] / size for name in self.calls[step]})
+            scalars[STEPS_LOGGED] = float(size)
         if windows:
-            sizes = windows.values()
-            found.verdicts.append(window_verdict(self.shown_as, min(sizes), max(sizes)))
+            found.verdicts.append(window_verdict(self.shown_as, windows.values()))
         return found
 
     def _windows(self) -> dict[int, int]:
-        """How many steps each record of summed calls stands for, where that is more than one."""
-        found = {}
-        gaps = [b - a for a, b in zip(self.order, self.order[1:], strict=False)]
-        for place, step in enumerate(self.order):
-            before = gaps[place - 1] if place else min(step, gaps[0]) if gaps and gaps[0] > 0 else step
-            if place and before <= 0:  # it went on from a checkpoint before this step
-                before = gaps[place] if place < len(gaps) and gaps[place] > 0 else 1
-            if before > 1 and self.calls.get(step):
-                found[step] = before
-        return found
+        """How many steps each record stands for, where that is more than one."""
+        # A single row has the calls of all steps since the start.
+        alone = len(self.order) == 1 and self.calls[self.order[0]]
+        sizes = self.order if alone else windows_of(self.order)
+        windows = dict(zip(self.order, sizes, strict=True))
+        return {step: size for step, size in windows.items() if size > 1 and step in self.means}

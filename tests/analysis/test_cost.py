@@ -55,7 +55,8 @@ def test_a_time_of_day_is_no_time_that_was_paid_for(tmp_path, step):
     def change(wide):
         at = (wide["step"] == step) & (wide["arm"] == "vllm")
         wide.loc[at, "timing_s/step"] = 1.7e9
-        wide.loc[at & (wide["left_out"] == ""), ["left_out", "counted"]] = [BAD_TIME, False]
+        wide.loc[at & (wide["left_out"] == ""), "left_out"] = BAD_TIME
+        wide.loc[wide["step"] == step, "counted"] = False
         return wide
 
     whole, torn = costs(tmp_path, gpu_run(), gpu_run(), change).to_dict("records")
@@ -67,3 +68,48 @@ def test_a_time_of_day_is_no_time_that_was_paid_for(tmp_path, step):
 def test_steps_that_were_done_twice_are_said(tmp_path):
     table = costs(tmp_path, gpu_run(), gpu_run(), lambda wide: wide.assign(overlap=wide["step"] == 2))
     assert table["why"].tolist() == ["without the first time of 1 step done again after a restart"] * 2
+
+
+def test_a_row_that_is_a_mean_costs_all_of_its_steps(tmp_path):
+    """Two hours of step 1, and rows 3 and 5 that are an hour in the mean of two steps each."""
+
+    def change(wide):
+        wide["step"] = wide["step"].map({1: 1, 2: 3, 3: 5})
+        return wide.assign(steps_logged=wide["step"].map({1: 1, 3: 2, 5: 2}))
+
+    first, second = costs(tmp_path, gpu_run(), gpu_run(), change).to_dict("records")
+    assert first["gpu_hours"] == second["gpu_hours"] == pytest.approx(8 * (2 + 4 + 5 * 0.01))
+    assert first["step_gpu_s"] == 8 * 3600 and first["why"] == ""
+
+
+def test_the_mean_step_is_weighted_by_the_steps_of_its_rows(tmp_path):
+    def change(wide):
+        wide["step"] = wide["step"].map({1: 1, 2: 2, 3: 5})
+        wide.loc[wide["step"] == 5, "timing_s/step"] = 7200.0
+        return wide.assign(steps_logged=wide["step"].map({1: 1, 2: 1, 5: 3}))
+
+    (first, _) = costs(tmp_path, gpu_run(), gpu_run(), change).to_dict("records")
+    assert first["step_gpu_s"] == 8 * (3600 + 3 * 7200) / 4
+
+
+def test_steps_that_no_log_holds_are_said(tmp_path):
+    def change(wide):
+        """A log that begins at step 4, and a hole of 6 to 9."""
+        wide.loc[wide["arm"] == "vllm", "step"] = wide["step"].map({1: 4, 2: 5, 3: 10})
+        return wide
+
+    whole, torn = costs(tmp_path, gpu_run(), gpu_run(), change).to_dict("records")
+    own = "the mean step is over its own 2 counted steps: none is in all arms"
+    assert whole["why"] == own and torn["why"] == "without 7 steps that no log holds; " + own
+
+
+def test_the_cost_of_so_many_steps_is_over_the_steps_that_all_arms_have(tmp_path):
+    """Equal engines whose steps grow; of one arm the last is not there yet."""
+
+    def change(wide):
+        wide.loc[wide["step"] == 3, "timing_s/step"] = 36000.0
+        return wide[(wide["arm"] != "vllm") | (wide["step"] < 3)]
+
+    first, second = costs(tmp_path, gpu_run(), gpu_run(), change, report={"to_steps": 10}).to_dict("records")
+    assert first["gpu_hours_to_steps"] == second["gpu_hours_to_steps"] == pytest.approx(80)
+    assert first["why"] == "the mean step is over the 1 of its 2 counted steps that all arms have" and not second["why"]

@@ -125,6 +125,6 @@ def test_what_the_gate_lacks_and_what_the_gpu_hours_lack_are_on_the_page(tmp_pat
     found = content(results(tmp_path, runs, report={"price_per_gpu_hour": 2, "currency": "USD"}))
     gate, cost = gate_block(found), cost_block(found)
     assert gate.heads[-1] == "steps that only the arm lacks" and gate.rows[0].cells[-1].text == "1"
-    assert "USD, of the used" in cost.heads and "lacking" not in cost.heads
+    assert "USD, of the used" in cost.heads and "what is left out" not in cost.heads
     torn = replace(found, cost=found.cost.assign(why="without 1 step whose time cannot be right"))
-    assert cost_block(torn).heads[-1] == "lacking" and "too few" in cost_block(torn).note
+    assert cost_block(torn).heads[-1] == "what is left out" and "too few" in cost_block(torn).note

@@ -6,7 +6,9 @@ import pytest
 
 from analysis.errors import UserError
 from analysis.sources.cumulative import elapsed_s
+from analysis.sources.hf_logs import windows_of
 from analysis.sources.logged_rows import WALL
+from analysis.sources.record import STEPS_LOGGED
 from analysis.sources.swift_jsonl import read_swift_jsonl
 from analysis.sources.trainer_state import read_trainer_state
 from analysis.sources.trl_console import read_trl_console
@@ -66,6 +68,7 @@ def test_the_bar_behind_a_row_tells_its_step(tmp_path, every):
     found = console(tmp_path, text + f"\n{SUMMARY}\n")
     assert list(found.read.records) == [every, 2 * every, 3 * every]
     assert codes(found) == (["logging-window"] if every > 1 else [])
+    assert {r.scalars.get(STEPS_LOGGED, 1) for r in found.read.records.values()} == {every}
 
 
 def test_a_resumed_run_is_placed_by_its_bars(tmp_path):
@@ -190,9 +193,40 @@ def test_trainer_state(tmp_path):
     path.write_text(json.dumps({"log_history": [*history, SUMMARY | {"step": 30}], "logging_steps": 10}, indent=2))
     found = read_trainer_state(path)
     assert list(found.read.records) == [10, 20, 30] and codes(found) == ["logging-window"]
+    assert {r.scalars[STEPS_LOGGED] for r in found.read.records.values()} == {10.0}
     path.write_text(json.dumps({"log_history": [{"step": 3, "loss": 0.1, "step_time": 2.0}]}))
-    assert codes(read_trainer_state(path)) == []
+    alone = read_trainer_state(path)
+    assert codes(alone) == [] and STEPS_LOGGED not in alone.read.records[3].scalars, "a single record says nothing"
     assert found.read.records[30].scalars["train/step_time"] == 3.25 and found.read.records[30].line == 4
     path.write_text("{}")
     with pytest.raises(UserError, match="has no log_history"):
         read_trainer_state(path)
+
+
+@pytest.mark.parametrize(
+    ("order", "windows"),
+    [
+        ([], []),
+        ([7], [1]),
+        ([5, 10, 15], [5, 5, 5]),
+        ([1, 5, 10, 15], [1, 4, 5, 5]),
+        ([1, 2, 4], [1, 1, 2]),
+        ([5, 10, 15, 17], [5, 5, 5, 2]),
+        ([20, 25, 30], [5, 5, 5]),
+        ([10, 20, 50, 60], [10, 10, 10, 10]),
+        ([1, 2, 3, 31, 32], [1, 1, 1, 1, 1]),
+        ([5, 10, 15, 10, 15], [5, 5, 5, 5, 5]),
+        ([1, 5, 10, 10], [1, 4, 5, 5]),
+    ],
+)
+def test_how_many_steps_a_record_stands_for(order, windows):
+    """The first record, logging_first_step, a last odd step, a log that begins later, holes, a restart, lines twice."""
+    assert windows_of(order) == windows
+
+
+def test_an_average_since_the_start_stands_for_all_steps_since_the_row_before(tmp_path):
+    rows = [swift_row(step, 10.0 + 0.1 * step) for step in (5, 10, 20)]
+    found = jsonl(tmp_path, rows)
+    assert [r.scalars[STEPS_LOGGED] for r in found.read.records.values()] == [5, 5, 10]
+    assert found.read.records[20].scalars[WALL] == pytest.approx((20 * 12 - 10 * 11) / 10)
+    assert "every 5 to 10 steps" in next(v.text for v in found.read.verdicts if v.code == "logging-window")

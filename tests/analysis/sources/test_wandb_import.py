@@ -154,6 +154,17 @@ def test_rows_logged_every_ten_steps_are_means(tmp_path):
     assert {s: r.scalars[TIMER + "vLLM.generate"] for s, r in read.records.items()} == {10: 1.0, 20: 2.0}
     (verdict,) = read.verdicts
     assert verdict.code == "logging-window" and "every 10 steps" in verdict.text
+    assert {r.scalars["steps_logged"] for r in read.records.values()} == {10.0}
+
+
+def test_rows_without_calls_are_means_too_and_verls_never(tmp_path):
+    swift = [{"train/step_time": 1.5, "train/global_step": step} for step in (5, 10, 15)]
+    read = steps_of(rows_of(swift, tmp_path), "log", flat=True)
+    assert [r.scalars["steps_logged"] for r in read.records.values()] == [5, 5, 5]
+    assert [v.code for v in read.verdicts] == ["logging-window"]
+    verl = [{"training/global_step": step, "timing_s/step": 3.0} for step in (5, 10, 15)]
+    read = steps_of(rows_of(verl, tmp_path), "log", flat=True)
+    assert not read.verdicts and not any("steps_logged" in r.scalars for r in read.records.values())
 
 
 def test_a_run_that_went_on_from_a_checkpoint_is_no_window(tmp_path):

@@ -1,0 +1,100 @@
+"""Which steps count: records that are means of several steps, and steps after a restart."""
+
+import json
+
+import pytest
+from test_imported import PLAIN, imported, said, spec_of, verl_lines, wide_of, write
+
+from analysis.runs import Plan
+from analysis.speedup import comparison_table
+from analysis.wide import AFTER_RESUME, ELSEWHERE, OTHER_WINDOW, WARMUP
+
+
+def logged(tmp_path, arm, every, step_s=float, steps=60):
+    """A TRL run that logs the mean of so many steps, of `step_s(step)` seconds each."""
+    history = [
+        {
+            "step": end,
+            "loss": 0.1,
+            "reward": 0.5,
+            "step_time": sum(map(step_s, range(end - every + 1, end + 1))) / every,
+        }
+        for end in range(every, steps + 1, every)
+    ]
+    state = write(tmp_path, json.dumps({"log_history": history}), f"{arm}.json")
+    spec = spec_of(arm, [state], trainer="trl", engine="vllm", version="1.9.0")
+    return spec, imported(tmp_path / "res", spec)
+
+
+def plan_of(warmup_steps):
+    arms = {arm: {"trainer": "trl", "engine": "vllm"} for arm in "ab"}
+    return Plan("x", "", "a", arms, warmup_steps, (), {})
+
+
+def test_windows_that_differ_are_never_divided(tmp_path):
+    """Equal engines whose steps grow: a's step 20 would be divided by the mean of b's 11 to 20."""
+    (a, _), (b, (table, metadata, _)) = logged(tmp_path, "a", 1), logged(tmp_path, "b", 10)
+    assert table[table["name"] == "steps_logged"]["value"].tolist() == [10.0] * 6
+    assert "every 10 steps" in said(metadata, "logging-window")
+    assert {v["code"] for v in metadata["verdicts"]} == {"logging-window"}, "nothing is missing between the records"
+    _, wide, verdicts = wide_of(tmp_path / "res", a, b, warmup=2)
+    assert not wide.loc[wide["arm"] == "b", "counted"].any()
+    found = wide.set_index(["arm", "step"])["left_out"]
+    assert found["b", 10] == WARMUP and found["b", 20] == OTHER_WINDOW == found["a", 20] and found["a", 19] == ""
+    (told,) = [v for v in verdicts if v.code == "windows-differ"]
+    assert told.level == "error" and "of a that step alone; of b the mean of 51 to 60" in told.text
+    assert "step 10, 20, 30, 40, 50, 60 (step 60: " in told.text
+    comparison, verdicts = comparison_table(wide, plan_of(2))
+    assert comparison.empty and [v.code for v in verdicts] == ["no-common-steps"]
+
+
+def test_a_record_that_begins_in_the_warm_up_is_warm_up(tmp_path):
+    """Warm-up of 7, windows of 5: record 10 holds steps 6 and 7."""
+    (a, _), (b, _) = logged(tmp_path, "a", 5), logged(tmp_path, "b", 5)
+    _, wide, verdicts = wide_of(tmp_path / "res", a, b, warmup=7)
+    assert wide.loc[wide["left_out"] == WARMUP, "step"].tolist() == [5, 10, 5, 10] and not verdicts
+    assert comparison_table(wide, plan_of(7))[0]["warmup_left_out"].tolist() == [10]
+    _, wide, verdicts = wide_of(tmp_path / "res", a, b, warmup=10)
+    assert comparison_table(wide, plan_of(10))[0]["warmup_left_out"].tolist() == [10] and not verdicts
+
+
+def test_warm_up_of_a_log_that_begins_later_counts_its_steps(tmp_path):
+    history = [{"step": s, "loss": 0.1, "step_time": 9.0} for s in (10, 15, 20)]
+    specs = []
+    for arm in "ab":
+        state = write(tmp_path, json.dumps({"log_history": history}), f"{arm}.json")
+        specs.append(spec_of(arm, [state], trainer="trl", engine="vllm", version="1.9.0"))
+        imported(tmp_path / "res", specs[-1])
+    _, wide, _ = wide_of(tmp_path / "res", *specs, warmup=7)
+    assert comparison_table(wide, plan_of(7))[0]["warmup_left_out"].tolist() == [5], "of 6 to 10"
+
+
+def test_the_first_step_after_a_resume_never_counts(tmp_path):
+    """Not even where every step waits for a checkpoint, which then counts."""
+    saving = {**PLAIN, "save_checkpoint": 1.0, "step": 10.0}
+    again = [{**saving, "step": 900.0} if n == 0 else saving for n in range(4)]
+    texts = {"a": verl_lines([saving] * 6) + verl_lines(again, first=5), "b": verl_lines([saving] * 8)}
+    specs = [spec_of(arm, [write(tmp_path, text, f"{arm}.log")], engine="vllm") for arm, text in texts.items()]
+    for spec in specs:
+        imported(tmp_path / "res", spec)
+    _, wide, verdicts = wide_of(tmp_path / "res", *specs, warmup=1)
+    left_out = wide.set_index(["arm", "step"])["left_out"]
+    assert left_out["a", 5] == AFTER_RESUME and left_out["b", 5] == ELSEWHERE and left_out["a", 6] == ""
+    assert "occasional-counted" in {v.code for v in verdicts}
+    assert comparison_table(wide, plan_of(1))[0]["raw_speedup"].tolist() == [pytest.approx(1.0)]
+
+
+def test_tables_over_other_steps_than_the_paired_are_warned_of(tmp_path):
+    """Equal engines whose steps grow; b is still training."""
+    (a, _), (b, _) = logged(tmp_path, "a", 1), logged(tmp_path, "b", 1, steps=20)
+    _, wide, _ = wide_of(tmp_path / "res", a, b, warmup=1)
+    verdicts = comparison_table(wide, plan_of(1))[1]
+    (told,) = [v for v in verdicts if v.code == "tables-over-other-steps"]
+    assert told.level == "warning" and told.text.startswith(
+        "a: its tables (phases, waterfall, GPU-hours used) are over"
+    )
+    assert "59 counted steps, 31.0 s in the mean; 19 of them are paired with b's, 11.0 s in the mean" in told.text
+    # Steps that do not grow: the tables may stand side by side.
+    (a, _), (b, _) = (logged(tmp_path, arm, 1, lambda _: 9.0, steps) for arm, steps in (("a", 60), ("b", 20)))
+    _, wide, _ = wide_of(tmp_path / "res", a, b, warmup=1)
+    assert [v.code for v in comparison_table(wide, plan_of(1))[1] if v.code != "no-tokens"] == ["unpaired-steps"]
