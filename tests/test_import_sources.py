@@ -38,6 +38,15 @@ def looked_at(folder: Path, sources: dict[str, str | bytes], **arm: Any) -> None
         ("hello\n", {}, "its first line begins 'hello'"),
         (gzip.compress(b"step:1 - ", mtime=0), {}, "gunzip -k"),
         (TRL, {}, "is TRL's console log, and arm other says trainer: verl"),
+        (VERL, {"facts": {"format": "trl-console"}}, "run.log is verl-console by its content (verl's console log"),
+        (VERL, {"facts": {"format": "phases-csv"}}, "and import.format says phases-csv (a CSV"),
+        (VERL, {"facts": {"format": "verl-jsonl"}}, "and import.format says verl-jsonl"),
+        (VERL, {"facts": {"format": "wandb-offline"}}, "and import.format says wandb-offline"),
+        (
+            "banner\n",
+            {"facts": {"format": "trl-console"}},
+            "is read as TRL's console log by import.format, and arm other",
+        ),
         (VERL, {"trainer": "trl"}, "is verl's console log, and arm other says trainer: trl"),
         (VERL_SGLANG, {}, "rollout.name: sglang, and arm other says engine: vllm"),
         (VERL, {"facts": {"version": "0.2.0"}}, "no timer tree is declared for trainer verl 0.2.0 with engine vllm"),
@@ -58,6 +67,8 @@ def test_a_wrong_source_is_told_before_anything_runs(tmp_path: Path, content: An
         (VERL, {}),
         (VERL_SGLANG, {"engine": "sglang"}),
         (TRL, {"trainer": "trl", "facts": {"version": "1.0.0"}}),
+        # More than its first step tells: what is meant is given.
+        (TRL + VERL, {"facts": {"format": "verl-console"}}),
         # What the log itself may still tell is told where it is read.
         (VERL, {"facts": {"version": None}}),
         (VERL, {"facts": {"version": "0.9.1"}}),

@@ -34,8 +34,14 @@ def require_of_arm(spec: Mapping[str, Any], parts: Sequence[tuple[str, Imported]
     `spec` is the run's; `parts` are its sources by name, of which only what they say beside their steps is looked at.
     """
     arm, trainer, engine = (str(spec.get(key)) for key in ("arm", "trainer", "engine"))
+    form = (spec.get("import") or {}).get("format")
     for source, part in parts:
         if (told := _trainer_told(part)) is not None and trainer not in told[0]:
+            if part.format in _WRITERS and part.format == form:
+                raise UserError(
+                    f"{source} is read as {told[1]} by import.format, and arm {arm} says trainer: {trainer}. Correct "
+                    f"arms.{arm}.import.format, or leave it out"
+                )
             raise UserError(f"{source} is {told[1]}, and arm {arm} says trainer: {trainer}. {_mend(arm, 'trainer')}")
         if (said := _engine_told(part)) is not None and said[0] != engine:
             raise UserError(f"{source} {said[1]}, and arm {arm} says engine: {engine}. {_mend(arm, 'engine')}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
-from itertools import islice
+from collections.abc import Collection, Iterator
+from itertools import chain, islice
 from pathlib import Path
 
 from analysis.errors import UserError
@@ -45,12 +45,14 @@ def read_source(source: str, form: str | None, names: Collection[str], cache: Pa
     `form` is the format, None to tell it by the content; `names` tell runs in one table apart; what comes from
     wandb's server is kept in `cache`. `UserError` when it is not there, empty, or of another format.
     """
-    form = form or format_of(source)
+    given, form = form, form or format_of(source)
     if form not in FORMATS:
         raise UserError(f"import.format must be one of {', '.join(FORMATS)} (got {form!r})")
     if source.startswith(WANDB) or form == "wandb":
         return read_wandb_api(source.removeprefix(WANDB), cache, flat=True)
     path = _there(source)
+    if given is not None and path.is_file():
+        _require_format(path, form, LINES_LOOKED_AT)
     if form == "wandb-offline":
         return read_wandb_offline_folder(path, flat=True)
     if path.is_dir():
@@ -116,7 +118,9 @@ def first_look(source: str, form: str | None) -> Imported | None:
         require_unpacked(path)
     except OSError as error:
         raise UserError(f"{source} cannot be read ({error.strerror or error})") from None
-    if form is None:
+    if form is not None:
+        _require_format(path, form, LINES_OF_A_LOOK)
+    else:
         small = path.stat().st_size <= BYTES_OF_A_LOOK
         form = format_of(source) if small else _of_data(path) or _of_console(path, LINES_OF_A_LOOK)
     if form is None:
@@ -129,12 +133,39 @@ def first_look(source: str, form: str | None) -> Imported | None:
 
 def _of_console(path: Path, lines: int) -> str | None:
     """The format of a console log, by the first training step in so many lines."""
+    return next(_of_steps(path, lines), None)
+
+
+def _of_steps(path: Path, lines: int) -> Iterator[str]:
+    """The format of each training step that so many lines of a console log hold."""
     for part in islice(printouts(path), lines):
         if verl_console.looks_like_verl((part,)):
-            return verl_console.FORMAT
-        if (trainer := trl_console.looks_like_trainer((part,))) is not None:
-            return trainer
-    return None
+            yield verl_console.FORMAT
+        elif (trainer := trl_console.looks_like_trainer((part,))) is not None:
+            yield trainer
+
+
+def _require_format(path: Path, form: str, lines: int) -> None:
+    """`UserError` where so many lines of a file are of other formats, and none of the one that was given for it."""
+    with path.open("rb") as file:
+        if b"\0" in file.read(4096):
+            # wandb's own file holds what was printed, too.
+            return
+    try:
+        found = _of_data(path)
+    except UserError:
+        if form == phases_csv.FORMAT:
+            raise
+        found = None
+    for one in chain(filter(None, [found]), _of_steps(path, lines)):
+        if one == form:
+            return
+        found = found or one
+    if found is not None:
+        raise UserError(
+            f"{path} is {found} by its content ({FORMATS[found]}), and import.format says {form} ({FORMATS[form]}): "
+            "correct it, or leave it out"
+        )
 
 
 def require_unpacked(path: Path) -> None:

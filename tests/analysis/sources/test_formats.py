@@ -99,7 +99,6 @@ def test_a_wide_table_is_shown_the_long_form(tmp_path, form):
     ("text", "form"),
     [
         ("step:0 - val-core/acc:0.500\n", None),
-        (VERL, "trl-console"),
         ("", "verl-jsonl"),
         ("", "swift-jsonl"),
         ('{"log_history": []}', None),
@@ -110,6 +109,17 @@ def test_a_wide_table_is_shown_the_long_form(tmp_path, form):
 def test_no_step_at_all_is_an_error(tmp_path, text, form):
     with pytest.raises(UserError, match="holds no training step as"):
         read(write(tmp_path, text), form=form)
+
+
+@pytest.mark.parametrize(
+    ("text", "form"), [(VERL, "trl-console"), (VERL, "phases-csv"), (TABLE, "verl-console"), (JSONL, "swift-jsonl")]
+)
+def test_a_file_that_is_certainly_of_another_format_is_not_read_as_the_one_given(tmp_path, text, form):
+    with pytest.raises(UserError, match=f"x is .* by its content .*and import.format says {form}"):
+        read(write(tmp_path, text), form=form)
+    assert read(write(tmp_path, TRL + VERL), form="verl-console").format == "verl-console"
+    with pytest.raises(UserError, match=r"wandb cannot read|holds no record"):
+        read(write(tmp_path, ":W&B\0\n" + VERL), form="wandb-offline")
 
 
 def test_what_is_not_there_and_unknown_formats(tmp_path):
