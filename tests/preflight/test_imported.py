@@ -255,3 +255,42 @@ def test_a_source_tells_what_it_had_installed() -> None:
     seen = seen_of(bare(), **held)
     assert "torch-versions" in {one.code for one in seen.findings}
     assert f"{ACTOR}.use_dynamic_bsz" in {row.setting for row in seen.ledger}
+
+
+def test_names_trackers_and_places_are_no_terms() -> None:
+    """Two runs always have two names: whoever has logged them would never be on equal terms else."""
+    raw = bare()
+    raw["arms"]["vllm"]["same_as"] = "sglang"
+    del raw["arms"]["vllm"]["trainer"], raw["arms"]["vllm"]["engine"]
+    raw["baseline"] = "sglang"
+    held = {arm: source("sglang") for arm in ("vllm", "sglang")}
+    for arm, one in held.items():
+        names = {"project_name": f"of-{arm}", "experiment_name": arm}
+        places = {"default_local_dir": f"/{arm}", "default_hdfs_dir": f"hdfs://{arm}", "resume_from_path": f"/{arm}/1"}
+        one["resolved"]["trainer"] |= {**names, **places, "logger": ["console", arm], "resume_mode": arm}
+        # verl 0.9.1 says its names a second time there.
+        one["resolved"]["actor_rollout_ref"]["rollout"]["trace"] = dict(names)
+    seen = seen_of(raw, **held)
+    assert [one.code for one in seen.findings if one.level == "unequal"] == []
+    rows = {row.setting: row.verdict for row in seen.ledger}
+    assert rows["trainer.experiment_name"] == rows["trainer.logger"] == rows["trainer.resume_mode"] == "equivalent"
+    held["vllm"]["resolved"]["trainer"]["val_only"] = True
+    (found,) = [one for one in seen_of(raw, **held).findings if one.level == "unequal"]
+    assert found.what.startswith("1 setting differs between arms: trainer.val_only (")
+    assert found.change == "runs that share what is not compared" and "options" not in found.source
+
+
+@pytest.mark.parametrize("trainer", ["trl", "swift"])
+def test_nor_are_those_of_trl_and_ms_swift(trainer: str) -> None:
+    arms = {name: {"trainer": trainer, "engine": "vllm", "import": f"{name}.log"} for name in ("one", "other")}
+    raw = {"experiment": "article", "baseline": "one", "arms": arms}
+    names = ("run_name", "report_to", "hub_model_id", "output_dir", "logging_dir", "resume_from_checkpoint", "project")
+    held: dict[str, Any] = {
+        arm: {"resolved": {"vllm_server_port": len(arm), **dict.fromkeys(names, arm)}, "versions": {trainer: "1.16.0"}}
+        for arm in arms
+    }
+    assert [one.code for one in seen_of(raw, **held).findings if one.level == "unequal"] == []
+    for arm, one in held.items():
+        one["resolved"]["logging_steps"] = len(arm)
+    (found,) = [one for one in seen_of(raw, **held).findings if one.level == "unequal"]
+    assert "logging_steps (3 in one; 5 in other)" in found.what

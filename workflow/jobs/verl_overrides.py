@@ -17,11 +17,16 @@ _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _WHOLE_KEY = re.compile(rf"\+{{0,2}}{_KEY.pattern}(\.{_KEY.pattern})*")
 _BEFORE_QUOTE = re.compile(r"(\\*)(?:'|$)")
 
-_OWNED_ALIKE = (
-    *("data.train_files", "data.val_files", "actor_rollout_ref.model.path"),
+BOOKKEEPING = (
     *("trainer.project_name", "trainer.experiment_name", "trainer.logger"),
     *("trainer.default_local_dir", "trainer.default_hdfs_dir", "trainer.del_local_ckpt_after_load"),
-    *("trainer.resume_mode", "trainer.resume_from_path", "trainer.val_only", "custom_reward_function"),
+    *("trainer.resume_mode", "trainer.resume_from_path"),
+)
+"""Names, trackers, places, and what only a resumed run reads: no work of a step."""
+
+_OWNED_ALIKE = (
+    *("data.train_files", "data.val_files", "actor_rollout_ref.model.path"),
+    *(*BOOKKEEPING, "trainer.val_only", "custom_reward_function"),
     *("data.prompt_key", "data.reward_fn_key", "data.custom_cls"),
 )
 JOB_KEYS: Mapping[str, tuple[str, ...]] = {

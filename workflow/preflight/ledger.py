@@ -182,7 +182,9 @@ def _judged(row: Row, key: str, cases: Sequence[Case]) -> Row:
         return replace(row, why="it is what is compared")
     if not matters(key, cases):
         return replace(
-            row, verdict="equivalent", why="a place, a name or a seed, or what the other engine has no use for"
+            row,
+            verdict="equivalent",
+            why="a place, a name, a tracker or a seed, or what the other engine has no use for",
         )
     if len({case.place for case in cases}) > 1 and not all(key in case.settings for case in cases):
         return replace(row, verdict="unverifiable", why="not every arm's trainer or engine has this setting")

@@ -12,12 +12,22 @@ ENGINES = ("transformers", "vllm")
 JOB_MODULE = "workflow.jobs.trl_grpo"
 RAY = False
 
+_NAMES_AND_PLACES = ("output_dir", "report_to", "run_name", "disable_tqdm")
+BOOKKEEPING = frozenset(
+    {
+        *(*_NAMES_AND_PLACES, "logging_dir", "overwrite_output_dir"),
+        *("hub_model_id", "hub_token", "hub_private_repo", "hub_revision", "log_completions_hub_repo"),
+        *("project", "trackio_space_id", "trackio_static_space_id", "trackio_bucket_id"),
+        *("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_group_port"),
+        *("resume_from_checkpoint", "ignore_data_skip", "resume_only_model"),
+        *("swanlab_project", "swanlab_workspace", "swanlab_exp_name", "swanlab_mode", "add_version"),
+    }
+)
+"""Names, trackers, places, and what only a resumed run reads, ms-swift's among them: no work of a step."""
+
 # Set by the job itself on the node; an option of that name would break the paths that the collector reads.
 _OWNED_BY_JOB = frozenset(
-    {
-        *("output_dir", "report_to", "run_name", "disable_tqdm"),
-        *("logging_steps", "logging_strategy", "logging_first_step", "logging_nan_inf_filter"),
-    }
+    {*_NAMES_AND_PLACES, "logging_steps", "logging_strategy", "logging_first_step", "logging_nan_inf_filter"}
 )
 # The engine is the arm's `engine`; an option could silently turn it into another.
 _OWNED_BY_ENGINE = frozenset({"use_vllm", "use_transformers_continuous_batching", "use_cpu"})

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from workflow.jobs.verl_overrides import BOOKKEEPING as OF_VERL
 from workflow.preflight.behaviours import BEHAVIOURS, Behaviour
 from workflow.preflight.cases import MODEL, ROLLOUT, Case
 from workflow.preflight.findings import Finding
 from workflow.preflight.settings import differing
+from workflow.trainers.trl import BOOKKEEPING as OF_TRL
 
 _MOST_LISTED = 6
+# verl says its names a second time elsewhere (actor_rollout_ref.rollout.trace.experiment_name): the last part tells.
+_NO_TERM = OF_TRL | {key.rpartition(".")[2] for key in OF_VERL}
 
 
 def comparison_findings(cases: Sequence[Case], untold: Sequence[Case] = ()) -> Iterator[Finding]:
@@ -111,6 +115,8 @@ def _settings(cases: Sequence[Case]) -> Iterator[Finding]:
     for key in keys[:_MOST_LISTED]:
         values = groups(cases, [repr(case.settings.get(key)) for case in cases])
         told.append(f"{key} ({'; '.join(f'{value} in {_names(some, cases)}' for value, some in values.items())})")
+    # What a run's own source holds, no option of the experiment can change any more.
+    held = any(case.imported and case.settings.composed for case in cases)
     more = f" and {len(keys) - _MOST_LISTED} more" if len(keys) > _MOST_LISTED else ""
     yield Finding(
         "unequal",
@@ -118,8 +124,8 @@ def _settings(cases: Sequence[Case]) -> Iterator[Finding]:
         _arms(cases),
         f"{len(keys)} setting{'s differ' if len(keys) > 1 else ' differs'} between arms: {', '.join(told)}{more}",
         "the configuration says so. If this is what you compare, good; if not, it is in the times",
-        "the experiment: shared and arms.<arm>.options",
-        "put under shared.<trainer>.options what is not compared",
+        "the configurations that the runs' sources hold" if held else "the experiment: shared and arms.<arm>.options",
+        "runs that share what is not compared" if held else "put under shared.<trainer>.options what is not compared",
     )
 
 
@@ -161,7 +167,9 @@ def names_the_engine(key: str, cases: Sequence[Case]) -> bool:
 
 
 def matters(key: str, cases: Sequence[Case]) -> bool:
-    """Whether a setting of the configuration can bear on the work: not an engine's own words in another's arm."""
+    """Whether a setting of the configuration can bear on the work: no name, place or seed, no other engine's words."""
+    if key.rpartition(".")[2] in _NO_TERM:
+        return False
     engines = {case.engine for case in cases}
     for engine in engines:
         if key.startswith(f"{ROLLOUT}.engine_kwargs.{engine}.") or (engine == "vllm" and key.startswith("vllm_")):
