@@ -13,6 +13,7 @@ from analysis.verdicts import Verdict, count_of
 from analysis.wide import PHASE, begins_of
 
 TOKENS = "response_tokens"
+MEAN_LENGTH = "mean_response_length"
 
 
 def paired_steps(
@@ -67,6 +68,16 @@ def _fewest_warmup_steps(wide: pd.DataFrame, factors: str, arms: Sequence[str], 
     counts = rows["counted"].astype(bool).groupby(run).any()
     left_out = (ends.clip(lower=warmup_steps) - begins.groupby(run).min() + 1).clip(lower=0)
     return int(left_out[counts].min())
+
+
+def _uncounted(wide: pd.DataFrame, factors: str, arms: Sequence[str]) -> list[str]:
+    """The arms that know their responses' mean length and not their number."""
+    counted = wide[wide["counted"].astype(bool) & (wide["factors"] == factors)]
+    if MEAN_LENGTH not in counted:
+        return []
+    tokens = counted[TOKENS] if TOKENS in counted else pd.Series(float("nan"), index=counted.index)
+    lacking = counted.loc[tokens.isna() & (counted[MEAN_LENGTH] > 0), "arm"].unique()
+    return [arm for arm in arms if arm in lacking]
 
 
 # Tables over steps that take so much longer or shorter than the paired ones are of other work.
@@ -194,6 +205,11 @@ def comparison_table(
                 verdicts.append(Verdict("warning", "seeds-disagree", text))
             if pd.isna(row["per_token_speedup"]):
                 text = f"{versus}: response tokens are missing or zero: no speed per token"
+                if uncounted := _uncounted(wide, factors, (plan.baseline, arm)):
+                    text += (
+                        f". {' and '.join(uncounted)} logged lengths, and not how many responses a step has: "
+                        "arms.<arm>.import.batch_size tells it"
+                    )
                 verdicts.append(Verdict("warning", "no-tokens", text))
             if outliers_decide(row["raw_speedup"], row["median_speedup"]):
                 text = (

@@ -87,10 +87,10 @@ def setup_of(run: Run) -> Setup:
     model, facts, other = _model(run, own.get("model"), settings)
     number_bytes, assumed = _number_bytes(run, settings, workload)
     unknown = [
-        *_gpu_unknown(gpu),
+        *_gpu_unknown(gpu, _hint(run, "gpu")),
         *([] if gpus or server else [f"how many GPUs {'its engines have of their own' if apart else 'it ran on'}"]),
-        *_parallel_unknown(parallel, None if apart else gpus, settings, server),
-        *_model_unknown(model, facts),
+        *_parallel_unknown(parallel, None if apart else gpus, settings, server, _hint(run, "tensor_parallel")),
+        *_model_unknown(model, facts, _hint(run, "model")),
         *([] if number_bytes else ["the number format in which the engine holds the model"]),
         *_work_unknown(run, settings),
     ]
@@ -268,9 +268,14 @@ def _gpu(declared: Mapping[str, Any], reported: Sequence[str], workload: Mapping
     return (known_name(str(name)) or str(name)) if name else None
 
 
-def _gpu_unknown(gpu: str | None) -> list[str]:
+def _hint(run: Run, key: str) -> str:
+    """Where an imported run's fact can be told; nothing for a trained run, which knows it or has none."""
+    return f" (import.{key} tells it)" if "import" in run.spec else ""
+
+
+def _gpu_unknown(gpu: str | None, told_by: str) -> list[str]:
     if gpu is None:
-        return ["which GPU it ran on"]
+        return [f"which GPU it ran on{told_by}"]
     return [] if gpu_of(gpu) else [f"the data sheet of the GPU {gpu!r} (known: {', '.join(KNOWN_GPUS)})"]
 
 
@@ -287,11 +292,13 @@ def _tensor_parallel(run: Run, settings: Mapping[str, Any]) -> int | None:
     return _int(engine.get("tensor_parallel_size")) or _int(settings.get("vllm_tensor_parallel_size"))
 
 
-def _parallel_unknown(parallel: int | None, gpus: int | None, settings: Mapping[str, Any], server: bool) -> list[str]:
+def _parallel_unknown(
+    parallel: int | None, gpus: int | None, settings: Mapping[str, Any], server: bool, told_by: str
+) -> list[str]:
     if server:
         return ["the GPUs of the engine's server, which are not the trainer's"]
     if parallel is None:
-        return ["the engine's tensor parallel size"]
+        return [f"the engine's tensor parallel size{told_by}"]
     stages = _int(settings.get(f"{_ROLLOUT}.pipeline_model_parallel_size")) or 1
     if stages > 1:
         return [f"a roofline for an engine in {stages} pipeline stages"]
@@ -355,9 +362,9 @@ def _prepared_folder(run: Run, path: object) -> Path | None:
     return folder if folder.is_absolute() and (folder / "config.json").is_file() else None
 
 
-def _model_unknown(model: str | None, facts: ModelFacts | None) -> list[str]:
+def _model_unknown(model: str | None, facts: ModelFacts | None, told_by: str) -> list[str]:
     if model is None:
-        return ["which model it trained"]
+        return [f"which model it trained{told_by}"]
     if facts is None:
         return [f"the sizes of the model {model}"]
     if facts.decode_parameters is None:

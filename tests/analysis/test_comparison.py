@@ -113,6 +113,16 @@ def test_a_step_without_a_token_leaves_no_ratio_per_token(tmp_path):
     assert "no-tokens" in codes(found) and found.comparison["raw_speedup"].tolist() == [2.0]
 
 
+def test_lengths_without_their_number_say_what_tells_it(tmp_path):
+    found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], [row(s, 1) for s in (1, 2, 3)])
+    wide = found.steps.drop(columns="response_tokens").assign(mean_response_length=[9.0] * 3 + [math.nan] * 3)
+    (told,) = [v for v in comparison_table(wide, found.plan)[1] if v.code == "no-tokens"]
+    base = wide["arm"].iloc[0]
+    assert f"{base} logged lengths, and not how many responses a step has: arms.<arm>.import.batch_size" in told.text
+    silent = comparison_table(wide.drop(columns="mean_response_length"), found.plan)[1]
+    assert [v.text.endswith("no speed per token") for v in silent if v.code == "no-tokens"] == [True]
+
+
 def test_slower_arm_is_called_slower(tmp_path):
     (headline,) = pair(tmp_path, [row(1, 1)], [row(1, 4)]).headlines
     assert "per step the baseline transformers is 2.50× as fast as vllm" in headline.sentence.lower()

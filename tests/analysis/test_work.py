@@ -51,7 +51,8 @@ def test_an_unknown_fact_is_named_and_no_number_is_made(tmp_path: Path) -> None:
     run = an_import(tmp_path, steps_to(article_row()), gpu=None, tensor_parallel=None)
     assert worked(run)["floor_s"].isna().all()
     text = codes(run)["no-floor"]
-    assert "sglang" in text and "which GPU it ran on" in text and "tensor parallel size" in text
+    assert "sglang" in text and "which GPU it ran on (import.gpu tells it)" in text
+    assert "tensor parallel size (import.tensor_parallel tells it)" in text
 
 
 @pytest.mark.parametrize("wrong", [{"tensor_parallel": 1}, {"gpu": "A10-24GB"}, {"model": "meta-llama/Llama-3.1-70B"}])
