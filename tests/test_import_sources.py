@@ -1,14 +1,17 @@
 """What is told of imported runs' sources before any of them is read."""
 
 import gzip
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from analysis.errors import UserError
 from workflow.import_sources import require_sources
+from workflow.imports import Import
 from workflow.plan import plan_runs, stack_facts
 from workflow.reading import parse_config
 
@@ -52,7 +55,9 @@ def looked_at(folder: Path, sources: dict[str, str | bytes], **arm: Any) -> None
         (VERL, {"facts": {"version": "0.2.0"}}, "no timer tree is declared for trainer verl 0.2.0 with engine vllm"),
         (VERL, {"facts": {"mode": "native"}}, "verl 0.4.1 in mode native"),
         (TRL, {"trainer": "trl", "facts": {"version": "9.9"}}, "trl 9.9 in mode native"),
-        (TRL, {"trainer": "trl", "facts": {"version": None}}, "Give it as import.version of arm other"),
+        (TRL, {"trainer": "trl", "facts": {"version": None}}, "(declared: 0.28, 0.29, 1.0, 1.1, "),
+        (TRL, {"trainer": "trl", "facts": {"version": None}}, "1.9, 1.16), in a section"),
+        (VERL, {"facts": {"version": None}}, "which release of verl it is of decides"),
     ],
 )
 def test_a_wrong_source_is_told_before_anything_runs(tmp_path: Path, content: Any, arm: Any, says: str) -> None:
@@ -69,13 +74,23 @@ def test_a_wrong_source_is_told_before_anything_runs(tmp_path: Path, content: An
         (TRL, {"trainer": "trl", "facts": {"version": "1.0.0"}}),
         # More than its first step tells: what is meant is given.
         (TRL + VERL, {"facts": {"format": "verl-console"}}),
-        # What the log itself may still tell is told where it is read.
-        (VERL, {"facts": {"version": None}}),
+        (VERL + "noise\n" * 10_000 + "verl==0.4.1\n", {"facts": {"version": None}}),
         (VERL, {"facts": {"version": "0.9.1"}}),
     ],
 )
 def test_a_source_of_its_arm_is_none_to_tell_of(tmp_path: Path, content: str, arm: Any) -> None:
     looked_at(tmp_path, {"run.log": content}, **arm)
+
+
+def test_a_release_that_nothing_tells_is_asked_for_by_a_section_that_can_be_used(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        looked_at(tmp_path, {"run, a.log": VERL}, facts={"version": None})
+    said = str(caught.value)
+    section = re.search(r"^  (import: .*)$", said, re.M)
+    assert section and "(declared: 0.3, 0.4.0, 0.4.1, 0.5, " in said
+    given = yaml.safe_load(section[1].replace("...", "0.4.1"))["import"]
+    assert given == {"version": "0.4.1", "runs": [str(tmp_path / "run, a.log")]}
+    assert Import.model_validate(given).runs[0].source == (str(tmp_path / "run, a.log"),)
 
 
 def test_all_wrong_runs_are_named_and_long_logs_cost_little(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ def repeated(name: str = "again", **arm: Any) -> dict[str, Any]:
         ("a.log", [(["a.log"], 0, {})]),
         (["a.log", "wandb:e/p/i"], [(["a.log"], 0, {}), (["wandb:e/p/i"], 1, {})]),
         ({"runs": [{"source": "a.log", "seed": 1}, {"source": "b.log"}]}, [(["a.log"], 1, {}), (["b.log"], 0, {})]),
+        ({"runs": ["a.log", {"source": "b.log"}]}, [(["a.log"], 0, {}), (["b.log"], 1, {})]),
         ({"runs": [{"source": ["a.csv", "a.log"], "seed": 7}]}, [(["a.csv", "a.log"], 7, {})]),
         (
             {"runs": [{"source": "a", "factors": {"gpus": 8}}, {"source": "b", "factors": {"gpus": 16.0}}]},

@@ -32,7 +32,8 @@ def require_sources(plan: Plan) -> None:
 
 def _require(run: Run) -> None:
     facts = run.spec["import"]
-    looks = [None if is_remote(one) else first_look(one, facts["format"]) for one in facts["sources"]]
+    versioned = facts["version"] is not None
+    looks = [None if is_remote(one) else first_look(one, facts["format"], versioned) for one in facts["sources"]]
     seen = [(source, look) for source, look in zip(facts["sources"], looks, strict=True) if look is not None]
     require_of_arm(run.spec, seen)
     require_declared(run.spec, looks)

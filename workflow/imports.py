@@ -91,6 +91,10 @@ class ImportedRun(BaseModel):
         return {path: as_number(value) for path, value in factors.items()}
 
 
+def _as_run(given: Any) -> Any:
+    return {"source": given} if isinstance(given, str) else given
+
+
 class Import(BaseModel):
     """Runs that were trained elsewhere: with this an arm is read from what they logged, and not trained."""
 
@@ -117,8 +121,10 @@ class Import(BaseModel):
     """Completions that one training step learned from; null: the workload's."""
     max_response_length: PositiveInt | None = None
     """Longest completion, in tokens; null: the workload's."""
-    runs: tuple[ImportedRun, ...] = Field(min_length=1)
-    """The runs, one for each seed and combination of factors."""
+    runs: tuple[Annotated[ImportedRun, BeforeValidator(_as_run, json_schema_input_type=str | ImportedRun)], ...] = (
+        Field(min_length=1)
+    )
+    """The runs, one for each seed and combination of factors: a source alone, or a section."""
 
     @field_validator("version", "model")
     @classmethod

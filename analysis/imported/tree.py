@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,8 +16,6 @@ from analysis.verdicts import Verdict
 # The trainer's own timers, where our driver was not there to time it.
 NATIVE = "native"
 PACKAGES = {"swift": "ms-swift"}
-# What tells its trainer's version nowhere.
-_WITHOUT_VERSION = ("verl-jsonl", "trl-console", "swift-console", "swift-jsonl", "trainer-state", "phases-csv")
 
 
 def tree_of(
@@ -62,7 +61,8 @@ def require_declared(spec: Mapping[str, Any], looks: Sequence[Imported | None]) 
     mode = str(facts.get("mode") or "")
     version = facts.get("version") or next(iter(_versions(trainer, [one for one in looks if one])), None)
     if version is None:
-        if all(one is not None and one.format in _WITHOUT_VERSION for one in looks):
+        # What tells its format then tells its version, or does not at all.
+        if all(one is not None for one in looks):
             raise _no_version(spec, facts)
         return
     fitting = [t for t in declared_trees() if t.trainer == trainer and t.matches(str(version)) and engine in t.engines]
@@ -78,11 +78,15 @@ def _versions(trainer: str, parts: Sequence[Imported]) -> list[str]:
 
 def _no_version(spec: Mapping[str, Any], facts: Mapping[str, Any]) -> UserError:
     trainer = spec["trainer"]
-    known = ", ".join(dict.fromkeys(t.series for t in declared_trees() if t.trainer == trainer)) or "none"
+    series = {t.series for t in declared_trees() if t.trainer == trainer}
+    known = ", ".join(sorted(series, key=lambda one: [int(part) for part in one.split(".")])) or "none"
+    sources = [str(source) for source in facts["sources"]]
+    run = sources[0] if len(sources) == 1 else {"source": sources}
     return UserError(
         f"run {spec['run_id']}: which release of {trainer} it is of decides how its timers nest, and "
-        f"{', '.join(map(str, facts['sources']))} does not say it. Give it as import.version of arm "
-        f"{spec.get('arm')} (declared: {known})"
+        f"{', '.join(sources)} does not say it. Give it as import.version of arm {spec.get('arm')} "
+        f"(declared: {known}), in a section with all runs of the arm:\n"
+        f'  import: {{version: "...", runs: [{json.dumps(run, ensure_ascii=False)}]}}'
     )
 
 

@@ -106,10 +106,11 @@ def format_of(source: str) -> str:
     )
 
 
-def first_look(source: str, form: str | None) -> Imported | None:
+def first_look(source: str, form: str | None, versioned: bool = False) -> Imported | None:
     """What a local file says beside its steps, by its first part alone; None where that part tells no format.
 
-    `UserError` where the file is none that can be read. A folder of wandb's, or what is not there, says nothing here.
+    A console log's version is looked for in all of it, unless the run is `versioned` without it. `UserError` where the
+    file is none that can be read. A folder of wandb's, or what is not there, says nothing here.
     """
     path = Path(source).expanduser()
     if not path.is_file() or path.suffix == ".wandb":
@@ -123,11 +124,13 @@ def first_look(source: str, form: str | None) -> Imported | None:
     else:
         small = path.stat().st_size <= BYTES_OF_A_LOOK
         form = format_of(source) if small else _of_data(path) or _of_console(path, LINES_OF_A_LOOK)
-    if form is None:
+    if form is None or form.startswith("wandb"):
         return None
     found = Imported(SourceRead(), form)
     if form == verl_console.FORMAT:
         found.config, found.versions = verl_console.told_before_steps(islice(printouts(path), LINES_OF_A_LOOK))
+        if not found.versions and not versioned:
+            found.versions = verl_console.told_anywhere(path)
     return found
 
 

@@ -240,6 +240,12 @@ def told_before_steps(parts: Iterable[Printout]) -> tuple[dict[str, Any], dict[s
     return settings.found, log.told_versions
 
 
+def told_anywhere(path: Path) -> dict[str, str]:
+    """The versions by package that a log tells, as `read_verl_console` has them."""
+    texts = (part.text for part in printouts(path) if "verl" in part.text)
+    return _Log(versions={version[1] for text in texts if (version := _VERSION.search(text))}).told_versions
+
+
 def looks_like_verl(parts: Iterable[Printout]) -> bool:
     """Whether one of the printouts begins a step as verl prints it."""
     return any("step:" in part.text and STEP_LINE.search(part.text) for part in parts)
