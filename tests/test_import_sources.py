@@ -26,7 +26,7 @@ def looked_at(folder: Path, sources: dict[str, str | bytes], **arm: Any) -> None
     for name, content in sources.items():
         folder.joinpath(name).write_bytes(content if isinstance(content, bytes) else content.encode())
     facts = {"version": "0.4.1", **arm.pop("facts", {})}
-    runs = [{"source": str(folder / name)} for name in sources]
+    runs = arm.pop("runs", [{"source": str(folder / name)} for name in sources])
     other = {"trainer": "verl", "engine": "vllm", **arm, "import": {**facts, "runs": runs}}
     base = {"trainer": "verl", "engine": "vllm", "env": {"A": "1"}}
     base["import"] = {"version": "0.4.1", "runs": [{"source": str(folder / "good.log")}]}
@@ -91,6 +91,40 @@ def test_a_release_that_nothing_tells_is_asked_for_by_a_section_that_can_be_used
     given = yaml.safe_load(section[1].replace("...", "0.4.1"))["import"]
     assert given == {"version": "0.4.1", "runs": [str(tmp_path / "run, a.log")]}
     assert Import.model_validate(given).runs[0].source == (str(tmp_path / "run, a.log"),)
+
+
+@pytest.mark.parametrize(
+    ("names", "facts", "says"),
+    [
+        (["b.log", "a.log", ".c.log"], {}, "In it lie FOLDER/a.log, FOLDER/b.log: name"),
+        (
+            ["checkpoint-20/trainer_state.json", "checkpoint-20/optimizer.pt", "checkpoint-5/trainer_state.json"],
+            {},
+            "In it lie FOLDER/checkpoint-20/trainer_state.json, FOLDER/checkpoint-5/trainer_state.json",
+        ),
+        (["one/wandb/debug.log", "two/wandb/debug.log"], {}, "In it lie FOLDER/one/wandb, FOLDER/two/wandb"),
+        (["notes"], {}, "In it lie FOLDER/notes: name"),
+        ([f"{n}.log" for n in range(9)], {}, "FOLDER/5.log, ... (9 in all)"),
+        ([], {}, "It is empty"),
+        (["a.log"], {"format": "verl-console"}, "is a folder, but verl-console is verl's console log"),
+        (["run-a.wandb", "wandb/run-1-a/run-b.wandb"], {}, None),
+        (["wandb/run-1-a/run-a.wandb", "wandb/run-1-b/run-b.wandb"], {}, "holds 2 runs of wandb (a, b)"),
+    ],
+)
+def test_a_folder_is_looked_at_before_anything_runs(
+    tmp_path: Path, names: list[str], facts: dict[str, Any], says: str | None
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    if says is None:
+        looked_at(tmp_path, {}, runs=[{"source": str(folder)}], facts=facts)
+        return
+    with pytest.raises(UserError) as caught:
+        looked_at(tmp_path, {}, runs=[{"source": str(folder)}], facts=facts)
+    assert says.replace("FOLDER", str(folder)) in str(caught.value)
 
 
 def test_all_wrong_runs_are_named_and_long_logs_cost_little(tmp_path: Path) -> None:

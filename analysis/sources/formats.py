@@ -11,7 +11,7 @@ from analysis.errors import UserError
 from analysis.sources import phases_csv, swift_jsonl, trainer_state, trl_console, verl_console, verl_jsonl
 from analysis.sources.lines import printouts
 from analysis.sources.record import Imported, SourceRead
-from analysis.sources.wandb_import import read_wandb_api, read_wandb_offline_folder
+from analysis.sources.wandb_import import FORMAT_OFFLINE, read_wandb_api, read_wandb_offline_folder, require_wandb_run
 
 WANDB = "wandb:"
 FORMATS = {
@@ -53,10 +53,9 @@ def read_source(source: str, form: str | None, names: Collection[str], cache: Pa
     path = _there(source)
     if given is not None and path.is_file():
         _require_format(path, form, LINES_LOOKED_AT)
-    if form == "wandb-offline":
+    if form == FORMAT_OFFLINE:
         return read_wandb_offline_folder(path, flat=True)
-    if path.is_dir():
-        raise UserError(f"{source} is a folder, but {form} is {FORMATS[form]}: name the file in it")
+    _require_file(path, form)
     require_unpacked(path)
     if form == phases_csv.FORMAT:
         found = phases_csv.read_phases_csv(path, names)
@@ -80,6 +79,11 @@ def read_source(source: str, form: str | None, names: Collection[str], cache: Pa
     return found
 
 
+def _require_file(path: Path, form: str) -> None:
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, but {form} is {FORMATS[form]}: name the file in it")
+
+
 def _there(source: str) -> Path:
     """A local source's path; `UserError` where nothing is there, or what could be waited for without end."""
     path = Path(source).expanduser()
@@ -96,7 +100,7 @@ def format_of(source: str) -> str:
         return "wandb"
     path = _there(source)
     if path.is_dir() or path.suffix == ".wandb":
-        return "wandb-offline"
+        return FORMAT_OFFLINE
     require_unpacked(path)
     if (found := _of_data(path) or _of_console(path, LINES_LOOKED_AT)) is not None:
         return found
@@ -110,9 +114,14 @@ def first_look(source: str, form: str | None, versioned: bool = False) -> Import
     """What a local file says beside its steps, by its first part alone; None where that part tells no format.
 
     A console log's version is looked for in all of it, unless the run is `versioned` without it. `UserError` where the
-    file is none that can be read. A folder of wandb's, or what is not there, says nothing here.
+    file is none that can be read, or a folder holds no run. A folder of wandb's, or what is not there, says no more.
     """
     path = Path(source).expanduser()
+    if path.is_dir():
+        if form in (None, FORMAT_OFFLINE):
+            require_wandb_run(path)
+        else:
+            _require_file(path, form)
     if not path.is_file() or path.suffix == ".wandb":
         return None
     try:

@@ -19,6 +19,8 @@ from analysis.verdicts import Verdict, count_of
 
 FORMAT_OFFLINE = "wandb-offline"
 FORMAT_API = "wandb"
+# What else of a run may lie in a folder.
+_IMPORTABLE = ("[!.]*.log", "*.out", "*.jsonl", "*.csv", "trainer_state.json", "*/trainer_state.json", "*/wandb")
 
 
 @dataclass
@@ -84,6 +86,11 @@ def read_wandb_offline_folder(path: Path, flat: bool = True) -> Imported:
     )
 
 
+def require_wandb_run(path: Path) -> None:
+    """A `UserError` where a folder holds no run of wandb, or several; no file is read."""
+    _require_one_run(path, _files(path))
+
+
 def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
@@ -96,9 +103,11 @@ def _files(path: Path) -> list[Path]:
         files = [file for file in path.glob(pattern) if not file.parent.is_symlink() or file.parent == path]
         if files:
             return sorted(files)
+    inside = sorted({file for pattern in _IMPORTABLE for file in path.glob(pattern)}) or sorted(path.glob("*"))
+    shown = ", ".join(map(str, inside[:6])) + (f", ... ({len(inside)} in all)" if len(inside) > 6 else "")
     raise UserError(
-        f"{path} holds no wandb run (run-<id>.wandb). It should be wandb/offline-run-<time>-<id>, or the wandb folder "
-        "with those in it"
+        f"{path} holds no wandb run (run-<id>.wandb). A folder should be wandb/offline-run-<time>-<id>, or the wandb "
+        "folder with those in it. " + (f"In it lie {shown}: name the one that is meant" if inside else "It is empty")
     )
 
 
