@@ -10,6 +10,7 @@ from analysis.errors import UserError
 from analysis.imported.claims import require_of_arm
 from analysis.imported.tree import require_declared
 from analysis.sources.formats import first_look
+from analysis.verdicts import count_of
 from workflow.imports import is_remote
 from workflow.plan import Plan, Run
 
@@ -25,9 +26,11 @@ def require_sources(plan: Plan) -> None:
             _require(run)
         except UserError as error:
             wrong.append(f"arms.{run.spec['arm']}.import: {error}")
+    # What is wrong with a table is wrong with every run in it.
+    wrong = list(dict.fromkeys(wrong))
     if wrong:
-        more = [f"... and {len(wrong) - SHOWN} more imported runs"] if len(wrong) > SHOWN else []
-        raise UserError("\n".join([*dict.fromkeys(wrong[:SHOWN]), *more]))
+        more = [f"... and {count_of(len(wrong) - SHOWN, 'more imported run')}"] if len(wrong) > SHOWN else []
+        raise UserError("\n".join([*wrong[:SHOWN], *more]))
 
 
 def _require(run: Run) -> None:

@@ -117,7 +117,7 @@ def _of_one_run(
     for column in SELECTING:
         values = list(dict.fromkeys(row.get(column, "") for _, row in rows)) if column in columns else []
         if len(values) > 1:
-            meant = ", ".join(names) or "none"
+            meant = ", ".join(dict.fromkeys(names)) or "none"
             raise UserError(
                 f"{path} holds several runs: column {column} has {', '.join(values[:6])}"
                 f"{', ...' if len(values) > 6 else ''}, and the run that is imported is known as {meant}. Name the arm "

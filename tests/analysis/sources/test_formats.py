@@ -194,6 +194,8 @@ def test_a_table_of_several_runs_is_told_apart_by_the_names_of_the_run(tmp_path,
 def test_a_table_of_several_runs_that_nothing_tells_apart_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"holds several runs: column run has a1, a2.*known as x, y.*one file for each"):
         read(write(tmp_path, SEVERAL), ("x", "y"))
+    with pytest.raises(UserError, match=r"known as x-s0, x\. Name the arm"):
+        read(write(tmp_path, SEVERAL), ("x-s0", "x", "x"))
     two = SEVERAL + "a3,vllm,1,step,3.0\n"
     with pytest.raises(UserError, match="column run has a1, a3"):
         read(write(tmp_path, two), ("vllm",))
