@@ -45,7 +45,7 @@ def test_the_quickstart_meets_on_equal_terms(config: Callable[..., Path], capsys
 def test_the_impossible_ends_with_1(config: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["preflight", str(config(max_response_length=4000))]) == 1
     told = capsys.readouterr()
-    assert "impossible (1): it would fail, or never end" in told.out
+    assert "impossible (1): it would fail, never end, or be told as what it is not" in told.out
     assert "the model's positions end at 2048  [context]" in told.out
     assert "quickstart cannot run as it is" in told.err
 

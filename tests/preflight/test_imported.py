@@ -294,3 +294,70 @@ def test_nor_are_those_of_trl_and_ms_swift(trainer: str) -> None:
         one["resolved"]["logging_steps"] = len(arm)
     (found,) = [one for one in seen_of(raw, **held).findings if one.level == "unequal"]
     assert "logging_steps (3 in one; 5 in other)" in found.what
+
+
+def at(**factors: Any) -> dict[str, Any]:
+    """Two logs of verl at one combination of factors."""
+    arms = {name: {"import": {"runs": [{"source": name, "factors": factors}]}} for name in ("vllm", "sglang")}
+    return bare(**arms)
+
+
+def contradicted(raw: dict[str, Any], held: dict[str, Any]) -> list[str]:
+    """What `factor-contradicts-run` says of an experiment whose arms all hold the same."""
+    from workflow.plan import plan_runs
+    from workflow.reading import parse_config
+
+    from .plans import _facts, _told
+
+    plan = plan_runs(parse_config(raw), _facts)
+    seen = preflight(plan, None, None, _told, dict.fromkeys(plan.imports, held))
+    found = [one for one in seen.findings if one.code == "factor-contradicts-run"]
+    assert all(one.level == "impossible" for one in found) and (not found or "be compared" in seen.refusal)
+    return [one.what for one in found]
+
+
+def test_a_factor_that_the_run_itself_denies_is_an_error() -> None:
+    """Else the report tells the run under a name that is not its own."""
+    held = source("vllm")
+    held["resolved"]["actor_rollout_ref"]["rollout"]["temperature"] = 1.0
+    first, second = contradicted(at(**{"workload.temperature": 0.6}), held)
+    where = "workload.temperature is 0.6 by factors, and 1.0 in the configuration that the source holds"
+    assert first.endswith(where) and first.startswith("run vllm-") and second.startswith("run sglang-")
+    # Also where the configuration is not whole, and of every seed: told once.
+    runs = [{"source": f"{seed}", "seed": seed, "factors": {"workload.batch_size": 32}} for seed in range(4)]
+    partly = {"resolved": {"data": {"train_batch_size": 16}, "actor_rollout_ref": {"rollout": {"n": 4}}}}
+    of_batch = contradicted(bare(vllm={"import": {"runs": runs[:2]}}, sglang={"import": {"runs": runs[2:]}}), partly)
+    assert len(of_batch) == 2 and of_batch[0].startswith("runs vllm-")
+    trl = at(**{"workload.learning_rate": 1e-5})
+    for arm in trl["arms"].values():
+        arm |= {"trainer": "trl", "engine": "vllm"}
+    assert len(contradicted(trl, {"resolved": {"learning_rate": 1e-6}})) == 2
+
+
+@pytest.mark.parametrize(
+    ("factor", "value", "held"),
+    [
+        ("temperature", 1, {"actor_rollout_ref": {"rollout": {"temperature": 1.0}}}),
+        ("temperature", 0.6, {"actor_rollout_ref": {"rollout": {"n": 4}}}),  # not told
+        ("temperature", 0.6, {}),
+        ("learning_rate", 1e-6, {"actor_rollout_ref": {"actor": {"optim": {"lr": "1e-6"}}}}),  # YAML's text
+        ("model.source", "a/b", {"actor_rollout_ref": {"model": {"path": "/models/mine"}}}),
+        ("batch_size", 64, {"rollout": {"nnodes": 1}, "data": {"train_batch_size": 0}}),
+        ("gpus_per_node", 16, {"rollout": {"nnodes": 1}, "trainer": {"n_gpus_per_node": 8}}),
+        ("unknown", 3, {"data": {"train_batch_size": 16}}),
+    ],
+)
+def test_a_factor_that_may_be_true_is_not(factor: str, value: Any, held: dict[str, Any]) -> None:
+    assert contradicted(at(**{f"workload.{factor}": value}), {"resolved": held}) == []
+
+
+def test_what_a_configuration_that_is_not_whole_tells_is_told() -> None:
+    held = {"resolved": {"trainer": {"nnodes": 1, "n_gpus_per_node": 8}, "data": {"max_response_length": 512}}}
+    held["resolved"]["actor_rollout_ref"] = {"model": {"path": "a/b"}, "rollout": {"tensor_model_parallel_size": 2}}
+    seen = seen_of(bare(), vllm=held, sglang=held)
+    rows = {row.setting: (row.verdict, *row.values.values()) for row in seen.ledger}
+    assert rows["workload.gpus_per_node"] == ("equal", "8", "8") and rows["workload.nodes"] == ("equal", "1", "1")
+    assert rows["workload.max_response_length"] == ("equal", "512", "512")
+    assert rows["workload.model"] == ("equal", "a/b", "a/b")
+    assert rows["GPUs of one engine (tensor parallel)"] == ("equal", "2", "2")
+    assert rows["workload.gpu"][0] == "unverifiable" and "no whole configuration" in seen.unverifiable[0]

@@ -24,7 +24,7 @@ from workflow.preflight.checks.comparison import comparison_findings
 from workflow.preflight.checks.terms import terms_findings
 from workflow.preflight.defaults import VERSIONS
 from workflow.preflight.findings import Finding, merged, softened
-from workflow.preflight.imported import Untold, imported_cases, is_complete
+from workflow.preflight.imported import Untold, factor_findings, imported_cases, is_complete
 from workflow.preflight.ledger import Row, ledger_of
 from workflow.preflight.memory import Estimate, estimate_of
 from workflow.preflight.site import Place
@@ -70,6 +70,13 @@ class Preflight:
     def impossible(self) -> list[Finding]:
         return [finding for finding in self.findings if finding.level == "impossible"]
 
+    @property
+    def refusal(self) -> str:
+        """What cannot be done with the experiment as it is, where something is impossible."""
+        imported = {case.arm for case in (*self.cases, *(one.case for one in self.untold)) if case.imported}
+        alone = all(imported.issuperset(finding.arms) for finding in self.impossible)
+        return f"{self.experiment} cannot {'be compared' if alone else 'run'} as it is"
+
     def as_json(self) -> dict[str, Any]:
         """The content of preflight.json."""
         return {
@@ -101,12 +108,13 @@ def preflight(
         found += terms_findings(known, [one for one in untold if one.case in point])
         found += environment.environment_findings(known, place)
         found += (finding for case in known for finding in _findings(case, place))
-    found += time.experiment_findings(plan)
+    found = softened([*found, *time.experiment_findings(plan)], plan.config.imports)
+    found += factor_findings(plan, imported or {})
     estimates = {case.arm: estimate_of(case) for case in reversed(cases) if not case.imported}
     return Preflight(
         experiment=plan.config.experiment,
         cases=tuple(cases),
-        findings=tuple(merged(softened(found, plan.config.imports))),
+        findings=tuple(merged(found)),
         ledger=tuple(ledger_of(cases, untold)),
         memory={arm: one for arm in order if isinstance(one := estimates.get(arm), Estimate)},
         unverifiable=tuple(dict.fromkeys([*_unverifiable(cases, place), *(one.why for one in untold)])),

@@ -39,7 +39,8 @@ def show_preflight(raw: Mapping[str, Any], profile: Path | None, step_s: float |
         print("\n".join(preflight_lines(found)))
     if found.impossible:
         raise UserError(
-            f"{found.experiment} cannot run as it is: {len(found.impossible)} of the findings are impossible"
+            f"{found.refusal}: {len(found.impossible)} of the findings {'is' if len(found.impossible) == 1 else 'are'} "
+            "impossible"
         )
 
 
@@ -74,7 +75,7 @@ def write_preflight_of(
     if found.impossible:
         # The settings as composed tell more than the defaults did: better here than in the queue.
         told = "; ".join(f"{', '.join(one.arms)}: {one.what} ({one.why}); {one.change}" for one in found.impossible)
-        raise UserError(f"{found.experiment} cannot run as it is: {told}")
+        raise UserError(f"{found.refusal}: {told}")
 
 
 def resolve_settings(request: dict[str, Any], stack: Path, out: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from analysis.roofline.setup import same_model
 from workflow.jobs.verl_overrides import leaves
 from workflow.plan import Plan, Run
 from workflow.preflight.cases import ACTOR, MODEL, ROLLOUT, Case, StackTold, case_of, different, names_of
+from workflow.preflight.findings import Finding
 from workflow.preflight.settings import Settings
 from workflow.published import check_option_name, check_text
 
@@ -25,7 +28,7 @@ class Untold:
     case: Case
     why: str
     words: Mapping[str, Any]
-    """What is known of it all the same: `gpu`, `nodes`, ..., as its import says, else the workload."""
+    """What is known of it all the same: `gpu`, `nodes`, ..., as it says itself, else its import or the workload."""
 
 
 def imported_cases(
@@ -44,11 +47,53 @@ def imported_cases(
         if case is None and stack is not None and run.spec["trainer_args"]:
             case = _as_said(case_of(run, stack, None), run.spec["import"])
         if case is None:
-            words = {name: _said(run, name) for name in (*_SAID, "model", "tensor_parallel")}
-            untold.append(Untold(_empty(run, held, stack), _why(run, held, stack), words))
+            untold.append(Untold(_empty(run, held, stack), _why(run, held, stack), _facts(run, held)))
         else:
             cases.append(case)
     return cases, untold
+
+
+def factor_findings(plan: Plan, read: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+    """A finding for each word of the workload that factors say of imported runs whose own configuration denies it.
+
+    `read` is that of `imported_cases`. Impossible although it has run: it would be compared as what it is not.
+    """
+    found: dict[tuple[str, str, str, str], list[str]] = {}
+    for run in plan.imports.values():
+        settings = _held_settings(read.get(run.run_id, {}))
+        own = _own_words(run, settings)
+        if settings is not None and _engines_apart(settings):
+            own.pop("batch_size", None)  # such a loop takes for a step what is ready
+        for path, value in run.spec["factors"].items():
+            word = path.removeprefix("workload.").removesuffix(".source")
+            if path.startswith("workload.") and word in own and value is not None and not _agree(value, own[word]):
+                said = (run.spec["arm"], path, str(_plain(value)), str(_plain(own[word])))
+                found.setdefault(said, []).append(run.run_id)
+    for (arm, path, value, true), run_ids in found.items():
+        runs = f"run{'s' * (len(run_ids) > 1)} {', '.join(run_ids)}"
+        yield Finding(
+            "impossible",
+            "factor-contradicts-run",
+            (arm,),
+            f"{runs}: {path} is {value} by factors, and {true} in the configuration that the source holds",
+            "runs are compared where their factors are equal: these would be told as what they were not",
+            "the configuration that the run's source holds",
+            f"arms.{arm}.import.runs: the factors that the run had, or the source of the run that is meant",
+        )
+
+
+def _plain(value: Any) -> Any:
+    """A model by its source alone."""
+    return value.get("source") if isinstance(value, Mapping) else value
+
+
+def _agree(said: Any, own: Any) -> bool:
+    """Whether a factor can be what the run itself says; a local folder's name tells no model."""
+    said, own = _plain(said), _plain(own)
+    try:
+        return math.isclose(float(said), float(own), rel_tol=1e-9)
+    except (TypeError, ValueError):
+        return said == own or same_model(str(said), str(own)) or str(own).startswith(("/", ".", "~"))
 
 
 def _said(run: Run, name: str) -> Any:
@@ -56,10 +101,14 @@ def _said(run: Run, name: str) -> Any:
     if (value := run.spec["import"][name]) is not None:
         return value
     if name == "tensor_parallel":
-        key = f"{ROLLOUT}.tensor_model_parallel_size" if run.spec["trainer"] == "verl" else "vllm_tensor_parallel_size"
-        return dict(leaves(run.spec["options"])).get(key)
+        return dict(leaves(run.spec["options"])).get(_parallel_key(run))
     value = run.spec["workload"].get(name)
     return value.get("source") if isinstance(value, dict) else value
+
+
+def _parallel_key(run: Run) -> str:
+    verl = run.spec["trainer"] == "verl"
+    return f"{ROLLOUT}.tensor_model_parallel_size" if verl else "vllm_tensor_parallel_size"
 
 
 def _as_said(case: Case, said: Mapping[str, Any]) -> Case:
@@ -115,23 +164,44 @@ def _empty(run: Run, held: Mapping[str, Any], stack: StackTold | None) -> Case:
 
 def _of_source(run: Run, held: Mapping[str, Any], stack: StackTold | None) -> Case | None:
     """A case by the configuration that a run's own source holds; None if it holds no whole one."""
-    trainer, resolved = run.spec["trainer"], held.get("resolved")
+    settings = _held_settings(held)
+    if settings is None:
+        return None
+    own = _own_words(run, settings)
+    if run.spec["trainer"] == "verl" and any(word not in own for word in _NEEDED if word != "steps"):
+        return None
+    # As analysis/roofline/setup.py: what the run itself says, else what is said of it.
+    words = {name: value for name in _SAID if (value := _said(run, name)) is not None} | own
+    words.setdefault("steps", held.get("last_step"))
+    return replace(_empty(run, held, stack), workload=words, settings=settings)
+
+
+def _facts(run: Run, held: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of a run that holds no whole configuration: what it holds, else what is said of it."""
+    settings = _held_settings(held)
+    own = {name: _plain(value) for name, value in _own_words(run, settings).items()}
+    if settings is not None and (parallel := settings.get(_parallel_key(run))):
+        own["tensor_parallel"] = parallel
+    return {name: own.get(name, _said(run, name)) for name in (*_SAID, "model", "tensor_parallel")}
+
+
+def _held_settings(held: Mapping[str, Any]) -> Settings | None:
+    """The settings that a run's source holds, whole or in part; None if it holds none."""
+    resolved = held.get("resolved")
     if not isinstance(resolved, Mapping) or not resolved:
         return None
     flat = {key: value for key, value in leaves(resolved) if _may_be_shown(key, value)}
     # verl's defaults hold empty engine_kwargs: what stands there was asked for.
     given = frozenset(key for key, value in flat.items() if ".engine_kwargs." in key and value is not None)
-    settings = Settings(flat, given, composed=True)
-    words = (_words_of_verl if trainer == "verl" else _words_of_trl)(settings)
-    if trainer == "verl" and any(words[word] is None for word in _NEEDED if word != "steps"):
-        return None
-    known = {key: run.spec["import"][key] for key in ("gpu", "nodes", "gpus_per_node")}
-    # As analysis/roofline/setup.py: what the run's own settings say, else what the experiment says of the run itself.
-    words = {key: value for some in (known, words) for key, value in some.items() if value is not None}
-    # What neither says, the workload may.
-    words = {key: value for key in _SAID if (value := _said(run, key)) is not None} | words
-    words.setdefault("steps", held.get("last_step"))
-    return replace(_empty(run, held, stack), workload=words, settings=settings)
+    return Settings(flat, given, composed=True)
+
+
+def _own_words(run: Run, settings: Settings | None) -> dict[str, Any]:
+    """The workload's words as a run's own settings say them, without those that they do not say."""
+    if settings is None:
+        return {}
+    words = (_words_of_verl if run.spec["trainer"] == "verl" else _words_of_trl)(settings)
+    return {word: value for word, value in words.items() if value is not None}
 
 
 def _may_be_shown(key: str, value: Any) -> bool:
@@ -144,10 +214,16 @@ def _may_be_shown(key: str, value: Any) -> bool:
     return True
 
 
+def _engines_apart(settings: Settings) -> bool:
+    """Whether verl's engines have GPUs on which nothing trains."""
+    return any(settings.int(f"{place}.nnodes") > 0 for place in ("rollout", ROLLOUT))
+
+
 def _words_of_verl(settings: Settings) -> dict[str, Any]:
     """The workload's words by verl's settings; None where they do not say it."""
     batch, n = settings.get("data.train_batch_size"), settings.get(f"{ROLLOUT}.n")
     path = settings.get(f"{MODEL}.path")
+    apart = _engines_apart(settings)  # verl's own nodes and GPUs are the trainer's then
     return {
         "model": {"source": path} if path else None,
         "steps": settings.get("trainer.total_training_steps"),
@@ -158,8 +234,8 @@ def _words_of_verl(settings: Settings) -> dict[str, Any]:
         "temperature": settings.get(f"{ROLLOUT}.temperature"),
         "top_p": settings.get(f"{ROLLOUT}.top_p"),
         "learning_rate": settings.get(f"{ACTOR}.optim.lr"),
-        "nodes": settings.get("trainer.nnodes"),
-        "gpus_per_node": settings.get("trainer.n_gpus_per_node"),
+        "nodes": None if apart else settings.get("trainer.nnodes"),
+        "gpus_per_node": None if apart else settings.get("trainer.n_gpus_per_node"),
     }
 
 

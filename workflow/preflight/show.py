@@ -14,7 +14,7 @@ from workflow.preflight.memory import Estimate
 
 WIDTH = 100
 _HEADINGS: dict[Level, str] = {
-    "impossible": "it would fail, or never end",
+    "impossible": "it would fail, never end, or be told as what it is not",
     "unequal": "the arms do not meet on equal terms",
     "odd": "it runs, but probably not as meant",
 }
