@@ -56,8 +56,8 @@ def looked_at(folder: Path, sources: dict[str, str | bytes], **arm: Any) -> None
         (VERL, {"facts": {"mode": "native"}}, "verl 0.4.1 in mode native"),
         (TRL, {"trainer": "trl", "facts": {"version": "9.9"}}, "trl 9.9 in mode native"),
         (TRL, {"trainer": "trl", "facts": {"version": None}}, "(declared: 0.28, 0.29, 1.0, 1.1, "),
-        (TRL, {"trainer": "trl", "facts": {"version": None}}, "1.9, 1.16), in a section"),
-        (VERL, {"facts": {"version": None}}, "which release of verl it is of decides"),
+        (TRL, {"trainer": "trl", "facts": {"version": None}}, "1.9, 1.16):"),
+        (VERL, {"facts": {"version": None}}, "which release of verl a run is of decides"),
     ],
 )
 def test_a_wrong_source_is_told_before_anything_runs(tmp_path: Path, content: Any, arm: Any, says: str) -> None:
@@ -84,13 +84,14 @@ def test_a_source_of_its_arm_is_none_to_tell_of(tmp_path: Path, content: str, ar
 
 def test_a_release_that_nothing_tells_is_asked_for_by_a_section_that_can_be_used(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        looked_at(tmp_path, {"run, a.log": VERL}, facts={"version": None})
+        looked_at(tmp_path, {"run, a.log": VERL, "b.log": VERL}, facts={"version": None})
     said = str(caught.value)
     section = re.search(r"^  (import: .*)$", said, re.M)
     assert section and "(declared: 0.3, 0.4.0, 0.4.1, 0.5, " in said
     given = yaml.safe_load(section[1].replace("...", "0.4.1"))["import"]
-    assert given == {"version": "0.4.1", "runs": [str(tmp_path / "run, a.log")]}
+    assert given == {"version": "0.4.1", "runs": [str(tmp_path / "run, a.log"), str(tmp_path / "b.log")]}
     assert Import.model_validate(given).runs[0].source == (str(tmp_path / "run, a.log"),)
+    assert said.count("which release") == 1, "the arm's runs are told of together"
 
 
 @pytest.mark.parametrize(

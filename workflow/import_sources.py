@@ -6,6 +6,8 @@ they stand there. All the rest is told where a source is read (analysis/imported
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from analysis.errors import UserError
 from analysis.imported.claims import require_of_arm
 from analysis.imported.tree import require_declared
@@ -23,7 +25,7 @@ def require_sources(plan: Plan) -> None:
     wrong = []
     for run in plan.imports.values():
         try:
-            _require(run)
+            _require(run, [list(one.source) for one in plan.config.imports[run.spec["arm"]].runs])
         except UserError as error:
             wrong.append(f"arms.{run.spec['arm']}.import: {error}")
     # What is wrong with a table is wrong with every run in it.
@@ -33,10 +35,10 @@ def require_sources(plan: Plan) -> None:
         raise UserError("\n".join([*wrong[:SHOWN], *more]))
 
 
-def _require(run: Run) -> None:
+def _require(run: Run, of_arm: Sequence[Sequence[str]]) -> None:
     facts = run.spec["import"]
     versioned = facts["version"] is not None
     looks = [None if is_remote(one) else first_look(one, facts["format"], versioned) for one in facts["sources"]]
     seen = [(source, look) for source, look in zip(facts["sources"], looks, strict=True) if look is not None]
     require_of_arm(run.spec, seen)
-    require_declared(run.spec, looks)
+    require_declared(run.spec, looks, of_arm)

@@ -29,7 +29,7 @@ def tree_of(
     said = _versions(trainer, parts)
     version = facts.get("version") or next(iter(said), None)
     if version is None:
-        raise _no_version(spec, facts)
+        raise _no_version(spec, [facts["sources"]])
     version = str(version)
     if said and not _same_version(said[0], version):
         text = f"{run_id}: its source says {trainer} {said[0]}, its arm {version}: the arm's counts"
@@ -52,10 +52,13 @@ def tree_of(
     return other or tree, version, verdicts
 
 
-def require_declared(spec: Mapping[str, Any], looks: Sequence[Imported | None]) -> None:
+def require_declared(
+    spec: Mapping[str, Any], looks: Sequence[Imported | None], of_arm: Sequence[Sequence[str]]
+) -> None:
     """A `UserError` where it is certain before the sources are read that the run's timers have no tree.
 
-    `looks` are what its sources tell at first sight, None for one that does not tell even its format then.
+    `looks` are what its sources tell at first sight, None for one that does not tell even its format then; `of_arm`
+    are the sources of each run of its arm.
     """
     facts, trainer, engine = spec["import"], str(spec["trainer"]), str(spec["engine"])
     mode = str(facts.get("mode") or "")
@@ -63,7 +66,7 @@ def require_declared(spec: Mapping[str, Any], looks: Sequence[Imported | None]) 
     if version is None:
         # What tells its format then tells its version, or does not at all.
         if all(one is not None for one in looks):
-            raise _no_version(spec, facts)
+            raise _no_version(spec, of_arm)
         return
     fitting = [t for t in declared_trees() if t.trainer == trainer and t.matches(str(version)) and engine in t.engines]
     if not any(not mode or t.mode == mode for t in fitting):
@@ -76,17 +79,15 @@ def _versions(trainer: str, parts: Sequence[Imported]) -> list[str]:
     return [v for part in parts if (v := part.versions.get(package) or part.versions.get(trainer))]
 
 
-def _no_version(spec: Mapping[str, Any], facts: Mapping[str, Any]) -> UserError:
+def _no_version(spec: Mapping[str, Any], runs: Sequence[Sequence[str]]) -> UserError:
     trainer = spec["trainer"]
     series = {t.series for t in declared_trees() if t.trainer == trainer}
     known = ", ".join(sorted(series, key=lambda one: [int(part) for part in one.split(".")])) or "none"
-    sources = [str(source) for source in facts["sources"]]
-    run = sources[0] if len(sources) == 1 else {"source": sources}
+    listed = [run[0] if len(run) == 1 else {"source": list(run)} for run in runs]
     return UserError(
-        f"run {spec['run_id']}: which release of {trainer} it is of decides how its timers nest, and "
-        f"{', '.join(sources)} does not say it. Give it as import.version of arm {spec.get('arm')} "
-        f"(declared: {known}), in a section with all runs of the arm:\n"
-        f'  import: {{version: "...", runs: [{json.dumps(run, ensure_ascii=False)}]}}'
+        f"which release of {trainer} a run is of decides how its timers nest, and not every source says it. Give it as "
+        f"import.version of arm {spec.get('arm')} (declared: {known}):\n"
+        f'  import: {{version: "...", runs: {json.dumps(listed, ensure_ascii=False)}}}'
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Collection, Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -186,7 +187,9 @@ def require_unpacked(path: Path) -> None:
         head = file.read(8)
     for begins, (name, command) in _PACKED.items():
         if head.startswith(begins):
-            raise UserError(f"{path} is packed ({name}): unpack it, and name what comes out: {command} {path}")
+            raise UserError(
+                f"{path} is packed ({name}): unpack it, and name what comes out: {command} {shlex.quote(str(path))}"
+            )
 
 
 def _of_data(path: Path) -> str | None:
