@@ -46,7 +46,8 @@ def test_the_impossible_ends_with_1(config: Callable[..., Path], capsys: pytest.
     assert main(["preflight", str(config(max_response_length=4000))]) == 1
     told = capsys.readouterr()
     assert "impossible (1): it would fail, never end, or be told as what it is not" in told.out
-    assert "the model's positions end at 2048  [context]" in told.out
+    # Only one of the arms refuses it, and is named.
+    assert "  1. vllm: prompt and response may have" in told.out and "[context]" in told.out
     assert "quickstart cannot run as it is" in told.err
 
 

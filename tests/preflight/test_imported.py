@@ -11,7 +11,7 @@ import yaml
 
 from workflow.cluster.site import Site
 from workflow.preflight import Preflight, preflight
-from workflow.preflight.show import preflight_lines
+from workflow.preflight.show import preflight_lines, summary_lines
 from workflow.preflight.site import Place
 
 from .plans import ACTOR, ARTICLE, ROLLOUT, looked_at, planned
@@ -361,3 +361,37 @@ def test_what_a_configuration_that_is_not_whole_tells_is_told() -> None:
     assert rows["workload.model"] == ("equal", "a/b", "a/b")
     assert rows["GPUs of one engine (tensor parallel)"] == ("equal", "2", "2")
     assert rows["workload.gpu"][0] == "unverifiable" and "no whole configuration" in seen.unverifiable[0]
+
+
+def test_what_a_configuration_lacks_is_no_fact() -> None:
+    """Of a part of verl's configuration it is not told what the engine does, nor that a setting is not set."""
+    held = {arm: source(arm, version="0.9.1") for arm in ("vllm", "sglang")}
+    seen = seen_of(bare(), **held)
+    rows = {row.setting.partition(" (")[0]: row for row in seen.ledger}
+    for name in (
+        "tokens that one prefill pass reads",
+        "cache of common beginnings",
+        "weights and cache between rollouts",
+    ):
+        assert rows[name].verdict == "unverifiable" and rows[name].values["vllm"] == "not told"
+    assert "None" not in {value for row in seen.ledger for value in row.values.values()}
+    held["vllm"]["resolved"]["data"]["truncation"] = "left"
+    (found,) = [one for one in seen_of(bare(), **held).findings if one.code == "settings"]
+    assert "data.truncation ('left' in vllm; not told in sglang)" in found.what
+    shown = {"prefill-limit", "prefix-cache", "sequence-limit", "sleep", "micro-batch-missing"}
+    assert not shown & {one.code for one in seen.findings}
+
+
+def test_a_finding_of_some_arms_names_them() -> None:
+    held = {arm: source(arm, version) for arm, version in (("vllm", "0.4.1"), ("sglang", "0.9.1"))}
+    for one in held.values():
+        one["resolved"]["actor_rollout_ref"]["actor"] |= {"use_dynamic_bsz": False, "ppo_micro_batch_size": None}
+        one["resolved"]["actor_rollout_ref"]["rollout"]["log_prob_micro_batch_size"] = 2
+    seen = seen_of(bare(), **held)
+    missing = f"{ACTOR}.ppo_micro_batch_size_per_gpu is not set"
+    for lines in (preflight_lines(seen), summary_lines(seen)):
+        told = " ".join(" ".join(lines).split())
+        assert f"vllm: {missing}" in told and f"sglang: {missing}" in told
+    # Where all arms have it, nothing tells them apart.
+    seen = seen_of(bare(), **{arm: held["vllm"] for arm in held})
+    assert f". {missing}" in " ".join(" ".join(preflight_lines(seen)).split())

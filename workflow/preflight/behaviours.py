@@ -84,6 +84,11 @@ def _is_async(case: Case) -> bool:
     return _rollout(case, "mode") == "async"
 
 
+def _first_told(*values: object) -> str | None:
+    """The first of some numbers that is there; None where none is, as in a configuration that is not whole."""
+    return next((str(value) for value in values if value), None)
+
+
 def _graphs(case: Case) -> str | None:
     eager = _rollout(case, "enforce_eager")
     return None if not isinstance(eager, bool) else "off" if eager else "on"
@@ -176,15 +181,15 @@ def _sequences_v4(case: Case) -> str | None:
 
 
 def _sequences_v9(case: Case) -> str | None:
-    return str(_engine_kwarg(case, "max_num_seqs") or _rollout(case, "max_num_seqs"))
+    return _first_told(_engine_kwarg(case, "max_num_seqs"), _rollout(case, "max_num_seqs"))
 
 
 def _sequences_s9(case: Case) -> str | None:
-    return str(_engine_kwarg(case, "max_running_requests") or _rollout(case, "max_num_seqs"))
+    return _first_told(_engine_kwarg(case, "max_running_requests"), _rollout(case, "max_num_seqs"))
 
 
 def _prefill_v(case: Case) -> str | None:
-    return str(_engine_kwarg(case, "max_num_batched_tokens") or _rollout(case, "max_num_batched_tokens"))
+    return _first_told(_engine_kwarg(case, "max_num_batched_tokens"), _rollout(case, "max_num_batched_tokens"))
 
 
 def _by_memory(case: Case, steps: Sequence[tuple[float, int]]) -> str | None:
@@ -234,7 +239,7 @@ def _graphs_suffice(cases: Sequence[Case]) -> str:
 def _prefix_v9(case: Case) -> str | None:
     given = _engine_kwarg(case, "enable_prefix_caching")
     on = given if isinstance(given, bool) else _rollout(case, "enable_prefix_caching")
-    return "on" if on is True else "off"
+    return None if not isinstance(on, bool) else "on" if on else "off"
 
 
 def _prefix_s9(case: Case) -> str:
@@ -261,23 +266,28 @@ def _seed_s9(case: Case) -> str:
 
 
 def _sleep_v9(case: Case) -> str | None:
-    if not case.settings.true(f"{ROLLOUT}.free_cache_engine"):
-        return "stays awake"
+    frees = _rollout(case, "free_cache_engine")
+    if frees is not True:
+        return "stays awake" if frees is False else None
     if case.lora and not case.settings.true(f"{MODEL}.lora.merge"):
         return "cache dropped, weights copied to the CPU and back"
     return "weights and cache dropped"
 
 
 def _sleep_s9(case: Case) -> str | None:
-    if not case.settings.true(f"{ROLLOUT}.free_cache_engine"):
-        return "stays awake"
+    frees = _rollout(case, "free_cache_engine")
+    if frees is not True:
+        return "stays awake" if frees is False else None
     if case.lora and not case.settings.true(f"{MODEL}.lora.merge"):
         return "cache dropped, weights stay"
     return "cache dropped, weights copied to the CPU and back"
 
 
 def _stop(case: Case) -> str | None:
-    return "goes on to the full length" if case.settings.true(f"{ROLLOUT}.ignore_eos") else "stops at the end token"
+    ignores = _rollout(case, "ignore_eos")
+    return (
+        None if not isinstance(ignores, bool) else "goes on to the full length" if ignores else "stops at the end token"
+    )
 
 
 def _stop_s9(case: Case) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 
@@ -33,7 +34,7 @@ def preflight_lines(found: Preflight) -> Iterator[str]:
         yield f"{level} ({len(some)}): {_HEADINGS[level]}"
         for finding in some:
             number += 1
-            yield from _finding(number, finding)
+            yield from _finding(number, finding, _what(finding, found))
     yield from _memory(found)
     if found.unverifiable:
         yield ""
@@ -55,7 +56,7 @@ def summary_lines(found: Preflight) -> list[str]:
         f"preflight: {len(some)} finding{'s' * (len(some) != 1)}; rolloutbench preflight tells why and what to change"
     ]
     for number, finding in enumerate(some, start=1):
-        lines += _wrapped(f"{finding.level}: {finding.what}", f" {number:2}. ")
+        lines += _wrapped(f"{finding.level}: {_what(finding, found)}", f" {number:2}. ")
     return lines
 
 
@@ -80,8 +81,15 @@ def _system(case: Case) -> str:
     return f"{case.trainer} {case.version or 'of a release that is not told'}, {case.engine_name}"
 
 
-def _finding(number: int, finding: Finding) -> Iterator[str]:
-    yield from _wrapped(f"{finding.what}  [{finding.code}]", f"{number:3}. ")
+def _what(finding: Finding, found: Preflight) -> str:
+    """What is found, with its arms where these are not all, and it does not name them itself."""
+    every = {case.arm for case in (*found.cases, *(one.case for one in found.untold))}
+    named = all(re.search(rf"(?<![\w.-]){re.escape(arm)}(?![\w-]|\.\w)", finding.what) for arm in finding.arms)
+    return finding.what if named or every <= set(finding.arms) else f"{', '.join(finding.arms)}: {finding.what}"
+
+
+def _finding(number: int, finding: Finding, what: str) -> Iterator[str]:
+    yield from _wrapped(f"{what}  [{finding.code}]", f"{number:3}. ")
     for name in ("why", "change", "source"):
         yield from _wrapped(getattr(finding, name), f"     {name + ':':8}")
 

@@ -113,7 +113,7 @@ def _settings(cases: Sequence[Case]) -> Iterator[Finding]:
         return
     told = []
     for key in keys[:_MOST_LISTED]:
-        values = groups(cases, [repr(case.settings.get(key)) for case in cases])
+        values = groups(cases, [repr(case.settings.get(key)) if key in case.settings else "not told" for case in cases])
         told.append(f"{key} ({'; '.join(f'{value} in {_names(some, cases)}' for value, some in values.items())})")
     # What a run's own source holds, no option of the experiment can change any more.
     held = any(case.imported and case.settings.composed for case in cases)

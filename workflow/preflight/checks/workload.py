@@ -92,6 +92,8 @@ def micro_batches(case: Case, place: Place) -> Iterator[Finding]:
         if settings.true(f"{ACTOR}.use_kl_loss"):
             wanted.append(f"{REF}.log_prob_micro_batch_size")
         for key in wanted:
+            if settings.composed and key not in settings and f"{key}_per_gpu" not in settings:
+                continue  # a configuration that is not whole does not say it
             if settings.get(key) is None and settings.get(f"{key}_per_gpu") is None:
                 yield _finding(
                     case,
