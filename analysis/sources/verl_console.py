@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +55,8 @@ class _Log:
     """The first line of each of Ray's actors."""
     dictionaries: dict[str, int] = field(default_factory=dict)
     """The line where the last dictionary that an actor printed begins."""
+    runners: list[str] = field(default_factory=list)
+    """The actors that printed steps, in their order."""
     versions: set[str] = field(default_factory=set)
 
     @property
@@ -66,7 +69,7 @@ def read_verl_console(path: Path) -> Imported:
 
     Validation before training (step 0) is no step. A line that was wrapped is joined where what follows can be nothing
     else; one that was cut is a verdict. Texts and None are no numbers. Numbers that were printed with three decimals
-    carry half of the last one. `UserError` where the file holds several runs.
+    carry half of the last one. `UserError` where the file holds several runs, one behind the other or mixed.
     """
     records: list[StepRecord] = []
     verdicts: list[Verdict] = []
@@ -75,7 +78,7 @@ def read_verl_console(path: Path) -> Imported:
     for part in printouts(path):
         begins = STEP_LINE.search(part.text) if "step:" in part.text else None
         if begins is not None:
-            _close(current, path, records, verdicts)
+            _close(current, path, log, records, verdicts)
             current = _Open(int(begins[1]), part, part.text[begins.end() :], part)
             continue
         if current is not None:
@@ -84,10 +87,10 @@ def read_verl_console(path: Path) -> Imported:
                 current.text, current.last, current.joined = whole, part, True
                 continue
             if part.text.strip() and part.line > current.last.line:
-                _close(current, path, records, verdicts)
+                _close(current, path, log, records, verdicts)
                 current = None
         _note(log, settings, part)
-    _close(current, path, records, verdicts)
+    _close(current, path, log, records, verdicts)
     if len(log.experiments) > 1:
         (one, _), (other, line), *_ = log.experiments.items()
         raise UserError(
@@ -135,7 +138,7 @@ def _pair(piece: str) -> tuple[str, Printed] | None:
     return (name.strip(), number) if number is not None else None
 
 
-def _close(current: _Open | None, path: Path, records: list[StepRecord], verdicts: list[Verdict]) -> None:
+def _close(current: _Open | None, path: Path, log: _Log, records: list[StepRecord], verdicts: list[Verdict]) -> None:
     """Adds the record of a step whose line is complete."""
     if current is None or current.step == 0:
         return
@@ -174,8 +177,31 @@ def _close(current: _Open | None, path: Path, records: list[StepRecord], verdict
         )
         verdicts.append(Verdict("warning", "timings-missing", text))
     rounding = {name: half_digit(number.decimals) for name, number in pairs if fixed and number.decimals is not None}
+    if timed:
+        _note_runner(log, current.first, path)
     if scalars:
         records.append(StepRecord(current.step, {}, scalars, {}, None, path, current.first.line, rounding))
+
+
+def _note_runner(log: _Log, part: Printout, path: Path) -> None:
+    """Keeps which actor printed a step's timings; `UserError` where it had printed steps before another did: two jobs at once.
+
+    A run that was started again has another actor too, but only after the last step of the one before.
+    """
+    if not part.actor or log.runners[-1:] == [part.actor]:
+        return
+    if part.actor in log.runners:
+        one, other = part.actor, log.runners[-1]
+        whole = shlex.quote(str(path))
+        split = "; ".join(
+            f"grep -F {shlex.quote(f'({actor})')} {whole} > {shlex.quote(str(path.with_stem(f'{path.stem}-{place}')))}"
+            for place, actor in enumerate((one, other), start=1)
+        )
+        raise UserError(
+            f"{path} holds several runs at once: ({one}) prints steps before and, on line {part.line}, after those of "
+            f"({other}). Which run is meant is not guessed: split the file and import each run by itself: {split}"
+        )
+    log.runners.append(part.actor)
 
 
 def _note(log: _Log, settings: _Settings, part: Printout) -> None:

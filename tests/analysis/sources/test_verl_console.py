@@ -187,6 +187,38 @@ def test_several_runs_in_one_file_are_refused(tmp_path, steps):
         read(tmp_path, text)
 
 
+def by(pid, *steps):
+    return [f"{GREY}(TaskRunner pid={pid}){OFF} {line(s, STEP | {'timing_s/step': 400.0 + s + pid})}\n" for s in steps]
+
+
+def mixed(one, other):
+    return "".join(part for pair in zip(one, other, strict=True) for part in pair)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        mixed(by(111, 1, 2, 3), by(222, 21, 22, 23)),
+        "".join(by(111, 1, 2, 3, 4)) + mixed(by(222, 3, 4, 5), by(111, 5, 6, 7)),
+        mixed(by(111, 1, 2, 3), by(222, 1, 2, 3)),
+    ],
+)
+def test_two_jobs_that_print_at_once_are_refused_with_the_commands_that_part_them(tmp_path, text):
+    with pytest.raises(UserError, match=r"several runs at once: \(TaskRunner pid=111\)") as caught:
+        read(tmp_path, text, "my run.log")
+    command = re.search(r"each run by itself: (.*)", str(caught.value))[1]
+    subprocess.run(["bash", "-c", command], check=True, cwd="/")
+    for part, pid in (("my run-1.log", 111), ("my run-2.log", 222)):
+        records = read_verl_console(tmp_path / part).read.records
+        assert all(r.scalars["timing_s/step"] == 400.0 + s + pid for s, r in records.items()) and len(records) > 2
+
+
+def test_a_restart_has_an_actor_of_its_own(tmp_path):
+    found = read(tmp_path, "".join([*by(111, 1, 2, 3), *by(222, 3, 4), *by(333, 4, 5)]))
+    assert [r.scalars["timing_s/step"] for r in found.read.records.values()] == [512, 513, 625, 737, 738]
+    assert codes(found) == ["duplicate-step"]
+
+
 def config(name):
     rollout = {"name": "vllm", "enforce_eager": True}
     held = {"actor_rollout_ref": {"rollout": rollout}, "trainer": {"experiment_name": name}}
