@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+# verl's share of responses as long as its padded batch; what the V1 loops of 0.9.1 pad to: analysis/wide.py.
+VERL_CLIPPED = "response_length/clip_ratio"
+# Prompts whose completions verl 0.9.1 (trainer/ppo/v1/replay_buffer.py) threw away in a step: its seconds hold them, its
+# tokens and lengths do not.
+DISCARDED = (
+    "training/filter_groups/evicted_samples",
+    "training/filter_groups/discarded_surplus_samples",
+    "training/off_policy/evicted_samples",
+    "training/rollout_failure/evicted_samples",
+)
+
 # Our name: what the trainers call it, the first that a run has. TRL's names begin with `train/`, the others
 # are verl's. verl's score is the reward before any KL penalty, as TRL's is.
 QUANTITIES: dict[str, tuple[str, ...]] = {
     "reward": ("train/reward", "critic/score/mean", "critic/rewards/mean"),
     "mean_response_length": ("train/completions/mean_length", "response_length/mean"),
     "max_response_length": ("train/completions/max_length", "response_length/max"),
-    "truncated_share": ("train/completions/clipped_ratio", "response_length/clip_ratio"),
+    "truncated_share": ("train/completions/clipped_ratio", VERL_CLIPPED),
     "reference_kl": ("train/kl", "actor/kl_loss"),
     "policy_entropy": ("train/entropy", "actor/entropy"),
     # Three measures of how far the engine's probabilities are from the trainer's for the same tokens: none is another.

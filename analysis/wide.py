@@ -10,7 +10,8 @@ import pandas as pd
 
 from analysis.errors import UserError
 from analysis.grid import grid_of
-from analysis.quantities import QUANTITIES, logged_as
+from analysis.quantities import QUANTITIES, VERL_CLIPPED, logged_as
+from analysis.roofline.setup import setup_of
 from analysis.runs import Run
 from analysis.sources.record import STEPS_LOGGED
 from analysis.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
@@ -29,6 +30,9 @@ INCOMPLETE = "completions failed, and the step went on without them"
 OCCASIONAL = "a validation or a checkpoint within it"
 ELSEWHERE = "left out in another arm"
 OTHER_WINDOW = "the mean of other steps than in another arm"
+
+# verl 0.9.1's loops that pad a batch to its longest response (trainer/ppo/v1), by the modes of their trees.
+V1_MODES = ("", "colocate_async", "separate_async")
 
 # No step takes longer: a time of day that was logged as seconds does.
 ABSURD_S = 100 * 86400.0
@@ -85,6 +89,13 @@ def wide_run(run: Run) -> pd.DataFrame:
     for quantity in QUANTITIES:
         if (name := logged_as(quantity, other.columns)) is not None:
             other[quantity] = other[name]
+    if (
+        VERL_CLIPPED in other
+        and run.tree.trainer == "verl"
+        and run.tree.series == "0.9.1"
+        and run.tree.mode in V1_MODES
+    ):
+        other["truncated_share"] = _truncated_share(other, setup_of(run).max_response_length)
     logged = other[STEPS_LOGGED] if STEPS_LOGGED in other else pd.Series(dtype=float)
     other = other.reindex(meta.index).assign(**{STEPS_LOGGED: logged.reindex(meta.index, fill_value=1.0).fillna(1.0)})
     parts = [meta, seconds.add_prefix(PHASE), own.add_prefix(OWN), other]
@@ -95,6 +106,16 @@ def wide_run(run: Run) -> pd.DataFrame:
     )
     tail = pd.Series(left_out, index=meta.index, dtype=object, name="left_out")
     return pd.concat([head, *parts, tail], axis=1).reset_index()
+
+
+def _truncated_share(scalars: pd.DataFrame, limit: int | None) -> pd.Series:
+    """The share of truncated responses where verl logs that of the batch's longest; NaN where nothing tells which.
+
+    `limit` is the longest response that was allowed: only where the longest is as long was one truncated.
+    """
+    longest = scalars.get("max_response_length", pd.Series(np.nan, index=scalars.index))
+    share = scalars[VERL_CLIPPED].where(longest == limit)
+    return share.mask((longest < limit) & scalars[VERL_CLIPPED].notna(), 0.0) if limit else share
 
 
 def _rounding(phases: pd.DataFrame) -> pd.DataFrame | None:
@@ -134,6 +155,7 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
     wide.loc[wide["left_out"].isin(["", OCCASIONAL]) & wide["resumed"].astype(bool), "left_out"] = AFTER_RESUME
     wide.loc[begins_of(wide) <= warmup_steps, "left_out"] = WARMUP
     verdicts += _no_warmup(wide, warmup_steps)
+    verdicts += _truncation_unknown(wide)
     verdicts += _occasional(wide)
     verdicts += _other_windows(wide)
     verdicts += [v for reason in (OVERRUN, BAD_TIME, JUMPED, INCOMPLETE) for v in _left_out_verdicts(wide, reason)]
@@ -166,6 +188,23 @@ def _no_warmup(wide: pd.DataFrame, warmup_steps: int) -> list[Verdict]:
         )
         for run, step in first[first > warmup_steps].items()
         if warmup_steps
+    ]
+
+
+def _truncation_unknown(wide: pd.DataFrame) -> list[Verdict]:
+    """Says which runs' truncated responses cannot be told from those that are as long as the batch's longest."""
+    if VERL_CLIPPED not in wide:
+        return []
+    lacking = wide.loc[wide[VERL_CLIPPED].notna() & wide["truncated_share"].isna(), "run_id"]
+    return [
+        Verdict(
+            "note",
+            "truncation-unknown",
+            f"run {run}: no share of truncated responses in {count_of(steps, 'step')}: its {VERL_CLIPPED} is the share "
+            "as long as the longest of the batch, and whether that one was cut off only the longest allowed length "
+            "tells, which is not known or is below it (of an imported run, import.max_response_length)",
+        )
+        for run, steps in lacking.value_counts(sort=False).items()
     ]
 
 

@@ -2,12 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
+from roofline_results import trained
 from test_imported import PLAIN, imported, said, spec_of, verl_lines, wide_of, write
 
 from analysis.runs import Plan
 from analysis.speedup import comparison_table
-from analysis.wide import AFTER_RESUME, ELSEWHERE, OTHER_WINDOW, WARMUP
+from analysis.wide import AFTER_RESUME, ELSEWHERE, OTHER_WINDOW, WARMUP, wide_run, wide_steps
 
 
 def logged(tmp_path, arm, every, step_s=float, steps=60):
@@ -98,3 +100,43 @@ def test_tables_over_other_steps_than_the_paired_are_warned_of(tmp_path):
     (a, _), (b, _) = (logged(tmp_path, arm, 1, lambda _: 9.0, steps) for arm, steps in (("a", 60), ("b", 20)))
     _, wide, _ = wide_of(tmp_path / "res", a, b, warmup=1)
     assert [v.code for v in comparison_table(wide, plan_of(1))[1] if v.code != "no-tokens"] == ["unpaired-steps"]
+
+
+def v1_log(tmp_path, arm, version="0.9.1", **facts):
+    """A verl run whose batches have their longest response at 512, at the limit of 1024, and above it."""
+    seconds = "timing_s/gen:5.000 - timing_s/step:9.000"
+    lines = [
+        f"step:{step} - response_length/mean:300.000 - response_length/max:{longest}.000 - "
+        f"response_length/clip_ratio:0.250 - {seconds}\n"
+        for step, longest in enumerate((512, 1024, 2048), 1)
+    ]
+    spec = spec_of(arm, [write(tmp_path, "".join(lines), f"{arm}.log")], engine="vllm", version=version, **facts)
+    imported(tmp_path / "res", spec)
+    return spec
+
+
+@pytest.mark.parametrize(
+    "facts, shares",
+    [
+        ({"max_response_length": 1024}, [0.0, 0.25, np.nan]),
+        ({}, [np.nan] * 3),
+        ({"max_response_length": 1024, "mode": "legacy"}, [0.25] * 3),
+        ({"max_response_length": 1024, "version": "0.7.0"}, [0.25] * 3),
+    ],
+)
+def test_as_long_as_the_longest_of_the_batch_is_not_truncated(tmp_path, facts, shares):
+    """verl 0.9.1 pads to the longest response, and logs the share of those that fill the padded width."""
+    _, wide, verdicts = wide_of(tmp_path / "res", v1_log(tmp_path, "a", **facts), warmup=0)
+    np.testing.assert_array_equal(wide["truncated_share"], shares)
+    told = [v.text for v in verdicts if v.code == "truncation-unknown"]
+    assert len(told) == np.isnan(shares).any() and all("import.max_response_length" in text for text in told)
+
+
+def test_a_trained_run_has_its_own_limit(tmp_path):
+    """As the settings that it held say; else as its workload does (31,744)."""
+    cut = trained(tmp_path, [10, 20, 20, 20], "vllm", **{"data.max_response_length": 20})
+    whole = trained(tmp_path, [10, 20, 20, 20], "sglang")
+    for run, share in ((cut, 0.75), (whole, 0.0)):
+        run.steps.loc[run.steps["name"] == "response_length/clip_ratio", "value"] = 0.75
+        assert wide_run(run)["truncated_share"].tolist() == [share] * 4
+    assert not [v for v in wide_steps([cut, whole], 0)[1] if v.code == "truncation-unknown"]
