@@ -19,8 +19,10 @@ PRINTED_DIGITS = 4
 # A double has no more.
 ALL_DIGITS = 15
 _EVALUATION = ("eval_", "test_")
-# One of these is in every row of a training step.
-_TRAINING = ("learning_rate", "step_time", "loss", "reward")
+# One of these is in every row of a training step. `reward` alone is not: reward functions print samples with it.
+_TRAINING = ("learning_rate", "step_time", "loss")
+# What a printed dictionary of something else hardly has.
+_SURE = ("learning_rate", "step_time")
 
 
 def is_training_row(row: Mapping[str, Any]) -> bool:
@@ -28,6 +30,11 @@ def is_training_row(row: Mapping[str, Any]) -> bool:
     if "train_runtime" in row or any(str(name).startswith(_EVALUATION) for name in row):
         return False
     return any(name in row for name in _TRAINING)
+
+
+def is_surely_logged(row: Mapping[str, Any]) -> bool:
+    """Whether a training row has what only a trainer writes: where one has it, one without is another program's."""
+    return any(name in row for name in _SURE)
 
 
 def numbers_of(row: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, float]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from analysis.sources.hf_logs import is_training_row
+from analysis.sources.hf_logs import is_surely_logged, is_training_row
 from analysis.sources.lines import Printout, printouts
 from analysis.sources.logged_rows import LoggedRow, imported_rows
 from analysis.sources.printed import printed
@@ -24,17 +24,28 @@ _PAIR = re.compile(
     r"'(?P<name>[^']+)': (?:'(?P<text>[^']*)'|\"(?P<quoted>[^\"]*)\"|(?P<value>[^,'\"()]+(?:\([^()]*\))?))"
 )
 # tqdm's bar: ` 12%|█▏    | 3/25 [00:41<05:02, 13.7s/it]`.
-_BAR = re.compile(r"\|\s*(?P<done>\d+)/\d+ \[")
+_BAR = re.compile(r"\d+%\|[^|]*\|\s*(?P<done>\d+)/(?P<total>\d+) \[")
+# What a bar of something else has before it is its name with a colon. Launchers put the rank there: `[rank0]:`, `0:`.
+_NAMED = re.compile(r":\s*\Z")
+_OWN = re.compile(r"\s*(?:\[\w+\]:|\d+:)?\s*(?:Train:)?\s*")
+
+
+@dataclass(frozen=True)
+class _Bar:
+    """A progress bar: so many steps of so many."""
+
+    done: int
+    total: int
 
 
 def read_trl_console(path: Path) -> Imported:
     """The steps of a TRL or ms-swift console log, under wandb's names.
 
     TRL's rows have no step. Its progress bar, redrawn behind each row, has; without bars a row's place in the log is
-    its step, and a verdict says so. Evaluations and the summary at the end are no steps.
+    its step, and a verdict says so. Evaluations, the summary at the end and what other code prints are no steps.
     """
     rows: list[LoggedRow] = []
-    bars: list[int | None] = []
+    bars: list[_Bar | None] = []
     verdicts: list[Verdict] = []
     for part in printouts(path):
         at = 0
@@ -49,6 +60,9 @@ def read_trl_console(path: Path) -> Imported:
         if "{'" in part.text[at:] and not part.ended:
             text = f"{path}:{part.line}: the last row was cut off and is left out"
             verdicts.append(Verdict("note", "value-cut-off", text))
+    if any(is_surely_logged(row.numbers) for row in rows):
+        kept = [place for place, row in enumerate(rows) if is_surely_logged(row.numbers)]
+        rows, bars = [rows[place] for place in kept], [bars[place] for place in kept]
     swift = any(SWIFT_STEP in row.numbers for row in rows)
     placed, told = _by_their_own(rows) if swift else _by_the_bar(rows, bars, path)
     return imported_rows(placed, path, SWIFT if swift else TRL, verdicts + told)
@@ -65,10 +79,15 @@ def row_of(text: str) -> dict[str, Any]:
     return row
 
 
-def _bars(text: str, rows: list[LoggedRow], bars: list[int | None]) -> None:
-    """The first bar behind a row tells its step."""
-    if rows and bars[-1] is None and "|" in text and (bar := _BAR.search(text)) is not None:
-        bars[-1] = int(bar["done"])
+def _bars(text: str, rows: list[LoggedRow], bars: list[_Bar | None]) -> None:
+    """The first bar behind a row tells its step, where it can be the training's."""
+    if not rows or bars[-1] is not None or "|" not in text:
+        return
+    for bar in _BAR.finditer(text):
+        before = text[: bar.start()]
+        if _NAMED.search(before) is None or _OWN.fullmatch(before):
+            bars[-1] = _Bar(int(bar["done"]), int(bar["total"]))
+            return
 
 
 def _by_their_own(rows: list[LoggedRow]) -> tuple[list[LoggedRow], list[Verdict]]:
@@ -82,25 +101,28 @@ def swift_step(row: dict[str, Any]) -> int | None:
     return int(match[1]) if match else None
 
 
-def _by_the_bar(rows: list[LoggedRow], bars: list[int | None], path: Path) -> tuple[list[LoggedRow], list[Verdict]]:
+def _by_the_bar(rows: list[LoggedRow], bars: list[_Bar | None], path: Path) -> tuple[list[LoggedRow], list[Verdict]]:
     """The rows with their steps: as the bars tell, if those that there are agree; else their place in the log."""
-    every = _rows_apart(bars)
-    if every is not None:
-        return [replace(row, step=every * place) for place, row in enumerate(rows, start=1)], []
-    whole = [bar for bar in bars if bar is not None]
-    if len(whole) == len(rows) and rows:
-        return [replace(row, step=bar) for row, bar in zip(rows, whole, strict=True)], []
+    told = [bar for bar in bars if bar is not None]
+    done = {bar.done for bar in told}
+    # The training's bars go on, to one end. Others may have no name either: an evaluation's, a reward function's.
+    if 0 not in done and (len(done) > 1 or len(told) == len(rows) == 1) and len({bar.total for bar in told}) == 1:
+        every = _rows_apart(bars)
+        if every is not None:
+            return [replace(row, step=every * place) for place, row in enumerate(rows, start=1)], []
+        if len(told) == len(rows):
+            return [replace(row, step=bar.done) for row, bar in zip(rows, told, strict=True)], []
     text = (
-        f"{path} does not tell the steps of its {len(rows)} rows (no progress bar behind them): they count as steps 1 "
-        f"to {len(rows)}. With logging_steps above 1 they are not: import trainer_state.json instead"
+        f"{path} does not tell the steps of its {len(rows)} rows (no progress bar of the training behind them): they "
+        f"count as steps 1 to {len(rows)}. With logging_steps above 1 they are not: import trainer_state.json instead"
     )
     verdict = [Verdict("warning", "step-by-place", text)] if rows else []
     return [replace(row, step=place) for place, row in enumerate(rows, start=1)], verdict
 
 
-def _rows_apart(bars: list[int | None]) -> int | None:
+def _rows_apart(bars: list[_Bar | None]) -> int | None:
     """logging_steps, where every bar that there is fits it from the run's start; None where none does."""
-    told = [(place, bar) for place, bar in enumerate(bars, start=1) if bar is not None]
+    told = [(place, bar.done) for place, bar in enumerate(bars, start=1) if bar is not None]
     if not told:
         return None
     place, bar = told[-1]

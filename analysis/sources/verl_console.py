@@ -184,7 +184,7 @@ def _close(current: _Open | None, path: Path, log: _Log, records: list[StepRecor
 
 
 def _note_runner(log: _Log, part: Printout, path: Path) -> None:
-    """Keeps which actor printed a step's timings; `UserError` where it had printed steps before another did: two jobs at once.
+    """Keeps which actor printed a step's timings; `UserError` where another did since it last had: two jobs at once.
 
     A run that was started again has another actor too, but only after the last step of the one before.
     """

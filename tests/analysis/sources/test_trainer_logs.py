@@ -76,6 +76,42 @@ def test_a_resumed_run_is_placed_by_its_bars(tmp_path):
     assert list(console(tmp_path, text).read.records) == [11, 12, 13]
 
 
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        "Map: 100%|██████████| 500/500 [00:01<00:00, 9.0it/s]",
+        "Map (num_proc=4): 100%|██████████| 500/500 [00:01<00:00, 9.0it/s]",
+        "Epoch 1: 100%|██████████| 500/500 [00:01<00:00, 9.0it/s]",
+        "100%|██████████| 500/500 [00:01<00:00, 9.0it/s]",
+        "  0%|          | 0/500 [00:00<?, ?it/s]",
+    ],
+)
+@pytest.mark.parametrize("times", [1, 3])
+def test_bars_of_other_work_tell_no_steps(tmp_path, foreign, times):
+    """One among the rows, or one behind each."""
+    text = "".join(f"{trl_row(n)}\n" + (f"\r{foreign}\n" if times > 1 or n == 2 else "") for n in (1, 2, 3))
+    found = console(tmp_path, text)
+    assert list(found.read.records) == [1, 2, 3] and codes(found) == ["step-by-place"]
+
+
+def test_bars_of_other_work_do_not_hide_those_of_the_training(tmp_path):
+    foreign = "Processed prompts: 100%|██████████| 16/16 [00:01<00:00, 9.0it/s]"
+    text = "".join(f"{trl_row(n)}\n\r{foreign}\n[rank0]: {bar(5 * n)}\n" for n in (1, 2, 3))
+    found = console(tmp_path, text)
+    assert list(found.read.records) == [5, 10, 15] and codes(found) == ["logging-window"]
+    one_total_each = "".join(f"{trl_row(n)}\n{bar(5 * n, 20 * n)}\n" for n in (1, 2, 3))
+    assert codes(console(tmp_path, one_total_each)) == ["step-by-place"]
+
+
+def test_dictionaries_that_a_reward_function_prints_are_no_rows(tmp_path):
+    text = ""
+    for n in (1, 2, 3):
+        text += f"{bar(n)}{ {'prompt': 'x', 'reward': 1.0} }\n{ {'loss': 0.5} }\n{trl_row(n)}\n{bar(n)}\n"
+    found = console(tmp_path, text)
+    assert list(found.read.records) == [1, 2, 3] and not any(r.resumed for r in found.read.records.values())
+    assert not found.read.verdicts and found.read.records[2].scalars["train/step_time"] == 3.25
+
+
 def test_numbers_that_transformers_printed_with_four_digits_carry_that(tmp_path):
     row = as_texts(trl_row(1, 123.456, kl=0.0, **{"completions/max_length": 31744.0}))
     record = console(tmp_path, f"{row}\n{bar(1)}\n").read.records[1]
