@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from analysis.sources.cumulative import SECONDS_PER_STEP, STEPS_PER_SECOND, average_of, step_times_s
+from analysis.sources.cumulative import (
+    ELAPSED,
+    SECONDS_PER_STEP,
+    STEPS_PER_SECOND,
+    average_of,
+    elapsed_s,
+    step_times_s,
+)
 from analysis.sources.hf_logs import STEP_TIME, TRAIN, numbers_of, window_verdict, windows_of
 from analysis.sources.record import STEPS_LOGGED, TIMERS, Imported, StepRecord
 from analysis.sources.restarts import steps_in_sequence
@@ -29,23 +37,27 @@ class LoggedRow:
 def imported_rows(rows: Sequence[LoggedRow], path: Path, name: str, verdicts: Sequence[Verdict] = ()) -> Imported:
     """The steps of a file's rows under wandb's names; `name` is that of the format.
 
-    A row that stands for several steps says so (`STEPS_LOGGED`). Where no row has `step_time`, the step's seconds come
+    A row that stands for several steps says so (`STEPS_LOGGED`). One whose elapsed time is less than that of the row
+    before is the first after a restart. Where no row has `step_time`, the step's seconds come
     from ms-swift's average since the start, with the error that its rounding leaves, and a verdict says so.
     """
     records = []
     windows = windows_of([row.step for row in rows])
-    for row, window in zip(rows, windows, strict=True):
+    anew = {place for place, (before, row) in enumerate(pairwise(rows), start=1) if _began_anew(before, row)}
+    for place, (row, window) in enumerate(zip(rows, windows, strict=True)):
         numbers, rounding = numbers_of(row.numbers)
         if window > 1:
             numbers[STEPS_LOGGED] = float(window)
-        records.append(StepRecord(row.step, {}, numbers, {}, None, path, row.line, rounding))
+        records.append(StepRecord(row.step, {}, numbers, {}, place in anew or None, path, row.line, rounding))
     read = steps_in_sequence(records, path)
     read.verdicts = [*verdicts, *read.verdicts]
     if read.records and not any(STEP_TIME in record.scalars for record in read.records.values()):
         # A run that was started again counts its average from there.
         lives: list[list[LoggedRow]] = []
-        for row in rows:
-            if not lives or row.step <= lives[-1][-1].step:
+        for place, row in enumerate(rows):
+            if lives and replace(row, line=lives[-1][-1].line) == lives[-1][-1]:
+                continue
+            if not lives or row.step <= lives[-1][-1].step or place in anew:
                 lives.append([])
             lives[-1].append(row)
         times: dict[int, tuple[float, float, int]] = {}
@@ -68,6 +80,12 @@ def imported_rows(rows: Sequence[LoggedRow], path: Path, name: str, verdicts: Se
     if wider:
         read.verdicts.append(window_verdict(str(path), wider))
     return Imported(read, name)
+
+
+def _began_anew(before: LoggedRow, row: LoggedRow) -> bool:
+    """Whether ms-swift's time since the start fell, which no number of steps tells after a checkpoint at the last."""
+    earlier, later = elapsed_s(before.numbers.get(ELAPSED)), elapsed_s(row.numbers.get(ELAPSED))
+    return earlier is not None and later is not None and later < earlier
 
 
 _AVERAGES = (TRAIN + SECONDS_PER_STEP, TRAIN + STEPS_PER_SECOND)

@@ -205,6 +205,31 @@ def test_averages_of_a_restarted_run_begin_anew(tmp_path):
     assert [s for s, r in found.read.records.items() if r.resumed] == [3]
 
 
+def timed(rows, times):
+    """With the time since the start, as ms-swift tells it."""
+    elapsed = [int(sum(times[:n])) for n in range(1, len(times) + 1)]
+    return [row | {"elapsed_time": f"{e // 60}m {e % 60}s"} for row, e in zip(rows, elapsed, strict=True)]
+
+
+@pytest.mark.parametrize("steps_timed", [False, True])
+def test_a_run_that_went_on_right_behind_its_last_row_is_told_by_its_elapsed_time(tmp_path, steps_timed):
+    """Also where the steps have times of their own: the first one behind a restart does not count."""
+    times = [30.0, 20.0, 24.0, 20.0]
+    rows = [*timed(averages(), TIMES), *timed(averages(start=4, times=times), times)]
+    if steps_timed:
+        rows = [row | {"step_time": 3.0} for row in rows]
+    records = jsonl(tmp_path, rows).read.records
+    assert [s for s, r in records.items() if r.resumed] == [5]
+    if not steps_timed:
+        assert [r.scalars[WALL] for r in records.values()] == pytest.approx([*TIMES, *times], abs=1e-4)
+
+
+def test_an_average_that_was_written_twice_is_one(tmp_path):
+    rows = averages()
+    records = jsonl(tmp_path, [*rows[:2], rows[1], *rows[2:]]).read.records
+    assert [r.scalars[WALL] for r in records.values()] == pytest.approx(TIMES, abs=1e-4)
+
+
 def test_averages_that_are_too_coarse_are_refused(tmp_path):
     rows = [as_texts(swift_row(s, 12.0 + 0.01 * s)) for s in range(2000, 2010)]
     with pytest.raises(UserError, match=r"only the average since the start.*took .* s, give or take"):
