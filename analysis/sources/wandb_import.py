@@ -14,7 +14,7 @@ from analysis.sources.record import Imported, SourceRead
 from analysis.sources.wandb_about import git_in, hardware_in, plain_config, seconds_since_1970, versions_in
 from analysis.sources.wandb_api import HISTORY_PARTS, RUN_FILE, download
 from analysis.sources.wandb_offline import records
-from analysis.sources.wandb_rows import Row, steps_of
+from analysis.sources.wandb_rows import Row, logged_steps, read_steps, steps_of
 from analysis.verdicts import Verdict, count_of
 
 FORMAT_OFFLINE = "wandb-offline"
@@ -62,11 +62,10 @@ def read_wandb_offline_folder(path: Path, flat: bool = True) -> Imported:
     files = _files(path)
     _require_one_run(path, files)
     attempts = [_Attempt(file) for file in files]
-    reads = [steps_of(attempt.rows(), _shown(attempt.file, path), flat) for attempt in attempts]
-    in_order = sorted(
-        zip(attempts, reads, strict=True), key=lambda one: (one[0].started or 0.0, one[0].file.parent.name)
-    )
-    attempts = [attempt for attempt, _ in in_order]
+    # An attempt's start is known when its rows were read.
+    logged = {id(attempt): logged_steps(attempt.rows(), _shown(attempt.file, path), flat) for attempt in attempts}
+    attempts.sort(key=lambda attempt: (attempt.started or 0.0, attempt.file.parent.name))
+    reads = read_steps([logged[id(attempt)] for attempt in attempts])
     if not any(attempt.run for attempt in attempts):
         raise UserError(
             f"{path}: its wandb file holds no record: wandb writes every 15 seconds, and a run that was killed before "
@@ -75,7 +74,7 @@ def read_wandb_offline_folder(path: Path, flat: bool = True) -> Imported:
     about = {key: value for attempt in attempts for key, value in (_metadata(attempt.file) | attempt.about).items()}
     ends = [attempt.last_row_at for attempt in attempts if attempt.last_row_at is not None]
     return Imported(
-        _in_one([read for _, read in in_order], path.name),
+        _in_one(reads, path.name),
         FORMAT_OFFLINE,
         config=plain_config({key: value for attempt in attempts for key, value in attempt.config.items()}),
         versions=versions_in(_lines(attempts[-1].file.parent / "files" / "requirements.txt"), about),

@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
 from analysis.sources.hf_logs import STEP_TIME, window_verdict, windows_of
 from analysis.sources.record import STEPS_LOGGED, TIMERS, SourceRead, StepRecord, as_number
-from analysis.verdicts import Verdict
+from analysis.verdicts import Verdict, count_of
 
 # How a row tells its training step: verl's by its own counter, TRL's and ms-swift's by transformers' (wandb's own
 # `_step` runs ahead of that), or by wandb's, which verl sets.
 VERL_STEP = "training/global_step"
 HF_STEP = "train/global_step"
 WANDB_STEP = "_step"
-# What TRL and ms-swift log with every call of a timer: a row of its own, when the call has ended. It has no step, or
-# that of the row before: transformers' wandb callback defines its counter with step_sync, and wandb fills it in.
+# What TRL and ms-swift log with every call of a timer: TRL a row of its own, when the call has ended. It has no step,
+# or that of the row before: transformers' wandb callback defines its counter with step_sync, and wandb fills it in. So
+# it does in what a user's code logs.
 CALLS = "profiling/"
-EVALUATION = "eval/"
+# One of these is in every row of a training step that transformers logs.
+TRAINING = frozenset((STEP_TIME, "train/loss", "train/learning_rate"))
+# What every evaluation of transformers' ends with (`eval/runtime`, `eval/<data set>_runtime`).
+EVALUATION, EVALUATED = "eval/", "runtime"
+# Where the seconds of ms-swift's timers are kept that are no phases (analysis/timers/swift.py).
+LAST_CALL = "last_call_s/"
 
 # A file or a cached page, the number of the record or line in it, and the row.
 Row = tuple[Path, int, dict[str, Any]]
 
 
 def steps_of(rows: Iterable[Row], shown_as: str, flat: bool = False) -> SourceRead:
-    """A history's training steps, by the trainer's own counter.
+    """A history's training steps, by the trainer's own counter (see `logged_steps`)."""
+    return read_steps([logged_steps(rows, shown_as, flat)])[0]
+
+
+def logged_steps(rows: Iterable[Row], shown_as: str, flat: bool = False) -> LoggedSteps:
+    """A history's rows, by the trainer's own counter; `read_steps` makes its steps of them.
 
     Phases are the keys `timing_s/<path>`; with `flat` they stay among the scalars, for the tree to sort, and the
     seconds of TRL's and ms-swift's calls (`profiling/Time taken: GRPOTrainer.<name>`) are there summed over the step
-    that they led to. A row of theirs that stands for several steps says so (`STEPS_LOGGED`). A step's other rows add
-    their keys; where two rows disagree, the row with the timings counts. A row without timings (an evaluation, the
-    closing summary) is no training step. A step that comes again after it was timed was trained again: the later one
-    counts.
+    that they led to. A step's other rows add their keys; where two rows disagree, the row with the timings counts. A
+    row without timings (an evaluation, what a user's code logs, the closing summary) is no training step. A step that
+    comes again after it was timed was trained again: the later one counts.
     """
     return _flat_steps(rows, shown_as) if flat else _nested_steps(rows, shown_as)
 
@@ -55,8 +67,8 @@ def _step(value: float | None) -> int | None:
     return int(value) if value is not None and value >= 1 and value == int(value) else None
 
 
-def _nested_steps(rows: Iterable[Row], shown_as: str) -> SourceRead:
-    steps = _Steps(shown_as)
+def _nested_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
+    steps = LoggedSteps(shown_as)
     for file, number, row in rows:
         numbers = _numbers(row)
         step = _step(numbers.pop(HF_STEP, None))
@@ -65,51 +77,71 @@ def _nested_steps(rows: Iterable[Row], shown_as: str) -> SourceRead:
         phases = {k.removeprefix(TIMERS): v for k, v in numbers.items() if k.startswith(TIMERS)}
         scalars = {k: v for k, v in numbers.items() if not k.startswith(TIMERS)}
         steps.add(StepRecord(step, phases, scalars, {}, None, file, number, time=_time(row)), bool(phases))
-    return steps.read()
+    return steps
 
 
-def _flat_steps(rows: Iterable[Row], shown_as: str) -> SourceRead:
-    steps = _Steps(shown_as)
+def _flat_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
+    steps = LoggedSteps(shown_as)
+    # The seconds of the calls since the row before, and the step of an evaluation since then.
     calls: dict[str, float] = {}
+    evaluated: int | None = None
     for file, number, row in rows:
         numbers = _numbers(row)
         logged = numbers.get(VERL_STEP, numbers.get(HF_STEP))
-        verl = any(name.startswith(TIMERS) for name in numbers)
-        counted = numbers.keys() - {HF_STEP, "train/epoch"}
-        if (logged is None and not verl) or (counted and all(name.startswith(CALLS) for name in counted)):
-            for name, value in numbers.items():
-                if name.startswith(CALLS):
-                    calls[name] = calls.get(name, 0.0) + value
-            continue
         step = _step(as_number(row.get(WANDB_STEP)) if logged is None else logged)
-        # The calls since the row before led to this one: to the step that it logs, or to an evaluation after it.
-        # ms-swift's calls are in the row itself.
-        if any(name.startswith(EVALUATION) for name in numbers) and STEP_TIME not in numbers and not verl:
-            calls = {}
-            numbers = {name: value for name, value in numbers.items() if not name.startswith(CALLS)}
-        ours, calls = calls, {}
-        if step is None:
+        verl = any(name.startswith(TIMERS) for name in numbers)
+        if verl or VERL_STEP in numbers:
+            if step is not None:
+                steps.add(StepRecord(step, {}, numbers, {}, None, file, number, time=_time(row)), verl)
             continue
-        timed = verl or bool(ours) or any(name == STEP_TIME or name.startswith(CALLS) for name in numbers)
-        record = StepRecord(step, {}, {**numbers, **ours}, {}, None, file, number, time=_time(row))
-        steps.add(record, timed, tuple(ours), means=not verl)
-    return steps.read()
+        ours = {name: value for name, value in numbers.items() if name.startswith(CALLS)}
+        numbers = {name: value for name, value in numbers.items() if name not in ours}
+        timed = False
+        if TRAINING & numbers.keys():
+            # The calls since the row before led to this one; ms-swift's are in the row itself.
+            led_to = _Calls(tuple({**calls, **ours}), bool(ours), evaluated)
+            numbers |= calls | ours
+            timed = bool(led_to.names) or STEP_TIME in numbers
+            calls, evaluated = {}, None
+        elif any(name.startswith(EVALUATION) and name.endswith(EVALUATED) for name in numbers):
+            # The evaluation's calls are among those so far, and no row tells which.
+            calls, evaluated = {}, int(logged) if logged is not None else None
+        else:
+            # Calls, and what a user's code logs, which may take ms-swift's along.
+            for name, value in ours.items():
+                calls[name] = calls.get(name, 0.0) + value
+        if logged is None or step is None or not numbers.keys() - {HF_STEP, "train/epoch"}:
+            continue
+        record = StepRecord(step, {}, numbers, {}, None, file, number, time=_time(row))
+        steps.add(record, timed, led_to if timed else None)
+    return steps
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """The calls in a row of transformers': their names, and whether it holds them itself (ms-swift).
+
+    `evaluated` is the step of the evaluation that those before went with, if there was one since the row before.
+    """
+
+    names: tuple[str, ...]
+    in_row: bool
+    evaluated: int | None
 
 
 @dataclass
-class _Steps:
-    """The steps so far."""
+class LoggedSteps:
+    """The steps of one history so far; `calls` are those of the rows that may stand for several steps."""
 
     shown_as: str
     records: dict[int, StepRecord] = field(default_factory=dict)
     timed: set[int] = field(default_factory=set)
     again: list[tuple[int, StepRecord, StepRecord]] = field(default_factory=list)
-    calls: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    calls: dict[int, _Calls] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)
-    means: set[int] = field(default_factory=set)
 
-    def add(self, record: StepRecord, timed: bool, calls: tuple[str, ...] = (), means: bool = False) -> None:
-        """Adds a row; `calls` are the sums in it, and `means` says that it may stand for several steps."""
+    def add(self, record: StepRecord, timed: bool, calls: _Calls | None = None) -> None:
+        """Adds a row; `calls` are those in it, where it may stand for several steps."""
         step = record.step
         earlier = self.records.get(step)
         if earlier is not None and not timed:
@@ -126,12 +158,13 @@ class _Steps:
                 record = replace(record, resumed=True)
             self.timed.add(step)
             self.order.append(step)
-            self.calls[step] = calls
-            (self.means.add if means else self.means.discard)(step)
+            self.calls.pop(step, None)
+            if calls is not None:
+                self.calls[step] = calls
         self.records[step] = record
 
-    def read(self) -> SourceRead:
-        """The timed steps, and what was odd."""
+    def read(self, windows: Sequence[int], known: bool, swift: bool) -> SourceRead:
+        """The timed steps, and what was odd; `read_steps` says what the arguments are."""
         found = SourceRead({step: record for step, record in self.records.items() if step in self.timed})
         found.again = {step for step, _, _ in self.again}
         if self.again:
@@ -141,19 +174,87 @@ class _Steps:
                 f"say, in records {earlier.line} and {later.line})"
             )
             found.verdicts.append(Verdict("warning", "duplicate-step", text))
-        windows = self._windows()
-        for step, size in windows.items():
-            scalars = found.records[step].scalars
-            scalars.update({name: scalars[name] / size for name in self.calls[step]})
-            scalars[STEPS_LOGGED] = float(size)
-        if windows:
-            found.verdicts.append(window_verdict(self.shown_as, windows.values()))
+        sizes = {s: n for s, n in zip(self.order, windows, strict=True) if s in self.calls}
+        for step, size in sizes.items():
+            if size > 1:
+                found.records[step].scalars[STEPS_LOGGED] = float(size)
+        if any(size > 1 for size in sizes.values()):
+            found.verdicts.append(window_verdict(self.shown_as, [size for size in sizes.values() if size > 1]))
+        if swift:
+            # What it logged is the last step's, and the step the mean of several.
+            if any(size > 1 for size in windows) or (not known and any(step > 1 for step in sizes)):
+                found.verdicts += self._last_calls(found)
+        else:
+            found.verdicts += self._means(found, sizes, known)
         return found
 
-    def _windows(self) -> dict[int, int]:
-        """How many steps each record stands for, where that is more than one."""
-        # A single row has the calls of all steps since the start.
-        alone = len(self.order) == 1 and self.calls[self.order[0]]
-        sizes = self.order if alone else windows_of(self.order)
-        windows = dict(zip(self.order, sizes, strict=True))
-        return {step: size for step, size in windows.items() if size > 1 and step in self.means}
+    def _last_calls(self, found: SourceRead) -> list[Verdict]:
+        """Makes ms-swift's calls no phases."""
+        having = [step for step, calls in self.calls.items() if calls.names]
+        for step in having:
+            scalars = found.records[step].scalars
+            for name in self.calls[step].names:
+                scalars[LAST_CALL + name.partition(".")[2]] = scalars.pop(name)
+        text = (
+            f"{self.shown_as}: ms-swift hands wandb the last call of each timer alone, and its rows stand, or may "
+            "stand, for several steps (logging_steps): the timers' seconds are of the last step and are no phases "
+            f"({LAST_CALL}*). With logging_steps 1 they are"
+        )
+        return [Verdict("warning", "last-calls-only", text)] if having else []
+
+    def _means(self, found: SourceRead, sizes: dict[int, int], known: bool) -> list[Verdict]:
+        """Makes means of the sums of TRL's calls; those that are of nobody knows how many steps do not count."""
+        fewer, unknown = [], []
+        means: set[str] = set()
+        for step, size in sizes.items():
+            names, evaluated = self.calls[step].names, self.calls[step].evaluated
+            if not names and evaluated is None:
+                continue
+            of = size if known or step == 1 else 0
+            if evaluated is not None:
+                of = min(step - evaluated, size) if known else step - evaluated
+            if of <= 0:
+                unknown.append(step)
+                continue
+            if evaluated is not None and of < size:
+                fewer.append((step, of, size))
+            means.update(names)
+            scalars = found.records[step].scalars
+            scalars.update({name: scalars[name] / of for name in names})
+        for step in unknown:
+            scalars = found.records[step].scalars
+            for name in self.calls[step].names:
+                del scalars[name]
+            # A phase that is not there took no time, and this one did where other steps have it.
+            scalars.update(dict.fromkeys(means, math.nan))
+        verdicts = []
+        if fewer:
+            step, of, size = fewer[0]
+            text = (
+                f"{self.shown_as}: {count_of(len(fewer), 'row')} had an evaluation among the steps that they stand "
+                f"for: their phases are means of the steps after it (step {step}, say, of {of} of {size})"
+            )
+            verdicts.append(Verdict("warning", "evaluation-in-window", text))
+        if unknown:
+            text = (
+                f"{self.shown_as}: nothing tells of how many steps the timers' calls of "
+                f"{count_of(len(unknown), 'step')} ({', '.join(map(str, unknown[:5]))}"
+                f"{', ...' if len(unknown) > 5 else ''}) are: "
+                + ("such a step does not count" if means else "no phases, only the steps")
+            )
+            verdicts.append(Verdict("warning", "calls-left-out", text))
+        return verdicts
+
+
+def read_steps(attempts: Sequence[LoggedSteps]) -> list[SourceRead]:
+    """The steps of each attempt of a run, in the order of their start; a row of transformers' that stands for several
+    steps says so (`STEPS_LOGGED`).
+
+    Of how many steps a row holds the means is told by the steps of all attempts: one that ended after a single row says
+    nothing about it by itself.
+    """
+    order = [step for steps in attempts for step in steps.order]
+    windows = iter(windows_of(order))
+    known = any(before < step for before, step in pairwise(order))
+    swift = any(calls.in_row for steps in attempts for calls in steps.calls.values())
+    return [steps.read(list(islice(windows, len(steps.order))), known, swift) for steps in attempts]

@@ -1,6 +1,7 @@
 """Offline folders of real runs of wandb: attempts, several runs, what wandb knows besides, calls of timers."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from analysis.errors import UserError
 from analysis.sources.wandb_about import HIDDEN, git_in, hardware_in, plain_config, versions_in
 from analysis.sources.wandb_import import read_wandb_offline_folder
 from analysis.sources.wandb_offline import inspect_command, records
-from analysis.sources.wandb_rows import steps_of
+from analysis.sources.wandb_rows import logged_steps, read_steps, steps_of
 
 WRITER = """
 import json, sys, wandb
@@ -36,7 +37,7 @@ def trl_step(step, generate=2.0, logps=(0.25, 0.5), policy=1.0, step_time=None):
 
 
 def evaluation(step):
-    return [{TIMER + "vLLM.generate": 100.0}, {"eval/reward": 0.5, "train/global_step": step}]
+    return [{TIMER + "vLLM.generate": 100.0}, {"eval/reward": 0.5, "eval/runtime": 101.0, "train/global_step": step}]
 
 
 def flat(rows):
@@ -157,6 +158,89 @@ def test_rows_logged_every_ten_steps_are_means(tmp_path):
     assert {r.scalars["steps_logged"] for r in read.records.values()} == {10.0}
 
 
+GENERATE = TIMER + "vLLM.generate"
+
+
+def call(seconds=10.0):
+    return {GENERATE: seconds}
+
+
+def logged(step, **more):
+    return {"train/loss": 0.1, "train/step_time": 14.0, "train/global_step": step, **more}
+
+
+def codes(read):
+    return [verdict.code for verdict in read.verdicts]
+
+
+@pytest.mark.parametrize("before", [{}, {"train/global_step": 0}])
+def test_what_a_users_code_logs_within_a_step_takes_no_calls(tmp_path, before):
+    """wandb fills in the step before; the row is of the next."""
+    listed = []
+    for step in (1, 2, 3):
+        own = before and {"train/global_step": step - 1}
+        users = [{"my_reward/format": 0.5, **own}, call(5.0) | own, {"eval/my_benchmark": 0.4 + step, **own}]
+        listed += [call(), *users, logged(step)]
+    read = steps_of(rows_of(listed, tmp_path), "log", flat=True)
+    assert [r.scalars[GENERATE] for r in read.records.values()] == [15.0] * 3 and not read.verdicts
+    assert [r.scalars["train/step_time"] for r in read.records.values()] == [14.0] * 3
+    assert read.records[1].scalars.get("my_reward/format") == (0.5 if before else None)
+    assert read.records[1].scalars.get("eval/my_benchmark") == (2.4 if before else None)
+
+
+def test_an_evaluation_among_the_steps_of_a_row(tmp_path):
+    """Whose calls are thrown away with the evaluation's is not said: those after it are of the steps since then."""
+    listed = []
+    for step in range(1, 31):
+        listed += [call()] + [logged(step)] * (step % 10 == 0) + evaluation(step) * (step % 5 == 0)
+    read = steps_of(rows_of(listed, tmp_path), "log", flat=True)
+    assert {s: r.scalars[GENERATE] for s, r in read.records.items()} == {10: 10.0, 20: 10.0, 30: 10.0}
+    assert {r.scalars["steps_logged"] for r in read.records.values()} == {10.0}
+    assert codes(read) == ["logging-window", "evaluation-in-window"] and "of 5 of 10" in read.verdicts[1].text
+
+
+@pytest.mark.parametrize("at", [2, 3])
+def test_calls_that_an_evaluation_leaves_of_nobody_knows_how_many_steps(tmp_path, at):
+    listed = [call(), logged(1), call(), *evaluation(at), call(3.0), logged(2), call(), logged(3)]
+    read = steps_of(rows_of(listed, tmp_path), "log", flat=True)
+    found = [read.records[s].scalars[GENERATE] for s in (1, 2, 3)]
+    assert found[::2] == [10.0, 10.0] and math.isnan(found[1]), "not 0 s of that step, which then does not count"
+    assert codes(read) == ["calls-left-out"] and "1 step (2)" in read.verdicts[0].text
+
+
+def test_a_single_row_does_not_tell_of_how_many_steps_its_calls_are(tmp_path):
+    read = steps_of(rows_of([call(), call(), logged(31)], tmp_path), "log", flat=True)
+    assert GENERATE not in read.records[31].scalars and "steps_logged" not in read.records[31].scalars
+    assert codes(read) == ["calls-left-out"]
+    first = steps_of(rows_of([call(), call(), logged(1)], tmp_path), "log", flat=True)
+    assert first.records[1].scalars[GENERATE] == 20.0 and not first.verdicts
+    evaluated = steps_of(rows_of([*evaluation(30), call(), call(), logged(32)], tmp_path), "log", flat=True)
+    assert evaluated.records[32].scalars[GENERATE] == 10.0
+
+
+@pytest.mark.parametrize(("every", "last"), [(1, 31), (10, 40)])
+def test_an_attempt_of_a_single_row_has_the_windows_of_the_others(tmp_path, every, last):
+    def attempt(first, end):
+        listed = flat([call()] + [logged(s)] * (s % every == 0) for s in range(first, end + 1))
+        return logged_steps(rows_of(listed, tmp_path), "log", flat=True)
+
+    reads = read_steps([attempt(1, 30), attempt(31, last)])
+    scalars = reads[1].records[last].scalars
+    assert scalars[GENERATE] == 10.0 and scalars.get("steps_logged", 1) == every
+
+
+def test_ms_swifts_calls_in_rows_of_several_steps_are_the_last_steps(tmp_path):
+    key = TIMER + "generate"
+    listed = [logged(step, **{key: 5.0, TIMER + "compute_loss": 1.0}) for step in (1, 5, 10, 15)]
+    read = steps_of(rows_of(listed, tmp_path), "swift", flat=True)
+    for record in read.records.values():
+        assert key not in record.scalars and record.scalars["last_call_s/generate"] == 5.0
+        assert record.scalars["last_call_s/compute_loss"] == 1.0 and record.scalars["train/step_time"] == 14.0
+    assert codes(read) == ["logging-window", "last-calls-only"]
+    alone = steps_of(rows_of(listed[1:2], tmp_path), "swift", flat=True)
+    assert key not in alone.records[5].scalars and codes(alone) == ["last-calls-only"]
+
+
 def test_rows_without_calls_are_means_too_and_verls_never(tmp_path):
     swift = [{"train/step_time": 1.5, "train/global_step": step} for step in (5, 10, 15)]
     read = steps_of(rows_of(swift, tmp_path), "log", flat=True)
@@ -184,9 +268,9 @@ def test_a_restart_within_one_history(tmp_path):
 def test_ms_swifts_calls_are_in_the_row_itself(tmp_path):
     key = "profiling/Time taken: GRPOTrainer.generate"
     listed = [
-        {key: 2.0, "train/reward": 0.5, "train/global_step": 1},
-        {key: 100.0, "eval/reward": 0.5, "train/global_step": 1},
-        {key: 3.0, "train/reward": 0.5, "train/global_step": 2},
+        {key: 2.0, "train/loss": 0.5, "train/global_step": 1},
+        {key: 100.0, "eval/reward": 0.5, "eval/runtime": 101.0, "train/global_step": 1},
+        {key: 3.0, "train/loss": 0.5, "train/global_step": 2},
     ]
     read = steps_of(rows_of(listed, tmp_path), "swift", flat=True)
     assert {s: r.scalars[key] for s, r in read.records.items()} == {1: 2.0, 2: 3.0} and not read.verdicts
