@@ -14,7 +14,7 @@ from analysis.sources.record import Imported, SourceRead
 from analysis.sources.wandb_about import git_in, hardware_in, plain_config, seconds_since_1970, versions_in
 from analysis.sources.wandb_api import HISTORY_PARTS, RUN_FILE, download
 from analysis.sources.wandb_offline import records
-from analysis.sources.wandb_rows import Row, logged_steps, read_steps, steps_of
+from analysis.sources.wandb_rows import Row, anew_verdict, logged_steps, read_steps, steps_of
 from analysis.verdicts import Verdict, count_of
 
 FORMAT_OFFLINE = "wandb-offline"
@@ -56,8 +56,8 @@ class _Attempt:
 def read_wandb_offline_folder(path: Path, flat: bool = True) -> Imported:
     """One run's offline files: a `.wandb` file, its folder, or a `wandb` folder with the attempts of one run.
 
-    Attempts are read in the order of their start: where two trained a step, the later counts. `UserError` when there
-    is no such file, or when they are of several runs.
+    Attempts are read in the order of their start: where two trained a step, the later counts, and where one began anew
+    nothing before it. `UserError` when there is no such file, or when they are of several runs.
     """
     files = _files(path)
     _require_one_run(path, files)
@@ -132,10 +132,16 @@ def _metadata(file: Path) -> dict[str, Any]:
 
 
 def _in_one(reads: Sequence[SourceRead], shown_as: str) -> SourceRead:
-    """The steps of a run's attempts, in the order of their start: of a step that two have, the later."""
+    """The steps of a run's attempts, in the order of their start: of a step that two have, the later.
+
+    An attempt that began where the first one did, or before, is another training: those before it are left out.
+    """
     found = SourceRead()
     again: set[int] = set()
     for read in reads:
+        if read.records and found.records and min(read.records) <= min(found.records):
+            found = SourceRead(verdicts=[anew_verdict(shown_as, min(read.records), found.records)])
+            again = set()
         again |= set(read.records) & set(found.records)
         first = min(read.records, default=1)
         if first > 1 and found.records:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from pathlib import Path
@@ -45,7 +45,8 @@ def logged_steps(rows: Iterable[Row], shown_as: str, flat: bool = False) -> Logg
     seconds of TRL's and ms-swift's calls (`profiling/Time taken: GRPOTrainer.<name>`) are there summed over the step
     that they led to. A step's other rows add their keys; where two rows disagree, the row with the timings counts. A
     row without timings (an evaluation, what a user's code logs, the closing summary) is no training step. A step that
-    comes again after it was timed was trained again: the later one counts.
+    comes again after it was timed was trained again: the later one counts. Where the first one comes again, after
+    others, the run began anew: what was before is left out.
     """
     return _flat_steps(rows, shown_as) if flat else _nested_steps(rows, shown_as)
 
@@ -139,17 +140,23 @@ class LoggedSteps:
     again: list[tuple[int, StepRecord, StepRecord]] = field(default_factory=list)
     calls: dict[int, _Calls] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)
+    given_up: set[int] = field(default_factory=set)
 
     def add(self, record: StepRecord, timed: bool, calls: _Calls | None = None) -> None:
         """Adds a row; `calls` are those in it, where it may stand for several steps."""
         step = record.step
+        went_back = timed and bool(self.order) and step <= self.order[-1]
+        if went_back and len(self.order) > 1 and step <= self.order[0]:
+            # Began anew: what was logged before is of another training.
+            self.given_up |= self.timed
+            for kept in (self.records, self.timed, self.again, self.calls, self.order):
+                kept.clear()
         earlier = self.records.get(step)
         if earlier is not None and not timed:
             for name, value in record.scalars.items():
                 earlier.scalars.setdefault(name, value)
             return
         if timed:
-            went_back = bool(self.order) and step <= self.order[-1]
             if earlier is not None and step in self.timed:
                 self.again.append((step, earlier, record))
             elif earlier is not None:
@@ -174,6 +181,8 @@ class LoggedSteps:
                 f"say, in records {earlier.line} and {later.line})"
             )
             found.verdicts.append(Verdict("warning", "duplicate-step", text))
+        if self.given_up:
+            found.verdicts.append(anew_verdict(self.shown_as, self.order[0], self.given_up))
         sizes = {s: n for s, n in zip(self.order, windows, strict=True) if s in self.calls}
         for step, size in sizes.items():
             if size > 1:
@@ -244,6 +253,15 @@ class LoggedSteps:
             )
             verdicts.append(Verdict("warning", "calls-left-out", text))
         return verdicts
+
+
+def anew_verdict(shown_as: str, first: int, given_up: Collection[int]) -> Verdict:
+    """Says that a run began anew at its step `first`, and that the steps of the training before are left out."""
+    text = (
+        f"{shown_as}: the run began anew at step {first}; {count_of(len(given_up), 'step')} ({min(given_up)} to "
+        f"{max(given_up)}) of the training before are of another one and are left out"
+    )
+    return Verdict("warning", "began-anew", text)
 
 
 def read_steps(attempts: Sequence[LoggedSteps]) -> list[SourceRead]:

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.errors import UserError
 from analysis.sources.wandb_about import HIDDEN, git_in, hardware_in, plain_config, versions_in
-from analysis.sources.wandb_import import read_wandb_offline_folder
+from analysis.sources.wandb_import import _in_one, read_wandb_offline_folder
 from analysis.sources.wandb_offline import inspect_command, records
 from analysis.sources.wandb_rows import logged_steps, read_steps, steps_of
 
@@ -227,6 +227,25 @@ def test_an_attempt_of_a_single_row_has_the_windows_of_the_others(tmp_path, ever
     reads = read_steps([attempt(1, 30), attempt(31, last)])
     scalars = reads[1].records[last].scalars
     assert scalars[GENERATE] == 10.0 and scalars.get("steps_logged", 1) == every
+
+
+def verl_steps(steps, seconds):
+    return [{"training/global_step": step, "timing_s/step": seconds} for step in steps]
+
+
+def test_an_attempt_that_began_anew_leaves_out_those_before(tmp_path):
+    lives = [verl_steps(range(1, 11), 10.0), verl_steps([8, 9], 20.0), verl_steps(range(1, 5), 50.0)]
+    found = _in_one([steps_of(rows_of(life, tmp_path), "log", flat=True) for life in lives], "wandb")
+    assert {s: r.scalars["timing_s/step"] for s, r in found.records.items()} == dict.fromkeys((1, 2, 3, 4), 50.0)
+    assert codes(found) == ["began-anew"] and "10 steps (1 to 10)" in found.verdicts[0].text and not found.again
+
+
+def test_a_history_that_began_anew(tmp_path):
+    """The attempts of a run on the server are one history."""
+    read = steps_of(rows_of(verl_steps(range(1, 11), 10.0) + verl_steps(range(1, 5), 50.0), tmp_path), "log", flat=True)
+    assert {s: r.scalars["timing_s/step"] for s, r in read.records.items()} == dict.fromkeys((1, 2, 3, 4), 50.0)
+    assert codes(read) == ["began-anew"] and not read.again
+    assert [s for s, r in read.records.items() if r.resumed] == [1]
 
 
 def test_ms_swifts_calls_in_rows_of_several_steps_are_the_last_steps(tmp_path):
