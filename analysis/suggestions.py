@@ -151,7 +151,7 @@ def _efficiency(arm: _Arm) -> Iterator[Suggestion]:
     if not math.isfinite(efficiency):
         return
     gap = arm.parts.get("framework_gap", math.nan)
-    takes = f"{_name(arm)}: generation takes 1 / {efficiency:.3f} = {1 / efficiency:.2f} times its decode floor"
+    takes = f"{_name(arm)}: generation takes 1 / {efficiency:.4f} = {1 / efficiency:.2f} times its decode floor"
     if efficiency < EFFICIENCY_LOW:
         text = (
             f"{takes}: {gap:.2f} s of the mean step of {arm.step_s:.2f} s lie above it. Profile one decode iteration: "

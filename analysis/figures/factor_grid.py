@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.figures.estimate_rows import EQUAL_WORK, comparable, interval_or_none, shape_of
+from analysis.figures.estimate_rows import EQUAL_WORK, UNRESOLVED, comparable, interval_or_none, shape_of
 from analysis.rows import rows_of
 
 
@@ -68,3 +68,12 @@ def points(estimates: pd.DataFrame) -> pd.DataFrame:
         shape = shape_of(row.verdict, low, high)
         rows.append((row.factors, row.arm, row.estimate, value, low, high, shape, row.Index in drawable))
     return pd.DataFrame(rows, columns=["factors", "arm", "estimate", "value", "low", "high", "shape", "comparable"])
+
+
+def not_resolved(drawn: pd.DataFrame) -> str:
+    """Why values among these `points` are not resolved, in words; empty where all are."""
+    hollow = drawn[drawn["shape"] == UNRESOLVED]
+    if hollow.empty:
+        return ""
+    apart = (hollow["low"] > 1) | (hollow["high"] < 1)
+    return "not resolved, the interval includes 1" + (" or the value lies within the noise" if apart.any() else "")

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.figures.drawing import GREY, INK, WIDTH, Figure, render
 from analysis.figures.estimate_rows import UNRESOLVED, label_of
-from analysis.figures.factor_grid import combination, place, short_names
+from analysis.figures.factor_grid import combination, not_resolved, place, short_names
 from analysis.figures.panels import left_out, listed, panel_name, panels, times_text
 from analysis.rows import rows_of
 from analysis.runs import Plan
@@ -76,13 +76,10 @@ def heat_map(all_points: pd.DataFrame, plan: Plan, levels: dict[str, list[str]],
     if len(xs) < len(levels[across]) or len(ys) < len(levels[down]):
         cut += f" The first {len(xs)} values of {names[across]} and {len(ys)} of {names[down]} are drawn."
     words = [f"{panel_name(r.arm, r.factors)}, {label_of(r.estimate)}: {r.text}" for r in rows_of(frame)]
+    unresolved = not_resolved(valued)
     caption = (
         f"Times as fast as {plan.baseline}: blue where the arm is faster, orange where it is slower, pale at 1. "
-        + (
-            "~: not resolved, the interval includes 1 or the value lies within the noise. "
-            if (valued["shape"] == UNRESOLVED).any()
-            else ""
-        )
+        + (f"~: {unresolved}. " if unresolved else "")
         + ("×: not comparable. " if not frame["comparable"].all() else "")
         + "An empty place: no such runs."
         + (f" A panel for each combination of {', '.join(names[f] for f in rest)}." if rest else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import altair as alt
@@ -112,7 +113,9 @@ def over_steps(
         how += f" The first {MAX_PANELS} of {len(arms)} arms are drawn."
     if wide["factors"].nunique() > 1:
         how += " All factor combinations together."
-    medians = frame[frame["counted"]].groupby("arm", sort=False)["value"].median()
+    # Of all runs' steps, as the tables have it: a drawn line may be of many runs.
+    values = wide.loc[wide["counted"].astype(bool), ["arm", column]].replace([math.inf, -math.inf], math.nan)
+    medians = values.groupby("arm", sort=False)[column].median().dropna()
     told = "; ".join(f"{arm}: median {value:.4g}" for arm, value in medians.items())
     return Figure(
         name,

@@ -14,13 +14,15 @@ from analysis.rows import rows_of
 from analysis.runs import factors_label
 
 MAX_BARS = 40
+LINE = 14
+"""Pixels from one line of a bar's name to the next."""
 UNSEEN_SHARE = 0.002
 """A negative time of less than this share of the longest bar would be no pixel wide, and shift the axis."""
 
 
 def bar_name(arm: str, factors: str) -> str:
-    # One line for each of the two; a line break within a name would be a third.
-    return "\n".join(" ".join(part.split()) for part in (arm, factors_label(factors)) if part)
+    # A line for each: of two factors in one the second would be cut. A line break within a name would be one more.
+    return "\n".join(" ".join(part.split()) for part in (arm, *factors_label(factors).split(", ")) if part)
 
 
 def bar_ends(frame: pd.DataFrame) -> pd.DataFrame:
@@ -55,7 +57,11 @@ def phase_bars(categories: pd.DataFrame) -> Figure | None:
     # Of a label that is cut, no more is drawn than its limit.
     names = min(190, 8 * max(len(line) for bar in bars for line in bar.split("\n")))
     is_residual = alt.datum.category == RESIDUAL
-    two_lines = alt.Axis(labelExpr="split(datum.label, '\\n')", labelLimit=190)
+    lines = max(bar.count("\n") + 1 for bar in bars)
+    # Vega centres the first of a label's lines on the bar.
+    by_line = alt.Axis(
+        labelExpr="split(datum.label, '\\n')", labelLimit=190, labelLineHeight=LINE, labelOffset=-LINE / 2 * (lines - 1)
+    )
     chart = (
         alt.Chart(frame)
         .mark_bar(height=alt.RelativeBandSize(0.72))
@@ -66,7 +72,7 @@ def phase_bars(categories: pd.DataFrame) -> Figure | None:
                 axis=alt.Axis(tickCount=8, labelFlush=False),
             ),
             x2="end:Q",
-            y=alt.Y("bar:N", sort=bars, title=None, axis=two_lines),
+            y=alt.Y("bar:N", sort=bars, title=None, axis=by_line),
             color=alt.Color(
                 "category:N",
                 scale=alt.Scale(domain=present, range=colours),
@@ -82,13 +88,10 @@ def phase_bars(categories: pd.DataFrame) -> Figure | None:
     labels = (
         alt.Chart(totals)
         .mark_text(align="left", dx=6, fontSize=12)
-        .encode(x="right:Q", y=alt.Y("bar:N", sort=bars, axis=two_lines), text="text:N")
+        .encode(x="right:Q", y=alt.Y("bar:N", sort=bars, axis=by_line), text="text:N")
     )
-    svg = render(
-        (chart + labels).properties(
-            width=WIDTH - 60 - names, height=max((44 if len(bars) <= 12 else 30) * len(bars), 60)
-        )
-    )
+    each = max(44 if len(bars) <= 12 else 30, LINE * lines + 6)
+    svg = render((chart + labels).properties(width=WIDTH - 60 - names, height=max(each * len(bars), 60)))
     words = listed(
         str(bar).replace("\n", ", ") + ": " + ", ".join(f"{r.category} {r.own_mean_s:.3g} s" for r in rows_of(rows))
         for bar, rows in frame.groupby("bar", sort=False)

@@ -11,7 +11,15 @@ import pandas as pd
 
 from analysis.figures.drawing import ARM_COLOURS, ARM_DASHES, GREY, WIDTH, Figure, arm_scale, render
 from analysis.figures.estimate_rows import NO_INTERVAL, RESOLVED, SHAPES, UNRESOLVED, label_of
-from analysis.figures.factor_grid import combination, place, points, short_names, shown_estimates, swept
+from analysis.figures.factor_grid import (
+    combination,
+    not_resolved,
+    place,
+    points,
+    short_names,
+    shown_estimates,
+    swept,
+)
 from analysis.figures.heat_map import heat_map
 from analysis.figures.panels import (
     interval_text,
@@ -107,7 +115,7 @@ def _factor_figure(
             if len(lines) > MAX_LINES
             else ""
         ),
-        _meanings(set(seen["shape"])),
+        _meanings(seen),
         (f"{count_of(without, 'estimate')} not comparable, and not drawn. " if without else ""),
         (
             f"The first {MAX_VALUES} of {len(levels[factor])} values are drawn. "
@@ -126,13 +134,10 @@ def _factor_figure(
     )
 
 
-def _meanings(shapes: set[str]) -> str:
+def _meanings(seen: pd.DataFrame) -> str:
+    shapes, unresolved = set(seen["shape"]), not_resolved(seen)
     filled = "Filled circle: the interval does not touch 1. " if RESOLVED in shapes else ""
-    hollow = (
-        "Hollow diamond: not resolved, the interval includes 1 or the value lies within the noise. "
-        if UNRESOLVED in shapes
-        else ""
-    )
+    hollow = f"Hollow diamond: {unresolved}. " if unresolved else ""
     return filled + hollow + ("Hollow triangle: no interval can be given. " if NO_INTERVAL in shapes else "")
 
 

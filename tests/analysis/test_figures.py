@@ -29,6 +29,16 @@ def test_a_bars_label_is_its_sum_rounded_and_not_cut(seconds: float) -> None:
     assert f"{seconds:.3g} s" in texts(figure.svg)
 
 
+def test_bars_of_two_factors_are_told_apart() -> None:
+    keys = [f'{{"workload.num_generations": 8, "workload.temperature": {t}}}' for t in (0.7, 1.0)]
+    frame = pd.DataFrame(
+        [{"factors": key, "arm": "vllm", "category": "generation", "own_mean_s": 9.0 + n} for n, key in enumerate(keys)]
+    )
+    figure = phase_bars(frame)
+    assert figure is not None
+    assert all(f">{line}</tspan>" in figure.svg for line in ("num_generations = 8", "temperature = 0.7"))
+
+
 def test_small_ticks_keep_their_digits() -> None:
     frame = pd.DataFrame({"x": [0, 1], "y": [0.0, 0.004]})
     svg = render(alt.Chart(frame).mark_point().encode(x="x:Q", y="y:Q"))

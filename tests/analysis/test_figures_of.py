@@ -241,6 +241,14 @@ def test_sweeps_put_numbers_in_order_and_every_cell_is_the_tables(figures, table
         assert f"{row.value:.2f} [{row.low:.2f}, {row.high:.2f}]" in figures["sweep-1-num-generations"].alt
 
 
+def test_a_sweeps_captions_speak_of_noise_only_where_it_decides(tables) -> None:
+    own = tables.estimates[tables.estimates["verdict"] != "x"].assign(verdict="~", low=0.9, high=1.1, value=1.0)
+    for low, says in ((0.9, False), (1.01, True)):
+        found = sweep_figures(own.assign(low=low, value=1.05), tables.plan)
+        assert len(found) > 1
+        assert all(("within the noise" in figure.caption) is says for figure in found)
+
+
 def test_heat_map_of_three_factors_says_what_it_leaves_out() -> None:
     factors = [{"a": a, "b": b, "c": c} for a in range(2) for b in range(2) for c in range(3)]
     plan, wide = made.plan_of(["x", "y", "z"]), made.wide_of(["x", "y", "z"], seeds=1, steps=1, factors=factors)
