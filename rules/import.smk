@@ -7,7 +7,10 @@ IMPORTED = "|".join(map(re.escape, PLAN.imports)) or "(?!)"
 # One run that was trained elsewhere, read from what it logged: its steps, tidy, and what its sources say of it.
 rule import_run:
     input:
-        lambda wildcards: PLAN.import_files(wildcards.run_id),
+        # A name with a brace would be a pattern to Snakemake; `state` below watches those, too.
+        lambda wildcards: [
+            file for file in PLAN.import_files(wildcards.run_id) if "{" not in file
+        ],
     output:
         steps=f"{RESULTS}/runs/{{run_id}}/steps.parquet",
         imported=f"{RESULTS}/runs/{{run_id}}/imported.json",
@@ -26,5 +29,7 @@ rule import_run:
         spec=lambda wildcards: json.dumps(
             PLAN.imports[wildcards.run_id].spec, sort_keys=True
         ),
+        # Nobody reads it: it makes Snakemake read a run again whose log was replaced by one with an older date.
+        state=lambda wildcards: PLAN.import_state(wildcards.run_id),
     shell:
         "python -m analysis.imported {params.spec:q} --out {output.steps:q} --cache .wandb-cache 2> >(tee {log:q} >&2)"

@@ -11,6 +11,7 @@ rule plan:
     params:
         # The command reads the same configuration that Snakemake was given, overrides included and in its order, which
         # is the order of the arms in the report and of the factors in a run's id.
-        config=json.dumps(config),
+        # A function's value is taken as it stands: a brace in a text is no wildcard.
+        config=lambda wildcards: json.dumps(config),
     shell:
         "python -m workflow.cli write-plan {params.config:q} --out {output:q} 2> {log:q}"

@@ -47,7 +47,8 @@ rule preflight:
     conda:
         "../envs/controller/environment.yml"
     params:
-        config=json.dumps(config),
+        # A function's value is taken as it stands: a brace in a text is no wildcard.
+        config=lambda wildcards: json.dumps(config),
     shell:
         "python -m workflow.cli write-preflight {params.config:q} --settings {input.settings:q} --imported {input.imported:q}"
         " --out {output:q}"

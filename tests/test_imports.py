@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -451,6 +452,33 @@ def test_nothing_is_built_and_nothing_trained_for_imports(two_logs: Path) -> Non
     assert said.count("rule import_run:") == 2 and "rule report:" in said
     for rule in ("stack", "inputs", "settings", "train", "collect"):
         assert f"rule {rule}:" not in said
+
+
+def test_a_log_that_was_replaced_is_read_again_whatever_its_date(two_logs: Path) -> None:
+    """`rsync -a` and `mv` keep a file's date: the right log may be older than the import of the wrong one."""
+    done = snakemake(two_logs)
+    assert done.returncode == 0, done.stderr
+    again = snakemake(two_logs, "--dry-run")
+    assert "Nothing to be done" in again.stdout + again.stderr
+    other = two_logs / "other.csv"
+    other.write_text((two_logs / "sglang.csv").read_text().replace("2.0", "4.0"))
+    os.utime(other, (1e9, 1e9))
+    other.replace(two_logs / "sglang.csv")
+    done = snakemake(two_logs)
+    assert done.returncode == 0 and (done.stdout + done.stderr).count("rule import_run:") == 1, done.stderr
+    table = pd.read_parquet(two_logs / "results" / "logs" / "runs" / "sglang-s0" / "steps.parquet")
+    assert table[(table["name"] == "step") & (table["step"] == 1)]["value"].tolist() == [4.0]
+
+
+def test_names_and_texts_may_hold_braces(two_logs: Path) -> None:
+    raw = yaml.safe_load((two_logs / "logs.yaml").read_text())
+    (two_logs / "vllm.csv").rename(two_logs / "of {run_id} {y}.csv")
+    raw["arms"]["vllm"]["import"]["runs"][0]["source"] = "of {run_id} {y}.csv"
+    raw["description"] = "Of {anything}."
+    (two_logs / "logs.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+    done = snakemake(two_logs)
+    assert done.returncode == 0, done.stderr
+    assert (two_logs / "results" / "logs" / "runs" / "vllm-s0" / "imported.json").is_file()
 
 
 def test_the_profiles_bound_how_many_imports_read_at_once(two_logs: Path) -> None:

@@ -120,6 +120,11 @@ class Plan:
         paths = [local_path(source) for source in sources if not is_remote(source)]
         return [file for path in paths for file in (_files_in(path) if path.is_dir() else [str(path)])]
 
+    def import_state(self, run_id: str) -> list[str]:
+        """Size and date of those files: one that is replaced by an older one must be read again, too."""
+        states = [(file, Path(file).stat()) for file in self.import_files(run_id) if Path(file).exists()]
+        return [f"{file}: {state.st_size} bytes, {state.st_mtime_ns} ns" for file, state in states]
+
     def as_json(self) -> dict[str, Any]:
         """The content of plan.json, as docs/files.md has it."""
         config = self.config

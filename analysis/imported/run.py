@@ -39,6 +39,7 @@ def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> t
         raise UserError(f"run {run_id}: its spec has no import.sources: it is no run to import (see docs/import.md)")
     names = (run_id, _text(spec, "arm"), _text(spec, "engine"))
     sources = [str(source) for source in facts["sources"]]
+    before = _states(sources)
     parts = [read_source(source, facts.get("format"), names, cache) for source in sources]
     for part in parts:
         # The same from each source: a wandb file of our own driver holds paths.
@@ -58,7 +59,8 @@ def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> t
             "one run are joined by step"
         )
     workload = spec.get("workload") or {}
-    chosen, more = with_known_tokens(chosen, facts.get("batch_size") or workload.get("batch_size"), run_id)
+    config = next((part.config for part in parts if part.config), {})
+    chosen, more = with_known_tokens(chosen, facts.get("batch_size") or workload.get("batch_size"), run_id, config)
     verdicts += [
         *more,
         *timer_verdicts(chosen, tree, run_id),
@@ -67,7 +69,20 @@ def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> t
     ]
     metadata = {"timers": tree.name, "attempts": [1], "verdicts": [v.as_dict() for v in dict.fromkeys(verdicts)]}
     table = steps_table(dict(spec), run_dir, chosen, tree, metadata)
-    return table, _end(spec, version, chosen, sources, parts)
+    end = _end(spec, version, chosen, sources, parts)
+    if changed := [source for source, state in _states(sources).items() if state != before[source]]:
+        raise UserError(
+            f"run {run_id}: {', '.join(changed)} changed while it was read: a run that still writes, or a copy that is "
+            "not whole. Start again; of a run that goes on for long, import a copy"
+        )
+    return table, end
+
+
+def _states(sources: Sequence[str]) -> dict[str, tuple[int, int] | None]:
+    """Size and date of each source that is a file."""
+    paths = {s: Path(s).expanduser() for s in sources if not s.startswith(WANDB)}
+    stats = {s: path.stat() for s, path in paths.items() if path.is_file()}
+    return {s: (stats[s].st_size, stats[s].st_mtime_ns) if s in stats else None for s in sources}
 
 
 def _text(spec: Mapping[str, Any], key: str) -> str:

@@ -8,9 +8,12 @@ import pytest
 
 from analysis.files import fingerprint_of
 from analysis.imported.run import main
+from analysis.imported.steps import with_known_tokens
 from analysis.phases import phase_table, phase_verdicts
 from analysis.runs import read_plan, read_run, read_runs
-from analysis.steps import read_steps
+from analysis.sources.formats import read_source
+from analysis.sources.record import StepRecord
+from analysis.steps import ChosenStep, read_steps
 from analysis.wide import BAD_TIME, wide_steps
 
 # The article's Table 1, as it is printed there, and the line of its log for the same step with SGLang.
@@ -200,6 +203,19 @@ def test_a_missing_version_is_read_from_the_source_or_asked_for(tmp_path, capsys
     assert "no timer tree is declared" in failure(tmp_path, spec_of("vllm", [silent], version="0.2.0"), capsys)
 
 
+def test_a_source_that_grows_while_it_is_read_is_told(tmp_path, capsys, monkeypatch):
+    log = write(tmp_path, verl_lines([PLAIN]))
+    spec = spec_of("vllm", [log])
+
+    def growing(source, *rest):
+        read = read_source(source, *rest)
+        log.write_text(verl_lines([PLAIN, PLAIN]))
+        return read
+
+    monkeypatch.setattr("analysis.imported.run.read_source", growing)
+    assert "run.log changed while it was read" in failure(tmp_path, spec, capsys)
+
+
 def test_a_hole_in_the_steps_is_a_verdict(tmp_path):
     text = verl_lines([PLAIN] * 3) + verl_lines([PLAIN] * 2, first=6)
     frame, metadata, end = imported(tmp_path / "res", spec_of("vllm", [write(tmp_path, text)]))
@@ -289,6 +305,46 @@ def test_the_number_of_completions_that_was_logged_counts_over_the_one_declared(
     )
     _, metadata, _ = imported(tmp_path / "again", spec_of("sglang", spec["import"]["sources"], batch_size=16))
     assert not metadata["verdicts"]
+
+
+def trl_window(end, mean, tokens=None):
+    told = {} if tokens is None else {"num_tokens": tokens}
+    return {"step": end, "loss": 0.1, "step_time": 12.0, "completions/mean_length": mean, **told}
+
+
+@pytest.mark.parametrize(
+    "tokens, resolved",
+    # One generation of 8 completions of 100 tokens in two steps, with prompts of 20; and one in each step.
+    [([None] * 4, 800), ([960.0 * n for n in (1, 2, 3, 4)], None), ([1920.0 * n for n in (1, 2, 3, 4)], 800)],
+)
+def test_tokens_of_steps_of_which_not_all_generate_are_not_known(tmp_path, tokens, resolved):
+    """TRL with num_iterations 2 and logging_steps 2 logs the mean length of every second step."""
+    history = [trl_window(2 * n, 100.0, told) for n, told in enumerate(tokens, 1)]
+    state = write(tmp_path, json.dumps({"log_history": history}), "trainer_state.json")
+    spec = spec_of("vllm", [state], trainer="trl", version="1.16.0", batch_size=8)
+    frame, metadata, _ = imported(tmp_path / "res", spec)
+    found = frame.loc[frame["name"] == "response_tokens", "value"].tolist()
+    assert found == ([] if resolved is None else [resolved] * 4)
+    assert ("tokens-unknown" in codes(metadata)) == (resolved is None)
+    if resolved is None:
+        told = said(metadata, "tokens-unknown")
+        assert "no response tokens in 4 steps" in told and "960 tokens" in told and "would be 1600" in told
+
+
+@pytest.mark.parametrize(
+    "config, word",
+    [
+        ({"num_iterations": 2, "steps_per_generation": 4, "gradient_accumulation_steps": 4}, "num_iterations is 2"),
+        ({"num_iterations": 1, "steps_per_generation": 8, "gradient_accumulation_steps": 4}, "is 8, above"),
+        ({"num_iterations": 1, "steps_per_generation": 2, "gradient_accumulation_steps": 4}, ""),
+        ({"num_iterations": "2"}, ""),
+    ],
+)
+def test_a_configuration_tells_whether_each_step_generates(config, word):
+    record = StepRecord(2, {"step": 1.0}, {"train/completions/mean_length": 100.0}, {}, False, Path("a.json"), 1)
+    (found,), verdicts = with_known_tokens([ChosenStep(1, record, False, False)], 8, "r", config)
+    assert ("response_tokens" in found.record.scalars) == (not word)
+    assert [v.code for v in verdicts] == ["tokens-unknown"] * bool(word) and all(word in v.text for v in verdicts)
 
 
 def test_a_timer_that_moved_is_placed_by_the_numbers(tmp_path):
