@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 # verl's share of responses as long as its padded batch; what the V1 loops of 0.9.1 pad to: analysis/wide.py.
 VERL_CLIPPED = "response_length/clip_ratio"
-# Prompts whose completions verl 0.9.1 (trainer/ppo/v1/replay_buffer.py) threw away in a step: its seconds hold them, its
-# tokens and lengths do not.
+# Prompts whose completions verl 0.9.1 (trainer/ppo/v1/replay_buffer.py) threw away in a step: they are in its seconds,
+# and not in its tokens and lengths.
 DISCARDED = (
     "training/filter_groups/evicted_samples",
     "training/filter_groups/discarded_surplus_samples",

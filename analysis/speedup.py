@@ -10,7 +10,7 @@ from analysis.phases import shown_phase
 from analysis.runs import Plan, factors_label
 from analysis.timers import TimerTree, in_order
 from analysis.verdicts import Verdict, count_of
-from analysis.wide import PHASE, begins_of
+from analysis.wide import PHASE, begins_of, discarding
 
 TOKENS = "response_tokens"
 MEAN_LENGTH = "mean_response_length"
@@ -51,9 +51,9 @@ def outliers_decide(sums: float, medians: float) -> bool:
 
 
 def total_tokens(pairs: pd.DataFrame, side: str) -> float:
-    """Response tokens of one side, NaN unless every step tells a number that can be one."""
+    """Response tokens of one side, NaN unless every step tells a number that can be one, and threw none away."""
     name = f"{TOKENS}_{side}"
-    if name not in pairs:
+    if name not in pairs or discarding(pairs, f"_{side}").any():
         return float("nan")
     tokens = pairs[name]
     return float("nan") if tokens.isna().any() or (tokens <= 0).any() else float(tokens.sum())
@@ -203,7 +203,9 @@ def comparison_table(
                 each = ", ".join(f"seed {seed}: {speedup:.2f}×" for seed, speedup in seeds.items())
                 text = f"{versus}: the seeds disagree on which is faster ({each}): the runs differ more than the arms"
                 verdicts.append(Verdict("warning", "seeds-disagree", text))
-            if pd.isna(row["per_token_speedup"]):
+            # Where completions were thrown away the estimates say so.
+            thrown_away = any(discarding(pairs, side).any() for side in ("_a", "_b"))
+            if pd.isna(row["per_token_speedup"]) and not thrown_away:
                 text = f"{versus}: response tokens are missing or zero: no speed per token"
                 if uncounted := _uncounted(wide, factors, (plan.baseline, arm)):
                     text += (

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.errors import UserError
 from analysis.grid import grid_of
-from analysis.quantities import QUANTITIES, VERL_CLIPPED, logged_as
+from analysis.quantities import DISCARDED, QUANTITIES, VERL_CLIPPED, logged_as
 from analysis.roofline.setup import setup_of
 from analysis.runs import Run
 from analysis.sources.record import STEPS_LOGGED
@@ -206,6 +206,16 @@ def _truncation_unknown(wide: pd.DataFrame) -> list[Verdict]:
         )
         for run, steps in lacking.value_counts(sort=False).items()
     ]
+
+
+def discarding(rows: pd.DataFrame, side: str = "") -> npt.NDArray[np.bool_]:
+    """Which steps threw completions away, whose tokens and lengths are then not of all that was generated.
+
+    `side` ends the columns' names, as `paired_steps` has them.
+    """
+    counts = [name + side for name in DISCARDED if name + side in rows]
+    found: npt.NDArray[np.bool_] = (rows[counts].to_numpy(dtype=np.float64) > 0).any(axis=1)
+    return found
 
 
 def begins_of(wide: pd.DataFrame) -> pd.Series:

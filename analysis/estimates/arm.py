@@ -22,11 +22,12 @@ from analysis.estimates.equal_work import (
     paired,
 )
 from analysis.estimates.scaling import settled_roofline
+from analysis.quantities import DISCARDED
 from analysis.speedup import TOKENS
 from analysis.wide import ROUNDING
 
 STEP_ROUNDING = ROUNDING + "step"
-NEEDED = (STEP, STEP_ROUNDING, TOKENS, LONGEST, FLOOR, FLOOR_BASIS, GENERATION)
+NEEDED = (STEP, STEP_ROUNDING, TOKENS, LONGEST, FLOOR, FLOOR_BASIS, GENERATION, *DISCARDED)
 """The columns of `wide` that the estimates are made of."""
 
 ACROSS, WITHIN, ONE_STEP = "across runs", "within-run only", "one step"

@@ -21,7 +21,8 @@ import pandas as pd
 
 from analysis.estimates.bootstrap import Floats
 from analysis.speedup import TOKENS
-from analysis.wide import PHASE
+from analysis.verdicts import count_of
+from analysis.wide import PHASE, discarding
 
 Row = dict[str, Any]
 """One estimate of one arm (columns: estimates.py)."""
@@ -83,6 +84,8 @@ def paired(pairs: pd.DataFrame) -> Paired:
         why["roofline"] = reason
     elif "roofline" not in why and _lacking(side, NEEDS["roofline"], len(pairs)):
         why["roofline"] = NO_ONE_ROOF
+    if reason := discarded(pairs):
+        why |= dict.fromkeys(ESTIMATES[1:], reason)
     columns = np.zeros((len(pairs), len(_NAMES)))
 
     def put(name: str, values: npt.ArrayLike) -> None:
@@ -106,6 +109,15 @@ def paired(pairs: pd.DataFrame) -> Paired:
     series = {name: _series(name, side, fitted) for name in ESTIMATES if name not in why}
     by_run = {name: list(np.split(values, np.cumsum(lengths)[:-1])) for name, values in series.items()}
     return Paired(columns, lengths, by_run, fitted, why)
+
+
+def discarded(pairs: pd.DataFrame) -> str:
+    """Why the paired steps' work is not known, where completions were thrown away; empty where none were."""
+    steps = {word: int(discarding(pairs, f"_{s}").sum()) for s, word in (("a", "the baseline"), ("b", "the arm"))}
+    told = " and ".join(f"{word} in {count_of(n, 'paired step')}" for word, n in steps.items() if n)
+    return (
+        f"completions were thrown away ({told}): tokens and lengths are of the rest, the seconds of all" if told else ""
+    )
 
 
 def _series(name: str, side: dict[str, dict[str, Floats]], fitted: tuple[bool, bool]) -> Floats:

@@ -15,7 +15,7 @@ from analysis.estimates.arm import NEEDED, estimates, no_value, rounding_reach
 from analysis.estimates.bootstrap import RESAMPLES
 from analysis.estimates.comparable import Comparable
 from analysis.estimates.disagreement import disagreement
-from analysis.estimates.equal_work import EQUAL_WORK, ESTIMATES, Row
+from analysis.estimates.equal_work import EQUAL_WORK, ESTIMATES, Row, discarded
 from analysis.estimates.noise import noise_bands, repeated
 from analysis.estimates.scaling import UNSETTLED, rest_of_step
 from analysis.runs import Plan, factors_label
@@ -100,6 +100,10 @@ def _within_noise(row: Row, bands: Mapping[str, float]) -> Row:
 def _verdicts(here: str, rows: Sequence[Row], pairs: pd.DataFrame, same_as: str) -> list[Verdict]:
     by_name = {row["estimate"]: row for row in rows}
     found = []
+    if text := discarded(pairs):
+        found.append(
+            Verdict("warning", "completions-discarded", f"{here}: {text}, so that step time alone is compared")
+        )
     if same_as:
         off = [f"{n.replace('_', ' ')} {r['value']:.3f}×" for n, r in by_name.items() if r["verdict"] in "+-"]
         if off:

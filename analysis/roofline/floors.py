@@ -25,7 +25,7 @@ from analysis.roofline.setup import Setup, setup_of
 from analysis.runs import Run
 from analysis.timers import TimerTree
 from analysis.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
-from analysis.wide import OWN, PHASE
+from analysis.wide import OWN, PHASE, discarding
 
 # A quotient of printed means is a whole number of responses only if it is this near to one.
 _WHOLE_TO = 1e-2
@@ -56,6 +56,8 @@ class Floors:
     known: Flags
     impossible: Flags
     """Lengths are logged, and are none."""
+    discarded: Flags
+    """Completions were thrown away: the lengths are not of all that was generated."""
     exceeds: Flags
     refused: Flags
     """Of an arm with a counted step whose floor is above its time."""
@@ -87,7 +89,8 @@ def floors_of(wide: pd.DataFrame, runs: Sequence[Run]) -> Floors:
             *(np.where(sampled, getattr(by_lengths, f.name), getattr(by_scalars, f.name)) for f in fields(Work))
         )
         floor = decode_floor_s(roof, work)
-    known = has_roof & np.isfinite(floor.floor_s) & (generation > 0)
+    thrown_away = discarding(wide)
+    known = has_roof & np.isfinite(floor.floor_s) & (generation > 0) & ~thrown_away
     allowed = np.maximum(TOLERANCE_S, TOLERANCE_SHARE * generation)
     counted = wide["counted"].to_numpy(bool)
     exceeds = known & counted & (floor.floor_s > generation + allowed)
@@ -105,6 +108,7 @@ def floors_of(wide: pd.DataFrame, runs: Sequence[Run]) -> Floors:
         declared=declared,
         known=known,
         impossible=np.isfinite(longest) & ~np.isfinite(work.longest),
+        discarded=thrown_away,
         exceeds=exceeds,
         refused=np.isin(arms, arms[exceeds]),
     )

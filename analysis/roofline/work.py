@@ -84,8 +84,16 @@ def _arm_verdicts(found: Floors, wide: pd.DataFrame, at: Rows, name: str) -> lis
             "lengths cannot be (a mean above the longest, or less than a token)"
         )
         verdicts.append(Verdict("error", "impossible-lengths", text))
-    if missing := int((without & ~impossible).sum()):
-        timed = np.isfinite(found.generation_s[at][without & ~impossible]).all()
+    without &= ~impossible
+    if thrown_away := int((without & found.discarded[at]).sum()):
+        text = (
+            f"{name}: no decode floor in {thrown_away} of {len(at)} counted steps: completions were thrown away, and "
+            "the lengths are of the rest"
+        )
+        verdicts.append(Verdict("note", "no-lengths-for-floor", text))
+    without &= ~found.discarded[at]
+    if missing := int(without.sum()):
+        timed = np.isfinite(found.generation_s[at][without]).all()
         what = "neither each response's length nor the longest is logged" if timed else "generation is not timed"
         text = f"{name}: no decode floor in {missing} of {len(at)} counted steps: {what}"
         verdicts.append(Verdict("note", "no-lengths-for-floor", text))

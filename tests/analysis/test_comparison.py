@@ -113,6 +113,14 @@ def test_a_step_without_a_token_leaves_no_ratio_per_token(tmp_path):
     assert "no-tokens" in codes(found) and found.comparison["raw_speedup"].tolist() == [2.0]
 
 
+def test_tokens_of_what_was_not_thrown_away_leave_no_ratio_per_token(tmp_path):
+    thrown = [row(s, 1) for s in (1, 2, 3)]
+    thrown[1]["scalars"]["training/rollout_failure/evicted_samples"] = 1
+    found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], thrown)
+    assert found.comparison["per_token_speedup"].isna().all() and found.comparison["raw_speedup"].tolist() == [2.0]
+    assert "no-tokens" not in codes(found) and "the arm in 1 paired step" in text(found, "completions-discarded")
+
+
 def test_lengths_without_their_number_say_what_tells_it(tmp_path):
     found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], [row(s, 1) for s in (1, 2, 3)])
     wide = found.steps.drop(columns="response_tokens").assign(mean_response_length=[9.0] * 3 + [math.nan] * 3)

@@ -71,6 +71,14 @@ def test_lengths_that_cannot_be_are_an_error(tmp_path: Path) -> None:
     assert "step 3" in codes(run)["impossible-lengths"]
 
 
+def test_a_step_that_threw_completions_away_has_no_floor(tmp_path: Path) -> None:
+    """Its seconds are of more responses than its lengths are of."""
+    rows = steps_to(article_row(**{"training/filter_groups/discarded_surplus_samples": 2.0}))
+    run = an_import(tmp_path, rows)
+    assert worked(run)["floor_s"].isna().all()
+    assert "in 1 of 1 counted steps: completions were thrown away" in codes(run)["no-lengths-for-floor"]
+
+
 def test_the_token_counts_tell_how_many_responses_there_were(tmp_path: Path) -> None:
     """283792 / (301.312 + 17435.688) = 16, whatever was declared."""
     right, wrong, none = (
