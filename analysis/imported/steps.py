@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 from analysis.quantities import logged_as
 from analysis.sources.record import STEPS_LOGGED
@@ -15,18 +17,22 @@ from analysis.verdicts import Verdict, count_of
 # A step cannot have taken longer than passed since the step before was logged; clocks and rounding are off by that.
 CLOCK_TOLERANCE_S = 2.0
 CLOCK_TOLERANCE_SHARE = 0.02
+# TRL's count of all tokens so far, prompts' and completions'.
+NUM_TOKENS = "train/num_tokens"
 
 
 def with_known_tokens(
-    chosen: Sequence[ChosenStep], batch: object, run_id: str
+    chosen: Sequence[ChosenStep], batch: object, run_id: str, config: Mapping[str, Any] | None = None
 ) -> tuple[list[ChosenStep], list[Verdict]]:
     """Steps with `response_tokens` and `prompt_tokens` from the means, as exact as those are.
 
     Each mean is over as many completions as verl's total of tokens gives; where that gives no number, over `batch`,
-    the one declared.
+    the one declared: not where the run's configuration or its own count of tokens denies that each step generates
+    that many.
     """
     declared = batch if isinstance(batch, int) and batch > 0 else None
-    found, inexact, contradicted = [], [], []
+    denied = _denied(chosen, declared, config or {}) if declared else ""
+    found, inexact, contradicted, without = [], [], [], 0
     for c in chosen:
         scalars, rounding = dict(c.record.scalars), dict(c.record.rounding)
         told = completions_told(scalars, rounding)
@@ -40,12 +46,21 @@ def with_known_tokens(
         for name, mean in means.items():
             if completions is None or mean is None or name in scalars or not scalars[mean] >= 0.0:
                 continue
+            if told is None and denied:
+                without += name == "response_tokens"
+                continue
             scalars[name], off = tokens_from_mean(scalars[mean], rounding.get(mean, 0.0), completions)
             if off:
                 rounding[name] = off
                 inexact += [(c.record.step, scalars[name], off)] if name == "response_tokens" else []
         found.append(replace(c, record=replace(c.record, scalars=scalars, rounding=rounding)))
     verdicts = []
+    if without:
+        text = (
+            f"{run_id}: no response tokens in {count_of(without, 'step')}, as a step's are not its mean length times "
+            f"the batch_size of {declared}: {denied}"
+        )
+        verdicts.append(Verdict("warning", "tokens-unknown", text))
     if contradicted:
         step, told = contradicted[0]
         text = (
@@ -61,6 +76,38 @@ def with_known_tokens(
         f"most (step {step}: {tokens:.0f})"
     )
     return found, [*verdicts, Verdict("note", "tokens-from-means", text)]
+
+
+def _denied(chosen: Sequence[ChosenStep], batch: int, config: Mapping[str, Any]) -> str:
+    """Why TRL's mean length is not that of `batch` completions in each step; empty where nothing speaks against it.
+
+    TRL generates once for `num_iterations` times `steps_per_generation` micro-batches, and logs lengths only then.
+    """
+    names = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
+    iterations, apart, together = (n if isinstance(n := config.get(name), int) else 0 for name in names)
+    if iterations > 1:
+        return f"its num_iterations is {iterations}, so that not every step generates"
+    if apart > together > 0:
+        return (
+            f"its steps_per_generation is {apart}, above its gradient_accumulation_steps of {together}, so that not "
+            "every step generates"
+        )
+    for before, after in pairwise(chosen):
+        first, last = before.record, after.record
+        steps, mean = last.scalars.get(STEPS_LOGGED, 1.0), logged_as("mean_response_length", last.scalars)
+        counted = last.scalars.get(NUM_TOKENS, math.nan) - first.scalars.get(NUM_TOKENS, math.nan)
+        if mean is None or after.resumed or last.step - first.step != steps:
+            continue
+        off = first.rounding.get(NUM_TOKENS, 0.0) + last.rounding.get(NUM_TOKENS, 0.0)
+        total, total_off = tokens_from_mean(last.scalars[mean], last.rounding.get(mean, 0.0), batch)
+        # Prompts are counted with the completions: fewer tokens than the completions' alone cannot be.
+        if counted + off < steps * (total - total_off):
+            return (
+                f"it counted {counted:.0f} tokens, with prompts, from step {first.step} to {last.step}, where that "
+                f"would be {steps * total:.0f}. Its batch_size may be too large, or not every step generates "
+                "(num_iterations)"
+            )
+    return ""
 
 
 def _and_more(steps: int) -> str:
