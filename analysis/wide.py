@@ -214,8 +214,7 @@ def discarding(rows: pd.DataFrame, side: str = "") -> npt.NDArray[np.bool_]:
     `side` ends the columns' names, as `paired_steps` has them.
     """
     counts = [name + side for name in DISCARDED if name + side in rows]
-    found: npt.NDArray[np.bool_] = (rows[counts].to_numpy(dtype=np.float64) > 0).any(axis=1)
-    return found
+    return np.asarray((rows[counts].to_numpy(dtype=np.float64) > 0).any(axis=1), dtype=np.bool_)
 
 
 def begins_of(wide: pd.DataFrame) -> pd.Series:
