@@ -92,6 +92,8 @@ def _flat_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
         step = _step(as_number(row.get(WANDB_STEP)) if logged is None else logged)
         verl = any(name.startswith(TIMERS) for name in numbers)
         if verl or VERL_STEP in numbers:
+            if verl:  # a run of our own driver logs TRL's timers besides
+                numbers, calls = calls | numbers, {}
             if step is not None:
                 steps.add(StepRecord(step, {}, numbers, {}, None, file, number, time=_time(row)), verl)
             continue
