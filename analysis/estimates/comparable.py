@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.roofline.setup import Setup, same_model, setup_of
+from analysis.roofline.setup import Setup, same_model, setup_of, two_models
 from analysis.runs import Plan, Run, factors_label
 from analysis.verdicts import Verdict
 from analysis.wide import PHASE
@@ -72,6 +72,15 @@ def comparable(runs: Sequence[Run], plan: Plan, wide: pd.DataFrame) -> tuple[Com
             for fact, reason in reasons.items():
                 text = f"{arm} and {plan.baseline}{here} ran with {reason}: not comparable, no ratio is given"
                 verdicts.append(Verdict("error", SAME[fact][0], text))
+        models = sorted({str(one["model"]) for r in (*base, *mine) if "model" in (one := facts[r.run_id])})
+        if any(not same_model(*two) and not two_models(*two) for two in combinations(models, 2)) and not all(
+            "model_sha256" in facts[r.run_id] for r in (*base, *mine)
+        ):
+            text = (
+                f"{arm} against {plan.baseline}{here}: the models are told as {' and '.join(models)}; the name of a "
+                "folder does not tell what is in it, so that nothing says whether they are one. import.model tells it"
+            )
+            verdicts.append(Verdict("warning", "models-unknown", text))
         uncounted = {r.arm: 1 for r in (*base, *mine) if setups[r.run_id].apart and _uncounted(facts[r.run_id])}
         if uncounted:
             text = (
@@ -100,7 +109,7 @@ def _other_facts(facts: Mapping[str, Mapping[str, Any]], base: Sequence[Run], mi
         told = [sorted({facts[r.run_id][fact] for r in side if fact in facts[r.run_id]}) for side in (base, mine)]
         differ = len({*told[0], *told[1]}) > 1
         if fact == "model":
-            differ = not summed and any(not same_model(*two) for two in combinations({*told[0], *told[1]}, 2))
+            differ = not summed and any(two_models(*two) for two in combinations({*told[0], *told[1]}, 2))
         if all(told) and differ:
             values = [", ".join(map(_short, side)) for side in told]
             found[fact] = f"other {words} ({base[0].arm}: {values[0]}; {mine[0].arm}: {values[1]})"

@@ -345,6 +345,23 @@ def same_model(one: str, other: str) -> bool:
     return one == other or (not (_is_id(one) and _is_id(other)) and one.split("/")[-1] == other.split("/")[-1])
 
 
+def two_models(one: str, other: str) -> bool:
+    """Whether two names tell two models; a folder may hold what the other, no folder, is called, if its sizes allow."""
+    if same_model(one, other):
+        return False
+    if _is_folder(one) == _is_folder(other):
+        return True
+    if one.startswith("builtin:") or other.startswith("builtin:"):
+        return False  # it was made into a folder
+    facts = [model_facts(_hub_id(name)) for name in (one, other)]
+    known = [replace(found, source="") for found in facts if found is not None]
+    return len(known) == 2 and known[0] != known[1]
+
+
+def _is_folder(source: str) -> bool:
+    return source.startswith(("/", ".", "~")) or _hub_id(source).count("/") > 1
+
+
 def _is_another(own: str, declared: str) -> bool:
     """Whether the run's own model cannot be the declared one; a folder that is called as no known model may be any."""
     own, declared = _hub_id(own), _hub_id(declared)

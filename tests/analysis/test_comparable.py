@@ -59,10 +59,16 @@ def test_other_machines_and_models_are_not(tmp_path, other, code, words):
 
 
 @pytest.mark.parametrize(
-    ("name", "refused"),
-    [("Qwen/Qwen2.5-1.5B", True), ("microsoft/phi-4", False), ("/shared/phi-4", False), ("/shared/other", True)],
+    ("name", "codes"),
+    [
+        ("Qwen/Qwen2.5-1.5B", ["models-differ"]),
+        ("microsoft/phi-4", []),
+        ("/shared/phi-4", []),
+        ("/shared/Qwen2.5-1.5B", ["models-differ"]),
+        ("/shared/other", ["models-unknown"]),
+    ],
 )
-def test_a_trained_runs_model_is_compared_with_an_imported_ones(tmp_path, name, refused):
+def test_a_trained_runs_model_is_compared_with_an_imported_ones(tmp_path, name, codes):
     folder = two(tmp_path, gpu_run(), gpu_run())
     plan = read_plan(folder / "plan.json")
     base, arm = read_runs(plan, folder, None)[0]
@@ -72,8 +78,8 @@ def test_a_trained_runs_model_is_compared_with_an_imported_ones(tmp_path, name, 
     arm = replace(arm, imported=True, inputs=None, done=done, spec=arm.spec | {"import": {"model": name}})
     assert "model_sha256" in base.done["inputs"]
     found, told = comparable([base, arm], plan, wide_steps([base, arm], 0)[0])
-    assert bool(found.refused) == refused and [v.code for v in told] == (["models-differ"] if refused else [])
-    assert not refused or f"transformers: microsoft/phi-4; vllm: {name}" in told[0].text
+    assert bool(found.refused) == (codes == ["models-differ"]) and [v.code for v in told] == codes
+    assert not found.refused or f"transformers: microsoft/phi-4; vllm: {name}" in told[0].text
 
 
 def test_two_names_of_the_same_weights_are_one_model(tmp_path):

@@ -443,7 +443,8 @@ def test_rays_folder_is_under_the_jobs_own_if_sockets_can_have_such_a_path(tmp_p
 
 
 def test_only_the_processes_of_a_life_are_ended() -> None:
-    sleep = "import os, sys, time; print(os.getpid(), flush=True); time.sleep(60)"
+    # One write for the whole line: two of these share a pipe.
+    sleep = "import os, time; os.write(1, b'%d\\n' % os.getpid()); time.sleep(60)"
     # A shell that ends at once and leaves a child without the mark, and one that ignores SIGTERM.
     strays = f"""
 import os, subprocess, sys
