@@ -67,9 +67,11 @@ def imported_rows(rows: Sequence[LoggedRow], path: Path, name: str, verdicts: Se
         for step, (seconds, error, window) in times.items():
             record = read.records[step]
             scalars = {k: v for k, v in record.scalars.items() if k not in (*_AVERAGES, STEPS_LOGGED)} | {WALL: seconds}
+            # What is rounded is there.
+            rounding = {k: v for k, v in record.rounding.items() if k in scalars} | {WALL: error}
             if window > 1:
                 scalars[STEPS_LOGGED] = float(window)
-            read.records[step] = replace(record, scalars=scalars, rounding=record.rounding | {WALL: error})
+            read.records[step] = replace(record, scalars=scalars, rounding=rounding)
         if times:
             text = (
                 f"{path} holds no step times, only the average since the start: the times are differences of that, "

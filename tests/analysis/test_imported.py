@@ -400,6 +400,25 @@ def test_swift_from_its_averages(tmp_path):
     assert phases["rounding"].notna().all() and codes(metadata) == ["times-from-average"]
 
 
+def test_swifts_console_of_texts_without_step_times_is_read(tmp_path):
+    """As ms-swift prints them with transformers 5: every number a text, the average since the start alone."""
+    speeds = {1: "161.3", 2: "98.25", 3: "77.12"}
+    rows = [
+        {"loss": "0.1", "learning_rate": "1e-06", "reward": "0.5", "memory(GiB)": "40.53", "epoch": f"{0.1 * n:.4g}"}
+        | {"global_step/max_steps": f"{n}/3", "elapsed_time": f"{n}m 0s", "train_speed(s/it)": speed}
+        for n, speed in speeds.items()
+    ]
+    log = write(tmp_path, "".join(f"{row}\n" for row in rows))
+    frame, metadata, _ = imported(tmp_path / "res", spec_of("vllm", [log], trainer="swift", version="4.6.0"))
+    phases = frame[frame["kind"] == "phase"].set_index("step")["value"]
+    assert phases.to_dict() == pytest.approx({1: 161.3, 2: 35.2, 3: 34.86}) and codes(metadata) == [
+        "times-from-average"
+    ]
+    assert not frame["name"].str.contains("train_speed").any()
+    rounding = frame.set_index(["step", "name"])["rounding"]
+    assert rounding[1, "train/memory(GiB)"] == pytest.approx(0.005) and rounding[2, "step"] == pytest.approx(0.06)
+
+
 def test_bad_specs_are_errors(tmp_path, capsys):
     log = write(tmp_path, verl_lines([PLAIN]))
     changed = spec_of("vllm", [log]) | {"seed": 5}
