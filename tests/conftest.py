@@ -38,6 +38,7 @@ class ByKind(LoadScopeScheduling):
         return kind_of(nodeid)
 
 
+@pytest.hookimpl(optionalhook=True)  # without xdist (-p no:xdist) there is no such hook
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByKind:
     return ByKind(config, log)
 

@@ -5,11 +5,13 @@ Ray is real. The nodes are processes on this machine, each as one task of a Slur
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
+from workflow.cluster import locks
 from workflow.cluster import ray as subject
 from workflow.cluster.place import Place, expand_hosts
 from workflow.cluster.processes import LIFE_VARIABLE, end_processes_of
@@ -110,8 +113,7 @@ class Task:
 
     def __init__(self, folder: Path, rank: int, told: dict[str, Any]) -> None:
         env = {**os.environ, **SLURM, "SLURM_PROCID": str(rank), "CUDA_VISIBLE_DEVICES": "4,5"}
-        env |= {"PYTHONPATH": str(ROOT), "RAY_ADDRESS": "192.0.2.77:6379"}
-        env.pop("TMPDIR", None)
+        env |= {"PYTHONPATH": str(ROOT), "RAY_ADDRESS": "192.0.2.77:6379", "TMPDIR": told.pop("base")}
         self.process = subprocess.Popen(
             [sys.executable, "-c", TASK, json.dumps({"folder": str(folder), **told})],
             env=env,
@@ -144,6 +146,15 @@ class Task:
         """All that it has started."""
         return psutil.Process(self.process.pid).children(recursive=True)
 
+    def files(self) -> list[str]:
+        """What its processes have open, or were told of."""
+        found = []
+        for process in self.ray():
+            with contextlib.suppress(psutil.Error):
+                words = [word.partition("=")[2] or word for word in process.cmdline()]
+                found += [*words, *(file.path for file in process.open_files())]
+        return found
+
     def raylet(self) -> psutil.Process:
         [found] = [process for process in self.ray() if process.name() == "raylet"]
         return found
@@ -153,17 +164,27 @@ class Task:
             Path(word.split("=")[1]).parent
             for process in self.ray()
             for word in process.cmdline()
-            if word.startswith("--temp-dir=/tmp/rb")
+            if word.startswith("--temp-dir=")
         }
         return found
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Task]]:
+def base() -> Iterator[Path]:
+    """Where the tasks have their temporary folders: a test's own, since every Ray that starts clears up after the dead.
+
+    Its name is short, as sockets want it.
+    """
+    with tempfile.TemporaryDirectory(prefix="rbt", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def start(base: Path) -> Iterator[Callable[..., Task]]:
     tasks: list[Task] = []
 
     def start_task(folder: Path, rank: int, **told: Any) -> Task:
-        tasks.append(Task(folder, rank, told))
+        tasks.append(Task(folder, rank, told | {"base": str(base)}))
         return tasks[-1]
 
     yield start_task
@@ -192,7 +213,6 @@ def gone(processes: list[psutil.Process], within_s: float = 10.0) -> bool:
 def test_two_clusters_on_one_machine_keep_to_themselves_and_end_as_wholes(
     tmp_path: Path, start: Callable[..., Task]
 ) -> None:
-    had_ray = Path("/tmp/ray").exists()
     jobs = [[start(tmp_path / name, rank) for rank in (0, 1)] for name in "ab"]
     a, b = [[head.hear("up"), head.hear("ready"), worker.hear("ready")] for head, worker in jobs]
     assert a[0] != b[0]
@@ -208,7 +228,7 @@ def test_two_clusters_on_one_machine_keep_to_themselves_and_end_as_wholes(
         assert sorted(one["ran"]) == sorted(one["nodes"])
         assert (one["cpus"], one["gpus"]) == (6, 4)
     assert not set(seen[0]["nodes"]) & set(seen[1]["nodes"])
-    assert Path("/tmp/ray").exists() == had_ray
+    assert not [file for task in (*jobs[0], *jobs[1]) for file in task.files() if file.startswith("/tmp/ray")]
 
     # One ends as it should: the worker follows its head; the other cluster does not notice.
     (head, worker), (other_head, other_worker) = jobs
@@ -240,7 +260,7 @@ def test_two_clusters_on_one_machine_keep_to_themselves_and_end_as_wholes(
 
 
 def test_a_dead_head_ends_all_and_a_killed_task_takes_its_ray_with_it(
-    tmp_path: Path, start: Callable[..., Task]
+    tmp_path: Path, base: Path, start: Callable[..., Task]
 ) -> None:
     head, worker = (start(tmp_path / "0", rank) for rank in (0, 1))
     assert head.hear("up") and head.hear("ready") and worker.hear("ready")
@@ -264,7 +284,7 @@ def test_a_dead_head_ends_all_and_a_killed_task_takes_its_ray_with_it(
     assert gone(everything, within_s=1)
     # The folder goes with the next Ray on this node.
     assert folder.exists()
-    subject._Temporary({}).remove()
+    subject._Temporary({"TMPDIR": str(base)}).remove()
     assert not folder.exists()
 
 
@@ -440,6 +460,27 @@ def test_rays_folder_is_under_the_jobs_own_if_sockets_can_have_such_a_path(tmp_p
     temporary = subject._Temporary({"TMPDIR": str(deep)})
     assert temporary.folder.parent == Path("/tmp")
     temporary.remove()
+
+
+def test_two_tasks_that_begin_at_once_do_not_take_each_others_folder(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one looks for leftovers when the lock file is there and not yet locked."""
+    flock = locks.fcntl.flock
+
+    def after_the_other(descriptor: int, operation: int) -> None:
+        monkeypatch.undo()
+        for lock in base.glob("*/lock"):
+            subject._remove_leftover(lock)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(locks.fcntl, "flock", after_the_other)
+    ours = subject._Temporary({"TMPDIR": str(base)})
+    assert ours.folder.stat().st_mode & 0o777 == 0o700
+    subject._Temporary({"TMPDIR": str(base)}).remove()
+    assert ours.folder.exists(), "it is locked"
+    ours.remove()
+    assert list(base.iterdir()) == []
 
 
 def test_only_the_processes_of_a_life_are_ended() -> None:

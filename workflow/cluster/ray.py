@@ -49,7 +49,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from analysis.errors import UserError
-from workflow.cluster.locks import try_lock
+from workflow.cluster.locks import Lock, try_lock
 from workflow.cluster.place import Place
 from workflow.cluster.processes import LIFE_VARIABLE, dying_with_us, end_processes_of
 from workflow.files import read_json, write_json
@@ -419,10 +419,10 @@ class _Temporary:
         base = _temporary_base(env, prefix)
         for leftover in base.glob(f"{prefix}*/lock"):
             _remove_leftover(leftover)
-        self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+        self.folder, lock = _new_folder(prefix, base)
+        self._lock: Lock | None = lock
         self.ray = self.folder / "r"
         """Ray's part, which Ray opens to everybody; the folder around it stays private."""
-        self._lock = try_lock(self.folder / "lock", patience_s=1.0)
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -438,6 +438,21 @@ def _temporary_base(env: Mapping[str, str], prefix: str) -> Path:
             if len(os.fsencode(base / f"{prefix}12345678" / "r")) <= LONGEST_TEMPORARY:
                 return base
     return Path("/tmp")
+
+
+def _new_folder(prefix: str, base: Path) -> tuple[Path, Lock]:
+    """A new folder and its lock.
+
+    Another task of ours that starts at this moment may find the lock file before it is locked, take the folder for a
+    leftover and remove it: then there is another one.
+    """
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+        lock = try_lock(folder / "lock", patience_s=1.0)
+        if lock is not None:
+            if (folder / "lock").exists():
+                return folder, lock
+            lock.__exit__(None, None, None)
 
 
 def _remove_leftover(lock: Path) -> None:
