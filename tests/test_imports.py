@@ -17,6 +17,7 @@ import yaml
 from analysis.errors import UserError
 from analysis.files import fingerprint_of
 from analysis.imported.run import write_import
+from analysis.imported.tree import SYNCHRONOUS
 from analysis.report.content import Content, read_content
 from analysis.sources.formats import FORMATS
 from analysis.timers import declared
@@ -280,7 +281,7 @@ def test_a_source_that_is_not_there_is_told_when_the_plan_is_made(
 
 def test_formats_and_modes_are_those_that_can_be_read() -> None:
     assert set(get_args(Format)) == set(FORMATS)
-    assert set(get_args(Mode)) == {tree.mode for tree in declared.declared_trees()}
+    assert set(get_args(Mode)) == {tree.mode for tree in declared.declared_trees()} | {SYNCHRONOUS}
 
 
 def test_a_repetition_takes_everything_from_its_arm() -> None:

@@ -31,7 +31,7 @@ Format = Literal[
     "swift-jsonl",
     "phases-csv",
 ]
-Mode = Literal["", "native", "legacy", "colocate_async", "separate_async", "one_step_off", "fully_async"]
+Mode = Literal["", "sync", "native", "legacy", "colocate_async", "separate_async", "one_step_off", "fully_async"]
 
 
 def is_remote(source: str) -> bool:
@@ -104,7 +104,8 @@ class Import(BaseModel):
     """The trainer's version; null: as the stack pins it, if one is given, or as the source says itself."""
     mode: Mode = ""
     """The trainer's loop, which decides what its timers mean; empty: as the source or its timers say, else the
-    version's usual one. `native` are TRL's and ms-swift's own timers."""
+    version's usual one. `sync` is verl's synchronous loop, said for certain; `native` are TRL's and ms-swift's own
+    timers."""
     format: Format | None = None
     """How the source is written; null: told by its content."""
     gpu: Annotated[str, Field(max_length=40)] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from analysis.errors import UserError
@@ -15,6 +16,13 @@ from analysis.verdicts import Verdict
 
 # The trainer's own timers, where our driver was not there to time it.
 NATIVE = "native"
+# How `import.mode` names the default loop of verl.
+SYNCHRONOUS = "sync"
+# A loop that times what the synchronous one does, under the same names (verl 0.9.1 trainer_separate_async.py).
+UNMARKED = "separate_async"
+# How many versions of the weights the oldest tokens of a step lag behind: 0 in a synchronous loop, in every loop of
+# trainer.use_v1 logged with each step (verl 0.9.1 trainer/ppo/v1/trainer_base.py, _compute_metrics).
+STALENESS = "training/off_policy/trajectory_staleness_worst/max"
 PACKAGES = {"swift": "ms-swift"}
 
 
@@ -34,22 +42,34 @@ def tree_of(
     if said and not _same_version(said[0], version):
         text = f"{run_id}: its source says {trainer} {said[0]}, its arm {version}: the arm's counts"
         verdicts.append(Verdict("warning", "version-differs", text))
-    mode = str(facts.get("mode") or "")
-    if not mode and trainer == "verl":
-        config = next((part.config for part in parts if part.config), {})
+    mode, config = _mode(facts), next((part.config for part in parts if part.config), {})
+    if mode is not None:
+        return tree_for(trainer, version, engine, mode), version, verdicts
+    if trainer == "verl":
         mode = mode_of(trainer, version, spec, {"resolved": {"trainer": config}})
-    elif not mode:
+    else:
         ours = any(name.startswith(TIMERS + "step") for record in read.records.values() for name in record.scalars)
         mode = "" if ours and trainer == "trl" else NATIVE
     tree = tree_for(trainer, version, engine, mode)
-    other = _better(tree, version, engine, read) if not facts.get("mode") else None
+    of_release = [t for t in declared_trees() if t.trainer == trainer and t.matches(version) and engine in t.engines]
+    other = _marked(tree, of_release, read) or _better(tree, of_release, read)
     if other is not None:
         text = (
-            f"{run_id}: its timers are those of {other.name}, not of {tree.name}, and are read so; say it in "
-            f"import.mode ({other.mode or 'the default'})"
+            f"{run_id}: its timers are those of {other.name}, not of {tree.name}, and are read so; confirm it with "
+            f"import.mode: {other.mode or SYNCHRONOUS}"
         )
-        verdicts.append(Verdict("warning", "mode-by-timers", text))
-    return other or tree, version, verdicts
+        return other, version, [*verdicts, Verdict("warning", "mode-by-timers", text)]
+    unmarked = next((t for t in of_release if t.mode == UNMARKED), None)
+    if unmarked is not None and not tree.mode and not config:
+        tree, told = _by_staleness(tree, unmarked, read, run_id)
+        verdicts += told
+    return tree, version, verdicts
+
+
+def _mode(facts: Mapping[str, Any]) -> str | None:
+    """The loop that `import.mode` names; None where it names none."""
+    given = str(facts.get("mode") or "")
+    return ("" if given == SYNCHRONOUS else given) if given else None
 
 
 def require_declared(
@@ -61,7 +81,7 @@ def require_declared(
     are the sources of each run of its arm.
     """
     facts, trainer, engine = spec["import"], str(spec["trainer"]), str(spec["engine"])
-    mode = str(facts.get("mode") or "")
+    mode = _mode(facts)
     version = facts.get("version") or next(iter(_versions(trainer, [one for one in looks if one])), None)
     if version is None:
         # What tells its format then tells its version, or does not at all.
@@ -69,8 +89,9 @@ def require_declared(
             raise _no_version(spec, of_arm)
         return
     fitting = [t for t in declared_trees() if t.trainer == trainer and t.matches(str(version)) and engine in t.engines]
-    if not any(not mode or t.mode == mode for t in fitting):
-        tree_for(trainer, str(version), engine, mode or ("" if trainer == "verl" else NATIVE))
+    if not any(mode is None or t.mode == mode for t in fitting):
+        usual = "" if trainer == "verl" else NATIVE
+        tree_for(trainer, str(version), engine, usual if mode is None else mode)
 
 
 def _versions(trainer: str, parts: Sequence[Imported]) -> list[str]:
@@ -95,7 +116,14 @@ def _same_version(a: str, b: str) -> bool:
     return a == b or re.sub(r"\+.*$", "", a) == re.sub(r"\+.*$", "", b)
 
 
-def _better(tree: TimerTree, version: str, engine: str, read: SourceRead) -> TimerTree | None:
+def _marked(tree: TimerTree, of_release: Sequence[TimerTree], read: SourceRead) -> TimerTree | None:
+    """The loop of the same release whose marks the run logged; None for `tree` itself, and where none or two did."""
+    names = {name for step in read.records.values() for name in step.scalars}
+    found = [t for t in of_release if any(fnmatchcase(name, mark) for mark in t.marks for name in names)]
+    return found[0] if len(found) == 1 and found[0] is not tree else None
+
+
+def _better(tree: TimerTree, of_release: Sequence[TimerTree], read: SourceRead) -> TimerTree | None:
     """Another loop of the same release that declares every timer, where this one does not."""
     steps = list(read.records.values())[:20]
 
@@ -104,13 +132,34 @@ def _better(tree: TimerTree, version: str, engine: str, read: SourceRead) -> Tim
 
     if not tree.flat or not undeclared(tree):
         return None
-    others = [
-        t
-        for t in declared_trees()
-        if t is not tree and t.trainer == tree.trainer and t.matches(version) and engine in t.engines and t.flat
-    ]
-    fitting = [t for t in others if not t.overlap and not undeclared(t)]
+    fitting = [t for t in of_release if t is not tree and t.flat and not t.overlap and not undeclared(t)]
     return fitting[0] if len(fitting) == 1 else None
+
+
+def _by_staleness(
+    tree: TimerTree, unmarked: TimerTree, read: SourceRead, run_id: str
+) -> tuple[TimerTree, list[Verdict]]:
+    """The synchronous loop, or the one of the same timers that generates meanwhile, by how old its responses are.
+
+    Where they are older than the step's weights only the whole step is timed; where nothing tells, a verdict says so.
+    """
+    logged = [(step, step.scalars[STALENESS]) for step in read.records.values() if STALENESS in step.scalars]
+    stale = next(((step.step, age) for step, age in logged if age > 0.0), None)
+    if stale is not None:
+        text = (
+            f"{run_id}: its responses are older than the weights that they train (step {stale[0]}: {STALENESS} is "
+            f"{stale[1]:g}): an asynchronous loop. It is read as {unmarked.mode}; confirm it, or correct it, with "
+            f"import.mode: {unmarked.mode} or colocate_async"
+        )
+        return unmarked, [Verdict("warning", "mode-by-timers", text)]
+    if logged:
+        return tree, []
+    text = (
+        f"{run_id}: its sources do not tell which loop of {tree.name} it is of; it is read as the synchronous one. In "
+        f"{unmarked.mode} `gen` is waiting, not generation: say which with import.mode: {SYNCHRONOUS}, colocate_async "
+        f"or {unmarked.mode}"
+    )
+    return tree, [Verdict("warning", "mode-unknown", text)]
 
 
 def root_keys(tree: TimerTree) -> str:

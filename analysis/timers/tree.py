@@ -45,8 +45,8 @@ class TimerTree:
     before children, the root first; `mode` tells the loops of one release apart, "" is the default one.
     `beside` are the flat keys that are no part of a sum, as (pattern, unit, name of the scalar). `beside_if` are
     those whose names the user chose: (a scalar that is logged with such a timer, unit, name of the scalar), `*` being
-    the timer's name. `overlap` says why the phases of a step run at the same time, and that there is nothing to
-    divide then.
+    the timer's name. `marks` are flat keys, as patterns, that no other loop of the release logs. `overlap` says why the
+    phases of a step run at the same time, and that there is nothing to divide then.
     """
 
     trainer: str
@@ -57,6 +57,7 @@ class TimerTree:
     mode: str = ""
     beside: tuple[tuple[str, str, str], ...] = ()
     beside_if: tuple[tuple[str, str, str], ...] = ()
+    marks: tuple[str, ...] = ()
     overlap: str = ""
 
     @property

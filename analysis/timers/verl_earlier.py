@@ -78,19 +78,20 @@ VERL_BETWEEN = (
     _between("0.8", gen=(), end=_END_0_7_1),
 )
 
-VERL_EARLIER_OVERLAPPING = tuple(
-    overlapping(mode, f"verl {series} {source}", why, series)
-    for series in ("0.7.1", "0.8")
-    for mode, source, why in (
-        (
-            "one_step_off",
-            "experimental/one_step_off_policy/ray_trainer.py",
-            "the next step's responses are generated while this step trains",
-        ),
-        (
-            "fully_async",
-            "experimental/fully_async_policy/fully_async_trainer.py",
-            "generation never waits for training, and a step takes what is ready",
-        ),
-    )
+_PLACES = {"0.5": "recipe", "0.6": "recipe", "0.7.0": "recipe", "0.7.1": "experimental", "0.8": "experimental"}
+_ONE_STEP_OFF = "the next step's responses are generated while this step trains"
+_FULLY_ASYNC = "generation never waits for training, and a step takes what is ready"
+# Until 0.7.0 these loops were recipes beside the package.
+VERL_EARLIER_OVERLAPPING = (
+    *(
+        overlapping("one_step_off", f"verl {series} {where}/one_step_off_policy/ray_trainer.py", _ONE_STEP_OFF, series)
+        for series, where in _PLACES.items()
+    ),
+    *(
+        overlapping(
+            "fully_async", f"verl {series} {where}/fully_async_policy/fully_async_trainer.py", _FULLY_ASYNC, series
+        )
+        for series, where in _PLACES.items()
+        if series != "0.5"
+    ),
 )

@@ -154,6 +154,15 @@ INSIDE_FIRST = (TESTING_INSIDE, SAVE_INSIDE, TESTING_OUTSIDE, SAVE_OUTSIDE)
 OUTSIDE_FIRST = (TESTING_OUTSIDE, SAVE_OUTSIDE, TESTING_INSIDE, SAVE_INSIDE)
 
 
+# What only these loops log: recipe/ or experimental/ one_step_off_policy/ray_trainer.py, fully_async_policy/
+# {fully_async_trainer,detach_utils}.py, trainer/ppo/v1/trainer_separate_async.py (where its engines may be lent GPUs).
+_MARKS = {
+    "one_step_off": ("timing_s/generate_async", "timing_s/wait_prev_gen", "timing_s/sync_rollout_weights"),
+    "fully_async": ("fully_async/*", "timing_s/fully_async/*", "timing_s/*param_sync"),
+    "separate_async": ("separate_async/*", "timing_s/switch_*"),
+}
+
+
 def overlapping(mode: str, source: str, why: str, series: str = "0.9.1") -> TimerTree:
     """A loop that generates while it trains: a step, and no phases."""
     return TimerTree(
@@ -163,6 +172,7 @@ def overlapping(mode: str, source: str, why: str, series: str = "0.9.1") -> Time
         engines=ENGINES,
         source=source,
         overlap=why,
+        marks=_MARKS[mode],
         beside=(
             *AGENT_LOOP,
             ("agent_loop/slowest/*", "s", "*"),

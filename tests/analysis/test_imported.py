@@ -368,6 +368,63 @@ def test_the_loop_is_told_by_its_timers(tmp_path):
     assert preempted["kind"] == "scalar" and preempted["unit"] == "1"
 
 
+STALE = "training/off_policy/trajectory_staleness_worst/max"
+
+
+@pytest.mark.parametrize(
+    ("version", "logged", "mode"),
+    [
+        ("0.7.0", {"generate_async": 7.0, "sync_rollout_weights": 0.5}, "one_step_off"),
+        ("0.7.1", {"generate_async": 7.0}, "one_step_off"),
+        ("0.5.0", {"wait_prev_gen": 7.0, "sync_rollout_weights": 0.5}, "one_step_off"),
+        ("0.9.1", {"sync_rollout_weights": 0.5}, "one_step_off"),
+        ("0.8.0", {"timing_s/param_sync": 1.0}, "fully_async"),
+        ("0.9.1", {"switch_wait": 1.0}, "separate_async"),
+    ],
+)
+def test_a_loop_that_overlaps_is_told_by_its_own_timers(tmp_path, version, logged, mode):
+    spec = spec_of("vllm", [write(tmp_path, verl_lines([PLAIN, {**PLAIN, **logged}]))], version=version)
+    frame, metadata, _ = imported(tmp_path / "res", spec)
+    assert metadata["timers"].endswith(mode) and frame[frame["kind"] == "phase"]["name"].unique().tolist() == ["step"]
+    assert codes(metadata) == ["mode-by-timers", "overlapping-phases"]
+    assert f"confirm it with import.mode: {mode}" in said(metadata, "mode-by-timers")
+
+
+def test_the_timers_of_a_loop_count_more_than_the_configuration_and_less_than_import_mode(tmp_path):
+    held = {"actor_rollout_ref": {"rollout": {"name": "vllm"}}, "trainer": {"use_v1": True}}
+    log = write(tmp_path, f"{held}\n" + verl_lines([{**PLAIN, "switch_to_trainer": 1.0}]))
+    _, metadata, _ = imported(tmp_path / "res", spec_of("vllm", [log], version="0.9.1"))
+    assert metadata["timers"] == "verl 0.9.1 separate_async" and "mode-by-timers" in codes(metadata)
+    for mode in ("sync", "separate_async"):
+        _, metadata, _ = imported(tmp_path / mode, spec_of("vllm", [log], version="0.9.1", mode=mode))
+        assert metadata["timers"] == f"verl 0.9.1{'' if mode == 'sync' else ' separate_async'}"
+        assert "mode-by-timers" not in codes(metadata)
+
+
+@pytest.mark.parametrize(
+    ("ages", "timers", "found"),
+    [
+        ((0.0, 0.0), "verl 0.9.1", []),
+        ((0.0, 1.0), "verl 0.9.1 separate_async", ["mode-by-timers", "overlapping-phases"]),
+        ((None, None), "verl 0.9.1", ["mode-unknown"]),
+    ],
+)
+def test_a_loop_without_timers_of_its_own_is_told_by_how_old_its_responses_are_or_asked_for(
+    tmp_path, ages, timers, found
+):
+    """separate_async times what the synchronous loop does, and its `gen` is waiting."""
+    lines = [line + "\n" for line in verl_lines([PLAIN, PLAIN]).splitlines()]
+    text = "".join(x if age is None else x[:-1] + f" - {STALE}:{age!r}\n" for x, age in zip(lines, ages, strict=True))
+    spec = spec_of("vllm", [write(tmp_path, text)], version="0.9.1")
+    _, metadata, _ = imported(tmp_path / "res", spec)
+    assert metadata["timers"] == timers and codes(metadata) == found
+    assert not found or "with import.mode: " in metadata["verdicts"][0]["text"]
+    _, metadata, _ = imported(
+        tmp_path / "sure", spec_of("vllm", spec["import"]["sources"], version="0.9.1", mode="sync")
+    )
+    assert metadata["timers"] == "verl 0.9.1" and not metadata["verdicts"]
+
+
 def test_overlapping_loops_have_a_step_and_no_phases(tmp_path):
     spec = spec_of("vllm", [write(tmp_path, verl_lines([PLAIN]))], version="0.8.0", mode="fully_async")
     frame, metadata, _ = imported(tmp_path / "res", spec)
