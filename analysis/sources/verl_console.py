@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from analysis.sources.lines import Printout, printouts
 from analysis.sources.printed import Printed, fixed_decimals, half_digit, number_before, printed
 from analysis.sources.record import TIMERS, Imported, StepRecord
 from analysis.sources.restarts import how_to_split, steps_in_sequence
-from analysis.verdicts import Verdict
+from analysis.verdicts import Verdict, count_of
 
 FORMAT = "verl-console"
 # `training/global_step:1 - ` and `timing_s/step:4.1 - ` are quantities, no beginnings.
@@ -44,6 +44,16 @@ class _Open:
     joined: bool = False
 
 
+@dataclass(frozen=True)
+class _Line:
+    """What one line made, and whether a cut may have taken some of its numbers."""
+
+    record: StepRecord
+    first: Printout
+    cut: bool
+    verdicts: list[Verdict]
+
+
 @dataclass
 class _Log:
     """What a log says beside its steps."""
@@ -69,16 +79,16 @@ def read_verl_console(path: Path) -> Imported:
 
     Validation before training (step 0) is no step. A line that was wrapped is joined where what follows can be nothing
     else; one that was cut is a verdict. Texts and None are no numbers. Numbers that were printed with three decimals
-    carry half of the last one. `UserError` where the file holds several runs, one behind the other or mixed.
+    carry half of the last one. What only begins like a step is left out (see `_of_verl`). `UserError` where the file
+    holds several runs, one behind the other or mixed.
     """
-    records: list[StepRecord] = []
-    verdicts: list[Verdict] = []
+    lines: list[_Line] = []
     log, settings = _Log(), _Settings()
     current: _Open | None = None
     for part in printouts(path):
         begins = STEP_LINE.search(part.text) if "step:" in part.text else None
         if begins is not None:
-            _close(current, path, log, records, verdicts)
+            lines += _close(current, path)
             current = _Open(int(begins[1]), part, part.text[begins.end() :], part)
             continue
         if current is not None:
@@ -87,16 +97,22 @@ def read_verl_console(path: Path) -> Imported:
                 current.text, current.last, current.joined = whole, part, True
                 continue
             if part.text.strip() and part.line > current.last.line:
-                _close(current, path, log, records, verdicts)
+                lines += _close(current, path)
                 current = None
         _note(log, settings, part)
-    _close(current, path, log, records, verdicts)
+    lines += _close(current, path)
     if len(log.experiments) > 1:
         (one, _), (other, line), *_ = log.experiments.items()
         raise UserError(
             f"{path} holds several runs: its configuration names experiment {one!r} and, from line {line}, {other!r}. "
             f"Which is meant is not guessed: {how_to_split(path, line - 1)}"
         )
+    lines, verdicts = _of_verl(lines, path)
+    for one in lines:
+        verdicts += one.verdicts
+        if any(name.startswith(TIMERS) for name in one.record.scalars):
+            _note_runner(log, one.first, path)
+    records = [one.record for one in lines if one.record.scalars]
     read = steps_in_sequence(records, path, {step + 1 for step in log.resumes})
     read.verdicts = verdicts + read.verdicts
     return Imported(read, FORMAT, config=settings.found, versions=log.told_versions)
@@ -138,10 +154,42 @@ def _pair(piece: str) -> tuple[str, Printed] | None:
     return (name.strip(), number) if number is not None else None
 
 
-def _close(current: _Open | None, path: Path, log: _Log, records: list[StepRecord], verdicts: list[Verdict]) -> None:
-    """Adds the record of a step whose line is complete."""
+def _of_verl(lines: Sequence[_Line], path: Path) -> tuple[list[_Line], list[Verdict]]:
+    """The lines that verl printed itself, and what to say of the others.
+
+    A response, a prompt or a reward function may print `step:3 - timing_s/step:0.001`. verl prints the same numbers
+    with every step, but for those of a validation (`val*`): dozens from several families. A line with less than half
+    of what a quarter of the whole lines have is not its own, unless it was cut off.
+    """
+    counts = [sum(not name.startswith("val") for name in line.record.scalars) for line in lines]
+    whole = sorted(count for line, count in zip(lines, counts, strict=True) if not line.cut)
+    usual = whole[3 * len(whole) // 4] if whole else 0
+    kept: list[_Line] = []
+    others: list[tuple[_Line, int]] = []
+    for line, count in zip(lines, counts, strict=True):
+        if 2 * count < usual and not line.cut:
+            others.append((line, count))
+        else:
+            kept.append(line)
+    if not others:
+        return kept, []
+    line, count = others[0]
+    shown = "" if len(others) == 1 else f" So do {count_of(len(others) - 1, 'more line')}."
+    text = (
+        f"{path}:{line.first.line} begins like step {line.record.step} and has {count_of(count, 'number')}, where this "
+        f"log's steps have {usual}.{shown} Printed by something else, such as a response: left out"
+    )
+    # A step that is nowhere else may have been verl's.
+    known = {line.record.step for line in kept}
+    elsewhere = all(line.record.step in known for line, _ in others)
+    return kept, [Verdict("note" if elsewhere else "warning", "no-step-line", text)]
+
+
+def _close(current: _Open | None, path: Path) -> list[_Line]:
+    """The step whose line is complete; none for a validation."""
     if current is None or current.step == 0:
-        return
+        return []
+    verdicts: list[Verdict] = []
     pieces = current.text.rstrip().split(SEPARATOR)
     pairs = [pair for piece in pieces if (pair := _pair(piece)) is not None]
     last = _pair(pieces[-1])
@@ -154,7 +202,8 @@ def _close(current: _Open | None, path: Path, log: _Log, records: list[StepRecor
             pairs.append(last)
     fixed = fixed_decimals([number for _, number in pairs[: -1 if last else None]])
     at_the_cut = current.last.line_chars >= CUT_AT_CHARS and not any(name == TIMERS + "step" for name, _ in pairs)
-    if last is not None and (not current.last.ended or at_the_cut):
+    cut_off = not current.last.ended or at_the_cut
+    if last is not None and cut_off:
         usual = {number.decimals for _, number in pairs[:-1] if number.decimals is not None}
         if not (fixed and usual == {last[1].decimals}):
             # "38" may have been 382.913: a number at a cut counts only where its decimals are all there.
@@ -167,7 +216,7 @@ def _close(current: _Open | None, path: Path, log: _Log, records: list[StepRecor
     scalars = {name: number.value for name, number in pairs}
     timed = any(name.startswith(TIMERS) for name in scalars)
     if not timed and scalars and all(name.startswith("val") for name in scalars):
-        return
+        return []
     if TIMERS + "step" not in scalars:
         cut = f", cut off after {current.last.line_chars} characters" if at_the_cut else ""
         text = (
@@ -177,10 +226,8 @@ def _close(current: _Open | None, path: Path, log: _Log, records: list[StepRecor
         )
         verdicts.append(Verdict("warning", "timings-missing", text))
     rounding = {name: half_digit(number.decimals) for name, number in pairs if fixed and number.decimals is not None}
-    if timed:
-        _note_runner(log, current.first, path)
-    if scalars:
-        records.append(StepRecord(current.step, {}, scalars, {}, None, path, current.first.line, rounding))
+    record = StepRecord(current.step, {}, scalars, {}, None, path, current.first.line, rounding)
+    return [_Line(record, current.first, cut_off, verdicts)]
 
 
 def _note_runner(log: _Log, part: Printout, path: Path) -> None:

@@ -187,6 +187,31 @@ def test_several_runs_in_one_file_are_refused(tmp_path, steps):
         read(tmp_path, text)
 
 
+@pytest.mark.parametrize(
+    "printed_as", ["step:{} - timing_s/step:0.001", "it prints step:{} - reward:0.5", "step:{} - hi"]
+)
+@pytest.mark.parametrize(("place", "step"), [(2, 1), (3, 1), (3, 2), (3, 3), (1, 1), (3, 900)])
+@pytest.mark.parametrize("prefix", ["", "(TaskRunner pid=111) ", "(WorkerDict pid=222) "])
+def test_what_a_response_prints_is_no_step(tmp_path, printed_as, place, step, prefix):
+    """Before, among and behind the steps; of the trainer's own process or of a worker's."""
+    lines = by(111, 1, 2, 3)
+    lines.insert(place, f"{prefix}{printed_as.format(step)}\n")
+    found = read(tmp_path, "".join(lines))
+    assert [(s, r.scalars["timing_s/step"]) for s, r in found.read.records.items()] == [(1, 512), (2, 513), (3, 514)]
+    assert not any(r.resumed for r in found.read.records.values()) and not found.read.again
+    (told,) = found.read.verdicts
+    assert told.code == "no-step-line" and told.level == ("warning" if step == 900 else "note")
+    assert f"run.log:{place + 1} begins like step {step} and has" in told.text and "steps have 8" in told.text
+
+
+def test_steps_with_fewer_or_more_numbers_are_steps(tmp_path):
+    """A critic's warm-up leaves the actor's out, a validation adds its own: none of these is a response."""
+    validated = STEP | {f"val-core/set_{n}/reward/mean@1": 0.5 for n in range(60)}
+    warm_up = {k: v for k, v in STEP.items() if not k.startswith(("actor/", "response_length/"))}
+    found = read(tmp_path, "".join(line(s, v) + "\n" for s, v in enumerate([warm_up, validated, STEP, validated], 1)))
+    assert list(found.read.records) == [1, 2, 3, 4] and not found.read.verdicts
+
+
 def by(pid, *steps):
     return [f"{GREY}(TaskRunner pid={pid}){OFF} {line(s, STEP | {'timing_s/step': 400.0 + s + pid})}\n" for s in steps]
 
