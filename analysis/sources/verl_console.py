@@ -102,17 +102,17 @@ def read_verl_console(path: Path) -> Imported:
         _note(log, settings, part)
     lines += _close(current, path)
     if len(log.experiments) > 1:
-        (one, _), (other, line), *_ = log.experiments.items()
+        (name, _), (other, at), *_ = log.experiments.items()
         raise UserError(
-            f"{path} holds several runs: its configuration names experiment {one!r} and, from line {line}, {other!r}. "
-            f"Which is meant is not guessed: {how_to_split(path, line - 1)}"
+            f"{path} holds several runs: its configuration names experiment {name!r} and, from line {at}, {other!r}. "
+            f"Which is meant is not guessed: {how_to_split(path, at - 1)}"
         )
     lines, verdicts = _of_verl(lines, path)
-    for one in lines:
-        verdicts += one.verdicts
-        if any(name.startswith(TIMERS) for name in one.record.scalars):
-            _note_runner(log, one.first, path)
-    records = [one.record for one in lines if one.record.scalars]
+    for line in lines:
+        verdicts += line.verdicts
+        if any(key.startswith(TIMERS) for key in line.record.scalars):
+            _note_runner(log, line.first, path)
+    records = [line.record for line in lines if line.record.scalars]
     read = steps_in_sequence(records, path, {step + 1 for step in log.resumes})
     read.verdicts = verdicts + read.verdicts
     return Imported(read, FORMAT, config=settings.found, versions=log.told_versions)
