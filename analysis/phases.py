@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -37,13 +37,19 @@ def shown_phase(path: str, trees: Sequence[TimerTree]) -> Phase:
     return tree.phase(path)
 
 
-def phase_table(wide: pd.DataFrame, arms: Sequence[str], trees: Sequence[TimerTree]) -> pd.DataFrame:
+def phase_table(
+    wide: pd.DataFrame,
+    arms: Sequence[str],
+    trees: Sequence[TimerTree],
+    own: Mapping[str, Sequence[TimerTree]] | None = None,
+) -> pd.DataFrame:
     """One row per factor combination, arm and phase, over the counted steps (columns: `COLUMNS`).
 
     `own_mean_s` is the phase's mean seconds less its children's: over an arm's rows under the root it sums
     to the mean step. The root's own time is the residual. A phase that a step lacks took 0 s of that step.
     `rounding_s` and `own_rounding_s` are the worst errors of those means where the sources were printed rounded, own
-    with the children's; 0 where nothing was rounded.
+    with the children's; 0 where nothing was rounded. `own` are the trees of each arm, whose word on a phase counts
+    there; all `trees` say in which order phases are shown.
     """
     rows = []
     counted = wide[wide["counted"].astype(bool)]
@@ -56,8 +62,8 @@ def phase_table(wide: pd.DataFrame, arms: Sequence[str], trees: Sequence[TimerTr
             timed = [p for p in ordered if len(group) and group[PHASE + p].notna().any()]
             cut = {p: _mean_rounding_s(group, p) for p in timed}
             for path in timed:
-                phase = shown_phase(path, trees)
-                seconds, own = group[PHASE + path].fillna(0.0), group[OWN + path].fillna(0.0)
+                phase = shown_phase(path, [*(own or {}).get(arm, ()), *trees])
+                seconds, own_s = group[PHASE + path].fillna(0.0), group[OWN + path].fillna(0.0)
                 inside = path == root or path.startswith(root + "/")
                 rows.append(
                     {
@@ -72,8 +78,8 @@ def phase_table(wide: pd.DataFrame, arms: Sequence[str], trees: Sequence[TimerTr
                         "present_steps": int(group[PHASE + path].notna().sum()),
                         "mean_s": seconds.mean(),
                         "median_s": seconds.median(),
-                        "own_mean_s": own.mean(),
-                        "own_share": own.mean() / group[PHASE + root].mean() if inside else float("nan"),
+                        "own_mean_s": own_s.mean(),
+                        "own_share": own_s.mean() / group[PHASE + root].mean() if inside else float("nan"),
                         "rounding_s": cut[path],
                         "own_rounding_s": cut[path] + sum(cut[p] for p in timed if nearest(p, timed) == path),
                     }

@@ -14,6 +14,7 @@ from analysis.errors import UserError
 from analysis.files import fingerprint_of, read_json_object
 from analysis.steps import read_steps
 from analysis.timers import TimerTree, tree_named
+from analysis.timers.own import tree_from
 from analysis.verdicts import Verdict, verdict_from
 
 
@@ -175,7 +176,8 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
     table, metadata = read_steps(folder / "steps.parquet")
     if table.num_rows == 0:
         raise UserError("its steps.parquet holds no step")
-    tree = tree_named(str(metadata.get("timers")))
+    # A table's own tree lies beside its steps.
+    tree = tree_from(metadata["tree"]) if "tree" in metadata else tree_named(str(metadata.get("timers")))
     if tree is None:
         raise UserError(f"its steps.parquet has the timers of {metadata.get('timers')!r}; collect the run again")
     verdicts = [verdict_from(v) for v in metadata.get("verdicts", [])]

@@ -214,7 +214,7 @@ def test_an_imported_run_lies_at_one_point_of_the_sweep() -> None:
             "runs 0 and 1 have the same seed (got 3)",
         ),
         (with_import("a", engine="vlm"), "arms.vllm.engine (of trainer verl) must be one of: vllm, sglang (got 'vlm')"),
-        (with_import("b", trainer="swifd"), "must be one of: trl, verl, swift (got 'swifd') (did you mean swift?)"),
+        (with_import("b", trainer="Swift"), "arms.vllm.trainer must be written swift (got 'Swift')"),
         (with_import("b", stack="verl04-sglang"), "is built for trainer verl with engine sglang"),
         (
             with_import({"version": "0.9.1", "runs": [{"source": "b"}]}, stack="verl04-vllm"),
@@ -227,7 +227,7 @@ def test_an_imported_run_lies_at_one_point_of_the_sweep() -> None:
         ),
         (
             RAW | {"arms": {"transformers": RAW["arms"]["vllm"] | {"trainer": "swift"}}},
-            "must be one of: trl, verl (got",
+            "transformers.trainer is swift, which cannot be trained from here (trl and verl can). Its runs can be",
         ),
         (
             with_import({"runs": [{"source": "a", "factors": {"temperature": 1}}]}) | {"baseline": "sglang"},

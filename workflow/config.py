@@ -263,9 +263,9 @@ class Arm(Section, json_schema_extra=_or_a_repetition):
     read from what runs elsewhere have logged."""
 
     trainer: str
-    """Who trains: `trl` or `verl`; of imported runs also `swift`."""
+    """Who trains: `trl` or `verl`; of imported runs also `swift`, and any other where a table brings its timer tree."""
     engine: str
-    """Who generates: `vllm`, with trl also `transformers`, with verl also `sglang`."""
+    """Who generates: `vllm`, with trl also `transformers`, with verl also `sglang`; with another trainer its own."""
     stack: str = ""
     """The pinned environment, a folder in `envs/`. Required for an arm that is trained. With `import` it says what the
     runs had installed, for the preflight's ledger, and is never built."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.errors import UserError
-from analysis.imported.claims import require_of_arm
+from analysis.imported.claims import require_of_arm, require_own_tree
 from analysis.imported.tree import require_declared
 from analysis.sources.formats import first_look
 from analysis.verdicts import count_of
@@ -41,4 +41,6 @@ def _require(run: Run, of_arm: Sequence[Sequence[str]]) -> None:
     looks = [None if is_remote(one) else first_look(one, facts["format"], versioned) for one in facts["sources"]]
     seen = [(source, look) for source, look in zip(facts["sources"], looks, strict=True) if look is not None]
     require_of_arm(run.spec, seen)
+    # What tells no format at first sight is no table.
+    require_own_tree(run.spec, list(zip(facts["sources"], looks, strict=True)))
     require_declared(run.spec, looks, of_arm)

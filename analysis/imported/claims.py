@@ -5,14 +5,17 @@ Swapped logs are the commonest mistake in a comparison, and reverse its answer.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.errors import UserError
 from analysis.settings import setting
+from analysis.sources.foreign import known_as
 from analysis.sources.formats import FORMATS
 from analysis.sources.phases_csv import FORMAT as TABLE
 from analysis.sources.record import Imported
+from analysis.timers import declared_trees
 
 # What writes a format, where few do: a table of phases and wandb's files may be of any trainer.
 _WRITERS = {
@@ -25,6 +28,7 @@ _WRITERS = {
 }
 # The engines by all the names that they have in configurations and tables.
 _ENGINES = {"vllm": "vllm", "sglang": "sglang", "transformers": "transformers", "hf": "transformers"}
+_OURS = tuple(dict.fromkeys(tree.trainer for tree in declared_trees()))
 _ROLLOUT = "actor_rollout_ref.rollout.name"
 
 
@@ -42,9 +46,33 @@ def require_of_arm(spec: Mapping[str, Any], parts: Sequence[tuple[str, Imported]
                     f"{source} is read as {told[1]} by import.format, and arm {arm} says trainer: {trainer}. Correct "
                     f"arms.{arm}.import.format, or leave it out"
                 )
-            raise UserError(f"{source} is {told[1]}, and arm {arm} says trainer: {trainer}. {_mend(arm, 'trainer')}")
+            raise UserError(
+                f"{source} is {told[1]}, and arm {arm} says trainer: {trainer}{_near(trainer)}. {_mend(arm, 'trainer')}"
+            )
         if (said := _engine_told(part)) is not None and said[0] != engine:
             raise UserError(f"{source} {said[1]}, and arm {arm} says engine: {engine}. {_mend(arm, 'engine')}")
+
+
+def require_own_tree(spec: Mapping[str, Any], parts: Sequence[tuple[str, Imported | None]]) -> None:
+    """A `UserError` where a trainer is none of ours and no source of the run is a table with a column `parent`.
+
+    `parts` are the run's sources by name, None for one that is certainly no table.
+    """
+    arm, trainer = str(spec.get("arm")), str(spec.get("trainer"))
+    if trainer in _OURS or any(part is not None and part.tree is not None for _, part in parts):
+        return
+    source, part = next((one for one in parts if one[1] is not None and one[1].format == TABLE), parts[0])
+    lacks = "has no column parent" if part is not None and part.format == TABLE else "is no table"
+    raise UserError(
+        f"{source} {lacks}, and runs of trainer {trainer}{_near(trainer)} are read from a table with a column parent "
+        f"alone, which says how its timers nest (arm {arm}; docs/import.md#a-trainer-of-your-own)"
+    )
+
+
+def _near(trainer: str) -> str:
+    """The trainer of ours that a misspelt name is meant for; nothing for a name that is another trainer's."""
+    near = difflib.get_close_matches(trainer, _OURS, n=1, cutoff=0.75) if known_as(trainer) is None else []
+    return f" (did you mean {near[0]}?)" if near and trainer not in _OURS else ""
 
 
 def _mend(arm: str, key: str) -> str:

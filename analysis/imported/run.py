@@ -23,6 +23,8 @@ from analysis.sources.merge import merged
 from analysis.sources.record import TIMERS, Imported, StepRecord
 from analysis.sources.wandb_about import without_secrets
 from analysis.steps import ChosenStep, steps_table, write_steps
+from analysis.timers import tree_named
+from analysis.timers.own import tree_told
 
 CACHE = Path(".wandb-cache")
 
@@ -67,7 +69,10 @@ def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> t
         *hole_verdicts(chosen, run_id),
         *clock_verdicts(chosen, run_id),
     ]
-    metadata = {"timers": tree.name, "attempts": [1], "verdicts": [v.as_dict() for v in dict.fromkeys(verdicts)]}
+    metadata: dict[str, Any] = {"timers": tree.name, "attempts": [1]}
+    metadata["verdicts"] = [v.as_dict() for v in dict.fromkeys(verdicts)]
+    if tree_named(tree.name) is None:
+        metadata["tree"] = tree_told(tree)
     table = steps_table(dict(spec), run_dir, chosen, tree, metadata)
     end = _end(spec, version, chosen, sources, parts)
     if changed := [source for source, state in _states(sources).items() if state != before[source]]:
@@ -123,7 +128,7 @@ def _end(
         "first_step": steps[0],
         "last_step": steps[-1],
         "steps": len(steps),
-        "versions": versions | {str(spec["trainer"]): version},
+        "versions": versions | ({str(spec["trainer"]): version} if version else {}),
         "hardware": next((part.hardware for part in parts if part.hardware), {}),
         # A trainer may print whatever its configuration holds.
         "resolved": without_secrets(first.config),

@@ -9,9 +9,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from analysis.errors import UserError
-from analysis.imported.claims import require_of_arm
+from analysis.imported.claims import require_of_arm, require_own_tree
 from analysis.sources.record import TIMERS, Imported, SourceRead
 from analysis.timers import TimerTree, declared_trees, mode_of, nested, tree_for
+from analysis.timers.own import own_tree
 from analysis.verdicts import Verdict
 
 # The trainer's own timers, where our driver was not there to time it.
@@ -32,8 +33,14 @@ def tree_of(
     """The tree of the run's timers and its trainer's version: as given, else as the sources say."""
     run_id, trainer, engine = str(spec["run_id"]), str(spec["trainer"]), str(spec["engine"])
     # First of all: a log of another trainer has no timers that its arm's could be taken for.
-    require_of_arm(spec, list(zip(map(str, facts["sources"]), parts, strict=True)))
-    verdicts = []
+    by_name = list(zip(map(str, facts["sources"]), parts, strict=True))
+    require_of_arm(spec, by_name)
+    require_own_tree(spec, by_name)
+    verdicts: list[Verdict] = []
+    if any(part.tree is not None for part in parts):
+        release = str(facts.get("version") or "")
+        own = own_tree(trainer, release, engine, [part.tree for part in parts])
+        return own, release, _own_verdicts(own, read, run_id)
     said = _versions(trainer, parts)
     version = facts.get("version") or next(iter(said), None)
     if version is None:
@@ -72,6 +79,28 @@ def _mode(facts: Mapping[str, Any]) -> str | None:
     return ("" if given == SYNCHRONOUS else given) if given else None
 
 
+def _own_verdicts(tree: TimerTree, read: SourceRead, run_id: str) -> list[Verdict]:
+    """Says which steps lack their total, and whether the table names no phase of generation."""
+    root = tree.phases[0].label
+    without = [step for step, record in read.records.items() if TIMERS + root not in record.scalars]
+    found = []
+    if without and len(without) < len(read.records):
+        shown = ", ".join(map(str, without[:10])) + (", …" if len(without) > 10 else "")
+        has = "has" if len(without) == 1 else "have"
+        text = (
+            f"{run_id}: {len(without)} of its {len(read.records)} steps {has} no {root} (step {shown}): a step without "
+            "its total does not count"
+        )
+        found.append(Verdict("warning", "timings-missing", text))
+    if not any(phase.category == "generation" for phase in tree.phases):
+        text = (
+            f"{run_id}: its table gives no phase the category generation, so there is no roofline for it, and the "
+            "waterfall shows no generation. A column category says it (docs/import.md)"
+        )
+        found.append(Verdict("note", "no-generation-phase", text))
+    return found
+
+
 def require_declared(
     spec: Mapping[str, Any], looks: Sequence[Imported | None], of_arm: Sequence[Sequence[str]]
 ) -> None:
@@ -80,6 +109,8 @@ def require_declared(
     `looks` are what its sources tell at first sight, None for one that does not tell even its format then; `of_arm`
     are the sources of each run of its arm.
     """
+    if any(one is not None and one.tree is not None for one in looks):
+        return
     facts, trainer, engine = spec["import"], str(spec["trainer"]), str(spec["engine"])
     mode = _mode(facts)
     version = facts.get("version") or next(iter(_versions(trainer, [one for one in looks if one])), None)

@@ -141,7 +141,8 @@ def read_content(
     usable = set(wide["run_id"].unique())
     runs = [r for r in runs if r.run_id in usable]
     trees = list(dict.fromkeys(r.tree for r in runs))
-    phases = phase_table(wide, list(plan.arms), trees)
+    of_arm = {arm: list(dict.fromkeys(r.tree for r in runs if r.arm == arm)) for arm in plan.arms}
+    phases = phase_table(wide, list(plan.arms), trees, of_arm)
     divisible, refusals = comparable(runs, plan, wide)
     comparison, paired = comparison_table(wide, plan, divisible.refused)
     estimates, disagreements = estimate_table(wide, plan, divisible)
@@ -164,7 +165,7 @@ def read_content(
         text = "no counted step has response_length samples: no distribution of lengths"
         verdicts.append(Verdict("note", "no-lengths", text))
     noise = noise_table(wide, plan, divisible)
-    waterfall = waterfall_table(wide, plan, trees)
+    waterfall = waterfall_table(wide, plan, trees, of_arm)
     stragglers = straggler_table(wide, runs, plan, lengths)
     tables = FigureTables(
         plan=plan,

@@ -32,21 +32,27 @@ _LABELS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def waterfall_table(wide: pd.DataFrame, plan: Plan, trees: Sequence[TimerTree]) -> pd.DataFrame:
+def waterfall_table(
+    wide: pd.DataFrame,
+    plan: Plan,
+    trees: Sequence[TimerTree],
+    own: Mapping[str, Sequence[TimerTree]] | None = None,
+) -> pd.DataFrame:
     """The parts of each arm's mean counted step, in seconds, in the order in which they are shown (`COLUMNS`).
 
     With `math.fsum` an arm's parts give the mean of its `timing_s/step` to the last bit. Generation is divided
     by the steps that have a decode floor (`wide` as of `with_work`; `floor_steps` of the arm's `steps` do): weights
     and keys read, or arithmetic where that binds, and what is above. Without such a step it is one part. The residual
-    is what is left, and keeps its sign. An arm of which only the step itself is timed has no parts.
+    is what is left, and keeps its sign. An arm of which only the step itself is timed has no parts. `trees` and
+    `own` are as in `phase_table`.
     """
     if not trees:
         return pd.DataFrame(columns=COLUMNS)
     root = trees[0].root
-    own = category_table(phase_table(wide, list(plan.arms), trees), root)
+    by_category = category_table(phase_table(wide, list(plan.arms), trees, own), root)
     counted = wide[wide["counted"].astype(bool)]
     rows: list[tuple[object, ...]] = []
-    for (factors, arm), categories in own.groupby(["factors", "arm"], sort=False):
+    for (factors, arm), categories in by_category.groupby(["factors", "arm"], sort=False):
         group = counted[(counted["factors"] == factors) & (counted["arm"] == arm)]
         seconds = dict(zip(categories["category"], categories["own_mean_s"].astype(float), strict=True))
         if set(seconds) == {RESIDUAL}:

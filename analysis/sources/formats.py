@@ -9,7 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from analysis.errors import UserError
-from analysis.sources import phases_csv, swift_jsonl, trainer_state, trl_console, verl_console, verl_jsonl
+from analysis.sources import foreign, phases_csv, swift_jsonl, trainer_state, trl_console, verl_console, verl_jsonl
 from analysis.sources.lines import printouts
 from analysis.sources.record import Imported, SourceRead
 from analysis.sources.wandb_import import FORMAT_OFFLINE, read_wandb_api, read_wandb_offline_folder, require_wandb_run
@@ -71,6 +71,8 @@ def read_source(source: str, form: str | None, names: Collection[str], cache: Pa
         }
         found = readers[form](path)
     if not found.read.records:
+        if form != phases_csv.FORMAT and (other := foreign.printed_by(islice(printouts(path), LINES_LOOKED_AT))):
+            raise UserError(foreign.not_read(source, other))
         corrupt = next((v.text for v in found.read.verdicts if v.code == "corrupt-line"), None)
         raise UserError(
             f"{source} holds no training step as {form} ({FORMATS[form]}); {looks_like(path)}. Validation alone (step "
@@ -105,6 +107,8 @@ def format_of(source: str) -> str:
     require_unpacked(path)
     if (found := _of_data(path) or _of_console(path, LINES_LOOKED_AT)) is not None:
         return found
+    if (other := foreign.printed_by(islice(printouts(path), LINES_LOOKED_AT))) is not None:
+        raise UserError(foreign.not_read(source, other))
     known = "\n".join(f"  {name}: {what}" for name, what in FORMATS.items())
     raise UserError(
         f"{source}: no training step of any known format was found; {looks_like(path)}. What can be imported:\n{known}"
@@ -134,9 +138,13 @@ def first_look(source: str, form: str | None, versioned: bool = False) -> Import
     else:
         small = path.stat().st_size <= BYTES_OF_A_LOOK
         form = format_of(source) if small else _of_data(path) or _of_console(path, LINES_OF_A_LOOK)
+    if form is None and (other := foreign.printed_by(islice(printouts(path), LINES_OF_A_LOOK))) is not None:
+        raise UserError(foreign.not_read(source, other))
     if form is None or form.startswith("wandb"):
         return None
     found = Imported(SourceRead(), form)
+    if form == phases_csv.FORMAT:
+        found.tree = {} if phases_csv.has_tree(path) else None
     if form == verl_console.FORMAT:
         found.config, found.versions = verl_console.told_before_steps(islice(printouts(path), LINES_OF_A_LOOK))
         if not found.versions and not versioned:

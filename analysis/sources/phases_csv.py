@@ -11,11 +11,14 @@ from pathlib import Path
 
 from analysis.errors import UserError
 from analysis.sources.printed import Printed, half_digit, printed
-from analysis.sources.record import TIMERS, Imported, SourceRead, StepRecord
+from analysis.sources.record import TIMERS, Imported, SourceRead, StepRecord, TablePhase
+from analysis.timers.own import BESIDE, add, category_of
 from analysis.verdicts import Verdict
 
 FORMAT = "phases-csv"
 REQUIRED = ("step", "phase", "seconds")
+# The table's own tree (analysis/timers/own.py), where it has the first of these.
+PARENT, CATEGORY = "parent", "category"
 # Columns that may tell several runs in one table apart, the most particular first.
 SELECTING = ("run", "arm", "engine")
 DELIMITERS = ",;\t"
@@ -35,13 +38,20 @@ def columns_of(line: str) -> tuple[list[str], str] | None:
     return None
 
 
+def has_tree(path: Path) -> bool:
+    """Whether a table of phases has a tree of its own."""
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        found = columns_of(file.readline(1_000_000))
+    return found is not None and PARENT in found[0]
+
+
 def other_columns(path: Path, line: str) -> str:
     """What to do with a table that has other columns, such as one for each phase."""
     if not line.strip():
         return f"{path} has no first line: a table of phases begins with its columns, {','.join(REQUIRED)}"
     delimiter = max(DELIMITERS, key=line.count)
     names = [name.strip().strip('"') for name in line.lstrip("\ufeff").rstrip("\r\n").split(delimiter)]
-    phases = [name for name in names if name and name.lower() not in (*REQUIRED, *SELECTING)]
+    phases = [name for name in names if name and name.lower() not in (*REQUIRED, *SELECTING, PARENT, CATEGORY)]
     shown = ", ".join(_shown(name) for name in names[:8]) + (", ..." if len(names) > 8 else "")
     rows = "\n".join(f"  3,{_shown(name)},12.5" for name in (phases or ["gen"])[:2])
     return (
@@ -59,9 +69,10 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
     """The phases of one run, under verl's names (`gen` is `timing_s/gen`).
 
     Where a column run, arm or engine tells several runs apart, the rows count whose values are among `names` (the
-    run's id, its arm, its engine). The rounding of all values is half a unit of the last decimal that any of them
-    has. A row that cannot be read is a verdict. `UserError` where the table holds several runs that none of the
-    names tells apart.
+    run's id, its arm, its engine). The rounding of all seconds is half a unit of the last decimal that any of them has.
+    With a column parent the phases have a tree of their own, and what it marks as no part of the step's sum keeps its
+    own name and rounding. A row that cannot be read is a verdict. `UserError` where the table holds several runs that
+    none of the names tells apart, or parents that contradict each other.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -76,7 +87,10 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
     table = [(rows.line_num, _by_column(columns, row)) for row in rows if any(row)]
     table = _of_one_run(table, columns, names, path)
     read, verdicts = _values(table, path)
-    rounding = _rounding([value for *_, value in read])
+    by_name: dict[str, list[Printed]] = {}
+    for _, _, name, value in read:
+        by_name.setdefault(TIMERS if name.startswith(TIMERS) else name, []).append(value)
+    rounding = {name: _rounding(values) for name, values in by_name.items()}
     records: dict[int, StepRecord] = {}
     for line, step, name, value in read:
         record = records.setdefault(step, StepRecord(step, {}, {}, {}, None, path, line))
@@ -89,11 +103,38 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
                 continue
         record.scalars[name] = value.value
         record.origins[name] = (path, line)
-        if rounding and math.isfinite(value.value):
-            record.rounding[name] = rounding
+        cut = rounding[TIMERS if name.startswith(TIMERS) else name]
+        if cut and math.isfinite(value.value):
+            record.rounding[name] = cut
     # Of one run, so that each of these columns has one value, and all rows with these values are the run's.
     selected = {column: table[0][1].get(column, "") for column in SELECTING if column in columns and table}
-    return Imported(SourceRead(dict(sorted(records.items())), verdicts), FORMAT, selected=selected)
+    tree = _own_tree(table, {line for line, *_ in read}, path) if PARENT in columns else None
+    return Imported(SourceRead(dict(sorted(records.items())), verdicts), FORMAT, selected=selected, tree=tree)
+
+
+def _own_tree(table: Sequence[tuple[int, dict[str, str]]], lines: Collection[int], path: Path) -> dict[str, TablePhase]:
+    """The phases of the rows on these lines, with their parents."""
+    found: dict[str, TablePhase] = {}
+    beside: dict[str, int] = {}
+    for line, row in table:
+        name, parent = _name(row["phase"]) if line in lines else "", _name(row.get(PARENT, ""))
+        if not name:
+            continue
+        if parent == BESIDE:
+            beside.setdefault(name, line)
+        else:
+            category = category_of(row.get(CATEGORY, ""), f"{path}:{line}: phase {name}")
+            add(found, name, TablePhase(parent, category, line, path))
+    for name in found.keys() & beside.keys():
+        raise UserError(
+            f"phase {name} is no part of the step on line {beside[name]} of {path} (parent -), and a part of it on "
+            f"{found[name].place}. Give it one parent"
+        )
+    return found
+
+
+def _name(text: str) -> str:
+    return text.removeprefix(TIMERS)
 
 
 def _by_column(columns: Sequence[str], row: Sequence[str]) -> dict[str, str]:
@@ -143,7 +184,8 @@ def _values(
             )
             verdicts.append(Verdict("warning", "corrupt-line", text))
             continue
-        read.append((line, int(step), phase if phase.startswith(TIMERS) else TIMERS + phase, seconds))
+        name = _name(phase) if row.get(PARENT) == BESIDE else TIMERS + _name(phase)
+        read.append((line, int(step), name, seconds))
     return read, verdicts
 
 

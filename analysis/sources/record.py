@@ -39,6 +39,21 @@ class StepRecord:
     time: float | None = None
 
 
+@dataclass(frozen=True)
+class TablePhase:
+    """A phase of a table with a column `parent`: its parent (empty for the whole step), its category (empty where none
+    is given), and where both were read first."""
+
+    parent: str
+    category: str
+    line: int
+    file: Path
+
+    @property
+    def place(self) -> str:
+        return f"line {self.line} of {self.file}"
+
+
 @dataclass
 class SourceRead:
     """Records by step, what was odd about the file, and the steps that it holds more than once (`again`)."""
@@ -55,7 +70,8 @@ class Imported:
     `config` is the run's whole configuration as the source holds it, nested or with dotted keys; `versions` are those
     of packages, by name; `hardware` has the keys of done.json's where known; `git` the revision of the run's code.
     `started` and `finished` are seconds since 1970. `format` is the name that `import.format` gives it. `selected` are
-    the values, by column, that tell the run's rows from those of others in one table.
+    the values, by column, that tell the run's rows from those of others in one table. `tree` are the phases of a table
+    with a column `parent`, None of any other source.
     """
 
     read: SourceRead
@@ -67,6 +83,7 @@ class Imported:
     started: float | None = None
     finished: float | None = None
     selected: dict[str, str] = field(default_factory=dict)
+    tree: dict[str, TablePhase] | None = None
 
 
 def as_number(raw: object) -> float | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import cast
 
 from analysis.errors import UserError
+from analysis.sources.foreign import known_as
 from workflow.config import Arm
+from workflow.fields import NAME_PATTERN
 from workflow.messages import did_you_mean
 from workflow.trainers import trl, verl
 from workflow.trainers.protocol import StackFacts, Trainer
@@ -31,13 +34,40 @@ def adapter_of(arm: Arm) -> Trainer | None:
 
 
 def require_importable(arm_name: str, arm: Arm) -> None:
-    """A `UserError` if nothing is known of the trainer or the engine of an imported arm."""
-    _require_known(arm_name, arm, {**{name: trainer.ENGINES for name, trainer in _TRAINERS.items()}, **_ONLY_IMPORTED})
+    """A `UserError` if an imported arm's trainer is ours and its engine is not, or its name is none.
+
+    Any other trainer's runs come with a timer tree of their own (analysis/imported/claims.py).
+    """
+    engines = {**{name: trainer.ENGINES for name, trainer in _TRAINERS.items()}, **_ONLY_IMPORTED}
+    if arm.trainer in engines:
+        _require_engine(arm_name, arm, engines)
+    elif arm.trainer.lower() in engines:
+        raise UserError(f"arms.{arm_name}.trainer must be written {arm.trainer.lower()} (got {arm.trainer!r})")
+    for key, name in (("trainer", arm.trainer), ("engine", arm.engine)):
+        if not re.fullmatch(NAME_PATTERN, name):
+            raise UserError(
+                f"arms.{arm_name}.{key} may hold letters (A-Z, a-z), digits, '_', '.' and '-' (got {name!r})"
+            )
 
 
 def _require_known(arm_name: str, arm: Arm, engines: Mapping[str, tuple[str, ...]]) -> None:
     if arm.trainer not in engines:
-        raise _unknown(f"arms.{arm_name}.trainer", arm.trainer, list(engines))
+        elsewhere = arm.trainer in _ONLY_IMPORTED or known_as(arm.trainer) is not None
+        if not elsewhere and did_you_mean(arm.trainer, engines):
+            raise _unknown(f"arms.{arm_name}.trainer", arm.trainer, list(engines))
+        read = (
+            "(docs/import.md)"
+            if arm.trainer in _ONLY_IMPORTED
+            else "of a table with a column parent (docs/import.md#a-trainer-of-your-own)"
+        )
+        raise UserError(
+            f"arms.{arm_name}.trainer is {arm.trainer}, which cannot be trained from here ({' and '.join(engines)} "
+            f"can). Its runs can be compared by an import {read}"
+        )
+    _require_engine(arm_name, arm, engines)
+
+
+def _require_engine(arm_name: str, arm: Arm, engines: Mapping[str, tuple[str, ...]]) -> None:
     if arm.engine not in engines[arm.trainer]:
         where = f"arms.{arm_name}.engine (of trainer {arm.trainer})"
         raise _unknown(where, arm.engine, list(engines[arm.trainer]))

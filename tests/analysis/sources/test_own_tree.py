@@ -1,0 +1,156 @@
+"""Tables that bring a timer tree of their own, in a column `parent`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from analysis.errors import UserError
+from analysis.files import fingerprint_of
+from analysis.imported.run import import_run
+from analysis.sources.formats import read_source
+from analysis.sources.record import TablePhase
+from analysis.timers import exclusive_s
+from analysis.timers.own import own_tree, tree_from, tree_told
+
+# NeMo-RL's own names; `prepare_for_generation/transfer_and_update_weights` has a slash.
+NEMO = """step,phase,parent,category,seconds
+1,total_step_time,,,20.0
+1,generation,total_step_time,generation,12.0
+1,refit/weights,total_step_time,weight sync,2.5
+1,policy_training,total_step_time,loss+backward,4.0
+1,backward,policy_training,loss+backward,3.0
+1,mean_gen_tokens,-,,812.25
+2,total_step_time,,,21.0
+2,generation,total_step_time,generation,13.0
+2,policy_training,total_step_time,loss+backward,4.5
+"""
+HEAD = "step,phase,parent,seconds\n"
+
+
+def run_of(tmp_path: Path, *texts: str, trainer: str = "nemo-rl", engine: str = "vllm", **facts):
+    sources = []
+    for place, text in enumerate(texts):
+        (tmp_path / f"{place}.csv").write_text(text)
+        sources.append(str(tmp_path / f"{place}.csv"))
+    said = {"sources": sources, "version": None, "mode": "", "format": None, **facts}
+    spec = {"run_id": "nemo-s0", "arm": "nemo", "trainer": trainer, "engine": engine, "seed": 0, "factors": {}}
+    spec |= {"experiment": "x", "stack": "", "import": said}
+    return import_run(spec | {"fingerprint": fingerprint_of(spec)}, tmp_path / "out")
+
+
+def refused(tmp_path: Path, *texts: str, **more) -> str:
+    with pytest.raises(UserError) as caught:
+        run_of(tmp_path, *texts, **more)
+    return str(caught.value)
+
+
+def test_a_tables_phases_nest_as_its_column_parent_says(tmp_path):
+    table, end = run_of(tmp_path, NEMO)
+    rows = table.to_pandas()
+    first = rows[(rows["step"] == 1) & (rows["kind"] == "phase")].set_index("name")
+    assert list(first.index) == [
+        "step",
+        "step/generation",
+        "step/refit.weights",
+        "step/policy_training",
+        "step/policy_training/backward",
+    ]
+    own = dict(zip(first.index, first["exclusive_s"], strict=True))
+    assert own["step"] == pytest.approx(20.0 - 12.0 - 2.5 - 4.0), "what no child covers is the residual"
+    assert own["step/policy_training"] == pytest.approx(1.0)
+    told = rows[rows["kind"] == "scalar"]
+    assert told[["name", "value"]].to_numpy().tolist() == [["mean_gen_tokens", 812.25]], "it is in no sum"
+    assert end["versions"] == {} and end["sources"][0]["format"] == "phases-csv"
+
+
+def test_a_tree_goes_into_the_file_and_comes_out_of_it(tmp_path):
+    tree = own_tree("nemo-rl", "0.4.0", "vllm", [read_source(str(table(tmp_path, NEMO)), None, (), tmp_path).tree])
+    again = tree_from(json.loads(json.dumps(tree_told(tree))))
+    assert again == tree and hash(again) == hash(tree)
+    assert tree.name == "nemo-rl 0.4.0 own tree" and tree.root == "step" and tree.flat
+    assert [p.category for p in tree.phases] == ["other", "generation", "weight sync", "loss+backward", "loss+backward"]
+    assert tree.phase("step/refit.weights").label == "refit/weights"
+    assert exclusive_s({"step": 3.0, "step/generation": 2.0})["step"] == 1.0
+
+
+def table(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    return path
+
+
+def test_a_child_above_its_parent_is_told_as_with_a_declared_tree(tmp_path):
+    found, _ = run_of(
+        tmp_path,
+        NEMO.replace("2,generation,total_step_time,generation,13.0", "2,generation,total_step_time,generation,19.0"),
+    )
+    told = found.schema.metadata[b"rolloutbench"].decode()
+    assert "children-exceed-parent" in told and "nemo-s0, step 2: the children of step sum to 23.5" in told
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ("1,step,,2.0\n1,gen,stepp,1.5\n", "0.csv:3: phase gen has the parent stepp, and no row has that phase (did"),
+        ("1,gen,step,1.5\n1,ref,step,0.2\n", "0.csv:2: phase gen has the parent step, and no row has that phase"),
+        ("1,step,,2.0\n1,a,b,1.0\n1,b,c,1.0\n1,c,a,1.0\n", "0.csv:3: phase a lies in itself: a, in b, in c, in a"),
+        ("1,step,step,2.0\n", "0.csv:2: phase step lies in itself: step, in step"),
+        ("1,step,,2.0\n1,gen,step,1.5\n2,gen,ref,1.5\n", "two parents: step on line 3 of 0.csv and ref on line 4 of"),
+        ("1,step,,2.0\n1,gen,step,1.5\n2,gen,,1.5\n", "two parents: step on line 3 of 0.csv and none on line 4 of"),
+        ("1,step,,2.0\n1,all,,2.5\n1,gen,step,1.5\n", "have no parent: step on line 2 of 0.csv and all on line 3"),
+        ("1,step,,2.0\n1,gen,-,1.5\n2,gen,step,1.5\n", "gen is no part of the step on line 3 of 0.csv (parent -)"),
+        ("1,step,,2.0\n1,a/b,step,1.0\n1,a.b,step,0.5\n", "phases a/b and a.b"),
+        ("1,step,,2.0\n1,a*,step,1.0\n", "phase a*: a name may not hold *"),
+        ("1,step,-,2.0\n", "no phase of it is the whole step"),
+    ],
+)  # fmt: skip
+def test_a_tree_that_is_none_is_one_message(tmp_path, rows, says):
+    said = refused(tmp_path, HEAD + rows)
+    assert says in said.replace(f"{tmp_path}/", ""), said
+    assert "\n" not in said and len(said) < 450
+
+
+def test_an_unknown_category_lists_those_that_there_are(tmp_path):
+    said = refused(tmp_path, "step,phase,parent,category,seconds\n1,step,,,2.0\n1,gen,step,generaton,1.5\n")
+    assert "category generaton" in said and "(did you mean generation?)" in said and "loss+backward" in said
+
+
+def test_a_step_without_its_total_is_told_and_does_not_count(tmp_path):
+    found, _ = run_of(tmp_path, NEMO.replace("2,total_step_time,,,21.0\n", ""))
+    told = found.schema.metadata[b"rolloutbench"].decode()
+    assert "timings-missing" in told and "1 of its 2 steps has no total_step_time (step 2)" in told
+
+
+def test_the_tables_of_one_run_have_one_tree(tmp_path):
+    second = HEAD + "1,loss,policy_training,0.5\n1,policy_training,total_step_time,4.0\n1,total_step_time,,20.0\n"
+    found, _ = run_of(tmp_path, NEMO, second)
+    assert "step/policy_training/loss" in found.column("name").to_pylist()
+    said = refused(tmp_path, NEMO, HEAD + "1,generation,policy_training,12.0\n")
+    assert "phase generation has two parents: total_step_time on line 3 of" in said
+
+
+def test_our_own_trainers_tables_may_bring_a_tree_too(tmp_path):
+    """A fork of verl whose timers nest otherwise needs no release then."""
+    found, _ = run_of(tmp_path, HEAD + "1,step,,2.0\n1,gen,step,1.5\n1,my_sync,gen,0.5\n", trainer="verl")
+    assert "step/gen/my_sync" in found.column("name").to_pylist()
+    assert "undeclared" not in found.schema.metadata[b"rolloutbench"].decode()
+
+
+def test_rows_beside_the_sum_are_rounded_by_themselves(tmp_path):
+    text = HEAD + "1,step,,2.0\n1,gen,step,1.25\n1,response_length/mean,-,812.2\n"
+    read = read_source(str(table(tmp_path, text)), None, (), tmp_path)
+    record = read.read.records[1]
+    assert record.rounding == {"timing_s/step": 0.005, "timing_s/gen": 0.005, "response_length/mean": 0.05}
+    assert read.tree == {"step": TablePhase("", "", 2, record.file), "gen": TablePhase("step", "", 3, record.file)}
+
+
+def test_a_table_without_the_column_has_no_tree(tmp_path):
+    assert read_source(str(table(tmp_path, "step,phase,seconds\n1,step,2.0\n")), None, (), tmp_path).tree is None
+
+
+def test_only_the_runs_own_rows_make_its_tree(tmp_path):
+    text = "arm,step,phase,parent,seconds\nnemo,1,step,,2.0\nnemo,1,gen,step,1.5\n"
+    text += "other,1,total,,3.0\nother,1,gen,total,2.0\n"
+    found, _ = run_of(tmp_path, text)
+    assert found.column("name").to_pylist() == ["step", "step/gen"]

@@ -1,0 +1,187 @@
+"""Runs of trainers that are not ours: what is said of their logs, and their tables in a report beside ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from analysis.errors import UserError
+from analysis.imported.run import write_import
+from analysis.report.content import Content, read_content
+from analysis.report.outputs import write_report
+from analysis.sources.foreign import FOREIGN
+from analysis.sources.formats import format_of
+from workflow.cli import main
+from workflow.import_sources import require_sources
+from workflow.plan import load_plan
+from workflow.preflight import write_preflight
+
+from .analysis.sources.test_own_tree import HEAD, NEMO
+from .importing import ROOT
+
+VERL = "step:{} - timing_s/gen:12.500 - timing_s/update_actor:4.100 - timing_s/step:18.200 - {}\n"
+VERL = VERL.replace("- {}\n", "- response_length/mean:800.000\n")
+# As each of them prints a step; the sources stand in analysis/sources/foreign.py.
+CONSOLES = {
+    "NeMo-RL": "===== Step 3/100 =====\n⏱️  Timing:\n  • Total step time: 12.34s\n  • generation: 7.10s (57.5%)\n",
+    "slime": "[2026-01-01] train_metric_utils.py:44 - perf 3: {'perf/train_time': 1.5, 'perf/step_time': 2.5}\n",
+    "SkyRL": "INFO | skyrl.train.trainer:train:450 - Finished: 'policy_train', time cost: 2.50s\n",
+    "OpenRLHF": "✨ Global step 3: {'policy_loss': 0.1, 'actor_lr': 1e-06, 'timing/generation': 3.5}\n",
+    "AReaL": "20260101-00:00:00 StatsLogger INFO: Epoch 1/3 Step 4/10 Train step 4/30 done.\n",
+    "prime-rl": "12:00:00 SUCCESS Step 3 | Time: 12.34s | Loss: 0.0012 | Entropy: 0.5\n",
+    "ROLL": "[2026-01-01 00:00:00] [rlvr_pipeline.py (487)] [INFO] [] pipeline step 3 start...\n",
+}
+
+
+def experiment(folder: Path, **nemo: Any) -> dict[str, Any]:
+    """A verl console against a run of NeMo-RL."""
+    (folder / "verl.log").write_text("".join(VERL.format(step) for step in (1, 2, 3)))
+    arm = {"trainer": "nemo-rl", "engine": "vllm", "import": "nemo.csv"} | nemo
+    verl = {"trainer": "verl", "engine": "vllm", "import": {"version": "0.4.1", "runs": ["verl.log"]}}
+    return {"experiment": "x", "baseline": "verl", "warmup_steps": 0, "arms": {"verl": verl, "nemo": arm}}
+
+
+def report_of(raw: dict[str, Any], folder: Path) -> Content:
+    plan, results = load_plan(raw), folder / "results" / "x"
+    require_sources(plan)
+    for run_id, run in plan.imports.items():
+        (results / "runs" / run_id).mkdir(parents=True)
+        write_import(run.spec, results / "runs" / run_id / "steps.parquet")
+    imported = [results / "runs" / run_id / "imported.json" for run_id in plan.imports]
+    write_preflight(plan, [], results / "preflight.json", imported_files=imported)
+    (results / "plan.json").write_text(json.dumps(plan.as_json()))
+    return read_content(results / "plan.json", results, None, None)
+
+
+@pytest.mark.parametrize("first", ["verl", "nemo"])
+def test_a_nemo_rl_table_against_a_verl_console_in_one_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nemo.csv").write_text(NEMO)
+    found = report_of(experiment(tmp_path) | {"baseline": first}, tmp_path)
+    assert {run.tree.name for run in found.runs} == {"verl 0.4.1", "nemo-rl own tree"}
+    phases = found.phases.set_index(["arm", "path"])
+    nemo = phases.loc["nemo"]
+    assert nemo.loc["step/generation"][["label", "category", "mean_s"]].tolist() == ["generation", "generation", 12.5]
+    assert nemo.loc["step/policy_training/backward"]["parent"] == "step/policy_training"
+    assert nemo.loc["step"]["own_mean_s"] == pytest.approx(20.5 - 12.5 - 1.25 - 4.25)
+    assert phases.loc["verl"].loc["step/gen"][["label", "category"]].tolist() == ["Generate", "generation"]
+    for arm, mean in (("verl", 18.2), ("nemo", 20.5)):
+        own = found.phases[found.phases["arm"] == arm]["own_mean_s"]
+        assert own.sum() == pytest.approx(mean), "own times and the residual are the step"
+        parts = found.waterfall[found.waterfall["arm"] == arm].set_index("part")["seconds"]
+        assert parts.sum() == pytest.approx(mean)
+        assert parts["generation"] == pytest.approx({"verl": 12.5, "nemo": 12.5}[arm])
+    assert found.waterfall[found.waterfall["arm"] == "nemo"]["part"].tolist() == [
+        "generation", "weight_sync", "loss+backward", "residual"
+    ]  # fmt: skip
+    other = "nemo" if first == "verl" else "verl"
+    (row,) = found.comparison.to_dict("records")
+    assert (row["arm"], row["paired_steps"]) == (other, 2)
+    assert row["raw_speedup"] == pytest.approx(18.2 / 20.5 if first == "verl" else 20.5 / 18.2)
+    assert found.headlines and found.preflight is not None
+    codes = {verdict.code for verdict in found.verdicts}
+    assert not codes & {"undeclared-phase", "run-left-out", "children-exceed-parent", "no-generation-phase"}
+    write_report(found, tmp_path / "out")
+    page = "".join(path.read_text() for path in (tmp_path / "out").rglob("report.*"))
+    assert "nemo-rl" in page and "policy_training" in page
+
+
+def test_a_category_is_that_of_the_arms_own_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table may call something else `gen`: verl's stays generation, and the table's what it says."""
+    monkeypatch.chdir(tmp_path)
+    rows = "1,total,,,20.0\n1,gen,total,rewards,12.0\n2,total,,,20.0\n2,gen,total,rewards,12.0\n"
+    (tmp_path / "nemo.csv").write_text("step,phase,parent,category,seconds\n" + rows)
+    found = report_of(experiment(tmp_path) | {"baseline": "nemo"}, tmp_path)
+    assert found.phases.set_index(["arm", "path"])["category"].loc[:, "step/gen"].to_dict() == {
+        "nemo": "rewards",
+        "verl": "generation",
+    }
+    assert "generation" not in set(found.waterfall[found.waterfall["arm"] == "nemo"]["part"])
+
+
+def test_lengths_beside_the_sum_are_compared_as_a_trainers_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{s},total,,20.0\n{s},gen,total,12.0\n{s},response_length/mean,-,900.0\n" for s in (1, 2, 3)]
+    (tmp_path / "nemo.csv").write_text(HEAD + "".join(rows))
+    raw = experiment(tmp_path, **{"import": {"batch_size": 16, "runs": ["nemo.csv"]}})
+    raw["arms"]["verl"]["import"]["batch_size"] = 16
+    found = report_of(raw, tmp_path)
+    steps = found.steps.set_index(["arm", "step"])["response_tokens"]
+    assert steps.loc[("nemo", 2)] == 16 * 900 and steps.loc[("verl", 2)] == 16 * 800
+    assert "no-generation-phase" in {verdict.code for verdict in found.verdicts}
+
+
+@pytest.mark.parametrize("name", list(CONSOLES))
+def test_a_foreign_console_is_named_as_what_it_is(tmp_path: Path, name: str) -> None:
+    log = tmp_path / "run.log"
+    log.write_text("starting\n(TaskRunner pid=1) \x1b[32m" + CONSOLES[name])
+    with pytest.raises(UserError) as caught:
+        format_of(str(log))
+    said = str(caught.value)
+    assert f"looks like {name}'s console, which is not read yet" in said and "column parent" in said
+    assert "did you mean" not in said and "\n" not in said
+    log.write_text(CONSOLES[name] + VERL.format(1))
+    assert format_of(str(log)) == "verl-console", "a step of ours counts more than a line that looks like another's"
+
+
+def test_every_foreign_trainer_has_a_console_here() -> None:
+    assert sorted(CONSOLES) == sorted(one.name for one in FOREIGN)
+
+
+@pytest.mark.parametrize("trainer", ["nemo-rl", "skyrl", "slime", "prime-rl", "my-own"])
+def test_a_foreign_trainer_is_no_misspelling_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    raw = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    raw["arms"]["vllm"]["trainer"] = trainer
+    with pytest.raises(UserError) as caught:
+        load_plan(raw)
+    said = str(caught.value)
+    assert f"arms.vllm.trainer is {trainer}, which cannot be trained from here" in said
+    assert "did you mean" not in said and "import" in said and "column parent" in said
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "trainer", "says"),
+    [
+        ("nemo.csv", "step,phase,seconds\n1,step,2.0\n", "nemo-rl", "nemo.csv has no column parent, and"),
+        ("nemo.csv", "step,phase,parents,seconds\n1,step,,2.0\n", "nemo-rl", "nemo.csv has no column parent, and"),
+        ("nemo.log", VERL.format(1), "nemo-rl", "nemo.log is verl's console log, and arm nemo says trainer: nemo-rl"),
+        ("nemo.log", VERL.format(1), "verll", "says trainer: verll (did you mean verl?)"),
+        ("nemo.log", VERL.format(1), "Verl", "arms.nemo.trainer must be written verl (got 'Verl')"),
+        ("nemo.log", CONSOLES["NeMo-RL"], "nemo-rl", "nemo.log looks like NeMo-RL's console"),
+        ("nemo.log", CONSOLES["SkyRL"] * 60_000, "skyrl", "nemo.log looks like SkyRL's console"),
+        ("wandb:team/grpo/1abc", "", "nemo-rl", "wandb:team/grpo/1abc is no table"),
+        ("nemo.csv", HEAD + "1,step,,2.0\n", "a b", "arms.nemo.trainer may hold letters"),
+    ],
+)  # fmt: skip
+def test_what_else_than_a_table_of_a_foreign_trainer_is_told_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, content: str, trainer: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if not source.startswith("wandb:"):
+        (tmp_path / source).write_text(content)
+    with pytest.raises(UserError) as caught:
+        require_sources(load_plan(experiment(tmp_path, trainer=trainer, **{"import": source})))
+    said = str(caught.value)
+    assert says in said, said
+    assert ("did you mean" in said) == (trainer == "verll")
+
+
+def test_the_commands_know_a_foreign_arm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nemo.csv").write_text(NEMO)
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump(experiment(tmp_path), sort_keys=False))
+    assert main(["plan", "x.yaml"]) == 0
+    assert "nemo-rl" in capsys.readouterr().out
+    assert main(["preflight", "x.yaml"]) == 0
+    assert "nemo-rl in nemo" in capsys.readouterr().out
