@@ -304,6 +304,18 @@ def test_a_repetition_of_imported_runs_has_sources_of_its_own() -> None:
         planned(raw)
 
 
+def test_which_arm_repeats_another_is_in_the_plans_fingerprint() -> None:
+    """The runs are the same; the report shows the noise of a repetition, and a competitor otherwise."""
+    facts = {"gpu": "H100-80GB", "version": "0.4.1"}
+    raw = with_import({**facts, "runs": [{"source": "b.log"}]})
+    again, other = copy.deepcopy(raw), copy.deepcopy(raw)
+    again["arms"]["again"] = {"same_as": "vllm", "import": "c.log"}
+    other["arms"]["again"] = {**raw["arms"]["vllm"], "import": {**facts, "runs": [{"source": "c.log"}]}}
+    one, two = planned(again), planned(other)
+    assert [run.fingerprint for run in one.imports.values()] == [run.fingerprint for run in two.imports.values()]
+    assert one.fingerprint != two.fingerprint
+
+
 @pytest.mark.parametrize(
     ("raw", "says"),
     [

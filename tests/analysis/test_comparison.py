@@ -253,6 +253,8 @@ def test_missing_phase_in_one_arm(tmp_path, drawn):
     assert vllm.loc[sync, "mean_s"] == 0.25 and vllm["own_mean_s"].sum() == pytest.approx(3, abs=1e-12)
     speedups = found.speedups.set_index("path")
     assert math.isnan(speedups.loc[sync, "speedup"]) and math.isnan(speedups.loc[sync, "baseline_mean_s"])
+    # A step without the phase spends no second in it: (0.5 + 0) / 2.
+    assert speedups.loc[sync, "arm_mean_s"] == 0.25
 
 
 @pytest.mark.parametrize("bad_s", [0.0, -3.0, math.nan, math.inf])

@@ -68,6 +68,15 @@ def test_an_even_split_binds_where_many_short_responses_queue() -> None:
     assert four.kv_s[0] == pytest.approx(64 * 5050 / 4 * roof.position_read_s)
 
 
+def test_one_replica_decodes_the_longest_and_reads_the_keys_of_all() -> None:
+    """1001 and 3 x 501 tokens, no cap: 1000 iterations; 1000 * 1001 / 2 + 3 * 500 * 501 / 2 positions."""
+    roof = Roof(8e-3, 2e-6, 1e-9, 1e-15, replicas=1, group=1)
+    floor = decode_floor_s(roof, lengths([1001, 501, 501, 501], prompt=0))
+    assert floor.weight_s[0] == pytest.approx(1000 * 8e-3)
+    assert floor.kv_s[0] == pytest.approx((500_500 + 3 * 125_250) * 2e-6)
+    assert floor.floor_s[0] == pytest.approx(8 + 1.7525)
+
+
 def test_arithmetic_binds_where_very_many_run_at_once() -> None:
     assert PHI is not None and H100 is not None
     roof = roof_of(H100, PHI, 2, tensor_parallel=2, replicas=1, group=1)

@@ -61,6 +61,14 @@ def test_ratios_are_of_sums(tmp_path: Path) -> None:
     assert found["steps"] == 4 and found["floor_steps"] == 4
 
 
+def test_the_straggler_ratio_is_of_sums(tmp_path: Path) -> None:
+    """Longest 300 and 1100, means 200 and 600: 1400 / 800. The mean of the runs' ratios would be 1.667."""
+    one, two = trained(tmp_path, [100, 300], "vllm-s0"), trained(tmp_path, [100, 1100], "vllm-s1")
+    found = table(one, two).loc["vllm"]
+    assert found["straggler_ratio"] == pytest.approx(1400 / 800)
+    assert found["length_bubble"] == pytest.approx(1 - 800 / 1400)
+
+
 def test_nothing_counted_gives_no_row(tmp_path: Path) -> None:
     assert table(trained(tmp_path, [100, 200]), warmup=9).empty
     assert straggler_table(with_work(wide_steps([], 0)[0], []), [], Plan("e", "", "a", {"a": {}}, 0, (), {})).empty

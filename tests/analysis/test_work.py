@@ -65,6 +65,16 @@ def test_a_floor_above_the_time_is_an_error_and_no_efficiency(tmp_path: Path, wr
     assert "in 1 of 1 counted steps" in text and "137.69 s" in text
 
 
+def test_a_warm_up_step_below_its_floor_refuses_nothing(tmp_path: Path) -> None:
+    """Its clock may have begun late; the counted step's floor stands."""
+    fast = {"timing_s/gen": 140.0, "timing_s/generate_sequences": 137.0, "timing_s/step": 165.3}
+    steps = steps_to(article_row())
+    steps[0] = {**steps[0], "scalars": steps[0]["scalars"] | fast}
+    run = an_import(tmp_path, steps)
+    assert worked(run)["floor_s"].iloc[2] == pytest.approx(149.685, abs=5e-3)
+    assert set(codes(run)) == {"floor-assumes"}
+
+
 def test_lengths_that_cannot_be_are_an_error(tmp_path: Path) -> None:
     run = an_import(tmp_path, steps_to(article_row(**{"response_length/max": 1000.0})))
     assert worked(run)["floor_s"].isna().all()

@@ -7,7 +7,7 @@ from typing import Any
 
 from workflow.plan import Plan, plan_runs
 from workflow.preflight import Finding, Preflight, preflight
-from workflow.preflight.cases import StackTold
+from workflow.preflight.cases import Case, StackTold, cases_of
 from workflow.preflight.site import Place
 from workflow.reading import parse_config
 from workflow.trainers import StackFacts
@@ -145,6 +145,11 @@ def planned(
 
 def looked_at(plan: Plan, place: Place | None = None, composed: dict[str, Any] | None = None) -> Preflight:
     return preflight(plan, place, composed, _told)
+
+
+def cases(raw: dict[str, Any], **changes: Any) -> dict[str, Case]:
+    """The cases by arm; of an arm with factors of its own, the last."""
+    return {case.arm: case for case in cases_of(planned(raw, **changes), None, _told)}
 
 
 def found(raw: dict[str, Any], place: Place | None = None, **changes: Any) -> dict[str, Finding]:

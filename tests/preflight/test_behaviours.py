@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from workflow.preflight.behaviours import BEHAVIOURS, S4, S9, V4, V9
+from workflow.preflight.behaviours import BEHAVIOURS, GRAPH_SIZES, PREFILL, S4, S9, V4, V9
 
-from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, codes, found, looked_at, planned
+from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, cases, codes, found, looked_at, planned
 
 KWARGS = f"+{ROLLOUT}.engine_kwargs"
 MANY = {"batch_size": 4096, "num_generations": 8, "mini_batch_size": None, "micro_batch_size": 1}
@@ -133,6 +133,88 @@ def test_it_fires(code: str, raw: dict[str, Any], changes: dict[str, Any]) -> No
 )
 def test_it_keeps_quiet(code: str, raw: dict[str, Any], changes: dict[str, Any]) -> None:
     assert code not in found(raw, **changes)
+
+
+def _moot(code: str, arms: dict[str, Any]) -> bool:
+    """Whether the row has nothing to say of these cases, its moot condition alone."""
+    behaviour = next(one for one in BEHAVIOURS if one.code == code)
+    return bool(behaviour.moot(list(arms.values())))
+
+
+def test_one_cache_that_may_fill_is_enough_for_its_size_to_matter() -> None:
+    """A share of 0.9 has room for all sequences at full length, one of 0.3 has not."""
+    roomy, tight = (cases(EQUAL, options={f"{ROLLOUT}.gpu_memory_utilization": share})["vllm"] for share in (0.9, 0.3))
+    assert _moot("memory-share", {"a": roomy, "b": roomy})
+    assert not _moot("memory-share", {"a": roomy, "b": tight})
+    assert not _moot("memory-share", {"a": tight, "b": roomy})
+
+
+def test_the_arm_with_the_most_sequences_for_a_replica_meets_the_lowest_limit() -> None:
+    """2048 sequences: 512 for each of 4 replicas of 2 GPUs, and 2048 for one of 8, above the limit of 1024."""
+    sizes, limit = {**MANY, "batch_size": 2048}, {f"{ROLLOUT}.max_num_seqs": 1024}
+    four = cases(EQUAL, **sizes, options=limit)["vllm"]
+    one = cases(EQUAL, **sizes, options={**limit, f"{ROLLOUT}.tensor_model_parallel_size": 8})["vllm"]
+    assert (four.per_replica, one.per_replica) == (512, 2048)
+    assert _moot("sequence-limit", {"four": four})
+    assert not _moot("sequence-limit", {"four": four, "one": one})
+
+
+def test_long_prompts_are_not_moot_however_few_they_are() -> None:
+    """One prompt of 8000 is read in a pass; beside a response of 8000 it is half of the work."""
+    few = {"batch_size": 16, "num_generations": 4, "max_prompt_length": 1000}
+    short, long = (cases(EQUAL, **few, max_response_length=length)["vllm"] for length in (20_000, 19_999))
+    assert short.per_replica * 1000 <= 2 * 8192
+    assert _moot("prefill-limit", {"a": short})
+    assert not _moot("prefill-limit", {"a": long})
+
+
+def test_many_prompts_are_read_in_more_than_two_passes() -> None:
+    """64 prompts on 4 replicas: 16 of 1024 tokens are two passes of 8192, 17 are not."""
+    lengths = {"max_prompt_length": 1024, "max_response_length": 31744, "num_generations": 4}
+    assert _moot("prefill-limit", cases(EQUAL, batch_size=64, **lengths))
+    assert not _moot("prefill-limit", cases(EQUAL, batch_size=68, mini_batch_size=None, **lengths))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "chunk_s4", "chunk_s9"),
+    [
+        ("A10-24GB", "2048", "2048"),
+        ("A100-40GB", "8192", "4096"),
+        ("H100-80GB", "8192", "8192"),
+        ("H200-141GB", "8192", "8192"),
+        ("B200-180GB", "8192", "16384"),
+    ],
+)
+def test_what_sglang_reads_in_a_pass_by_the_gpus_memory(gpu: str, chunk_s4: str, chunk_s9: str) -> None:
+    """sglang 0.4.6.post5, srt/server_args.py:271; 0.5.12, srt/server_args.py:1459."""
+    chosen = {f"+{ROLLOUT}.engine_kwargs.sglang.chunked_prefill_size": None}
+    assert PREFILL.of(cases(ARTICLE, gpu=gpu)["sglang"]) == chunk_s4
+    assert PREFILL.of(cases(EQUAL, gpu=gpu, options=chosen)["sglang"]) == chunk_s9
+
+
+@pytest.mark.parametrize(
+    ("gpu", "parallel", "largest_s4", "largest_s9"),
+    [
+        *(("A10-24GB", 1, "8", "24"), ("A10-24GB", 2, "8", "24"), ("A10-24GB", 4, "80", "80")),
+        *(("A100-40GB", 2, "160", "32"), ("A100-40GB", 4, "160", "160")),
+        *(("H100-80GB", 2, "160", "256"), ("H100-80GB", 4, "160", "512")),
+        *(("H200-141GB", 2, "256", "256"), ("B200-180GB", 2, "256", "512"), ("B200-180GB", 8, "256", "512")),
+    ],
+)
+def test_the_largest_batch_that_sglang_captures(gpu: str, parallel: int, largest_s4: str, largest_s9: str) -> None:
+    """sglang 0.4.6.post5, srt/server_args.py:298 and cuda_graph_runner.py:127; 0.5.12, srt/server_args.py:1401."""
+    options = {f"{ROLLOUT}.tensor_model_parallel_size": parallel}
+    assert GRAPH_SIZES.of(cases(ARTICLE, gpu=gpu, options=options)["sglang"]) == largest_s4
+    assert GRAPH_SIZES.of(cases(EQUAL, gpu=gpu, options=options)["sglang"]) == largest_s9
+
+
+@pytest.mark.parametrize(
+    ("sequences", "tokens", "largest"), [(64, 8192, "128"), (256, 8192, "512"), (1024, 8192, "512"), (1024, 300, "300")]
+)
+def test_the_largest_batch_that_vllm_captures(sequences: int, tokens: int, largest: str) -> None:
+    """Twice the sequences, 512 at the most, and no more than a pass reads: vllm/config/vllm.py."""
+    options = {f"{ROLLOUT}.max_num_seqs": sequences, f"{ROLLOUT}.max_num_batched_tokens": tokens}
+    assert GRAPH_SIZES.of(cases(EQUAL, options=options)["vllm"]) == largest
 
 
 def test_other_modes_differ() -> None:
