@@ -70,6 +70,26 @@ def test_a_block_leaves_the_blocks_that_a_fit_needs():
     assert block_length([tied, tied], 3) == 10
 
 
+def test_a_run_has_four_blocks_at_the_least():
+    """The cube root of five to seven steps is two, of which they hold three; eight steps hold four."""
+    assert [block_length([np.ones(steps)] * 3) for steps in (5, 7, 8, 12)] == [1, 1, 2, 2]
+
+
+def test_every_step_is_drawn_as_often_as_any_other():
+    """Blocks go round: the first and the last steps lie in as many of them as the middle ones."""
+    shares = resampled_sums(np.eye(10), [10], 5, 4000).within.mean(axis=0)
+    assert shares == pytest.approx(np.ones(10), abs=0.05)
+
+
+@pytest.mark.parametrize("spent, factor", [(1, 4 / 3), (2, 4 / 2)])
+def test_few_blocks_vary_less_than_other_blocks_would(spent, factor):
+    """Of 4 blocks, drawn with replacement, the spread is that of 3, or of 2 where a coefficient was fitted, too."""
+    sums = resampled_sums(of(np.random.default_rng(10).normal(size=40)), [40], 10, 500)
+    found = interval_of(mean, sums, spent)
+    assert found.standard_error == pytest.approx(mean(sums.within).std() * factor**0.5, rel=1e-12)
+    assert found.freedom == 4 - spent
+
+
 def test_no_interval_where_nothing_can_be_drawn():
     assert interval_of(mean, resampled_sums(of([3.0]), [1], 1)) is None
     assert interval_of(mean, resampled_sums(of([3.0, 4.0]), [2], 1)) is None

@@ -6,7 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.estimates.arm import _spent
 from analysis.estimates.comparable import Comparable
+from analysis.estimates.equal_work import paired
 from analysis.estimates.table import ESTIMATES, estimate_table
 from analysis.runs import Plan
 
@@ -81,6 +83,43 @@ def test_the_fit_compares_over_what_both_cover():
     assert 3 < len(common) < len(pooled)
     expected = engine_s(common).sum() / engine_s(common, a=1.0, b=0.02, c=5e-5).sum()
     assert table.loc["standardised", "value"] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("varies", ["max_response_length", "response_tokens"])
+def test_a_fit_of_one_quantity_compares_over_what_both_cover(varies):
+    """10 + 0.01 x and 4 + 0.008 x over the x from 1020 to 1400 that both have, whose mean is 1210: 22.1 / 13.68."""
+    x = {"a": np.arange(1000.0, 1401.0, 20), "b": np.arange(1020.0, 1421.0, 20)}
+    rest = {"max_response_length": 900.0, "response_tokens": 90_000.0}
+    a = arm_rows("a", 10 + 0.01 * x["a"], **rest | {varies: x["a"]})
+    b = arm_rows("b", 4 + 0.008 * x["b"], **rest | {varies: x["b"]})
+    assert found(a, b)[0].loc["standardised", "value"] == pytest.approx(22.1 / 13.68, rel=1e-9)
+
+
+def test_what_both_arms_steps_share_is_no_noise_of_their_ratio():
+    """The same prompts make a step long in both arms: the series that block lengths come from are of what is left."""
+    columns = work(5)
+    shared = np.random.default_rng(13).normal(0, 0.1, 30)
+    a, b = engine_s(columns) * np.exp(shared), engine_s(columns) * np.exp(shared) / 2
+    pairs = pd.DataFrame({f"{STEP}_a": a, f"{STEP}_b": b, "seed": 0, "step": range(30)})
+    for name, values in (columns | {"equal_floor_s": engine_s(columns) / 3}).items():
+        pairs = pairs.assign(**{f"{name}_a": values, f"{name}_b": values})
+    series = paired(pairs).series
+    assert set(series) == set(ESTIMATES)
+    for name, (one,) in series.items():
+        assert np.ptp(one) == pytest.approx(0, abs=1e-9), name
+
+
+def test_every_coefficient_of_the_fit_costs_a_block():
+    """The mean and each quantity that varies; the other estimates have the mean alone."""
+
+    def spent(**columns):
+        both = {f"{name}_{side}": values for name, values in columns.items() for side in "ab"}
+        pairs = pd.DataFrame({f"{STEP}_a": 1.0, f"{STEP}_b": 1.0, "seed": 0, "step": range(30)} | both)
+        return {name: _spent(name, paired(pairs)) for name in ("raw", "per_token", "standardised")}
+
+    columns = work(6)
+    assert spent(**columns) == {"raw": 1, "per_token": 1, "standardised": 3}
+    assert spent(**columns | {"max_response_length": np.full(30, 8192.0)})["standardised"] == 2
 
 
 def test_no_common_support():

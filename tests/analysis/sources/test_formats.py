@@ -11,6 +11,7 @@ import pytest
 from analysis.errors import UserError
 from analysis.sources.formats import format_of, read_source
 from analysis.sources.merge import merged, place
+from analysis.sources.record import STEPS_LOGGED, SourceRead, StepRecord
 
 TABLE = "step,phase,seconds\n3,step,878.89\n3,timing_s/gen,849.2\n4,step,12.5\n"
 VERL = "step:1 - timing_s/gen:1.500 - timing_s/step:2.000\n"
@@ -224,6 +225,16 @@ def test_of_two_sources_the_more_precise_counts(tmp_path):
         assert place(record, "timing_s/gen") == (tmp_path / "t.log", 1)
         assert place(record, "timing_s/step") == (tmp_path / "t.csv", 2)
     assert list(merged([log.read, table.read], "r").records) == [1, 2]
+
+
+def test_of_two_sources_the_one_with_more_rows_says_how_many_steps_a_row_stands_for(tmp_path):
+    """Rows 10 and 20 alone look like means of ten steps; with row 15 between they are of five."""
+    ten, five = (
+        SourceRead({20: StepRecord(20, {}, {STEPS_LOGGED: steps, "reward": 0.5}, {}, None, tmp_path / "x", 1)})
+        for steps in (10.0, 5.0)
+    )
+    for order in ((ten, five), (five, ten)):
+        assert merged(order, "r").records[20].scalars == {STEPS_LOGGED: 5.0, "reward": 0.5}
 
 
 def test_sources_that_disagree_are_refused(tmp_path):

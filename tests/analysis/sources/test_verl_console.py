@@ -51,6 +51,16 @@ def test_a_line_of_0_4_1_carries_half_of_the_third_decimal(tmp_path):
     assert record.line == 1 and record.file == tmp_path / "run.log" and not found.read.verdicts
 
 
+def test_a_step_with_a_validation_beside_it_is_a_step(tmp_path):
+    """A line of a validation alone is none (verl's before training); with timings, or with rewards, it is a step."""
+    validation = {"val-core/math/reward/mean@1": 0.25, "val-aux/num_turns/mean": 2.0}
+    rewards = {f"critic/rewards/{name}": 0.5 for name in ("mean", "max", "min", "std", "median")}
+    lines = [line(2, validation), line(3, validation | STEP), line(4, validation | rewards)]
+    records = read(tmp_path, "\n".join(lines) + "\n").read.records
+    assert list(records) == [3, 4]
+    assert records[3].scalars["val-core/math/reward/mean@1"] == 0.25 and records[3].scalars["timing_s/step"] == 408.19
+
+
 def test_a_line_in_full_carries_no_rounding(tmp_path):
     values = STEP | {"timing_s/ref": 1 / 3, "actor/lr": 1e-06}
     text = line(3, values, rounded=False) + " - a:np.float64(0.5) - b:np.int32(4) - c:np.float64(nan) - d:tensor(2.)\n"
