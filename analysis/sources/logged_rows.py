@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from analysis.sources.counters import falls
 from analysis.sources.cumulative import (
     ELAPSED,
     SECONDS_PER_STEP,
@@ -18,7 +19,7 @@ from analysis.sources.cumulative import (
 )
 from analysis.sources.hf_logs import STEP_TIME, TRAIN, numbers_of, window_verdict, windows_of
 from analysis.sources.record import STEPS_LOGGED, TIMERS, Imported, StepRecord
-from analysis.sources.restarts import steps_in_sequence
+from analysis.sources.restarts import require_one_run, steps_in_sequence
 from analysis.verdicts import Verdict
 
 # The time of a step from one logged row to the next, where the trainer timed no step itself.
@@ -34,21 +35,26 @@ class LoggedRow:
     line: int
 
 
-def imported_rows(rows: Sequence[LoggedRow], path: Path, name: str, verdicts: Sequence[Verdict] = ()) -> Imported:
+def imported_rows(
+    rows: Sequence[LoggedRow], path: Path, name: str, verdicts: Sequence[Verdict] = (), by_place: bool = False
+) -> Imported:
     """The steps of a file's rows under wandb's names; `name` is that of the format.
 
-    A row that stands for several steps says so (`STEPS_LOGGED`). One whose elapsed time is less than that of the row
-    before is the first after a restart. Where no row has `step_time`, the step's seconds come
-    from ms-swift's average since the start, with the error that its rounding leaves, and a verdict says so.
+    A row that stands for several steps says so (`STEPS_LOGGED`). Where no row has `step_time`, the step's seconds come
+    from ms-swift's average since the start, with the error that its rounding leaves, and a verdict says so. `by_place`:
+    a row's step is its place alone, so that rows of several runs, or from before a restart, are an error.
     """
     records = []
     windows = windows_of([row.step for row in rows])
-    anew = {place for place, (before, row) in enumerate(pairwise(rows), start=1) if _began_anew(before, row)}
-    for place, (row, window) in enumerate(zip(rows, windows, strict=True)):
+    for row, window in zip(rows, windows, strict=True):
         numbers, rounding = numbers_of(row.numbers)
         if window > 1:
             numbers[STEPS_LOGGED] = float(window)
-        records.append(StepRecord(row.step, {}, numbers, {}, place in anew or None, path, row.line, rounding))
+        elapsed = elapsed_s(row.numbers.get(ELAPSED))
+        records.append(StepRecord(row.step, {}, numbers, {}, None, path, row.line, rounding, elapsed_s=elapsed))
+    if by_place:
+        require_one_run(records, path)
+    anew = {place for place, (before, record) in enumerate(pairwise(records), start=1) if falls(before, record)}
     read = steps_in_sequence(records, path)
     read.verdicts = [*verdicts, *read.verdicts]
     if read.records and not any(STEP_TIME in record.scalars for record in read.records.values()):
@@ -82,12 +88,6 @@ def imported_rows(rows: Sequence[LoggedRow], path: Path, name: str, verdicts: Se
     if wider:
         read.verdicts.append(window_verdict(str(path), wider))
     return Imported(read, name)
-
-
-def _began_anew(before: LoggedRow, row: LoggedRow) -> bool:
-    """Whether ms-swift's time since the start fell, which no number of steps tells after a checkpoint at the last."""
-    earlier, later = elapsed_s(before.numbers.get(ELAPSED)), elapsed_s(row.numbers.get(ELAPSED))
-    return earlier is not None and later is not None and later < earlier
 
 
 _AVERAGES = (TRAIN + SECONDS_PER_STEP, TRAIN + STEPS_PER_SECOND)

@@ -24,7 +24,8 @@ class StepRecord:
     `rounding` is half a unit of the last printed digit, in the value's own unit,
     under the value's full name (`timing_s/gen`, `response_length/mean`); a value that is not there has its full
     precision. `origins` is where a value was read, under the same names, if not on `line` of `file`. `time` is when
-    the step was logged, in seconds since 1970, where the source says so.
+    the step was logged, in seconds since 1970, and `elapsed_s` are the seconds since its process began, where the
+    source says so.
     """
 
     step: int
@@ -37,6 +38,7 @@ class StepRecord:
     rounding: dict[str, float] = field(default_factory=dict)
     origins: dict[str, tuple[Path, int]] = field(default_factory=dict)
     time: float | None = None
+    elapsed_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from analysis.sources.record import Imported
 from analysis.verdicts import Verdict
 
 TRL, SWIFT = "trl-console", "swift-console"
+BY_PLACE = "step-by-place"
 # ms-swift tells the step in its rows; TRL does not.
 SWIFT_STEP = "global_step/max_steps"
 # A row is a dictionary as Python prints it, of numbers and texts; numpy's numbers have brackets of their own.
@@ -65,7 +66,8 @@ def read_trl_console(path: Path) -> Imported:
         rows, bars = [rows[place] for place in kept], [bars[place] for place in kept]
     swift = any(SWIFT_STEP in row.numbers for row in rows)
     placed, told = _by_their_own(rows) if swift else _by_the_bar(rows, bars, path)
-    return imported_rows(placed, path, SWIFT if swift else TRL, verdicts + told)
+    by_place = any(verdict.code == BY_PLACE for verdict in told)
+    return imported_rows(placed, path, SWIFT if swift else TRL, verdicts + told, by_place)
 
 
 def row_of(text: str) -> dict[str, Any]:
@@ -116,7 +118,7 @@ def _by_the_bar(rows: list[LoggedRow], bars: list[_Bar | None], path: Path) -> t
         f"{path} does not tell the steps of its {len(rows)} rows (no progress bar of the training behind them): they "
         f"count as steps 1 to {len(rows)}. With logging_steps above 1 they are not: import trainer_state.json instead"
     )
-    verdict = [Verdict("warning", "step-by-place", text)] if rows else []
+    verdict = [Verdict("warning", BY_PLACE, text)] if rows else []
     return [replace(row, step=place) for place, row in enumerate(rows, start=1)], verdict
 
 

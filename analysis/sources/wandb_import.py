@@ -10,6 +10,7 @@ from typing import Any
 
 from analysis.errors import UserError
 from analysis.files import read_json_object
+from analysis.sources.counters import Restart, falls, restart_verdicts
 from analysis.sources.record import Imported, SourceRead
 from analysis.sources.wandb_about import git_in, hardware_in, plain_config, seconds_since_1970, versions_in
 from analysis.sources.wandb_api import HISTORY_PARTS, RUN_FILE, download
@@ -145,7 +146,12 @@ def _in_one(reads: Sequence[SourceRead], shown_as: str) -> SourceRead:
         again |= set(read.records) & set(found.records)
         first = min(read.records, default=1)
         if first > 1 and found.records:
-            read.records[first] = replace(read.records[first], resumed=True)
+            # Of another process, whose own seconds begin anew.
+            record = replace(read.records[first], resumed=True, elapsed_s=None)
+            before = found.records[max(step for step in found.records if step < first)]
+            restarts = [Restart(before, record, fell)] if (fell := falls(before, record)) else []
+            found.verdicts += restart_verdicts(restarts, shown_as, lambda _: "import the folder of each by itself")
+            read.records[first] = record
         found.records.update(read.records)
         found.verdicts += read.verdicts
         found.again |= read.again

@@ -9,6 +9,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
+from analysis.sources.counters import Restart, falls, restart_verdicts
 from analysis.sources.hf_logs import STEP_TIME, window_verdict, windows_of
 from analysis.sources.record import STEPS_LOGGED, TIMERS, SourceRead, StepRecord, as_number
 from analysis.verdicts import Verdict, count_of
@@ -64,6 +65,10 @@ def _time(row: dict[str, Any]) -> float | None:
     return as_number(row.get("_timestamp"))
 
 
+def _elapsed_s(row: dict[str, Any]) -> float | None:
+    return as_number(row.get("_runtime"))
+
+
 def _step(value: float | None) -> int | None:
     return int(value) if value is not None and value >= 1 and value == int(value) else None
 
@@ -77,7 +82,10 @@ def _nested_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
             continue
         phases = {k.removeprefix(TIMERS): v for k, v in numbers.items() if k.startswith(TIMERS)}
         scalars = {k: v for k, v in numbers.items() if not k.startswith(TIMERS)}
-        steps.add(StepRecord(step, phases, scalars, {}, None, file, number, time=_time(row)), bool(phases))
+        steps.add(
+            StepRecord(step, phases, scalars, {}, None, file, number, time=_time(row), elapsed_s=_elapsed_s(row)),
+            bool(phases),
+        )
     return steps
 
 
@@ -95,7 +103,10 @@ def _flat_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
             if verl:  # a run of our own driver logs TRL's timers besides
                 numbers, calls = calls | numbers, {}
             if step is not None:
-                steps.add(StepRecord(step, {}, numbers, {}, None, file, number, time=_time(row)), verl)
+                steps.add(
+                    StepRecord(step, {}, numbers, {}, None, file, number, time=_time(row), elapsed_s=_elapsed_s(row)),
+                    verl,
+                )
             continue
         ours = {name: value for name, value in numbers.items() if name.startswith(CALLS)}
         numbers = {name: value for name, value in numbers.items() if name not in ours}
@@ -115,7 +126,7 @@ def _flat_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
                 calls[name] = calls.get(name, 0.0) + value
         if logged is None or step is None or not numbers.keys() - {HF_STEP, "train/epoch"}:
             continue
-        record = StepRecord(step, {}, numbers, {}, None, file, number, time=_time(row))
+        record = StepRecord(step, {}, numbers, {}, None, file, number, time=_time(row), elapsed_s=_elapsed_s(row))
         steps.add(record, timed, led_to if timed else None)
     return steps
 
@@ -143,6 +154,7 @@ class LoggedSteps:
     calls: dict[int, _Calls] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)
     given_up: set[int] = field(default_factory=set)
+    restarts: list[Restart] = field(default_factory=list)
 
     def add(self, record: StepRecord, timed: bool, calls: _Calls | None = None) -> None:
         """Adds a row; `calls` are those in it, where it may stand for several steps."""
@@ -151,7 +163,7 @@ class LoggedSteps:
         if went_back and len(self.order) > 1 and step <= self.order[0]:
             # Began anew: what was logged before is of another training.
             self.given_up |= self.timed
-            for kept in (self.records, self.timed, self.again, self.calls, self.order):
+            for kept in (self.records, self.timed, self.again, self.calls, self.order, self.restarts):
                 kept.clear()
         earlier = self.records.get(step)
         if earlier is not None and not timed:
@@ -163,7 +175,11 @@ class LoggedSteps:
                 self.again.append((step, earlier, record))
             elif earlier is not None:
                 record = replace(record, scalars={**earlier.scalars, **record.scalars})
-            if went_back:
+            before = self.records[self.order[-1]] if self.order else None
+            fell = falls(before, record) if before is not None and not went_back else []
+            if before is not None and fell:
+                self.restarts.append(Restart(before, record, fell))
+            if went_back or fell:
                 record = replace(record, resumed=True)
             self.timed.add(step)
             self.order.append(step)
@@ -189,6 +205,8 @@ class LoggedSteps:
         for step, size in sizes.items():
             if size > 1:
                 found.records[step].scalars[STEPS_LOGGED] = float(size)
+        restarts = [replace(one, after=found.records[one.after.step]) for one in self.restarts]
+        found.verdicts += restart_verdicts(restarts, self.shown_as, lambda _: "import the log of each by itself")
         if any(size > 1 for size in sizes.values()):
             found.verdicts.append(window_verdict(self.shown_as, [size for size in sizes.values() if size > 1]))
         if swift:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from analysis.imported.steps import clock_verdicts
-from analysis.sources.record import StepRecord
+from analysis.sources.record import STEPS_LOGGED, StepRecord
 from analysis.steps import ChosenStep
 from analysis.timers import exclusive_s, nested, overruns, places_of, tree_for
 from analysis.timers.exclusive import own_rounding_s
@@ -117,8 +117,9 @@ def test_rounding_may_not_decide_where_a_timer_lies():
     assert places == {"testing": "step/testing"} and "the numbers do not tell" in said.text
 
 
-def at(step, time, seconds=10.0, resumed=False):
-    return ChosenStep(1, StepRecord(step, {"step": seconds}, {}, {}, resumed, None, 1, time=time), resumed, False)
+def at(step, time, seconds=10.0, resumed=False, logged=None):
+    scalars = {} if logged is None else {STEPS_LOGGED: logged}
+    return ChosenStep(1, StepRecord(step, {"step": seconds}, scalars, {}, resumed, None, 1, time=time), resumed, False)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +127,14 @@ def at(step, time, seconds=10.0, resumed=False):
     [
         (at(2, 110.5), None),
         (at(2, 500.0), None),
-        (at(2, 103.0), "took 10.000 s by its timer, yet 3.000 s passed"),
+        (at(2, 103.0), "step 2 took 10.000 s by its timers, yet 3.000 s passed"),
         (at(2, 40.0), "yet -60.000 s passed"),
+        (at(3, 40.0), "from step 1 to 3 took 0.000 s by its timers, yet -60.000 s passed"),
+        # NTP set the clock back by a second, between steps of a tenth.
+        (at(2, 99.1, 0.1), None),
+        (at(6, 149.0, logged=5), None),
+        (at(6, 130.0, logged=5), "from step 1 to 6 took 50.000 s by its timers, yet 30.000 s passed"),
+        (at(2, 103.0, math.nan), None),
         (at(2, 103.0, resumed=True), None),
         (at(3, 103.0), None),
         (at(2, None), None),
