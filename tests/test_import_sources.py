@@ -18,6 +18,7 @@ from workflow.reading import parse_config
 VERL = "step:1 - timing_s/gen:1.500 - timing_s/step:2.000\n"
 VERL_SGLANG = "{'actor_rollout_ref': {'rollout': {'name': 'sglang'}}, 'trainer': {'x': 1}}\n" + VERL
 TRL = "{'loss': 0.0, 'reward': 0.25, 'step_time': 3.25, 'learning_rate': 1e-06}\n"
+TABLE = "step,phase,seconds\n1,step,2.0\n"
 
 
 def looked_at(folder: Path, sources: dict[str, str | bytes], **arm: Any) -> None:
@@ -54,7 +55,19 @@ def looked_at(folder: Path, sources: dict[str, str | bytes], **arm: Any) -> None
         (VERL_SGLANG, {}, "rollout.name: sglang, and arm other says engine: vllm"),
         (VERL, {"facts": {"version": "0.2.0"}}, "no timer tree is declared for trainer verl 0.2.0 with engine vllm"),
         (VERL, {"facts": {"mode": "native"}}, "verl 0.4.1 in mode native"),
-        (TRL, {"trainer": "trl", "facts": {"version": "9.9"}}, "trl 9.9 in mode native"),
+        (
+            VERL,
+            {"facts": {"version": "0.7"}},
+            "Which is meant: 0.7.0 or 0.7.1? Give the one that ran as import.version",
+        ),
+        (
+            VERL,
+            {"facts": {"version": "v0.9"}},
+            "verl 0.9 is no release whose timers are declared. Which is meant: 0.9.1?",
+        ),
+        (VERL, {"facts": {"version": "0.7.1rc2"}}, "Which is meant: 0.7.1?"),
+        (VERL, {"facts": {"version": "main"}}, "verl main names no release, and releases' timers nest diff"),
+        (TABLE, {"trainer": "trl", "facts": {"version": "9.9"}}, "trl 9.9 in mode native"),
         (TRL, {"trainer": "trl", "facts": {"version": None}}, "(declared: 0.28, 0.29, 1.0, 1.1, "),
         (TRL, {"trainer": "trl", "facts": {"version": None}}, "1.9, 1.16):"),
         (VERL, {"facts": {"version": None}}, "which release of verl a run is of decides"),
@@ -76,6 +89,10 @@ def test_a_wrong_source_is_told_before_anything_runs(tmp_path: Path, content: An
         (TRL + VERL, {"facts": {"format": "verl-console"}}),
         (VERL + "noise\n" * 10_000 + "verl==0.4.1\n", {"facts": {"version": None}}),
         (VERL, {"facts": {"version": "0.9.1"}}),
+        (VERL, {"facts": {"version": "v0.6.0"}}),
+        # Its step time is that of every release.
+        (TRL, {"trainer": "trl", "facts": {"version": "9.9"}}),
+        (TRL, {"trainer": "trl", "facts": {"version": "9.9", "mode": "native"}}),
     ],
 )
 def test_a_source_of_its_arm_is_none_to_tell_of(tmp_path: Path, content: str, arm: Any) -> None:

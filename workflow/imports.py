@@ -134,6 +134,11 @@ class Import(BaseModel):
             check_text(text, "it")
         return text
 
+    @field_validator("version")
+    @classmethod
+    def _a_tag_is_its_release(cls, version: str | None) -> str | None:
+        return re.sub(r"^v(?=\d)", "", version) if version is not None else None
+
     @field_validator("runs")
     @classmethod
     def _runs_differ(cls, runs: tuple[ImportedRun, ...]) -> tuple[ImportedRun, ...]:

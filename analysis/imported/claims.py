@@ -100,6 +100,10 @@ def _engine_told(part: Imported) -> tuple[str, str] | None:
     found = _ENGINES.get(rollout.lower().partition("_")[0]) if isinstance(rollout, str) else None
     if found is not None:
         return found, f"holds the configuration of a run with {_ROLLOUT}: {rollout}"
+    asked = part.overrides.get(_ROLLOUT) if rollout is None else None
+    found = _ENGINES.get(asked.lower().partition("_")[0]) if asked else None
+    if found is not None:
+        return found, f"shows the command of a run with {_ROLLOUT}={asked}"
     uses = part.config.get("use_vllm")
     if isinstance(uses, bool):
         return "vllm" if uses else "transformers", f"is of a run with use_vllm: {str(uses).lower()}"

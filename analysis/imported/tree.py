@@ -10,8 +10,9 @@ from typing import Any
 
 from analysis.errors import UserError
 from analysis.imported.claims import require_of_arm, require_own_tree
+from analysis.sources.formats import WANDB
 from analysis.sources.record import TIMERS, Imported, SourceRead
-from analysis.timers import TimerTree, declared_trees, mode_of, nested, tree_for
+from analysis.timers import TimerTree, declared_trees, mode_of, nested, releases, tree_for
 from analysis.timers.own import own_tree
 from analysis.verdicts import Verdict
 
@@ -24,6 +25,8 @@ UNMARKED = "separate_async"
 # How many versions of the weights the oldest tokens of a step lag behind: 0 in a synchronous loop, in every loop of
 # trainer.use_v1 logged with each step (verl 0.9.1 trainer/ppo/v1/trainer_base.py, _compute_metrics).
 STALENESS = "training/off_policy/trajectory_staleness_worst/max"
+# Formats of TRL and ms-swift that hold no timer but the step's: the others go to wandb.
+STEP_ALONE = ("trl-console", "trainer-state", "swift-console", "swift-jsonl")
 PACKAGES = {"swift": "ms-swift"}
 
 
@@ -49,11 +52,27 @@ def tree_of(
     if said and not _same_version(said[0], version):
         text = f"{run_id}: its source says {trainer} {said[0]}, its arm {version}: the arm's counts"
         verdicts.append(Verdict("warning", "version-differs", text))
+    tree, more = _of_release(spec, facts, parts, read, version)
+    return tree, version, [*verdicts, *more]
+
+
+def _of_release(
+    spec: Mapping[str, Any], facts: Mapping[str, Any], parts: Sequence[Imported], read: SourceRead, version: str
+) -> tuple[TimerTree, list[Verdict]]:
+    """The declared tree of a release, of the loop that is given, else of that which settings or timers tell."""
+    run_id, trainer, engine = str(spec["run_id"]), str(spec["trainer"]), str(spec["engine"])
     mode, config = _mode(facts), next((part.config for part in parts if part.config), {})
+    if mode in (None, NATIVE) and not _declared(trainer, version) and all(p.format in STEP_ALONE for p in parts):
+        text = (
+            f"{run_id}: the timers of {trainer} {version} are not declared (declared: {', '.join(releases(trainer))}). "
+            "Its log holds the step's time alone, which is the same in all of these, and is read so"
+        )
+        return _step_alone(trainer, version, engine), [Verdict("note", "release-undeclared", text)]
     if mode is not None:
-        return tree_for(trainer, version, engine, mode), version, verdicts
+        return tree_for(trainer, version, engine, mode), []
     if trainer == "verl":
-        mode = mode_of(trainer, version, spec, {"resolved": {"trainer": config}})
+        asked = config or next((part.overrides for part in parts if part.overrides), {})
+        mode = mode_of(trainer, version, spec, {"resolved": {"trainer": asked}})
     else:
         ours = any(name.startswith(TIMERS + "step") for record in read.records.values() for name in record.scalars)
         mode = "" if ours and trainer == "trl" else NATIVE
@@ -65,12 +84,21 @@ def tree_of(
             f"{run_id}: its timers are those of {other.name}, not of {tree.name}, and are read so; confirm it with "
             f"import.mode: {other.mode or SYNCHRONOUS}"
         )
-        return other, version, [*verdicts, Verdict("warning", "mode-by-timers", text)]
+        return other, [Verdict("warning", "mode-by-timers", text)]
     unmarked = next((t for t in of_release if t.mode == UNMARKED), None)
     if unmarked is not None and not tree.mode and not config:
-        tree, told = _by_staleness(tree, unmarked, read, run_id)
-        verdicts += told
-    return tree, version, verdicts
+        return _by_staleness(tree, unmarked, read, run_id)
+    return tree, []
+
+
+def _declared(trainer: str, version: str) -> bool:
+    return any(t.trainer == trainer and t.matches(version) for t in declared_trees())
+
+
+def _step_alone(trainer: str, version: str, engine: str) -> TimerTree:
+    """The tree of a release that is not declared, of which only the step is timed."""
+    native = next(t for t in declared_trees() if t.trainer == trainer and t.mode == NATIVE)
+    return TimerTree(trainer, version, (engine,), native.phases[:1], native.source, "step alone")
 
 
 def _mode(facts: Mapping[str, Any]) -> str | None:
@@ -120,6 +148,13 @@ def require_declared(
             raise _no_version(spec, of_arm)
         return
     fitting = [t for t in declared_trees() if t.trainer == trainer and t.matches(str(version)) and engine in t.engines]
+    if not fitting and mode in (None, NATIVE) and trainer != "verl" and not _declared(trainer, str(version)):
+        # The step's time is read of any release; what is not told yet may hold it alone.
+        sources = zip(facts["sources"], looks, strict=True)
+        if all(
+            (look is None and not s.startswith(WANDB)) or (look and look.format in STEP_ALONE) for s, look in sources
+        ):
+            return
     if not any(mode is None or t.mode == mode for t in fitting):
         usual = "" if trainer == "verl" else NATIVE
         tree_for(trainer, str(version), engine, usual if mode is None else mode)
@@ -133,8 +168,7 @@ def _versions(trainer: str, parts: Sequence[Imported]) -> list[str]:
 
 def _no_version(spec: Mapping[str, Any], runs: Sequence[Sequence[str]]) -> UserError:
     trainer = spec["trainer"]
-    series = {t.series for t in declared_trees() if t.trainer == trainer}
-    known = ", ".join(sorted(series, key=lambda one: [int(part) for part in one.split(".")])) or "none"
+    known = ", ".join(releases(str(trainer))) or "none"
     listed = [run[0] if len(run) == 1 else {"source": list(run)} for run in runs]
     return UserError(
         f"which release of {trainer} a run is of decides how its timers nest, and not every source says it. Give it as "

@@ -146,7 +146,7 @@ def first_look(source: str, form: str | None, versioned: bool = False) -> Import
     if form == phases_csv.FORMAT:
         found.tree = {} if phases_csv.has_tree(path) else None
     if form == verl_console.FORMAT:
-        found.config, found.versions = verl_console.told_before_steps(islice(printouts(path), LINES_OF_A_LOOK))
+        found = verl_console.told_before_steps(islice(printouts(path), LINES_OF_A_LOOK))
         if not found.versions and not versioned:
             found.versions = verl_console.told_anywhere(path)
     return found

@@ -69,11 +69,11 @@ class SourceRead:
 class Imported:
     """What one source of a run that was not trained here holds, and what it says about that run.
 
-    `config` is the run's whole configuration as the source holds it, nested or with dotted keys; `versions` are those
-    of packages, by name; `hardware` has the keys of done.json's where known; `git` the revision of the run's code.
-    `started` and `finished` are seconds since 1970. `format` is the name that `import.format` gives it. `selected` are
-    the values, by column, that tell the run's rows from those of others in one table. `tree` are the phases of a table
-    with a column `parent`, None of any other source.
+    `config` is the run's whole configuration as the source holds it, nested or with dotted keys; `overrides` are those
+    of its command line, by dotted key. `versions` are those of packages, by name; `hardware` has the keys of
+    done.json's where known; `git` the revision of the run's code. `started` and `finished` are seconds since 1970.
+    `format` is the name that `import.format` gives it. `selected` are the values, by column, that tell the run's rows
+    from those of others in one table. `tree` are the phases of a table with a column `parent`, None of other sources.
     """
 
     read: SourceRead
@@ -86,6 +86,7 @@ class Imported:
     finished: float | None = None
     selected: dict[str, str] = field(default_factory=dict)
     tree: dict[str, TablePhase] | None = None
+    overrides: dict[str, str] = field(default_factory=dict)
 
 
 def as_number(raw: object) -> float | None:

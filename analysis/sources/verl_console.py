@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import UserError
+from analysis.sources.command_line import CommandLine
 from analysis.sources.lines import Printout, printouts
 from analysis.sources.printed import Printed, fixed_decimals, half_digit, number_before, printed
-from analysis.sources.record import TIMERS, Imported, StepRecord
+from analysis.sources.record import TIMERS, Imported, SourceRead, StepRecord
 from analysis.sources.restarts import how_to_split, steps_in_sequence
 from analysis.verdicts import Verdict, count_of
 
@@ -68,6 +69,8 @@ class _Log:
     runners: list[str] = field(default_factory=list)
     """The actors that printed steps, in their order."""
     versions: set[str] = field(default_factory=set)
+    command: CommandLine = field(default_factory=CommandLine)
+    """What the run was started with, where the lines before its first step show it."""
 
     @property
     def told_versions(self) -> dict[str, str]:
@@ -99,6 +102,8 @@ def read_verl_console(path: Path) -> Imported:
             if part.text.strip() and part.line > current.last.line:
                 lines += _close(current, path)
                 current = None
+        if not lines and current is None:
+            log.command.feed(part.text)
         _note(log, settings, part)
     lines += _close(current, path)
     if len(log.experiments) > 1:
@@ -115,7 +120,8 @@ def read_verl_console(path: Path) -> Imported:
     records = [line.record for line in lines if line.record.scalars]
     read = steps_in_sequence(records, path, {step + 1 for step in log.resumes})
     read.verdicts = verdicts + read.verdicts
-    return Imported(read, FORMAT, config=settings.found, versions=log.told_versions)
+    overrides = log.command.overrides
+    return Imported(read, FORMAT, config=settings.found, versions=log.told_versions, overrides=overrides)
 
 
 def _joined(current: _Open, part: Printout) -> str | None:
@@ -303,14 +309,15 @@ class _Settings:
             self.found = read
 
 
-def told_before_steps(parts: Iterable[Printout]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The configuration and the versions by package that a log tells before its first step."""
+def told_before_steps(parts: Iterable[Printout]) -> Imported:
+    """What a log tells of its run before its first step."""
     log, settings = _Log(), _Settings()
     for part in parts:
         if "step:" in part.text and STEP_LINE.search(part.text):
             break
+        log.command.feed(part.text)
         _note(log, settings, part)
-    return settings.found, log.told_versions
+    return Imported(SourceRead(), FORMAT, settings.found, log.told_versions, overrides=log.command.overrides)
 
 
 def told_anywhere(path: Path) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Which timers a trainer has, how they nest, and what each one means."""
 
-from analysis.timers.declared import declared_trees, tree_for, tree_named
+from analysis.timers.declared import declared_trees, releases, tree_for, tree_named
 from analysis.timers.exclusive import Overrun, exclusive_s, overruns, parents
 from analysis.timers.flat import UNDECLARED, Nested, nested, places_of
 from analysis.timers.mode import mode_of
@@ -21,6 +21,7 @@ __all__ = [
     "overruns",
     "parents",
     "places_of",
+    "releases",
     "tree_for",
     "tree_named",
 ]

@@ -1,5 +1,7 @@
 """Which declared tree belongs to a trainer's version, engine and mode?"""
 
+import re
+
 from analysis.errors import UserError
 from analysis.timers.swift import SWIFT_4_6
 from analysis.timers.tree import TimerTree
@@ -34,27 +36,57 @@ def declared_trees() -> tuple[TimerTree, ...]:
 
 
 def tree_for(trainer: str, version: str, engine: str, mode: str = "") -> TimerTree:
-    """The tree of a trainer's version with an engine; `UserError` that says how to declare a missing one."""
+    """The tree of a trainer's version with an engine; `UserError` that says which release may be meant, or how to
+    declare a missing one."""
     for tree in _TREES:
         if tree.trainer == trainer and tree.matches(version) and engine in tree.engines and tree.mode == mode:
             return tree
-    in_mode = f" in mode {mode}" if mode else ""
-    of_trainer = [t for t in _TREES if t.trainer == trainer]
-    if not of_trainer:
-        known = f"those of trainers {', '.join(dict.fromkeys(t.trainer for t in _TREES))}"
-    else:
-        # The nearest that there are: of that release, else of that mode.
-        of_release = [t for t in of_trainer if t.matches(version)]
-        near = of_release or [t for t in of_trainer if t.mode == mode] or of_trainer
-        known = ", ".join(f"{t.name} with {'/'.join(t.engines)}" for t in near)
-        if modes := [t.mode or "the default" for t in of_release if engine in t.engines]:
-            known += f": that release with {engine} in mode {' or '.join(modes)} alone, not in {mode or 'the default'}"
+    if not any(tree.trainer == trainer and tree.matches(version) for tree in _TREES):
+        if fits := releases_like(trainer, version):
+            raise UserError(
+                f"{trainer} {version} is no release whose timers are declared. Which is meant: {' or '.join(fits)}? "
+                "Give the one that ran as import.version"
+            )
+        if releases(trainer) and not re.match(r"\d", version):
+            raise UserError(
+                f"{trainer} {version} names no release, and releases' timers nest differently. Give the one that "
+                f"the run's code was nearest to as import.version (declared: {', '.join(releases(trainer))})"
+            )
     raise UserError(
-        f"no timer tree is declared for trainer {trainer} {version}{in_mode} with engine {engine} (declared: {known}). "
+        f"no timer tree is declared for trainer {trainer} {version}{f' in mode {mode}' if mode else ''} with engine "
+        f"{engine} (declared: {_near(trainer, version, engine, mode)}). "
         "How its timers nest is not guessed: read where that version starts and stops them, add a TimerTree "
         "beside those in analysis/timers/, list it in analysis/timers/declared.py, and collect again "
         "(docs/timers.md shows how)"
     )
+
+
+def _near(trainer: str, version: str, engine: str, mode: str) -> str:
+    """The trees that are nearest to one that is missing: of that release, else of that mode."""
+    of_trainer = [t for t in _TREES if t.trainer == trainer]
+    if not of_trainer:
+        return f"those of trainers {', '.join(dict.fromkeys(t.trainer for t in _TREES))}"
+    of_release = [t for t in of_trainer if t.matches(version)]
+    near = of_release or [t for t in of_trainer if t.mode == mode] or of_trainer
+    known = ", ".join(f"{t.name} with {'/'.join(t.engines)}" for t in near)
+    if modes := [t.mode or "the default" for t in of_release if engine in t.engines]:
+        known += f": that release with {engine} in mode {' or '.join(modes)} alone, not in {mode or 'the default'}"
+    return known
+
+
+def releases(trainer: str) -> list[str]:
+    """The releases of a trainer whose timers are declared, the oldest first."""
+    series = {tree.series for tree in _TREES if tree.trainer == trainer}
+    return sorted(series, key=lambda one: [int(part) for part in one.split(".")])
+
+
+def releases_like(trainer: str, version: str) -> list[str]:
+    """The declared releases that a version such as `0.7` or `0.7.1rc1` may mean."""
+    numbers = re.match(r"\d+(?:\.\d+)*", version)
+    given = numbers[0] if numbers else ""
+    return [
+        one for one in releases(trainer) if given and (f"{one}.".startswith(f"{given}.") or given.startswith(f"{one}."))
+    ]
 
 
 def tree_named(name: str) -> TimerTree | None:

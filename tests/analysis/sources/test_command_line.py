@@ -1,0 +1,80 @@
+"""Hydra's overrides on the command lines that logs show."""
+
+from pathlib import Path
+
+import pytest
+
+from analysis.errors import UserError
+from analysis.files import fingerprint_of
+from analysis.imported.run import import_run
+from analysis.sources.command_line import CommandLine
+from workflow.import_sources import require_sources
+from workflow.plan import plan_runs, stack_facts
+from workflow.reading import parse_config
+
+NAME = "actor_rollout_ref.rollout.name"
+STEP = "step:1 - timing_s/gen:1.500 - timing_s/step:2.000\n"
+CONFIG = "{'actor_rollout_ref': {'rollout': {'name': 'vllm'}},\n 'trainer': {'n_gpus_per_node': 8}}\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "name"),
+    [
+        ([f"+ python3 -m verl.trainer.main_ppo data.train_batch_size=8 {NAME}=sglang trainer.nnodes=1"], "sglang"),
+        ([f"+ python3 -m verl.trainer.main_ppo '{NAME}=sglang'"], "sglang"),
+        ([f"++ python3 -m verl.trainer.main_ppo '+{NAME}=\"sglang\"'"], "sglang"),
+        ([f"+ python3 -m verl.trainer.main_ppo ++{NAME}=sglang"], "sglang"),
+        ([f"+ python3 -m verl.trainer.main_ppo {NAME}=vllm trainer.nnodes=1 {NAME}=sglang"], "sglang"),
+        ([f"0: + python -m recipe.dapo.main_dapo {NAME}=sglang"], "sglang"),
+        ([f"Running entrypoint for job raysubmit_1: python3 -m verl.trainer.main_ppo {NAME}=sglang"], "sglang"),
+        (["python3 -m verl.trainer.main_ppo \\", "    data.train_batch_size=8 \\", f"    {NAME}=sglang \\"], "sglang"),
+        ([f"+ python3 -m a.main {NAME}=vllm", f"+ python3 -m a.main {NAME}=sglang"], "sglang"),
+        ([f"+ python3 -m a.main {NAME}=vllm", "+ python3 -m a.main trainer.nnodes=1"], None),
+        ([f"+ python3 -m a.main {NAME}=vllm 'data.files=[a, it'"], "vllm"),
+        ([f"+ python3 -m a.main {NAME}=vllm data.prompt=it's"], "vllm"),
+        ([f"WARNING: {NAME}=sglang is not tested with this release"], None),
+        ([f"+ echo {NAME}=sglang"], None),
+        (["+ python3 -m a.main x=1"], None),
+    ],
+)
+def test_a_commands_last_override_counts(lines, name):
+    command = CommandLine()
+    for line in lines:
+        command.feed(line)
+    assert command.overrides.get(NAME) == name
+
+
+def run_of(tmp_path: Path, text: str, engine: str = "vllm", version: str = "0.4.1"):
+    source = tmp_path / "run.log"
+    source.write_text(text)
+    arm = {"trainer": "verl", "engine": engine, "import": {"version": version, "runs": [str(source)]}}
+    require_sources(plan_runs(parse_config({"experiment": "x", "baseline": "one", "arms": {"one": arm}}), stack_facts))
+    facts = {"sources": [str(source)], "version": version, "mode": "", "format": None}
+    spec = {"run_id": "one-s0", "arm": "one", "trainer": "verl", "engine": engine, "seed": 0, "factors": {}}
+    spec |= {"experiment": "x", "stack": "", "import": facts}
+    return import_run(spec | {"fingerprint": fingerprint_of(spec)}, tmp_path / "out")
+
+
+def test_an_engine_that_only_the_command_line_tells_is_seen(tmp_path):
+    line = f"+ python3 -m verl.trainer.main_ppo {NAME}=vllm '+{NAME}=sglang'\n"
+    with pytest.raises(UserError) as caught:
+        run_of(tmp_path, line + STEP)
+    said = str(caught.value)
+    assert said.startswith("arms.one.import: ") and f"shows the command of a run with {NAME}=sglang" in said
+    assert "arm one says engine: vllm. Were the sources of two arms swapped?" in said
+    run_of(tmp_path, line + STEP, "sglang")
+    run_of(tmp_path, line + CONFIG + STEP)  # what the run itself printed counts more
+    run_of(tmp_path, STEP + line)  # what follows the first step is of another run
+
+
+def test_the_reading_sees_it_too(tmp_path, monkeypatch):
+    """A line beyond the first look."""
+    monkeypatch.setattr("workflow.import_sources.require_of_arm", lambda *_: None)
+    with pytest.raises(UserError, match="shows the command of a run with"):
+        run_of(tmp_path, f"+ python3 -m verl.trainer.main_ppo {NAME}=sglang\n" + STEP)
+
+
+def test_the_loop_that_only_the_command_line_tells_is_read_so(tmp_path):
+    line = "+ python3 -m verl.trainer.main_ppo trainer.v1.trainer_mode=separate_async\n"
+    table, _ = run_of(tmp_path, line + STEP, version="0.9.1")
+    assert b"verl 0.9.1 separate_async" in table.schema.metadata[b"rolloutbench"]
