@@ -12,7 +12,8 @@ from analysis.sources.hf_logs import is_surely_logged, is_training_row
 from analysis.sources.lines import Printout, printouts
 from analysis.sources.logged_rows import LoggedRow, imported_rows
 from analysis.sources.printed import printed
-from analysis.sources.record import Imported
+from analysis.sources.record import Imported, as_number
+from analysis.sources.trl_totals import Totals
 from analysis.verdicts import Verdict
 
 TRL, SWIFT = "trl-console", "swift-console"
@@ -25,7 +26,7 @@ _PAIR = re.compile(
     r"'(?P<name>[^']+)': (?:'(?P<text>[^']*)'|\"(?P<quoted>[^\"]*)\"|(?P<value>[^,'\"()]+(?:\([^()]*\))?))"
 )
 # tqdm's bar: ` 12%|█▏    | 3/25 [00:41<05:02, 13.7s/it]`.
-_BAR = re.compile(r"\d+%\|[^|]*\|\s*(?P<done>\d+)/(?P<total>\d+) \[")
+_BAR = re.compile(r"\d+%\|[^|]*\|\s*(?P<done>\d{1,12})/(?P<total>\d{1,12}) \[(?P<elapsed>(?:\d{1,6}:)?\d{1,2}:\d\d)?")
 # What a bar of something else has before it is its name with a colon. Launchers put the rank there: `[rank0]:`, `0:`.
 _NAMED = re.compile(r":\s*\Z")
 _OWN = re.compile(r"\s*(?:\[\w+\]:|\d+:)?\s*(?:Train:)?\s*")
@@ -42,22 +43,26 @@ class _Bar:
 def read_trl_console(path: Path) -> Imported:
     """The steps of a TRL or ms-swift console log, under wandb's names.
 
-    TRL's rows have no step. Its progress bar, redrawn behind each row, has; without bars a row's place in the log is
-    its step, and a verdict says so. Evaluations, the summary at the end and what other code prints are no steps.
+    TRL's rows have no step. Its progress bar, redrawn behind each row, has; without such bars the steps of the whole
+    training tell it (`Totals`); else a row's place in the log is its step, and a verdict says so. Evaluations, the
+    summary at the end and what other code prints are no steps.
     """
+    totals = Totals()
     rows: list[LoggedRow] = []
     bars: list[_Bar | None] = []
     verdicts: list[Verdict] = []
     for part in printouts(path):
+        totals.see(part.text)
         at = 0
         for piece in _ROW.finditer(part.text):
-            _bars(part.text[at : piece.start()], rows, bars)
+            _bars(part.text[at : piece.start()], rows, bars, totals)
             at = piece.end()
             row = row_of(piece[0])
+            totals.see_summary(row)
             if is_training_row(row):
                 rows.append(LoggedRow(0, row, part.line))
                 bars.append(None)
-        _bars(part.text[at:], rows, bars)
+        _bars(part.text[at:], rows, bars, totals)
         if "{'" in part.text[at:] and not part.ended:
             text = f"{path}:{part.line}: the last row was cut off and is left out"
             verdicts.append(Verdict("note", "value-cut-off", text))
@@ -65,7 +70,7 @@ def read_trl_console(path: Path) -> Imported:
         kept = [place for place, row in enumerate(rows) if is_surely_logged(row.numbers)]
         rows, bars = [rows[place] for place in kept], [bars[place] for place in kept]
     swift = any(SWIFT_STEP in row.numbers for row in rows)
-    placed, told = _by_their_own(rows) if swift else _by_the_bar(rows, bars, path)
+    placed, told = _by_their_own(rows) if swift else _by_the_bar(rows, bars, totals, path)
     by_place = any(verdict.code == BY_PLACE for verdict in told)
     return imported_rows(placed, path, SWIFT if swift else TRL, verdicts + told, by_place)
 
@@ -81,15 +86,17 @@ def row_of(text: str) -> dict[str, Any]:
     return row
 
 
-def _bars(text: str, rows: list[LoggedRow], bars: list[_Bar | None]) -> None:
-    """The first bar behind a row tells its step, where it can be the training's."""
-    if not rows or bars[-1] is not None or "|" not in text:
+def _bars(text: str, rows: list[LoggedRow], bars: list[_Bar | None], totals: Totals) -> None:
+    """The first bar behind a row tells its step, where it can be the training's; `totals` note all of them."""
+    if "|" not in text:
         return
     for bar in _BAR.finditer(text):
         before = text[: bar.start()]
         if _NAMED.search(before) is None or _OWN.fullmatch(before):
-            bars[-1] = _Bar(int(bar["done"]), int(bar["total"]))
-            return
+            done, total = int(bar["done"]), int(bar["total"])
+            totals.see_bar(done, total, bar["elapsed"] or "0")
+            if rows and bars[-1] is None:
+                bars[-1] = _Bar(done, total)
 
 
 def _by_their_own(rows: list[LoggedRow]) -> tuple[list[LoggedRow], list[Verdict]]:
@@ -103,8 +110,11 @@ def swift_step(row: dict[str, Any]) -> int | None:
     return int(match[1]) if match else None
 
 
-def _by_the_bar(rows: list[LoggedRow], bars: list[_Bar | None], path: Path) -> tuple[list[LoggedRow], list[Verdict]]:
-    """The rows with their steps: as the bars tell, if those that there are agree; else their place in the log."""
+def _by_the_bar(
+    rows: list[LoggedRow], bars: list[_Bar | None], totals: Totals, path: Path
+) -> tuple[list[LoggedRow], list[Verdict]]:
+    """The rows with their steps: as the bars behind them tell, if those that there are agree; else as the steps of the
+    whole training do; else their place in the log."""
     told = [bar for bar in bars if bar is not None]
     done = {bar.done for bar in told}
     # The training's bars go on, to one end. Others may have no name either: an evaluation's, a reward function's.
@@ -114,12 +124,27 @@ def _by_the_bar(rows: list[LoggedRow], bars: list[_Bar | None], path: Path) -> t
             return [replace(row, step=every * place) for place, row in enumerate(rows, start=1)], []
         if len(told) == len(rows):
             return [replace(row, step=bar.done) for row, bar in zip(rows, told, strict=True)], []
+    if (steps := totals.steps_of([_epoch(row) for row in rows])) is not None:
+        text = (
+            f"{path} has no progress bar behind its {len(rows)} rows; its {totals.steps_done()} steps in all tell that "
+            f"they are steps {steps[0]} to {steps[-1]}"
+        )
+        verdict = [Verdict("note", "step-by-total", text)] if len(rows) > 1 else []
+        return [replace(row, step=step) for row, step in zip(rows, steps, strict=True)], verdict
+    planned = f" of {'or '.join(map(str, sorted(totals.planned)))} that were planned" if totals.planned else ""
     text = (
         f"{path} does not tell the steps of its {len(rows)} rows (no progress bar of the training behind them): they "
-        f"count as steps 1 to {len(rows)}. With logging_steps above 1 they are not: import trainer_state.json instead"
+        f"count as steps 1 to {len(rows)}{planned}. With logging_steps above 1 they are not: import trainer_state.json "
+        "instead"
     )
     verdict = [Verdict("warning", BY_PLACE, text)] if rows else []
     return [replace(row, step=place) for place, row in enumerate(rows, start=1)], verdict
+
+
+def _epoch(row: LoggedRow) -> float | None:
+    raw = row.numbers.get("epoch")
+    number = printed(raw) if isinstance(raw, str) else None
+    return as_number(raw) if number is None else number.value
 
 
 def _rows_apart(bars: list[_Bar | None]) -> int | None:

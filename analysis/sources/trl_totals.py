@@ -1,0 +1,95 @@
+"""Reads how many steps a TRL run trained, and so how many each row stands for, where no bar stands behind its rows."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+# What transformers' Trainer prints at its start (trainer.py, _inner_training_loop).
+_PLANNED = re.compile(r"Total optimization steps = (\d[\d,]{0,11})")
+_RESUMED = re.compile(r"Continuing training from global step (\d[\d,]{0,11})")
+# No training has more steps.
+_MOST_STEPS = 10_000_000
+# A bar that ran as long as the training is the training's; both are printed rounded.
+_SAME_TIME_S, _SAME_TIME_SHARE = 2.0, 0.02
+# Epochs grow with the steps; transformers 4 prints them with two decimals.
+_SAME_EPOCH, _SAME_EPOCH_SHARE = 0.006, 0.02
+
+
+@dataclass
+class Totals:
+    """What a log tells of the whole training: the steps that were planned, the furthest of each bar, its seconds."""
+
+    planned: set[int] = field(default_factory=set)
+    resumed_from: set[int] = field(default_factory=set)
+    bars: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """By a bar's total, how far it came and in how many seconds."""
+    runtime_s: float | None = None
+
+    def see(self, text: str) -> None:
+        """Notes what transformers printed of its plan."""
+        if "optimization steps" in text and (found := _PLANNED.search(text)) is not None:
+            self.planned.add(int(found[1].replace(",", "")))
+        if "global step" in text and (found := _RESUMED.search(text)) is not None:
+            self.resumed_from.add(int(found[1].replace(",", "")))
+
+    def see_bar(self, done: int, total: int, elapsed: str) -> None:
+        """Notes a bar that may be the training's; `elapsed` is tqdm's `[hours:]minutes:seconds`."""
+        if done >= self.bars.get(total, (0, 0.0))[0]:
+            parts = [int(part) for part in elapsed.split(":")]
+            self.bars[total] = done, math.fsum(part * 60.0**n for n, part in enumerate(reversed(parts)))
+
+    def see_summary(self, row: Mapping[str, Any]) -> None:
+        """Notes the row that the Trainer logs when training has ended."""
+        try:
+            self.runtime_s = float(row["train_runtime"])
+        except (KeyError, TypeError, ValueError):
+            return
+
+    def steps_done(self) -> int | None:
+        """The number of the last step that was trained; None where nothing tells it."""
+        if len(self.planned) == 1:
+            (planned,) = self.planned
+            if planned in self.bars:
+                return self.bars[planned][0]
+            # Its summary is logged by a training that came to its end.
+            return planned if self.runtime_s is not None else None
+        if self.planned or self.runtime_s is None:
+            return None
+        allowed = max(_SAME_TIME_S, _SAME_TIME_SHARE * self.runtime_s)
+        same = [done for done, seconds in self.bars.values() if abs(seconds - self.runtime_s) <= allowed]
+        return same[0] if len(same) == 1 else None
+
+    def steps_of(self, epochs: Sequence[float | None]) -> list[int] | None:
+        """The steps of so many rows: the multiples of the one logging_steps that makes that many rows of the steps
+        that were trained.
+
+        `epochs` are the rows' own. None where no logging_steps does, more than one, or the epochs do not grow so.
+        """
+        done = self.steps_done()
+        begun, rows = max(self.resumed_from, default=0), len(epochs)
+        if not done or not rows or not begun < done <= _MOST_STEPS or len(self.resumed_from) > 1:
+            return None
+        # Every logging_steps outside these makes more rows, or fewer.
+        least, most = max(1, (done - begun) // (rows + 1)), (done - begun) // max(1, rows - 1) + 1
+        fits = (every for every in range(least, most + 1) if done // every - begun // every == rows)
+        fitting = list(islice(fits, 2))
+        if len(fitting) != 1:
+            return None
+        (every,) = fitting
+        steps = [every * (begun // every + place) for place in range(1, rows + 1)]
+        return steps if _grow_with(steps, epochs) else None
+
+
+def _grow_with(steps: Sequence[int], epochs: Sequence[float | None]) -> bool:
+    """Whether epochs, where they are told, are in proportion to the steps."""
+    told = [(step, epoch) for step, epoch in zip(steps, epochs, strict=True) if epoch is not None]
+    if not told or not told[-1][1] > 0.0:
+        return True
+    last_step, last = told[-1]
+    allowed = _SAME_EPOCH + _SAME_EPOCH_SHARE * last
+    return all(abs(epoch - last * step / last_step) <= allowed for step, epoch in told)

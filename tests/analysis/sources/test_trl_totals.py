@@ -1,0 +1,96 @@
+"""The steps of TRL's rows where stdout was buffered: no bar stands behind them, and the whole training tells."""
+
+import pytest
+
+from analysis.errors import UserError
+from analysis.sources.record import STEPS_LOGGED
+from analysis.sources.trl_console import read_trl_console
+
+PLAN = "***** Running training *****\n  Num examples = 7,473\n  Num Epochs = 1\n  Total optimization steps = {:,}\n"
+
+
+def bars(done, of, elapsed="33:20"):
+    at = [(n * done // 4, "00:00" if n == 0 else "10:00" if n < 4 else elapsed) for n in range(5)]
+    return "\r".join(f" {100 * n // of:3d}%|█▌   | {n}/{of} [{t}<05:02, 10.00s/it]" for n, t in at) + "\n"
+
+
+def rows(steps, of=200):
+    return "".join(
+        f"{ {'loss': 0.5, 'reward': 0.25, 'step_time': 10.0, 'num_tokens': 1000.0 * s, 'epoch': round(s / of, 2)} }\n"
+        for s in steps
+    )
+
+
+SUMMARY = "{'train_runtime': 2000.5, 'train_samples_per_second': 1.2, 'train_loss': 0.01, 'epoch': 1.0}\n"
+EVERY_5 = range(5, 201, 5)
+
+
+def read(tmp_path, text):
+    path = tmp_path / "run.log"
+    path.write_text(text)
+    return read_trl_console(path).read
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        (PLAN.format(200) + bars(200, 200) + rows(EVERY_5) + SUMMARY, EVERY_5),
+        # As transformers is by default: the plan is not printed, and the bar ran as long as the training.
+        (bars(200, 200) + rows(EVERY_5) + SUMMARY, EVERY_5),
+        # A file of stdout with that of stderr behind it; bars switched off.
+        (rows(EVERY_5) + SUMMARY + PLAN.format(200) + bars(200, 200), EVERY_5),
+        (PLAN.format(200) + rows(EVERY_5) + SUMMARY, EVERY_5),
+        # Ended early: the bar tells how far it came, whatever was planned.
+        (PLAN.format(200) + bars(43, 200) + rows(range(5, 44, 5)), range(5, 44, 5)),
+        (PLAN.format(200) + bars(40, 200) + rows(range(1, 41)), range(1, 41)),
+        (PLAN.format(2000) + bars(2000, 2000) + rows(range(10, 2001, 10), 2000), range(10, 2001, 10)),
+        # Beside a bar of other work that has no name.
+        (PLAN.format(200) + bars(500, 500, "01:00") + bars(200, 200) + rows(EVERY_5) + SUMMARY, EVERY_5),
+        (bars(500, 500, "01:00") + bars(200, 200) + rows(EVERY_5) + SUMMARY, EVERY_5),
+        (
+            PLAN.format(200)
+            + "  Continuing training from global step 100\n"
+            + bars(200, 200)
+            + rows(range(105, 201, 5))
+            + SUMMARY,
+            range(105, 201, 5),
+        ),
+    ],
+)
+def test_the_steps_of_the_whole_training_tell_those_of_its_rows(tmp_path, text, steps):
+    found = read(tmp_path, text)
+    assert list(found.records) == list(steps)
+    assert {r.scalars.get(STEPS_LOGGED, 1.0) for r in found.records.values()} == {float(steps[1] - steps[0])}
+    codes = [v.code for v in found.verdicts]
+    assert codes == ["step-by-total"] + ["logging-window"] * (steps[1] - steps[0] > 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Killed, or logged every 5 steps: nothing tells which.
+        PLAN.format(200) + rows(range(1, 41)),
+        # Resumed, and the log does not tell where: the epochs are none of steps 10, 20, ...
+        bars(200, 200) + rows(range(105, 201, 5)) + SUMMARY,
+        # Rows are missing; or more than one logging_steps makes one row.
+        PLAN.format(200) + bars(200, 200) + rows(range(5, 96, 5)) + SUMMARY,
+        PLAN.format(200) + bars(200, 200) + rows([150]) + SUMMARY,
+        # A bar of other work alone.
+        bars(400, 400, "01:00") + rows(range(1, 41)) + SUMMARY,
+        bars(400, 400, "01:00") + rows(range(1, 41)),
+        # Two plans.
+        PLAN.format(200) + PLAN.format(400) + bars(200, 200) + rows(EVERY_5) + SUMMARY,
+        PLAN.format(99_999_999_999) + rows(range(1, 41)) + SUMMARY,
+    ],
+)
+def test_what_does_not_tell_the_steps_leaves_the_rows_their_places(tmp_path, text):
+    found = read(tmp_path, text)
+    assert list(found.records) == list(range(1, len(found.records) + 1))
+    (told,) = found.verdicts
+    assert told.code == "step-by-place" and ("that were planned" in told.text) == ("Total" in text)
+
+
+def test_two_runs_behind_their_bars_are_not_taken_for_one(tmp_path):
+    one = PLAN.format(200) + bars(200, 200) + rows(EVERY_5) + SUMMARY
+    with pytest.raises(UserError, match=r"holds several runs, or one that was started again: on line \d+ .*num_tokens"):
+        read(tmp_path, one + one)
