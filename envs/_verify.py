@@ -1,4 +1,4 @@
-"""Is this environment what its lock says, and does it work? Shared by every stack's verify.py.
+"""Checks an environment against its lock and shows that it works; shared by every stack's verify.py.
 
 Runs in the stack's own Python: the standard library and, inside the probes, the stack's packages.
 """
@@ -9,17 +9,18 @@ import argparse
 import importlib
 import importlib.metadata
 import json
-import os
 import platform
 import re
-import shutil
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from _child import run_in_child
+from _needs import lacks, nvcc_release
+from _runtime import run_time_troubles
 
 
 @dataclass(frozen=True)
@@ -62,46 +63,44 @@ class Probe:
     """It needs a GPU: left out unless verify.py is run with --gpu, on a compute node."""
     backend: str | None = None
     """`conda` or `uv`: only where the stack was built that way."""
+    limit_s: float = 300.0
+    """With `gpu`: it runs in a child process, which is killed after so many seconds."""
 
 
 def main(probes: list[Probe], arguments: list[str] | None = None) -> int:
     """Writes the verdict to --out; 0 when every check passed, 1 otherwise.
 
     What is not given on the command line is taken from the folder of the program and from the stack's verify.json,
-    so that a compute node needs `env/bin/python envs/<stack>/verify.py --gpu --out <file>` only.
+    so that a process of the stack needs `verify.py --gpu --out <file>` only.
     """
     given = _parser().parse_args(arguments)
+    if given.probe:
+        return _one_probe(probes, given.probe, given.out)
     folder = Path(sys.modules["__main__"].__file__ or ".").resolve().parent
     built = _built(given)
     lock = given.lock or folder / "requirements.lock"
     backend = given.backend or built.get("backend", "uv")
     declared = {"cuda": given.cuda or built.get("cuda")}
     conda = json.loads(given.conda.read_text(encoding="utf-8")) if given.conda else built.get("conda", [])
+    run = json.loads(given.run) if given.run else built.get("run", {})
 
-    pins = pinned(lock)
-    packages = installed()
-    records = conda_records()
-    of_conda = conda_distributions(records)
+    packages, pins = installed(), pinned(lock)
     python = ".".join(platform.python_version_tuple()[:2])
-    checks = [_check("python", given.python_version or built.get("python_release", python), python, "stack.yaml")]
-    for package, (version, line) in pins.items():
-        checks.append(_check(package, version, packages.get(package, "not installed"), f"{lock.name}:{line}"))
-    for package in sorted(set(packages) - set(pins) - of_conda):
-        checks.append(_check(package, "not installed", packages[package], f"{lock.name}: no line"))
-    checks += _conda_checks(conda, records)
-    for probe in probes:
-        if (probe.gpu and not given.gpu) or probe.backend not in {None, backend}:
-            continue
-        # The last line before a crash of the interpreter itself (SIGILL on an old CPU) names what ran.
-        print(f"checking {probe.name}", file=sys.stderr, flush=True)
-        source = f"{lock.name}:{pins[probe.package][1]}" if probe.package in pins else f"{lock.name}: no line"
-        checks.append(_check(probe.name, _expected(probe.expected, pins, declared), _outcome(probe), source))
+    checks = [check("python", given.python_version or built.get("python_release", python), python, "stack.yaml")]
+    checks += _package_checks(packages, pins, lock.name, conda)
+    checks += [check(name, "yes", why or "yes", "stack.yaml") for name, why in run_time_troubles(run).items()]
+    if given.gpu or declared["cuda"] is None:  # a login node need not have what compute nodes need
+        checks += _need_checks(
+            run.get("needs", []), declared["cuda"], backend == "uv" and (folder / "conda-lock.yml").is_file()
+        )
+    chosen = [probe for probe in probes if probe.backend in {None, backend} and (given.gpu or not probe.gpu)]
+    checks += _probe_checks(chosen, pins, lock.name, declared)
 
     verdict = {
         "stack": given.stack or folder.name,
         "lock_id": given.lock_id or built.get("lock_id"),
         "verify_id": given.verify_id or built.get("verify_id"),
-        "ok": all(check["ok"] for check in checks),
+        "ok": all(each["ok"] for each in checks),
         "python": platform.python_version(),
         "python_release": python,
         "platform": sysconfig.get_platform(),
@@ -112,11 +111,61 @@ def main(probes: list[Probe], arguments: list[str] | None = None) -> int:
         "checks": checks,
         "packages": packages,
         "conda": conda,
+        "run": run,
     }
-    temporary = given.out.with_name(given.out.name + ".tmp")
-    temporary.write_text(json.dumps(verdict, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(given.out)
+    _write(given.out, verdict)
     return 0 if verdict["ok"] else 1
+
+
+def _package_checks(
+    packages: dict[str, str], pins: dict[str, tuple[str, int]], lock: str, conda: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    records = conda_records()
+    checks = [
+        check(package, version, packages.get(package, "not installed"), f"{lock}:{line}")
+        for package, (version, line) in pins.items()
+    ]
+    for package in sorted(set(packages) - set(pins) - conda_distributions(records)):
+        checks.append(check(package, "not installed", packages[package], f"{lock}: no line"))
+    return checks + _conda_checks(conda, records)
+
+
+def _need_checks(needs: list[str], cuda: str | None, layer: bool) -> list[dict[str, Any]]:
+    found = {lack.need: lack.line for lack in lacks(needs, cuda, layer=layer)}
+    return [check(f"what runs here needs {need}", "there", found.get(need, "there"), "stack.yaml") for need in needs]
+
+
+def _probe_checks(
+    probes: list[Probe], pins: dict[str, tuple[str, int]], lock: str, declared: dict[str, Any]
+) -> list[dict[str, Any]]:
+    checks, hung = [], None
+    for probe in probes:
+        # The last line before a crash of the interpreter itself (SIGILL on an old CPU) names what ran.
+        print(f"checking {probe.name}", file=sys.stderr, flush=True)
+        if not probe.gpu:
+            got = _outcome(probe)
+        elif hung is not None:
+            # A GPU that does not answer would take the limit of every probe.
+            got = f"not run, since the check {hung!r} hung"
+        else:
+            got, in_time = run_in_child(probe.name, probe.limit_s)
+            hung = None if in_time else probe.name
+        source = f"{lock}:{pins[probe.package][1]}" if probe.package in pins else f"{lock}: no line"
+        checks.append(check(probe.name, _expected(probe.expected, pins, declared), got, source))
+    return checks
+
+
+def _one_probe(probes: list[Probe], name: str, out: Path) -> int:
+    """What the child does: runs that probe and writes its outcome."""
+    probe = next(probe for probe in probes if probe.name == name)
+    _write(out, {"got": _outcome(probe)})
+    return 0
+
+
+def _write(out: Path, content: dict[str, Any]) -> None:
+    temporary = out.with_name(out.name + ".tmp")
+    temporary.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+    temporary.replace(out)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -131,6 +180,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--backend", choices=["conda", "uv"])
     parser.add_argument("--cuda", help="CUDA's release that the stack declares, as in 12.4")
     parser.add_argument("--conda", type=Path, help="JSON list of the conda lock's packages")
+    parser.add_argument("--run", help="the run-time paths, caches and needs of the stack, as JSON")
+    parser.add_argument("--probe", help="run this probe alone and write its outcome: what a check with a limit does")
     return parser
 
 
@@ -202,7 +253,7 @@ def _conda_checks(locked: list[dict[str, Any]], records: list[dict[str, Any]]) -
     wanted = {package["name"]: f"{package['version']} {package['build']}" for package in locked}
     lines = {package["name"]: f"conda-lock.yml:{package['line']}" for package in locked}
     return [
-        _check(
+        check(
             f"conda's {name}",
             wanted.get(name, "not installed"),
             found.get(name, "not installed"),
@@ -216,7 +267,8 @@ def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _check(name: str, expected: Any, got: Any, source: str) -> dict[str, Any]:
+def check(name: str, expected: Any, got: Any, source: str) -> dict[str, Any]:
+    """One line of the verdict; `source` is the line of the lock or the file that answers for it."""
     return {"name": name, "expected": expected, "got": got, "ok": expected == got, "source": source}
 
 
@@ -226,300 +278,11 @@ def _outcome(probe: Probe) -> Any:
     except BaseException as error:  # a library may raise SystemExit, or a Rust panic that is no Exception
         if isinstance(error, KeyboardInterrupt):
             raise
-        return f"{type(error).__name__}: {error}"
+        return brief(f"{type(error).__name__}: {error}")
 
 
-# Probes for any stack; those that take arguments return what a Probe runs.
-
-
-def find_nvcc() -> str | None:
-    """The CUDA compiler: the environment's own, else that of CUDA_HOME, else the first on PATH."""
-    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    for folder in [Path(sys.prefix) / "bin", *([Path(home) / "bin"] if home else [])]:
-        if os.access(folder / "nvcc", os.X_OK):
-            return str(folder / "nvcc")
-    return shutil.which("nvcc")
-
-
-def nvcc_release() -> str | None:
-    """Release of the CUDA compiler, such as "12.4"; None where there is none."""
-    nvcc = find_nvcc()
-    if nvcc is None:
-        return None
-    done = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False)
-    release = re.search(r"release (\d+\.\d+)", done.stdout)
-    return release[1] if release else f"not understood: {done.stdout.strip()[-80:]}"
-
-
-def torch_cuda() -> Any:
-    """CUDA's release that torch is built with, such as "12.4"; None for a CPU build."""
-    import torch
-
-    return torch.version.cuda
-
-
-def version_of(module: str, *, public: bool = False) -> Callable[[], Any]:
-    """What the imported module says its version is; `public`: without the local part."""
-
-    def run() -> Any:
-        version = str(importlib.import_module(module).__version__)
-        return version.partition("+")[0] if public else version
-
-    return run
-
-
-def has_parameters(function: str, *names: str) -> Callable[[], Any]:
-    """Those of the names that `module:function`, or a class there, takes as parameters."""
-
-    def run() -> Any:
-        import inspect
-
-        module, _, path = function.partition(":")
-        found: Any = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-        known = inspect.signature(found).parameters
-        return [name for name in names if name in known]
-
-    return run
-
-
-def driver(built_for: str | None = None) -> Callable[[], Any]:
-    """ "works" when torch reaches every GPU; `built_for`: the only compute capability that kernels exist for."""
-
-    def run() -> Any:
-        import torch
-
-        if not torch.cuda.is_available():
-            return f"torch, built with CUDA {torch.version.cuda}, reaches no GPU: {_driver_trouble()}"
-        for number in range(torch.cuda.device_count()):
-            name, capability = torch.cuda.get_device_name(number), torch.cuda.get_device_capability(number)
-            has = ".".join(str(part) for part in capability)
-            if built_for not in {None, has}:
-                return f"GPU {number}, {name}, has compute capability {has}; compiled kernels are for {built_for} only"
-            ones = torch.ones(64, 64, device=f"cuda:{number}")
-            if (ones @ ones)[0, 0].item() != 64.0:
-                return f"GPU {number}, {name}, multiplies wrongly"
-        return "works"
-
-    return run
-
-
-def _driver_trouble() -> str:
-    """Why torch sees no GPU, in the words of torch or of nvidia-smi."""
-    import torch
-
-    try:
-        torch.cuda.init()
-    except Exception as error:
-        said = str(error).strip().splitlines()[0]
-    else:
-        said = "no GPU is visible"
-    smi = shutil.which("nvidia-smi")
-    if smi is None:
-        return f"{said}; no nvidia-smi on PATH, so that this machine seems to have no NVIDIA driver"
-    query = [smi, "--query-gpu=driver_version", "--format=csv,noheader"]
-    done = subprocess.run(query, capture_output=True, text=True, check=False)
-    return f"{said}; the driver is {done.stdout.strip().splitlines()[0] if done.stdout.strip() else 'silent'}"
-
-
-CUDA_PROBES = [
-    Probe("nvcc's release", "nvcc", CUDA, nvcc_release, backend="conda"),
-    Probe("torch is built with the stack's CUDA", "torch", CUDA, torch_cuda),
-]
-"""For every stack with `accelerator: cuda`; where uv built it, a compiler is a site's own affair and only recorded."""
-
-
-# Probes of what every TRL stack holds.
-
-
-def _torch_product() -> Any:
-    import torch
-
-    left = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    return (left @ left).tolist()
-
-
-def _torch_device() -> Any:
-    import torch
-
-    return "cuda" if torch.version.cuda else "cpu"
-
-
-def _transformers_generates() -> Any:
-    import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=32,
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    prompt = torch.tensor([[1, 2, 3]])
-    generated = (
-        Qwen2ForCausalLM(config)
-        .eval()
-        .generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=4, min_new_tokens=4, do_sample=False)
-    )
-    return list(generated.shape)
-
-
-def _trl_trainer() -> Any:
-    from trl import GRPOConfig, GRPOTrainer
-
-    # The lazy import of trl gives a stand-in where a dependency is missing: only use shows it.
-    config = GRPOConfig(output_dir=os.devnull, use_cpu=True, report_to="none", num_generations=4)
-    return [GRPOTrainer.__name__, config.num_generations]
-
-
-def _wandb_module() -> Any:
-    import wandb
-
-    # Offline, without a run: the settings object and the core program that writes the files must be there.
-    core = Path(wandb.__file__).parent / "bin" / "wandb-core"
-    return [wandb.Settings(mode="offline").mode, os.access(core, os.X_OK)]
-
-
-def _math_verdicts() -> Any:
-    from math_verify import parse, verify
-
-    return [verify(parse("$\\frac{1}{2}$"), parse("$0.5$")), verify(parse("$\\frac{1}{2}$"), parse("$0.6$"))]
-
-
-def _datasets_parquet() -> Any:
-    import tempfile
-
-    import datasets
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / "rows.parquet")
-        datasets.Dataset.from_dict({"prompt": ["a", "b"]}).to_parquet(path)
-        return datasets.Dataset.from_parquet(path, cache_dir=folder)["prompt"][:]
-
-
-TRL_CPU = [
-    Probe("torch multiplies matrices", "torch", [[7.0, 10.0], [15.0, 22.0]], _torch_product),
-    Probe("torch is a CPU build", "torch", "cpu", _torch_device),
-    Probe("transformers generates", "transformers", [1, 7], _transformers_generates),
-    Probe("datasets writes and reads parquet", "datasets", ["a", "b"], _datasets_parquet),
-    Probe("trl has its GRPO trainer", "trl", ["GRPOTrainer", 4], _trl_trainer),
-    Probe("wandb works offline", "wandb", ["offline", True], _wandb_module),
-    Probe("math_verify compares answers", "math-verify", [True, False], _math_verdicts),
-]
-
-
-# Probes of what every verl stack holds. On a login node everything but the kernels is imported and used.
-
-
-def has_names(module: str, *names: str) -> Callable[[], Any]:
-    """Those of the names that the imported module holds."""
-
-    def run() -> Any:
-        found = importlib.import_module(module)
-        return [name for name in names if hasattr(found, name)]
-
-    return run
-
-
-def _latex_parsed() -> Any:
-    from sympy.parsing.latex import parse_latex
-
-    # The other grammar, ANTLR's, wants a version that OmegaConf does not allow.
-    return str(parse_latex(r"\frac{1}{2} + x", backend="lark"))
-
-
-def _flash_attn_agrees() -> Any:
-    """Whether flash-attn's compiled kernel gives what torch's own attention gives, on the GPU."""
-    import torch
-    from flash_attn import flash_attn_func
-
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(2, 128, 4, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    told = torch.nn.functional.scaled_dot_product_attention(
-        *(x.transpose(1, 2).float() for x in (q, k, v)), is_causal=True
-    ).transpose(1, 2)
-    return bool(torch.allclose(flash_attn_func(q, k, v, causal=True).float(), told, atol=2e-2, rtol=2e-2))
-
-
-VERL = [
-    *CUDA_PROBES,
-    Probe("torch's version", "torch", pin("torch", public=True), version_of("torch", public=True)),
-    Probe("torch multiplies matrices", "torch", [[7.0, 10.0], [15.0, 22.0]], _torch_product),
-    Probe("torch reaches the GPUs", "torch", "works", driver("9.0"), gpu=True),
-    Probe("transformers generates", "transformers", [1, 7], _transformers_generates),
-    Probe("datasets writes and reads parquet", "datasets", ["a", "b"], _datasets_parquet),
-    Probe("wandb works offline", "wandb", ["offline", True], _wandb_module),
-    Probe("math_verify compares answers", "math-verify", [True, False], _math_verdicts),
-    Probe("sympy parses LaTeX with lark", "lark", "x + 1/2", _latex_parsed),
-    Probe("ray's version", "ray", pin("ray"), version_of("ray")),
-    Probe("tensordict's version", "tensordict", pin("tensordict"), version_of("tensordict")),
-    Probe("verl's version", "verl", pin("verl"), version_of("verl")),
-    Probe("verl's entry point", "verl", ["main", "run_ppo"], has_names("verl.trainer.main_ppo", "main", "run_ppo")),
-    Probe("flash_attn's version", "flash-attn", pin("flash-attn"), version_of("flash_attn")),
-    Probe(
-        "flash_attn has what verl takes from it",
-        "flash-attn",
-        ["index_first_axis", "pad_input", "unpad_input"],
-        has_names("flash_attn.bert_padding", "index_first_axis", "pad_input", "unpad_input"),
-    ),
-    Probe("flash_attn's kernel agrees with torch", "flash-attn", True, _flash_attn_agrees, gpu=True),
-]
-
-
-def _rms_norm_of_vllm() -> Any:
-    import torch
-    import vllm._custom_ops as ops
-
-    out = torch.empty(1, 64, device="cuda")
-    ops.rms_norm(out, torch.full((1, 64), 2.0, device="cuda"), torch.full((64,), 3.0, device="cuda"), 0.0)
-    return [round(out.min().item(), 4), round(out.max().item(), 4)]
-
-
-VERL_VLLM = [
-    Probe("vllm's version", "vllm", pin("vllm"), version_of("vllm")),
-    Probe(
-        "verl accepts this vllm",
-        "vllm",
-        ["LLM", "parallel_state"],
-        has_names("verl.third_party.vllm", "LLM", "parallel_state"),
-    ),
-    Probe("vllm's compiled kernels run", "vllm", [3.0, 3.0], _rms_norm_of_vllm, gpu=True),
-]
-
-
-def _rms_norm_of_flashinfer() -> Any:
-    """FlashInfer's norm; where the kernel is not prebuilt it is compiled now: nvcc must be on the compute node, too."""
-    import torch
-    from flashinfer.norm import rmsnorm
-
-    ones = {"device": "cuda", "dtype": torch.bfloat16}
-    out = rmsnorm(torch.full((1, 128), 2.0, **ones), torch.full((128,), 3.0, **ones), 0.0)
-    return [round(out.min().item(), 2), round(out.max().item(), 2)]
-
-
-VERL_SGLANG = [
-    Probe("sglang's version", "sglang", pin("sglang"), version_of("sglang")),
-    Probe("flashinfer's version", "flashinfer-python", pin("flashinfer-python"), version_of("flashinfer")),
-    Probe("flashinfer's kernels run", "flashinfer-python", [3.0, 3.0], _rms_norm_of_flashinfer, gpu=True),
-    Probe(
-        "torch_memory_saver's class",
-        "torch-memory-saver",
-        ["TorchMemorySaver"],
-        has_names("torch_memory_saver", "TorchMemorySaver"),
-    ),
-    # SGLang's engine loads sgl_kernel, which is linked to the driver's libcuda.so.1; a login node has none.
-    Probe(
-        "sglang's engine",
-        "sglang",
-        ["Engine", "ServerArgs"],
-        has_names("sglang.srt.entrypoints.engine", "Engine", "ServerArgs"),
-        gpu=True,
-    ),
-]
+def brief(text: str) -> str:
+    """The first line of an error and, of a compiler's output below it, the line that names the error."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [text]
+    named = [line for line in lines[1:] if re.search(r"\berror\b|fatal|cannot find", line, re.IGNORECASE)]
+    return " ... ".join(line[:300] for line in [lines[0], *(named[:1] or lines[1:][-1:])])

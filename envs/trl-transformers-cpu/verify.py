@@ -5,7 +5,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from _verify import TRL_CPU, main
+from _probes import TRL_CPU
+from _verify import main
 
 if __name__ == "__main__":
     sys.exit(main(TRL_CPU))

@@ -5,7 +5,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from _verify import VERL, VERL_SGLANG, Probe, has_names, has_parameters, main, pin, version_of
+from _probes import VERL, VERL_SGLANG, has_names, has_parameters, version_of
+from _verify import Probe, main, pin
 
 # What verl 0.4.1 hands to SGLang's engine (workers/rollout/sglang_rollout/sglang_rollout.py).
 ARGUMENTS = [

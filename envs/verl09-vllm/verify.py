@@ -5,7 +5,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from _verify import VERL, VERL_VLLM, Probe, has_names, main, pin, version_of
+from _probes import VERL, VERL_VLLM, has_names, version_of
+from _verify import Probe, main, pin
 
 PROBES = [
     *VERL,

@@ -10,3 +10,5 @@
 # export NCCL_SOCKET_IFNAME=ib0
 # export NCCL_IB_HCA=mlx5
 # export https_proxy=http://proxy.example:3128
+# A disk of the node for compiled kernels that outlives the job; it has to lock files and to run code from them.
+# export ROLLOUTBENCH_CACHE_DIR=/scratch/$USER/cache

@@ -25,13 +25,20 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def write_wheel(
-    folder: Path, name: str, version: str, *, code: str = "", payload: int = 0, script: bool = False
+    folder: Path,
+    name: str,
+    version: str,
+    *,
+    code: str = "",
+    payload: int = 0,
+    script: bool = False,
+    files: dict[str, bytes] | None = None,
 ) -> Path:
-    """A pure wheel with one module, `payload` random bytes and, if asked for, a console script of its name."""
+    """A wheel with one module, `payload` random bytes, more files and, if asked for, a console script of its name."""
     folder.mkdir(parents=True, exist_ok=True)
     module = name.replace("-", "_")
     info = f"{module}-{version}.dist-info"
-    files = {
+    contents = {
         f"{module}.py": (
             code or f"def answer():\n    return '{version}'\n\n\ndef main():\n    print(answer())\n"
         ).encode(),
@@ -39,16 +46,17 @@ def write_wheel(
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     if payload:
-        files[f"{module}_payload.bin"] = os.urandom(payload)
+        contents[f"{module}_payload.bin"] = os.urandom(payload)
     if script:
-        files[f"{info}/entry_points.txt"] = f"[console_scripts]\n{name} = {module}:main\n".encode()
+        contents[f"{info}/entry_points.txt"] = f"[console_scripts]\n{name} = {module}:main\n".encode()
+    contents |= files or {}
     record = ""
-    for path, content in files.items():
+    for path, content in contents.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
         record += f"{path},sha256={digest},{len(content)}\n"
     wheel = folder / f"{module}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        for path, content in files.items():
+        for path, content in contents.items():
             archive.writestr(path, content)
         archive.writestr(f"{info}/RECORD", record + f"{info}/RECORD,,\n")
     return wheel
@@ -174,7 +182,8 @@ def site(tmp_path: Path, index: Index) -> Site:
     """A site whose pip knows only the index on loopback; it defines no stack yet."""
     envs = tmp_path / "envs"
     envs.mkdir()
-    shutil.copy(ENVS / "_verify.py", envs)
+    for shared in ENVS.glob("_*.py"):
+        shutil.copy(shared, envs)
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
     environ |= {
         "PIP_CONFIG_FILE": os.devnull,

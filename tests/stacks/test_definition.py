@@ -12,7 +12,7 @@ import pytest
 
 from analysis.errors import UserError
 from workflow.stacks import load_stack, lock_id, stack_names, stack_python
-from workflow.stacks.definition import ENVS
+from workflow.stacks.definition import ENVS, RUN_NEEDS, verify_id
 from workflow.stacks.lockfile import parse_lock
 
 
@@ -49,6 +49,11 @@ def test_an_unknown_stack_is_refused_with_the_nearest() -> None:
         ("accelerator: cpu", 'accelerator: cuda\ncuda: "12"', 'a release such as "12.4" \\(got "12"\\)'),
         ("accelerator: cpu", "accelerator: cpu\nsource_builds: flash-attn", "must be a list of package names"),
         ("accelerator: cpu", "accelerator: cpu\nsource_environment: {MAX_JOBS: 4}", "numbers in quotes too"),
+        ("accelerator: cpu", "accelerator: cpu\nrun_paths: {LD_LIBRARY_PATH: /lib}", r'must hold NAME: \["folder"'),
+        ("accelerator: cpu", "accelerator: cpu\nrun_paths: {LD_LIBRARY_PATH: ['/a:/b']}", "must hold NAME:"),
+        ("accelerator: cpu", "accelerator: cpu\nrun_caches: {TRITON_CACHE_DIR: ../x}", "lower-case letters, digits"),
+        ("run_needs: [c++", "run_needs: [g++", r"unknown run_needs 'g\+\+' \(did you mean c\+\+\?\)"),
+        ("run_needs: [c++, python-headers, libnuma]", "run_needs: c++", "run_needs must be a list of nvcc, c"),
     ],
 )
 def test_a_faulty_stack_yaml_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -75,6 +80,28 @@ def test_the_lock_id_follows_the_lock_and_the_python_release_only(tmp_path: Path
     lock.unlink()
     with pytest.raises(UserError, match="make locks STACK=s"):
         lock_id("s", tmp_path)
+
+
+def test_run_time_settings_ask_for_another_check_and_for_no_other_environment(tmp_path: Path) -> None:
+    shutil.copytree(ENVS / "trl-vllm-cpu", tmp_path / "s")
+    shutil.copy(ENVS / "_verify.py", tmp_path)
+    path = tmp_path / "s" / "stack.yaml"
+    text = path.read_text()
+    found = []
+    for added in ("", "run_caches: {A: a}\n", 'run_paths: {A: ["/b"]}\n'):
+        path.write_text(text + added)
+        found.append((lock_id("s", tmp_path), verify_id(load_stack("s", tmp_path))))
+    (tmp_path / "_needs.py").write_text("")
+    found.append((lock_id("s", tmp_path), verify_id(load_stack("s", tmp_path))))
+    assert len({lock for lock, _ in found}) == 1, "a finished run would be trained again"
+    assert len({verified for _, verified in found}) == 4
+
+
+def test_each_need_that_a_stack_may_name_is_looked_for() -> None:
+    text = subprocess.run(
+        [sys.executable, "-I", ENVS / "_needs.py", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    assert ", ".join(RUN_NEEDS) in " ".join(text.split())
 
 
 def test_the_ids_of_stacks_without_a_conda_layer_are_what_they_were() -> None:

@@ -145,9 +145,9 @@ def test_what_was_built_before_is_not_used_for_other_settings(kernel: Site, tmp_
 @pytest.mark.parametrize(
     ("release", "message"),
     [
-        (None, "and there is no nvcc here. Make CUDA 12.4 known (CUDA_HOME, or nvcc on PATH"),
-        ("12.6", "is of CUDA 12.6: torch would refuse what it compiles. Make CUDA 12.4 known"),
-        ("what", "is of an unknown release"),
+        (None, "there is no nvcc of CUDA 12.4: make it known by CUDA_HOME or PATH (often `module load cuda/12.4`)\n"),
+        ("12.6", "/nvcc is of CUDA 12.6, and CUDA 12.4 is needed: make it known by CUDA_HOME or PATH"),
+        ("what", "/nvcc is of an unknown release, and CUDA 12.4 is needed: make it"),
     ],
 )
 def test_without_the_right_compiler_nothing_is_begun(
@@ -164,7 +164,7 @@ def test_without_the_right_compiler_nothing_is_begun(
 def test_without_a_cpp_compiler_nothing_is_begun(kernel: Site, tmp_path: Path) -> None:
     cuda = with_cuda(kernel, write_nvcc(tmp_path / "cuda", "12.4"))
     failed = kernel.build(**cuda, CXX="no-such-compiler -O2")
-    assert failed.returncode == 1 and "there is no C++ compiler (no-such-compiler -O2) here" in failed.stderr
+    assert failed.returncode == 1 and "there is no C++ compiler (no-such-compiler -O2): install g++" in failed.stderr
     assert kernel.built() == []
 
 

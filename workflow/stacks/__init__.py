@@ -1,6 +1,6 @@
 """Stacks: pinned environments, defined in `envs/`, locked with hashes, built under `.stacks/`.
 
-Snakemake imports this at every parse, so only `definition` (standard library and yaml) is loaded here.
+Snakemake imports this at every parse, so only `definition` and `environment` are loaded (standard library and yaml).
 """
 
 from workflow.stacks.definition import (
@@ -8,9 +8,9 @@ from workflow.stacks.definition import (
     built_dir,
     load_stack,
     lock_id,
-    stack_environment,
     stack_names,
     stack_python,
 )
+from workflow.stacks.environment import stack_environment
 
 __all__ = ["Stack", "built_dir", "load_stack", "lock_id", "stack_environment", "stack_names", "stack_python"]

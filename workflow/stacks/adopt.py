@@ -1,4 +1,4 @@
-"""How does an Apptainer image stand in for a stack that was built here?"""
+"""Adopts an Apptainer image in place of a stack that is built here."""
 
 from __future__ import annotations
 
@@ -49,5 +49,7 @@ def wrapper(program: str, image: Path, binds: list[Path], *, gpu: bool) -> str:
     command = [program, "exec", *(["--nv"] if gpu else []), *(f"--bind={bind}" for bind in binds), str(image)]
     return (
         "#!/bin/sh\n# The interpreter of an image; more folders of this machine: APPTAINER_BIND.\n"
+        # Both programs keep this variable out of the image unless it comes by this name.
+        'for name in APPTAINERENV SINGULARITYENV; do export "${name}_LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}"; done\n'
         f'exec {shlex.join(command)} /opt/stack/bin/python "$@"\n'
     )

@@ -1,9 +1,10 @@
-"""How does a stack's lock become a verified environment under `.stacks/`?"""
+"""Builds a stack's lock into a verified environment under `.stacks/`."""
 
 from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -17,12 +18,14 @@ from packaging.utils import canonicalize_name
 
 from analysis.errors import UserError
 from workflow.stacks import place
-from workflow.stacks.compile import build_from_source, find_nvcc, require_tools, requirement
+from workflow.stacks.compile import build_from_source, requirement
 from workflow.stacks.conda import HOW_TO_GET_ONE, PROGRAMS, Conda, activated, activation, create_prefix, find_conda
 from workflow.stacks.condafetch import fetch_packages
 from workflow.stacks.condalock import CondaPackage, check_conda_lock
 from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id, verify_id
+from workflow.stacks.environment import environment_in, run_time
 from workflow.stacks.lockfile import Pin, check_lock
+from workflow.stacks.needs import find_nvcc, require_needs
 from workflow.stacks.sources import redacted
 from workflow.stacks.uv import Uv, configured_uv, explained, torch_arguments
 
@@ -101,7 +104,8 @@ def _verify_or_build(stack: Stack, pins: list[Pin], final: Path, wanted: str, fd
             _say(stack, f"it does not verify any more and is built anew\n{error}")
     started = time.monotonic()
     conda = _chosen(stack, wanted)
-    require_tools(stack, packages if conda else None)
+    for line in require_needs(stack, pins, packages if conda else None):
+        _say(stack, f"to run it, compute nodes need what is not here: {line}")
     place.require_space(final.parent, stack.disk_gib, stack.name)
     uv = configured_uv()
     torch = next((f"torch=={pin.version}" for pin in pins if pin.name == "torch"), None)
@@ -290,7 +294,11 @@ def _run_verify(
     if backend == "conda":
         listed.write_text(json.dumps([_shown(package) for package in packages]), encoding="utf-8")
         command += ["--conda", str(listed.absolute())]
-    environ = {**activated(env.absolute()), "HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
+    run = run_time(stack, lock, env)
+    command += ["--run", json.dumps(run)]
+    # As every process in the stack has it: what passes here by another environment would fail in a job.
+    environ = environment_in(env.absolute(), {"environment": activation(env.absolute()), "run": run}, os.environ)
+    environ |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
     try:
         done = subprocess.run(
             command,

@@ -1,12 +1,10 @@
-"""How are a stack's packages without a wheel built, and what must be there before anything is installed for it?"""
+"""Builds a stack's packages that have no wheel."""
 
 from __future__ import annotations
 
 import math
 import os
 import re
-import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -15,62 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from analysis.errors import UserError
-from workflow.stacks.condalock import CondaPackage
-from workflow.stacks.definition import Stack
+from workflow.stacks.definition import SITE_PACKAGES, Stack
 from workflow.stacks.lockfile import Pin
 from workflow.stacks.uv import Uv, explained
 
 GIB_PER_JOB = 8
 """Memory that one of CUDA's compilers may take at flash-attn's largest files, with room."""
 
-SITE_PACKAGES = "{site-packages}"
-"""Stands in a value of `source_environment` for the folder of the environment's packages: NVIDIA's bring headers."""
-
-_RELEASE = re.compile(r"release (\d+\.\d+)")
 _NEWS_S = 60.0
 _DEAD_END = "http://127.0.0.1:9"
-
-
-def require_tools(stack: Stack, conda: list[CondaPackage] | None, environ: Mapping[str, str] = os.environ) -> None:
-    """UserError when the stack's source builds need CUDA's or a C++ compiler that will not be there.
-
-    `conda`: the packages of the conda layer that is about to be installed; None where there will be none.
-    """
-    if not stack.source_builds or stack.cuda is None:
-        return
-    what = f"{stack.name} builds {', '.join(stack.source_builds)} from source for CUDA {stack.cuda}"
-    if conda is not None:
-        has = {package.name: package.version for package in conda}
-        if not has.get("cuda-nvcc", "").startswith(f"{stack.cuda}."):
-            raise UserError(
-                f"{what}, and conda-lock.yml has cuda-nvcc {has.get('cuda-nvcc', 'not at all')}; mend environment.yml "
-                f"and run `make locks STACK={stack.name}`"
-            )
-        if not any(name.startswith(("gxx_", "gxx")) for name in has):
-            raise UserError(f"{what}, and conda-lock.yml has no C++ compiler (gxx_linux-64)")
-        return
-    ways = f"Make CUDA {stack.cuda} known (CUDA_HOME, or nvcc on PATH; often `module load cuda/{stack.cuda}`)" + (
-        ", or let conda bring it (`--backend conda`)" if stack.conda_lock else ""
-    )
-    nvcc = find_nvcc(environ)
-    if nvcc is None:
-        raise UserError(f"{what}, and there is no nvcc here. {ways}.")
-    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False, env=dict(environ)).stdout
-    release = _RELEASE.search(said)
-    if release is None or release[1] != stack.cuda:
-        got = f"CUDA {release[1]}" if release else "an unknown release"
-        raise UserError(f"{what}, and {nvcc} is of {got}: torch would refuse what it compiles. {ways}.")
-    compiler = environ.get("CXX") or "c++"
-    if shutil.which(compiler.split()[0], path=environ.get("PATH")) is None:
-        raise UserError(f"{what}, and there is no C++ compiler ({compiler}) here; install g++ or load its module")
-
-
-def find_nvcc(environ: Mapping[str, str] = os.environ) -> str | None:
-    """CUDA's compiler: that of CUDA_HOME, else the first on PATH."""
-    home = environ.get("CUDA_HOME") or environ.get("CUDA_PATH")
-    if home and os.access(Path(home) / "bin" / "nvcc", os.X_OK):
-        return str(Path(home) / "bin" / "nvcc")
-    return shutil.which("nvcc", path=environ.get("PATH"))
 
 
 def build_from_source(stack: Stack, pins: list[Pin], python: Path, uv: Uv, work: Path, fds: tuple[int, ...]) -> None:

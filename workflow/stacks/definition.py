@@ -1,4 +1,4 @@
-"""What is a stack, and which built environment belongs to it?"""
+"""Reads a stack's definition, and tells which built environment belongs to it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,10 @@ from workflow.messages import unknown_name
 
 ENVS = Path(__file__).resolve().parents[2] / "envs"
 _ACCELERATORS = ("cpu", "cuda")
+SITE_PACKAGES = "{site-packages}"
+"""Stands in a path of stack.yaml for the folder of the environment's packages: NVIDIA's bring headers and libraries."""
+RUN_NEEDS = ("nvcc", "c++", "cc", "ninja", "python-headers", "libnuma")
+"""What `run_needs` may name; envs/_needs.py looks for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,12 @@ class Stack:
     """Packages that have no wheel: built here from the lock's source archive, after all wheels."""
     source_environment: dict[str, str] = field(default_factory=dict)
     """Variables that those builds see."""
+    run_paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Lists of folders (LD_LIBRARY_PATH) that every process in the stack sees ahead of its own."""
+    run_caches: dict[str, str] = field(default_factory=dict)
+    """Variables that name a folder of compiled code, and that folder's name below the stack's caches."""
+    run_needs: tuple[str, ...] = ()
+    """What processes in the stack need of the machine, of RUN_NEEDS."""
 
     @property
     def lock(self) -> Path:
@@ -117,6 +126,24 @@ def _value(path: Path, name: str, value: Any) -> Any:
         if not isinstance(value, list) or not all(_is_text(item) for item in value):
             raise UserError(f"{path}: source_builds must be a list of package names (got {value!r})")
         return tuple(re.sub(r"[-_.]+", "-", item).lower() for item in value)
+    if name == "run_needs":
+        if not isinstance(value, list) or not all(_is_text(item) for item in value):
+            raise UserError(f"{path}: run_needs must be a list of {', '.join(RUN_NEEDS)} (got {value!r})")
+        for item in value:
+            if item not in RUN_NEEDS:
+                raise UserError(f"{path}: {unknown_name('run_needs', item, RUN_NEEDS)}")
+        return tuple(value)
+    if name == "run_paths":
+        if not isinstance(value, dict) or not all(_is_text(key) and _is_paths(value[key]) for key in value):
+            raise UserError(f'{path}: run_paths must hold NAME: ["folder", ...] pairs (got {value!r})')
+        return {key: tuple(folders) for key, folders in value.items()}
+    if name == "run_caches":
+        if not isinstance(value, dict) or not all(_is_text(key) and _is_folder(value[key]) for key in value):
+            raise UserError(
+                f"{path}: run_caches must hold NAME: folder pairs, each folder of lower-case letters, digits and "
+                f"dashes (got {value!r})"
+            )
+        return dict(value)
     if name == "source_environment":
         if not isinstance(value, dict) or not all(_is_text(key) and isinstance(value[key], str) for key in value):
             raise UserError(
@@ -131,6 +158,14 @@ def _value(path: Path, name: str, value: Any) -> Any:
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value)
+
+
+def _is_paths(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(_is_text(item) and os.pathsep not in item for item in value)
+
+
+def _is_folder(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[a-z0-9][a-z0-9-]*", value) is not None
 
 
 def lock_id(name: str, envs: Path = ENVS) -> str:
@@ -154,11 +189,15 @@ def lock_id(name: str, envs: Path = ENVS) -> str:
 
 
 def verify_id(stack: Stack) -> str:
-    """12 hex digits of the sha256 over the stack's verify.py and the code that all of them share."""
+    """12 hex digits of the sha256 over what decides the verdict: verify.py, the code that all share, run-time settings.
+
+    These are no part of the lock_id: an environment is checked again when they change, and no run is trained again.
+    """
     digest = hashlib.sha256()
-    for path in (stack.verify, stack.folder.parent / "_verify.py"):
+    for path in (stack.verify, *sorted(stack.folder.parent.glob("_*.py"))):
         if path.is_file():
             digest.update(hashlib.sha256(path.read_bytes()).digest())
+    digest.update(json.dumps([stack.run_paths, stack.run_caches, stack.run_needs], sort_keys=True).encode())
     return digest.hexdigest()[:12]
 
 
@@ -170,14 +209,3 @@ def built_dir(name: str, stacks_dir: Path, envs: Path = ENVS) -> Path:
 def stack_python(name: str, stacks_dir: Path, envs: Path = ENVS) -> Path:
     """The interpreter of the built environment, absolute; it exists once the stack is built."""
     return (built_dir(name, stacks_dir, envs) / "env" / "bin" / "python").absolute()
-
-
-def stack_environment(stack_file: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process in a built stack: what activating it would set, and its programs first on PATH.
-
-    `stack_file` is the stack's verify.json. The conda layer's compilers and CUDA are found by these variables only.
-    """
-    verdict = json.loads(stack_file.read_text(encoding="utf-8"))
-    programs = (stack_file.parent / "env" / "bin").absolute()
-    path = os.pathsep.join(part for part in (str(programs), environ.get("PATH", os.defpath)) if part)
-    return {**environ, **verdict.get("environment", {}), "PATH": path}

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from workflow.files import ROOT
-from workflow.stacks.definition import stack_environment
+from workflow.stacks.environment import stack_environment
 
 
 def run_in_stack(stack_file: Path, module: str, *arguments: str | Path) -> bool:

@@ -1,0 +1,173 @@
+"""A stack's run-time environment: the same for its check, its jobs and what they start."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.errors import UserError
+from workflow.cluster.job import trainer_environment
+from workflow.stacks import stack_environment
+from workflow.stacks.definition import load_stack
+from workflow.stacks.environment import cache_folder, environment_in, run_time
+
+from .conftest import PYTHON, Index, Site, write_wheel
+
+LIBRARIES = "nvidia/cu13/lib"
+# As SGLang starts its schedulers: whatever the shell is, the loader must find what the preloaded library needs.
+PROBE = """Probe(
+    'a preloaded library loads', 'rbt-cuda', 0,
+    lambda: __import__('subprocess').run(
+        ['/bin/sh', '-c', 'true'], env={**__import__('os').environ, 'LD_PRELOAD': __import__('rbt_cuda').PRELOAD}
+    ).returncode,
+)"""
+PATHS = 'run_paths:\n  LD_LIBRARY_PATH: ["{site-packages}/nvidia/cu13/lib"]\n  LIBRARY_PATH: ["{conda}/lib"]\n'
+
+
+def compiled(folder: Path, name: str, text: str, *arguments: str) -> bytes:
+    """A shared library, made by this machine's compiler."""
+    cc = shutil.which("cc")
+    if cc is None:
+        pytest.skip("a library to preload needs a C compiler (Debian: apt-get install gcc libc6-dev)")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "source.c").write_text(text)
+    subprocess.run([cc, "-shared", "-fPIC", "-o", name, "source.c", *arguments], cwd=folder, check=True)
+    return (folder / name).read_bytes()
+
+
+@pytest.fixture
+def preloading(site: Site, index: Index, tmp_path: Path) -> Site:
+    """A locked stack of one wheel: a library to preload, as torch_memory_saver's, and the runtime that it needs."""
+    made = tmp_path / "made"
+    runtime = compiled(made, "librbtrt.so.13", "int rbt_runtime(void) { return 13; }\n", "-Wl,-soname,librbtrt.so.13")
+    (made / "librbtrt.so").symlink_to("librbtrt.so.13")
+    text = "int rbt_runtime(void);\nint rbt_hook(void) { return rbt_runtime(); }\n"
+    preload = compiled(made, "librbtpreload.so", text, "-L.", "-lrbtrt")
+    code = "from pathlib import Path\nPRELOAD = str(Path(__file__).with_name('librbtpreload.so'))\n"
+    files = {"librbtpreload.so": preload, f"{LIBRARIES}/librbtrt.so.13": runtime}
+    index.add(write_wheel(tmp_path / "wheels", "rbt-cuda", "1.0", code=code, files=files))
+    site.write_stack("rbt-cuda\n", probes=f"[{PROBE}]")
+    locked = site.run("lock", "tiny")
+    assert locked.returncode == 0, locked.stderr
+    return site
+
+
+def test_what_a_preloaded_library_needs_is_found_in_every_process(preloading: Site, tmp_path: Path) -> None:
+    before = preloading.build()
+    assert before.returncode == 1 and "a preloaded library loads: expected 0, got 127" in before.stderr
+    stack = preloading.envs / "tiny" / "stack.yaml"
+    stack.write_text(stack.read_text() + PATHS)
+    after = preloading.build()
+    assert after.returncode == 0, after.stderr
+    folder = Path(after.stdout.strip())
+    libraries = folder / "env" / "lib" / f"python{PYTHON}" / "site-packages" / LIBRARIES
+    verdict = json.loads((folder / "verify.json").read_text())
+    listed = str(libraries).replace(f"{folder}/env", "{env}")
+    assert verdict["run"]["paths"] == {"LD_LIBRARY_PATH": [listed]}, "no conda layer, no path of it"
+
+    # A job's trainer, its Ray and the shells that they start.
+    order: dict[str, Any] = {"python": str(folder / "env" / "bin" / "python"), "cwd": "/", "cpus": 1, "env": {}}
+    order |= {"spec": {"workload": {}}}
+    for inherited in ({}, {"LD_LIBRARY_PATH": "/site/lib"}):
+        env = trainer_environment(order, {"PATH": os.environ["PATH"]} | inherited)
+        assert env["LD_LIBRARY_PATH"].split(":") == [str(libraries), *inherited.values()]
+        code = "import os, rbt_cuda; print(rbt_cuda.PRELOAD)"
+        preload = subprocess.check_output([order["python"], "-I", "-c", code], env=env, text=True).strip()
+        shell = ["/bin/sh", "-c", "/bin/sh -c true"]
+        assert subprocess.run(shell, env=env | {"LD_PRELOAD": preload}, check=False).returncode == 0
+        bare = {key: value for key, value in env.items() if key != "LD_LIBRARY_PATH"}
+        assert subprocess.run(shell, env=bare | {"LD_PRELOAD": preload}, check=False).returncode == 127
+
+    # The check by hand says that its process lacks the path, instead of passing what jobs would not have.
+    program = [order["python"], "-I", preloading.envs / "tiny" / "verify.py", "--out", tmp_path / "out.json"]
+    assert subprocess.run(program, env={"PATH": os.environ["PATH"]}, check=False).returncode == 1
+    failed = {
+        each["name"]: each["got"]
+        for each in json.loads((tmp_path / "out.json").read_text())["checks"]
+        if not each["ok"]
+    }
+    assert "python -m workflow.stacks verify" in failed[f"LD_LIBRARY_PATH has {listed}"]
+    again = preloading.run(
+        "verify", "tiny", "--out", str(tmp_path / "again.json"), "--stacks-dir", str(preloading.stacks)
+    )
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_path_that_the_environment_does_not_have_fails_the_check(preloading: Site) -> None:
+    stack = preloading.envs / "tiny" / "stack.yaml"
+    stack.write_text(stack.read_text() + PATHS.replace("cu13", "cu14"))
+    failed = preloading.build()
+    assert failed.returncode == 1
+    assert "cu14/lib: expected yes, got there is no such folder" in failed.stderr
+
+
+def test_paths_and_caches_of_a_process(tmp_path: Path) -> None:
+    run = {"paths": {"LD_LIBRARY_PATH": ["/a", "/b"]}, "caches": {"TRITON_CACHE_DIR": "triton"}, "cache": "s-0123"}
+    told = {"environment": {"LD_LIBRARY_PATH": "/conda"}, "run": run}
+    environ = {"PATH": "/bin", "LD_LIBRARY_PATH": "/site", "ROLLOUTBENCH_CACHE_DIR": str(tmp_path)}
+    env = environment_in(Path("/stack/env"), told, environ)
+    assert env["LD_LIBRARY_PATH"] == "/a:/b:/conda"
+    assert environment_in(Path("/stack/env"), told, env) == env | {"LD_LIBRARY_PATH": "/a:/b:/conda"}
+    # An empty part would be the working directory.
+    del told["environment"]
+    assert (
+        environment_in(Path("/s/env"), told, {"LD_LIBRARY_PATH": ":/site:/a:"} | environ)["LD_LIBRARY_PATH"]
+        == "/a:/b:/site"
+    )
+    assert env["TRITON_CACHE_DIR"] == str(cache_folder("s-0123", environ) / "triton")
+    assert Path(env["TRITON_CACHE_DIR"]).relative_to(tmp_path).parts[0] == f"rolloutbench-{os.getuid()}"
+    assert (tmp_path / f"rolloutbench-{os.getuid()}").stat().st_mode & 0o777 == 0o700
+    other = environment_in(Path("/stack/env"), {"run": run | {"cache": "s-4567"}}, environ)
+    assert other["TRITON_CACHE_DIR"] != env["TRITON_CACHE_DIR"], "a cache for each stack and lock"
+
+
+def test_caches_lie_on_the_nodes_own_disk_unless_the_site_names_one(tmp_path: Path) -> None:
+    for name in ("own", "job", "site"):
+        (tmp_path / name).mkdir()
+    environ = {"TMPDIR": str(tmp_path / "own")}
+    assert cache_folder("s", environ).is_relative_to(tmp_path / "own")
+    environ |= {"SLURM_TMPDIR": str(tmp_path / "job")}
+    assert cache_folder("s", environ).is_relative_to(tmp_path / "job")
+    environ |= {"ROLLOUTBENCH_CACHE_DIR": str(tmp_path / "site")}
+    assert cache_folder("s", environ).is_relative_to(tmp_path / "site")
+
+
+def test_a_folder_of_caches_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+    own = tmp_path / f"rolloutbench-{os.getuid()}"
+    own.mkdir(mode=0o777)
+    own.chmod(0o777)
+    with pytest.raises(
+        UserError, match=r"not a folder that only you can write to; remove it, or name a disk .*CACHE_DIR"
+    ):
+        cache_folder("s", {"ROLLOUTBENCH_CACHE_DIR": str(tmp_path)})
+    own.rmdir()
+    own.write_text("")
+    with pytest.raises(UserError, match=r"cannot lie in .*; name a disk"):
+        cache_folder("s", {"ROLLOUTBENCH_CACHE_DIR": str(tmp_path)})
+
+
+def test_the_verl_stacks_say_what_their_runs_need() -> None:
+    for name in ("verl09-sglang", "verl09-vllm", "verl04-sglang", "verl04-vllm"):
+        stack = load_stack(name)
+        assert {"cc", "c++", "python-headers"} <= set(stack.run_needs), "Triton and Inductor compile in every run"
+        assert {"TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"} <= set(stack.run_caches)
+        assert ("FLASHINFER_WORKSPACE_BASE" in stack.run_caches) == ("nvcc" in stack.run_needs)
+    assert load_stack("verl09-sglang").run_paths["LD_LIBRARY_PATH"] == ("{site-packages}/nvidia/cu13/lib",)
+    assert "libnuma" in load_stack("verl09-sglang").run_needs
+
+
+def test_the_shipped_cpu_stack_has_no_path_of_its_own(tmp_path: Path) -> None:
+    assert run_time(load_stack("trl-transformers-cpu"), "0123", tmp_path) == {
+        "paths": {},
+        "caches": {},
+        "cache": "trl-transformers-cpu-0123",
+        "needs": [],
+    }
+    (tmp_path / "verify.json").write_text("{}")
+    assert stack_environment(tmp_path / "verify.json", {"PATH": "/bin"}) == {"PATH": f"{tmp_path}/env/bin:/bin"}
