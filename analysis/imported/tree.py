@@ -70,8 +70,8 @@ def _of_release(
         return _step_alone(trainer, version, engine), [Verdict("note", "release-undeclared", text)]
     if mode is not None:
         return tree_for(trainer, version, engine, mode), []
+    asked = config or next((part.overrides for part in parts if part.overrides), {})
     if trainer == "verl":
-        asked = config or next((part.overrides for part in parts if part.overrides), {})
         mode = mode_of(trainer, version, spec, {"resolved": {"trainer": asked}})
     else:
         ours = any(name.startswith(TIMERS + "step") for record in read.records.values() for name in record.scalars)
@@ -86,7 +86,7 @@ def _of_release(
         )
         return other, [Verdict("warning", "mode-by-timers", text)]
     unmarked = next((t for t in of_release if t.mode == UNMARKED), None)
-    if unmarked is not None and not tree.mode and not config:
+    if unmarked is not None and not tree.mode and not asked:
         return _by_staleness(tree, unmarked, read, run_id)
     return tree, []
 

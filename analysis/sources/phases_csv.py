@@ -7,9 +7,11 @@ import io
 import math
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from analysis.errors import UserError
+from analysis.sources.phases_order import order_of
 from analysis.sources.printed import Printed, half_digit, printed
 from analysis.sources.record import TIMERS, Imported, SourceRead, StepRecord, TablePhase
 from analysis.timers.own import BESIDE, add, category_of
@@ -87,6 +89,8 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
     table = [(rows.line_num, _by_column(columns, row)) for row in rows if any(row)]
     table = _of_one_run(table, columns, names, path)
     read, verdicts = _values(table, path)
+    order = order_of(read, table, path)
+    verdicts += order.verdicts
     by_name: dict[str, list[Printed]] = {}
     for _, _, name, value in read:
         by_name.setdefault(TIMERS if name.startswith(TIMERS) else name, []).append(value)
@@ -95,11 +99,11 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
     for line, step, name, value in read:
         record = records.setdefault(step, StepRecord(step, {}, {}, {}, None, path, line))
         if name in record.scalars:
-            if record.scalars[name] != value.value:
+            if record.scalars[name] != value.value and step not in order.again:
                 earlier = record.origins[name][1]
                 words = f"{path} has {name} of step {step} on lines {earlier} and {line}; line {line} counts"
                 verdicts.append(Verdict("warning", "duplicate-value", words))
-            else:
+            elif record.scalars[name] == value.value:
                 continue
         record.scalars[name] = value.value
         record.origins[name] = (path, line)
@@ -109,7 +113,11 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
     # Of one run, so that each of these columns has one value, and all rows with these values are the run's.
     selected = {column: table[0][1].get(column, "") for column in SELECTING if column in columns and table}
     tree = _own_tree(table, {line for line, *_ in read}, path) if PARENT in columns else None
-    return Imported(SourceRead(dict(sorted(records.items())), verdicts), FORMAT, selected=selected, tree=tree)
+    in_order = {
+        step: replace(record, resumed=step in order.resumed, time=order.times.get(step))
+        for step, record in sorted(records.items())
+    }
+    return Imported(SourceRead(in_order, verdicts, order.again), FORMAT, selected=selected, tree=tree)
 
 
 def _own_tree(table: Sequence[tuple[int, dict[str, str]]], lines: Collection[int], path: Path) -> dict[str, TablePhase]:

@@ -232,3 +232,54 @@ def test_counters_of_attempts_that_went_on_are_compared_too(tmp_path):
 def test_every_counter_is_in_the_table_of_the_docs():
     docs = (Path(__file__).parents[3] / "docs" / "import.md").read_text()
     assert not [name for name in OF_TRAINING if f"`{name.partition('/')[2]}`" not in docs and f"`{name}`" not in docs]
+
+
+def table(tmp_path, rows, columns="step,phase,seconds"):
+    path = tmp_path / "phases.csv"
+    path.write_text(f"{columns}\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
+    return read_source(str(path), None, (), tmp_path).read
+
+
+def phases(steps, extra=0.0):
+    return [(s, name, seconds + extra) for s in steps for name, seconds in (("gen", s + 1.0), ("step", s + 2.0))]
+
+
+@pytest.mark.parametrize("by", [0, 1])
+def test_two_runs_in_one_table_are_refused_and_a_restart_is_told(tmp_path, by):
+    """Sorted by step or by phase."""
+
+    def sorted_by(rows):
+        return sorted(rows, key=lambda row: row[by])
+
+    with pytest.raises(
+        UserError, match=r"several runs: 3 steps, the first among them, come again from line 8 on.*column run"
+    ):
+        table(tmp_path, sorted_by(phases((1, 2, 3))) + sorted_by(phases((1, 2, 3), 0.5)))
+    read = table(tmp_path, sorted_by(phases((1, 2, 3, 4))) + sorted_by(phases((3, 4, 5), 0.5)))
+    assert [v.code for v in read.verdicts] == ["duplicate-step"] and read.again == {3, 4}
+    assert [s for s, r in read.records.items() if r.resumed] == [3]
+    assert [r.scalars["timing_s/gen"] for r in read.records.values()] == [2.0, 3.0, 4.5, 5.5, 6.5]
+
+
+def test_a_table_in_any_order_and_with_a_row_corrected_is_one_run(tmp_path):
+    rows = phases((1, 2, 3))
+    assert not table(tmp_path, rows[::-1]).verdicts and not table(tmp_path, rows + rows).verdicts
+    read = table(tmp_path, [*rows, (1, "gen", 9.0), (1, "step", 9.5)])
+    assert [v.code for v in read.verdicts] == ["duplicate-value"] * 2 and not read.again
+
+
+@pytest.mark.parametrize("name", ["epoch", "num_tokens", "training/epoch", "_runtime"])
+def test_a_column_of_a_table_that_counts_and_falls(tmp_path, name):
+    at = {1: 10, 2: 20, 3: 30, 4: 5, 5: 15}
+    read = table(tmp_path, [(*row, at[row[0]]) for row in phases(at)], f"step,phase,seconds,{name}")
+    assert [s for s, r in read.records.items() if r.resumed] == [4]
+    (told,) = read.verdicts
+    assert told.code == "counter-fell" and told.level == "note" and "falls from 30 to 5" in told.text
+    at = {1: 10, 2: 20, 30: 5, 31: 15}
+    (told,) = table(tmp_path, [(*row, at[row[0]]) for row in phases(at)], f"step,phase,seconds,{name}").verdicts
+    assert told.level == "warning" and "In that case, give the rows of each run a value" in told.text
+
+
+def test_a_tables_time_of_day_is_its_records(tmp_path):
+    read = table(tmp_path, [(*row, 1e9 + 5 * row[0]) for row in phases((1, 2))], "step,phase,seconds,_timestamp")
+    assert [r.time for r in read.records.values()] == [1e9 + 5, 1e9 + 10] and not read.verdicts
