@@ -305,8 +305,8 @@ def test_overrides_are_read_as_yaml() -> None:
         (b"a: [1\n", "(line 2, column 1)"),
         (b"a: " + b"[" * 5000, "nested too deeply"),
         (b"a: 2020-13-45\n", "is not YAML"),
-        (b"- a\n", "must hold a mapping (got list)"),
-        (b"", "must hold a mapping (got NoneType)"),
+        (b"- a\n", "must hold a mapping of keys to values (got a list)"),
+        (b"", "must hold a mapping of keys to values (got nothing)"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_one_message(

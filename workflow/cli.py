@@ -13,15 +13,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from analysis.errors import UserError
 from workflow.files import ROOT, read_json, write_json, write_text
 from workflow.import_sources import require_sources
 from workflow.local_sources import require_readable
 from workflow.messages import reporting_errors
 from workflow.plan import Plan, load_plan
-from workflow.reading import check_yaml
+from workflow.reading import read_yaml
 from workflow.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
 from workflow.stacks.run import run_in_stack
 
@@ -63,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
 
     command = commands.add_parser("headline", help="print a finished report's headline and where it lies")
     command.add_argument("config", type=Path, nargs="?", default=Path("config.yaml"))
-    command.set_defaults(action=lambda args: _print_headline(load_plan(_read_yaml(args.config))))
+    command.set_defaults(action=lambda args: _print_headline(load_plan(read_yaml(args.config))))
 
     command = commands.add_parser("schema", help="print the configuration's JSON schema")
     command.add_argument("--write", action="store_true", help="write the committed schema and docs page anew")
@@ -103,24 +101,11 @@ def main(argv: list[str] | None = None) -> int:
     return status
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise UserError(f"no such configuration: {path}; the default is config.yaml, more are in experiments/")
-    check_yaml(path)
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2020-13-45
-        raise UserError(f"{path} is not YAML: {error}") from None
-    if not isinstance(raw, dict):
-        raise UserError(f"{path} must hold a mapping (got {type(raw).__name__})")
-    return raw
-
-
 def _print_plan(args: argparse.Namespace) -> None:
     from workflow.cluster.outlook import plan_lines
 
     _require_pace(args.seconds_per_step)
-    plan = load_plan(_read_yaml(args.config))
+    plan = load_plan(read_yaml(args.config))
     require_readable(plan)
     require_sources(plan)
     print("\n".join(plan_lines(plan, args.profile, args.seconds_per_step)))
@@ -130,7 +115,7 @@ def _preflight(args: argparse.Namespace) -> None:
     from workflow.preflight.command import show_preflight
 
     _require_pace(args.seconds_per_step)
-    show_preflight(_read_yaml(args.config), args.profile, args.seconds_per_step, args.json)
+    show_preflight(read_yaml(args.config), args.profile, args.seconds_per_step, args.json)
 
 
 def _resolve_settings(request: dict[str, Any], stack: Path, out: Path) -> None:
@@ -172,7 +157,7 @@ def _experiment(config: Path | None, name: str | None) -> Experiment:
     from workflow.cluster.experiment import of_name, of_plan
 
     if name is None:
-        return of_plan(load_plan(_read_yaml(config or Path("config.yaml"))))
+        return of_plan(load_plan(read_yaml(config or Path("config.yaml"))))
     if config is not None:
         raise UserError(f"give a configuration or --experiment, not both (got {config} and {name})")
     return of_name(name)

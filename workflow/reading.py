@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,20 +36,61 @@ def typed(overrides: Any, where: str = "") -> Any:
         ) from None
 
 
-def check_yaml(file: Path) -> None:
-    """A `UserError` if a configuration file cannot be read, is not YAML, or gives a key twice.
-
-    YAML's own reader takes the last of equal keys, and would lose the arm or the seeds that the first one gave.
-    """
+def read_yaml(file: Path) -> dict[str, Any]:
+    """A configuration file; a `UserError` of one line if it cannot be read, is no mapping, or gives a key twice."""
+    root = check_yaml(file)
+    if not isinstance(root, yaml.MappingNode):
+        got = "nothing" if root is None else "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
+        raise UserError(f"{file} must hold a mapping of keys to values (got {got}); config.yaml is an example")
     try:
-        root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        raw: dict[str, Any] = yaml.safe_load(_text(file))
+    # ValueError: a date such as 2020-13-45.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{file} is not YAML: {_yaml_problem(error)}; correct it there") from None
+    return raw
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
             f"{file} is not text in UTF-8 (byte {error.start} is 0x{error.object[error.start]:02x}); "
             "give a YAML file, saved as UTF-8"
         ) from None
+    except FileNotFoundError:
+        raise UserError(f"{file} is not there (looked in {Path.cwd()}){_instead(file, Path())}") from None
+    except IsADirectoryError:
+        raise UserError(f"{file} is a folder, and a configuration is a YAML file{_instead(file, file)}") from None
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}; give a YAML file, such as config.yaml") from None
+
+
+# More are in the folders themselves.
+_SHOWN = 6
+
+
+def _instead(file: Path, folder: Path) -> str:
+    """Which configuration files there are, with the one whose name is nearest."""
+    found = sorted(
+        {str(one) for pattern in ("[!.]*.yaml", "[!.]*.yml", "experiments/*.yaml") for one in folder.glob(pattern)}
+    )
+    if not found:
+        return "; give the path of a YAML file, such as config.yaml"
+    stems = {Path(one).stem: one for one in found}
+    near = difflib.get_close_matches(file.stem, stems, n=1, cutoff=0.7)
+    hint = f" (did you mean {stems[near[0]]}?)" if near else ""
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"{hint}; there are {', '.join(found[:_SHOWN])}{more}"
+
+
+def check_yaml(file: Path) -> yaml.Node | None:
+    """A file's YAML; a `UserError` if it cannot be read, is not YAML, or gives a key twice.
+
+    YAML's own reader takes the last of equal keys, and would lose the arm or the seeds that the first one gave.
+    """
+    try:
+        root = yaml.compose(_text(file), Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError) as error:
         raise UserError(f"{file} is not YAML: {_yaml_problem(error)}; correct it there") from None
     for mapping in _mappings(root):
@@ -61,6 +103,7 @@ def check_yaml(file: Path) -> None:
                     "a key may stand once, so rename or remove one"
                 )
             lines[key.tag, key.value] = line
+    return root
 
 
 def _mappings(root: yaml.Node | None) -> Iterator[yaml.MappingNode]:

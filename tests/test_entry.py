@@ -1,0 +1,104 @@
+"""What `snakemake` says of configuration files that cannot be read: one line, ours."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from workflow.entry import config_files
+
+from .importing import ROOT
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `snakemake` program that pip makes of pyproject.toml."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    module, _, function = scripts["snakemake"].partition(":")
+    file = tmp_path_factory.mktemp("bin") / "snakemake"
+    file.write_text(f"#!{sys.executable}\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n")
+    file.chmod(0o755)
+    return file
+
+
+def said_by(program: Path, folder: Path, *arguments: str) -> tuple[int, str]:
+    command = [str(program), "--profile", str(ROOT / "profiles" / "local"), "-s", str(ROOT / "workflow" / "Snakefile")]
+    done = subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    return done.returncode, done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        (
+            "nosuch.yaml",
+            None,
+            "nosuch.yaml is not there (looked in FOLDER); there are experiments/mine.yaml, other.yaml",
+        ),
+        ("experiment/mine.yaml", None, "(did you mean experiments/mine.yaml?); there are experiments/mine.yaml, other"),
+        (
+            "experiments",
+            None,
+            "experiments is a folder, and a configuration is a YAML file; there are experiments/mine",
+        ),
+        (
+            "latin.yaml",
+            "description: für alle\n".encode("latin-1"),
+            "latin.yaml is not text in UTF-8 (byte 14 is 0xfc)",
+        ),
+        ("utf16.yaml", "experiment: x\n".encode("utf-16"), "utf16.yaml is not text in UTF-8 (byte 0 is 0xff)"),
+        ("broken.yaml", b"arms: [1\n", "broken.yaml is not YAML: while parsing a flow sequence"),
+        ("tab.yaml", b"arms:\n\tvllm: 1\n", "tab.yaml is not YAML: while scanning for the next token"),
+        ("twice.yaml", b"seeds: [0]\nseeds: [1]\n", "twice.yaml: the key 'seeds' is given twice, in lines 1 and 2"),
+        ("list.yaml", b"- a\n", "list.yaml must hold a mapping of keys to values (got a list)"),
+        ("empty.yaml", b"", "empty.yaml must hold a mapping of keys to values (got nothing)"),
+        ("date.yaml", b"seeds: 2020-13-45\n", "date.yaml is not YAML: month must be in 1..12"),
+        ("pipe/mine.yaml", None, "pipe/mine.yaml cannot be read: Not a directory"),
+    ],
+)
+def test_a_wrong_configuration_file_is_one_line(
+    program: Path, tmp_path: Path, name: str, content: bytes | None, says: str
+) -> None:
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "mine.yaml").touch()
+    (tmp_path / "other.yaml").touch()
+    (tmp_path / "pipe").touch()
+    (tmp_path / ".hidden.yaml").touch()
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    code, said = said_by(program, tmp_path, "--configfile", name, "--dry-run")
+    assert code == 1 and said.startswith("error: ") and len(said.splitlines()) == 1, said
+    assert says.replace("FOLDER", str(tmp_path)) in said
+
+
+def test_snakemake_is_otherwise_its_own(program: Path, tmp_path: Path) -> None:
+    """A right file, and a mistake that the Snakefile finds; then what Snakemake itself answers."""
+    (tmp_path / "x.csv").write_text("step,phase,seconds\n1,step,2.0\n")
+    arm = "{trainer: verl, engine: vllm, import: {version: '0.4.1', runs: [x.csv]}}"
+    (tmp_path / "mine.yaml").write_text(f"experiment: x\nbaseline: a\narms: {{a: {arm}}}\n")
+    code, said = said_by(program, tmp_path, "--configfile", "mine.yaml", "--dry-run", "--quiet", "rules")
+    assert code == 0, said
+    code, said = said_by(program, tmp_path, "--configfile", "mine.yaml", "--config", "basline=b", "--dry-run")
+    assert code == 1 and "basline is not a known key (did you mean baseline?)" in said and "Traceback" not in said
+    code, said = said_by(program, tmp_path, "--version")
+    assert code == 0 and re.match(r"\d+\.\d+", said)
+    assert said_by(program, tmp_path, "--no-such-option")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "files"),
+    [
+        (["--configfile", "a.yaml", "b.yaml", "-n"], ["a.yaml", "b.yaml"]),
+        (["--configfiles=a.yaml", "--config", "x=1"], ["a.yaml"]),
+        (["--config", "x=1", "--", "target"], []),
+        (["--configfile"], []),
+        (["--configfile", "a.yaml", "--", "b.yaml"], ["a.yaml"]),
+    ],
+)
+def test_the_files_are_those_that_snakemake_reads(argv: list[str], files: list[str]) -> None:
+    assert config_files(argv) == [Path(file) for file in files]
