@@ -26,6 +26,8 @@ SEPARATOR = " - "
 _BEGUN = re.compile(r"[^\s:]*(?::[^\s:]*)?")
 # wandb's capture of the console cuts a line there.
 CUT_AT_CHARS = 4096
+# A step of verl's has dozens of numbers; what else begins like one has not this many.
+FEW_NUMBERS = 10
 # What verl prints when it goes on from a checkpoint (ray_trainer.py, _load_checkpoint).
 _RESUMES = re.compile(r"Setting global step to (\d+)")
 _EXPERIMENT = re.compile(r"'experiment_name': '([^']*)'")
@@ -165,7 +167,7 @@ def _of_verl(lines: Sequence[_Line], path: Path) -> tuple[list[_Line], list[Verd
 
     A response, a prompt or a reward function may print `step:3 - timing_s/step:0.001`. verl prints the same numbers
     with every step, but for those of a validation (`val*`): dozens from several families. A line with less than half
-    of what a quarter of the whole lines have is not its own, unless it was cut off.
+    of what a quarter of the whole lines have, and with few, is not its own, unless it was cut off.
     """
     counts = [sum(not name.startswith("val") for name in line.record.scalars) for line in lines]
     whole = sorted(count for line, count in zip(lines, counts, strict=True) if not line.cut)
@@ -173,7 +175,7 @@ def _of_verl(lines: Sequence[_Line], path: Path) -> tuple[list[_Line], list[Verd
     kept: list[_Line] = []
     others: list[tuple[_Line, int]] = []
     for line, count in zip(lines, counts, strict=True):
-        if 2 * count < usual and not line.cut:
+        if 2 * count < usual and count < FEW_NUMBERS and not line.cut:
             others.append((line, count))
         else:
             kept.append(line)

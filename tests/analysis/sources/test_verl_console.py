@@ -222,6 +222,22 @@ def test_steps_with_fewer_or_more_numbers_are_steps(tmp_path):
     assert list(found.read.records) == [1, 2, 3, 4] and not found.read.verdicts
 
 
+def test_another_run_with_fewer_numbers_is_no_response(tmp_path):
+    many = STEP | {f"critic/number_{n}/mean": 0.5 for n in range(40)}
+    few = STEP | {f"actor/number_{n}": 0.5 for n in range(8)}
+    text = "".join(line(s, many) + "\n" for s in range(1, 9)) + line(1, few) + "\n"
+    with pytest.raises(UserError, match="holds several runs"):
+        read(tmp_path, text)
+
+
+def test_a_line_of_its_own_that_a_second_process_prints_for_a_step_does_not_replace_it(tmp_path):
+    """verl's fully_async trainer prints the rollouter's few numbers under the step's number."""
+    text = "".join(f"{line(s, STEP)}\nstep:{s} - fully_async/rollouter/idle_ratio:0.250\n" for s in (1, 2, 3))
+    found = read(tmp_path, text)
+    assert [r.scalars["timing_s/step"] for r in found.read.records.values()] == [408.19] * 3 and not found.read.again
+    assert codes(found) == ["no-step-line"] and "So do 2 more lines" in found.read.verdicts[0].text
+
+
 def by(pid, *steps):
     return [f"{GREY}(TaskRunner pid={pid}){OFF} {line(s, STEP | {'timing_s/step': 400.0 + s + pid})}\n" for s in steps]
 
