@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -156,7 +156,7 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
     wide.loc[begins_of(wide) <= warmup_steps, "left_out"] = WARMUP
     verdicts += _no_warmup(wide, warmup_steps)
     verdicts += _truncation_unknown(wide)
-    verdicts += _occasional(wide)
+    verdicts += _occasional(wide, {run.run_id for run in runs if run.imported})
     verdicts += _other_windows(wide)
     verdicts += [v for reason in (OVERRUN, BAD_TIME, JUMPED, INCOMPLETE) for v in _left_out_verdicts(wide, reason)]
     slot = ["factors", "seed", "step"]
@@ -249,8 +249,11 @@ def _other_windows(wide: pd.DataFrame) -> list[Verdict]:
     return verdicts
 
 
-def _occasional(wide: pd.DataFrame) -> list[Verdict]:
-    """Says which steps waited for a validation or a checkpoint, and lets them count where a run has no others."""
+def _occasional(wide: pd.DataFrame, imported: Collection[str]) -> list[Verdict]:
+    """Says which steps waited for a validation or a checkpoint, and lets them count where a run has no others.
+
+    `imported` are the runs that were not trained here, of which no setting can be changed.
+    """
     verdicts = []
     for (_, seed), rows in wide.groupby(["factors", "seed"], sort=False):
         waited = rows.index[rows["left_out"] == OCCASIONAL]
@@ -264,9 +267,17 @@ def _occasional(wide: pd.DataFrame) -> list[Verdict]:
             verdicts.append(Verdict("note", "occasional-left-out", text))
         else:
             wide.loc[waited, "left_out"] = ""
+            remedies = [
+                *(["raise workload.save_steps and test_steps"] if not set(rows["run_id"]) <= set(imported) else []),
+                *(
+                    ["import runs that validate and save more rarely, or more of these runs' steps"]
+                    if not set(rows["run_id"]).isdisjoint(imported)
+                    else []
+                ),
+            ]
             text = (
                 f"seed {seed}: a validation or a checkpoint is within every step that could count, and within its time "
-                f"({shown}); raise workload.save_steps and test_steps to compare without them"
+                f"({shown}); to compare without them, {' and '.join(remedies)}"
             )
             verdicts.append(Verdict("warning", "occasional-counted", text))
     return verdicts

@@ -121,9 +121,10 @@ def test_a_release_that_nothing_tells_is_asked_for_by_a_section_that_can_be_used
             "In it lie FOLDER/checkpoint-20/trainer_state.json, FOLDER/checkpoint-5/trainer_state.json",
         ),
         (["one/wandb/debug.log", "two/wandb/debug.log"], {}, "In it lie FOLDER/one/wandb, FOLDER/two/wandb"),
-        (["notes"], {}, "In it lie FOLDER/notes: name"),
+        (["notes"], {}, "In it lie FOLDER/notes, none of which can be imported. If the run was uploaded"),
         ([f"{n}.log" for n in range(9)], {}, "FOLDER/5.log, ... (9 in all)"),
-        ([], {}, "It is empty"),
+        ([], {}, "It is empty. If the run was uploaded, import it from wandb's server: wandb:entity/project/id; else"),
+        (["wandb/run-2-a/files/output.log"], {}, "In it lie FOLDER/wandb/run-2-a/files/output.log: name"),
         (["a.log"], {"format": "verl-console"}, "is a folder, but verl-console is verl's console log"),
         (["run-a.wandb", "wandb/run-1-a/run-b.wandb"], {}, None),
         (["wandb/run-1-a/run-a.wandb", "wandb/run-1-b/run-b.wandb"], {}, "holds 2 runs of wandb (a, b)"),
@@ -173,3 +174,25 @@ def test_all_wrong_runs_are_named_and_long_logs_cost_little(tmp_path: Path) -> N
     before = time.process_time()
     looked_at(tmp_path, {f"{n}.log": noise + VERL for n in range(10)})
     assert time.process_time() - before < 2
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (
+            [],
+            "run-1abc.wandb (wandb sync --clean deletes it once it is uploaded). It is empty. If the run was uploaded",
+        ),
+        (["files/config.yaml"], "import it from wandb's server: wandb:entity/project/1abc; else import the log"),
+        (["files/output.log"], "In it lie FOLDER/files/output.log: name the one that is meant"),
+    ],
+)
+def test_a_runs_folder_without_its_file_says_where_the_run_may_be(tmp_path: Path, names: list[str], says: str) -> None:
+    folder = tmp_path / "offline-run-20260101_000000-1abc"
+    folder.mkdir()
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    with pytest.raises(UserError) as caught:
+        looked_at(tmp_path, {}, runs=[{"source": str(folder)}])
+    assert says.replace("FOLDER", str(folder)) in str(caught.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,8 +21,14 @@ from analysis.verdicts import Verdict, count_of
 
 FORMAT_OFFLINE = "wandb-offline"
 FORMAT_API = "wandb"
+# wandb names a run's folder by its time and its id.
+_RUN_FOLDER = re.compile(r"(?:offline-)?run-\d{8}_\d{6}-([\w-]+)")
 # What else of a run may lie in a folder.
-_IMPORTABLE = ("[!.]*.log", "*.out", "*.jsonl", "*.csv", "trainer_state.json", "*/trainer_state.json", "*/wandb")
+_CAPTURED = "files/output.log"  # the console, as wandb captures it
+_IMPORTABLE = (
+    *(_CAPTURED, f"*/{_CAPTURED}", f"wandb/*/{_CAPTURED}"),
+    *("[!.]*.log", "*.out", "*.jsonl", "*.csv", "trainer_state.json", "*/trainer_state.json", "*/wandb"),
+)
 
 
 @dataclass
@@ -103,12 +110,31 @@ def _files(path: Path) -> list[Path]:
         files = [file for file in path.glob(pattern) if not file.parent.is_symlink() or file.parent == path]
         if files:
             return sorted(files)
-    inside = sorted({file for pattern in _IMPORTABLE for file in path.glob(pattern)}) or sorted(path.glob("*"))
-    shown = ", ".join(map(str, inside[:6])) + (f", ... ({len(inside)} in all)" if len(inside) > 6 else "")
-    raise UserError(
-        f"{path} holds no wandb run (run-<id>.wandb). A folder should be wandb/offline-run-<time>-<id>, or the wandb "
-        "folder with those in it. " + (f"In it lie {shown}: name the one that is meant" if inside else "It is empty")
-    )
+    raise UserError(_no_run(path))
+
+
+def _no_run(path: Path) -> str:
+    """What a folder without a run of wandb holds instead, and where else the run may be."""
+    inside = sorted({file for pattern in _IMPORTABLE for file in path.glob(pattern)})
+    run = _RUN_FOLDER.fullmatch(path.resolve().name)
+    server = f"wandb:entity/project/{run[1] if run else 'id'}"
+    if inside:
+        here = f"In it lie {_listed(inside)}: name the one that is meant"
+        if run is None:
+            here = f"A folder should be wandb/offline-run-<time>-<id>, or the wandb folder with those in it. {here}"
+    else:
+        others = sorted(path.glob("*"))
+        lies = f"In it lie {_listed(others)}, none of which can be imported" if others else "It is empty"
+        here = (
+            f"{lies}. If the run was uploaded, import it from wandb's server: {server}; else import the log that the "
+            "trainer printed"
+        )
+    gone = " (wandb sync --clean deletes it once it is uploaded)" if run else ""
+    return f"{path} holds no wandb run: there is no run-{run[1] if run else '<id>'}.wandb{gone}. {here}"
+
+
+def _listed(files: Sequence[Path]) -> str:
+    return ", ".join(map(str, files[:6])) + (f", ... ({len(files)} in all)" if len(files) > 6 else "")
 
 
 def _require_one_run(path: Path, files: Sequence[Path]) -> None:

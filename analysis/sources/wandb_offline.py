@@ -17,6 +17,8 @@ from analysis.sources.record import SourceRead
 from analysis.sources.wandb_rows import steps_of
 
 HISTORY = "history"
+# The identifier, the magic number 0xBEE1 and the format's version, 0.
+HEADER = b":W&B\xe1\xbe\x00"
 
 
 def wandb_files(attempt_dir: Path) -> list[Path]:
@@ -64,10 +66,24 @@ def records(path: Path, *kinds: str) -> Iterator[tuple[int, str, dict[str, Any]]
         if process.wait() != 0:
             said.seek(0)
             last = (said.read().decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
+            if _is_damaged(path):
+                raise UserError(
+                    f"{path} is damaged: it does not begin as wandb's files do. Copy it anew from the machine that "
+                    "wrote it; or import the run from wandb's server (wandb:entity/project/id), or the log that the "
+                    "trainer printed"
+                )
             raise UserError(
                 f"wandb cannot read {path} ({last}). `wandb leet inspect` is needed (wandb 0.31 or later): "
                 "check the wandb of the controller's environment, or move the file out of the attempt's folder"
             )
+
+
+def _is_damaged(path: Path) -> bool:
+    """Whether a file lacks the header of wandb's own (wandb 0.31 core/pkg/leveldb/record.go)."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(HEADER)) != HEADER
 
 
 def history_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -130,6 +130,19 @@ def test_truncated_wandb_file_gives_whole_steps_only(wandb_file, tmp_path, share
         assert record.phases == rows()[step - 1]["phases"]
 
 
+@pytest.mark.parametrize("head", [b"not wandb's", b":W&B\x00\x00\x00 a newer format", b":W&"])
+def test_a_damaged_wandb_file_is_to_be_copied_anew(tmp_path, head):
+    damaged = tmp_path / "run-x.wandb"
+    damaged.write_bytes(head + bytes(range(256)))
+    with pytest.raises(UserError) as caught:
+        read_wandb_offline(damaged, "here")
+    said = str(caught.value)
+    assert (
+        "is damaged: it does not begin as wandb's files do. Copy it anew" in said and "wandb:entity/project/id" in said
+    )
+    assert "leet" not in said and "version" not in said
+
+
 def test_unreadable_wandb_file_is_an_error_for_people(tmp_path):
     with pytest.raises(UserError, match=r"wandb cannot read .*nothing\.wandb"):
         read_wandb_offline(tmp_path / "nothing.wandb", "here")

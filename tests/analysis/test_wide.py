@@ -82,7 +82,9 @@ def test_the_first_step_after_a_resume_never_counts(tmp_path):
     _, wide, verdicts = wide_of(tmp_path / "res", *specs, warmup=1)
     left_out = wide.set_index(["arm", "step"])["left_out"]
     assert left_out["a", 5] == AFTER_RESUME and left_out["b", 5] == ELSEWHERE and left_out["a", 6] == ""
-    assert "occasional-counted" in {v.code for v in verdicts}
+    (told,) = [v.text for v in verdicts if v.code == "occasional-counted"]
+    assert "save_steps" not in told, "nothing of an imported run can be raised any more"
+    assert "import runs that validate and save more rarely, or more of these runs' steps" in told
     assert comparison_table(wide, plan_of(1))[0]["raw_speedup"].tolist() == [pytest.approx(1.0)]
 
 
