@@ -141,7 +141,7 @@ def with_tokens(chosen: Sequence[ChosenStep], completions: int | None) -> list[C
     for c in chosen:
         scalars = c.record.scalars
         if "response_tokens" not in scalars:
-            scalars = scalars | token_sums(scalars, completions)
+            scalars = {**scalars, **token_sums(scalars, completions)}
         found.append(replace(c, record=replace(c.record, scalars=scalars)))
     return found
 

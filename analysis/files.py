@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,15 @@ def fingerprint_of(spec: Mapping[str, Any]) -> str:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write through a temporary name in the same folder, so that the file is whole or absent."""
+    """Write a file that is whole or absent."""
+    with whole_file(path) as part:
+        part.write_bytes(content)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A temporary name in the same folder to write to, so that the file is whole or absent."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
-    part.write_bytes(content)
+    yield part
     part.replace(path)

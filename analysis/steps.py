@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.errors import UserError
-from analysis.files import write_whole
+from analysis.files import whole_file
 from analysis.sources.record import TIMERS, StepRecord
 from analysis.timers import TimerTree, exclusive_s, parents
 
@@ -40,7 +40,11 @@ SCHEMA = pa.schema(
 METADATA_KEY = b"rolloutbench"
 
 
-@dataclass(frozen=True)
+# Of the table that is made at a time, and of each group of rows in the file.
+ROWS_AT_A_TIME = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
 class ChosenStep:
     """A step's record from the attempt that counts; `overlap` when an earlier attempt had the step too."""
 
@@ -71,13 +75,30 @@ def steps_table(
     tree: TimerTree,
     metadata: dict[str, Any],
 ) -> pa.Table:
-    """One row per step and quantity, in step order, phases first in the tree's order.
+    """`step_tables` as one table."""
+    return pa.concat_tables(step_tables(spec, run_dir, chosen, tree, metadata)).combine_chunks()
+
+
+def step_tables(
+    spec: dict[str, Any],
+    run_dir: Path,
+    chosen: Iterable[ChosenStep],
+    tree: TimerTree,
+    metadata: dict[str, Any],
+) -> Iterator[pa.Table]:
+    """One row per step and quantity, in step order, phases first in the tree's order: a table for every
+    `ROWS_AT_A_TIME` rows, and one at least.
 
     Values keep their full precision. `metadata` goes into the file's key-value metadata, beside the table.
     """
+    packed = json.dumps(metadata, sort_keys=True, ensure_ascii=False).encode()
+    schema = SCHEMA.with_metadata({METADATA_KEY: packed})
     columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
     units: dict[tuple[str, str], str] = {}
     for one in chosen:
+        if len(columns["step"]) >= ROWS_AT_A_TIME:
+            yield pa.table(columns, schema=schema)
+            columns = {name: [] for name in SCHEMA.names}
         record = one.record
         rows = _rows(record, tree)
         if not rows:
@@ -114,8 +135,7 @@ def steps_table(
         }
         for name, value in same.items():
             columns[name].extend([value] * len(rows))
-    packed = json.dumps(metadata, sort_keys=True, ensure_ascii=False).encode()
-    return pa.table(columns, schema=SCHEMA.with_metadata({METADATA_KEY: packed}))
+    yield pa.table(columns, schema=schema)
 
 
 def shown_path(file: Path, run_dir: Path) -> str:
@@ -133,11 +153,15 @@ def _rows(record: StepRecord, tree: TimerTree) -> list[tuple[str, str, str | Non
     return rows
 
 
-def write_steps(table: pa.Table, path: Path) -> None:
-    """Write steps.parquet, the same bytes for the same table."""
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
-    write_whole(path, buffer.getvalue())
+def write_steps(table: pa.Table | Iterable[pa.Table], path: Path) -> int:
+    """Write steps.parquet, of one table or of several in a row, the same bytes for the same tables; its rows."""
+    tables = iter([table] if isinstance(table, pa.Table) else table)
+    first, rows = next(tables), 0
+    with whole_file(path) as part, pq.ParquetWriter(part, first.schema, compression="zstd") as writer:
+        for one in chain([first], tables):
+            writer.write_table(one)
+            rows += one.num_rows
+    return rows
 
 
 def read_steps(path: Path) -> tuple[pa.Table, dict[str, Any]]:

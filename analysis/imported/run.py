@@ -6,7 +6,7 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ from analysis.imported.steps import clock_verdicts, hole_verdicts, with_known_to
 from analysis.imported.tree import root_keys, tree_of
 from analysis.sources.formats import WANDB, read_source
 from analysis.sources.merge import merged
-from analysis.sources.record import TIMERS, Imported, StepRecord
+from analysis.sources.record import TIMERS, Imported, SourceRead, StepRecord
 from analysis.sources.wandb_about import without_secrets
-from analysis.steps import ChosenStep, steps_table, write_steps
+from analysis.steps import ChosenStep, step_tables, write_steps
 from analysis.timers import tree_named
 from analysis.timers.own import tree_told
 
@@ -30,7 +30,15 @@ CACHE = Path(".wandb-cache")
 
 
 def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> tuple[pa.Table, dict[str, Any]]:
-    """An imported run's tidy table and its imported.json (both: docs/files.md).
+    """`import_in_parts` with the table as one, for short runs."""
+    tables, end = import_in_parts(spec, run_dir, cache)
+    return pa.concat_tables(tables), end
+
+
+def import_in_parts(
+    spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE
+) -> tuple[Iterator[pa.Table], dict[str, Any]]:
+    """An imported run's tidy table, in parts, and its imported.json (both: docs/files.md).
 
     `spec` is its spec.json, with `import` in it; `cache` is where downloads from wandb are kept. `UserError` when a
     source is not there or no such log, holds several runs, or disagrees with another, or when the trainer's version or
@@ -46,11 +54,15 @@ def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> t
     for part in parts:
         # The same from each source: a wandb file of our own driver holds paths.
         part.read.records = {step: _flat(record) for step, record in part.read.records.items()}
+    steps_of = [len(part.read.records) for part in parts]
     read = merged([part.read for part in parts], run_id)
     tree, version, told = tree_of(spec, facts, parts, read)
+    for part in parts:
+        part.read = SourceRead()
     chosen = [
         ChosenStep(1, record, bool(record.resumed), step in read.again) for step, record in sorted(read.records.items())
     ]
+    read.records.clear()
     chosen, more = in_the_tree(chosen, tree, run_id) if tree.flat else ([_by_path(c) for c in chosen], [])
     verdicts = [*read.verdicts, *told, *more]
     if not any(tree.root in c.record.phases for c in chosen):
@@ -73,14 +85,13 @@ def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> t
     metadata["verdicts"] = [v.as_dict() for v in dict.fromkeys(verdicts)]
     if tree_named(tree.name) is None:
         metadata["tree"] = tree_told(tree)
-    table = steps_table(dict(spec), run_dir, chosen, tree, metadata)
-    end = _end(spec, version, chosen, sources, parts)
+    end = _end(spec, version, chosen, sources, parts, steps_of)
     if changed := [source for source, state in _states(sources).items() if state != before[source]]:
         raise UserError(
             f"run {run_id}: {', '.join(changed)} changed while it was read: a run that still writes, or a copy that is "
             "not whole. Start again; of a run that goes on for long, import a copy"
         )
-    return table, end
+    return step_tables(dict(spec), run_dir, chosen, tree, metadata), end
 
 
 def _states(sources: Sequence[str]) -> dict[str, tuple[int, int] | None]:
@@ -116,6 +127,7 @@ def _end(
     chosen: Sequence[ChosenStep],
     sources: Sequence[str],
     parts: Sequence[Imported],
+    steps_of: Sequence[int],
 ) -> dict[str, Any]:
     """imported.json: what stands where a trained run has done.json."""
     steps = [c.record.step for c in chosen]
@@ -135,11 +147,11 @@ def _end(
         "git": next((part.git for part in parts if part.git), None),
         "started": min((p.started for p in parts if p.started is not None), default=None),
         "finished": max((p.finished for p in parts if p.finished is not None), default=None),
-        "sources": [_source(s, part) for s, part in zip(sources, parts, strict=True)],
+        "sources": [_source(*one) for one in zip(sources, parts, steps_of, strict=True)],
     }
 
 
-def _source(source: str, part: Imported) -> dict[str, Any]:
+def _source(source: str, part: Imported, steps: int) -> dict[str, Any]:
     path = Path(source).expanduser()
     is_file = not source.startswith(WANDB) and path.is_file()
     return {
@@ -147,7 +159,7 @@ def _source(source: str, part: Imported) -> dict[str, Any]:
         "format": part.format,
         "sha256": _sha256(path) if is_file else None,
         "bytes": path.stat().st_size if is_file else None,
-        "steps": len(part.read.records),
+        "steps": steps,
         "selected": part.selected or None,
     }
 
@@ -157,16 +169,15 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_import(spec: Mapping[str, Any], out: Path, cache: Path = CACHE) -> pa.Table:
-    """Reads an imported run and writes spec.json and imported.json beside `out`, the steps.parquet."""
+def write_import(spec: Mapping[str, Any], out: Path, cache: Path = CACHE) -> int:
+    """Reads an imported run and writes spec.json and imported.json beside `out`, the steps.parquet; its rows."""
     if spec.get("fingerprint") != fingerprint_of(spec):
         raise UserError("the spec was changed by hand: its fingerprint is of other settings; start snakemake again")
-    table, end = import_run(spec, out.parent, cache)
+    tables, end = import_in_parts(spec, out.parent, cache)
     for name, content in (("spec.json", dict(spec)), ("imported.json", end)):
         text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
         write_whole(out.parent / name, (text + "\n").encode())
-    write_steps(table, out)
-    return table
+    return write_steps(tables, out)
 
 
 def _read_spec(given: str) -> dict[str, Any]:
@@ -188,9 +199,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cache", type=Path, default=CACHE, help="where downloads from wandb are kept")
     args = parser.parse_args(argv)
     try:
-        table = write_import(_read_spec(args.spec), args.out, args.cache)
+        rows = write_import(_read_spec(args.spec), args.out, args.cache)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"{args.out}: {table.num_rows} rows")
+    print(f"{args.out}: {rows} rows")
     return 0

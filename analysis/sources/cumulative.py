@@ -6,12 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from analysis.errors import UserError
-from analysis.sources.hf_logs import PRINTED_DIGITS, significant_digits
-from analysis.sources.printed import half_digit, half_significant, printed
-from analysis.sources.record import as_number
+from analysis.sources.hf_logs import TRAIN
+from analysis.sources.printed import half_digit
 
 # ms-swift's names for it: seconds per step, in older releases steps per second. It rounds both to six decimals.
 SECONDS_PER_STEP = "train_speed(s/it)"
@@ -25,7 +23,7 @@ _ELAPSED_ROUNDING_S = 0.5
 LARGEST_SHARE = 0.25
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Average:
     """A row's average since the start: its step, seconds per step with their rounding, elapsed seconds if told."""
 
@@ -36,20 +34,18 @@ class Average:
     elapsed_s: float | None
 
 
-def average_of(row: Mapping[str, Any], step: int, line: int) -> Average | None:
-    """The average that a row of ms-swift's holds; None where it holds none."""
+def average_of(
+    numbers: Mapping[str, float], rounding: Mapping[str, float], elapsed_s: float | None, step: int, line: int
+) -> Average | None:
+    """The average that the numbers of a row of ms-swift's hold; None where they hold none."""
     for name in (SECONDS_PER_STEP, STEPS_PER_SECOND):
-        raw = row.get(name)
-        value = as_number(raw)
-        rounding = half_digit(_DECIMALS)
-        if value is None and isinstance(raw, str) and (text := printed(raw)) is not None:
-            value = text.value
-            rounding = max(rounding, half_significant(value, max(significant_digits(raw), PRINTED_DIGITS)))
-        if value is None or not value > 0.0:
+        value = numbers.get(TRAIN + name, 0.0)
+        off = max(half_digit(_DECIMALS), rounding.get(TRAIN + name, 0.0))
+        if not value > 0.0:
             continue
         if name == STEPS_PER_SECOND:
-            value, rounding = 1.0 / value, rounding / value**2
-        return Average(step, line, value, rounding, elapsed_s(row.get(ELAPSED)))
+            value, off = 1.0 / value, off / value**2
+        return Average(step, line, value, off, elapsed_s)
     return None
 
 

@@ -218,7 +218,7 @@ def _of_data(path: Path) -> str | None:
         row = json.loads(line)
     except ValueError:
         # A whole document over many lines; or a console log that happens to begin so.
-        return trainer_state.FORMAT if b'"log_history"' in path.read_bytes() else None
+        return trainer_state.FORMAT if _holds(path, b'"log_history"') else None
     if not isinstance(row, dict):
         return None
     if "log_history" in row:
@@ -228,6 +228,17 @@ def _of_data(path: Path) -> str | None:
     if trl_console.SWIFT_STEP in row or any(str(name).startswith("train_speed(") for name in row):
         return swift_jsonl.FORMAT
     return None
+
+
+def _holds(path: Path, word: bytes) -> bool:
+    """Whether a file holds a word, which is looked for piece by piece."""
+    piece = b""
+    with path.open("rb") as file:
+        while more := file.read(1 << 20):
+            piece = piece[-len(word) :] + more
+            if word in piece:
+                return True
+    return False
 
 
 def looks_like(path: Path) -> str:

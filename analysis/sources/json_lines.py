@@ -20,17 +20,17 @@ def json_lines(
     A line that is no JSON, or of which `read_row` raises ValueError, TypeError or KeyError, is added to `verdicts` with
     its number; but a last line without its newline was cut off by a kill, and is left out without a word.
     """
-    lines = path.read_bytes().split(b"\n")
-    for number, raw in enumerate(lines, start=1):
-        if not raw.strip():
-            continue
-        try:
-            found = read_row(json.loads(raw), number)
-        except (ValueError, TypeError, KeyError) as error:
-            if number < len(lines):
-                reason = " ".join(str(error).split()) or type(error).__name__
-                text = f"{shown_as}:{number} cannot be read and was skipped ({reason})"
-                verdicts.append(Verdict("warning", "corrupt-line", text))
-            continue
-        if found is not None:
-            yield found
+    with path.open("rb") as lines:
+        for number, raw in enumerate(lines, start=1):
+            if not raw.strip():
+                continue
+            try:
+                found = read_row(json.loads(raw), number)
+            except (ValueError, TypeError, KeyError) as error:
+                if raw.endswith(b"\n"):
+                    reason = " ".join(str(error).split()) or type(error).__name__
+                    text = f"{shown_as}:{number} cannot be read and was skipped ({reason})"
+                    verdicts.append(Verdict("warning", "corrupt-line", text))
+                continue
+            if found is not None:
+                yield found

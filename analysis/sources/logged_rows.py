@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +18,7 @@ from analysis.sources.cumulative import (
     step_times_s,
 )
 from analysis.sources.hf_logs import STEP_TIME, TRAIN, numbers_of, window_verdict, windows_of
+from analysis.sources.numbers import packed
 from analysis.sources.record import STEPS_LOGGED, TIMERS, Imported, StepRecord
 from analysis.sources.restarts import require_one_run, steps_in_sequence
 from analysis.verdicts import Verdict
@@ -26,13 +27,25 @@ from analysis.verdicts import Verdict
 WALL = TIMERS + "wall"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LoggedRow:
-    """A training step's row as it was logged, and its line."""
+    """A training step's row: its numbers and their rounding under wandb's names, its line, and the seconds since the
+    start where it has them (`elapsed_time`).
+
+    A row is kept packed; what else of it counts is asked of the row as it was logged (`logged_row`).
+    """
 
     step: int
-    numbers: dict[str, Any]
+    numbers: Mapping[str, float]
+    rounding: Mapping[str, float]
     line: int
+    elapsed_s: float | None
+
+
+def logged_row(step: int, row: Mapping[str, Any], line: int) -> LoggedRow:
+    """What is kept of a row as it was logged."""
+    numbers, rounding = numbers_of(row)
+    return LoggedRow(step, packed(numbers), packed(rounding), line, elapsed_s(row.get(ELAPSED)))
 
 
 def imported_rows(
@@ -47,11 +60,10 @@ def imported_rows(
     records = []
     windows = windows_of([row.step for row in rows])
     for row, window in zip(rows, windows, strict=True):
-        numbers, rounding = numbers_of(row.numbers)
-        if window > 1:
-            numbers[STEPS_LOGGED] = float(window)
-        elapsed = elapsed_s(row.numbers.get(ELAPSED))
-        records.append(StepRecord(row.step, {}, numbers, {}, None, path, row.line, rounding, elapsed_s=elapsed))
+        numbers = {**row.numbers, STEPS_LOGGED: float(window)} if window > 1 else row.numbers
+        records.append(
+            StepRecord(row.step, {}, numbers, {}, None, path, row.line, row.rounding, elapsed_s=row.elapsed_s)
+        )
     if by_place:
         require_one_run(records, path)
     anew = {place for place, (before, record) in enumerate(pairwise(records), start=1) if falls(before, record)}
@@ -68,7 +80,8 @@ def imported_rows(
             lives[-1].append(row)
         times: dict[int, tuple[float, float, int]] = {}
         for life in lives:
-            averages = [a for row in life if (a := average_of(row.numbers, row.step, row.line)) is not None]
+            found = (average_of(row.numbers, row.rounding, row.elapsed_s, row.step, row.line) for row in life)
+            averages = [average for average in found if average is not None]
             times.update(step_times_s(averages, path))
         for step, (seconds, error, window) in times.items():
             record = read.records[step]

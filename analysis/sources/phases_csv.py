@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,27 +95,24 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
     for _, _, name, value in read:
         by_name.setdefault(TIMERS if name.startswith(TIMERS) else name, []).append(value)
     rounding = {name: _rounding(values) for name, values in by_name.items()}
-    records: dict[int, StepRecord] = {}
+    steps: dict[int, tuple[int, dict[str, tuple[int, float]]]] = {}
     for line, step, name, value in read:
-        record = records.setdefault(step, StepRecord(step, {}, {}, {}, None, path, line))
-        if name in record.scalars:
-            if record.scalars[name] != value.value and step not in order.again:
-                earlier = record.origins[name][1]
+        _, values = steps.setdefault(step, (line, {}))
+        if name in values:
+            earlier, before = values[name]
+            if before == value.value:
+                continue
+            if step not in order.again:
                 words = f"{path} has {name} of step {step} on lines {earlier} and {line}; line {line} counts"
                 verdicts.append(Verdict("warning", "duplicate-value", words))
-            elif record.scalars[name] == value.value:
-                continue
-        record.scalars[name] = value.value
-        record.origins[name] = (path, line)
-        cut = rounding[TIMERS if name.startswith(TIMERS) else name]
-        if cut and math.isfinite(value.value):
-            record.rounding[name] = cut
+        values[name] = line, value.value
+    records = {step: _record(step, *found, rounding, path) for step, found in sorted(steps.items())}
     # Of one run, so that each of these columns has one value, and all rows with these values are the run's.
     selected = {column: table[0][1].get(column, "") for column in SELECTING if column in columns and table}
     tree = _own_tree(table, {line for line, *_ in read}, path) if PARENT in columns else None
     in_order = {
         step: replace(record, resumed=step in order.resumed, time=order.times.get(step))
-        for step, record in sorted(records.items())
+        for step, record in records.items()
     }
     return Imported(SourceRead(in_order, verdicts, order.again), FORMAT, selected=selected, tree=tree)
 
@@ -143,6 +140,17 @@ def _own_tree(table: Sequence[tuple[int, dict[str, str]]], lines: Collection[int
 
 def _name(text: str) -> str:
     return text.removeprefix(TIMERS)
+
+
+def _record(
+    step: int, first_line: int, values: Mapping[str, tuple[int, float]], rounding: Mapping[str, float], path: Path
+) -> StepRecord:
+    """A step's record, of the line and the seconds of each name."""
+    scalars = {name: value for name, (_, value) in values.items()}
+    cuts = {name: rounding[TIMERS if name.startswith(TIMERS) else name] for name in scalars}
+    cut = {name: off for name, off in cuts.items() if off and math.isfinite(scalars[name])}
+    origins = {name: (path, line) for name, (line, _) in values.items()}
+    return StepRecord(step, {}, scalars, {}, None, path, first_line, cut, origins)
 
 
 def _by_column(columns: Sequence[str], row: Sequence[str]) -> dict[str, str]:

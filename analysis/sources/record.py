@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from analysis.sources.numbers import packed
 from analysis.verdicts import Verdict
 
 # What trainers put before the names of their timers.
 TIMERS = "timing_s/"
 # The scalar that says of how many steps, up to its own, a record holds the means; it is there where that is not one.
 STEPS_LOGGED = "steps_logged"
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StepRecord:
     """One finished training step as one source holds it.
 
@@ -26,19 +30,28 @@ class StepRecord:
     precision. `origins` is where a value was read, under the same names, if not on `line` of `file`. `time` is when
     the step was logged, in seconds since 1970, and `elapsed_s` are the seconds since its process began, where the
     source says so.
+
+    Whatever mappings it is made of, it keeps their numbers packed (`Numbers`) and is not changed: `replace` makes
+    another one.
     """
 
     step: int
-    phases: dict[str, float]
-    scalars: dict[str, float]
-    samples: dict[str, list[float]]
+    phases: Mapping[str, float]
+    scalars: Mapping[str, float]
+    samples: Mapping[str, list[float]]
     resumed: bool | None
     file: Path
     line: int
-    rounding: dict[str, float] = field(default_factory=dict)
-    origins: dict[str, tuple[Path, int]] = field(default_factory=dict)
+    rounding: Mapping[str, float] = field(default_factory=dict)
+    origins: Mapping[str, tuple[Path, int]] = field(default_factory=dict)
     time: float | None = None
     elapsed_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("phases", "scalars", "rounding"):
+            object.__setattr__(self, name, packed(getattr(self, name)))
+        for name in ("samples", "origins"):
+            object.__setattr__(self, name, getattr(self, name) or NOTHING)
 
 
 @dataclass(frozen=True)

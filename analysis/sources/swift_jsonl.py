@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis.sources.hf_logs import is_training_row
 from analysis.sources.json_lines import json_lines
-from analysis.sources.logged_rows import LoggedRow, imported_rows
+from analysis.sources.logged_rows import LoggedRow, imported_rows, logged_row
 from analysis.sources.record import Imported
 from analysis.sources.trl_console import swift_step
 from analysis.verdicts import Verdict
@@ -30,4 +30,4 @@ def _row(row: Any, number: int) -> LoggedRow | None:
     if not isinstance(row, dict):
         raise TypeError(f"expected an object, got {type(row).__name__}")
     step = swift_step(row)
-    return LoggedRow(step, row, number) if step is not None and is_training_row(row) else None
+    return logged_row(step, row, number) if step is not None and is_training_row(row) else None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from analysis.errors import UserError
-from analysis.files import read_json_object
 from analysis.sources.hf_logs import is_training_row
-from analysis.sources.logged_rows import LoggedRow, imported_rows
+from analysis.sources.json_list import list_of
+from analysis.sources.logged_rows import LoggedRow, imported_rows, logged_row
 from analysis.sources.record import Imported
 
 FORMAT = "trainer-state"
@@ -18,17 +18,20 @@ def read_trainer_state(path: Path) -> Imported:
 
     Evaluations and the summary at the end are no steps. `UserError` when the file is no such state.
     """
-    raw = read_json_object(path, "transformers' Trainer, beside each checkpoint")
-    history = raw.get("log_history")
-    if not isinstance(history, list):
+    rows: list[LoggedRow] = []
+    place = 0
+    try:
+        history = list_of(path, "log_history")
+        if history is None:
+            raise UserError(f"{path} has no log_history (a list): it is no trainer_state.json")
+        for place, row in enumerate(history, start=1):
+            step = row.get("step") if isinstance(row, dict) else None
+            if isinstance(step, bool) or not isinstance(step, int) or step < 1 or not is_training_row(row):
+                continue
+            rows.append(logged_row(step, {k: v for k, v in row.items() if k != "step"}, place))
+    except (ValueError, RecursionError) as error:
         raise UserError(
-            f"{path} has no log_history (got the keys {', '.join(sorted(raw)[:8]) or 'none'}): it is no "
-            "trainer_state.json"
-        )
-    rows = []
-    for place, row in enumerate(history, start=1):
-        step = row.get("step") if isinstance(row, dict) else None
-        if isinstance(step, bool) or not isinstance(step, int) or step < 1 or not is_training_row(row):
-            continue
-        rows.append(LoggedRow(step, {k: v for k, v in row.items() if k != "step"}, place))
+            f"{path} is cut off or corrupt after record {place} of its log_history ({' '.join(str(error).split())}). "
+            "Copy it again, or import the trainer_state.json of another checkpoint"
+        ) from None
     return imported_rows(rows, path, FORMAT)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from analysis.sources.hf_logs import is_surely_logged, is_training_row
+from analysis.sources.hf_logs import TRAIN, is_surely_logged, is_training_row
 from analysis.sources.lines import Printout, printouts
-from analysis.sources.logged_rows import LoggedRow, imported_rows
+from analysis.sources.logged_rows import LoggedRow, imported_rows, logged_row
 from analysis.sources.printed import printed
-from analysis.sources.record import Imported, as_number
+from analysis.sources.record import Imported
 from analysis.sources.trl_totals import Totals
 from analysis.verdicts import Verdict
 
@@ -32,7 +33,7 @@ _NAMED = re.compile(r":\s*\Z")
 _OWN = re.compile(r"\s*(?:\[\w+\]:|\d+:)?\s*(?:Train:)?\s*")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Bar:
     """A progress bar: so many steps of so many."""
 
@@ -50,6 +51,8 @@ def read_trl_console(path: Path) -> Imported:
     totals = Totals()
     rows: list[LoggedRow] = []
     bars: list[_Bar | None] = []
+    sure: list[bool] = []
+    swift: list[bool] = []
     verdicts: list[Verdict] = []
     for part in printouts(path):
         totals.see(part.text)
@@ -60,19 +63,20 @@ def read_trl_console(path: Path) -> Imported:
             row = row_of(piece[0])
             totals.see_summary(row)
             if is_training_row(row):
-                rows.append(LoggedRow(0, row, part.line))
+                rows.append(logged_row(swift_step(row) or 0, row, part.line))
                 bars.append(None)
+                sure.append(is_surely_logged(row))
+                swift.append(SWIFT_STEP in row)
         _bars(part.text[at:], rows, bars, totals)
         if "{'" in part.text[at:] and not part.ended:
             text = f"{path}:{part.line}: the last row was cut off and is left out"
             verdicts.append(Verdict("note", "value-cut-off", text))
-    if any(is_surely_logged(row.numbers) for row in rows):
-        kept = [place for place, row in enumerate(rows) if is_surely_logged(row.numbers)]
-        rows, bars = [rows[place] for place in kept], [bars[place] for place in kept]
-    swift = any(SWIFT_STEP in row.numbers for row in rows)
-    placed, told = _by_their_own(rows) if swift else _by_the_bar(rows, bars, totals, path)
-    by_place = any(verdict.code == BY_PLACE for verdict in told)
-    return imported_rows(placed, path, SWIFT if swift else TRL, verdicts + told, by_place)
+    if any(sure):
+        rows, bars, swift = list(compress(rows, sure)), list(compress(bars, sure)), list(compress(swift, sure))
+    if any(swift):
+        return imported_rows([row for row in rows if row.step], path, SWIFT, verdicts)
+    placed, told = _by_the_bar(rows, bars, totals, path)
+    return imported_rows(placed, path, TRL, verdicts + told, by_place=any(one.code == BY_PLACE for one in told))
 
 
 def row_of(text: str) -> dict[str, Any]:
@@ -99,15 +103,10 @@ def _bars(text: str, rows: list[LoggedRow], bars: list[_Bar | None], totals: Tot
                 bars[-1] = _Bar(done, total)
 
 
-def _by_their_own(rows: list[LoggedRow]) -> tuple[list[LoggedRow], list[Verdict]]:
-    placed = [replace(row, step=step) for row in rows if (step := swift_step(row.numbers)) is not None]
-    return placed, []
-
-
 def swift_step(row: dict[str, Any]) -> int | None:
-    """The step in ms-swift's `3/25`; None where it is not there."""
+    """The step in ms-swift's `3/25`; None where it is not there, or before the first."""
     match = re.fullmatch(r"(\d+)/\d+", str(row.get(SWIFT_STEP, "")).strip())
-    return int(match[1]) if match else None
+    return int(match[1]) or None if match else None
 
 
 def _by_the_bar(
@@ -142,9 +141,7 @@ def _by_the_bar(
 
 
 def _epoch(row: LoggedRow) -> float | None:
-    raw = row.numbers.get("epoch")
-    number = printed(raw) if isinstance(raw, str) else None
-    return as_number(raw) if number is None else number.value
+    return row.numbers.get(TRAIN + "epoch")
 
 
 def _rows_apart(bars: list[_Bar | None]) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 from analysis.sources.counters import Restart, falls, restart_verdicts
@@ -57,7 +58,7 @@ def _numbers(row: dict[str, Any]) -> dict[str, float]:
     for name, value in row.items():
         number = value if type(value) is float else as_number(value)
         if number is not None and not name.startswith("_"):
-            numbers[name] = number
+            numbers[intern(name)] = number
     return numbers
 
 
@@ -131,7 +132,7 @@ def _flat_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
     return steps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Calls:
     """The calls in a row of transformers': their names, and whether it holds them itself (ms-swift).
 
@@ -145,12 +146,15 @@ class _Calls:
 
 @dataclass
 class LoggedSteps:
-    """The steps of one history so far; `calls` are those of the rows that may stand for several steps."""
+    """The steps of one history so far; `calls` are those of the rows that may stand for several steps.
+
+    `again` are the steps that were timed more than once, each with the two rows' numbers.
+    """
 
     shown_as: str
     records: dict[int, StepRecord] = field(default_factory=dict)
     timed: set[int] = field(default_factory=set)
-    again: list[tuple[int, StepRecord, StepRecord]] = field(default_factory=list)
+    again: list[tuple[int, int, int]] = field(default_factory=list)
     calls: dict[int, _Calls] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)
     given_up: set[int] = field(default_factory=set)
@@ -167,12 +171,12 @@ class LoggedSteps:
                 kept.clear()
         earlier = self.records.get(step)
         if earlier is not None and not timed:
-            for name, value in record.scalars.items():
-                earlier.scalars.setdefault(name, value)
+            more = {name: value for name, value in record.scalars.items() if name not in earlier.scalars}
+            self.records[step] = replace(earlier, scalars={**earlier.scalars, **more})
             return
         if timed:
             if earlier is not None and step in self.timed:
-                self.again.append((step, earlier, record))
+                self.again.append((step, earlier.line, record.line))
             elif earlier is not None:
                 record = replace(record, scalars={**earlier.scalars, **record.scalars})
             before = self.records[self.order[-1]] if self.order else None
@@ -196,7 +200,7 @@ class LoggedSteps:
             step, earlier, later = self.again[0]
             text = (
                 f"{self.shown_as} times {len(self.again)} steps more than once; the later times count (step {step}, "
-                f"say, in records {earlier.line} and {later.line})"
+                f"say, in records {earlier} and {later})"
             )
             found.verdicts.append(Verdict("warning", "duplicate-step", text))
         if self.given_up:
@@ -204,7 +208,8 @@ class LoggedSteps:
         sizes = {s: n for s, n in zip(self.order, windows, strict=True) if s in self.calls}
         for step, size in sizes.items():
             if size > 1:
-                found.records[step].scalars[STEPS_LOGGED] = float(size)
+                record = found.records[step]
+                found.records[step] = replace(record, scalars={**record.scalars, STEPS_LOGGED: float(size)})
         restarts = [replace(one, after=found.records[one.after.step]) for one in self.restarts]
         found.verdicts += restart_verdicts(restarts, self.shown_as, lambda _: "import the log of each by itself")
         if any(size > 1 for size in sizes.values()):
@@ -221,9 +226,10 @@ class LoggedSteps:
         """Makes ms-swift's calls no phases."""
         having = [step for step, calls in self.calls.items() if calls.names]
         for step in having:
-            scalars = found.records[step].scalars
-            for name in self.calls[step].names:
-                scalars[LAST_CALL + name.partition(".")[2]] = scalars.pop(name)
+            record, calls = found.records[step], self.calls[step].names
+            scalars = {name: value for name, value in record.scalars.items() if name not in calls}
+            last = {LAST_CALL + name.partition(".")[2]: record.scalars[name] for name in calls}
+            found.records[step] = replace(record, scalars=scalars | last)
         text = (
             f"{self.shown_as}: ms-swift hands wandb the last call of each timer alone, and its rows stand, or may "
             "stand, for several steps (logging_steps): the timers' seconds are of the last step and are no phases "
@@ -248,14 +254,14 @@ class LoggedSteps:
             if evaluated is not None and of < size:
                 fewer.append((step, of, size))
             means.update(names)
-            scalars = found.records[step].scalars
-            scalars.update({name: scalars[name] / of for name in names})
+            record = found.records[step]
+            mean = {name: record.scalars[name] / of for name in names}
+            found.records[step] = replace(record, scalars={**record.scalars, **mean})
         for step in unknown:
-            scalars = found.records[step].scalars
-            for name in self.calls[step].names:
-                del scalars[name]
+            record, names = found.records[step], self.calls[step].names
+            scalars = {name: value for name, value in record.scalars.items() if name not in names}
             # A phase that is not there took no time, and this one did where other steps have it.
-            scalars.update(dict.fromkeys(means, math.nan))
+            found.records[step] = replace(record, scalars=scalars | dict.fromkeys(means, math.nan))
         verdicts = []
         if fewer:
             step, of, size = fewer[0]

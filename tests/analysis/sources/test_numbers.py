@@ -1,0 +1,65 @@
+"""The numbers of many steps in little memory, and documents of any length."""
+
+import gc
+import json
+import math
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.sources import json_list
+from analysis.sources.json_list import list_of
+from analysis.sources.numbers import Numbers, packed
+
+ROWS = st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False), max_size=5)
+
+
+@given(ROWS, ROWS)
+def test_packed_numbers_are_the_same_mapping(one, other):
+    numbers = packed(one)
+    assert numbers == one and dict(numbers) == one and list(numbers) == list(one) and len(numbers) == len(one)
+    assert list(numbers.items()) == list(one.items()) and list(numbers.values()) == list(one.values())
+    assert {**numbers} == one and repr(numbers) == repr(one) and packed(numbers) is numbers
+    assert (numbers == packed(other)) == (one == other) and all(name in numbers for name in one)
+    assert [numbers.get(name) for name in other] == [one.get(name) for name in other]
+    numbers.as_dict()["more"] = 1.0
+    assert numbers == one
+
+
+def test_not_a_number_is_what_it_is():
+    assert packed({"a": math.nan, "b": 1.0}) == packed({"a": math.nan, "b": 1.0})
+    assert packed({"a": math.nan}) != packed({"a": 1.0}) and packed({"a": math.nan}) != packed({"b": math.nan})
+
+
+def test_a_row_takes_eight_bytes_a_number_and_its_names_are_kept_once():
+    def rows(count):
+        return [Numbers({f"quantity/{n}": row + n / 7 for n in range(60)}) for row in range(count)]
+
+    rows(10)
+    gc.collect()
+    tracemalloc.start()
+    kept = rows(1000)
+    taken = tracemalloc.get_traced_memory()[0] / len(kept)
+    tracemalloc.stop()
+    assert 480 < taken < 700
+    same = [Numbers({"a": 0.5, "b": 0.5}) for _ in range(2)]
+    assert same[0]._values is same[1]._values
+
+
+@pytest.mark.parametrize("chunk", [7, 50, 1 << 20])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_list_is_read_element_by_element(tmp_path, monkeypatch, chunk, indent):
+    monkeypatch.setattr(json_list, "CHUNK_CHARS", chunk)
+    path = tmp_path / "state.json"
+    elements = [{"a": [1, {"b": "]},["}], "c": 1e-6}, {}, 12345678901234567890, None, "ö" * 60, [[]]]
+    for whole in (elements, [], elements[:1]):
+        document = {"epoch": 1.0, "log_history": whole, "max_steps": 3, "also": [1, 2]}
+        path.write_text(json.dumps(document, indent=indent, ensure_ascii=False), encoding="utf-8")
+        assert list(list_of(path, "log_history")) == whole
+    assert list_of(path, "no_such") is None and list_of(path, "max_steps") is None
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text[: text.index("1e-06")], encoding="utf-8")
+    with pytest.raises(ValueError):
+        list(list_of(path, "log_history"))
