@@ -35,6 +35,7 @@ class RunBench:
         self.head_env = {**os.environ, **(head_env or {})}
         self.run = folder / "results" / "experiment" / "runs" / run_id
         self.heads: list[subprocess.Popen[str]] = []
+        self._words: dict[int, int] = {}
         python = folder / "stack" / "env" / "bin" / "python"
         python.parent.mkdir(parents=True, exist_ok=True)
         python.write_text(f'#!/bin/sh\nexec {sys.executable} {STAND_IN} "$@"\n')
@@ -68,21 +69,67 @@ class RunBench:
         return [*command, "--cpus", "2", "--log", str(self.run / "launcher.log"), *self.options]
 
     def start(self) -> subprocess.Popen[str]:
+        words = os.memfd_create("words")  # on no disk: a test may have filled it
         head = subprocess.Popen(
-            self.command(),
-            cwd=ROOT,
-            env=self.head_env,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
+            self.command(), cwd=ROOT, env=self.head_env, stderr=words, text=True, start_new_session=True
         )
         self.heads.append(head)
+        self._words[head.pid] = words
         return head
 
-    def launch(self, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(), cwd=ROOT, env=self.head_env, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+    def launch(self) -> subprocess.CompletedProcess[str]:
+        head = self.start()
+        said = self.ended(head)
+        return subprocess.CompletedProcess(head.args, head.returncode, "", said)
+
+    def ended(self, head: subprocess.Popen[str], silence_s: float = 60.0) -> str:
+        """What a head has said, when it has ended."""
+        self.wait(lambda: head.poll() is not None, silence_s)
+        return self.said(head)
+
+    def said(self, head: subprocess.Popen[str]) -> str:
+        """What a head has said so far."""
+        words = self._words[head.pid]
+        return os.pread(words, os.fstat(words).st_size, 0).decode()
+
+    def wait(self, what: Callable[[], Any], silence_s: float = 40.0) -> Any:
+        """What becomes true; it fails when nothing happens any more: a busy machine is slow, but not silent."""
+        seen, since = self._signs(), time.monotonic()
+        while not (value := what()):
+            if (signs := self._signs()) != seen:
+                seen, since = signs, time.monotonic()
+            elif time.monotonic() > since + silence_s:
+                raise AssertionError(f"did not happen, and nothing else did for {silence_s:g} s\n{self.state()}")
+            time.sleep(0.1)
+        return value
+
+    def _signs(self) -> set[tuple[Path | int, int]]:
+        """What changes when something happens: the run's files with their sizes, and how much the heads have said."""
+        found: set[tuple[Path | int, int]] = {(pid, os.fstat(words).st_size) for pid, words in self._words.items()}
+        for file in self.run.rglob("[!.]*"):
+            with contextlib.suppress(OSError):
+                found.add((file, file.stat().st_size))
+        return found
+
+    def wait_for_step(self, step: int) -> None:
+        """Until a step was trained."""
+        self.wait(lambda: self.steps_done() >= step)
+
+    def steps_done(self) -> int:
+        """The highest step that was trained."""
+        return max((step for _, step in self.journal()), default=0)
+
+    def wait_for_words(self, head: subprocess.Popen[str], words: str) -> None:
+        """Until a head has said something."""
+        self.wait(lambda: words in self.said(head))
+
+    def go(self) -> None:
+        """Let a trainer go on that waits (STAND_IN_WAIT)."""
+        (self.run / "go").touch()
+
+    def state(self) -> str:
+        """What a failed test shows: the heads' exit codes and what they said."""
+        return "\n".join(f"head {head.pid}, exit code {head.poll()}: {self.said(head)}" for head in self.heads)
 
     def read(self, *parts: str) -> dict[str, Any]:
         """A JSON file in the run's folder."""
@@ -115,11 +162,6 @@ class RunBench:
         for head in self.heads:
             if head.poll() is None:
                 head.kill()
-            head.communicate()
-
-
-def wait_until(what: Callable[[], Any], timeout_s: float = 20.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not what():
-        assert time.monotonic() < end, "did not happen in time"
-        time.sleep(0.05)
+            head.wait()
+            os.close(self._words.pop(head.pid))
+        self.heads.clear()

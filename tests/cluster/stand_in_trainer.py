@@ -3,7 +3,8 @@
 What it does wrong is chosen by the STAND_IN variable of the run's `env`: `fail`, `refuse`, `lie` (ends well without
 finishing), `kill_self`, `deaf` (ignores SIGTERM), `hang` (after step 2, always), `hang_once`, `no_step` (dies before
 its first step), `eat` (takes memory without end). STAND_IN_STEP_S is a step's time, STAND_IN_SAVE how many steps there
-are between checkpoints, STAND_IN_SAVE_S how long one takes, STAND_IN_IMPORT_S how long it hears no signals at first. A
+are between checkpoints, STAND_IN_SAVE_S how long one takes, STAND_IN_IMPORT_S how long it hears no signals at first.
+STAND_IN_WAIT is a step after which the first attempt waits for a file `go` in the run's folder, or for a stop. A
 journal in the run's folder holds one line per step.
 """
 
@@ -21,7 +22,9 @@ order = json.loads(Path(sys.argv[-1]).read_text())
 spec = json.loads(Path(order["spec"]).read_text())
 inputs = json.loads(Path(order["inputs"]).read_text())
 attempt_dir, checkpoints = Path(order["attempt_dir"]), Path(order["checkpoint_dir"])
+run = attempt_dir.parents[1]
 fault = os.environ.get("STAND_IN", "")
+wait_after = int(os.environ.get("STAND_IN_WAIT", "0"))
 stop = False
 
 
@@ -64,13 +67,18 @@ if fault == "eat":
         time.sleep(0.05)
 for step in range(first, spec["workload"]["steps"] + 1):
     time.sleep(float(os.environ.get("STAND_IN_STEP_S", "0.05")))
-    with (attempt_dir.parents[1] / "journal").open("a") as journal:
+    with (run / "journal").open("a") as journal:
         journal.write(f"{order['attempt']} {step} {os.getpid()}\n")
     row = {"step": step, "time": time.time(), "phases": {"step": 0.05}, "scalars": {}}
     with (attempt_dir / "metrics.jsonl").open("a") as metrics:
         metrics.write(json.dumps(row) + "\n")
     if step % int(os.environ.get("STAND_IN_SAVE", "1")) == 0 or stop:
         save(step)
+    if step == wait_after and order["attempt"] == 1:
+        while not (run / "go").exists() and not stop:
+            time.sleep(0.05)
+        if stop:
+            save(step)
     if step == 2 and (fault == "hang" or (fault == "hang_once" and order["attempt"] == 1)):
         wait_for_ever()
     if fault == "kill_self" and step == 2:

@@ -21,7 +21,7 @@ from workflow.cluster.state import run_states
 from workflow.cluster.status import show_status
 
 from .make_runs import MadeRun, answer
-from .run_bench import RunBench, wait_until
+from .run_bench import RunBench
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 
@@ -45,13 +45,13 @@ def state_of(experiment: Experiment) -> str:
 def test_a_local_run_stops_after_its_step_and_the_head_submits_no_more(bench: RunBench) -> None:
     experiment = experiment_of(bench)
     head = bench.start()
-    wait_until(lambda: len(bench.journal()) > 2)
+    bench.wait_for_step(3)
     assert state_of(experiment) == "running"
     assert cancel(experiment, []) == [
         "arm-s0: told to stop after its step, with a checkpoint",
         "experiment is cancelled: nothing more is submitted until snakemake is started again",
     ]
-    assert "was stopped; start again" in head.communicate(timeout=30)[1]
+    assert "was stopped; start again" in bench.ended(head)
     assert state_of(experiment) == f"cancelled by {ME}"
     assert bench.read("attempts", "1", "exit.json")["cause"] == "asked"
     refused = bench.launch()
@@ -63,27 +63,27 @@ def test_a_local_run_stops_after_its_step_and_the_head_submits_no_more(bench: Ru
 def test_a_chosen_run_is_ended_at_once_if_asked_and_can_be_started_again(bench: RunBench) -> None:
     experiment = experiment_of(bench)
     head = bench.start()
-    wait_until(lambda: len(bench.journal()) > 2)
+    bench.wait_for_step(3)
     assert cancel(experiment, ["arm-s0"], now=True) == ["arm-s0: told to stop at once"]
-    head.communicate(timeout=30)
+    bench.ended(head)
     assert cancel(experiment, ["arm-s0"]) == [f"arm-s0: nothing to cancel: cancelled by {ME} before"]
     assert not experiment.cancelled.exists()
     again = bench.start()
-    wait_until(lambda: bool(list(bench.run.glob("attempts/2/metrics.jsonl"))))
+    bench.wait(lambda: bool(list(bench.run.glob("attempts/2/metrics.jsonl"))))
     assert state_of(experiment) == "running"
     cancel(experiment, ["arm-s0"], now=True)
-    again.communicate(timeout=30)
+    bench.ended(again)
 
 
 def test_what_a_submission_on_its_way_becomes_is_waited_for(bench: RunBench) -> None:
     """Whichever comes first, the intent or the cancelling, the other one sees it."""
     experiment = experiment_of(bench)
     head = bench.start()
-    wait_until(lambda: (bench.run / "jobs" / "1").exists())
+    bench.wait(lambda: (bench.run / "jobs" / "1").exists())
     cancel(experiment, [])
-    assert head.communicate(timeout=30)[0] is None
+    bench.ended(head)
     assert head.returncode == 1
-    wait_until(lambda: not bench.processes())
+    bench.wait(lambda: not bench.processes())
 
 
 def test_names_that_are_no_run_are_refused(tmp_path: Path) -> None:

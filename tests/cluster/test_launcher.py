@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from .run_bench import ROOT, RunBench, wait_until
+from .run_bench import ROOT, RunBench
 
 
 @pytest.fixture
@@ -97,26 +97,28 @@ def test_two_heads_train_once(bench: Callable[..., RunBench]) -> None:
     one = bench(env={"STAND_IN_STEP_S": "0.3"})
     heads = [one.start() for _ in range(3)]
     for head in heads:
-        _, err = head.communicate(timeout=60)
+        err = one.ended(head)
         assert head.returncode == 0, err
     assert [step for _, step in one.journal()] == [1, 2, 3, 4, 5]
 
 
 def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(bench: Callable[..., RunBench]) -> None:
-    one = bench(steps=8, env={"STAND_IN_STEP_S": "0.4"})
+    one = bench(steps=8, env={"STAND_IN_WAIT": "2"})
     head = one.start()
-    wait_until(lambda: len(one.journal()) >= 2)
+    one.wait_for_step(2)
     head.kill()
-    after = one.launch()
-    assert after.returncode == 0, after.stderr
-    assert "attaching to job 1" in after.stderr
+    after = one.start()
+    one.wait_for_words(after, "attaching to job 1")
+    one.go()
+    said = one.ended(after)
+    assert after.returncode == 0, said
     assert one.journal() == [(1, step) for step in range(1, 9)]
 
 
 def test_a_head_killed_before_its_job_began_costs_nothing(bench: Callable[..., RunBench]) -> None:
     one = bench(env={"STAND_IN_STEP_S": "0.3"})
     head = one.start()
-    wait_until(lambda: (one.run / "attempts" / "1").exists())
+    one.wait(lambda: (one.run / "attempts" / "1").exists())
     head.kill()
     assert one.launch().returncode == 0
     assert [step for _, step in one.journal()] == [1, 2, 3, 4, 5]
@@ -135,17 +137,17 @@ def test_a_killed_trainer_is_told_and_the_next_start_goes_on(bench: Callable[...
 
 
 def test_a_killed_job_takes_its_trainer_along_and_is_noticed(bench: Callable[..., RunBench]) -> None:
-    one = bench(steps=50, env={"STAND_IN_STEP_S": "0.3"})
+    one = bench(steps=50, env={"STAND_IN_WAIT": "1"})
     head = one.start()
-    wait_until(lambda: len(one.journal()) >= 1)
+    one.wait_for_step(1)
     jobs = [process for process in one.processes() if "submitit" in " ".join(process.cmdline())]
     assert jobs
     for job in jobs:
         job.kill()
-    _, err = head.communicate(timeout=20)
+    err = one.ended(head)
     assert head.returncode == 1
     assert "vanished without a word" in err
-    wait_until(lambda: one.processes() == [], timeout_s=5)
+    one.wait(lambda: one.processes() == [])
 
 
 @pytest.mark.parametrize(
@@ -167,11 +169,11 @@ def test_a_failure_is_named_with_the_logs_last_lines(bench: Callable[..., RunBen
 
 
 def test_ctrl_c_stops_after_the_step_and_the_next_start_goes_on(bench: Callable[..., RunBench]) -> None:
-    one = bench(steps=6, env={"STAND_IN_STEP_S": "0.5"})
+    one = bench(steps=6, env={"STAND_IN_WAIT": "2"})
     head = one.start()
-    wait_until(lambda: len(one.journal()) >= 2)
+    one.wait_for_step(2)
     os.killpg(head.pid, signal.SIGINT)  # as a terminal does: to the whole group
-    _, err = head.communicate(timeout=20)
+    err = one.ended(head)
     assert head.returncode == 1
     assert "was stopped; start again and it goes on" in err
     assert one.launch().returncode == 0
@@ -179,42 +181,44 @@ def test_ctrl_c_stops_after_the_step_and_the_next_start_goes_on(bench: Callable[
 
 
 def test_ctrl_c_ends_a_head_that_only_waits_for_another(bench: Callable[..., RunBench]) -> None:
-    one = bench(steps=6, env={"STAND_IN_STEP_S": "0.5"})
+    one = bench(steps=6, env={"STAND_IN_WAIT": "1"})
     first = one.start()
-    wait_until(lambda: len(one.journal()) >= 1)
+    one.wait_for_step(1)
     second = one.start()
-    assert second.stderr is not None
-    assert "another head cares for this run" in second.stderr.readline()
+    one.wait_for_words(second, "another head cares for this run")
     second.send_signal(signal.SIGINT)
-    _, err = second.communicate(timeout=5)
+    err = one.ended(second)
     assert second.returncode == 1
     assert "stopped while it waited; nothing was started" in err
-    _, err = first.communicate(timeout=30)
+    one.go()
+    err = one.ended(first)
     assert first.returncode == 0, err
 
 
 def test_a_second_ctrl_c_does_not_wait(bench: Callable[..., RunBench]) -> None:
-    one = bench(steps=100, env={"STAND_IN": "deaf", "STAND_IN_STEP_S": "0.3"})
+    one = bench(steps=100, env={"STAND_IN": "deaf", "STAND_IN_WAIT": "1"})
     head = one.start()
-    wait_until(lambda: len(one.journal()) >= 1)
+    one.wait_for_step(1)
     head.send_signal(signal.SIGINT)
     time.sleep(1)
     assert head.poll() is None
     head.send_signal(signal.SIGINT)
-    head.communicate(timeout=20)
+    one.ended(head)
     assert head.returncode == 1
-    wait_until(lambda: one.processes() == [], timeout_s=5)
+    one.wait(lambda: one.processes() == [])
 
 
 def test_a_job_of_an_older_configuration_is_not_taken_for_this_one(bench: Callable[..., RunBench]) -> None:
-    one = bench(env={"STAND_IN_STEP_S": "0.5"})
+    one = bench(env={"STAND_IN_WAIT": "1"})
     head = one.start()
-    wait_until(lambda: len(one.journal()) >= 1)
+    one.wait_for_step(1)
     head.kill()
     one.write_spec("e" * 64, steps=3)
-    result = one.launch()
-    assert result.returncode == 0, result.stderr
-    assert "job 1, of another configuration, is still there; waiting for it" in result.stderr
+    after = one.start()
+    one.wait_for_words(after, "job 1, of another configuration, is still there; waiting for it")
+    one.go()
+    said = one.ended(after)
+    assert after.returncode == 0, said
     assert one.done()["fingerprint"] == "e" * 64
     assert one.journal() == [*((1, step) for step in range(1, 6)), *((2, step) for step in range(1, 4))]
     assert json.loads((one.run / "attempts" / "1" / "done.json").read_text())["fingerprint"] == "f" * 64
@@ -237,7 +241,7 @@ def test_a_trainer_that_spreads_by_ray_gets_one_of_its_own_with_its_cpus_and_gpu
     assert "arm-s0: the experiment wants 4 GPUs" in refused.stderr and "this machine has 3 to use" in refused.stderr
     assert not list(one.run.glob("jobs/*"))
     one.spec["workload"]["gpus_per_node"] = 2
-    result = one.launch(120)
+    result = one.launch()
     assert result.returncode == 0, result.stderr
     seen = one.read("attempts", "1", "ray.json")
     assert (seen["nodes"], seen["cpus"], seen["gpus"]) == (1, 2, 2)
@@ -245,7 +249,7 @@ def test_a_trainer_that_spreads_by_ray_gets_one_of_its_own_with_its_cpus_and_gpu
     [worker] = seen["workers"]
     assert (worker["NCCL_DEBUG"], worker["PYTHONPATH"], worker["WANDB_RUN_ID"]) == ("INFO", str(ROOT), None)
     assert one.done()["gpus"] == "4,6" and worker["CUDA_VISIBLE_DEVICES"] in ("4", "6")
-    wait_until(lambda: one.processes() == [], timeout_s=5)
+    one.wait(lambda: one.processes() == [])
 
 
 def test_a_full_disk_starts_nothing(bench: Callable[..., RunBench], tmp_path: Path) -> None:

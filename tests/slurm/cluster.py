@@ -94,6 +94,7 @@ class Cluster:
     """More lines for slurm.conf. They come last, and the last one counts."""
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict, init=False, repr=False)
     _keeper: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
+    _held: list[socket.socket] = field(default_factory=list, init=False, repr=False)
     _owned: bool = field(default=False, init=False, repr=False)
     _answer: str = field(default="", init=False, repr=False)
 
@@ -153,6 +154,8 @@ class Cluster:
         end_processes(self.folder, self.name)
         if self._owned:
             shutil.rmtree(self.folder, ignore_errors=True)
+        while self._held:
+            self._held.pop().close()
         if self._keeper is not None:
             self._keeper.communicate()
             self._keeper = None
@@ -324,7 +327,8 @@ class Cluster:
             (folder / f"nvidia{number}").symlink_to("/dev/null")
         (folder / "munge.key").touch(mode=0o600)
         (folder / "munge.key").write_bytes(os.urandom(128))
-        ports = free_ports(2 + len(NODES))
+        self._held = reserve_ports(2 + len(NODES))
+        ports = [held.getsockname()[1] for held in self._held]
         (folder / "gres.conf").write_text(
             f"NodeName={','.join(GPU_NODES)} Name=gpu Type=h100 File={folder}/nvidia[0-{GPUS - 1}]\n"
         )
@@ -467,17 +471,22 @@ def kept_to_loopback() -> bool:
     return False
 
 
-def free_ports(count: int) -> list[int]:
-    """Below those that the kernel hands out to clients, so that a daemon finds its port free again at a restart."""
-    found: list[int] = []
-    with contextlib.ExitStack() as held:
-        while len(found) < count:
-            port = random.randrange(12000, 32000)
-            trial = held.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                trial.bind(("", port))
-                found.append(port)
-    return found
+def reserve_ports(count: int) -> list[socket.socket]:
+    """TCP ports for the daemons, as UDP sockets of the same numbers, which keep other clusters off them until closed.
+
+    Below those that the kernel hands out to clients, so that a daemon finds its port free again at a restart.
+    """
+    held: list[socket.socket] = []
+    while len(held) < count:
+        ours = socket.socket(type=socket.SOCK_DGRAM)
+        try:
+            ours.bind(("", random.randrange(12000, 32000)))
+            with socket.socket() as trial:
+                trial.bind(ours.getsockname())
+            held.append(ours)
+        except OSError:
+            ours.close()
+    return held
 
 
 def processes(folder: Path, name: str, node: str | None = None) -> set[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -44,31 +43,17 @@ class SlurmRun(RunBench):
     def job_id(self, number: int = 1) -> str:
         return str(self.read("jobs", str(number), "job.json")["job_id"])
 
-    def steps_done(self) -> int:
-        """The highest step that was trained."""
-        return max((step for _, step in self.journal()), default=0)
-
     def attempts(self) -> list[dict[str, Any]]:
         """How the attempts ended, oldest first; an empty object for one that has not said."""
         folders = sorted((self.run / "attempts").glob("*"), key=lambda folder: int(folder.name))
         files = [folder / "exit.json" for folder in folders]
         return [json.loads(file.read_text()) if file.is_file() else {} for file in files]
 
-    def wait(self, what: Any, timeout_s: float = 40.0, every_s: float = 0.2) -> Any:
-        """Until something is true; the head's words and Slurm's queue are told if it does not happen."""
-        end = time.monotonic() + timeout_s
-        while not (value := what()):
-            if time.monotonic() > end:
-                heads = [head.poll() for head in self.heads]
-                said = (self.run / "launcher.log").read_text() if (self.run / "launcher.log").is_file() else ""
-                log = "".join(file.read_text() for file in sorted(self.run.glob("jobs/*/submitit/*.out")))
-                raise AssertionError(f"did not happen in {timeout_s} s; heads {heads}; {self.jobs()}\n{said}\n{log}")
-            time.sleep(every_s)
-        return value
-
-    def wait_for_step(self, step: int, timeout_s: float = 40.0) -> None:
-        """Until a step was trained."""
-        self.wait(lambda: self.steps_done() >= step, timeout_s)
+    def state(self) -> str:
+        """Slurm's queue, its log and the jobs' output, too."""
+        log = "".join(file.read_text() for file in sorted(self.run.glob("jobs/*/submitit/*.out")))
+        slurm = (self.cluster.folder / "slurmctld.log").read_text()[-3000:]
+        return f"{self.cluster.jobs()}\n{super().state()}\n{log}\n{slurm}"
 
     def release(self) -> None:
         """Let the requeued job begin now, once it is back in the queue."""
@@ -90,8 +75,8 @@ class SlurmRun(RunBench):
             if mine and before:
                 assert max(before) - mine[0] + 1 < saved, f"attempt {attempt} began at {mine[0]} after {max(before)}"
 
-    def finish(self, head: Any, timeout_s: float = 60.0) -> str:
+    def finish(self, head: Any) -> str:
         """Wait for a head to end well; what it said."""
-        _, said = head.communicate(timeout=timeout_s)
+        said = self.ended(head)
         assert head.returncode == 0, said
-        return str(said)
+        return said

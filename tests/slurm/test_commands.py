@@ -114,7 +114,7 @@ def test_status_and_plan_tell_what_each_run_is_doing(desk: Callable[..., Desk], 
     failing = mine.run("transformers-s1", env={"STAND_IN": "fail"})
     heads = [finished.start(), failing.start()]
     finished.finish(heads[0])
-    heads[1].communicate(timeout=60)
+    failing.ended(heads[1])
     requeued = mine.run("vllm-s0")
     requeued.start()
     requeued.wait_for_step(2)
@@ -191,8 +191,8 @@ def test_cancel_ends_the_experiments_jobs_and_no_others(desk: Callable[..., Desk
     assert f"vllm-s0: cancelled Slurm job {running.job_id()} (running)" in said
     assert f"transformers-s0: cancelled Slurm job {waiting.job_id()} (pending)" in said
     assert "mine is cancelled: nothing more is submitted until snakemake is started again" in said
-    for head in heads:
-        _, told = head.communicate(timeout=60)
+    for one, head in zip((running, waiting), heads, strict=True):
+        told = one.ended(head)
         assert head.returncode == 1
         assert "was cancelled by root; start again and it goes on from its last checkpoint" in told
     running.wait(lambda: {job["id"] for job in cluster.jobs()} == {foreign, others.job_id()})

@@ -25,7 +25,10 @@ from .cluster import Cluster
 from .runs import SlurmRun
 
 SLOW = {"STAND_IN_STEP_S": "0.5"}
-NO_CHECKPOINT_BUT_AT_A_STOP = SLOW | {"STAND_IN_SAVE": "100"}
+# What happens to a run happens while its trainer waits after a step: for a stop, or for `go`.
+WAIT_AFTER_2 = {"STAND_IN_WAIT": "2"}
+WAIT_AFTER_3 = {"STAND_IN_WAIT": "3"}
+NO_CHECKPOINT_BUT_AT_A_STOP = WAIT_AFTER_2 | {"STAND_IN_SAVE": "100"}
 
 MakeRun = Callable[..., SlurmRun]
 MakeCluster = Callable[..., Cluster]
@@ -93,11 +96,16 @@ def test_what_the_profile_asks_for_is_what_slurm_gives(run: MakeRun, tmp_path: P
 
 def test_small_runs_share_a_node_and_get_gpus_of_their_own(run: MakeRun, tmp_path: Path) -> None:
     options = ("--gres", "gpu:h100:2", "--nodelist", "gpu1")
-    two = [run(folder=tmp_path / name, steps=6, env=SLOW, options=options, run_id=name) for name in ("a-s0", "b-s0")]
+    two = [
+        run(folder=tmp_path / name, steps=6, env=WAIT_AFTER_2, options=options, run_id=name)
+        for name in ("a-s0", "b-s0")
+    ]
     heads = [one.start() for one in two]
     for one in two:
-        one.wait_for_step(1)
+        one.wait_for_step(2)
     assert [job["nodes"] for one in two for job in one.jobs()] == ["gpu1", "gpu1"]
+    for one in two:
+        one.go()
     for one, head in zip(two, heads, strict=True):
         one.finish(head)
     gpus = [one.done()["gpus"].split(",") for one in two]
@@ -197,7 +205,7 @@ def test_a_signal_of_slurms_during_setup_is_no_failure_of_it_and_a_failure_in_a_
     assert not (one.run / "jobs" / "1" / "end.json").exists()
     one.cluster.run("scontrol", "requeue", one.job_id())
     one.release()
-    _, said = head.communicate(timeout=60)
+    said = one.ended(head)
     assert head.returncode == 1
     assert f"{setup} failed with exit code 127" in said and "nowhere: command not found" in said
 
@@ -224,7 +232,7 @@ def test_preempted_with_a_grace_it_stops_after_its_step_and_goes_on(run: MakeRun
 
 
 def test_preempted_without_a_grace_it_goes_on_from_its_last_checkpoint(run: MakeRun) -> None:
-    one = run(steps=8, env=SLOW | {"STAND_IN_SAVE": "2"})
+    one = run(steps=8, env=WAIT_AFTER_3 | {"STAND_IN_SAVE": "2"})
     head = one.start()
     one.wait_for_step(3)
     preempt(one)
@@ -251,11 +259,11 @@ def test_preempted_before_the_trainer_hears_signals_it_is_requeued(
 
 
 def test_preempted_by_cancelling_it_is_requeued_or_submitted_again(run: MakeRun, make_cluster: MakeCluster) -> None:
-    one = run(on=make_cluster(preempt_mode="CANCEL"), steps=8, env=SLOW)
+    one = run(on=make_cluster(preempt_mode="CANCEL"), steps=8, env=WAIT_AFTER_3)
     head = one.start()
     one.wait_for_step(3)
     preempt(one)
-    said = one.finish(head, timeout_s=120)
+    said = one.finish(head)
     assert "was preempted; submitting it again" in said
     one.assert_trained_once()
 
@@ -283,10 +291,10 @@ def test_lives_without_a_new_step_come_to_an_end(run: MakeRun) -> None:
         one.wait(lambda life=life: (one.run / "attempts" / str(life) / "log").is_file())
         one.cluster.run("scontrol", "requeue", one.job_id())
         one.release()
-    _, said = head.communicate(timeout=60)
+    said = one.ended(head)
     assert head.returncode == 1
     assert "arm-s0: made no progress: 2 attempts in a row without a new step" in said
-    assert one.jobs() == []
+    one.wait(lambda: not one.jobs())  # a head hears of the end from the job, which is still leaving
     again = one.start()  # a person who starts it again has mended something: the count begins anew
     one.wait(lambda: len(one.attempts()) == 3)
     assert again.poll() is None
@@ -307,8 +315,8 @@ def test_a_second_signal_during_the_checkpoint_does_not_hurt(run: MakeRun) -> No
 
 
 def test_a_trainer_that_does_not_listen_is_ended_and_goes_on_from_its_checkpoint(run: MakeRun) -> None:
-    env = SLOW | {"STAND_IN": "deaf", "STAND_IN_SAVE": "2"}
-    one = run(steps=30, env=env, options=("--stop-grace-s", "5"))
+    env = WAIT_AFTER_3 | {"STAND_IN": "deaf", "STAND_IN_SAVE": "2"}
+    one = run(steps=8, env=env, options=("--stop-grace-s", "5"))
     head = one.start()
     one.wait_for_step(3)
     one.cluster.run("scancel", "--signal=USR2", one.job_id())
@@ -320,7 +328,7 @@ def test_a_trainer_that_does_not_listen_is_ended_and_goes_on_from_its_checkpoint
 
 
 def test_requeued_and_held_by_an_administrator_it_says_so_and_goes_on(run: MakeRun) -> None:
-    one = run(steps=8, env=SLOW)
+    one = run(steps=8, env=WAIT_AFTER_2)
     head = one.start()
     one.wait_for_step(2)
     one.cluster.run("scontrol", "requeuehold", one.job_id())
@@ -354,10 +362,10 @@ def test_a_second_hang_is_a_failure_with_its_reason(run: MakeRun) -> None:
     head = one.start()
     one.wait(lambda: one.attempts() and one.attempts()[0])
     one.release()
-    _, said = head.communicate(timeout=60)
+    said = one.ended(head)
     assert head.returncode == 1
     assert "arm-s0: hung twice: no new step for" in said and "after step 2" in said
-    assert one.jobs() == []
+    one.wait(lambda: not one.jobs())  # a head hears of the end from the job, which is still leaving
 
 
 def test_it_does_not_take_a_suspended_job_for_a_hung_one(run: MakeRun) -> None:
@@ -400,7 +408,7 @@ def test_out_of_memory_is_named(run: MakeRun, make_cluster: MakeCluster) -> None
         "JobAcctGatherParams=OverMemoryKill",
     )
     one = run(on=make_cluster(extra=extra), env={"STAND_IN": "eat"}, options=("--mem-mb", "400"))
-    result = one.launch(120)
+    result = one.launch()
     assert result.returncode == 1
     assert "ran out of memory" in result.stderr and "mem_mb" in result.stderr
     assert len(one.attempts()) == 1
@@ -420,25 +428,29 @@ def test_cancelled_by_a_person_it_fails_with_the_name_and_goes_on_when_started_a
         one.cluster.run("scancel", "--signal=USR2", one.job_id())
         one.wait(lambda: list(one.run.glob("checkpoints/*/partial")))
     one.cluster.run("scancel", one.job_id())
-    _, said = head.communicate(timeout=60)
+    said = one.ended(head)
     assert head.returncode == 1
     assert "arm-s0: was cancelled by root; start again and it goes on from its last checkpoint" in said
     one.cluster.run("scancel", "--user=root")
     one.wait(lambda: not one.jobs())
+    one.go()
     one.finish(one.start())
     one.assert_trained_once()
 
 
 def test_ctrl_c_detaches_and_says_so(run: MakeRun) -> None:
-    one = run(steps=10, env=SLOW)
+    one = run(steps=10, env=WAIT_AFTER_2)
     head = one.start()
     one.wait_for_step(2)
     os.killpg(head.pid, signal.SIGINT)
-    _, said = head.communicate(timeout=10)
+    said = one.ended(head)
     assert head.returncode == 1
     assert f"detached; Slurm job {one.job_id()} goes on without this head" in said
     assert [job["state"] for job in one.jobs()] == ["RUNNING"]
-    assert f"attaching to Slurm job {one.job_id()}" in one.finish(one.start())
+    again = one.start()
+    one.wait_for_words(again, f"attaching to Slurm job {one.job_id()}")
+    one.go()
+    one.finish(again)
     one.assert_trained_once()
 
 
@@ -446,13 +458,14 @@ def test_ctrl_c_detaches_and_says_so(run: MakeRun) -> None:
 
 
 def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(run: MakeRun) -> None:
-    one = run(steps=12, env=SLOW)
+    one = run(steps=12, env=WAIT_AFTER_2)
     head = one.start()
     one.wait_for_step(2)
     head.kill()
-    again = one.launch()
-    assert again.returncode == 0, again.stderr
-    assert f"attaching to Slurm job {one.job_id()}" in again.stderr
+    again = one.start()
+    one.wait_for_words(again, f"attaching to Slurm job {one.job_id()}")
+    one.go()
+    one.finish(again)
     assert {attempt for attempt, _ in one.journal()} == {1}
     one.assert_trained_once()
 
@@ -482,14 +495,16 @@ def test_a_head_killed_between_sbatch_and_its_record_is_followed_by_one_that_att
     run: MakeRun, tmp_path: Path
 ) -> None:
     script = f'"$real" "$@" && touch {tmp_path}/called; sleep 60'
-    one = run(steps=10, env=SLOW, head_env=fake(tmp_path, "sbatch", script))
+    one = run(steps=10, env=WAIT_AFTER_2, head_env=fake(tmp_path, "sbatch", script))
     head = one.start()
     one.wait((tmp_path / "called").exists)
     kill_with_its_submission(head)
     assert one.read("jobs", "1", "job.json")["job_id"] is None
     one.head_env = {**one.head_env, "PATH": os.environ["PATH"]}
-    said = one.finish(one.start())
-    assert "attaching to Slurm job" in said
+    again = one.start()
+    one.wait_for_words(again, "attaching to Slurm job")
+    one.go()
+    one.finish(again)
     assert {attempt for attempt, _ in one.journal()} == {1}, "the one job that was submitted has trained it"
     one.assert_trained_once()
 
@@ -517,11 +532,13 @@ def test_two_heads_race_and_one_job_trains(run: MakeRun) -> None:
 
 def test_two_heads_whose_locks_do_not_meet_still_train_once(run: MakeRun, tmp_path: Path) -> None:
     """As on two login nodes with a file system whose locks stay on each."""
-    one = run(steps=8, env=SLOW)
+    one = run(steps=8, env=WAIT_AFTER_2)
     first = one.start()
-    one.wait_for_step(1)
+    one.wait_for_step(2)
     (one.run / ".head.lock").unlink()  # the second head locks another file
     second = one.start()
+    one.wait_for_words(second, "attaching to Slurm job")
+    one.go()
     for head in (first, second):
         one.finish(head)
     one.assert_trained_once()
@@ -550,7 +567,7 @@ def test_a_lock_that_outlives_its_node_is_not_believed(run: MakeRun) -> None:
 def test_cancelled_by_us_it_does_not_come_back_though_slurm_has_forgotten_it(
     run: MakeRun, make_cluster: MakeCluster
 ) -> None:
-    one = run(on=make_cluster(accounting=False, extra=("MinJobAge=2",)), steps=60, env=SLOW)
+    one = run(on=make_cluster(accounting=False, extra=("MinJobAge=2",)), steps=60, env=WAIT_AFTER_2)
     one.head_env["ROLLOUTBENCH_SLURM_EVERY_S"] = "12"
     head = one.start()
     one.wait_for_step(2)
@@ -563,19 +580,20 @@ def test_cancelled_by_us_it_does_not_come_back_though_slurm_has_forgotten_it(
     words = [sys.executable, "-c", code, str(experiment.folder), one.spec["fingerprint"]]
     told = subprocess.run(words, env=one.head_env, cwd=ROOT, capture_output=True, text=True, check=False)
     assert "cancelled Slurm job" in told.stdout, told.stderr
-    _, said = head.communicate(timeout=120)
+    said = one.ended(head)
     assert head.returncode == 1
     assert "was cancelled by root" in said and len(list((one.run / "jobs").iterdir())) == 1
 
 
 def test_a_copy_of_the_results_lets_the_originals_job_alone(run: MakeRun, tmp_path: Path) -> None:
-    one = run(folder=tmp_path / "original", steps=12, env=SLOW)
+    one = run(folder=tmp_path / "original", steps=12, env=WAIT_AFTER_2)
     head = one.start()
     one.wait_for_step(2)
     shutil.copytree(tmp_path / "original" / "results", tmp_path / "copy" / "results")
     other = run(folder=tmp_path / "copy", steps=12, env=SLOW)
     again = other.start()
     other.wait(lambda: (other.run / "jobs" / "2").exists())
+    one.go()
     one.finish(head)
     other.finish(again)
     one.assert_trained_once()
@@ -590,7 +608,7 @@ def test_a_shells_own_settings_for_squeue_do_not_hide_jobs(run: MakeRun) -> None
 
 
 def test_a_run_that_lives_in_slurm_is_not_trained_here_as_well(run: MakeRun) -> None:
-    one = run(steps=12, env=SLOW)
+    one = run(steps=12, env=WAIT_AFTER_2)
     head = one.start()
     one.wait_for_step(2)
     head.kill()
@@ -600,6 +618,7 @@ def test_a_run_that_lives_in_slurm_is_not_trained_here_as_well(run: MakeRun) -> 
     here = one.launch()
     assert here.returncode == 1
     assert f"Slurm job {one.job_id()} (slurm) still trains this run" in here.stderr
+    one.go()
     one.options = slurms
     one.finish(one.start())
     one.assert_trained_once()
@@ -609,27 +628,28 @@ def test_a_run_that_lives_in_slurm_is_not_trained_here_as_well(run: MakeRun) -> 
 
 
 def test_a_node_that_dies_costs_the_steps_since_the_checkpoint(run: MakeRun) -> None:
-    one = run(steps=10, env=SLOW | {"STAND_IN_SAVE": "2"})
+    one = run(steps=10, env=WAIT_AFTER_3 | {"STAND_IN_SAVE": "2"})
     head = one.start()
     one.wait_for_step(3)
     node = one.jobs()[0]["nodes"]
     one.cluster.kill_node(node)
     one.release()
-    one.finish(head, timeout_s=120)
+    one.finish(head)
     hosts = [one.read("attempts", str(number), "attempt.json")["slurm"]["nodes"] for number in (1, 2)]
     assert hosts[0] == node != hosts[1]
     one.assert_trained_once()
 
 
 def test_slurmctld_may_be_restarted_while_a_run_trains(run: MakeRun) -> None:
-    one = run(steps=24, env=SLOW)
+    one = run(steps=24, env=WAIT_AFTER_2)
     head = one.start()
     one.wait_for_step(2)
     one.cluster.stop_daemon("slurmctld")
+    one.wait_for_words(head, "Slurm does not answer")
+    one.go()
     one.wait_for_step(12)
     one.cluster.start_daemon("slurmctld")
-    said = one.finish(head)
-    assert "Slurm does not answer" in said
+    one.finish(head)
     assert len(one.attempts()) == 1
     one.assert_trained_once()
 
@@ -641,7 +661,7 @@ def test_slurmctld_down_at_submission_is_waited_for(run: MakeRun) -> None:
     time.sleep(12)
     assert head.poll() is None
     one.cluster.start_daemon("slurmctld")
-    one.finish(head, timeout_s=90)
+    one.finish(head)
     assert len(one.attempts()) == 1
     one.assert_trained_once()
 
@@ -650,10 +670,9 @@ def test_a_head_that_waits_for_slurm_hears_a_ctrl_c(run: MakeRun) -> None:
     one = run()
     one.cluster.stop_daemon("slurmctld")
     head = one.start()
-    assert head.stderr is not None
-    assert "waiting" in head.stderr.readline() + head.stderr.readline()
+    one.wait_for_words(head, "waiting")
     os.killpg(head.pid, signal.SIGINT)
-    _, said = head.communicate(timeout=20)
+    said = one.ended(head)
     assert head.returncode == 1 and "stopped while it waited" in said
 
 
@@ -680,7 +699,7 @@ def test_slurmctld_down_at_the_requeue_is_waited_for(run: MakeRun) -> None:
 def test_a_job_that_slurm_has_lost_is_submitted_again(
     run: MakeRun, make_cluster: MakeCluster, accounting: bool
 ) -> None:
-    one = run(on=make_cluster(accounting=accounting), steps=10, env=SLOW)
+    one = run(on=make_cluster(accounting=accounting), steps=10, env=WAIT_AFTER_3)
     head = one.start()
     one.wait_for_step(3)
     one.cluster.stop_daemon("slurmctld")
@@ -690,17 +709,17 @@ def test_a_job_that_slurm_has_lost_is_submitted_again(
         one.cluster.kill_node(node)
     for daemon in ("slurmctld", "gpu1", "gpu2"):
         one.cluster.start_daemon(daemon)
-    said = one.finish(head, timeout_s=120)
+    said = one.finish(head)
     assert "submitting it again" in said
     one.assert_trained_once()
 
 
 def test_without_accounting_the_ends_are_noticed_all_the_same(run: MakeRun, make_cluster: MakeCluster) -> None:
-    one = run(on=make_cluster(accounting=False), steps=8, env=SLOW)
+    one = run(on=make_cluster(accounting=False), steps=8, env=WAIT_AFTER_2)
     head = one.start()
     one.wait_for_step(2)
     one.cluster.run("scancel", one.job_id())
-    _, said = head.communicate(timeout=60)
+    said = one.ended(head)
     assert head.returncode == 1
     assert "was cancelled by somebody (accounting does not say who)" in said
     one.finish(one.start())
@@ -708,7 +727,7 @@ def test_without_accounting_the_ends_are_noticed_all_the_same(run: MakeRun, make
 
 
 def test_slurmdbd_down_does_not_stop_a_run(run: MakeRun) -> None:
-    one = run(steps=8, env=SLOW)
+    one = run(steps=8, env=WAIT_AFTER_2)
     one.cluster.stop_daemon("slurmdbd")
     head = one.start()
     one.wait_for_step(2)
@@ -722,7 +741,7 @@ def test_slurmdbd_down_does_not_stop_a_run(run: MakeRun) -> None:
 
 
 def test_stale_files_of_submitit_and_empty_checkpoints_do_no_harm(run: MakeRun) -> None:
-    one = run(steps=8, env=SLOW)
+    one = run(steps=8, env=WAIT_AFTER_2)
     head = one.start()
     one.wait_for_step(2)
     folder = one.run / "jobs" / "1" / "submitit"
@@ -755,7 +774,7 @@ def test_a_disk_that_fills_up_is_a_failure_that_says_so(run: MakeRun, tmp_path: 
                     ballast.write(b"x" * 65536)
             except OSError:
                 pass
-        _, said = head.communicate(timeout=60)
+        said = one.ended(head)
         assert head.returncode == 1
         assert "No space left on device" in said or "no space left" in said
         (small / "ballast").unlink()

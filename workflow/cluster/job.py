@@ -45,7 +45,6 @@ REQUEUE_EXIT_CODE = 75  # what a trainer's job says when it was stopped and left
 # Of the time between the warning and the limit the trainer gets most; the rest is for killing it and for requeueing.
 _TRAINERS_SHARE = 0.8
 _HUNG_GRACE_S = 10.0
-_RANK_0_NOTICES_S = 30.0
 _UNKILLABLE_S = 120.0
 _REQUEUE_PATIENCE_S = 900.0
 # How a trainer ends that a stop signal met before it could hear one, or after it had ceased to.
@@ -120,27 +119,32 @@ class JobOnNode:
     def serve(self) -> None:
         """What the other nodes of a job do: lend themselves to rank 0's Ray, until the life is over.
 
-        All ranks get Slurm's signals; rank 0 decides what follows. A rank that fails says so and stays for a while,
-        since its exit would have srun end rank 0 before that has stopped the trainer.
+        All ranks get Slurm's signals; rank 0 decides what follows. A rank that fails says so, waits for rank 0 to end
+        the life, and ends well: at another exit code srun kills rank 0 after KillWait, which may come before it has
+        written how the attempt ended, or has asked for the requeue.
         """
+        worker = RayWorker(self._ray_setup(self.life))
         try:
-            with RayWorker(self._ray_setup(self.life)) as worker:
+            with worker:
                 worker.join()
                 died = None
                 while not worker.over and died is None:
                     died = worker.poll()
                     time.sleep(1.0)
-                if died is None:
-                    return
-                print(f"{died}; waiting for rank 0 to end the life", file=sys.stderr, flush=True)
-                leave_at = time.monotonic() + self.order["limits"]["stop_grace_s"]
-                while not worker.over and time.monotonic() < leave_at:
-                    worker.poll()
-                    time.sleep(1.0)
+                if died is not None:
+                    print(f"{died}; waiting for rank 0 to end the life", file=sys.stderr, flush=True)
+                    self._await_rank_0(worker)
         except RayError as error:
             print(error, file=sys.stderr, flush=True)
-            time.sleep(_RANK_0_NOTICES_S)
-        sys.exit(1)
+            self._await_rank_0(worker)
+        if not worker.over:
+            sys.exit(1)
+
+    def _await_rank_0(self, worker: RayWorker) -> None:
+        leave_at = time.monotonic() + self.order["limits"]["stop_grace_s"]
+        while not worker.over and time.monotonic() < leave_at:
+            worker.poll()
+            time.sleep(1.0)
 
     def _ray_setup(self, life: str) -> Setup:
         folder = self.job.nodes(life)
