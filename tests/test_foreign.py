@@ -160,6 +160,7 @@ def test_a_foreign_trainer_is_no_misspelling_of_ours(
         ("nemo.log", CONSOLES["SkyRL"] * 60_000, "skyrl", "nemo.log looks like SkyRL's console"),
         ("wandb:team/grpo/1abc", "", "nemo-rl", "wandb:team/grpo/1abc is no table"),
         ("nemo.csv", HEAD + "1,step,,2.0\n", "a b", "arms.nemo.trainer may hold letters"),
+        ("nemo.csv", HEAD + "1,step,,2.0\n1,gen,all,1.0\n", "nemo-rl", "arms.nemo.import: nemo.csv:3: phase gen has"),
     ],
 )  # fmt: skip
 def test_what_else_than_a_table_of_a_foreign_trainer_is_told_at_the_start(

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from analysis.errors import UserError
 from analysis.imported.claims import require_of_arm, require_own_tree
 from analysis.imported.tree import require_declared
-from analysis.sources.formats import first_look
+from analysis.sources.formats import BYTES_OF_A_LOOK, first_look
+from analysis.sources.phases_csv import read_phases_csv
+from analysis.timers.own import own_tree
 from analysis.verdicts import count_of
-from workflow.imports import is_remote
+from workflow.imports import is_remote, local_path
 from workflow.plan import Plan, Run
 
 # More are alike.
@@ -44,3 +46,8 @@ def _require(run: Run, of_arm: Sequence[Sequence[str]]) -> None:
     # What tells no format at first sight is no table.
     require_own_tree(run.spec, list(zip(facts["sources"], looks, strict=True)))
     require_declared(run.spec, looks, of_arm)
+    tables = [source for source, look in seen if look.tree is not None]
+    if tables and all(local_path(table).stat().st_size <= BYTES_OF_A_LOOK for table in tables):
+        names = tuple(str(run.spec[key]) for key in ("run_id", "arm", "engine"))
+        trees = [read_phases_csv(local_path(table), names).tree for table in tables]
+        own_tree(run.spec["trainer"], "", run.spec["engine"], trees)

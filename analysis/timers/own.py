@@ -85,8 +85,8 @@ def _require_parent(name: str, phase: TablePhase, phases: Own) -> None:
             near = difflib.get_close_matches(at.parent, [p for p in phases if p != seen[-1]], n=1, cutoff=0.6)
             hint = f" (did you mean {near[0]}?)" if near else ""
             raise UserError(
-                f"{at.file}:{at.line}: phase {seen[-1]} has the parent {at.parent}, and no row has that phase{hint}. "
-                f"{_HOW}"
+                f"{at.file}:{at.line}: phase {seen[-1]} has the parent {at.parent}, and no row has that phase in the "
+                f"step{hint}. {_HOW}"
             )
         if at.parent in seen:
             ring = [*seen[seen.index(at.parent) :], at.parent]
