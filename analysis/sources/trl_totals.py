@@ -17,7 +17,7 @@ _MOST_STEPS = 10_000_000
 # A bar that ran as long as the training is the training's; both are printed rounded.
 _SAME_TIME_S, _SAME_TIME_SHARE = 2.0, 0.02
 # Epochs grow with the steps; transformers 4 prints them with two decimals.
-_SAME_EPOCH, _SAME_EPOCH_SHARE = 0.006, 0.02
+_SAME_EPOCH, _SAME_EPOCH_SHARE = 0.006, 0.005
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Totals:
 
     def steps_of(self, epochs: Sequence[float | None]) -> list[int] | None:
         """The steps of so many rows: the multiples of the one logging_steps that makes that many rows of the steps
-        that were trained.
+        that were trained; where none does, these behind step 1 (logging_first_step).
 
         `epochs` are the rows' own. None where no logging_steps does, more than one, or the epochs do not grow so.
         """
@@ -74,15 +74,23 @@ class Totals:
         begun, rows = max(self.resumed_from, default=0), len(epochs)
         if not done or not rows or not begun < done <= _MOST_STEPS or len(self.resumed_from) > 1:
             return None
-        # Every logging_steps outside these makes more rows, or fewer.
-        least, most = max(1, (done - begun) // (rows + 1)), (done - begun) // max(1, rows - 1) + 1
-        fits = (every for every in range(least, most + 1) if done // every - begun // every == rows)
-        fitting = list(islice(fits, 2))
-        if len(fitting) != 1:
-            return None
-        (every,) = fitting
-        steps = [every * (begun // every + place) for place in range(1, rows + 1)]
-        return steps if _grow_with(steps, epochs) else None
+        # Rows that are missing could make it look like a first step: the epochs tell.
+        besides = begun == 0 and rows > 2 and None not in epochs
+        for first in ((), (1,)) if besides else ((),):
+            every = _only_every(begun, done, rows - len(first))
+            if every is not None and every > len(first):
+                multiples = (every * (begun // every + place) for place in range(1, rows - len(first) + 1))
+                steps = [*first, *multiples]
+                return steps if _grow_with(steps, epochs) else None
+        return None
+
+
+def _only_every(begun: int, done: int, rows: int) -> int | None:
+    """The one logging_steps of which so many multiples lie above `begun` and up to `done`; None for none or several."""
+    # All outside these make more rows, or fewer.
+    least, most = max(1, (done - begun) // (rows + 1)), (done - begun) // max(1, rows - 1) + 1
+    fitting = list(islice((n for n in range(least, most + 1) if done // n - begun // n == rows), 2))
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _grow_with(steps: Sequence[int], epochs: Sequence[float | None]) -> bool:
