@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 from analysis.errors import UserError
@@ -47,14 +48,14 @@ class _Open:
     joined: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Line:
-    """What one line made, and whether a cut may have taken some of its numbers."""
+    """What one line made, the actor that printed it, and whether a cut may have taken some of its numbers."""
 
     record: StepRecord
-    first: Printout
+    actor: str
     cut: bool
-    verdicts: list[Verdict]
+    verdicts: tuple[Verdict, ...]
 
 
 @dataclass
@@ -118,7 +119,7 @@ def read_verl_console(path: Path) -> Imported:
     for line in lines:
         verdicts += line.verdicts
         if any(key.startswith(TIMERS) for key in line.record.scalars):
-            _note_runner(log, line.first, path)
+            _note_runner(log, line.actor, line.record.line, path)
     records = [line.record for line in lines if line.record.scalars]
     read = steps_in_sequence(records, path, {step + 1 for step in log.resumes})
     read.verdicts = verdicts + read.verdicts
@@ -184,8 +185,8 @@ def _of_verl(lines: Sequence[_Line], path: Path) -> tuple[list[_Line], list[Verd
     line, count = others[0]
     shown = "" if len(others) == 1 else f" So do {count_of(len(others) - 1, 'more line')}."
     text = (
-        f"{path}:{line.first.line} begins like step {line.record.step} and has {count_of(count, 'number')}, where this "
-        f"log's steps have {usual}.{shown} Printed by something else, such as a response: left out"
+        f"{path}:{line.record.line} begins like step {line.record.step} and has {count_of(count, 'number')}, where "
+        f"this log's steps have {usual}.{shown} Printed by something else, such as a response: left out"
     )
     # A step that is nowhere else may have been verl's.
     known = {line.record.step for line in kept}
@@ -235,28 +236,28 @@ def _close(current: _Open | None, path: Path) -> list[_Line]:
         verdicts.append(Verdict("warning", "timings-missing", text))
     rounding = {name: half_digit(number.decimals) for name, number in pairs if fixed and number.decimals is not None}
     record = StepRecord(current.step, {}, scalars, {}, None, path, current.first.line, rounding)
-    return [_Line(record, current.first, cut_off, verdicts)]
+    return [_Line(record, intern(current.first.actor), cut_off, tuple(verdicts))]
 
 
-def _note_runner(log: _Log, part: Printout, path: Path) -> None:
+def _note_runner(log: _Log, actor: str, line: int, path: Path) -> None:
     """Keeps which actor printed a step's timings; `UserError` where another did since it last had: two jobs at once.
 
     A run that was started again has another actor too, but only after the last step of the one before.
     """
-    if not part.actor or log.runners[-1:] == [part.actor]:
+    if not actor or log.runners[-1:] == [actor]:
         return
-    if part.actor in log.runners:
-        one, other = part.actor, log.runners[-1]
+    if actor in log.runners:
+        one, other = actor, log.runners[-1]
         whole = shlex.quote(str(path))
         split = "; ".join(
-            f"grep -F {shlex.quote(f'({actor})')} {whole} > {shlex.quote(str(path.with_stem(f'{path.stem}-{place}')))}"
-            for place, actor in enumerate((one, other), start=1)
+            f"grep -F {shlex.quote(f'({name})')} {whole} > {shlex.quote(str(path.with_stem(f'{path.stem}-{place}')))}"
+            for place, name in enumerate((one, other), start=1)
         )
         raise UserError(
-            f"{path} holds several runs at once: ({one}) prints steps before and, on line {part.line}, after those of "
+            f"{path} holds several runs at once: ({one}) prints steps before and, on line {line}, after those of "
             f"({other}). Which run is meant is not guessed: split the file and import each run by itself: {split}"
         )
-    log.runners.append(part.actor)
+    log.runners.append(actor)
 
 
 def _note(log: _Log, settings: _Settings, part: Printout) -> None:
