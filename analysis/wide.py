@@ -267,14 +267,11 @@ def _occasional(wide: pd.DataFrame, imported: Collection[str]) -> list[Verdict]:
             verdicts.append(Verdict("note", "occasional-left-out", text))
         else:
             wide.loc[waited, "left_out"] = ""
-            remedies = [
-                *(["raise workload.save_steps and test_steps"] if not set(rows["run_id"]) <= set(imported) else []),
-                *(
-                    ["import runs that validate and save more rarely, or more of these runs' steps"]
-                    if not set(rows["run_id"]).isdisjoint(imported)
-                    else []
-                ),
-            ]
+            run_ids, remedies = set(rows["run_id"]), []
+            if run_ids - set(imported):
+                remedies.append("raise workload.save_steps and test_steps")
+            if run_ids & set(imported):
+                remedies.append("import runs that validate and save more rarely, or more of these runs' steps")
             text = (
                 f"seed {seed}: a validation or a checkpoint is within every step that could count, and within its time "
                 f"({shown}); to compare without them, {' and '.join(remedies)}"

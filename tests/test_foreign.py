@@ -14,14 +14,14 @@ from analysis.imported.run import write_import
 from analysis.report.content import Content, read_content
 from analysis.report.outputs import write_report
 from analysis.sources.foreign import FOREIGN
-from analysis.sources.formats import format_of
+from analysis.sources.formats import format_of, read_source
 from workflow.cli import main
 from workflow.import_sources import require_sources
 from workflow.plan import load_plan
 from workflow.preflight import write_preflight
 
 from .analysis.sources.test_own_tree import HEAD, NEMO
-from .importing import ROOT
+from .importing import ROOT, run_snakemake
 
 VERL = "step:{} - timing_s/gen:12.500 - timing_s/update_actor:4.100 - timing_s/step:18.200 - {}\n"
 VERL = VERL.replace("- {}\n", "- response_length/mean:800.000\n")
@@ -126,6 +126,8 @@ def test_a_foreign_console_is_named_as_what_it_is(tmp_path: Path, name: str) -> 
     said = str(caught.value)
     assert f"looks like {name}'s console, which is not read yet" in said and "column parent" in said
     assert "did you mean" not in said and "\n" not in said
+    with pytest.raises(UserError, match=f"looks like {name}'s console"):
+        read_source(str(log), "trl-console", (), tmp_path)
     log.write_text(CONSOLES[name] + VERL.format(1))
     assert format_of(str(log)) == "verl-console", "a step of ours counts more than a line that looks like another's"
 
@@ -186,3 +188,12 @@ def test_the_commands_know_a_foreign_arm(
     assert "nemo-rl" in capsys.readouterr().out
     assert main(["preflight", "x.yaml"]) == 0
     assert "nemo-rl in nemo" in capsys.readouterr().out
+
+
+def test_snakemake_makes_the_report_of_a_foreign_table(tmp_path: Path) -> None:
+    (tmp_path / "nemo.csv").write_text(NEMO)
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump(experiment(tmp_path), sort_keys=False))
+    done = run_snakemake(tmp_path, tmp_path / "x.yaml")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "results" / "x" / "report.md").read_text()
+    assert "policy\\_training" in page and "nemo-rl in nemo" in page

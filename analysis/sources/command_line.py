@@ -30,7 +30,7 @@ class CommandLine:
         except ValueError:
             words = [word.strip("'\"") for word in text.split()]
         given = [word for word in words if _OVERRIDE.match(word)]
-        if program is not None:
+        if program is not None and given:
             self.overrides = {}
         elif len(given) < sum(word not in ("\\", "") for word in words):
             return

@@ -78,4 +78,7 @@ def known_as(trainer: str) -> str | None:
 
 def not_read(source: str, name: str) -> str:
     """What to do with such a log."""
-    return f"{source} looks like {name}'s console, which is not read yet: {TABLE_HINT}"
+    return (
+        f"{source} looks like {name}'s console, which is not read yet: {TABLE_HINT}. If it is of a trainer that is "
+        "read, say so in import.format"
+    )

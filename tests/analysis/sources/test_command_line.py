@@ -35,6 +35,7 @@ CONFIG = "{'actor_rollout_ref': {'rollout': {'name': 'vllm'}},\n 'trainer': {'n_
         ([f"WARNING: {NAME}=sglang is not tested with this release"], None),
         ([f"+ echo {NAME}=sglang"], None),
         (["+ python3 -m a.main x=1"], None),
+        ([f"+ python3 -m a.main {NAME}=sglang", "+ tee run.log", "INFO found python 3.12 in /opt"], "sglang"),
     ],
 )
 def test_a_commands_last_override_counts(lines, name):
