@@ -1,24 +1,82 @@
-"""What was installed in each stack, and in what do the arms' stacks differ?"""
+"""Lists what was installed in each stack, how it differs from its lock, and in what the arms' stacks differ."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from analysis.fairness import Setting, by_arm
 from analysis.runs import Plan, Run
+from analysis.verdicts import Verdict, count_of
 
 # Of verify.json, besides its packages.
 _ALONE = ("python", "platform", "backend", "cuda", "nvcc")
 COLUMNS = ["stack", "lock_id", "kind", "name", "version"]
 
 
+def origin_of(run: Run) -> Mapping[str, Any]:
+    """Where the run's stack came from when it was trained: its state, accepted differences, given wheels.
+
+    The run's own record goes first: another environment may lie in the stack's folder now. Empty for a built stack.
+    """
+    origin = run.done.get("stack_origin") or (run.verify or {}).get("origin")
+    return origin if isinstance(origin, Mapping) else {}
+
+
+@dataclass(frozen=True)
+class LockDifference:
+    """One package, or Python, of a registered stack that is not as the stack's lock says."""
+
+    stack: str
+    name: str
+    locked: str
+    there: str
+
+
+def lock_differences(runs: Sequence[Run]) -> list[LockDifference]:
+    """What the user accepted of each registered stack, once each."""
+    found = [
+        LockDifference(stack_of(run)[0], name, _text(origin.get("differences", {}).get(name, "?")), _text(there))
+        for run in runs
+        for origin in [origin_of(run)]
+        for name, there in origin.get("accepted", {}).items()
+    ]
+    return list(dict.fromkeys(found))
+
+
+def origin_verdicts(run: Run) -> list[Verdict]:
+    """That a run's stack was registered and not built, with what is not as its lock says."""
+    origin = origin_of(run)
+    if "python" not in origin:
+        return []
+    stack, lock_id = stack_of(run)
+    differ = lock_differences([run])
+    extras = [one for one in differ if one.locked == "not installed"]
+    named = [f"{one.name} {one.there} (lock: {one.locked})" for one in differ if one not in extras]
+    more = [count_of(len(extras), "package") + " that the lock does not have"] if extras else []
+    what = "; ".join([", ".join(named)] * bool(named) + more)
+    text = f"stack {stack} ({lock_id}) is {origin.get('state')}: {origin['python']} was there already"
+    return [Verdict("warning", "stack-registered", f"{text}; not as its lock: {what}" if what else text)]
+
+
 def installed(verify: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-    """(kind, name) -> version of everything that a stack's check found; kinds: stack, conda and pip."""
+    """(kind, name) -> version of everything that a stack's check found.
+
+    Kinds: stack, conda, pip, accepted (what is not as the lock says), wheel (installed in place of a source build).
+    """
     found = {("stack", name): _text(verify[name]) for name in _ALONE if verify.get(name) is not None}
+    origin = verify.get("origin") or {}
+    for name in ("state", "python", "image"):
+        if name in origin:
+            found["stack", "interpreter" if name == "python" else name] = _text(origin[name])
+    for name, there in origin.get("accepted", {}).items():
+        found["accepted", name] = f"{there} (lock: {origin.get('differences', {}).get(name, '?')})"
+    for wheel in origin.get("wheels", []):
+        found["wheel", str(wheel["package"])] = f"{wheel['file']} sha256:{wheel['sha256']}"
     conda = verify.get("conda")
     for package in conda if isinstance(conda, list) else []:
         if isinstance(package, Mapping) and "name" in package:
@@ -34,19 +92,23 @@ def installed_settings(runs: Sequence[Run], plan: Plan) -> list[Setting]:
     """Every installed thing's version by arm; empty unless all runs' stacks were checked."""
     if not runs or any(run.verify is None for run in runs):
         return []
-    by_stack = {stack_of(run): _labelled(run.verify) for run in runs}
+    by_stack = {stack_of(run): _labelled(_verify_of(run)) for run in runs}
     return by_arm(runs, plan, {run.run_id: by_stack[stack_of(run)] for run in runs})
 
 
-def _labelled(verify: Mapping[str, Any] | None) -> dict[str, str]:
-    return {name if kind == "stack" else f"{kind} {name}": v for (kind, name), v in installed(verify or {}).items()}
+def _verify_of(run: Run) -> Mapping[str, Any]:
+    return {**run.verify, "origin": origin_of(run)} if run.verify is not None else {}
+
+
+def _labelled(verify: Mapping[str, Any]) -> dict[str, str]:
+    return {name if kind == "stack" else f"{kind} {name}": v for (kind, name), v in installed(verify).items()}
 
 
 def environment_table(runs: Sequence[Run]) -> pd.DataFrame:
     """The exact installed state of every stack that was used: one row per stack and thing (columns: `COLUMNS`)."""
     rows = []
-    for (stack, lock_id), verify in {stack_of(run): run.verify for run in runs}.items():
-        for (kind, name), version in installed(verify or {}).items():
+    for (stack, lock_id), verify in {stack_of(run): _verify_of(run) for run in runs}.items():
+        for (kind, name), version in installed(verify).items():
             rows.append((stack, lock_id, kind, name, version))
     return pd.DataFrame(rows, columns=COLUMNS).astype(str)
 

@@ -83,18 +83,23 @@ def main(probes: list[Probe], arguments: list[str] | None = None) -> int:
     declared = {"cuda": given.cuda or built.get("cuda")}
     conda = json.loads(given.conda.read_text(encoding="utf-8")) if given.conda else built.get("conda", [])
     run = json.loads(given.run) if given.run else built.get("run", {})
+    origin = json.loads(given.origin.read_text(encoding="utf-8")) if given.origin else built.get("origin", {})
+    accepted = origin.get("accepted", {})
 
     packages, pins = installed(), pinned(lock)
     python = ".".join(platform.python_version_tuple()[:2])
+    # A probe of a package whose version was accepted expects that version.
+    expected = {name: (accepted.get(name, version), line) for name, (version, line) in pins.items()}
     checks = [check("python", given.python_version or built.get("python_release", python), python, "stack.yaml")]
     checks += _package_checks(packages, pins, lock.name, conda)
+    checks = [_unless_accepted(one, accepted) for one in checks]
     checks += [check(name, "yes", why or "yes", "stack.yaml") for name, why in run_time_troubles(run).items()]
     if given.gpu or declared["cuda"] is None:  # a login node need not have what compute nodes need
         checks += _need_checks(
             run.get("needs", []), declared["cuda"], backend == "uv" and (folder / "conda-lock.yml").is_file()
         )
     chosen = [probe for probe in probes if probe.backend in {None, backend} and (given.gpu or not probe.gpu)]
-    checks += _probe_checks(chosen, pins, lock.name, declared)
+    checks += _probe_checks(chosen, expected, lock.name, declared)
 
     verdict = {
         "stack": given.stack or folder.name,
@@ -105,6 +110,8 @@ def main(probes: list[Probe], arguments: list[str] | None = None) -> int:
         "python_release": python,
         "platform": sysconfig.get_platform(),
         "backend": backend,
+        "state": origin.get("state", "built"),
+        "origin": origin,
         "cuda": declared["cuda"],
         "nvcc": nvcc_release(),
         "gpu": given.gpu,
@@ -182,6 +189,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--conda", type=Path, help="JSON list of the conda lock's packages")
     parser.add_argument("--run", help="the run-time paths, caches and needs of the stack, as JSON")
     parser.add_argument("--probe", help="run this probe alone and write its outcome: what a check with a limit does")
+    parser.add_argument("--origin", type=Path, help="JSON: where a registered stack comes from, what was accepted")
     return parser
 
 
@@ -217,12 +225,13 @@ def pinned(lock: Path) -> dict[str, tuple[str, int]]:
 
 
 def installed() -> dict[str, str]:
-    """Version of every installed package, by normalized name, sorted."""
-    found = {}
+    """Version of every installed package that an import finds, by normalized name, sorted."""
+    found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         # A package whose metadata was damaged has no name.
         name = distribution.metadata["Name"] or f"without a name: {getattr(distribution, '_path', '?')}"
-        found[_normalized(name)] = distribution.version or "no version"
+        # In the order of sys.path: in a registered stack the first one hides the other.
+        found.setdefault(_normalized(name), distribution.version or "no version")
     return dict(sorted(found.items()))
 
 
@@ -270,6 +279,13 @@ def _normalized(name: str) -> str:
 def check(name: str, expected: Any, got: Any, source: str) -> dict[str, Any]:
     """One line of the verdict; `source` is the line of the lock or the file that answers for it."""
     return {"name": name, "expected": expected, "got": got, "ok": expected == got, "source": source}
+
+
+def _unless_accepted(one: dict[str, Any], accepted: dict[str, str]) -> dict[str, Any]:
+    """The check, passed as well where the user accepted exactly what was found, by name."""
+    if one["ok"] or accepted.get(one["name"]) != one["got"]:
+        return one
+    return {**one, "ok": True, "accepted": True}
 
 
 def _outcome(probe: Probe) -> Any:

@@ -23,7 +23,13 @@ from analysis.fairness import (
 from analysis.figures import FigureTables, figures_of
 from analysis.figures.drawing import Figure
 from analysis.headline import Headline, headlines
-from analysis.installed import environment_table, installed_settings
+from analysis.installed import (
+    LockDifference,
+    environment_table,
+    installed_settings,
+    lock_differences,
+    origin_verdicts,
+)
 from analysis.machine import busy_machine_verdicts, shared_machine_verdicts
 from analysis.phases import category_table, phase_table, phase_verdicts
 from analysis.preflight import Preflight, read_preflight
@@ -72,6 +78,8 @@ class Content:
     hardware: list[Setting]
     installed: list[Setting]
     environment: pd.DataFrame
+    lock_differences: list[LockDifference]
+    """What registered stacks have that is not as their lock says."""
     preflight: Preflight | None
     estimates: pd.DataFrame
     noise: pd.DataFrame
@@ -155,6 +163,7 @@ def read_content(
         *phase_verdicts(phases),
         *work_verdicts(wide, runs, floors),
         *fairness_verdicts(runs, plan),
+        *(verdict for run in runs for verdict in origin_verdicts(run)),
         *shared_machine_verdicts(runs),
         *busy_machine_verdicts(runs, wide),
         *reward_verdicts(wide, runs),
@@ -194,6 +203,7 @@ def read_content(
         hardware=hardware_settings(runs, plan),
         installed=installed_settings(runs, plan),
         environment=environment_table(runs),
+        lock_differences=lock_differences(runs),
         preflight=before,
         estimates=estimates,
         noise=noise,

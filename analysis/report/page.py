@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from analysis.figures.drawing import Figure
 from analysis.figures.svg import with_prefixed_ids
+from analysis.installed import origin_of
 from analysis.preflight import VERDICTS, LedgerRow
 from analysis.report.answer import answers, banner_title
 from analysis.report.cells import significant
@@ -146,5 +147,6 @@ def inputs_lines(content: Content) -> list[str]:
             checks = run.verify.get("checks", [])
             passed = sum(bool(c.get("ok")) for c in checks)
             stack = f"{run.spec.get('stack')} ({run.spec.get('lock_id')})"
-            lines["stack " + stack] = f"Stack {stack}: {passed} of {len(checks)} checks passed."
+            state = f"{origin_of(run)['state']}; " if "state" in origin_of(run) else ""
+            lines["stack " + stack] = f"Stack {stack}: {state}{passed} of {len(checks)} checks passed."
     return list(lines.values())

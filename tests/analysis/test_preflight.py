@@ -205,6 +205,52 @@ def test_a_stack_that_was_not_checked_is_compared_with_nothing(folder, tmp_path)
     assert "Installed packages and tools" not in html_page(found)
 
 
+REGISTERED = {
+    "state": "registered, not built",
+    "python": "/opt/torch/bin/python3",
+    "accepted": {"torch": "2.14.0", "pip": "23.2.1"},
+    "differences": {"torch": "2.13.0+cpu", "pip": "not installed"},
+    "laid_over": {"trl": "1.16.0"},
+    "wheels": [{"package": "flash-attn", "version": "2.8.3", "file": "flash_attn-2.8.3.whl", "sha256": "ab" * 32}],
+}
+
+
+def with_stacks(stacks, **more):
+    for stack, lock_id in (("trl-transformers-cpu", "ba9876543210"), ("trl-vllm-cpu", "0123456789ab")):
+        make_results.write_json(stacks / stack / lock_id / "verify.json", verify(stack, lock_id, **more))
+
+
+def test_a_registered_stack_is_told_with_what_was_accepted(folder, tmp_path):
+    """In both arms alike, so that no comparison of the arms would show it."""
+    with_stacks(tmp_path / "stacks", origin=REGISTERED, state="registered, not built")
+    found = content(folder, stacks=tmp_path / "stacks")
+    (text,) = {v.text for v in found.verdicts if v.code == "stack-registered" and "trl-vllm-cpu" in v.text}
+    assert text == (
+        "stack trl-vllm-cpu (0123456789ab) is registered, not built: /opt/torch/bin/python3 was there already; not as "
+        "its lock: torch 2.14.0 (lock: 2.13.0+cpu); 1 package that the lock does not have"
+    )
+    rows = rows_of(table_of(html_page(found), "Registered stacks: what is not as their lock says"))
+    assert len(rows) == 4 and len(found.lock_differences) == 4
+    assert "registered, not built; 0 of 0 checks passed" in html_page(found)
+    told = found.environment[found.environment["stack"] == "trl-vllm-cpu"].set_index(["kind", "name"])["version"]
+    assert told["stack", "state"] == "registered, not built"
+    assert told["stack", "interpreter"] == "/opt/torch/bin/python3"
+    assert told["accepted", "torch"] == "2.14.0 (lock: 2.13.0+cpu)"
+    assert told["wheel", "flash-attn"] == f"flash_attn-2.8.3.whl sha256:{'ab' * 32}"
+
+
+def test_a_run_keeps_the_state_of_the_stack_that_it_was_trained_in(folder, tmp_path):
+    """The stack was built since; the run was trained in a registered one."""
+    with_stacks(tmp_path / "stacks", origin={}, state="built")
+    for done in folder.glob("runs/vllm-*/done.json"):
+        make_results.write_json(done, json.loads(done.read_text()) | {"stack_origin": REGISTERED})
+    found = content(folder, stacks=tmp_path / "stacks")
+    assert {v.code for v in found.verdicts} >= {"stack-registered"}
+    assert {one.stack for one in found.lock_differences} == {"trl-vllm-cpu"}
+    states = {s.key: s.values for s in found.installed if s.differs}
+    assert states["state"] == {"transformers": "", "vllm": "registered, not built"}
+
+
 def test_the_preflights_own_words_are_read(folder):
     """The real writer's file, as this reader has it: the two wings meet in it only."""
     from workflow.preflight.findings import Finding

@@ -92,7 +92,8 @@ class Index:
 
     def add(self, wheel: Path, *, claimed_sha256: str | None = None) -> None:
         """Serves that wheel; the index page claims its hash, or another one."""
-        name = wheel.name.split("-")[0].replace("_", "-")
+        name = wheel.name.rpartition("-")[0] if wheel.name.endswith(".tar.gz") else wheel.name.split("-")[0]
+        name = name.replace("_", "-")
         page = self.folder / "simple" / name / "index.html"
         page.parent.mkdir(parents=True, exist_ok=True)
         (self.folder / "files").mkdir(exist_ok=True)

@@ -34,6 +34,8 @@ class Experiment:
     """Those that are trained."""
     imports: list[Wanted] = field(default_factory=list)
     """Those that are read from what they logged elsewhere."""
+    stacks: tuple[str, ...] = ()
+    """Of the arms that are trained."""
 
     def run(self, run_id: str) -> RunPaths:
         """A run's files."""
@@ -55,7 +57,8 @@ def of_plan(plan: Plan) -> Experiment:
         for run in plan.runs.values()
     ]
     imports = [Wanted(run.run_id, run.fingerprint) for run in plan.imports.values()]
-    return Experiment(plan.config.experiment, Path(plan.folder), runs, imports)
+    stacks = tuple(dict.fromkeys(run.stack for run in plan.runs.values()))
+    return Experiment(plan.config.experiment, Path(plan.folder), runs, imports, stacks)
 
 
 def of_name(name: str) -> Experiment:
@@ -69,7 +72,8 @@ def of_name(name: str) -> Experiment:
         fingerprints, imported = plan["fingerprints"], set(plan.get("imports", ()))
         wanted = [Wanted(run_id, fingerprints[run_id]) for run_id in plan["runs"]]
         runs = [want for want in wanted if want.run_id not in imported]
-        return Experiment(name, folder, runs, [want for want in wanted if want.run_id in imported])
+        stacks = tuple(dict.fromkeys(arm["stack"] for arm in plan["arms"].values() if arm.get("stack")))
+        return Experiment(name, folder, runs, [want for want in wanted if want.run_id in imported], stacks)
     except (KeyError, TypeError):
         raise UserError(
             f"{folder / 'plan.json'} is damaged or too old; start snakemake, which writes it anew"

@@ -14,6 +14,7 @@ from workflow.cluster.progress import readable_duration
 from workflow.cluster.site import Site, read_site
 from workflow.cluster.status import readable_step
 from workflow.plan import Plan, Run
+from workflow.stacks.verification import stack_notes
 from workflow.table import table_lines
 
 _HEADER = ("run", "trainer", "engine", "stack", "steps", "GPUs", "s/step", "time", "GPU-h", "next")
@@ -30,7 +31,7 @@ def plan_lines(plan: Plan, profile: Path | None, given_step_s: float | None) -> 
     imported = [_import_row(run, run.run_id in read) for run in plan.imports.values()]
     table = table_lines(_HEADER, [*map(_row, estimates), *imported], _NUMBERS)
     totals = table_lines(("next", "runs", "time", "GPU-h"), _totals(estimates), _NUMBERS)
-    notes = [f"- {note}" for note in _notes(estimates, site, says)]
+    notes = [f"- {note}" for note in [*_notes(estimates, site, says), *stack_notes(experiment.stacks)]]
     many = [(len(estimates), ""), (len(imported), "imported ")] if imported else [(len(estimates), "")]
     runs = " and ".join(f"{n} {kind}run{'s' * (n != 1)}" for n, kind in many if n or not imported)
     count = f"{runs} of experiment {plan.config.experiment}"

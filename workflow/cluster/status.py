@@ -16,6 +16,7 @@ from workflow.cluster.locks import holder_note
 from workflow.cluster.progress import readable_duration
 from workflow.cluster.scheduler import REASONS
 from workflow.cluster.state import RunState, run_states
+from workflow.stacks.verification import stack_notes
 from workflow.table import table_lines
 
 _HEADER = ("run", "state", "job", "node", "attempt", "step", "s/step", "left", "limit in", "note")
@@ -143,6 +144,7 @@ def _remarks(experiment: Experiment, states: Sequence[RunState], says: SlurmSays
     for state in extra:
         if state.live:
             lines.append(f"{state.run_id}, which this plan does not have, has a job, too: {state.state} {state.job_id}")
+    lines += stack_notes(experiment.stacks)
     by = read_object(experiment.cancelled)
     if "by" in by:
         lines.append(f"cancelled by {by['by']} at {clock(float(by.get('time', 0)))}: no head submits anything before")

@@ -70,19 +70,37 @@ def _sha256(path: Path) -> str | None:
     return file_sha256(path) if path.is_file() else None
 
 
+def stack_origin() -> dict[str, Any]:
+    """Where this Python's stack comes from, as its verify.json records it; empty for one that was built."""
+    try:
+        verdict = json.loads((Path(sys.prefix).parent / "verify.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return dict(verdict.get("origin") or {})
+
+
+def require_as_registered(attempt: Mapping[str, Any], stack: str) -> None:
+    """Check a registered stack again: the interpreter below it may have changed since. A built one costs nothing."""
+    if "python" in stack_origin():
+        _require_verified(attempt, stack, [])
+
+
 def require_working_gpus(attempt: Mapping[str, Any], stack: str) -> None:
     """Run the stack's verify.py with the GPUs of this node; a `UserError` with what failed, before anything is loaded.
 
     The login node could only check what needs no GPU. The verdict stays in the attempt's folder. A Python that is no
     built stack's has nothing to be checked by.
     """
-    if not (Path(sys.prefix).parent / "verify.json").is_file():
-        return
+    if (Path(sys.prefix).parent / "verify.json").is_file():
+        _require_verified(attempt, stack, ["--gpu"])
+
+
+def _require_verified(attempt: Mapping[str, Any], stack: str, options: list[str]) -> None:
     program = Path(__file__).parents[2] / "envs" / stack / "verify.py"
     verdict = Path(attempt["attempt_dir"]) / "verify.json"
-    print(f"checking the stack {stack} with this node's GPUs", flush=True)
+    print(f"checking the stack {stack}{' with GPUs' if options else ''} on this node", flush=True)
     # -I: neither PYTHONPATH nor the user's own packages may stand in for what the stack lacks.
-    command = [sys.executable, "-I", str(program), "--gpu", "--out", str(verdict)]
+    command = [sys.executable, "-I", str(program), *options, "--out", str(verdict)]
     if subprocess.run(command, check=False).returncode == 0:
         return
     try:
@@ -139,6 +157,8 @@ def write_done(
             "hardware": hardware,
             "resolved": resolved,
             "git": attempt.get("git"),
+            # Of a stack that was built from its lock alone there is nothing to tell.
+            **({"stack_origin": origin} if (origin := stack_origin()) else {}),
         },
     )
     print(f"done: {steps} steps, {last_step} in all", flush=True)

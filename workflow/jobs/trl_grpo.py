@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from workflow.jobs.attempt import Inputs, read_attempt, read_spec, write_done
+from workflow.jobs.attempt import Inputs, read_attempt, read_spec, require_as_registered, write_done
 from workflow.jobs.checkpoints import newest_checkpoint
 from workflow.jobs.errors import RequeueError, UserError, nearest, one_line, run
 from workflow.jobs.node import hardware, pin_cpus, set_environment, told_environment
@@ -80,6 +80,7 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     functions = reward_functions(rewards, longest)  # a wrong name is told before minutes of imports
     attempt_dir.mkdir(parents=True, exist_ok=True)
     checkpoint_dir.mkdir(parents=True, exist_ok=True)
+    require_as_registered(attempt, str(spec["stack"]))
 
     args = grpo_config(
         {"reward_weights": [float(reward.get("weight", 1.0)) for reward in rewards], **spec["trainer_args"]},

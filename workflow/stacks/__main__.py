@@ -11,12 +11,15 @@ from types import FrameType
 from analysis.errors import UserError
 from workflow.stacks import container, join, wheelhouse
 from workflow.stacks.adopt import adopt
-from workflow.stacks.build import BACKENDS, build, verify_again
+from workflow.stacks.build import BACKENDS, build
 from workflow.stacks.condalock import check_conda_lock
 from workflow.stacks.definition import ENVS, load_stack, stack_python
 from workflow.stacks.distfiles import Target
 from workflow.stacks.lockfile import check_lock, env_names
 from workflow.stacks.refresh import refresh_conda_lock, refresh_lock
+from workflow.stacks.register import register
+from workflow.stacks.verification import verify_again
+from workflow.stacks.wheels import wheel_pairs
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,7 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(chosen: argparse.Namespace) -> None:
     match chosen.command:
         case "build":
-            how = {"expected": chosen.expect, "backend": chosen.backend}
+            wheels = wheel_pairs(chosen.wheel, chosen.sha256)
+            how = {"expected": chosen.expect, "backend": chosen.backend, "wheels": wheels}
             print(build(chosen.name, chosen.stacks_dir, chosen.envs, **how))
         case "verify":
             print(verify_again(chosen.name, chosen.out, chosen.stacks_dir, chosen.envs, gpu=chosen.gpu))
@@ -82,6 +86,20 @@ def _run(chosen: argparse.Namespace) -> None:
                 print(wheelhouse.collect(selection, chosen.out or Path("wheelhouse") / chosen.name, chosen.part_mb))
         case "adopt":
             print(adopt(chosen.name, chosen.image, chosen.stacks_dir, chosen.envs))
+        case "register":
+            print(
+                register(
+                    chosen.name,
+                    chosen.python,
+                    chosen.stacks_dir,
+                    chosen.envs,
+                    accept=chosen.accept,
+                    overlay=chosen.overlay,
+                    leave_out=chosen.leave_out,
+                    find_links=chosen.find_links,
+                    wheels=wheel_pairs(chosen.wheel, chosen.sha256),
+                )
+            )
         case "container":
             text = container.definition(chosen.name, chosen.envs, chosen.base)
             if chosen.out is None:
@@ -119,6 +137,7 @@ def _parser() -> argparse.ArgumentParser:
                 default="auto",
                 help="with the conda layer, without it, or as this machine allows (default)",
             )
+            _add_wheels(sub)
         if command == "verify":
             sub.add_argument("--gpu", action="store_true", help="also what needs a GPU")
             sub.add_argument("--out", type=Path, required=True, help="file for the verdict")
@@ -147,7 +166,37 @@ def _parser() -> argparse.ArgumentParser:
     adopted.add_argument("name")
     adopted.add_argument("--image", type=Path, required=True, help="the image, a .sif file or a folder")
     adopted.add_argument("--stacks-dir", type=Path, default=Path(".stacks"), help="where stacks lie (default: .stacks)")
+    _add_register(commands.add_parser("register", help="use an interpreter that is there, and lay over what it lacks"))
     return parser
+
+
+def _add_register(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name")
+    parser.add_argument("--python", type=Path, required=True, help="the interpreter; it is never changed")
+    names = {
+        "accept": "keep what differs: names, name==version, :extra: for all that the lock does not have",
+        "overlay": "install the lock's version over what differs: names, or :all:",
+        "leave-out": "do not install these, though they are missing",
+    }
+    for option, help_text in names.items():
+        parser.add_argument(f"--{option}", action="append", default=[], metavar="NAMES", help=help_text)
+    parser.add_argument("--find-links", type=Path, metavar="DIR", help="take what is missing from this folder alone")
+    parser.add_argument("--stacks-dir", type=Path, default=Path(".stacks"), help="where stacks lie (default: .stacks)")
+    _add_wheels(parser)
+
+
+def _add_wheels(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--wheel",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="install this wheel of a package in source_builds instead of compiling it; with --sha256",
+    )
+    parser.add_argument(
+        "--sha256", action="append", default=[], metavar="HEX", help="of the --wheel, as its builder noted it"
+    )
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

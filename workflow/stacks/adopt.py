@@ -9,9 +9,9 @@ from pathlib import Path
 
 from analysis.errors import UserError
 from workflow.stacks import place
-from workflow.stacks.build import _verify
 from workflow.stacks.definition import ENVS, load_stack, lock_id
 from workflow.stacks.lockfile import check_lock
+from workflow.stacks.verification import verify
 
 _PROGRAMS = ("apptainer", "singularity")
 
@@ -38,8 +38,9 @@ def adopt(name: str, image: Path, stacks_dir: Path, envs: Path = ENVS) -> Path:
             binds = [envs.absolute().parent, stacks_dir.absolute()]
             python.write_text(wrapper(program, image.absolute(), binds, gpu=stack.cuda is not None), encoding="utf-8")
             python.chmod(0o755)
+            origin = {"state": "adopted, not built", "image": str(image.absolute())}
             print(f"{name}: verifying {image}", file=sys.stderr, flush=True)
-            _verify(stack, temporary / "env", temporary, final.name, [], fds)
+            verify(stack, temporary / "env", temporary, final.name, [], fds, origin)
             place.move_into_place(temporary, final)
     return final
 

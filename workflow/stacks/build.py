@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +17,30 @@ from packaging.utils import canonicalize_name
 from analysis.errors import UserError
 from workflow.stacks import place
 from workflow.stacks.compile import build_from_source, requirement
-from workflow.stacks.conda import HOW_TO_GET_ONE, PROGRAMS, Conda, activated, activation, create_prefix, find_conda
+from workflow.stacks.conda import HOW_TO_GET_ONE, PROGRAMS, Conda, activated, create_prefix, find_conda
 from workflow.stacks.condafetch import fetch_packages
 from workflow.stacks.condalock import CondaPackage, check_conda_lock
-from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id, verify_id
-from workflow.stacks.environment import environment_in, run_time
+from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id
 from workflow.stacks.lockfile import Pin, check_lock
 from workflow.stacks.needs import find_nvcc, require_needs
 from workflow.stacks.sources import redacted
 from workflow.stacks.uv import Uv, configured_uv, explained, torch_arguments
+from workflow.stacks.verification import built_by, is_ready, origin_of, verify
+from workflow.stacks.wheels import GivenWheel, given_wheels
 
 BACKENDS = ("auto", "conda", "uv")
 _CONDA_FILES = ".conda-packages"
 """Folder beside the stacks in which conda's packages stay once they were fetched."""
-_VERIFY_LIMIT_S = 1800
-_SHOWN_FAILURES = 8
 
 
 def build(
-    name: str, stacks_dir: Path, envs: Path = ENVS, *, expected: str | None = None, backend: str = "auto"
+    name: str,
+    stacks_dir: Path,
+    envs: Path = ENVS,
+    *,
+    expected: str | None = None,
+    backend: str = "auto",
+    wheels: Sequence[tuple[Path, str]] = (),
 ) -> Path:
     """The folder of the built and verified stack, `<stacks_dir>/<name>/<lock_id>`; built if it is not there.
 
@@ -45,7 +48,7 @@ def build(
     path that was not there before, and an environment that no longer verifies has no verify.json. `expected` is the
     lock_id that the plan was made with: a lock changed since then is refused. `backend`: with conda's layer, without
     it, or `auto`: with it where a program is there that installs it. One that is asked for and is not what the
-    stack was built with builds it anew.
+    stack was built with builds it anew. `wheels`: files with their sha256 that are installed in place of source builds.
     """
     stack = load_stack(name, envs)
     pins = check_lock(name, envs)
@@ -55,15 +58,18 @@ def build(
             f"{stack.lock} changed after the plan was made: {expected} was planned, the lock is now {present}; "
             "run again, and the plan is made anew"
         )
+    given = given_wheels(stack, pins, wheels)
     final = stacks_dir / name / present
     wanted = backend if stack.conda_lock else "uv"  # nothing of such a stack is conda's
-    if _is_ready(stack, final, wanted):
+    if is_ready(stack, final, wanted):
+        if {wheel.sha256 for wheel in given} - {wheel["sha256"] for wheel in origin_of(final).get("wheels", [])}:
+            raise UserError(f"{name} is built already, without that wheel; to build it with the wheel remove {final}")
         return final
     try:
         with place.builder_lock(final.parent, name) as fds:
             place.remove_leftovers(final.parent)
-            if not _is_ready(stack, final, wanted):
-                _verify_or_build(stack, pins, final, wanted, fds)
+            if not is_ready(stack, final, wanted):
+                _verify_or_build(stack, pins, final, wanted, given, fds)
     except OSError as error:
         if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
             raise UserError(f"{name}: {redacted(str(error))}") from error
@@ -71,40 +77,29 @@ def build(
     return final
 
 
-def built_by(final: Path) -> str:
-    """`conda` or `uv`: how the environment that lies there was built."""
-    return "conda" if (final / "env" / "conda-meta").is_dir() else "uv"
-
-
-def _is_ready(stack: Stack, final: Path, wanted: str) -> bool:
-    try:
-        verdict = json.loads((final / "verify.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return (
-        isinstance(verdict, dict)
-        and verdict.get("ok") is True
-        and verdict.get("lock_id") == final.name
-        and verdict.get("verify_id") == verify_id(stack)
-        and wanted in {"auto", built_by(final)}
-        and (final / "env" / "bin" / "python").exists()
-    )
-
-
-def _verify_or_build(stack: Stack, pins: list[Pin], final: Path, wanted: str, fds: tuple[int, ...]) -> None:
+def _verify_or_build(
+    stack: Stack, pins: list[Pin], final: Path, wanted: str, wheels: list[GivenWheel], fds: tuple[int, ...]
+) -> None:
     packages = check_conda_lock(stack)
+    origin = origin_of(final)
     if (final / "env" / "bin" / "python").exists() and wanted in {"auto", built_by(final)}:
         # It came by one rename and so was whole: only its verification is missing or out of date.
         try:
             _say(stack, "verifying the environment that is there")
-            _verify(stack, final / "env", final, final.name, packages, fds)
+            verify(stack, final / "env", final, final.name, packages, fds, origin)
             return
         except UserError as error:
+            if "python" in origin:  # another environment than the user chose must not take its place
+                raise UserError(
+                    f"{error}\n{stack.name} is {origin['state']} ({origin['python']}), and does not verify any more: "
+                    f"register it again (`python -m workflow.stacks register {stack.name} --python …`), or remove "
+                    f"{final} to build it"
+                ) from None
             (final / "verify.json").unlink(missing_ok=True)
             _say(stack, f"it does not verify any more and is built anew\n{error}")
     started = time.monotonic()
     conda = _chosen(stack, wanted)
-    for line in require_needs(stack, pins, packages if conda else None):
+    for line in require_needs(without(stack, wheels), pins, packages if conda else None):
         _say(stack, f"to run it, compute nodes need what is not here: {line}")
     place.require_space(final.parent, stack.disk_gib, stack.name)
     uv = configured_uv()
@@ -112,9 +107,9 @@ def _verify_or_build(stack: Stack, pins: list[Pin], final: Path, wanted: str, fd
     torch_index = torch_arguments(uv, torch, stack.torch_backend, stack.python)
     _say(stack, f"{len(pins)} packages from {uv.sources}{' and PyTorch' if torch_index else ''}")
     if conda is None:
-        _build_beside(stack, pins, final, uv, torch_index, fds)
+        _build_beside(stack, pins, final, uv, torch_index, wheels, fds)
     else:
-        _build_in_place(stack, pins, packages, final, conda, uv, torch_index, fds)
+        _build_in_place(stack, pins, packages, final, conda, uv, torch_index, wheels, fds)
     _say(stack, f"ready in {time.monotonic() - started:.0f} s: {final}")
 
 
@@ -143,23 +138,31 @@ def _say_left_out(stack: Stack, why: str) -> None:
 
 
 def _build_beside(
-    stack: Stack, pins: list[Pin], final: Path, uv: Uv, torch_index: list[str], fds: tuple[int, ...]
+    stack: Stack,
+    pins: list[Pin],
+    final: Path,
+    uv: Uv,
+    torch_index: list[str],
+    wheels: list[GivenWheel],
+    fds: tuple[int, ...],
 ) -> None:
     with place.building_folder(final.parent, final.name) as temporary:
         env = temporary / "env"
-        _make_venv(stack, env, uv, fds)
-        work = temporary / "work"
-        work.mkdir()
-        _install(stack, pins, env, uv, torch_index, work, fds)
-        shutil.rmtree(work)
-        if programs := place.foreign_paths(env / "bin", temporary.name):
-            raise UserError(
-                f"{stack.name}: {', '.join(programs)} in env/bin name the folder of the build and would break "
-                "when it is renamed; the packages that made them cannot be part of a stack"
-            )
-        _say(stack, "verifying")
-        _verify(stack, env, temporary, final.name, [], fds)
-        place.move_into_place(temporary, final)
+        make_venv(stack, env, uv, stack.python, fds)
+        install(stack, pins, env, uv, torch_index, wheels, temporary, fds)
+        verify_and_move(stack, temporary, final, with_wheels({}, wheels), fds)
+
+
+def verify_and_move(stack: Stack, temporary: Path, final: Path, origin: dict[str, Any], fds: tuple[int, ...]) -> None:
+    """Puts the environment `temporary/env` at its final place once verify.py has passed in it."""
+    if programs := place.foreign_paths(temporary / "env" / "bin", temporary.name):
+        raise UserError(
+            f"{stack.name}: {', '.join(programs)} in env/bin name the folder of the build and would break "
+            "when it is renamed; the packages that made them cannot be part of a stack"
+        )
+    _say(stack, "verifying")
+    verify(stack, temporary / "env", temporary, final.name, [], fds, origin)
+    place.move_into_place(temporary, final)
 
 
 def _build_in_place(
@@ -170,6 +173,7 @@ def _build_in_place(
     conda: Conda,
     uv: Uv,
     torch_index: list[str],
+    wheels: list[GivenWheel],
     fds: tuple[int, ...],
 ) -> None:
     store = final.parent.parent / _CONDA_FILES
@@ -180,38 +184,50 @@ def _build_in_place(
         _say(stack, f"{len(packages)} conda packages, installed by {conda.name}")
         create_prefix(conda, packages, files, prefix, work, stack.name, fds)
         active = Uv(uv.binary, activated(prefix, uv.environ), uv.arguments)
-        _install(stack, pins, prefix, active, torch_index, work, fds)
+        install(stack, pins, prefix, active, torch_index, wheels, work, fds)
         _say(stack, "verifying")
-        _verify(stack, prefix, work, final.name, packages, fds)
+        verify(stack, prefix, work, final.name, packages, fds, with_wheels({}, wheels))
         (final / "verify.json").unlink(missing_ok=True)
         place.link_into_place(prefix, final)
         (work / "verify.json").replace(final / "verify.json")
 
 
-def _make_venv(stack: Stack, env: Path, uv: Uv, fds: tuple[int, ...]) -> None:
+def make_venv(stack: Stack, env: Path, uv: Uv, python: str, fds: tuple[int, ...]) -> None:
+    """A bare environment of that interpreter, a feature release or a path, that can be renamed."""
     status, said = uv.run(
-        ["venv", str(env), "--python", stack.python, "--relocatable", "--no-python-downloads", "--no-project"],
+        ["venv", str(env), "--python", python, "--relocatable", "--no-python-downloads", "--no-project"],
         fds=fds,
     )
     if status != 0:
         if "No interpreter found" in said:
             raise UserError(
-                f"{stack.name} needs Python {stack.python}, which is not on this machine's PATH; install it (your "
-                f"system's package, a module, or `uv python install {stack.python}`) and build again"
+                f"{stack.name} needs Python {python}, which is not on this machine's PATH; install it (your "
+                f"system's package, a module, or `uv python install {python}`) and build again"
             )
-        raise explained(said, f"{stack.name}: making the environment with Python {stack.python}", uv)
+        raise explained(said, f"{stack.name}: making the environment with Python {python}", uv)
 
 
-def _install(
-    stack: Stack, pins: list[Pin], env: Path, uv: Uv, torch_index: list[str], work: Path, fds: tuple[int, ...]
+def install(
+    stack: Stack,
+    pins: Sequence[Pin],
+    env: Path,
+    uv: Uv,
+    torch_index: list[str],
+    wheels: Sequence[GivenWheel],
+    folder: Path,
+    fds: tuple[int, ...],
 ) -> None:
-    """The pip layer: every pin of the lock, the same in a bare environment and in one that conda made."""
+    """The pip layer: these pins of the lock, the same in a bare environment and in one that conda made.
+
+    `folder` is on the environment's file system; what is needed there meanwhile is removed.
+    """
+    work = folder / "work"
+    work.mkdir()
     linking = Uv(uv.binary, {"UV_LINK_MODE": _link_mode(uv, env), **uv.environ}, uv.arguments)
-    wheels = stack.lock
-    if stack.source_builds:
-        wheels = work / "wheels.txt"
-        rest = [requirement(pin) for pin in pins if pin.name not in stack.source_builds]
-        wheels.write_text("".join(rest), encoding="utf-8")
+    ready = [requirement(pin) for pin in pins if pin.name not in stack.source_builds]
+    given = [wheel for wheel in wheels if wheel.package in {pin.name for pin in pins}]
+    listed = work / "wheels.txt"
+    listed.write_text("".join([*ready, *(wheel.requirement for wheel in given)]), encoding="utf-8")
     # Not `pip sync`, which would take away what conda installed and the lock does not list. --no-deps: the lock is
     # complete, and what its overrides leave out stays out. Wheels only: building from source would run unpinned
     # build tools and give another result on every machine.
@@ -219,11 +235,26 @@ def _install(
     command += ["--python", str(env / "bin" / "python"), "--break-system-packages"]
     for name in sorted(_python_packages(env) & {pin.name for pin in pins}):
         command += ["--reinstall-package", name]  # of what both layers have, the lock's file is installed
-    status, said = linking.run([*command, *uv.arguments, *torch_index, "-r", str(wheels)], fds=fds, show=True)
-    if status != 0:
-        raise explained(said, f"{stack.name}: installing {stack.lock}", uv)
-    if stack.source_builds:
-        build_from_source(stack, pins, env / "bin" / "python", uv, work, fds)
+    if ready or given:
+        status, said = linking.run([*command, *uv.arguments, *torch_index, "-r", str(listed)], fds=fds, show=True)
+        if status != 0:
+            raise explained(said, f"{stack.name}: installing {stack.lock}", uv)
+    building = [pin for pin in pins if pin.name in without(stack, given).source_builds]
+    if building:
+        names = tuple(name for name in stack.source_builds if name in {pin.name for pin in building})
+        build_from_source(replace(stack, source_builds=names), building, env / "bin" / "python", uv, work, fds)
+    shutil.rmtree(work)
+
+
+def without(stack: Stack, wheels: Sequence[GivenWheel]) -> Stack:
+    """The stack with those packages off its source builds."""
+    given = {wheel.package for wheel in wheels}
+    return replace(stack, source_builds=tuple(name for name in stack.source_builds if name not in given))
+
+
+def with_wheels(origin: dict[str, Any], wheels: Sequence[GivenWheel]) -> dict[str, Any]:
+    """The origin with the record of given wheels, if there are any."""
+    return {**origin, "wheels": [wheel.record() for wheel in wheels]} if wheels else origin
 
 
 def _python_packages(env: Path) -> set[str]:
@@ -239,111 +270,6 @@ def _link_mode(uv: Uv, env: Path) -> str:
     while not cache.exists():
         cache = cache.parent
     return "hardlink" if cache.stat().st_dev == env.stat().st_dev else "copy"
-
-
-def verify_again(name: str, out: Path, stacks_dir: Path, envs: Path = ENVS, *, gpu: bool = False) -> Path:
-    """Runs the built stack's verify.py where this runs, `gpu`: with what needs one; the verdict is written to `out`.
-
-    UserError tells what failed. The stack's own verify.json stays as it is.
-    """
-    stack = load_stack(name, envs)
-    final = stacks_dir / name / lock_id(name, envs)
-    if not _is_ready(stack, final, "auto"):
-        raise UserError(f"{name} is not built for its present lock; run `python -m workflow.stacks build {name}`")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    packages = check_conda_lock(stack) if built_by(final) == "conda" else []
-    _run_verify(stack, final / "env", out, final.name, packages, ["--gpu"] if gpu else [], ())
-    return out
-
-
-def _verify(
-    stack: Stack, env: Path, folder: Path, lock: str, packages: list[CondaPackage], fds: tuple[int, ...]
-) -> None:
-    """Runs verify.py in that environment; leaves its verdict as `folder/verify.json` only when it is good."""
-    verdict_path = folder / ".verify.json"
-    try:
-        verdict = _run_verify(stack, env, verdict_path, lock, packages, [], fds)
-    except UserError:
-        verdict_path.unlink(missing_ok=True)
-        raise
-    # What a process needs that runs in the stack without `conda activate`.
-    verdict["environment"] = activation(env.absolute())
-    verdict_path.write_text(json.dumps(verdict, indent=1) + "\n", encoding="utf-8")
-    verdict_path.replace(folder / "verify.json")
-
-
-def _run_verify(
-    stack: Stack,
-    env: Path,
-    out: Path,
-    lock: str,
-    packages: list[CondaPackage],
-    options: list[str],
-    fds: tuple[int, ...],
-) -> dict[str, Any]:
-    """The verdict of verify.py in that environment, also written to `out`; UserError when it is not good."""
-    out.unlink(missing_ok=True)
-    backend = "conda" if (env / "conda-meta").is_dir() else "uv"
-    # -I: neither PYTHONPATH nor the user's own packages may stand in for what the stack lacks.
-    command = [str(env.absolute() / "bin" / "python"), "-I", str(stack.verify.absolute()), *options]
-    command += ["--stack", stack.name, "--lock", str(stack.lock.absolute()), "--lock-id", lock]
-    command += ["--python-version", stack.python, "--verify-id", verify_id(stack), "--backend", backend]
-    command += ["--cuda", stack.cuda] if stack.cuda else []
-    command += ["--out", str(out.absolute())]
-    listed = out.with_name(f"{out.name}.conda")
-    if backend == "conda":
-        listed.write_text(json.dumps([_shown(package) for package in packages]), encoding="utf-8")
-        command += ["--conda", str(listed.absolute())]
-    run = run_time(stack, lock, env)
-    command += ["--run", json.dumps(run)]
-    # As every process in the stack has it: what passes here by another environment would fail in a job.
-    environ = environment_in(env.absolute(), {"environment": activation(env.absolute()), "run": run}, os.environ)
-    environ |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
-    try:
-        done = subprocess.run(
-            command,
-            env=environ,
-            pass_fds=fds,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_VERIFY_LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise UserError(f"{stack.name}: verify.py gave no answer in {_VERIFY_LIMIT_S} s") from None
-    finally:
-        listed.unlink(missing_ok=True)
-    try:
-        verdict: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise UserError(_no_verdict(stack, done.returncode, done.stdout)) from None
-    if done.returncode != 0 or verdict.get("ok") is not True:
-        raise UserError(_failed_checks(stack, verdict))
-    return verdict
-
-
-def _shown(package: CondaPackage) -> dict[str, Any]:
-    return {key: value for key, value in asdict(package).items() if key != "needs"}
-
-
-def _no_verdict(stack: Stack, status: int, said: str) -> str:
-    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-    last = "\n".join(f"  {line}" for line in said.strip().splitlines()[-12:])
-    return f"{stack.name}: {stack.verify} {how} and gave no verdict; it said last:\n{last}"
-
-
-def _failed_checks(stack: Stack, verdict: dict[str, Any]) -> str:
-    failed = [check for check in verdict.get("checks", []) if not check["ok"]]
-    lines = [
-        f"  {stack.folder.name}/{check['source']}: {check['name']}: expected {check['expected']}, got {check['got']}"
-        for check in failed[:_SHOWN_FAILURES]
-    ]
-    if len(failed) > _SHOWN_FAILURES:
-        lines.append(f"  and {len(failed) - _SHOWN_FAILURES} more")
-    return "\n".join([f"{stack.name} does not verify: {len(failed)} of {len(verdict['checks'])} checks failed", *lines])
 
 
 def _say(stack: Stack, text: str) -> None:

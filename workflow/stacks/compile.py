@@ -8,12 +8,12 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from analysis.errors import UserError
-from workflow.stacks.definition import SITE_PACKAGES, Stack
+from workflow.stacks.definition import SITE_PACKAGES, Stack, site_folders
 from workflow.stacks.lockfile import Pin
 from workflow.stacks.uv import Uv, explained
 
@@ -35,10 +35,8 @@ def build_from_source(stack: Stack, pins: list[Pin], python: Path, uv: Uv, work:
         pin = by_name[name]
         wanted = work / f"{name}.txt"
         wanted.write_text(requirement(pin), encoding="utf-8")
-        packages = python.absolute().parents[1] / "lib" / f"python{stack.python}" / "site-packages"
-        settings = {
-            key: value.replace(SITE_PACKAGES, str(packages)) for key, value in build_settings(stack, uv.environ).items()
-        }
+        folders = site_folders(python.absolute().parents[1])
+        settings = {key: _in_each(value, folders) for key, value in build_settings(stack, uv.environ).items()}
         # Only the build sees these, and not uv itself, which has to reach the sources.
         (work / "uv.toml").write_text(_users_settings(uv) + _as_toml(name, settings), encoding="utf-8")
         limit = f", {settings['MAX_JOBS']} compilers at once" if "MAX_JOBS" in settings else ""
@@ -88,6 +86,13 @@ def _free_gib() -> float:
 def requirement(pin: Pin) -> str:
     """The pin as a requirements file holds it, with its hashes."""
     return " \\\n    ".join([f"{pin.name}=={pin.version}", *(f"--hash=sha256:{value}" for value in pin.hashes)]) + "\n"
+
+
+def _in_each(value: str, folders: Sequence[Path]) -> str:
+    """The value with the folder put in; where packages lie in several, a list of paths as PATH has it."""
+    if SITE_PACKAGES not in value:
+        return value
+    return os.pathsep.join(value.replace(SITE_PACKAGES, str(folder)) for folder in folders)
 
 
 def _reading_our_settings(uv: Uv) -> Uv:

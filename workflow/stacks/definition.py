@@ -16,6 +16,8 @@ from analysis.errors import UserError
 from workflow.messages import unknown_name
 
 ENVS = Path(__file__).resolve().parents[2] / "envs"
+LAID_OVER = "_laid_over.pth"
+"""In site-packages of a registered stack: leads to the folders of the interpreter below it."""
 _ACCELERATORS = ("cpu", "cuda")
 SITE_PACKAGES = "{site-packages}"
 """Stands in a path of stack.yaml for the folder of the environment's packages: NVIDIA's bring headers and libraries."""
@@ -209,3 +211,11 @@ def built_dir(name: str, stacks_dir: Path, envs: Path = ENVS) -> Path:
 def stack_python(name: str, stacks_dir: Path, envs: Path = ENVS) -> Path:
     """The interpreter of the built environment, absolute; it exists once the stack is built."""
     return (built_dir(name, stacks_dir, envs) / "env" / "bin" / "python").absolute()
+
+
+def site_folders(env: Path) -> list[Path]:
+    """Folders of an environment's packages, absolute: its own first, then those of the interpreter below it."""
+    own = sorted(env.absolute().glob("lib/python*/site-packages"))
+    files = [folder / LAID_OVER for folder in own if (folder / LAID_OVER).is_file()]
+    lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    return own + [Path(found[1]) for line in lines if (found := re.search(r"addsitedir\('(.*)'\)", line))]

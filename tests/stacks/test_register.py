@@ -1,0 +1,229 @@
+"""An interpreter that is there becomes a stack: compared with the lock, laid over, verified, and never changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow.stacks.definition import site_folders
+from workflow.stacks.uv import find_uv
+
+from .conftest import PYTHON, Index, Site, write_wheel
+
+
+def interpreter(folder: Path, *wheels: Path, below: str = sys.executable) -> Path:
+    """An environment of its own with those wheels: what somebody else has installed."""
+    uv = find_uv()
+    subprocess.run([uv, "venv", "-q", "--python", below, folder], check=True)
+    python = folder / "bin" / "python"
+    if wheels:
+        subprocess.run([uv, "pip", "install", "-q", "--no-index", "--no-deps", "--python", python, *wheels], check=True)
+    return python
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Every file of a folder with its hash, and every link."""
+    return {
+        str(path.relative_to(folder)): str(path.readlink())
+        if path.is_symlink()
+        else hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_symlink() or path.is_file()
+    }
+
+
+def registered(site: Site, python: Path, *options: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    arguments = ["--python", str(python), "--stacks-dir", str(site.stacks), *options]
+    return site.run("register", "tiny", *arguments, **environ)
+
+
+def verdict(site: Site) -> dict[str, Any]:
+    (folder,) = site.built()
+    told: dict[str, Any] = json.loads((folder / "verify.json").read_text())
+    return told
+
+
+def said_by(site: Site, *command: str) -> str:
+    (folder,) = site.built()
+    return subprocess.check_output([folder / "env" / "bin" / command[0], *command[1:]], text=True).strip()
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> dict[str, Path]:
+    """What the tiny stack's lock names, and what it does not."""
+    named = [("rbt-alpha", "1.0"), ("rbt-beta", "2.0"), ("rbt-beta", "2.1"), ("rbt-gamma", "7")]
+    folder = tmp_path / "there"
+    return {f"{name}=={version}": write_wheel(folder, name, version, script=True) for name, version in named}
+
+
+def test_what_is_missing_is_laid_over_it(tiny: Site, tmp_path: Path, wheels: dict[str, Path]) -> None:
+    python = interpreter(tmp_path / "base", wheels["rbt-beta==2.0"])
+    before = contents(tmp_path / "base")
+    done = registered(tiny, python)
+    assert done.returncode == 0, done.stderr
+    assert "has 1 of 2 packages; 1 are laid over it" in done.stderr
+    told = verdict(tiny)
+    assert told["ok"] and told["state"] == "registered, not built"
+    assert told["packages"] == {"rbt-alpha": "1.0", "rbt-beta": "2.0"}
+    assert told["origin"] == {
+        "state": "registered, not built",
+        "python": str(python),
+        "accepted": {},
+        "differences": {},
+        "laid_over": {"rbt-alpha": "1.0"},
+    }
+    # Both packages are importable, and the programs of both run with this environment's Python.
+    assert said_by(tiny, "python", "-I", "-c", "import rbt_alpha, rbt_beta; print(rbt_beta.answer())") == "2.0"
+    assert said_by(tiny, "rbt-alpha") == "1.0" and said_by(tiny, "rbt-beta") == "2.0"
+    (folder,) = tiny.built()
+    assert [path.parents[2].name for path in site_folders(folder / "env")] == ["env", "base"]
+    assert contents(tmp_path / "base") == before
+    # The rest of the workflow finds it like any other, and does not build it.
+    assert tiny.build().stderr == ""
+    assert registered(tiny, python).stderr == ""
+
+
+def test_each_difference_is_listed_and_refused(tiny: Site, tmp_path: Path, wheels: dict[str, Path]) -> None:
+    python = interpreter(tmp_path / "base", wheels["rbt-beta==2.1"], wheels["rbt-gamma==7"])
+    refused = registered(tiny, python)
+    assert refused.returncode == 1 and "Traceback" not in refused.stderr
+    assert "  rbt-beta: the lock has 2.0, there is 2.1\n" in refused.stderr
+    assert "  1 packages that the lock does not have: rbt-gamma 7\n" in refused.stderr
+    assert '--accept "rbt-beta==2.1 :extra:"' in refused.stderr and '--overlay "rbt-beta"' in refused.stderr
+    assert tiny.built() == []
+    # Another version than the one that is there accepts nothing.
+    refused = registered(tiny, python, "--accept", "rbt-beta==2.2, rbt-gamma")
+    assert refused.returncode == 1 and "rbt-beta: the lock has 2.0, there is 2.1" in refused.stderr
+    assert "rbt-gamma" not in refused.stderr
+
+
+def test_what_is_accepted_by_name_stays_and_is_recorded(tiny: Site, tmp_path: Path, wheels: dict[str, Path]) -> None:
+    python = interpreter(tmp_path / "base", wheels["rbt-beta==2.1"], wheels["rbt-gamma==7"])
+    done = registered(tiny, python, "--accept", "rbt_Beta==2.1", "--accept", ":extra:")
+    assert done.returncode == 0, done.stderr
+    told = verdict(tiny)
+    assert told["origin"]["accepted"] == {"rbt-beta": "2.1", "rbt-gamma": "7"}
+    assert told["origin"]["differences"] == {"rbt-beta": "2.0", "rbt-gamma": "not installed"}
+    accepted = {check["name"]: (check["expected"], check["got"]) for check in told["checks"] if check.get("accepted")}
+    assert accepted == {"rbt-beta": ("2.0", "2.1"), "rbt-gamma": ("not installed", "7")}
+    assert said_by(tiny, "python", "-I", "-c", "import rbt_beta; print(rbt_beta.answer())") == "2.1"
+
+
+def test_the_locks_version_is_laid_over_another(tiny: Site, tmp_path: Path, wheels: dict[str, Path]) -> None:
+    python = interpreter(tmp_path / "base", wheels["rbt-beta==2.1"])
+    done = registered(tiny, python, "--overlay", ":all:")
+    assert done.returncode == 0, done.stderr
+    assert verdict(tiny)["packages"]["rbt-beta"] == "2.0"
+    assert said_by(tiny, "python", "-I", "-c", "import rbt_beta; print(rbt_beta.answer())") == "2.0"
+    code = "import rbt_beta; print(rbt_beta.answer())"
+    assert subprocess.check_output([python, "-I", "-c", code], text=True).strip() == "2.1"
+
+
+def test_a_change_below_it_fails_the_next_check(tiny: Site, tmp_path: Path, wheels: dict[str, Path]) -> None:
+    python = interpreter(tmp_path / "base", wheels["rbt-beta==2.1"])
+    assert registered(tiny, python, "--accept", "rbt-beta").returncode == 0
+    (folder,) = tiny.built()
+    program, out = tiny.envs / "tiny" / "verify.py", tmp_path / "node.json"
+    # As the training job checks it on the node: with what verify.json records, and nothing else.
+    on_node = [folder / "env" / "bin" / "python", "-I", program, "--out", out]
+    assert subprocess.run(on_node, check=False).returncode == 0
+    install = [find_uv(), "pip", "install", "-q", "--no-index", "--no-deps", "--python", python]
+    subprocess.run([*install, wheels["rbt-beta==2.0"], wheels["rbt-gamma==7"]], check=True)
+    assert subprocess.run(on_node, check=False).returncode == 1
+    failed = [check["name"] for check in json.loads(out.read_text())["checks"] if not check["ok"]]
+    assert failed == ["rbt-gamma"]  # 2.0 is what the lock says
+    with program.open("a") as text:
+        text.write("# another text\n")
+    # `build` does not put another environment in the place of the one that was chosen.
+    refused = tiny.build()
+    assert refused.returncode == 1 and "register it again" in refused.stderr
+    assert (folder / "verify.json").exists()
+    assert registered(tiny, python, "--accept", ":extra:").returncode == 0
+    assert verdict(tiny)["origin"]["accepted"] == {"rbt-gamma": "7"}
+
+
+def test_a_wheelhouse_alone_and_what_it_lacks(tiny: Site, index: Index, tmp_path: Path) -> None:
+    python = interpreter(tmp_path / "base")
+    house = tmp_path / "house"
+    house.mkdir()
+    (house / "rbt_alpha-1.0-py3-none-any.whl").write_bytes(
+        (tmp_path / "wheels" / "rbt_alpha-1.0-py3-none-any.whl").read_bytes()
+    )
+    index.asked.clear()
+    refused = registered(tiny, python, "--find-links", str(house))
+    assert refused.returncode == 1 and "rbt-beta" in refused.stderr and tiny.built() == []
+    done = registered(tiny, python, "--find-links", str(house), "--leave-out", "rbt-beta")
+    assert done.returncode == 0, done.stderr
+    assert not index.asked.is_set()
+    assert verdict(tiny)["origin"]["accepted"] == {"rbt-beta": "not installed"}
+    refused = registered(tiny, python, "--find-links", str(tmp_path / "nowhere"))
+    assert refused.returncode == 1 and "is not a folder; join the wheelhouse's parts first" in refused.stderr
+
+
+def test_a_file_of_another_hash_is_not_laid_over(tiny: Site, tmp_path: Path) -> None:
+    python = interpreter(tmp_path / "base")
+    house = tmp_path / "house"
+    for name, version in [("rbt-alpha", "1.0"), ("rbt-beta", "2.0")]:
+        write_wheel(house, name, version, payload=8)
+    refused = registered(tiny, python, "--find-links", str(house))
+    assert refused.returncode == 1 and "is not the file that the lock names" in refused.stderr
+    assert tiny.built() == []
+
+
+def test_another_python_is_a_difference_too(tiny: Site, tmp_path: Path, other_python: str) -> None:
+    python = interpreter(tmp_path / "base", below=other_python)
+    release = ".".join(subprocess.check_output([python, "-V"], text=True).split()[1].split(".")[:2])
+    refused = registered(tiny, python)
+    assert refused.returncode == 1 and f"  python: the lock has {PYTHON}, there is {release}\n" in refused.stderr
+    assert f'--accept "python=={release}"' in refused.stderr and "--overlay" not in refused.stderr
+    done = registered(tiny, python, "--accept", f"python=={release}")
+    assert done.returncode == 0, done.stderr
+    told = verdict(tiny)
+    assert told["python_release"] == release and told["origin"]["accepted"] == {"python": release}
+    assert said_by(tiny, "rbt-alpha") == "1.0"
+
+
+@pytest.fixture
+def other_python() -> str:
+    """A Python of another feature release than this one, if the machine has any."""
+    for release in ("3.12", "3.13", "3.11", "3.10"):
+        done = subprocess.run(
+            [find_uv(), "python", "find", "--no-python-downloads", "--no-project", release],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "UV_NO_WRAP": "1"},
+        )
+        versions = sorted(Path.home().glob(f".pyenv/versions/{release}.*/bin/python"))
+        found = done.stdout.strip() if done.returncode == 0 else str(versions[0]) if versions else ""
+        if found and release != PYTHON:
+            return found
+    pytest.skip("this machine has one Python only")
+
+
+def test_what_is_no_interpreter_is_told(tiny: Site, tmp_path: Path) -> None:
+    refused = registered(tiny, tmp_path / "nowhere")
+    assert refused.returncode == 1 and "nowhere is not a program" in refused.stderr
+    silent = tmp_path / "silent"
+    silent.write_text("#!/bin/sh\nexit 3\n")
+    silent.chmod(0o755)
+    refused = registered(tiny, silent)
+    assert refused.returncode == 1 and "silent does not answer as a Python does" in refused.stderr
+    refused = registered(tiny, Path(sys.executable), "--accept", "torch=2.11")
+    assert refused.returncode == 1 and "--accept: 'torch=2.11' is not understood" in refused.stderr
+    assert "Traceback" not in refused.stderr and tiny.built() == []
+
+
+def test_a_built_stack_is_not_replaced(tiny: Site, tmp_path: Path, wheels: dict[str, Path]) -> None:
+    assert tiny.build().returncode == 0
+    python = interpreter(tmp_path / "base", wheels["rbt-beta==2.0"])
+    refused = registered(tiny, python)
+    assert refused.returncode == 1 and "tiny is there already, and not registered" in refused.stderr
+    assert verdict(tiny)["state"] == "built"

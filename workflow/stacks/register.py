@@ -1,0 +1,191 @@
+"""Registers an interpreter that is already there as a stack: what is missing is laid over it, and it never changes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from analysis.errors import UserError
+from workflow.stacks import place, programs
+from workflow.stacks.build import install, make_venv, verify_and_move, with_wheels, without
+from workflow.stacks.definition import ENVS, LAID_OVER, Stack, load_stack, lock_id
+from workflow.stacks.interpreter import (
+    NOT_INSTALLED,
+    Difference,
+    Interpreter,
+    Names,
+    differences,
+    read_interpreter,
+    read_names,
+)
+from workflow.stacks.lockfile import Pin, check_lock
+from workflow.stacks.needs import require_needs
+from workflow.stacks.uv import Uv, configured_uv, torch_arguments
+from workflow.stacks.verification import is_ready, origin_of
+from workflow.stacks.wheels import GivenWheel, given_wheels
+
+REGISTERED = "registered, not built"
+_SHOWN_EXTRAS = 12
+# Compiled modules of the interpreter below are kept here: nothing is written there.
+_OWN_CACHE = "import sys; sys.pycache_prefix = sys.pycache_prefix or sys.prefix + '/pycache'\n"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What becomes of each difference."""
+
+    accepted: dict[str, str]
+    """What stays though the lock says otherwise: what is there, or NOT_INSTALLED, by name."""
+    laid_over: dict[str, str]
+    """The lock's versions that are installed over the interpreter, by name."""
+
+
+def register(
+    name: str,
+    python: Path,
+    stacks_dir: Path,
+    envs: Path = ENVS,
+    *,
+    accept: Sequence[str] = (),
+    overlay: Sequence[str] = (),
+    leave_out: Sequence[str] = (),
+    find_links: Path | None = None,
+    wheels: Sequence[tuple[Path, str]] = (),
+) -> Path:
+    """The stack's folder, `<stacks_dir>/<name>/<lock_id>`, whose `env` sees that interpreter's packages.
+
+    Every difference from the lock has to be named: `accept` keeps what is there, `overlay` installs the lock's version
+    over it, and what is missing is installed unless `leave_out` names it (`find_links`: from that folder alone).
+    UserError lists what was not named; then nothing is written. Registering the same again costs seconds.
+    """
+    stack = load_stack(name, envs)
+    pins = check_lock(name, envs)
+    final = stacks_dir / name / lock_id(name, envs)
+    if is_ready(stack, final, "auto") and origin_of(final).get("state") != REGISTERED:
+        raise UserError(
+            f"{name} is there already, and not registered: {final}; it is used as it is. To register {python} in its "
+            "place, remove that folder first"
+        )
+    there = read_interpreter(python)
+    found = differences(pins, stack.python, there)
+    choice = chosen(
+        stack,
+        there,
+        found,
+        read_names("--accept", accept, ":extra:"),
+        read_names("--overlay", overlay, ":all:"),
+        read_names("--leave-out", leave_out, ":none:"),
+    )
+    given = given_wheels(stack, pins, wheels, there.release)
+    origin = with_wheels(
+        {
+            "state": REGISTERED,
+            "python": str(there.path),
+            "accepted": choice.accepted,
+            "differences": {one.name: one.wanted for one in found if one.name in choice.accepted},
+            "laid_over": choice.laid_over,
+        },
+        given,
+    )
+    if is_ready(stack, final, "auto") and origin_of(final) == origin:
+        return final
+    with place.builder_lock(final.parent, name) as fds:
+        place.remove_leftovers(final.parent)
+        _lay_over(stack, pins, there, choice, given, _sources(find_links), origin, final, fds)
+    return final
+
+
+def chosen(
+    stack: Stack, there: Interpreter, found: Sequence[Difference], accept: Names, overlay: Names, leave_out: Names
+) -> Choice:
+    """What becomes of each difference; UserError lists all that the command does not name."""
+    accepted: dict[str, str] = {}
+    laid_over: dict[str, str] = {}
+    open_ones: list[Difference] = []
+    for one in found:
+        if one.kind == "missing":
+            if one.name in leave_out.versions:
+                accepted[one.name] = NOT_INSTALLED
+            else:
+                laid_over[one.name] = one.wanted
+        elif accept.has(one) or (accept.every and one.kind == "extra"):
+            accepted[one.name] = one.there
+        elif one.kind == "different" and one.name != "python" and (overlay.every or overlay.has(one)):
+            laid_over[one.name] = one.wanted
+        else:
+            open_ones.append(one)
+    if open_ones:
+        raise UserError(_refusal(stack, there, open_ones))
+    return Choice(accepted, laid_over)
+
+
+def _refusal(stack: Stack, there: Interpreter, open_ones: Sequence[Difference]) -> str:
+    extras = [one for one in open_ones if one.kind == "extra"]
+    others = [one for one in open_ones if one.kind != "extra"]
+    lines = [f"{stack.name}: {there.path} differs from {stack.lock}, and the command does not say what becomes of:"]
+    lines += [f"  {one.name}: the lock has {one.wanted}, there is {one.there}" for one in others]
+    if extras:
+        shown = ", ".join(f"{one.name} {one.there}" for one in extras[:_SHOWN_EXTRAS])
+        more = f" and {len(extras) - _SHOWN_EXTRAS} more" if len(extras) > _SHOWN_EXTRAS else ""
+        lines += [f"  {len(extras)} packages that the lock does not have: {shown}{more}"]
+    keep = [*(f"{one.name}=={one.there}" for one in others), *([":extra:"] if extras else [])]
+    lines += [f'Keep what is there: --accept "{" ".join(keep)}" (make: ACCEPT)']
+    if over := [one.name for one in others if one.name != "python"]:
+        lines += [f'Install the lock\'s version over it: --overlay "{" ".join(over)}" (make: OVERLAY)']
+    return "\n".join(lines)
+
+
+def _sources(find_links: Path | None) -> Uv:
+    uv = configured_uv()
+    if find_links is None:
+        return uv
+    if not find_links.is_dir():
+        raise UserError(f"--find-links: {find_links} is not a folder; join the wheelhouse's parts first")
+    return Uv(uv.binary, {**uv.environ, "UV_FIND_LINKS": str(find_links.absolute())}, ("--no-index",))
+
+
+def _lay_over(
+    stack: Stack,
+    pins: Sequence[Pin],
+    there: Interpreter,
+    choice: Choice,
+    given: list[GivenWheel],
+    uv: Uv,
+    origin: dict[str, Any],
+    final: Path,
+    fds: tuple[int, ...],
+) -> None:
+    missing = [pin for pin in pins if pin.name in choice.laid_over]
+    compiled = without(stack, given).source_builds
+    compiled = tuple(name for name in compiled if name in choice.laid_over)
+    # What runs need is looked for by verify.py, with this interpreter.
+    require_needs(replace(stack, source_builds=compiled, run_needs=()), pins, None)
+    kept = [pin.name for pin in pins if pin.name not in choice.laid_over and pin.name in there.packages]
+    _say(stack, f"{there.path} has {len(kept)} of {len(pins)} packages; {len(missing)} are laid over it")
+    torch = next((f"torch=={pin.version}" for pin in missing if pin.name == "torch"), None)
+    index = torch_arguments(uv, torch, stack.torch_backend, there.release)
+    with place.building_folder(final.parent, final.name) as temporary:
+        env = temporary / "env"
+        make_venv(stack, env, uv, str(there.path), fds)
+        (packages,) = env.glob("lib/python*/site-packages")
+        # Not --system-site-packages: of an interpreter that is itself an environment it would show the system's.
+        lines = [_OWN_CACHE, *(f"import site; site.addsitedir({folder!r})\n" for folder in there.folders)]
+        (packages / LAID_OVER).write_text("".join(lines), encoding="utf-8")
+        install(stack, missing, env, uv, index, given, temporary, fds)
+        subprocess.run(
+            [env / "bin" / "python", "-I", "-B", programs.__file__],
+            input=json.dumps([kept, there.programs]),
+            text=True,
+            check=True,
+        )
+        verify_and_move(stack, temporary, final, origin, fds)
+    _say(stack, f"registered: {final}")
+
+
+def _say(stack: Stack, text: str) -> None:
+    print(f"{stack.name}: {text}", file=sys.stderr, flush=True)

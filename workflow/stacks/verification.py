@@ -1,0 +1,183 @@
+"""Runs a stack's verify.py in its environment, and reads what verify.json records."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from analysis.errors import UserError
+from workflow.stacks.conda import activation
+from workflow.stacks.condalock import CondaPackage, check_conda_lock
+from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id, verify_id
+from workflow.stacks.environment import environment_in, run_time
+
+_VERIFY_LIMIT_S = 1800
+_SHOWN_FAILURES = 8
+
+
+def built_by(final: Path) -> str:
+    """`conda` or `uv`: how the environment that lies there was built."""
+    return "conda" if (final / "env" / "conda-meta").is_dir() else "uv"
+
+
+def verdict_of(final: Path) -> dict[str, Any]:
+    """What verify.json of a stack's folder says; empty where it is not there or is damaged."""
+    try:
+        verdict = json.loads((final / "verify.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return verdict if isinstance(verdict, dict) else {}
+
+
+def origin_of(final: Path) -> dict[str, Any]:
+    """Where the environment comes from, as verify.json records it: its state, accepted differences, given wheels."""
+    origin = verdict_of(final).get("origin")
+    return origin if isinstance(origin, dict) else {}
+
+
+def stack_notes(names: Iterable[str], stacks_dir: Path = Path(".stacks"), envs: Path = ENVS) -> list[str]:
+    """One line for each of those stacks that is there and was not built: what it is instead."""
+    lines = []
+    for name in dict.fromkeys(names):
+        try:
+            origin = origin_of(stacks_dir / name / lock_id(name, envs))
+        except UserError:  # an experiment of another day may name a stack that is gone
+            continue
+        if (state := origin.get("state", "built")) == "built":
+            continue
+        count = len(origin.get("accepted", {}))
+        accepted = f", {count} accepted difference{'s' * (count != 1)} from its lock" if count else ""
+        lines.append(f"stack {name}: {state} ({origin.get('python') or origin.get('image')}){accepted}")
+    return lines
+
+
+def is_ready(stack: Stack, final: Path, wanted: str) -> bool:
+    verdict = verdict_of(final)
+    return (
+        verdict.get("ok") is True
+        and verdict.get("lock_id") == final.name
+        and verdict.get("verify_id") == verify_id(stack)
+        and wanted in {"auto", built_by(final)}
+        and (final / "env" / "bin" / "python").exists()
+    )
+
+
+def verify_again(name: str, out: Path, stacks_dir: Path, envs: Path = ENVS, *, gpu: bool = False) -> Path:
+    """Runs the built stack's verify.py where this runs, `gpu`: with what needs one; the verdict is written to `out`.
+
+    UserError tells what failed. The stack's own verify.json stays as it is.
+    """
+    stack = load_stack(name, envs)
+    final = stacks_dir / name / lock_id(name, envs)
+    if not is_ready(stack, final, "auto"):
+        raise UserError(f"{name} is not built for its present lock; run `python -m workflow.stacks build {name}`")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    packages = check_conda_lock(stack) if built_by(final) == "conda" else []
+    _run_verify(stack, final / "env", out, final.name, packages, ["--gpu"] if gpu else [], (), origin_of(final))
+    return out
+
+
+def verify(
+    stack: Stack,
+    env: Path,
+    folder: Path,
+    lock: str,
+    packages: list[CondaPackage],
+    fds: tuple[int, ...],
+    origin: dict[str, Any],
+) -> None:
+    """Runs verify.py in that environment; leaves its verdict as `folder/verify.json` only when it is good."""
+    verdict_path = folder / ".verify.json"
+    try:
+        verdict = _run_verify(stack, env, verdict_path, lock, packages, [], fds, origin)
+    except UserError:
+        verdict_path.unlink(missing_ok=True)
+        raise
+    # What a process needs that runs in the stack without `conda activate`.
+    verdict["environment"] = activation(env.absolute())
+    verdict_path.write_text(json.dumps(verdict, indent=1) + "\n", encoding="utf-8")
+    verdict_path.replace(folder / "verify.json")
+
+
+def _run_verify(
+    stack: Stack,
+    env: Path,
+    out: Path,
+    lock: str,
+    packages: list[CondaPackage],
+    options: list[str],
+    fds: tuple[int, ...],
+    origin: dict[str, Any],
+) -> dict[str, Any]:
+    """The verdict of verify.py in that environment, also written to `out`; UserError when it is not good."""
+    out.unlink(missing_ok=True)
+    backend = "conda" if (env / "conda-meta").is_dir() else "uv"
+    # -I: neither PYTHONPATH nor the user's own packages may stand in for what the stack lacks.
+    command = [str(env.absolute() / "bin" / "python"), "-I", str(stack.verify.absolute()), *options]
+    command += ["--stack", stack.name, "--lock", str(stack.lock.absolute()), "--lock-id", lock]
+    command += ["--python-version", stack.python, "--verify-id", verify_id(stack), "--backend", backend]
+    command += ["--cuda", stack.cuda] if stack.cuda else []
+    command += ["--out", str(out.absolute())]
+    listed, told = out.with_name(f"{out.name}.conda"), out.with_name(f"{out.name}.origin")
+    told.write_text(json.dumps(origin), encoding="utf-8")
+    command += ["--origin", str(told.absolute())]
+    if backend == "conda":
+        listed.write_text(json.dumps([_shown(package) for package in packages]), encoding="utf-8")
+        command += ["--conda", str(listed.absolute())]
+    run = run_time(stack, lock, env)
+    command += ["--run", json.dumps(run)]
+    # As every process in the stack has it: what passes here by another environment would fail in a job.
+    environ = environment_in(env.absolute(), {"environment": activation(env.absolute()), "run": run}, os.environ)
+    environ |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
+    try:
+        done = subprocess.run(
+            command,
+            env=environ,
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_VERIFY_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"{stack.name}: verify.py gave no answer in {_VERIFY_LIMIT_S} s") from None
+    finally:
+        listed.unlink(missing_ok=True)
+        told.unlink(missing_ok=True)
+    try:
+        verdict: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise UserError(_no_verdict(stack, done.returncode, done.stdout)) from None
+    if done.returncode != 0 or verdict.get("ok") is not True:
+        raise UserError(_failed_checks(stack, verdict))
+    return verdict
+
+
+def _shown(package: CondaPackage) -> dict[str, Any]:
+    return {key: value for key, value in asdict(package).items() if key != "needs"}
+
+
+def _no_verdict(stack: Stack, status: int, said: str) -> str:
+    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    last = "\n".join(f"  {line}" for line in said.strip().splitlines()[-12:])
+    return f"{stack.name}: {stack.verify} {how} and gave no verdict; it said last:\n{last}"
+
+
+def _failed_checks(stack: Stack, verdict: dict[str, Any]) -> str:
+    failed = [check for check in verdict.get("checks", []) if not check["ok"]]
+    lines = [
+        f"  {stack.folder.name}/{check['source']}: {check['name']}: expected {check['expected']}, got {check['got']}"
+        for check in failed[:_SHOWN_FAILURES]
+    ]
+    if len(failed) > _SHOWN_FAILURES:
+        lines.append(f"  and {len(failed) - _SHOWN_FAILURES} more")
+    return "\n".join([f"{stack.name} does not verify: {len(failed)} of {len(verdict['checks'])} checks failed", *lines])
