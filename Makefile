@@ -3,13 +3,13 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-PYTHON ?= python3.11
+PYTHON ?= $(shell bash scripts/python.sh)
 VENV := .venv
 BIN := $(VENV)/bin
 export PYTHONNOUSERSITE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help venv quickstart article status cancel gpu-smoke test check bench locks wheelhouse container schema picture
+.PHONY: help venv quickstart article status cancel cpu-smoke gpu-smoke test check bench locks wheelhouse container schema picture
 
 help:
 	@echo "make quickstart        build everything, train both engines on this CPU, compare, print the headline"
@@ -20,6 +20,8 @@ help:
 	@echo "make test              the whole test suite (installs what it needs)"
 	@echo "make check             format, lint, types, Snakemake's lint"
 	@echo "make gpu-smoke         a few steps of verl with vLLM and with SGLang, where there is a GPU"
+	@echo "make cpu-smoke         its twin without a GPU: a few steps of TRL with transformers and with vLLM"
+	@echo "                       both: ARMS=vllm (one engine), STACK_PYTHON=/path (register what is there: docs/offline.md)"
 	@echo "make bench             the figures in docs/bench.md, measured here"
 	@echo "make locks STACK=name  refresh one lock in envs/ (controller and dev are names too)"
 	@echo "make wheelhouse STACK=name  its wheels for a machine without a network (docs/offline.md has the other words)"
@@ -56,9 +58,13 @@ cancel: $(VENV)/controller.stamp
 
 # On a machine with a GPU and 5 CPUs (verl reserves so many in Ray); PIP_NO_INDEX and PIP_FIND_LINKS name a folder of
 # wheels where there is no network.
+# Both take what scripts/smoke.sh names.
 gpu-smoke: $(VENV)/controller.stamp
-	@$(BIN)/snakemake --profile profiles/local --configfile experiments/gpu-smoke.yaml --set-threads train=$$(nproc)
-	@$(BIN)/rolloutbench headline experiments/gpu-smoke.yaml
+	@PATH="$(CURDIR)/$(BIN):$$PATH" bash scripts/smoke.sh gpu-smoke verl09-% "vllm sglang"
+
+cpu-smoke: $(VENV)/controller.stamp
+	@bash scripts/packages.sh build $(PYTHON)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" bash scripts/smoke.sh cpu-smoke trl-%-cpu "transformers vllm"
 
 test: $(VENV)/dev.stamp
 	@bash scripts/packages.sh build $(PYTHON)

@@ -13,11 +13,19 @@ command -v "$python" >/dev/null || {
   echo "error: $python is $("$python" --version 2>&1); Python 3.11 or newer is needed: make PYTHON=... " >&2
   exit 1
 }
-"$python" -c 'import ensurepip' 2>/dev/null || {
-  echo "error: $python cannot make environments (no ensurepip). On Debian: apt-get install python3-venv" >&2
-  exit 1
-}
+
 echo "controller environment: $venv"
-[ -x "$venv/bin/python" ] || "$python" -m venv --clear "$venv"
+if [ ! -x "$venv/bin/python" ]; then
+  if "$python" -c 'import ensurepip' 2>/dev/null; then
+    "$python" -m venv --clear "$venv"
+  elif "$python" -m pip --version >/dev/null 2>&1; then
+    # A Python without ensurepip (Debian's, or another environment's): its own pip brings one.
+    "$python" -m venv --clear --without-pip "$venv"
+    "$python" -m pip --python "$venv/bin/python" install -qq pip || { rm -rf "$venv"; exit 1; }
+  else
+    echo "error: $python cannot make environments (no ensurepip, no pip). On Debian: apt-get install python3-venv" >&2
+    exit 1
+  fi
+fi
 "$venv/bin/python" -m pip install -qq --require-hashes -r "$lock"
 "$venv/bin/python" -m pip install -qq --no-deps --no-build-isolation --no-index -e .

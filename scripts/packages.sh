@@ -7,6 +7,7 @@
 # tests that need them say what to install, and skip.
 set -euo pipefail
 what=$1 python=${2:-python3.11}
+release=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || echo 3.11)
 
 missing=()
 has() { command -v "$1" >/dev/null; }
@@ -14,7 +15,7 @@ has_headers() { "$python" -c 'import os, sysconfig; assert os.path.exists(syscon
 case $what in
   build)
     [ -n "${CXX:-}" ] || has g++ || missing+=(g++)
-    has_headers || missing+=(python3.11-dev)
+    has_headers || missing+=("python$release-dev")
     { ldconfig -p 2>/dev/null || /sbin/ldconfig -p; } | grep -q 'libnuma\.so\.1' || missing+=(libnuma1)
     ;;
   test)

@@ -13,11 +13,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from analysis.errors import UserError
 from workflow.files import ROOT, read_json, write_json, write_text
 from workflow.import_sources import require_sources
 from workflow.local_sources import require_readable
-from workflow.messages import reporting_errors
+from workflow.messages import reporting_errors, unknown_name
 from workflow.plan import Plan, load_plan
 from workflow.reading import read_yaml
 from workflow.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
@@ -59,6 +61,12 @@ def main(argv: list[str] | None = None) -> int:
     command.add_argument("--now", action="store_true", help="on this machine: without finishing the step")
     command.set_defaults(action=_cancel)
 
+    command = commands.add_parser("only", help="write a configuration with some of another one's arms")
+    command.add_argument("config", type=Path)
+    command.add_argument("arms", nargs="+", metavar="ARM")
+    command.add_argument("--out", type=Path, required=True)
+    command.set_defaults(action=lambda args: write_text(args.out, _only(args.config, args.arms)))
+
     command = commands.add_parser("headline", help="print a finished report's headline and where it lies")
     command.add_argument("config", type=Path, nargs="?", default=Path("config.yaml"))
     command.set_defaults(action=lambda args: _print_headline(load_plan(read_yaml(args.config))))
@@ -99,6 +107,27 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return status
+
+
+def _only(path: Path, arms: list[str]) -> str:
+    """The experiment with those arms alone, as YAML: the same runs, since no run's fingerprint knows the others."""
+    raw = dict(read_yaml(path))
+    there = raw.get("arms")
+    if not isinstance(there, dict):
+        raise UserError(f"{path} has no arms to choose from")
+    for arm in arms:
+        if arm not in there:
+            raise UserError(f"{path}: {unknown_name('arm', arm, list(there))}")
+    chosen = {name: arm for name, arm in there.items() if name in arms}
+    sweep = raw.get("sweep") or {}
+    left = {f"arms.{name}." for name in there if name not in arms}
+    raw |= {
+        "arms": chosen,
+        "baseline": raw["baseline"] if raw.get("baseline") in chosen else next(iter(chosen)),
+        **({"sweep": {k: v for k, v in sweep.items() if not str(k).startswith(tuple(left))}} if sweep else {}),
+    }
+    load_plan(raw)
+    return f"# Made from {path}: only {', '.join(chosen)}.\n{yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)}"
 
 
 def _print_plan(args: argparse.Namespace) -> None:
