@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
+from workflow.cluster.experiment import of_name, of_plan
 from workflow.cluster.locks import try_lock
 from workflow.cluster.outlook import plan_lines
+from workflow.cluster.state import run_states
+from workflow.cluster.status import status_lines
 from workflow.plan import Plan, load_plan
 
 from .make_runs import MadeRun, answer
@@ -136,3 +139,22 @@ def test_ten_thousand_runs_are_planned_quickly_without_pandas(results: Path) -> 
     assert done.returncode == 0, done.stderr
     assert "10000 runs of experiment mine" in done.stdout
     assert time.monotonic() - began < 5, "a second, as a rule (docs/bench.md)"
+
+
+def test_a_stack_that_was_registered_is_told_by_plan_and_status(results: Path) -> None:
+    plan = planned()
+    folder = Path(plan.stack_file("vllm-s0")).parent
+    folder.mkdir(parents=True)
+    origin = {
+        "state": "registered, not built",
+        "python": "/opt/torch/bin/python3",
+        "accepted": {"torch": "2.14.0", "pip": "23.2"},
+    }
+    (folder / "verify.json").write_text(json.dumps({"ok": True, "origin": origin}))
+    note = "stack trl-vllm-cpu: registered, not built (/opt/torch/bin/python3), 2 accepted differences from its lock"
+    assert f"- {note}" in plan_lines(plan, None, None)
+    experiment = of_plan(plan)
+    assert note in status_lines(experiment, *run_states(experiment))
+    results.mkdir(parents=True)
+    (results / "plan.json").write_text(json.dumps(plan.as_json()))
+    assert note in status_lines(of_name("mine"), *run_states(of_name("mine")))

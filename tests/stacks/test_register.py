@@ -7,12 +7,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from workflow.stacks.definition import site_folders
+from workflow.stacks.register import register
 from workflow.stacks.uv import find_uv
 
 from .conftest import PYTHON, Index, Site, write_wheel
@@ -219,6 +221,18 @@ def test_what_is_no_interpreter_is_told(tiny: Site, tmp_path: Path) -> None:
     refused = registered(tiny, Path(sys.executable), "--accept", "torch=2.11")
     assert refused.returncode == 1 and "--accept: 'torch=2.11' is not understood" in refused.stderr
     assert "Traceback" not in refused.stderr and tiny.built() == []
+
+
+def test_a_real_stack_over_an_interpreter_with_torch(stack_python: Callable[[str], Path], tmp_path: Path) -> None:
+    """The interpreter of the built stack stands for one that somebody else has installed, torch and all."""
+    python = stack_python("trl-transformers-cpu")
+    folder = register("trl-transformers-cpu", python, tmp_path / "stacks")
+    told = json.loads((folder / "verify.json").read_text())
+    assert told["ok"] and told["state"] == "registered, not built" and told["origin"]["laid_over"] == {}
+    program = "import torch, trl, sys; print(torch.__file__); print(sys.prefix)"
+    where = subprocess.check_output([folder / "env/bin/python", "-I", "-c", program], text=True).splitlines()
+    assert Path(where[0]).is_relative_to(python.parents[1]) and where[1] == str((folder / "env").absolute())
+    assert (folder / "env" / "bin" / "torchrun").exists()
 
 
 def test_a_built_stack_is_not_replaced(tiny: Site, tmp_path: Path, wheels: dict[str, Path]) -> None:

@@ -1,0 +1,123 @@
+"""The smoke tests' wiring: one engine alone, a registered interpreter, any Python from 3.11 on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from workflow.cli import main
+from workflow.plan import load_plan
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def executable(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(("name", "arm"), [("gpu-smoke", "vllm"), ("gpu-smoke", "sglang"), ("cpu-smoke", "vllm")])
+def test_one_engine_alone_trains_the_same_run(
+    name: str, arm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    whole = load_plan(yaml.safe_load(Path(f"experiments/{name}.yaml").read_text()))
+    out = tmp_path / "one.yaml"
+    assert main(["only", f"experiments/{name}.yaml", arm, "--out", str(out)]) == 0
+    one = load_plan(yaml.safe_load(out.read_text()))
+    assert list(one.config.arms) == [arm] and one.config.baseline == arm
+    assert {run.fingerprint for run in one.runs.values()} == {whole.runs[f"{arm}-s0"].fingerprint}
+
+
+def test_an_arm_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "one.yaml"
+    assert main(["only", str(ROOT / "experiments/gpu-smoke.yaml"), "slang", "--out", str(out)]) == 1
+    said = capsys.readouterr().err
+    assert "unknown arm 'slang' (did you mean sglang?)" in said and not out.exists()
+
+
+def smoke(tmp_path: Path, **environ: str) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
+    """smoke.sh with programs that only note how they were called: the real ones are tested on their own."""
+    noted = tmp_path / "noted"
+    for name in ("python", "snakemake", "rolloutbench"):
+        executable(tmp_path / "bin" / name, f'printf "%s\\n" {name} "$@" --- >>{noted}')
+    done = subprocess.run(
+        ["bash", "scripts/smoke.sh", "gpu-smoke", "verl09-%", "vllm sglang"],
+        cwd=ROOT,
+        env={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    calls = noted.read_text().split("---\n")[:-1] if noted.exists() else []
+    return done, [call.splitlines() for call in calls]
+
+
+def test_each_arm_is_registered_with_what_the_command_says(tmp_path: Path) -> None:
+    done, calls = smoke(
+        tmp_path,
+        STACK_PYTHON="/opt/torch/bin/python3",
+        ACCEPT="torch==2.11.0+cu130 numpy",
+        FIND_LINKS="wheels",
+        WHEEL="a.whl b.whl",
+        SHA256="aa bb",
+    )
+    assert done.returncode == 0, done.stderr
+    given = ["--python", "/opt/torch/bin/python3", "--accept", "torch==2.11.0+cu130 numpy", "--find-links", "wheels"]
+    given += ["--wheel", "a.whl", "--wheel", "b.whl", "--sha256", "aa", "--sha256", "bb"]
+    register = ["python", "-m", "workflow.stacks", "register"]
+    assert calls[:2] == [[*register, f"verl09-{arm}", *given] for arm in ("vllm", "sglang")]
+    assert [call[0] for call in calls[2:]] == ["snakemake", "rolloutbench"]
+    assert "experiments/gpu-smoke.yaml" in calls[2]
+
+
+def test_one_arm_and_a_wheel_for_a_stack_that_is_built(tmp_path: Path) -> None:
+    done, calls = smoke(tmp_path, ARMS="vllm", WHEEL="a.whl", SHA256="aa")
+    assert done.returncode == 0, done.stderr
+    one = ".cache/gpu-smoke-vllm.yaml"
+    assert calls[0] == ["rolloutbench", "only", "experiments/gpu-smoke.yaml", "vllm", "--out", one]
+    build = ["python", "-m", "workflow.stacks", "build", "verl09-vllm", "--wheel", "a.whl", "--sha256", "aa"]
+    assert calls[1] == build and one in calls[2] and calls[3] == ["rolloutbench", "headline", one]
+
+
+def test_what_only_a_registered_interpreter_knows_is_refused_without_one(tmp_path: Path) -> None:
+    done, calls = smoke(tmp_path, ACCEPT="numpy")
+    assert done.returncode == 2 and "give STACK_PYTHON=/path/to/python, too" in done.stderr and calls == []
+
+
+def test_a_shim_that_does_not_start_is_no_python(tmp_path: Path) -> None:
+    executable(tmp_path / "python3.11", "exit 127")
+    executable(tmp_path / "python3.12", f'exec {shlex.quote(sys.executable)} "$@"')
+    command = ["/bin/bash", "scripts/python.sh"]
+    told = subprocess.check_output(command, cwd=ROOT, env={"PATH": str(tmp_path)}, text=True)
+    assert told == "python3.12\n"
+    executable(tmp_path / "python3.12", "exit 1")
+    assert subprocess.check_output(command, cwd=ROOT, env={"PATH": str(tmp_path)}, text=True) == "python3.11\n"
+
+
+def test_a_python_without_ensurepip_makes_the_environment(tmp_path: Path) -> None:
+    """As Debian's without python3-venv, and as an interpreter that is an environment itself."""
+    bare = executable(
+        tmp_path / "bare",
+        f'case "$*" in *ensurepip*) exit 1;; esac\nexec {shlex.quote(sys.executable)} "$@"',
+    )
+    lock = (ROOT / "envs/controller/requirements.lock").read_text()
+    (pin,) = re.findall(r"^setuptools==(?:.*\\\n)+.*\n", lock, re.MULTILINE)
+    (tmp_path / "lock").write_text(pin.split("    #")[0])
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "rbt-nothing"\nversion = "1"\n')
+    script = ROOT / "scripts" / "make-venv.sh"
+    done = subprocess.run(
+        ["bash", script, bare, "made", "lock"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    listed = subprocess.check_output([tmp_path / "made/bin/python", "-m", "pip", "list"], text=True)
+    assert {"pip", "setuptools", "rbt-nothing"} <= set(listed.split())
