@@ -72,7 +72,7 @@ def of_name(name: str) -> Experiment:
         fingerprints, imported = plan["fingerprints"], set(plan.get("imports", ()))
         wanted = [Wanted(run_id, fingerprints[run_id]) for run_id in plan["runs"]]
         runs = [want for want in wanted if want.run_id not in imported]
-        stacks = tuple(dict.fromkeys(arm["stack"] for arm in plan["arms"].values() if arm.get("stack")))
+        stacks = tuple(dict.fromkeys(arm["stack"] for arm in plan.get("arms", {}).values() if arm.get("stack")))
         return Experiment(name, folder, runs, [want for want in wanted if want.run_id in imported], stacks)
     except (KeyError, TypeError):
         raise UserError(
