@@ -136,7 +136,7 @@ def test_every_foreign_trainer_has_a_console_here() -> None:
     assert sorted(CONSOLES) == sorted(one.name for one in FOREIGN)
 
 
-@pytest.mark.parametrize("trainer", ["nemo-rl", "skyrl", "slime", "prime-rl", "my-own"])
+@pytest.mark.parametrize("trainer", ["nemo-rl", "skyrl", "slime", "prime-rl", "rllm", "my-own"])
 def test_a_foreign_trainer_is_no_misspelling_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: str
 ) -> None:

@@ -14,7 +14,7 @@ from analysis.errors import UserError
 from analysis.sources.phases_order import order_of
 from analysis.sources.printed import Printed, half_digit, printed
 from analysis.sources.record import TIMERS, Imported, SourceRead, StepRecord, TablePhase
-from analysis.timers.own import BESIDE, add, category_of
+from analysis.timers.own import BESIDE, add, category_of, require_name
 from analysis.verdicts import Verdict
 
 FORMAT = "phases-csv"
@@ -125,6 +125,8 @@ def _own_tree(table: Sequence[tuple[int, dict[str, str]]], lines: Collection[int
         name, parent = _name(row["phase"]) if line in lines else "", _name(row.get(PARENT, ""))
         if not name:
             continue
+        for one in (name, parent):
+            require_name(one, f"{path}:{line}")
         if parent == BESIDE:
             beside.setdefault(name, line)
         else:

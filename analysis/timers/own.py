@@ -16,6 +16,8 @@ ROOT = "step"
 MODE = "own tree"
 # Marks a row that is no part of the step's sum: a count, a length, a statistic over ranks, work outside the step.
 BESIDE = "-"
+# No step has as many timers; each is a row of the report.
+MOST_PHASES, MOST_DEEP, LONGEST_NAME = 500, 50, 200
 
 _HOW = "The whole step has an empty parent, a phase the name of the one that holds it, and what is in no sum has -"
 
@@ -49,10 +51,10 @@ def own_tree(trainer: str, version: str, engine: str, tables: Sequence[Own | Non
     """The tree of a run's tables; `UserError` where their parents make no tree with one root."""
     phases = joined(table for table in tables if table is not None)
     file = next((phase.file for phase in phases.values()), None)
+    if len(phases) > MOST_PHASES:
+        raise UserError(f"{file} has {len(phases):,} phases, of at most {MOST_PHASES}: phase is a timer's name")
     for name, phase in phases.items():
         _require_parent(name, phase, phases)
-        if "*" in name:
-            raise UserError(f"{phase.file}:{phase.line}: phase {name}: a name may not hold *. Rename it")
     roots = [(name, phase) for name, phase in phases.items() if not phase.parent]
     if not roots:
         raise UserError(f"{file or 'the table'}: no phase of it is the whole step. {_HOW}")
@@ -95,6 +97,8 @@ def _require_parent(name: str, phase: TablePhase, phases: Own) -> None:
                 f"{start.file}:{start.line}: phase {ring[0]} lies in itself: {', in '.join(ring)}. Correct one of "
                 "these parents"
             )
+        if len(seen) > MOST_DEEP:
+            raise UserError(f"{phase.file}:{phase.line}: phase {name} lies deeper than {MOST_DEEP} phases in the step")
         seen.append(at.parent)
         at = phases[at.parent]
 
@@ -110,6 +114,15 @@ def _require_different(paths: Mapping[str, str]) -> None:
     for name, path in paths.items():
         if (other := taken.setdefault(path, name)) != name:
             raise UserError(f"phases {other} and {name} would both be shown as {path}. Rename one")
+
+
+def require_name(name: str, where: str) -> None:
+    """A `UserError` for a phase's name that cannot be shown, or that a tree of ours would take for a pattern."""
+    if "*" in name or not name.isprintable() or len(name) > LONGEST_NAME:
+        raise UserError(
+            f"{where}: phase {name[:LONGEST_NAME]!r} cannot be a name: it may hold no * and no control characters, and "
+            f"{LONGEST_NAME} characters at most"
+        )
 
 
 def category_of(text: str, where: str) -> str:

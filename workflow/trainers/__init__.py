@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from typing import cast
@@ -53,7 +54,8 @@ def require_importable(arm_name: str, arm: Arm) -> None:
 def _require_known(arm_name: str, arm: Arm, engines: Mapping[str, tuple[str, ...]]) -> None:
     if arm.trainer not in engines:
         elsewhere = arm.trainer in _ONLY_IMPORTED or known_as(arm.trainer) is not None
-        if not elsewhere and did_you_mean(arm.trainer, engines):
+        # Near enough to be a slip of the keyboard: rllm is another trainer than trl.
+        if not elsewhere and difflib.get_close_matches(arm.trainer, engines, cutoff=0.75):
             raise _unknown(f"arms.{arm_name}.trainer", arm.trainer, list(engines))
         read = (
             "(docs/import.md)"
