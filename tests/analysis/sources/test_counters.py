@@ -100,6 +100,12 @@ def test_a_counter_that_falls_where_steps_are_missing_may_be_another_run(tmp_pat
     assert wanted in told.text
 
 
+def test_no_step_is_missing_between_records_that_stand_for_several(tmp_path):
+    at = [(5, 100.0), (10, 200.0), (15, 50.0), (20, 150.0)]
+    read = imported(tmp_path, "swift-jsonl", [(s, {"num_tokens": v}) for s, v in at]).read
+    assert [v.level for v in read.verdicts if v.code == "counter-fell"] == ["note"]
+
+
 @pytest.mark.parametrize("form", FILES)
 def test_no_counter_of_a_healthy_log_is_told(tmp_path, form):
     """Counters that stand still or whose printing was rounded, and evaluations between the steps."""
@@ -259,6 +265,10 @@ def test_two_runs_in_one_table_are_refused_and_a_restart_is_told(tmp_path, by):
     assert [v.code for v in read.verdicts] == ["duplicate-step"] and read.again == {3, 4}
     assert [s for s, r in read.records.items() if r.resumed] == [3]
     assert [r.scalars["timing_s/gen"] for r in read.records.values()] == [2.0, 3.0, 4.5, 5.5, 6.5]
+    # A counter that fell there too is the same restart.
+    counting = [(*row, 10 * row[0]) for row in phases((1, 2, 3, 4))] + [(*row, row[0]) for row in phases((3, 4), 0.5)]
+    read = table(tmp_path, counting, "step,phase,seconds,num_tokens")
+    assert [v.code for v in read.verdicts] == ["duplicate-step"]
 
 
 def test_a_table_in_any_order_and_with_a_row_corrected_is_one_run(tmp_path):

@@ -222,6 +222,12 @@ def test_steps_with_fewer_or_more_numbers_are_steps(tmp_path):
     assert list(found.read.records) == [1, 2, 3, 4] and not found.read.verdicts
 
 
+def test_a_last_line_of_which_a_kill_left_the_beginning_is_a_step(tmp_path):
+    many = {f"critic/number_{n}/mean": 0.5 for n in range(40)} | STEP
+    found = read(tmp_path, "".join(line(s, many) + "\n" for s in (1, 2, 3)) + line(4, many)[:90])
+    assert list(found.read.records) == [1, 2, 3, 4] and codes(found) == ["value-cut-off", "timings-missing"]
+
+
 def test_another_run_with_fewer_numbers_is_no_response(tmp_path):
     many = STEP | {f"critic/number_{n}/mean": 0.5 for n in range(40)}
     few = STEP | {f"actor/number_{n}": 0.5 for n in range(8)}
