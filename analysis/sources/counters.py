@@ -9,7 +9,7 @@ from analysis.sources.record import STEPS_LOGGED, StepRecord
 from analysis.verdicts import Verdict, count_of
 
 # What the training counts, by the names that a record has: transformers' and TRL's, then verl's. A checkpoint keeps
-# them, but for verl's epoch up to 0.4.1 and TRL's tokens up to 0.16, which begin anew at each start, and for
+# them, but for verl's epoch up to 0.6 and TRL's tokens in 0.16, which begin anew at each start, and for
 # transformers' epoch where it skips no data (ignore_data_skip).
 OF_TRAINING = (
     "train/global_step",

@@ -161,7 +161,7 @@ def test_two_runs_of_trl_in_one_log_without_bars_are_refused_with_the_commands_t
 @pytest.mark.parametrize(
     "more",
     [
-        # TRL up to 0.16 counts its tokens anew after a restart, transformers its epoch where no data are skipped.
+        # TRL 0.16 counts its tokens anew after a restart, transformers its epoch where no data are skipped.
         {"epoch": 0.6, "num_tokens": 100.0},
         {"epoch": 0.0, "num_tokens": 700.0},
     ],
