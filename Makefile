@@ -70,7 +70,7 @@ test: $(VENV)/dev.stamp
 	@bash scripts/packages.sh build $(PYTHON)
 	@bash scripts/packages.sh test
 	@bash scripts/packages.sh slurm
-	@$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n 4 --no-loadscope-reorder
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .

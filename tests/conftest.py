@@ -6,6 +6,7 @@ import functools
 import os
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,37 +17,40 @@ from xdist.scheduler import LoadScopeScheduling
 from workflow import stacks
 
 ROOT = Path(__file__).resolve().parents[1]
-# Two processes of tests share the machine's cores, and a thread that spins while it waits takes them from the other's.
+# Processes of tests share the machine's cores, and a thread that spins while it waits takes them from the others'.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-# The longest of the tests, which mostly wait for a cluster, and those that train: each kind begins at once, in a
-# process of its own, and goes one after another: trainings side by side slow one another beyond their patience.
-KINDS = {
-    "slurm": ("tests/slurm/",),
-    "training": ("tests/jobs/", "tests/verl/", "tests/test_end_to_end.py"),
-}
+# Trainings go one after another, since each wants all cores. Tests on Slurm mostly wait: two clusters have half each.
+TRAINING = ("tests/jobs/", "tests/verl/", "tests/test_end_to_end.py", "tests/slurm/test_training.py")
+CLUSTERS = ("slurm 0", "slurm 1")
+# What takes longest begins first.
+FIRST = ("training", *CLUSTERS)
 
 
-def kind_of(nodeid: str) -> str:
-    """Which tests go together: those of a kind, or of a file."""
-    return next((kind for kind, places in KINDS.items() if nodeid.startswith(places)), nodeid.partition("::")[0])
+def group_of(nodeid: str) -> str:
+    """Which tests one process runs one after another: the trainings, a cluster's, or a file's."""
+    if nodeid.startswith(TRAINING):
+        return "training"
+    if nodeid.startswith("tests/slurm/"):
+        return CLUSTERS[zlib.crc32(nodeid.encode()) % len(CLUSTERS)]
+    return nodeid.partition("::")[0]
 
 
-class ByKind(LoadScopeScheduling):
-    """For two processes (`-n 2`), with the tests in the order below."""
+class ByGroup(LoadScopeScheduling):
+    """For several processes (`-n 4`), which take the groups in the order of the tests."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return kind_of(nodeid)
+        return group_of(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)  # without xdist (-p no:xdist) there is no such hook
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByKind:
-    return ByKind(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
+    return ByGroup(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The kinds first, then file by file."""
-    order = {kind: place for place, kind in enumerate(KINDS)}
-    items.sort(key=lambda item: order.get(kind_of(item.nodeid), len(order)))
+    """The groups that take longest first, then file by file."""
+    order = {group: place for place, group in enumerate(FIRST)}
+    items.sort(key=lambda item: order.get(group_of(item.nodeid), len(order)))
 
 
 @pytest.fixture(scope="session")

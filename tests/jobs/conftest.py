@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from .. import patience
+
 ROOT = Path(__file__).resolve().parents[2]
 TRANSFORMERS, VLLM = "trl-transformers-cpu", "trl-vllm-cpu"
 DATA = {
@@ -70,14 +72,7 @@ def run_job(python: Path, module: str, *arguments: object) -> subprocess.Complet
 
 def run_python(python: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a stack's Python where its jobs run, and return what it said."""
-    return subprocess.run(
-        [str(python), *map(str, arguments)],
-        cwd=ROOT,
-        env=job_environment(),
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
+    return patience.run([str(python), *map(str, arguments)], 300, cwd=ROOT, env=job_environment())
 
 
 @pytest.fixture(scope="session")

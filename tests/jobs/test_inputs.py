@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from .. import patience
 from .conftest import DATA, MODEL, ROOT, TRANSFORMERS, job_environment
 
 # One process prepares many requests, since importing the libraries takes longer than the work.
@@ -122,14 +123,12 @@ def told(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
         f"rows = json.load(open({str(folder / 'rows.json')!r}))\n"
         f"pq.write_table(pa.Table.from_pylist(rows), {str(folder / 'rows.parquet')!r})\n" + MANY
     )
-    done = subprocess.run(
+    done = patience.run(
         [str(stack_python(TRANSFORMERS)), "-c", code, str(folder)],
+        300,
         input=json.dumps(requests),
         cwd=ROOT,
         env=job_environment(HF_HOME=str(folder / "hub"), HF_DATASETS_DISABLE_PROGRESS_BARS="1"),
-        capture_output=True,
-        text=True,
-        timeout=150,
     )
     assert done.returncode == 0, done.stderr
     return {**json.loads(done.stdout), "folder": folder}

@@ -1,0 +1,58 @@
+"""How long tests wait for a process: by the CPU time that it uses, which does not grow when the machine is busy."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import psutil
+
+IDLE_S = 120.0
+
+
+class Patience:
+    """With a process and what it has started: over when they have used `cpu_s` of CPU time, or none for two minutes."""
+
+    def __init__(self, pid: int, cpu_s: float) -> None:
+        self._process, self._cpu_s = psutil.Process(pid), cpu_s
+        self._used, self._since = 0.0, time.monotonic()
+
+    def is_over(self) -> bool:
+        """Asked again and again while one waits."""
+        used = self._cpu_time()
+        if used > self._used + 0.1:
+            self._used, self._since = used, time.monotonic()
+        return used > self._cpu_s or time.monotonic() > self._since + IDLE_S
+
+    def _cpu_time(self) -> float:
+        used = 0.0
+        with contextlib.suppress(psutil.Error):
+            for process in (self._process, *self._process.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    used += sum(process.cpu_times()[:4])  # its children that have ended, too
+        return used
+
+
+def run(command: Sequence[str], cpu_s: float, **options: Any) -> subprocess.CompletedProcess[str]:
+    """`subprocess.run` with the output as text; it fails when the patience with the command is over."""
+    given = options.pop("input", None)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe if given else None, stdout=pipe, stderr=pipe, text=True, **options)
+    out, said = ended(process, cpu_s, given)
+    return subprocess.CompletedProcess(command, process.returncode, out, said)
+
+
+def ended(process: subprocess.Popen[str], cpu_s: float, given: str | None = None) -> tuple[str, str]:
+    """A process's output, when it has ended; it is killed when the patience with it is over."""
+    patience = Patience(process.pid, cpu_s)
+    while True:
+        try:
+            return process.communicate(given, timeout=0.5)
+        except subprocess.TimeoutExpired:
+            given = None
+        if patience.is_over():
+            process.kill()
+            raise AssertionError(f"did not end: {process.communicate()}")
