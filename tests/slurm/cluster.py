@@ -519,11 +519,15 @@ def processes(folder: Path, name: str, node: str | None = None) -> set[int]:
 
 
 def end_processes(folder: Path, name: str, node: str | None = None) -> None:
-    """Kill those `processes`, until there are none."""
+    """Kill those `processes`, until there are none.
+
+    All are stopped first: a slurmstepd that lives on for a moment tells slurmctld that its job was killed.
+    """
     while found := processes(folder, name, node):
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
         time.sleep(0.02)
 
 
