@@ -219,8 +219,7 @@ class BornWandb:
     def finish(self, exit_code: int = 0) -> None:
         """Have wandb write all that it holds."""
         if not self._lost:
-            with suppress(Exception):
-                self._wandb.finish(exit_code=exit_code)
+            _finish(lambda: self._wandb.finish(exit_code=exit_code))
 
 
 def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
@@ -288,5 +287,14 @@ def _finish_wandb() -> None:
     import wandb
 
     if wandb.run is not None:
-        with suppress(Exception):
-            wandb.finish()
+        _finish(wandb.finish)
+
+
+def _finish(finish: Callable[[], None]) -> None:
+    try:
+        finish()
+    except Exception as error:
+        print(
+            f"wandb did not write its last rows ({type(error).__name__}: {error}); metrics.jsonl has every step",
+            flush=True,
+        )
