@@ -18,6 +18,7 @@ from workflow.stacks.compile import SITE_PACKAGES, build_from_source
 from workflow.stacks.condalock import check_conda_lock, parse_conda_lock
 from workflow.stacks.definition import ENVS, load_stack
 from workflow.stacks.lockfile import check_lock, parse_lock
+from workflow.stacks.needs import LAYER
 from workflow.stacks.uv import Uv
 
 PAIRS = [("verl04-vllm", "verl04-sglang"), ("verl09-vllm", "verl09-sglang")]
@@ -113,6 +114,23 @@ def test_the_conda_layer_answers_its_environment_and_has_the_stacks_python_and_c
     assert all(re.fullmatch(r"[0-9a-f]{64}", package.sha256) for package in packages.values())
     virtual = yaml.safe_load((ENVS / name / "virtual-packages.yml").read_text(encoding="utf-8"))
     assert virtual["subdirs"]["linux-64"]["packages"]["__cuda"] == stack.cuda
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_the_conda_layer_brings_what_runs_need_or_the_docs_say_what_it_lacks(name: str) -> None:
+    stack = load_stack(name)
+    packages = {package.name for package in parse_conda_lock(ENVS / name / "conda-lock.yml")}
+    locked = versions(name)
+    assert {need for need in stack.run_needs if LAYER[need] not in packages and need not in locked} == set()
+    assert ("libnuma" in packages) == (stack.cuda == "13.0")
+    # Where the driver's stub lies that FlashInfer links with.
+    assert {"cuda-cudart-dev", "cuda-driver-dev_linux-64"} <= packages
+    assert "{conda}/targets/x86_64-linux/lib/stubs" in stack.run_paths["LIBRARY_PATH"]
+    text = " ".join(DOCS.read_text(encoding="utf-8").split())
+    assert (
+        "libcurand-dev" in packages
+        or "(10.4.0.35 for linux-64), which FlashInfer's sampling includes, could not" in text
+    )
 
 
 @pytest.mark.parametrize("kind", ["conda-lock.yml", "environment.yml", "virtual-packages.yml"])

@@ -18,7 +18,7 @@ from workflow.stacks.lockfile import Pin
 from workflow.stacks.uv import find_uv
 
 _PROGRAM = ENVS / "_needs.py"
-_LAYER = {
+LAYER = {
     "nvcc": "cuda-nvcc",
     "c++": "gxx_linux-64",
     "cc": "gcc_linux-64",
@@ -40,7 +40,7 @@ def require_needs(
     _require_for_build(stack, conda, environ)
     brought = {package.name for package in conda or []}
     locked = {pin.name for pin in pins}
-    asked = [need for need in stack.run_needs if _LAYER[need] not in brought and need not in locked]
+    asked = [need for need in stack.run_needs if LAYER[need] not in brought and need not in locked]
     lines = [lack["line"] for lack in missing(asked, stack, environ)]
     if lines and stack.cuda is None:
         raise UserError("\n".join([f"{stack.name} cannot run on this machine:", *(f"  {line}" for line in lines)]))
