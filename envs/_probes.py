@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from _gpu import all_reduce, compiled_function, memory_saver, prefill_of_flashinfer, silu_and_mul_of_sglang
 from _needs import nvcc_release
 from _verify import CUDA, Probe, pin
 
@@ -236,6 +237,8 @@ VERL = [
         has_names("flash_attn.bert_padding", "index_first_axis", "pad_input", "unpad_input"),
     ),
     Probe("flash_attn's kernel agrees with torch", "flash-attn", True, _flash_attn_agrees, gpu=True),
+    Probe("torch.compile agrees with torch", "triton", True, compiled_function(), gpu=True),
+    Probe("all visible GPUs sum up", "torch", "works", all_reduce(), gpu=True),
 ]
 
 
@@ -260,26 +263,31 @@ VERL_VLLM = [
 ]
 
 
-def _rms_norm_of_flashinfer() -> Any:
-    """FlashInfer's norm; where the kernel is not prebuilt it is compiled now: nvcc must be on the compute node, too."""
-    import torch
-    from flashinfer.norm import rmsnorm
+FLASHINFER_PREFILL = Probe(
+    # Not rmsnorm: that kernel of 0.6 is made without nvcc, and passes where the engine's attention does not compile.
+    "flashinfer's attention agrees with torch",
+    "flashinfer-python",
+    True,
+    prefill_of_flashinfer,
+    gpu=True,
+    limit_s=1200.0,
+)
 
-    ones = {"device": "cuda", "dtype": torch.bfloat16}
-    out = rmsnorm(torch.full((1, 128), 2.0, **ones), torch.full((128,), 3.0, **ones), 0.0)
-    return [round(out.min().item(), 2), round(out.max().item(), 2)]
-
+SGLANG_ACTIVATION = Probe(
+    "sglang's activation agrees with torch", "sglang", True, silu_and_mul_of_sglang, gpu=True, limit_s=600.0
+)
 
 VERL_SGLANG = [
     Probe("sglang's version", "sglang", pin("sglang"), version_of("sglang")),
     Probe("flashinfer's version", "flashinfer-python", pin("flashinfer-python"), version_of("flashinfer")),
-    Probe("flashinfer's kernels run", "flashinfer-python", [3.0, 3.0], _rms_norm_of_flashinfer, gpu=True),
+    FLASHINFER_PREFILL,
     Probe(
         "torch_memory_saver's class",
         "torch-memory-saver",
         ["TorchMemorySaver"],
         has_names("torch_memory_saver", "TorchMemorySaver"),
     ),
+    Probe("torch_memory_saver works when preloaded", "torch-memory-saver", "works", memory_saver, gpu=True),
     # SGLang's engine loads sgl_kernel, which is linked to the driver's libcuda.so.1; a login node has none.
     Probe(
         "sglang's engine",

@@ -9,9 +9,15 @@ rule stack:
     priority: 1000000
     conda:
         "../envs/controller/environment.yml"
-    # A resource and no parameter: another experiment's backend is no reason to build again what is built and verified.
+    # Resources and no parameters: another experiment's backend is no reason to build again what is built and verified.
+    # How much a build asks of a scheduler is its stack's matter; set-resources: stack: in a profile replaces it.
     resources:
         backend=PLAN.config.envs.backend,
+        cpus_per_task=lambda wildcards: load_stack(wildcards.stack).build_job[
+            "cpus_per_task"
+        ],
+        mem_mb=lambda wildcards: load_stack(wildcards.stack).build_job["mem_mb"],
+        runtime=lambda wildcards: load_stack(wildcards.stack).build_job["runtime"],
     shell:
         "python -m workflow.stacks build {wildcards.stack:q} --expect {wildcards.lock_id:q} --stacks-dir .stacks"
         " --backend {resources.backend:q} 2> >(tee {log:q} >&2)"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from _probes import VERL, VERL_SGLANG, has_names, has_parameters, version_of
+from _probes import SGLANG_ACTIVATION, VERL, VERL_SGLANG, has_names, has_parameters, version_of
 from _verify import Probe, main, pin
 
 # What verl 0.9.1 hands to SGLang's server (workers/rollout/sglang_rollout/async_sglang_server.py).
@@ -46,6 +46,7 @@ UTILS = [
 PROBES = [
     *VERL,
     *VERL_SGLANG,
+    SGLANG_ACTIVATION,
     Probe(
         "ServerArgs takes what verl gives",
         "sglang",

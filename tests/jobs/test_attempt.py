@@ -12,8 +12,10 @@ from .conftest import TRANSFORMERS, VLLM, run_python
 
 CHECK = """
 import json, sys
+from workflow.jobs import attempt
 from workflow.jobs.attempt import require_working_gpus
 from workflow.jobs.errors import run
+attempt._CHECK_LIMIT_S = float(sys.argv[3]) if sys.argv[3:] else attempt._CHECK_LIMIT_S
 sys.exit(run(lambda: require_working_gpus({"attempt_dir": sys.argv[1]}, sys.argv[2])))
 """
 
@@ -43,3 +45,22 @@ def test_a_check_that_cannot_run_is_told(python: Path, tmp_path: Path) -> None:
     done = run_python(python, "-c", CHECK, tmp_path, "no-such-stack")
     assert done.returncode == 2
     assert "gave no verdict on this node" in done.stderr.splitlines()[-1]
+
+
+def test_a_check_that_hangs_is_killed_and_told(python: Path, tmp_path: Path) -> None:
+    done = run_python(python, "-c", CHECK, tmp_path, TRANSFORMERS, "0.5")  # no check of a stack is done in that time
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert "did not end within 0 s on" in last and "was killed" in last and "Exclude the node" in last
+
+
+def test_a_stack_that_was_verified_without_its_run_time_environment_is_refused(python: Path, tmp_path: Path) -> None:
+    verdict = json.loads((python.parents[2] / "verify.json").read_text())
+    del verdict["run"]
+    (tmp_path / "verify.json").write_text(json.dumps(verdict))
+    (tmp_path / "env").symlink_to(python.parents[1])
+    done = run_python(tmp_path / "env" / "bin" / "python", "-c", CHECK, tmp_path, TRANSFORMERS)
+    assert done.returncode == 2
+    assert (
+        f"run `python -m workflow.stacks build {TRANSFORMERS}`, which verifies it again" in done.stderr.splitlines()[-1]
+    )

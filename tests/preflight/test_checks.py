@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from workflow.cluster.site import Site
 from workflow.preflight.behaviours import BEHAVIOURS
@@ -20,6 +21,7 @@ LORA = "actor_rollout_ref.model.lora_rank"
 DYNAMIC = f"{ACTOR}.use_dynamic_bsz"
 LLAMA70 = {"source": "meta-llama/Llama-3.1-70B", "revision": "0" * 40}
 SLURM = Path("profiles/slurm")
+ROOT = Path(__file__).resolve().parents[2]
 TRL: dict[str, Any] = {
     "model": {"source": "Qwen/Qwen2.5-0.5B", "revision": "0" * 40},
     "num_generations": 4,
@@ -51,6 +53,12 @@ FIRES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("odd", "weights-in-half", EQUAL, {"options": {f"{ACTOR}.fsdp_config.model_dtype": "bfloat16"}}),
     ("odd", "validation-in-step", ARTICLE, {"test_steps": 5}),
     ("impossible", "eager-and-cache", ARTICLE, {"options": {f"{ROLLOUT}.enforce_eager": False}}),
+    (
+        "odd",
+        "graphs-may-hang",
+        ARTICLE,
+        {"options": {f"{ROLLOUT}.enforce_eager": False, f"{ROLLOUT}.free_cache_engine": False}},
+    ),
     (
         "unequal",
         "engine-kwargs-ignored",
@@ -108,6 +116,16 @@ def test_it_keeps_quiet_on_equal_terms(code: str) -> None:
         ("micro-batch", ARTICLE, {}),
         ("dynamic-tokens", ARTICLE, {}),
         ("eager-and-cache", ARTICLE, {}),
+        ("graphs-may-hang", ARTICLE, {}),
+        ("graphs-may-hang", EQUAL, {"options": {f"{ROLLOUT}.enforce_eager": False}}),
+        (
+            "graphs-may-hang",
+            ARTICLE,
+            {
+                "options": {f"{ROLLOUT}.enforce_eager": False, f"{ROLLOUT}.free_cache_engine": False},
+                "without": ("vllm",),
+            },
+        ),
         (
             "eager-and-cache",
             ARTICLE,
@@ -254,3 +272,9 @@ def test_a_built_in_model_is_not_shared_by_two_transformers() -> None:
     assert "built-in-tokenizer" not in found(EQUAL, **words)
     assert found(EQUAL, arms=mixed, **words)["built-in-tokenizer"].level == "impossible"
     assert "built-in-tokenizer" not in found(EQUAL, arms=mixed)
+
+
+def test_the_ablations_arms_with_graphs_are_named() -> None:
+    raw = yaml.safe_load((ROOT / "experiments/camino-2025-ablation.yaml").read_text())
+    finding = found(raw)["graphs-may-hang"]
+    assert set(finding.arms) == {"vllm-graphs", "vllm-graphs-blocking"} and finding.source == "verl issue 1815"

@@ -1,4 +1,4 @@
-"""What is a job told about its attempt, and what does it say of it at the end? Alike for every trainer."""
+"""Reads what a job is given for its attempt, checks its stack on the node, and writes what it did."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from workflow.jobs.errors import UserError
 from workflow.jobs.files import file_sha256, read_json, tree_sha256, write_json
 from workflow.jobs.node import checkout
 
+_CHECK_LIMIT_S = 3600.0
+"""Each of verify.py's checks with a GPU has a limit of its own; this is for whatever else may hang."""
 _KEYS = ("attempt", "run_id", "fingerprint", "spec", "inputs", "attempt_dir", "checkpoint_dir", "cpus")
 
 
@@ -91,8 +93,15 @@ def require_working_gpus(attempt: Mapping[str, Any], stack: str) -> None:
     The login node could only check what needs no GPU. The verdict stays in the attempt's folder. A Python that is no
     built stack's has nothing to be checked by.
     """
-    if (Path(sys.prefix).parent / "verify.json").is_file():
-        _require_verified(attempt, stack, ["--gpu"])
+    built = Path(sys.prefix).parent / "verify.json"
+    if not built.is_file():
+        return
+    if "run" not in json.loads(built.read_text(encoding="utf-8")):
+        raise UserError(
+            f"the stack {stack} was verified by an older rolloutbench, without its run-time environment; run "
+            f"`python -m workflow.stacks build {stack}`, which verifies it again and builds nothing"
+        )
+    _require_verified(attempt, stack, ["--gpu"])
 
 
 def _require_verified(attempt: Mapping[str, Any], stack: str, options: list[str]) -> None:
@@ -101,8 +110,14 @@ def _require_verified(attempt: Mapping[str, Any], stack: str, options: list[str]
     print(f"checking the stack {stack}{' with GPUs' if options else ''} on this node", flush=True)
     # -I: neither PYTHONPATH nor the user's own packages may stand in for what the stack lacks.
     command = [sys.executable, "-I", str(program), *options, "--out", str(verdict)]
-    if subprocess.run(command, check=False).returncode == 0:
-        return
+    try:
+        if subprocess.run(command, check=False, timeout=_CHECK_LIMIT_S).returncode == 0:
+            return
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"the stack's own check {program} did not end within {_CHECK_LIMIT_S:.0f} s on {platform.node()} and was "
+            "killed; the log above names what it did last. Exclude the node (exclude in the profile)"
+        ) from None
     try:
         checks = json.loads(verdict.read_text(encoding="utf-8"))["checks"]
     except (OSError, ValueError, KeyError):

@@ -21,6 +21,8 @@ LAID_OVER = "_laid_over.pth"
 _ACCELERATORS = ("cpu", "cuda")
 SITE_PACKAGES = "{site-packages}"
 """Stands in a path of stack.yaml for the folder of the environment's packages: NVIDIA's bring headers and libraries."""
+BUILD_JOB = {"cpus_per_task": 4, "mem_mb": 16000, "runtime": 120}
+"""What a job asks for that builds a stack of wheels alone."""
 RUN_NEEDS = ("nvcc", "c++", "cc", "ninja", "python-headers", "libnuma")
 """What `run_needs` may name; envs/_needs.py looks for each."""
 
@@ -50,6 +52,8 @@ class Stack:
     """Packages that have no wheel: built here from the lock's source archive, after all wheels."""
     source_environment: dict[str, str] = field(default_factory=dict)
     """Variables that those builds see."""
+    build_job: dict[str, int] = field(default_factory=lambda: dict(BUILD_JOB))
+    """What a scheduler is asked for when a job builds it: `cpus_per_task`, `mem_mb`, `runtime` (minutes)."""
     run_paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Lists of folders (LD_LIBRARY_PATH) that every process in the stack sees ahead of its own."""
     run_caches: dict[str, str] = field(default_factory=dict)
@@ -128,6 +132,10 @@ def _value(path: Path, name: str, value: Any) -> Any:
         if not isinstance(value, list) or not all(_is_text(item) for item in value):
             raise UserError(f"{path}: source_builds must be a list of package names (got {value!r})")
         return tuple(re.sub(r"[-_.]+", "-", item).lower() for item in value)
+    if name == "build_job":
+        if not isinstance(value, dict) or set(value) - set(BUILD_JOB) or not all(map(_is_count, value.values())):
+            raise UserError(f"{path}: build_job must hold whole numbers by {', '.join(BUILD_JOB)} (got {value!r})")
+        return {**BUILD_JOB, **value}
     if name == "run_needs":
         if not isinstance(value, list) or not all(_is_text(item) for item in value):
             raise UserError(f"{path}: run_needs must be a list of {', '.join(RUN_NEEDS)} (got {value!r})")
@@ -160,6 +168,10 @@ def _value(path: Path, name: str, value: Any) -> Any:
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _is_paths(value: object) -> bool:

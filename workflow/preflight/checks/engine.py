@@ -58,6 +58,24 @@ def eager_and_cache(case: Case, place: Place) -> Iterator[Finding]:
         )
 
 
+def graphs_may_hang(case: Case, place: Place) -> Iterator[Finding]:
+    """0.4.1 with vLLM and CUDA graphs: rollouts that hang were reported."""
+    if case.trainer != "verl" or case.version != "0.4.1" or case.engine != "vllm":
+        return
+    if case.settings.get(f"{ROLLOUT}.enforce_eager") is False:
+        yield _finding(
+            case,
+            "odd",
+            "graphs-may-hang",
+            "enforce_eager: False in verl 0.4.1 with vLLM",
+            "users reported rollouts that hang with it and do not without; the watchdog stops such a run once and "
+            "gives it up at its second hang. Not seen here: no GPU was at hand",
+            "verl issue 1815",
+            f"run this arm for a few steps first; where it hangs, {ROLLOUT}.enforce_eager: True and "
+            f"{ROLLOUT}.free_cache_engine: True, or compare with verl 0.9.1",
+        )
+
+
 def engine_kwargs(case: Case, place: Place) -> Iterator[Finding]:
     """Engine options that never arrive, or arrive twice."""
     if case.trainer != "verl" or case.version != "0.4.1":
@@ -368,6 +386,7 @@ def context(case: Case, place: Place) -> Iterator[Finding]:
 
 CHECKS = (
     eager_and_cache,
+    graphs_may_hang,
     engine_kwargs,
     attention_backend,
     batched_tokens,

@@ -1,0 +1,55 @@
+"""A stack that is built by a Slurm job: what the job asks for follows from what the stack compiles."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workflow.stacks import load_stack, stack_names
+from workflow.stacks.compile import GIB_PER_JOB
+from workflow.stacks.definition import BUILD_JOB, ENVS
+
+ROOT = ENVS.parent
+
+
+def planned(folder: Path, *arguments: str) -> dict[str, dict[str, str]]:
+    """The resources of each stack's job of gpu-smoke under the shipped Slurm profile; nothing built yet."""
+    command = [sys.executable, "-m", "snakemake", "--dry-run", "--profile", "profiles/slurm"]
+    command += ["--directory", str(folder), "--configfile", str(ROOT / "experiments/gpu-smoke.yaml"), *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = {}
+    for job in re.findall(r"rule stack:\n(?:    .*\n)+", done.stdout + done.stderr):
+        (stack,) = re.findall(r"wildcards: stack=([\w-]+)", job)
+        found[stack] = dict(re.findall(r"(\w+)=([^,\n]+)", job.partition("resources: ")[2]))
+    return found
+
+
+@pytest.mark.parametrize("name", stack_names())
+def test_a_job_of_a_stack_that_compiles_has_memory_for_each_of_its_compilers(name: str) -> None:
+    stack = load_stack(name)
+    if "flash-attn" not in stack.source_builds:
+        assert stack.build_job == BUILD_JOB
+        return
+    compilers = min(stack.build_job["cpus_per_task"], stack.build_job["mem_mb"] // 1024 // GIB_PER_JOB)
+    assert compilers == stack.build_job["cpus_per_task"] == 16
+    assert stack.build_job["runtime"] >= 4 * BUILD_JOB["runtime"]
+
+
+def test_the_default_slurm_profile_gives_a_build_what_it_needs(tmp_path: Path) -> None:
+    asked = planned(tmp_path)
+    assert sorted(asked) == ["verl09-sglang", "verl09-vllm"]
+    for stack, resources in asked.items():
+        assert {key: int(resources[key]) for key in BUILD_JOB} == load_stack(stack).build_job
+        assert resources["slurm_partition"] == "cpu"
+
+
+def test_a_sites_own_words_go_before_it(tmp_path: Path) -> None:
+    asked = planned(tmp_path, "--set-resources", "stack:mem_mb=64000", "stack:runtime=720")
+    seen = {tuple(each[key] for key in BUILD_JOB) for each in asked.values()}
+    assert seen == {("16", "64000", "720")}

@@ -1,0 +1,192 @@
+"""The checks of a GPU node, on a CPU: their own code runs, and each fails where what it looks for is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow.stacks.definition import ENVS
+
+from .conftest import Index, Site, write_wheel
+from .test_run_time import compiled
+
+# Runs probes by expression in a stack with torch, and prints what they gave, as verify.py would.
+RUN = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[3:]
+from _verify import Probe, _outcome
+import _gpu
+print(json.dumps([_outcome(Probe("", "", None, eval(text))) for text in json.loads(sys.argv[2])]))
+"""
+
+
+@pytest.fixture(scope="module")
+def outcomes(stack_python: Callable[[str], Path]) -> Callable[..., list[Any]]:
+    python = stack_python("trl-vllm-cpu")
+
+    def run(*probes: str, modules: Path | None = None, **environ: str) -> list[Any]:
+        command = [python, "-I", "-c", RUN, ENVS, json.dumps(probes), *([modules] if modules else [])]
+        done = subprocess.run(
+            command, env={**os.environ, **environ}, capture_output=True, text=True, timeout=600, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        found: list[Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+    return run
+
+
+def test_compiling_and_summing_run_on_a_cpu(outcomes: Callable[..., list[Any]]) -> None:
+    assert outcomes("_gpu.compiled_function('cpu')", "_gpu.all_reduce('gloo', 2)") == [True, "works"]
+
+
+def test_what_is_missing_fails_by_name(outcomes: Callable[..., list[Any]]) -> None:
+    activation, attention, saver, gpus, nccl = outcomes(
+        "_gpu.silu_and_mul_of_sglang",
+        "_gpu.prefill_of_flashinfer",
+        "_gpu.memory_saver",
+        "_gpu.all_reduce()",
+        "_gpu.all_reduce('nccl', 2)",
+        CUDA_VISIBLE_DEVICES="",
+    )
+    assert activation == "ModuleNotFoundError: No module named 'sglang'"
+    assert attention == "ModuleNotFoundError: No module named 'flashinfer'"
+    assert saver == "ModuleNotFoundError: No module named 'torch_memory_saver'"
+    assert gpus == "no GPU is visible"
+    assert nccl.startswith("rank 0: ") and "; rank 1: " in nccl
+
+
+def test_a_compiler_that_is_missing_or_not_used_fails(outcomes: Callable[..., list[Any]]) -> None:
+    (missing,) = outcomes("_gpu.compiled_function('cpu')", CXX="no-such-compiler")
+    assert missing is not True and "no-such-compiler" in missing
+    (eager,) = outcomes("_gpu.compiled_function('cpu')", TORCHDYNAMO_DISABLE="1")
+    assert eager == "torch.compile compiled nothing (is TORCHDYNAMO_DISABLE set?)"
+
+
+@pytest.mark.parametrize(("factor", "expected"), [("1", True), ("1.1", "off by up to ")])
+def test_values_are_compared_with_torchs(
+    outcomes: Callable[..., list[Any]], tmp_path: Path, factor: str, expected: Any
+) -> None:
+    """Stand-ins for the kernels, right and wrong by a tenth: a kernel that only runs would pass nothing."""
+    kernels = tmp_path / "sglang" / "jit_kernel"
+    kernels.mkdir(parents=True)
+    (kernels / "activation.py").write_text(
+        "import torch\n\ndef silu_and_mul(x):\n    a, b = x.chunk(2, dim=-1)\n"
+        f"    return torch.nn.functional.silu(a) * b * {factor}\n"
+    )
+    (tmp_path / "flashinfer.py").write_text(
+        "import torch\n\ndef single_prefill_with_kv_cache(q, k, v, causal):\n"
+        "    parts = (x.transpose(0, 1) for x in (q, k, v))\n"
+        "    out = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=causal)\n"
+        f"    return out.transpose(0, 1) * {factor}\n"
+    )
+    found = outcomes(
+        "lambda: _gpu.silu_and_mul_of_sglang('cpu')", "lambda: _gpu.prefill_of_flashinfer('cpu')", modules=tmp_path
+    )
+    assert found == [True, True] if expected is True else all(each.startswith(expected) for each in found)
+
+
+def test_a_preload_that_cannot_be_resolved_fails_and_a_run_time_path_mends_it(
+    outcomes: Callable[..., list[Any]], tmp_path: Path
+) -> None:
+    made, libraries = tmp_path / "made", tmp_path / "lib"
+    libraries.mkdir()
+    runtime = compiled(made, "librbtrt.so.13", "int rbt_runtime(void) { return 13; }\n", "-Wl,-soname,librbtrt.so.13")
+    (libraries / "librbtrt.so.13").write_bytes(runtime)
+    (made / "librbtrt.so").symlink_to("librbtrt.so.13")
+    compiled(
+        made, "preload.so", "int rbt_runtime(void);\nint rbt_hook(void) { return rbt_runtime(); }\n", "-L.", "-lrbtrt"
+    )
+    (tmp_path / "torch_memory_saver.py").write_text(
+        "import contextlib, os\n\n@contextlib.contextmanager\ndef configure_subprocess():\n"
+        f"    os.environ['LD_PRELOAD'] = {str(made / 'preload.so')!r}\n    yield\n    del os.environ['LD_PRELOAD']\n"
+    )
+    (before,) = outcomes("_gpu.memory_saver", modules=tmp_path)
+    assert before.startswith("/bin/sh under the preload ended with status 127: ") and "librbtrt.so.13" in before
+    (after,) = outcomes("_gpu.memory_saver", modules=tmp_path, LD_LIBRARY_PATH=str(libraries))
+    # The shell runs now; the region needs the saver itself, and a GPU.
+    assert f"{Path('python')}" in after and "under the preload ended with status 1: ModuleNotFoundError" in after
+
+
+HANGING = """
+import subprocess, sys, time
+
+def hang():
+    subprocess.Popen(["sleep", "4711"])
+    print("compiling a kernel", flush=True)
+    time.sleep(600)
+
+def crash():
+    import os, signal
+    os.kill(os.getpid(), signal.SIGSEGV)
+"""
+
+
+def test_a_check_that_hangs_or_crashes_is_ended_and_named_and_the_rest_is_not_begun(
+    site: Site, index: Index, tmp_path: Path
+) -> None:
+    index.add(write_wheel(tmp_path / "wheels", "rbt-alpha", "1.0", code=HANGING))
+    probe = "Probe({!r}, 'rbt-alpha', 'works', lambda: __import__('rbt_alpha').{}(), gpu=True, limit_s={})"
+    probes = ", ".join(
+        [probe.format("crashes", "crash", 60), probe.format("hangs", "hang", 8), probe.format("later", "hang", 60)]
+    )
+    site.write_stack("rbt-alpha\n", probes=f"[{probes}]")
+    assert site.run("lock", "tiny").returncode == 0
+    assert site.build().returncode == 0, "none of them is for a login node"
+    started = time.monotonic()
+    failed = site.run("verify", "tiny", "--gpu", "--out", str(tmp_path / "out.json"), "--stacks-dir", str(site.stacks))
+    assert failed.returncode == 1 and time.monotonic() - started < 120
+    got = {each["name"]: each["got"] for each in json.loads((tmp_path / "out.json").read_text())["checks"]}
+    assert got["crashes"] == "killed by SIGSEGV"
+    assert got["hangs"] == "no answer within 8 s; it said last: compiling a kernel; its processes were killed"
+    assert got["later"] == "not run, since the check 'hangs' hung"
+    left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.read_bytes() == b"sleep\x004711\x00"]
+    assert left == []
+
+
+def needs(*arguments: str, **environ: str) -> dict[str, str]:
+    """The lines of what lacks, by need."""
+    command = [sys.executable, "-I", str(ENVS / "_needs.py"), *arguments]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    return {lack["need"]: lack["line"] for lack in json.loads(done.stdout)}
+
+
+def test_each_lack_is_one_line_with_its_remedy(tmp_path: Path) -> None:
+    everything = ["nvcc", "c++", "cc", "ninja", "libnuma"]
+    bare = needs("--cuda", "13.0", *everything[:4], PATH=str(tmp_path))
+    assert list(bare) == everything[:4] and all("\n" not in line for line in bare.values())
+    assert (
+        bare["nvcc"]
+        == "there is no nvcc of CUDA 13: make it known by CUDA_HOME or PATH (often `module load cuda/13.0`)"
+    )
+    assert bare["c++"].startswith("there is no C++ compiler (c++): install g++ (Debian: apt-get install g++)")
+    assert bare["cc"].startswith("there is no C compiler (gcc): install gcc (Debian: apt-get install gcc libc6-dev)")
+    assert bare["ninja"] == "there is no ninja on PATH: install it (Debian: apt-get install ninja-build)"
+    layered = needs("--cuda", "13.0", "--layer", "cc", PATH=str(tmp_path))
+    assert layered["cc"].endswith("or build the stack with its conda layer (envs.backend: conda)")
+
+
+def test_nvcc_is_to_be_of_the_right_major_and_compilers_are_to_compile(tmp_path: Path) -> None:
+    for name, text in {
+        "nvcc": "echo 'Cuda compilation tools, release 12.8, V12.8.1'",
+        "gcc": "echo 'stdio.h: No such file or directory' >&2; exit 1",
+        "c++": "exit 0",
+        "g++": "exit 0",
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    assert needs("--cuda", "12.4", "nvcc", "c++", **path) == {}, "another minor release compiles while a job runs"
+    found = needs("--cuda", "13.0", "nvcc", "cc", **path)
+    assert f"{tmp_path}/nvcc is of CUDA 12.8, and CUDA 13 is needed" in found["nvcc"]
+    assert "C compiler gcc does not compile (stdio.h: No such file or directory)" in found["cc"]
+    assert "is of CUDA 12.8, and CUDA 12.4 is needed" in needs("--cuda", "12.4", "--exact", "nvcc", **path)["nvcc"]
