@@ -41,7 +41,7 @@ $(VENV)/dev.stamp: $(VENV)/controller.stamp envs/dev/requirements.lock
 venv: $(VENV)/controller.stamp
 
 quickstart: $(VENV)/controller.stamp
-	@bash scripts/packages.sh build $(PYTHON)
+	@bash scripts/packages.sh build $(BIN)/python
 	@$(BIN)/snakemake --profile profiles/local
 	@$(BIN)/rolloutbench headline
 
@@ -63,11 +63,11 @@ gpu-smoke: $(VENV)/controller.stamp
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash scripts/smoke.sh gpu-smoke verl09-% "vllm sglang"
 
 cpu-smoke: $(VENV)/controller.stamp
-	@bash scripts/packages.sh build $(PYTHON)
+	@bash scripts/packages.sh build $(BIN)/python
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash scripts/smoke.sh cpu-smoke trl-%-cpu "transformers vllm"
 
 test: $(VENV)/dev.stamp
-	@bash scripts/packages.sh build $(PYTHON)
+	@bash scripts/packages.sh build $(BIN)/python
 	@bash scripts/packages.sh test
 	@bash scripts/packages.sh slurm
 	@$(BIN)/python -m pytest -n 4 --no-loadscope-reorder

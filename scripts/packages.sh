@@ -1,22 +1,20 @@
 #!/usr/bin/env bash
 # Debian packages that are needed beside Python, git and make: packages.sh build|test|slurm [PYTHON]
-#   build  what the stacks need: vLLM compiles its CPU kernels when it starts
+#   build  what the CPU stacks need to run; PYTHON is the controller's
 #   test   what the tests of the report's page need
 #   slurm  what the tests on a real Slurm need
 # They are installed when this is root on Debian. Otherwise `build` says what to install and stops; for the others the
 # tests that need them say what to install, and skip.
 set -euo pipefail
-what=$1 python=${2:-python3.11}
-release=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || echo 3.11)
+what=$1 python=${2:-.venv/bin/python}
 
 missing=()
 has() { command -v "$1" >/dev/null; }
-has_headers() { "$python" -c 'import os, sysconfig; assert os.path.exists(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null; }
 case $what in
   build)
-    [ -n "${CXX:-}" ] || has g++ || missing+=(g++)
-    has_headers || missing+=("python$release-dev")
-    { ldconfig -p 2>/dev/null || /sbin/ldconfig -p; } | grep -q 'libnuma\.so\.1' || missing+=(libnuma1)
+    # What their definitions say (run_needs in envs/*/stack.yaml).
+    found=$("$python" -m workflow.stacks needs trl-vllm-cpu --debian)
+    read -ra missing <<<"${found//$'\n'/ }"
     ;;
   test)
     has chromium || missing+=(chromium)

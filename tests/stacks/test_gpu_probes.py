@@ -15,8 +15,8 @@ import pytest
 
 from workflow.stacks.definition import ENVS
 
+from ..preload import RUNTIME, preloaded_library
 from .conftest import Index, Site, write_wheel
-from .test_run_time import compiled
 
 # Runs probes by expression in a stack with torch, and prints what they gave, as verify.py would.
 RUN = """
@@ -98,21 +98,14 @@ def test_values_are_compared_with_torchs(
 def test_a_preload_that_cannot_be_resolved_fails_and_a_run_time_path_mends_it(
     outcomes: Callable[..., list[Any]], tmp_path: Path
 ) -> None:
-    made, libraries = tmp_path / "made", tmp_path / "lib"
-    libraries.mkdir()
-    runtime = compiled(made, "librbtrt.so.13", "int rbt_runtime(void) { return 13; }\n", "-Wl,-soname,librbtrt.so.13")
-    (libraries / "librbtrt.so.13").write_bytes(runtime)
-    (made / "librbtrt.so").symlink_to("librbtrt.so.13")
-    compiled(
-        made, "preload.so", "int rbt_runtime(void);\nint rbt_hook(void) { return rbt_runtime(); }\n", "-L.", "-lrbtrt"
-    )
+    preload, runtime = preloaded_library(tmp_path)
     (tmp_path / "torch_memory_saver.py").write_text(
         "import contextlib, os\n\n@contextlib.contextmanager\ndef configure_subprocess():\n"
-        f"    os.environ['LD_PRELOAD'] = {str(made / 'preload.so')!r}\n    yield\n    del os.environ['LD_PRELOAD']\n"
+        f"    os.environ['LD_PRELOAD'] = {str(preload)!r}\n    yield\n    del os.environ['LD_PRELOAD']\n"
     )
     (before,) = outcomes("_gpu.memory_saver", modules=tmp_path)
-    assert before.startswith("/bin/sh under the preload ended with status 127: ") and "librbtrt.so.13" in before
-    (after,) = outcomes("_gpu.memory_saver", modules=tmp_path, LD_LIBRARY_PATH=str(libraries))
+    assert before.startswith("/bin/sh under the preload ended with status 127: ") and RUNTIME in before
+    (after,) = outcomes("_gpu.memory_saver", modules=tmp_path, LD_LIBRARY_PATH=str(runtime.parent))
     # The shell runs now; the region needs the saver itself, and a GPU.
     assert f"{Path('python')}" in after and "under the preload ended with status 1: ModuleNotFoundError" in after
 
@@ -190,3 +183,33 @@ def test_nvcc_is_to_be_of_the_right_major_and_compilers_are_to_compile(tmp_path:
     assert f"{tmp_path}/nvcc is of CUDA 12.8, and CUDA 13 is needed" in found["nvcc"]
     assert "C compiler gcc does not compile (stdio.h: No such file or directory)" in found["cc"]
     assert "is of CUDA 12.8, and CUDA 12.4 is needed" in needs("--cuda", "12.4", "--exact", "nvcc", **path)["nvcc"]
+
+
+def test_a_machine_is_asked_for_what_it_lacks_to_run_a_stack(tmp_path: Path) -> None:
+    def asked(name: str, *options: str) -> list[str]:
+        command = [sys.executable, "-m", "workflow.stacks", "needs", name, *options]
+        done = subprocess.run(
+            command,
+            cwd=ENVS.parent,
+            env={**os.environ, "CXX": "no-such-c++"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.splitlines()
+
+    assert asked("trl-transformers-cpu") == []
+    (line,) = [line for line in asked("trl-vllm-cpu") if "C++" in line]
+    assert line.startswith("there is no C++ compiler (no-such-c++): install g++ (Debian: apt-get install g++)")
+    assert "g++" in asked("trl-vllm-cpu", "--debian")
+
+
+def test_a_cpu_stack_is_not_begun_where_it_could_not_run(site: Site, index: Index, tmp_path: Path) -> None:
+    index.add(write_wheel(tmp_path / "wheels", "rbt-alpha", "1.0"))
+    site.write_stack("rbt-alpha\n", extra="run_needs: [c++]\n")
+    assert site.run("lock", "tiny").returncode == 0
+    index.asked.clear()
+    failed = site.build(CXX="no-such-c++")
+    assert failed.returncode == 1 and "Traceback" not in failed.stderr
+    assert "tiny cannot run on this machine:\n  there is no C++ compiler (no-such-c++): install g++" in failed.stderr
+    assert not index.asked.is_set() and site.built() == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from workflow.stacks import stack_environment
 from workflow.stacks.definition import load_stack
 from workflow.stacks.environment import cache_folder, environment_in, run_time
 
+from ..preload import RUNTIME, preloaded_library
 from .conftest import PYTHON, Index, Site, write_wheel
 
 LIBRARIES = "nvidia/cu13/lib"
@@ -30,27 +30,12 @@ PROBE = """Probe(
 PATHS = 'run_paths:\n  LD_LIBRARY_PATH: ["{site-packages}/nvidia/cu13/lib"]\n  LIBRARY_PATH: ["{conda}/lib"]\n'
 
 
-def compiled(folder: Path, name: str, text: str, *arguments: str) -> bytes:
-    """A shared library, made by this machine's compiler."""
-    cc = shutil.which("cc")
-    if cc is None:
-        pytest.skip("a library to preload needs a C compiler (Debian: apt-get install gcc libc6-dev)")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "source.c").write_text(text)
-    subprocess.run([cc, "-shared", "-fPIC", "-o", name, "source.c", *arguments], cwd=folder, check=True)
-    return (folder / name).read_bytes()
-
-
 @pytest.fixture
 def preloading(site: Site, index: Index, tmp_path: Path) -> Site:
     """A locked stack of one wheel: a library to preload, as torch_memory_saver's, and the runtime that it needs."""
-    made = tmp_path / "made"
-    runtime = compiled(made, "librbtrt.so.13", "int rbt_runtime(void) { return 13; }\n", "-Wl,-soname,librbtrt.so.13")
-    (made / "librbtrt.so").symlink_to("librbtrt.so.13")
-    text = "int rbt_runtime(void);\nint rbt_hook(void) { return rbt_runtime(); }\n"
-    preload = compiled(made, "librbtpreload.so", text, "-L.", "-lrbtrt")
+    preload, runtime = preloaded_library(tmp_path / "made")
     code = "from pathlib import Path\nPRELOAD = str(Path(__file__).with_name('librbtpreload.so'))\n"
-    files = {"librbtpreload.so": preload, f"{LIBRARIES}/librbtrt.so.13": runtime}
+    files = {preload.name: preload.read_bytes(), f"{LIBRARIES}/{RUNTIME}": runtime.read_bytes()}
     index.add(write_wheel(tmp_path / "wheels", "rbt-cuda", "1.0", code=code, files=files))
     site.write_stack("rbt-cuda\n", probes=f"[{PROBE}]")
     locked = site.run("lock", "tiny")

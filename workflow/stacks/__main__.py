@@ -16,6 +16,7 @@ from workflow.stacks.condalock import check_conda_lock
 from workflow.stacks.definition import ENVS, load_stack, stack_python
 from workflow.stacks.distfiles import Target
 from workflow.stacks.lockfile import check_lock, env_names
+from workflow.stacks.needs import missing
 from workflow.stacks.refresh import refresh_conda_lock, refresh_lock
 from workflow.stacks.register import register
 from workflow.stacks.verification import verify_again
@@ -74,6 +75,11 @@ def _run(chosen: argparse.Namespace) -> None:
                     f"run `python -m workflow.stacks build {chosen.name} --stacks-dir {chosen.stacks_dir}`"
                 )
             print(path)
+        case "needs":
+            stack = load_stack(chosen.name, chosen.envs)
+            lacks = missing(stack.run_needs, stack)
+            for text in [lack["debian"] or "" if chosen.debian else lack["line"] for lack in lacks]:
+                print(text)
         case "wheelhouse":
             if chosen.part_mb is not None and not chosen.part_mb > 0:  # before gigabytes are fetched
                 raise UserError(f"--part-mb must be more than 0 (got {chosen.part_mb:g})")
@@ -147,6 +153,9 @@ def _parser() -> argparse.ArgumentParser:
     lock = commands.add_parser("lock", help="resolve requirements.in anew; pins that still fit stay")
     lock.add_argument("name")
     lock.add_argument("--upgrade", action="store_true", help="take the newest versions that fit")
+    needs = commands.add_parser("needs", help="what this machine lacks to run a stack, one line each, with its remedy")
+    needs.add_argument("name")
+    needs.add_argument("--debian", action="store_true", help="only the names of Debian's packages")
     house = commands.add_parser("wheelhouse", help="collect a stack's wheels for a machine without a network")
     house.add_argument("name")
     house.add_argument("--out", type=Path, help="default: wheelhouse/<name>")
