@@ -1,26 +1,30 @@
-"""How often does a 95% interval hold the truth, and how far off is each estimate? `python -m bench coverage`
+"""Measures how often a claimed direction is right, an interval holds the truth, and how far off each estimate is.
 
-Simulated engines of known speed (bench/engines.py): every number in docs/estimates.md is printed by this.
+`python -m bench coverage` simulates engines of known speed (bench/engines.py) and prints the tables of
+docs/estimates.md; the seed is fixed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from analysis.estimates.arm import estimates
 from analysis.estimates.disagreement import disagreement
-from analysis.estimates.equal_work import EQUAL_WORK, ESTIMATES
+from analysis.estimates.equal_work import ESTIMATES
+from analysis.headline.case import Case, claim_from
+from analysis.headline.ratios import direction
 from bench.engines import REGIMES, Regime, paired_runs
 from bench.measure import Line
 
-RUNS = (1, 3, 5)
 SEED = 2
-HULL = "equal work"
-"""The headline's claim: from the lowest end to the highest of the intervals at equal work."""
+RESAMPLES = 300
+RUN_SD = 0.02
+RUNS, STEPS = (3, 5), (20, 60)
+MOST_WRONG, LEAST_COVERED, LEAST_CLAIMED = 0.025, 0.95, 0.80
 
 
 @dataclass
@@ -28,74 +32,136 @@ class Found:
     """What so many experiments of one kind gave."""
 
     regime: Regime
-    runs: int
-    log_errors: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in ESTIMATES})
-    held: dict[str, list[bool]] = field(default_factory=lambda: {name: [] for name in (*ESTIMATES, HULL)})
-    widths: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in ESTIMATES})
-    warned: list[bool] = field(default_factory=list)
+    speed: float
+    cases: list[Case] = field(default_factory=list)
+
+    def values(self, name: str, column: str = "value") -> np.ndarray:
+        """One column of an estimate over the experiments, NaN where there is none."""
+        return np.array([case.rows[name][column] for case in self.cases], dtype=np.float64)
 
     def bias(self, name: str) -> float:
         """The mean of estimate / truth - 1."""
-        return float(np.mean(np.expm1(self.log_errors[name])))
+        return float(np.nanmean(self.values(name) / self.speed - 1))
 
     def spread(self, name: str) -> float:
-        return float(np.std(np.expm1(self.log_errors[name])))
+        return float(np.nanstd(self.values(name) / self.speed - 1))
 
-    def coverage(self, name: str) -> float:
-        """The share of intervals that hold the truth, of those experiments that gave one."""
-        return float(np.mean(self.held[name])) if self.held[name] else math.nan
+    def coverage(self, name: str = "") -> float:
+        """The share of an estimate's intervals, or of the headline's, that hold the truth, of those that there are."""
+        ends = np.array([case.interval for case in self.cases])
+        if name:
+            ends = np.stack([self.values(name, end) for end in ("low", "high")], axis=1)
+        ends = ends[ends[:, 0] > 0]
+        return float(np.mean((ends[:, 0] <= self.speed) & (self.speed <= ends[:, 1]))) if len(ends) else math.nan
 
-    def width(self, name: str) -> float:
-        """The median of high / low - 1."""
-        return float(np.median(self.widths[name])) if self.widths[name] else math.nan
+    def claimed(self, verdicts: str) -> float:
+        """The share of experiments in which the headline's verdict is one of these."""
+        return float(np.mean([case.verdict in verdicts for case in self.cases]))
 
     @property
     def warnings(self) -> float:
-        return float(np.mean(self.warned))
+        return float(np.mean([bool(disagreement(case.rows)) for case in self.cases]))
 
 
 def experiments(
-    regime: Regime, runs: int, count: int, *, speed: float = 1.0, run_sd: float = 0.0, resamples: int = 1000
+    regime: Regime,
+    runs: int,
+    count: int,
+    *,
+    steps: int = 40,
+    speed: float = 1.0,
+    run_sd: float = 0.0,
+    resamples: int = RESAMPLES,
 ) -> Found:
-    """So many experiments with known speed: errors, intervals that held the truth, warnings given."""
-    draw = np.random.default_rng([SEED, REGIMES.index(regime), runs])
-    found, truth = Found(regime, runs), math.log(speed)
-    for _ in range(count):
-        rows = {
-            r["estimate"]: r
-            for r in estimates(paired_runs(draw, regime, runs, speed=speed, run_sd=run_sd), "", resamples)
-        }
-        ends = []
-        for name, row in rows.items():
-            if row["value"] > 0:
-                found.log_errors[name].append(math.log(row["value"]) - truth)
-            if row["low"] > 0:
-                found.held[name].append(row["low"] <= speed <= row["high"])
-                found.widths[name].append(row["high"] / row["low"] - 1)
-                ends += [row["low"], row["high"]] if name in EQUAL_WORK else []
-        if ends:
-            found.held[HULL].append(min(ends) <= speed <= max(ends))
-        found.warned.append(bool(disagreement(rows)))
-    return found
+    """So many experiments of an engine that is `speed` times as fast as the other one at equal work."""
+    draw = np.random.default_rng([SEED, REGIMES.index(regime), runs, steps, round(100 * speed), round(1000 * run_sd)])
+    made = [paired_runs(draw, regime, runs, speed=speed, steps=steps, run_sd=run_sd) for _ in range(count)]
+    found = [{row["estimate"]: row for row in estimates(pairs, "", resamples)} for pairs in made]
+    return Found(regime, speed, [claim_from("", rows) for rows in found])
 
 
-def bias_table(count: int) -> list[list[str]]:
-    """One run of 40 steps per arm: bias ± standard deviation of one experiment."""
+def pooled(found: Sequence[Found]) -> Found:
+    """Experiments of several numbers of runs and steps, of one regime and speed, as one."""
+    return Found(found[0].regime, found[0].speed, [case for one in found for case in one.cases])
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+def with_error(share: float, count: int) -> str:
+    """A share with its standard error; of none or of all, that of one experiment."""
+    least = min(max(share, 1 / count), 1 - 1 / count)
+    return f"{100 * share:.1f} ± {100 * (least * (1 - least) / count) ** 0.5:.1f}%"
+
+
+def bias_table(alike: Sequence[Found]) -> list[list[str]]:
+    """Mean of estimate / truth - 1, with the standard deviation of one experiment."""
     rows = [["regime, drift in B", *(name.replace("_", " ") for name in ESTIMATES)]]
-    for regime in REGIMES:
-        one = experiments(regime, 1, count, resamples=2)
-        rows.append([regime.name, *(f"{100 * one.bias(n):+.1f} ± {100 * one.spread(n):.1f}%" for n in ESTIMATES)])
+    return rows + [
+        [one.regime.name, *(f"{100 * one.bias(n):+.1f} ± {100 * one.spread(n):.1f}%" for n in ESTIMATES)]
+        for one in alike
+    ]
+
+
+def claims_table(equal: Sequence[Found], faster: Sequence[dict[str, Found]]) -> list[list[str]]:
+    """By regime: identical engines called different, a true 1.1 claimed and reversed, the headline's coverage."""
+    places = list(faster[0])
+    rows = [["regime, drift in B", "called different at 1.0", *(f"1.1 claimed, {p}" for p in places), "reversed"]]
+    rows[0] += ["coverage", "banner"]
+    for same, by_place in zip(equal, faster, strict=True):
+        every = pooled([same, *by_place.values()])
+        held = sum(one.coverage() * len(one.cases) for one in (same, *by_place.values())) / len(every.cases)
+        rows.append(
+            [
+                same.regime.name,
+                with_error(same.claimed("+-"), len(same.cases)),
+                *(percent(one.claimed("+")) for one in by_place.values()),
+                percent(pooled(list(by_place.values())).claimed("-")),
+                with_error(held, len(every.cases)),
+                percent(same.warnings),
+            ]
+        )
     return rows
 
 
-def coverage_table(count: int, run_sd: float) -> list[list[str]]:
-    """Share of 95% intervals that hold the true speed, by regime and runs per arm."""
-    rows = [["regime, drift in B", "runs", *(n.replace("_", " ") for n in ESTIMATES), HULL, "banner"]]
-    for regime in REGIMES:
-        for runs in RUNS:
-            one = experiments(regime, runs, count, run_sd=run_sd)
-            shares = [f"{100 * one.coverage(name):.0f}%" for name in (*ESTIMATES, HULL)]
-            rows.append([regime.name, str(runs), *shares, f"{100 * one.warnings:.0f}%"])
+VETOES: dict[str, Callable[[list[bool]], bool]] = {"no other": lambda _: False, "any other": any}
+"""Rules for a veto that are not the headline's, of whether each other estimate points the other way."""
+
+
+def _by_rule(case: Case, rule: str) -> str:
+    """The verdict of a case, had other estimates the right to veto it."""
+    side = direction(case.row["value"])
+    against = [direction(row["value"]) == -side for row in case.rows.values()]
+    verdict: str = case.row["verdict"]
+    return "~" if not side or VETOES[rule](against) else verdict
+
+
+def veto_table(equal: Sequence[Found], faster: Sequence[dict[str, Found]]) -> list[list[str]]:
+    """Equal engines called different and a true 1.1 claimed, by which other estimates may veto a direction."""
+    rows = [
+        ["regime, drift in B", *(f"{rule}: {at}" for rule in ("raw with roofline", *VETOES) for at in ("1.0", "1.1"))]
+    ]
+    for same, by_place in zip(equal, faster, strict=True):
+        fast = pooled(list(by_place.values()))
+        shares = [percent(same.claimed("+-")), percent(fast.claimed("+"))]
+        for rule in VETOES:
+            shares.append(percent(float(np.mean([_by_rule(case, rule) in "+-" for case in same.cases]))))
+            shares.append(percent(float(np.mean([_by_rule(case, rule) == "+" for case in fast.cases]))))
+        rows.append([same.regime.name, *shares])
+    return rows
+
+
+def coverage_table(found: Sequence[Found]) -> list[list[str]]:
+    """Share of 95% intervals that hold the truth, by estimate and for the headline."""
+    rows = [["regime, drift in B", *(name.replace("_", " ") for name in ESTIMATES), "headline", "directions"]]
+    for one in found:
+        headline = one.coverage()
+        shares = [
+            *(percent(one.coverage(name)) for name in ESTIMATES),
+            "none" if math.isnan(headline) else percent(headline),
+        ]
+        rows.append([one.regime.name, *shares, percent(one.claimed("+-"))])
     return rows
 
 
@@ -105,15 +171,41 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *body))
 
 
-def coverage_lines(count: int = 200) -> list[Line]:
-    """Prints the tables of docs/estimates.md; the lines are what is promised of the intervals."""
-    print(f"Bias, one run per arm, {count} experiments each:\n\n{markdown(bias_table(count))}\n", flush=True)
-    for run_sd in (0.0, 0.02):
-        table = markdown(coverage_table(count, run_sd))
-        print(f"Engines of equal speed, runs differ by {100 * run_sd:g}% (SD):\n\n{table}\n", flush=True)
-    lines = []
+def show(what: str, rows: Sequence[Sequence[str]]) -> None:
+    print(f"{what}\n\n{markdown(rows)}\n", flush=True)
+
+
+def coverage_lines(count: int = 60) -> list[Line]:
+    """Prints the tables of docs/estimates.md; the lines are what is promised of claims and intervals.
+
+    `count` experiments of equal engines for each regime, number of runs and number of steps; of unequal ones a third.
+    """
+    places = [(runs, steps) for runs in RUNS for steps in STEPS]
+    fewer = max(1, count // 3)
+    equal, faster = [], []
     for regime in REGIMES:
-        one = experiments(regime, 3, count, run_sd=0.02)
-        missed = 100 * (1 - one.coverage(HULL))
-        lines.append(Line(f"{regime.name}, 3 runs: equal-work range misses the truth", missed, 15, "%"))
+        at = [experiments(regime, r, count, steps=s, run_sd=RUN_SD) for r, s in places]
+        equal.append(pooled(at))
+        faster.append(
+            {f"{r} × {s}": experiments(regime, r, fewer, steps=s, run_sd=RUN_SD, speed=1.1) for r, s in places}
+        )
+    show(f"Bias, {len(places)} × {count} experiments each (3 and 5 runs of 20 and 60 steps):", bias_table(equal))
+    title = f"Claims, runs differ by 2% (SD), {len(places)} × {count} experiments at 1.0 and {fewer} a cell at 1.1:"
+    show(title, claims_table(equal, faster))
+    show("Which other estimates may veto a direction, the same experiments:", veto_table(equal, faster))
+    show("Coverage by estimate, the same experiments at 1.0:", coverage_table(equal))
+    alike = [experiments(regime, 5, count, steps=60) for regime in REGIMES]
+    show(f"Runs that differ in nothing but their samples, 5 × 60, {count} experiments each:", coverage_table(alike))
+    single = [experiments(regime, 1, count, run_sd=RUN_SD) for regime in REGIMES]
+    show(f"One pair of runs of 40 steps that differ by 2%, {count} experiments each:", coverage_table(single))
+    lines = []
+    for same, by_place in zip(equal, faster, strict=True):
+        name, most = same.regime.name, by_place[f"{RUNS[-1]} × {STEPS[-1]}"]
+        lines += [
+            Line(f"{name}: equal engines called different", 100 * same.claimed("+-"), 100 * MOST_WRONG, "%"),
+            Line(f"{name}: headline's interval misses", 100 * (1 - same.coverage()), 100 * (1 - LEAST_COVERED), "%"),
+            Line(
+                f"{name}: true 1.1 not claimed, 5 × 60", 100 * (1 - most.claimed("+")), 100 * (1 - LEAST_CLAIMED), "%"
+            ),
+        ]
     return lines

@@ -62,6 +62,8 @@ class Interval:
     standard_error: float
     freedom: float
     runs: int
+    sides: int = 1
+    """Parts of the estimate whose spread between runs is measured apart: the two arms, or their difference alone."""
 
     @property
     def detectable(self) -> float:
@@ -77,7 +79,7 @@ class Interval:
         if not (effect and self.standard_error > 0):
             return float("nan")
         for runs in range(self.runs + 1, MOST_RUNS + 1):
-            if one_run / runs**0.5 * _reach(runs - 1) <= abs(effect):
+            if one_run / runs**0.5 * _reach(self.sides * (runs - 1)) <= abs(effect):
                 return float(runs - self.runs)
         return float("nan")
 
@@ -91,15 +93,19 @@ def block_length(series: Sequence[Floats], spent: int = 1) -> int:
     from arch.bootstrap import optimal_block_length
 
     steps = int(np.median([len(s) for s in series]))
-    found = []
+    by_length: dict[int, list[Floats]] = {}
     for one in series[:RUNS_FOR_A_LENGTH]:
         if len(one) >= LEAST_STEPS_FOR_A_LENGTH and np.ptp(one) > 1e-12 * max(1.0, float(np.abs(one).max())):
             # In units of their own spread: squares and products of huge numbers overflow, and the length knows no unit.
             scaled = one / np.abs(one).max()
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore", RuntimeWarning)
-                length = float(optimal_block_length((scaled - scaled.mean()) / scaled.std())["circular"].iloc[0])
-            found += [length] if math.isfinite(length) else []
+            by_length.setdefault(len(one), []).append((scaled - scaled.mean()) / scaled.std())
+    found: list[float] = []
+    # Runs of one length in one call, which costs more than its columns.
+    for columns in by_length.values():
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore", RuntimeWarning)
+            lengths = optimal_block_length(np.stack(columns, axis=1))["circular"]
+        found += [length for length in lengths.tolist() if math.isfinite(length)]
     wanted = float(np.mean(found)) if found else 1.0
     # Of noise the optimum is long now and then by chance alone: that must not cost a fit its interval.
     most = min(steps // 4, sum(len(s) for s in series) // (spent + LEAST_FREE_BLOCKS))
@@ -148,13 +154,19 @@ def _drawn_blocks(rows: Floats, block: int, times: npt.NDArray[np.int64], draw: 
     return drawn
 
 
-def interval_of(estimate: Callable[[Floats], Floats], sums: Sums, spent: int = 1) -> Interval | None:
+def interval_of(
+    estimate: Callable[[Floats], Floats],
+    sums: Sums,
+    spent: int = 1,
+    sides: Sequence[Callable[[Floats], Floats]] = (),
+) -> Interval | None:
     """The 95% interval of an estimate on an additive scale (a logarithm, a difference); None where there is none.
 
     Its shape is that of the resamples' percentiles. Its width is set by Student's t, since percentiles of few runs
     are too narrow and resampling on two levels counts the steps' noise twice (Davison and Hinkley 1997, section 3.8):
-    the wider of the spread between runs, by the jackknife with runs - 1 degrees of freedom, and the spread within
-    them, from the blocks, less `spent` of them for what was fitted.
+    the wider of the spread between runs, by the jackknife, and the spread within them, from the blocks, less `spent` of
+    them for what was fitted. `sides` are the arms' terms, whose sum is the estimate: their spreads between runs are
+    measured apart and added, with Welch's degrees of freedom; without, the runs of both arms are left out in pairs.
     """
     within = _finite(estimate(sums.within))
     free_blocks = sums.blocks - spent
@@ -165,18 +177,22 @@ def interval_of(estimate: Callable[[Floats], Floats], sums: Sums, spent: int = 1
     error = float(within.std()) * (sums.blocks / free_blocks) ** 0.5
     freedom = free_blocks
     drawn = within
+    apart = sides or (estimate,)
     if len(sums.without):
-        both, without = _finite(estimate(sums.both)), estimate(sums.without)
+        both, without = _finite(estimate(sums.both)), np.array([side(sums.without) for side in apart])
         if both is None or not np.isfinite(without).all():
             return None
-        drawn, runs = both, len(without)
-        between = float((((without - without.mean()) ** 2).sum() * (runs - 1) / runs) ** 0.5)
-        if between * students_t(runs - 1) >= error * students_t(freedom):
-            error, freedom = between, runs - 1
+        drawn, runs = both, without.shape[1]
+        variances = without.var(axis=1) * (runs - 1)
+        between = float(variances.sum() ** 0.5)
+        of_runs = (runs - 1) * float(variances.sum() ** 2 / (variances**2).sum()) if between else runs - 1.0
+        if between * students_t(of_runs) >= error * students_t(freedom):
+            error, freedom = between, of_runs
     half = error * students_t(freedom)
     low, high = np.quantile(drawn - value, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     stretch = 2 * half / (high - low) if high > low else 0.0
-    return Interval(value + min(0.0, stretch * low), value + max(0.0, stretch * high), error, freedom, sums.runs)
+    ends = (value + min(0.0, stretch * low), value + max(0.0, stretch * high))
+    return Interval(*ends, error, freedom, sums.runs, len(apart))
 
 
 def _finite(values: Floats) -> Floats | None:

@@ -29,7 +29,7 @@ def disagreement(rows: Mapping[str, Row]) -> str:
     far = all(max(raw["value"] / row["value"], row["value"] / raw["value"]) > FAR for row in equal)
     if raw["low"] > 0 and all(row["low"] > 0 for row in equal):
         apart = all(raw["low"] > row["high"] or raw["high"] < row["low"] for row in equal)
-        if not (apart or far or (opposite and raw["verdict"] in "+-")):
+        if not (apart or far or (opposite and not raw["low"] <= 1 <= raw["high"])):
             return ""
     elif not (opposite or far):
         return ""

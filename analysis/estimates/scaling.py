@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from analysis.estimates.equal_work import FLOOR, GENERATION, NO_SUPPORT, STEP, Row
+from analysis.estimates.equal_work import FLOOR, GENERATION, STEP, Row
 
 # The roofline's correction of what is no generation is worth a word from here on.
 REST_MATTERS_FROM = 0.02
@@ -40,30 +40,26 @@ def rest_of_step(roofline: Row, pairs: pd.DataFrame) -> str:
     )
 
 
-def settled_roofline(rows: Mapping[str, Row], pairs: pd.DataFrame) -> Row:
-    """The roofline's row; not resolved where the arms' work is far apart and nothing checks what the floor makes of it.
+def settled_roofline(rows: Mapping[str, Row]) -> Row:
+    """The roofline's row; its interval reaches to raw's where the arms' work differs and no fit's interval checks it.
 
-    How much of a step grows with its floor is not known: between all of it (the estimate) and none (raw). The fit finds
-    that out from the steps. Without the fit, and with lengths so far apart that no step of one arm is like the other's,
-    or that it matters whether generation alone is scaled, the truth lies anywhere between: the interval spans it.
+    How much of a step grows with its floor is not known: all of it (the estimate), none (raw), or a part of it. The
+    steps tell a fit how much. Without the fit's interval the truth lies anywhere between, and a direction is resolved
+    where both ends are.
     """
     row, raw = rows["roofline"], rows["raw"]["value"]
-    if not (row["low"] > 0 and raw > 0) or rows["standardised"]["value"] > 0:
+    if not (row["low"] > 0 and raw > 0) or rows["standardised"]["low"] > 0 or not _far(raw, row["value"]):
         return row
-    alone = generation_alone(pairs)
-    other = alone if alone > 0 else raw
-    outside = not row["low"] <= other <= row["high"] and _far(other, row["value"])
-    if not (outside or (rows["standardised"]["why"] == NO_SUPPORT and _far(raw, row["value"]))):
-        return row
-    ends = [row["low"], row["high"], raw, other, *(end for name in ("low", "high") if (end := rows["raw"][name]) > 0)]
+    resolved = row["verdict"] == rows["raw"]["verdict"] and row["verdict"] in "+-"
+    ends = [row["low"], row["high"], raw, *(end for name in ("low", "high") if (end := rows["raw"][name]) > 0)]
     return row | {
         "low": min(ends),
         "high": max(ends),
-        "verdict": "~",
+        "verdict": row["verdict"] if resolved else "~",
         "minimum_detectable_ratio": math.nan,
-        "runs_to_resolve": math.nan,
-        "why": f"{UNSETTLED}: the arms' work is so far apart that it matters how much of a step grows with its floor "
-        f"(all of it: {row['value']:.2f}×; none: {raw:.2f}×), and there is no fit to tell",
+        "runs_to_resolve": 0.0 if resolved else math.nan,
+        "why": f"{UNSETTLED}: the arms' work differs, it matters how much of a step grows with its floor (all of it: "
+        f"{row['value']:.2f}×; none: {raw:.2f}×), and no fit with an interval tells how much",
     }
 
 

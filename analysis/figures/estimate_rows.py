@@ -18,8 +18,6 @@ ESTIMATE_LABELS = {
 }
 RESOLVED, UNRESOLVED, NO_INTERVAL = "resolved", "not resolved (~)", "no interval"
 SHAPES = {RESOLVED: "circle", UNRESOLVED: "diamond", NO_INTERVAL: "triangle-up"}
-EQUAL_WORK = ("roofline", "standardised", "per_token")
-"""Estimates at equal work, the least biased first."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.figures.estimate_rows import EQUAL_WORK, UNRESOLVED, comparable, interval_or_none, shape_of
+from analysis.estimates.equal_work import EQUAL_WORK
+from analysis.figures.estimate_rows import UNRESOLVED, comparable, interval_or_none, shape_of
 from analysis.rows import rows_of
 
 
@@ -52,10 +53,10 @@ def place(key: str, factor: str) -> str | None:
 
 
 def shown_estimates(estimates: pd.DataFrame) -> list[str]:
-    """The raw estimate, and the least biased at equal work that has a value."""
-    have = set(comparable(estimates)["estimate"])
-    equal_work = next((e for e in EQUAL_WORK if e in have), None)
-    return [e for e in ("raw", equal_work) if e is not None and e in have]
+    """The raw estimate, and that at equal work with the most values, the less biased of two alike; else per token."""
+    counts = comparable(estimates)["estimate"].value_counts()
+    best = max(EQUAL_WORK, key=lambda name: int(counts.get(name, 0)))
+    return [name for name in ("raw", best if best in counts else "per_token") if name in counts]
 
 
 def points(estimates: pd.DataFrame) -> pd.DataFrame:
@@ -76,4 +77,6 @@ def not_resolved(drawn: pd.DataFrame) -> str:
     if hollow.empty:
         return ""
     apart = (hollow["low"] > 1) | (hollow["high"] < 1)
-    return "not resolved, the interval includes 1" + (" or the value lies within the noise" if apart.any() else "")
+    return "not resolved, the interval includes 1" + (
+        ", the value lies within the noise, or there is one pair of runs" if apart.any() else ""
+    )

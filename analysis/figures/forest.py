@@ -9,6 +9,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from analysis.estimates.arm import ONE_PAIR
 from analysis.figures.drawing import GREY, WIDTH, Figure, arm_scale, render
 from analysis.figures.estimate_rows import (
     NO_INTERVAL,
@@ -63,15 +64,18 @@ def _reasons(estimates: pd.DataFrame) -> str:
     return f" ({listed(whys, 4)})" if whys else ""
 
 
-def _within_noise(estimates: pd.DataFrame) -> str:
+def _other_reasons(estimates: pd.DataFrame) -> str:
     """Why an estimate whose interval does not include 1 is not resolved; empty where there is none such."""
     whys = [str(why) for why in comparable(estimates).get("why", [])]
-    if not any(why.startswith(WITHIN_NOISE) for why in whys):
-        return ""
-    return (
-        ", or the value is no farther from 1 than the same estimate of the declared A/A arms, with its interval "
-        "(by how much is told under the table; the grey band is another measure)"
-    )
+    text = ""
+    if ONE_PAIR in whys:
+        text += ", or there is one pair of runs only, and the interval is of its steps"
+    if any(why.startswith(WITHIN_NOISE) for why in whys):
+        text += (
+            ", or the value is no farther from 1 than the same estimate of the declared A/A arms, with its interval "
+            "(by how much is told under the table; the grey band is another measure)"
+        )
+    return text
 
 
 def _chart(plan: Plan, labels: list[str], domain: tuple[float, float]) -> Any:
@@ -129,7 +133,7 @@ def estimates_figure(estimates: pd.DataFrame, plan: Plan, noise: pd.DataFrame | 
     meanings = [
         ("Filled circle: the 95% interval does not touch 1. ", RESOLVED in shapes),
         (
-            f"Hollow diamond and ~: not resolved: the interval includes 1{_within_noise(estimates)}. ",
+            f"Hollow diamond and ~: not resolved: the interval includes 1{_other_reasons(estimates)}. ",
             UNRESOLVED in shapes,
         ),
         ("Hollow triangle: no interval can be given. ", NO_INTERVAL in shapes),

@@ -20,8 +20,8 @@ class Headline:
     """What one arm amounts to against the baseline; spans are over the factor combinations.
 
     `verdict` is that of the claim: `+` faster, `-` slower, `~` not resolved (or not the same for all factors), `x` not
-    comparable. `claimed` are the estimates that it rests on, all at equal work or all of one other kind, with the span
-    of their values and of their intervals (NaN without one) over the factor combinations where that is known;
+    comparable. `claimed` are the estimates that it rests on, one for each factor combination, all at equal work or all
+    of one other kind, with the span of their values and of their intervals (NaN without one) over the combinations;
     `everything` spans all the estimates that have a value, over all combinations.
     """
 

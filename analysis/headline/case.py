@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from analysis.estimates.arm import FIT_BIAS
 from analysis.estimates.equal_work import EQUAL_WORK, Row
 from analysis.headline.ratios import NO_SPAN, Span, direction
 from analysis.runs import factors_label
@@ -16,6 +17,11 @@ MOST_PLACES = 4
 AT_EQUAL_WORK = "at equal work"
 UNITS = {"raw": "per step", "per_token": "per response token"}
 BEST_FIRST = (AT_EQUAL_WORK, UNITS["per_token"], UNITS["raw"])
+KINDS = (EQUAL_WORK, ("per_token",), ("raw",))
+"""What a claim may rest on: the first kind of which anything is known, and of that the first with an interval."""
+# Which estimates contradict a claim when all of them point the other way. A difference in lengths moves raw to one side
+# of the truth and roofline to the other: one of the two alone may be its bias, both are not (docs/estimates.md).
+CONTRADICT = {"standardised": ("raw", "roofline"), "per_token": ("raw",)}
 
 
 @dataclass(frozen=True)
@@ -25,33 +31,51 @@ class Case:
     at: str
     """The combination, for people."""
     rows: dict[str, Row]
-    claimed: tuple[str, ...]
+    claimed: str
+    """The estimate that the claim rests on; empty where there is none."""
     verdict: str
+    why: str = ""
+    """Why the claim is not resolved, where that is no matter of chance."""
 
-    def span(self, names: Sequence[str], low: str = "value", high: str = "value") -> Span:
-        ends = [(self.rows[n][low], self.rows[n][high]) for n in names]
-        ends = [(a, b) for a, b in ends if a > 0 and b > 0]
-        return (min(a for a, _ in ends), max(b for _, b in ends)) if ends else NO_SPAN
+    @property
+    def row(self) -> Row:
+        """The claim's row."""
+        return self.rows[self.claimed]
+
+    @property
+    def reason(self) -> str:
+        """`why`, with the name of the estimate that it is of."""
+        return f"{self.claimed.replace('_', ' ')}: {self.why}" if self.why else ""
+
+    @property
+    def interval(self) -> Span:
+        """The claim's 95% interval over runs: one pair of runs has none."""
+        low, high = self.row["low"], self.row["high"]
+        return (low, high) if low > 0 and not self.one_pair else NO_SPAN
+
+    def span(self, names: Sequence[str]) -> Span:
+        """From the lowest to the highest value of some estimates."""
+        values = [self.rows[name]["value"] for name in names if name in self.valued]
+        return (min(values), max(values)) if values else NO_SPAN
 
     @property
     def unit(self) -> str:
         """What the claim is of: one of `BEST_FIRST`."""
-        return AT_EQUAL_WORK if self.claimed[0] in EQUAL_WORK else UNITS[self.claimed[0]]
-
-    @property
-    def certain(self) -> list[str]:
-        """Those of the claim that have an interval."""
-        return [name for name in self.claimed if self.rows[name]["low"] > 0]
+        return AT_EQUAL_WORK if self.claimed in EQUAL_WORK else UNITS[self.claimed]
 
     @property
     def one_step(self) -> bool:
         return bool(self.rows["raw"]["paired_steps"] == 1)
 
     @property
+    def one_pair(self) -> bool:
+        return bool(self.rows["raw"]["run_pairs"] == 1)
+
+    @property
     def unmoved(self) -> bool:
-        """Whether the claim's values and intervals all print as 1.00×."""
-        ends = [self.rows[n][end] for n in self.claimed for end in ("value", "low", "high")]
-        return not any(direction(value) for value in ends if value > 0)
+        """Whether the claim's value prints as 1.00×, and its interval as no wider than the fit's bias may be."""
+        ends = [end for end in self.interval if end > 0]
+        return not direction(self.row["value"]) and all(abs(round(end, 2) - 1) < FIT_BIAS + 0.005 for end in ends)
 
     @property
     def valued(self) -> list[str]:
@@ -60,19 +84,22 @@ class Case:
 
 def case_of(group: pd.DataFrame) -> Case:
     """The case of one combination's rows of `estimate_table`."""
-    at = factors_label(str(group["factors"].iloc[0]))
     records = [{str(name): value for name, value in row.items()} for row in group.to_dict("records")]
-    rows: dict[str, Row] = {str(row["estimate"]): row for row in records}
-    valued = [name for name, row in rows.items() if row["value"] > 0]
-    claimed = tuple(n for n in EQUAL_WORK if n in valued) or tuple(n for n in ("per_token", "raw") if n in valued)[:1]
-    if not claimed:
-        return Case(at, rows, (), "x")
-    verdicts = {rows[name]["verdict"] for name in claimed}
-    verdict = verdicts.pop() if len(verdicts) == 1 else "~"
-    sides = {direction(rows[name]["value"]) for name in valued}
+    return claim_from(factors_label(str(group["factors"].iloc[0])), {str(row["estimate"]): row for row in records})
+
+
+def claim_from(at: str, rows: dict[str, Row]) -> Case:
+    """The case of one combination's rows by estimate: what is claimed, and why no more."""
+    known = next((some for kind in KINDS if (some := [n for n in kind if rows[n]["value"] > 0])), [])
+    if not known:
+        return Case(at, rows, "", "x", str(rows["raw"]["why"]))
+    claimed = next((name for name in known if rows[name]["low"] > 0), known[0])
+    side, against = direction(rows[claimed]["value"]), CONTRADICT.get(claimed, ())
     # A difference that the printed digits do not show is none to claim, however sure.
-    same = not any(direction(rows[name]["value"]) for name in claimed)
-    return Case(at, rows, claimed, "~" if {1, -1} <= sides or same else verdict)
+    verdict = rows[claimed]["verdict"] if side else "~"
+    if verdict in "+-" and against and all(direction(rows[n]["value"]) == -side for n in against):
+        return Case(at, rows, claimed, "~", f"{' and '.join(against).replace('_', ' ')} point to the other arm")
+    return Case(at, rows, claimed, verdict, rows[claimed]["why"] if verdict == "~" else "")
 
 
 def by_unit(told: Sequence[Case]) -> list[list[Case]]:

@@ -29,12 +29,10 @@ class Claim:
 
 def claim_of(group: Sequence[Case]) -> Claim:
     """The claim of cases of one unit."""
-    names = tuple(dict.fromkeys(name for case in group for name in case.claimed))
-    certain = _with_intervals(group, names)
-    ends = [[n for n in case.certain if n in certain] or case.certain for case in group]
-    intervals = [case.span(those, "low", "high") for case, those in zip(group, ends, strict=True)]
+    names = tuple(dict.fromkeys(case.claimed for case in group))
+    intervals = [case.interval for case in group]
     interval = NO_SPAN if any(math.isnan(low) for low, _ in intervals) else over(intervals)
-    return Claim(names, over([case.span(case.claimed) for case in group]), interval)
+    return Claim(names, over([case.span([case.claimed]) for case in group]), interval)
 
 
 def claims(arm: str, base: str, cases: list[Case], groups: list[list[Case]], verdict: str) -> list[str]:
@@ -74,24 +72,19 @@ def _spread(group: Sequence[Case], claim: Claim, alone: bool) -> str:
     def text(span: Span) -> str:
         return range_text(*(inverse(span) if swapped(claim.values) else span))
 
-    known = [case for case in group if case.certain]
+    known = [case for case in group if not math.isnan(case.interval[0])]
     if claim.interval[1] > TOO_WIDE * claim.interval[0]:
         return "too few runs or steps for an interval of use"
     if 0 < len(known) < len(group):
-        return f"95% known at {places(known)} only: {text(over([c.span(c.certain, 'low', 'high') for c in known]))}"
+        return f"95% known at {places(known)} only: {text(over([c.interval for c in known]))}"
     if math.isnan(claim.interval[0]):
         return "" if alone else "no interval"
-    certain = _with_intervals(group, claim.names)
-    of = "" if len(certain) == len(claim.names) else f" by {' and '.join(certain)} alone" if certain else " where known"
-    return f"95%{of}: {text(claim.interval)}"
-
-
-def _with_intervals(group: Sequence[Case], names: Sequence[str]) -> list[str]:
-    """Those of the claim that have an interval wherever they have a value: whose the interval is."""
-    return [name for name in names if all(name in case.certain for case in group if name in case.claimed)]
+    return f"95%: {text(claim.interval)}"
 
 
 def _undecided(arm: str, cases: list[Case], groups: list[list[Case]]) -> str:
+    if len(cases) == 1 and cases[0].one_pair:
+        return "one pair of runs, so no direction is claimed"
     if len(cases) == 1:
         return "no difference to be seen" if cases[0].unmoved else "not resolved which is faster"
     mine, elsewhere = groups[0], sum(map(len, groups[1:]))
@@ -128,23 +121,31 @@ def limits(
     if len(cases) > 1:
         found += _unresolved(cases, groups[0][0].unit)
     if verdict == "~" and len(cases) == 1:
-        rows = [told[0].rows[name] for name in told[0].claimed]
-        reasons = dict.fromkeys(
-            f"{n.replace('_', ' ')}: {r['why']}" for n, r in zip(told[0].claimed, rows, strict=True) if r["why"]
+        found += _what_it_takes(told[0], comparison)
+    return found
+
+
+def _what_it_takes(case: Case, comparison: pd.DataFrame) -> list[str]:
+    """Why one combination's claim is not resolved, and what would resolve it."""
+    found, row = [], case.row
+    if case.why and not case.one_pair and row["low"] > 0:
+        found.append(f"{capital(case.reason)}.")
+    least = row["minimum_detectable_ratio"]
+    # What else than chance leaves open, no smaller ratio would have shown, and no more runs would.
+    beyond = max(row["value"], 1 / row["value"]) < least
+    if row["low"] <= 1 <= row["high"] and 0 < least < TOO_WIDE and direction(least) and beyond:
+        found.append(f"These runs would have shown a ratio of {least:.2f}×, not less.")
+    # What a few outlying steps decide is no spread that more runs are known to tame.
+    tame = not any(outliers_decide(r.raw_speedup, r.median_speedup) for r in rows_of(comparison))
+    more = row["runs_to_resolve"]
+    if more > 0 and tame and direction(row["value"]):
+        count = count_of(int(more), "more pair of runs", "more pairs of runs")
+        # One pair knows its own steps' noise alone.
+        found.append(
+            f"At least {count} {'is' if more == 1 else 'are'} needed to resolve it."
+            if case.one_pair
+            else f"{count} could resolve it."
         )
-        if told[0].certain and reasons:
-            found.append(f"{capital('; '.join(reasons))}.")
-        more = [r["runs_to_resolve"] for r in rows]
-        least = [r["minimum_detectable_ratio"] for r in rows]
-        # What else than chance leaves open, no smaller ratio would have shown, and no more runs would.
-        chance = any(r["low"] <= 1 <= r["high"] for r in rows)
-        beyond = max(max(r["value"], 1 / r["value"]) for r in rows) < max(least)
-        if all(0 < value < TOO_WIDE for value in least) and direction(max(least)) and chance and beyond:
-            found.append(f"These runs would have shown a ratio of {max(least):.2f}×, not less.")
-        # What a few outlying steps decide is no spread that more runs are known to tame.
-        tame = not any(outliers_decide(r.raw_speedup, r.median_speedup) for r in rows_of(comparison))
-        if all(value > 0 for value in more) and tame and all(direction(r["value"]) for r in rows):
-            found.append(f"{count_of(int(max(more)), 'more pair of runs', 'more pairs of runs')} could resolve it.")
     return found
 
 
@@ -155,9 +156,8 @@ def _unresolved(cases: Sequence[Case], unit: str) -> list[str]:
         if case.verdict == "x":
             reasons.setdefault(("Not compared", str(case.rows["raw"]["why"])), []).append(case)
         elif case.verdict == "~":
-            whys = [f"{n.replace('_', ' ')}: {r['why']}" for n in case.claimed if (r := case.rows[n])["why"]]
             what = "Not resolved" if case.unit == unit else f"Not resolved {case.unit}"
-            reasons.setdefault((what, "; ".join(whys)), []).append(case)
+            reasons.setdefault((what, case.reason), []).append(case)
     return [
         f"{what} at {places(mine)}{f' ({why})' if why else ''}." for (what, why), mine in reasons.items() if mine[0].at
     ]

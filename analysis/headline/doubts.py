@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.estimates.arm import WITHIN
 from analysis.estimates.disagreement import disagreement, has_intervals, lengths_differ
 from analysis.estimates.gate import LABELS, WORSE_ARM, unjudged
 from analysis.headline.case import MOST_PLACES, Case, places
@@ -117,8 +116,6 @@ def grounds(comparison: pd.DataFrame, plan: Plan, told: list[Case]) -> str:
     )
     if all(case.one_step for case in told):
         return text + " One step says nothing of other steps."
-    if any(case.rows["raw"]["scope"] == WITHIN for case in told):
-        text += " Within one pair of runs only: what other runs would say is not known."
     return text
 
 

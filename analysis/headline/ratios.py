@@ -24,7 +24,7 @@ def range_text(low: float, high: float) -> str:
 
 
 def direction(value: float) -> int:
-    """1 where the arm is faster, -1 where the baseline is, 0 where the printed ratio is 1.00."""
+    """1 where the arm is faster, -1 where the baseline is, 0 where the printed ratio is 1.00, or there is none."""
     rounded = round(value, 2)
     return (rounded > 1) - (rounded < 1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from analysis.estimates.arm import ACROSS, WITHIN
 from analysis.estimates.disagreement import disagreement, has_intervals
 from analysis.estimates.equal_work import Row as EstimateRow
 from analysis.headline.case import MOST_PLACES
@@ -44,7 +45,7 @@ def answers(content: Content) -> list[Answer]:
             if len({cell.text for cell in values}) == 1:
                 values = values[:1]
             one = ends[0]
-            told = not spans and one.low > 0 and one.high > 0
+            told = not spans and one.low > 0 and one.high > 0 and one.scope == ACROSS
             interval = (
                 (times(one.low).at("estimates", one.Index, "low"), times(one.high).at("estimates", one.Index, "high"))
                 if told
@@ -57,6 +58,8 @@ def answers(content: Content) -> list[Answer]:
             note += "From the lowest to the highest factor combination that has a value; the table has the intervals."
         elif any(interval for _, _, interval in numbers):
             note += "Small: the 95% interval."
+        elif (rows["scope"] == WITHIN).any():
+            note += "No interval: one pair of runs does not tell how much other runs differ."
         else:
             note += "No interval: there is nothing to resample."
         found.append(Answer(headline.arm, headline.sentence, headline.unequal, tuple(numbers), note))

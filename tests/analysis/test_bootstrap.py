@@ -131,6 +131,48 @@ def test_coverage_when_runs_differ(runs):
     assert np.mean(held) >= 0.92 and np.mean(plain) < np.mean(held)
 
 
+def of_two(a, b):
+    return np.stack([np.ones(len(a)), a, b], axis=1)
+
+
+def side_a(sums):
+    return sums[..., 1] / sums[..., 0]
+
+
+def side_b(sums):
+    return -sums[..., 2] / sums[..., 0]
+
+
+def test_the_arms_spreads_between_runs_are_added_with_welchs_degrees_of_freedom():
+    a, b = np.array([1.0, 2.0, 6.0]), np.array([3.0, 4.0, 8.0])
+    sums = resampled_sums(of_two(np.repeat(a, 10), np.repeat(b, 10)), [10] * 3, 2)
+    paired = interval_of(lambda s: side_a(s) + side_b(s), sums)
+    # In pairs they differ by 2, always: nothing varies.
+    assert paired.standard_error == pytest.approx(0, abs=1e-12) and paired.sides == 1
+    apart = interval_of(lambda s: side_a(s) + side_b(s), sums, 1, (side_a, side_b))
+    assert apart.standard_error == pytest.approx((a.var(ddof=1) / 3 + b.var(ddof=1) / 3) ** 0.5)
+    assert apart.freedom == pytest.approx(4) and apart.sides == 2
+    # Where one arm alone varies there is no more to know than its own runs.
+    sums = resampled_sums(of_two(np.repeat(a, 10), np.ones(30)), [10] * 3, 2)
+    alone = interval_of(lambda s: side_a(s) + side_b(s), sums, 1, (side_a, side_b))
+    assert alone.freedom == pytest.approx(2) and alone.standard_error == pytest.approx(a.std(ddof=1) / 3**0.5)
+    assert apart.more_runs(6.0) < Interval(0, 1, apart.standard_error, 2, 3).more_runs(6.0)
+
+
+@pytest.mark.parametrize("runs", [2, 3])
+def test_coverage_when_the_arms_spreads_are_measured_apart(runs):
+    draw, held, widths = np.random.default_rng(6), [], []
+    for _ in range(200):
+        a, b = ((draw.normal(0, 1, runs)[:, None] + draw.normal(0, 1, (runs, 20))).ravel() for _ in "ab")
+        sums = resampled_sums(of_two(a, b), [20] * runs, 2, 100)
+        found = interval_of(lambda s: side_a(s) + side_b(s), sums, 1, (side_a, side_b))
+        paired = interval_of(lambda s: side_a(s) + side_b(s), sums)
+        held.append(found.low <= 0 <= found.high)
+        widths.append((paired.high - paired.low, found.high - found.low))
+    in_pairs, apart = np.mean(widths, axis=0)
+    assert np.mean(held) >= 0.93 and in_pairs > 1.2 * apart
+
+
 def test_what_more_runs_would_do():
     draw = np.random.default_rng(7)
     values = (draw.normal(0.1, 0.1, 4)[:, None] + draw.normal(0, 0.01, (4, 20))).ravel()

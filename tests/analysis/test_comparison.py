@@ -72,12 +72,12 @@ def test_ratios_of_sums_by_hand(tmp_path):
     assert only["raw_speedup"] == 4.0
     assert only["per_token_speedup"] == pytest.approx((20 / 200) / (5 / 150), rel=1e-15)
     assert found.headlines[0].sentence == (
-        "Not resolved which is faster: per response token vllm is 3.00× as fast as transformers (no interval); "
+        "One pair of runs, so no direction is claimed: "
+        "per response token vllm is 3.00× as fast as transformers (no interval); "
         "per step vllm is 4.00× as fast as transformers; at equal work it is not known. "
         "Over both estimates: 3.00× to 4.00×. "
         "There is no fairness ledger: what else differs was not checked. "
-        "From 1 pair of runs and 2 paired steps, after 0 warm-up steps in each run. "
-        "Within one pair of runs only: what other runs would say is not known."
+        "From 1 pair of runs and 2 paired steps, after 0 warm-up steps in each run."
     )
     speedups = found.speedups.set_index("path")
     assert speedups.loc[GEN, ["baseline_mean_s", "arm_mean_s", "saved_s", "speedup"]].tolist() == [9, 1.5, 7.5, 6]

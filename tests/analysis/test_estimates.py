@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.estimates.arm import _spent
+from analysis.estimates.arm import FIT_BIAS, ONE_PAIR, _spent
 from analysis.estimates.comparable import Comparable
 from analysis.estimates.equal_work import paired
 from analysis.estimates.table import ESTIMATES, estimate_table
@@ -63,10 +63,15 @@ def test_ratios_by_hand():
 def test_the_fit_finds_the_speed_behind_other_work():
     """Twice as fast at any work, with responses half again as long: raw says 1.3, the fit 2."""
     wa, wb = work(1), work(2, scale=1.5)
-    table, verdicts = found(arm_rows("a", engine_s(wa), **wa), arm_rows("b", engine_s(wb) / 2, **wb))
+    frames = [(arm_rows("a", engine_s(wa), s, **wa), arm_rows("b", engine_s(wb) / 2, s, **wb)) for s in range(2)]
+    table, verdicts = found(*(frame for pair in frames for frame in pair))
     assert table.loc["standardised", "value"] == pytest.approx(2, rel=1e-9)
     assert table.loc["raw", "value"] < 1.5
-    assert table.loc["standardised", "verdict"] == "+" and table.loc["standardised", "scope"] == "within-run only"
+    assert table.loc["standardised", "verdict"] == "+" and table.loc["standardised", "scope"] == "across runs"
+    # Steps that a line explains to the last digit leave the fit's own bias.
+    assert table.loc["standardised", "low"] == pytest.approx(2 * math.exp(-FIT_BIAS))
+    assert table.loc["standardised", "high"] == pytest.approx(2 * math.exp(FIT_BIAS))
+    assert table.loc["standardised", "minimum_detectable_ratio"] == pytest.approx(math.exp(FIT_BIAS))
     (banner,) = [v for v in verdicts if v.code == "raw-and-equal-work-disagree"]
     assert banner.level == "warning" and "at equal work standardised 2.00×" in banner.text
 
@@ -201,6 +206,18 @@ def test_verdicts_and_scope():
         )
 
 
+def test_one_pair_of_runs_resolves_nothing_and_tells_at_least_how_many_more_it_takes():
+    draw = np.random.default_rng(8)
+    a, b = (arm_rows(arm, 10 / speed * np.exp(draw.normal(0, 0.05, 40))) for arm, speed in (("a", 1), ("b", 1.5)))
+    table, _ = found(a, b)
+    row = table.loc["raw"]
+    assert row["verdict"] == "~" and row["scope"] == "within-run only" and row["why"] == ONE_PAIR
+    assert 1 < row["low"] < row["value"] < row["high"] and row["runs_to_resolve"] == 1
+    assert math.isnan(row["minimum_detectable_ratio"]) and table.loc["standardised", "why"] != ONE_PAIR
+    small = found(a, b.assign(**{STEP: b[STEP] * 1.48}))[0].loc["raw"]
+    assert small["low"] < 1 < small["high"] and small["why"] == ONE_PAIR and small["runs_to_resolve"] > 1
+
+
 def test_steps_are_paired_by_factors_seed_and_step():
     frames = []
     for factors, speed in (('{"f": 1}', 2.0), ('{"f": 2}', 4.0)):
@@ -252,11 +269,12 @@ def test_what_was_thrown_away_is_in_the_seconds_alone(side):
 def test_a_ratio_within_the_noise_of_equal_arms_is_not_resolved():
     draw = np.random.default_rng(9)
 
-    def run(arm, speed):
-        return arm_rows(arm, 10 / speed * np.exp(draw.normal(0, 0.01, 40)))
+    def runs(arm, speed):
+        return [arm_rows(arm, 10 / speed * np.exp(draw.normal(0, 0.01, 40)), seed=seed) for seed in range(3)]
 
-    without, _ = found(run("a", 1.0), run("b", 1.05))
-    table, verdicts = found(run("a", 1.0), run("b", 1.05), run("again", 1.1), arms=("a", "b", "again"), again="a")
+    without, _ = found(*runs("a", 1.0), *runs("b", 1.05))
+    frames = [*runs("a", 1.0), *runs("b", 1.05), *runs("again", 1.1)]
+    table, verdicts = found(*frames, arms=("a", "b", "again"), again="a")
     assert without.loc["raw", "verdict"] == "+"
     ours, repeated = table[table["arm"] == "b"].loc["raw"], table[table["arm"] == "again"].loc["raw"]
     assert (
@@ -274,6 +292,11 @@ def test_the_rest_of_the_step_that_the_roofline_scales_is_told():
     (note,) = [v for v in found(a, b)[1] if v.code == "roofline-scales-the-rest"]
     # Mean floor 1.5: A's step would be 5 + 5·0.75 = 8.75 s, B's 5 + 5·1.5 = 12.5 s.
     assert "generation is 50 % of the step" in note.text and "(0.50×)" in note.text and "would be 0.70×" in note.text
+
+
+def seen_again(*frames, seeds=(0, 1)):
+    """The same runs under each seed: nothing differs between the runs."""
+    return [frame.assign(seed=seed) for seed in seeds for frame in frames]
 
 
 def far_apart(generation=True, seeds=2):
@@ -306,12 +329,45 @@ def test_a_fit_checks_the_floor_and_lengths_alike_need_no_check():
     wa, wb = work(1), work(2, scale=1.2)
     floors = {"equal_floor_s": engine_s(wa, a=0.0) / 3}, {"equal_floor_s": engine_s(wb, a=0.0) / 3}
     a, b = arm_rows("a", engine_s(wa), **wa, **floors[0]), arm_rows("b", engine_s(wb) / 2, **wb, **floors[1])
-    assert found(a, b)[0].loc["roofline", "verdict"] == "+"
+    assert found(*seen_again(a, b))[0].loc["roofline", "verdict"] == "+"
     alone = [
         rows.drop(columns=["max_response_length"]) for rows in (a, arm_rows("b", engine_s(wa) / 2, **wa, **floors[0]))
     ]
-    table, _ = found(*alone)
+    table, _ = found(*seen_again(*alone))
     assert table.loc["standardised", "verdict"] == "x" and table.loc["roofline", "verdict"] == "+"
+
+
+@pytest.mark.parametrize("speed, verdict", [(1.0, "~"), (4.0, "+"), (0.4, "-")])
+def test_a_fit_without_an_interval_checks_no_floor(speed, verdict):
+    """The longest response varies in one step of an arm: the fit has a value, and resamples without that step none."""
+    frames = []
+    for seed in range(2):
+        for arm, of_arm, scale in (("a", 1.0, 1.0), ("b", speed, 0.7)):
+            columns = work(20 * seed + (arm == "b"), scale=scale)
+            longest = np.where((np.arange(30) == 7) & (seed == 0), 6000.0, 6500.0)
+            columns |= {"max_response_length": longest, "equal_floor_s": columns["response_tokens"] / 1e4}
+            step_s = (35 + columns["response_tokens"] / 3e3) / of_arm
+            frames.append(arm_rows(arm, step_s, seed=seed, **columns))
+    table, verdicts = found(*frames)
+    fit, row, raw = (table.loc[name] for name in ("standardised", "roofline", "raw"))
+    assert fit["value"] == pytest.approx(speed, rel=0.05) and math.isnan(fit["low"])
+    assert row["value"] < 0.95 * speed and row["low"] < speed < row["high"] == raw["high"]
+    assert row["verdict"] == verdict and row["why"].startswith("not settled by the floor alone")
+    assert "roofline-unsettled" in [v.code for v in verdicts]
+
+
+def test_the_support_of_the_fit_is_the_same_in_every_resample():
+    """Three steps of 120 are alike in both arms: most resamples lack some of them, and the fit keeps its interval."""
+    draw, frames = np.random.default_rng(5), []
+    for seed in range(2):
+        for arm, scale in (("a", 1.0), ("b", 2.2)):
+            columns = work(20 * seed + (arm == "b"), scale=scale)
+            if arm == "b" and seed == 0:
+                columns = {name: np.where(np.arange(30) < 3, values / 2.2, values) for name, values in columns.items()}
+            step_s = engine_s(columns) * np.exp(draw.normal(0, 0.01, 30))
+            frames.append(arm_rows(arm, step_s, seed=seed, **columns))
+    row = found(*frames)[0].loc["standardised"]
+    assert row["low"] < 1 < row["high"] < 1.2 * row["low"]
 
 
 def test_digits_that_were_not_printed_widen_the_intervals():
@@ -322,7 +378,7 @@ def test_digits_that_were_not_printed_widen_the_intervals():
     assert row["verdict"] == "~" and "rounding" in row["why"] and math.isnan(row["runs_to_resolve"])
     assert [v.code for v in verdicts] == ["rounding-decides"] and "between 0.56× and 1.00×" in verdicts[0].text
     fine = {"rounding/step": [0.0005] * 20}
-    table, verdicts = found(arm_rows("a", [300.0] * 20, **fine), arm_rows("b", [400.0] * 20, **fine))
+    table, verdicts = found(*seen_again(arm_rows("a", [300.0] * 20, **fine), arm_rows("b", [400.0] * 20, **fine)))
     assert table.loc["raw", "verdict"] == "-" and not verdicts
     table, _ = found(arm_rows("a", [0.0] * 20, **cut).assign(**{STEP: 1e-4}), arm_rows("b", [0.004] * 20, **cut))
     assert table.loc["raw", "verdict"] == "~" and math.isnan(table.loc["raw", "low"])
@@ -342,16 +398,17 @@ def test_the_fit_of_one_run_does_not_lose_its_interval_by_chance(steps):
 def test_the_least_ratio_that_could_be_told_knows_the_rounding_and_the_noise_of_equals():
     draw = np.random.default_rng(9)
 
-    def run(arm, speed, **more):
-        return arm_rows(arm, 10 / speed * np.exp(draw.normal(0, 0.01, 40)), **more)
+    def runs(arm, speed, **more):
+        return [arm_rows(arm, 10 / speed * np.exp(draw.normal(0, 0.01, 40)), seed, **more) for seed in range(4)]
 
     cut = {"rounding/step": [0.5] * 40}
-    fine, _ = found(run("a", 1.0), run("b", 1.02))
-    rounded, _ = found(run("a", 1.0, **cut), run("b", 1.02, **cut))
+    fine, _ = found(*runs("a", 1.0), *runs("b", 1.02))
+    rounded, _ = found(*runs("a", 1.0, **cut), *runs("b", 1.02, **cut))
     least = {name: table.loc["raw", "minimum_detectable_ratio"] for name, table in (("fine", fine), ("cut", rounded))}
     # Half a second of ten, in both arms.
     assert 1 < least["fine"] < 1.02 and least["cut"] > 1.05 * 1.05
     assert least["cut"] > rounded.loc["raw", "value"] and rounded.loc["raw", "verdict"] == "~"
-    among = found(run("a", 1.0), run("b", 1.05), run("again", 1.1), arms=("a", "b", "again"), again="a")[0]
+    frames = [*runs("a", 1.0), *runs("b", 1.05), *runs("again", 1.1)]
+    among = found(*frames, arms=("a", "b", "again"), again="a")[0]
     ours, repeated = (among[among["arm"] == arm].loc["raw"] for arm in ("b", "again"))
     assert ours["minimum_detectable_ratio"] >= repeated["high"] > ours["value"]

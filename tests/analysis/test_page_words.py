@@ -12,7 +12,7 @@ from test_comparable import gpu_run
 from test_comparison import content, results, row
 
 from analysis.preflight import Finding, LedgerRow, Preflight
-from analysis.report.answer import banner_title
+from analysis.report.answer import answers, banner_title
 from analysis.report.comparison_tables import _reasons
 from analysis.report.ledger_words import ledger_bridge
 from analysis.report.nesting import MOST_TIMERS, nesting_text
@@ -107,6 +107,15 @@ def estimates(factors, raw, equal, interval=True):
 def test_the_banner_says_where_step_time_misleads_and_how_sure_that_is(rows, title):
     frame = pd.DataFrame([line for some in rows for line in some])
     assert banner_title(SimpleNamespace(estimates=frame)) == title
+
+
+def test_the_answer_of_one_pair_of_runs_has_no_interval(tmp_path):
+    for seeds, note in ((1, "No interval: one pair of runs does not tell how much other runs differ."), (2, "Small: ")):
+        arms = {"transformers": [row(s, 3.0 + s % 3) for s in range(1, 9)], "vllm": [row(s, 2.0) for s in range(1, 9)]}
+        runs = {f"{arm}-s{seed}": (arm, seed, [rows]) for seed in range(seeds) for arm, rows in arms.items()}
+        (answer,) = answers(content(results(tmp_path / str(seeds), runs)))
+        assert note in answer.note and answer.numbers
+        assert all(bool(interval) == (seeds > 1) for _, _, interval in answer.numbers)
 
 
 def test_a_reason_names_its_factor_combinations_and_a_blank_is_explained():

@@ -2,6 +2,7 @@
 
 import figure_tables as made
 
+from analysis.estimates.arm import ONE_PAIR
 from analysis.figures.forest import estimates_figure
 from analysis.figures.paired import paired_figure
 from analysis.figures.panels import cut_titles, title_lines, title_width
@@ -45,3 +46,7 @@ def test_the_caption_tells_which_noise_decides():
     assert "no farther from 1 than the same estimate of the declared A/A arms" in (
         estimates_figure(quiet, tables.plan, tables.noise).caption
     )
+    single = tables.estimates.assign(value=1.2, low=1.1, high=1.25, verdict="~", why=ONE_PAIR)
+    caption = estimates_figure(single, tables.plan, tables.noise).caption
+    assert "or there is one pair of runs only, and the interval is of its steps" in caption
+    assert "one pair of runs" not in plain.caption
