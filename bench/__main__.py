@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from bench import collect, coverage, planning, quickstart, report, slurm
+from bench import collect, coverage, mutants, planning, quickstart, report, slurm
 from bench.measure import Line
 
 BENCHES: dict[str, Callable[[], list[Line]]] = {
@@ -19,6 +19,7 @@ BENCHES: dict[str, Callable[[], list[Line]]] = {
     "report": report.report_lines,
     "collect": collect.collect_lines,
     "coverage": coverage.coverage_lines,
+    "mutants": mutants.mutant_lines,
     "slurm": slurm.slurm_lines,
     "quickstart": quickstart.quickstart_lines,
 }

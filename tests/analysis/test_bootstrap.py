@@ -195,6 +195,18 @@ def test_block_length_knows_no_unit(scale):
     assert block_length([tied * scale]) == block_length([tied]) > 10
 
 
+def test_a_thousand_runs_are_the_most_that_are_named():
+    one_run, runs = 2.0, 4
+    found = Interval(0.0, 0.0, one_run / runs**0.5, 3.0, runs)
+
+    def resolved_by(count):
+        """The effect that so many runs resolve."""
+        return one_run / count**0.5 * Interval(0.0, 0.0, 1.0, count - 1.0, count).detectable * (1 + 1e-12)
+
+    assert found.more_runs(resolved_by(1000)) == 996
+    assert math.isnan(found.more_runs(resolved_by(1001)))
+
+
 def test_what_does_not_vary_no_further_run_resolves():
     found = interval_of(mean, resampled_sums(of(np.full(40, 0.1)), [20, 20], 2))
     assert found.standard_error == pytest.approx(0, abs=1e-12) and math.isnan(found.more_runs(0.0))

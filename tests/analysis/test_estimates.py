@@ -240,6 +240,7 @@ def test_refused_pairs_are_not_divided():
 def test_no_step_in_common():
     table, _ = found(arm_rows("a", [4.0]), arm_rows("b", [2.0], seed=1))
     assert set(table["verdict"]) == {"x"} and set(table["why"]) == {"no counted step in common"}
+    assert set(table["paired_steps"]) == set(table["run_pairs"]) == {0} and set(table["scope"]) == {""}
 
 
 def test_overlapping_phases_have_throughput_only():

@@ -52,6 +52,13 @@ def test_more_truncation_and_a_larger_distance_from_the_trainer_are_worse():
     assert "KL of rollout against trainer is 0.2" in verdicts[1].text and "this pair of runs only" in verdicts[1].text
 
 
+def test_the_baseline_is_the_one_that_the_plan_names():
+    """Not the first by its name."""
+    frames = [arm_rows(arm, [1.0] * 4, reward=[reward] * 4) for arm, reward in (("a", 0.5), ("b", 0.25))]
+    table = gate_table(pd.concat(frames), plan("b", "a"))
+    assert table[["arm", "baseline", "arm_value"]].to_numpy().tolist() == [["a", 0.25, 0.5]]
+
+
 def test_a_repetition_fails_no_gate():
     draw = np.random.default_rng(3)
     assert not gate(noisy(draw, 0.5), noisy(draw, 0.3), same_as={"b": "a"})[1]

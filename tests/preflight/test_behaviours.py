@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from workflow.preflight.behaviours import BEHAVIOURS, GRAPH_SIZES, PREFILL, S4, S9, V4, V9
+from workflow.preflight.behaviours import ATTENTION, BEHAVIOURS, GRAPH_SIZES, PREFILL, S4, S9, V4, V9
 
 from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, cases, codes, found, looked_at, planned
 
@@ -157,6 +157,29 @@ def test_the_arm_with_the_most_sequences_for_a_replica_meets_the_lowest_limit() 
     assert (four.per_replica, one.per_replica) == (512, 2048)
     assert _moot("sequence-limit", {"four": four})
     assert not _moot("sequence-limit", {"four": four, "one": one})
+
+
+def test_the_lowest_of_the_arms_limits_counts() -> None:
+    """512 sequences of a replica, of limits of 1024 and 256; 16,320 tokens of prompts, in passes of 8192 and 2048."""
+    sizes = {**MANY, "batch_size": 2048}
+    high, low = (cases(EQUAL, **sizes, options={f"{ROLLOUT}.max_num_seqs": n})["vllm"] for n in (1024, 256))
+    assert not _moot("sequence-limit", {"high": high, "low": low})
+    few = {"batch_size": 64, "max_prompt_length": 1020}
+    wide, narrow = (cases(EQUAL, **few, options={f"{ROLLOUT}.max_num_batched_tokens": n})["vllm"] for n in (8192, 2048))
+    assert _moot("prefill-limit", {"a": wide}) and not _moot("prefill-limit", {"a": wide, "b": narrow})
+
+
+@pytest.mark.parametrize(
+    ("backend", "kernels"),
+    [
+        *(("FLASH_ATTN", "FlashAttention"), ("FLASH_ATTN_VLLM_V1", "FlashAttention"), ("fa3", "FlashAttention")),
+        *(("FLASHINFER", "flashinfer"), ("flashinfer-mla", "flashinfer"), ("TRITON_ATTN", "TRITON_ATTN")),
+    ],
+)
+def test_a_backends_name_tells_its_kernels(backend: str, kernels: str) -> None:
+    options = {f"{KWARGS}.vllm.attention_backend": backend}
+    assert ATTENTION.of(cases(EQUAL, options=options)["vllm"]) == kernels
+    assert ATTENTION.of(cases(ARTICLE, env={"VLLM_ATTENTION_BACKEND": backend})["vllm"]) == kernels
 
 
 def test_long_prompts_are_not_moot_however_few_they_are() -> None:

@@ -237,6 +237,17 @@ def test_of_two_sources_the_one_with_more_rows_says_how_many_steps_a_row_stands_
         assert merged(order, "r").records[20].scalars == {STEPS_LOGGED: 5.0, "reward": 0.5}
 
 
+def test_the_last_bit_of_a_number_in_full_may_differ(tmp_path):
+    """Two programs that write 0.3 in full; a difference that a digit shows is one."""
+
+    def source(value):
+        return SourceRead({1: StepRecord(1, {}, {"reward": value}, {}, None, tmp_path / "x", 1)})
+
+    assert merged([source(0.3), source(0.1 + 0.2)], "r").records[1].scalars == {"reward": 0.3}
+    with pytest.raises(UserError, match="reward"):
+        merged([source(0.3), source(0.3000001)], "r")
+
+
 def test_sources_that_disagree_are_refused(tmp_path):
     table = read(write(tmp_path, "step,phase,seconds\n1,step,2.00\n1,gen,1.51\n", "t.csv"))
     log = read(write(tmp_path, VERL, "t.log"))
