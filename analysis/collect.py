@@ -55,8 +55,7 @@ def collect_run(run_dir: Path) -> pa.Table:
     verdicts += more
     require_steps(chosen, done.get("last_step"), run_id)
     if tree.flat:
-        chosen, more = in_the_tree(chosen, tree, run_id)
-        verdicts += more
+        verdicts += in_the_tree(chosen, tree, run_id)
         chosen = with_tokens(chosen, completions_of(spec))
     verdicts += timer_verdicts(chosen, tree, run_id)
     metadata: dict[str, Any] = {
@@ -101,12 +100,11 @@ def completions_of(spec: dict[str, Any]) -> int | None:
     return count if isinstance(count, int) and count > 0 else None
 
 
-def in_the_tree(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -> tuple[list[ChosenStep], list[Verdict]]:
-    """Steps whose timers came under flat keys, with their phases in the tree."""
-    records = [c.record for c in chosen]
-    places, verdicts = places_of([r.scalars for r in records], tree, run_id, [r.rounding for r in records])
-    placed, undeclared = [], dict[str, tuple[int, float]]()
-    for c in chosen:
+def in_the_tree(chosen: list[ChosenStep], tree: TimerTree, run_id: str) -> list[Verdict]:
+    """Gives steps whose timers came under flat keys their phases in the tree, in their own places of the list."""
+    places, verdicts = places_of([c.record.scalars for c in chosen], tree, run_id, [c.record.rounding for c in chosen])
+    undeclared: dict[str, tuple[int, float]] = {}
+    for at, c in enumerate(chosen):
         found = nested(c.record.scalars, tree, places)
         for name in found.undeclared:
             undeclared.setdefault(name, (c.record.step, found.scalars[UNDECLARED + name]))
@@ -120,7 +118,7 @@ def in_the_tree(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -> t
             rounding=rounding,
             origins={found.names[key]: origin for key, origin in c.record.origins.items()},
         )
-        placed.append(replace(c, record=record))
+        chosen[at] = replace(c, record=record)
     for name, (step, value) in undeclared.items():
         text = (
             f"{run_id}: timer {name} (step {step}: {value:g}) is not in the declared timers of {tree.name}: in no sum, "
@@ -130,7 +128,7 @@ def in_the_tree(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -> t
     if tree.overlap:
         text = f"{run_id}: {tree.overlap}: its phases cannot be summed, so only the whole step is timed"
         verdicts.append(Verdict("warning", "overlapping-phases", text))
-    return placed, verdicts
+    return verdicts
 
 
 def with_tokens(chosen: Sequence[ChosenStep], completions: int | None) -> list[ChosenStep]:

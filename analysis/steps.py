@@ -41,7 +41,7 @@ METADATA_KEY = b"rolloutbench"
 
 
 # Of the table that is made at a time, and of each group of rows in the file.
-ROWS_AT_A_TIME = 1 << 17
+ROWS_AT_A_TIME = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 # A mean of single-precision numbers is off by half a unit in its 24th bit; the factor is for its sum.
 MEAN_PRECISION = 2.0**-22
+# No step has more completions or tokens: beyond, a double does not tell whole numbers apart.
+MOST = 2.0**53
 
 
 def token_sums(scalars: Mapping[str, float], completions: int) -> dict[str, float]:
@@ -41,13 +43,21 @@ def completions_told(scalars: Mapping[str, float], rounding: Mapping[str, float]
     if not (math.isfinite(total) and math.isfinite(each)) or each <= off or total <= 0.0:
         return None
     cut = rounding.get("perf/total_num_tokens", 0.0)
-    fewest, most = math.ceil((total - cut) / (each + off)), math.floor((total + cut) / (each - off))
+    low, high = (total - cut) / (each + off), (total + cut) / (each - off)
+    if not high < MOST:
+        return None
+    fewest, most = math.ceil(low), math.floor(high)
     return fewest if fewest == most and fewest > 0 else None
 
 
 def tokens_from_mean(mean: float, rounding: float, completions: int) -> tuple[float, float]:
-    """(sum of tokens, its worst error) from a printed mean: exact where only one whole number fits."""
+    """(sum of tokens, its worst error) from a printed mean: exact where only one whole number fits.
+
+    Not-a-number and no error where a mean is no number of tokens.
+    """
     total = mean * completions
     off = max(rounding, abs(mean) * MEAN_PRECISION) * completions
+    if not 0.0 <= total + off < MOST:
+        return math.nan, 0.0
     fewest, most = math.ceil(total - off), math.floor(total + off)
     return (float(fewest), 0.0) if fewest == most else (total, off)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from analysis.collect import in_the_tree, timer_verdicts
 from analysis.errors import UserError
 from analysis.files import fingerprint_of, read_json_object, write_whole
-from analysis.imported.steps import clock_verdicts, hole_verdicts, with_known_tokens
+from analysis.imported.steps import add_known_tokens, clock_verdicts, hole_verdicts
 from analysis.imported.tree import root_keys, tree_of
 from analysis.sources.formats import WANDB, read_source
 from analysis.sources.merge import merged
@@ -27,6 +27,8 @@ from analysis.timers import tree_named
 from analysis.timers.own import tree_told
 
 CACHE = Path(".wandb-cache")
+# Steps are 32-bit numbers in the tables.
+HIGHEST_STEP = 2**31 - 1
 
 
 def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> tuple[pa.Table, dict[str, Any]]:
@@ -54,6 +56,7 @@ def import_in_parts(
     for part in parts:
         # The same from each source: a wandb file of our own driver holds paths.
         part.read.records = {step: _flat(record) for step, record in part.read.records.items()}
+        _require_possible(part.read, run_id)
     steps_of = [len(part.read.records) for part in parts]
     read = merged([part.read for part in parts], run_id)
     tree, version, told = tree_of(spec, facts, parts, read)
@@ -63,7 +66,9 @@ def import_in_parts(
         ChosenStep(1, record, bool(record.resumed), step in read.again) for step, record in sorted(read.records.items())
     ]
     read.records.clear()
-    chosen, more = in_the_tree(chosen, tree, run_id) if tree.flat else ([_by_path(c) for c in chosen], [])
+    more = in_the_tree(chosen, tree, run_id) if tree.flat else []
+    if not tree.flat:
+        chosen = [_by_path(c) for c in chosen]
     verdicts = [*read.verdicts, *told, *more]
     if not any(tree.root in c.record.phases for c in chosen):
         have = sorted({path for c in chosen for path in c.record.phases})
@@ -74,7 +79,7 @@ def import_in_parts(
         )
     workload = spec.get("workload") or {}
     config = next((part.config for part in parts if part.config), {})
-    chosen, more = with_known_tokens(chosen, facts.get("batch_size") or workload.get("batch_size"), run_id, config)
+    more = add_known_tokens(chosen, facts.get("batch_size") or workload.get("batch_size"), run_id, config)
     verdicts += [
         *more,
         *timer_verdicts(chosen, tree, run_id),
@@ -92,6 +97,16 @@ def import_in_parts(
             "not whole. Start again; of a run that goes on for long, import a copy"
         )
     return step_tables(dict(spec), run_dir, chosen, tree, metadata), end
+
+
+def _require_possible(read: SourceRead, run_id: str) -> None:
+    """`UserError` for a step whose number no table can hold."""
+    last = read.records[max(read.records)] if read.records else None
+    if last is not None and last.step > HIGHEST_STEP:
+        raise UserError(
+            f"run {run_id}: {last.file}:{last.line} is of step {last.step}, and {HIGHEST_STEP} is the highest that can "
+            "be read: a damaged line, or a counter of something else. Correct it, or leave it out"
+        )
 
 
 def _states(sources: Sequence[str]) -> dict[str, tuple[int, int] | None]:

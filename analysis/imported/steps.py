@@ -21,10 +21,10 @@ CLOCK_TOLERANCE_SHARE = 0.02
 NUM_TOKENS = "train/num_tokens"
 
 
-def with_known_tokens(
-    chosen: Sequence[ChosenStep], batch: object, run_id: str, config: Mapping[str, Any] | None = None
-) -> tuple[list[ChosenStep], list[Verdict]]:
-    """Steps with `response_tokens` and `prompt_tokens` from the means, as exact as those are.
+def add_known_tokens(
+    chosen: list[ChosenStep], batch: object, run_id: str, config: Mapping[str, Any] | None = None
+) -> list[Verdict]:
+    """Adds `response_tokens` and `prompt_tokens` from the means to the steps of the list, as exact as those are.
 
     Each mean is over as many completions as verl's total of tokens gives; where that gives no number, over `batch`,
     the one declared: not where the run's configuration or its own count of tokens denies that each step generates
@@ -32,8 +32,8 @@ def with_known_tokens(
     """
     declared = batch if isinstance(batch, int) and batch > 0 else None
     denied = _denied(chosen, declared, config or {}) if declared else ""
-    found, inexact, contradicted, without = [], [], [], 0
-    for c in chosen:
+    contradicted, without, inexact, worst = [], 0, 0, (0.0, 0, 0.0)
+    for place, c in enumerate(chosen):
         scalars, rounding = dict(c.record.scalars), dict(c.record.rounding)
         told = completions_told(scalars, rounding)
         completions = declared if told is None else told
@@ -49,11 +49,15 @@ def with_known_tokens(
             if told is None and denied:
                 without += name == "response_tokens"
                 continue
-            scalars[name], off = tokens_from_mean(scalars[mean], rounding.get(mean, 0.0), completions)
+            tokens, off = tokens_from_mean(scalars[mean], rounding.get(mean, 0.0), completions)
+            if math.isnan(tokens):
+                continue
+            scalars[name] = tokens
             if off:
                 rounding[name] = off
-                inexact += [(c.record.step, scalars[name], off)] if name == "response_tokens" else []
-        found.append(replace(c, record=replace(c.record, scalars=scalars, rounding=rounding)))
+                if name == "response_tokens":
+                    inexact, worst = inexact + 1, max(worst, (off, -c.record.step, tokens))
+        chosen[place] = replace(c, record=replace(c.record, scalars=scalars, rounding=rounding))
     verdicts = []
     if without:
         text = (
@@ -69,13 +73,13 @@ def with_known_tokens(
         )
         verdicts.append(Verdict("warning", "batch-size-contradicted", text))
     if not inexact:
-        return found, verdicts
-    step, tokens, off = max(inexact, key=lambda one: one[2])
+        return verdicts
+    off, step, tokens = worst
     text = (
-        f"{run_id}: the tokens of {count_of(len(inexact), 'step')} are sums from rounded means, off by {off:.3g} at "
-        f"most (step {step}: {tokens:.0f})"
+        f"{run_id}: the tokens of {count_of(inexact, 'step')} are sums from rounded means, off by {off:.3g} at most "
+        f"(step {-step}: {tokens:.0f})"
     )
-    return found, [*verdicts, Verdict("note", "tokens-from-means", text)]
+    return [*verdicts, Verdict("note", "tokens-from-means", text)]
 
 
 def _denied(chosen: Sequence[ChosenStep], batch: int, config: Mapping[str, Any]) -> str:
@@ -126,9 +130,14 @@ def hole_verdicts(chosen: Sequence[ChosenStep], run_id: str) -> list[Verdict]:
         return [Verdict("note", "steps-apart", text)]
     every = min(gaps)
     windows = [int(c.record.scalars.get(STEPS_LOGGED, every)) for c in chosen[1:]]
-    missing = [step for (a, b), w in zip(pairwise(steps), windows, strict=True) for step in range(a + w, b, w)]
-    shown = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
-    lack = f"{count_of(len(missing), 'step')} between {steps[0]} and {steps[-1]} {'is' if len(missing) == 1 else 'are'}"
+    holes = [hole for (a, b), w in zip(pairwise(steps), windows, strict=True) if (hole := range(a + w, b, w))]
+    count = sum(map(len, holes))
+    if count <= 10:
+        shown = ", ".join(str(step) for hole in holes for step in hole)
+    else:
+        each = [f"{hole[0]} to {hole[-1]}" if len(hole) > 1 else str(hole[0]) for hole in holes[:10]]
+        shown = ", ".join(each) + (", …" if len(holes) > 10 else "")
+    lack = f"{count_of(count, 'step')} between {steps[0]} and {steps[-1]} {'is' if count == 1 else 'are'}"
     text = f"{run_id}: {lack} in none of its sources ({shown}); the others count"
     return [Verdict("warning", "missing-steps", text)]
 

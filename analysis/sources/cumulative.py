@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ _ELAPSED_PARTS = re.compile(r"(?:(\d+)d )?(?:(\d+)h )?(?:(\d+)m )?(\d+(?:\.\d+)?
 _ELAPSED_ROUNDING_S = 0.5
 # Steps whose time is known no better than this share of it cannot be compared.
 LARGEST_SHARE = 0.25
+# No step is shorter, and none takes as many seconds as fit in one.
+SHORTEST_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ def average_of(
     for name in (SECONDS_PER_STEP, STEPS_PER_SECOND):
         value = numbers.get(TRAIN + name, 0.0)
         off = max(half_digit(_DECIMALS), rounding.get(TRAIN + name, 0.0))
-        if not value > 0.0:
+        if not SHORTEST_S <= value <= 1.0 / SHORTEST_S:
             continue
         if name == STEPS_PER_SECOND:
             value, off = 1.0 / value, off / value**2
@@ -55,7 +58,8 @@ def elapsed_s(text: object) -> float | None:
     if match is None:
         return None
     days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    return 86400 * days + 3600 * hours + 60 * minutes + seconds
+    whole = 86400 * days + 3600 * hours + 60 * minutes + seconds
+    return whole if math.isfinite(whole) else None
 
 
 def step_times_s(averages: Sequence[Average], path: Path) -> dict[int, tuple[float, float, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import shlex
 from collections.abc import Collection, Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from analysis.errors import UserError
 from analysis.sources import foreign, phases_csv, swift_jsonl, trainer_state, trl_console, verl_console, verl_jsonl
-from analysis.sources.lines import printouts
+from analysis.sources.lines import printouts, require_utf8
 from analysis.sources.record import Imported, SourceRead
 from analysis.sources.wandb_import import FORMAT_OFFLINE, read_wandb_api, read_wandb_offline_folder, require_wandb_run
 
@@ -30,6 +31,8 @@ FORMATS = {
 LINES_LOOKED_AT = 2_000_000
 # What is looked at before anything is read: a verl run has printed its configuration, and mostly a step, by then.
 LINES_OF_A_LOOK, BYTES_OF_A_LOOK = 5_000, 1_000_000
+# A log of JSON lines has a row that can be read among its first.
+LINES_OF_JSON = 20
 # How packed files begin, and what unpacks them.
 _PACKED = {
     b"\x1f\x8b": ("gzip", "gunzip -k"),
@@ -190,9 +193,10 @@ def _require_format(path: Path, form: str, lines: int) -> None:
 
 
 def require_unpacked(path: Path) -> None:
-    """`UserError` with the command that unpacks it for a file that is packed, told by how it begins."""
+    """`UserError` with the command that unpacks or converts it, for a file that begins as packed or as UTF-16."""
     with path.open("rb") as file:
         head = file.read(8)
+    require_utf8(path, head)
     for begins, (name, command) in _PACKED.items():
         if head.startswith(begins):
             raise UserError(
@@ -203,22 +207,29 @@ def require_unpacked(path: Path) -> None:
 def _of_data(path: Path) -> str | None:
     """The format of a file of JSON or CSV; None for a console log."""
     with path.open("rb") as file:
-        head = file.read(1)
-        while head.isspace():
-            head = file.read(1)
-        first = head + file.readline(1_000_000)
-    line = first.decode("utf-8", errors="replace").strip()
-    if phases_csv.columns_of(line) is not None:
+        head = file.read(BYTES_OF_A_LOOK).removeprefix(codecs.BOM_UTF8)
+    lines = [line.strip() for line in head.decode("utf-8", errors="replace").split("\n") if line.strip()]
+    first = lines[0] if lines else ""
+    if phases_csv.columns_of(first) is not None:
         return phases_csv.FORMAT
-    if path.suffix.lower() in (".csv", ".tsv") and any(d in line for d in phases_csv.DELIMITERS):
-        raise UserError(phases_csv.other_columns(path, line))
-    if head != b"{" or line.startswith("{'"):
+    if path.suffix.lower() in (".csv", ".tsv") and any(d in first for d in phases_csv.DELIMITERS):
+        raise UserError(phases_csv.other_columns(path, first))
+    if first.startswith("{'"):
         return None
+    # The first lines of a log that was cut at its head, or damaged there, may be no JSON.
+    found = next((form for line in lines[:LINES_OF_JSON] if (form := _of_json(line)) is not None), None)
+    if found is None and first.startswith("{") and _holds(path, b'"log_history"'):
+        # A whole document over many lines.
+        return trainer_state.FORMAT
+    return found
+
+
+def _of_json(line: str) -> str | None:
+    """The format whose row a line of JSON is."""
     try:
-        row = json.loads(line)
-    except ValueError:
-        # A whole document over many lines; or a console log that happens to begin so.
-        return trainer_state.FORMAT if _holds(path, b'"log_history"') else None
+        row = json.loads(line) if line.startswith("{") else None
+    except (ValueError, RecursionError):
+        return None
     if not isinstance(row, dict):
         return None
     if "log_history" in row:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from analysis.sources.json_lines import require_characters
+
 CHUNK_CHARS = 1 << 20
 # No element is longer: what cannot be read with so much behind it is corrupt.
 LONGEST_CHARS = 1 << 24
@@ -42,6 +44,8 @@ def _elements(file: TextIO, text: str) -> Iterator[Any]:
                 end = _after_space(text, end)
                 if text[end : end + 1] not in (",", "]"):
                     raise ValueError("no comma behind it")
+                if "\\u" in text[at:end]:
+                    require_characters(found)
             except ValueError:
                 text, at = text[at:], 0
                 more = file.read(max(CHUNK_CHARS, len(text))) if len(text) < LONGEST_CHARS else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import shlex
 from collections.abc import Iterator
@@ -31,6 +32,16 @@ class Printout:
     line_chars: int
 
 
+def require_utf8(path: Path, head: bytes) -> None:
+    """`UserError` with the command that converts a file whose first bytes are those of UTF-16."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        here, there = (shlex.quote(str(p)) for p in (path, path.with_stem(f"{path.stem}-utf8")))
+        raise UserError(
+            f"{path} is UTF-16 text, as some programs on Windows write it. Convert it first: "
+            f"iconv -f UTF-16 -t UTF-8 {here} > {there}"
+        )
+
+
 def printouts(path: Path) -> Iterator[Printout]:
     """The parts of a console log in their order; `UserError` for a file that is no text.
 
@@ -38,12 +49,9 @@ def printouts(path: Path) -> Iterator[Printout]:
     """
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
-            if number == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-                here, there = (shlex.quote(str(p)) for p in (path, path.with_stem(f"{path.stem}-utf8")))
-                raise UserError(
-                    f"{path} is UTF-16 text, as some consoles on Windows write it. Convert it first: "
-                    f"iconv -f UTF-16 -t UTF-8 {here} > {there}"
-                )
+            if number == 1:
+                require_utf8(path, raw)
+                raw = raw.removeprefix(codecs.BOM_UTF8)
             ended = raw.endswith(b"\n")
             line = raw.decode("utf-8", errors="replace").rstrip("\r\n")
             parts = line.split("\r")

@@ -86,7 +86,12 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
     columns, delimiter = found
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     next(rows)
-    table = [(rows.line_num, _by_column(columns, row)) for row in rows if any(row)]
+    try:
+        table = [(rows.line_num, _by_column(columns, row)) for row in rows if any(row)]
+    except csv.Error as error:
+        raise UserError(
+            f"{path}:{rows.line_num} cannot be read ({error}); correct that line, or leave it out"
+        ) from None
     table = _of_one_run(table, columns, names, path)
     read, verdicts = _values(table, path)
     order = order_of(read, table, path)
@@ -194,7 +199,7 @@ def _values(
     for line, row in table:
         step, phase = row.get("step", ""), row.get("phase", "")
         seconds = printed(row.get("seconds", "").replace(",", point))
-        if not step.isdecimal() or int(step) < 1 or seconds is None or not phase:
+        if len(step) > 18 or not step.isdecimal() or int(step) < 1 or seconds is None or not phase:
             text = (
                 f"{path}:{line} cannot be read and was skipped: step must be a whole number from 1, phase a name and "
                 "seconds a number such as 12.5 "

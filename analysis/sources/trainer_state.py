@@ -29,7 +29,7 @@ def read_trainer_state(path: Path) -> Imported:
             if isinstance(step, bool) or not isinstance(step, int) or step < 1 or not is_training_row(row):
                 continue
             rows.append(logged_row(step, {k: v for k, v in row.items() if k != "step"}, place))
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, OverflowError) as error:
         raise UserError(
             f"{path} is cut off or corrupt after record {place} of its log_history ({' '.join(str(error).split())}). "
             "Copy it again, or import the trainer_state.json of another checkpoint"

@@ -105,7 +105,7 @@ def _bars(text: str, rows: list[LoggedRow], bars: list[_Bar | None], totals: Tot
 
 def swift_step(row: dict[str, Any]) -> int | None:
     """The step in ms-swift's `3/25`; None where it is not there, or before the first."""
-    match = re.fullmatch(r"(\d+)/\d+", str(row.get(SWIFT_STEP, "")).strip())
+    match = re.fullmatch(r"(\d{1,18})/\d+", str(row.get(SWIFT_STEP, "")).strip())
     return int(match[1]) or None if match else None
 
 

@@ -21,7 +21,7 @@ from analysis.verdicts import Verdict, count_of
 
 FORMAT = "verl-console"
 # `training/global_step:1 - ` and `timing_s/step:4.1 - ` are quantities, no beginnings.
-STEP_LINE = re.compile(r"(?<![\w/.])step:(\d+) - ")
+STEP_LINE = re.compile(r"(?<![\w/.])step:(\d{1,18}) - ")
 SEPARATOR = " - "
 # A piece that a line's end has cut in its name or its number.
 _BEGUN = re.compile(r"[^\s:]*(?::[^\s:]*)?")
@@ -30,7 +30,7 @@ CUT_AT_CHARS = 4096
 # A step of verl's has dozens of numbers; what else begins like one has not this many.
 FEW_NUMBERS = 10
 # What verl prints when it goes on from a checkpoint (ray_trainer.py, _load_checkpoint).
-_RESUMES = re.compile(r"Setting global step to (\d+)")
+_RESUMES = re.compile(r"Setting global step to (\d{1,18})\b")
 _EXPERIMENT = re.compile(r"'experiment_name': '([^']*)'")
 _VERSION = re.compile(r"\bverl(?:==|-| version:? ?|, version )v?(\d+\.\d+(?:\.\w+)*)")
 # main_ppo.py pretty-prints the whole configuration; longer is none.

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from analysis.errors import UserError
 from analysis.files import read_json_object
 from analysis.sources.counters import Restart, falls, restart_verdicts
+from analysis.sources.json_lines import json_lines
 from analysis.sources.record import Imported, SourceRead
 from analysis.sources.wandb_about import git_in, hardware_in, plain_config, seconds_since_1970, versions_in
 from analysis.sources.wandb_api import HISTORY_PARTS, RUN_FILE, download
 from analysis.sources.wandb_offline import records
-from analysis.sources.wandb_rows import Row, anew_verdict, logged_steps, read_steps, steps_of
+from analysis.sources.wandb_rows import Row, anew_verdict, logged_steps, read_steps, steps_of, time_of
 from analysis.verdicts import Verdict, count_of
 
 FORMAT_OFFLINE = "wandb-offline"
@@ -49,8 +50,8 @@ class _Attempt:
         for number, kind, content in records(self.file, "run", "config", "environment", "history"):
             if kind == "history":
                 row = content.get("item") or {}
-                at = row.get("_timestamp")
-                self.last_row_at = float(at) if isinstance(at, int | float) else self.last_row_at
+                at = time_of(row)
+                self.last_row_at = self.last_row_at if at is None else at
                 yield self.file, number, row
             elif kind == "run":
                 self.run |= content
@@ -205,7 +206,9 @@ def read_wandb_api(name: str, cache: Path, flat: bool = True) -> Imported:
     folder = download(name, cache)
     said = read_json_object(folder / RUN_FILE, "the download from wandb")
     about = said.get("metadata") or {}
-    read = steps_of(_cached_rows(folder), name, flat)
+    damaged: list[Verdict] = []
+    read = steps_of(_cached_rows(folder, name, damaged), name, flat)
+    read.verdicts += damaged
     if (said.get("history_lines") or 0) > said.get("rows", 0):
         text = (
             f"{name}: wandb counts {said['history_lines']} rows of history and gave {said['rows']}: steps may be "
@@ -224,8 +227,12 @@ def read_wandb_api(name: str, cache: Path, flat: bool = True) -> Imported:
     )
 
 
-def _cached_rows(folder: Path) -> Iterator[Row]:
+def _cached_rows(folder: Path, name: str, verdicts: list[Verdict]) -> Iterator[Row]:
     for part in sorted(folder.glob(HISTORY_PARTS)):
-        with part.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                yield part, number, json.loads(line)
+        yield from json_lines(part, f"{name}, {part.name}", partial(_row, part), verdicts)
+
+
+def _row(part: Path, row: Any, number: int) -> Row:
+    if not isinstance(row, dict):
+        raise TypeError(f"expected an object, got {type(row).__name__}")
+    return part, number, row

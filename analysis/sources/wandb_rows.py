@@ -56,22 +56,29 @@ def logged_steps(rows: Iterable[Row], shown_as: str, flat: bool = False) -> Logg
 def _numbers(row: dict[str, Any]) -> dict[str, float]:
     numbers = {}
     for name, value in row.items():
-        number = value if type(value) is float else as_number(value)
+        number = value if type(value) is float else _number(value)
         if number is not None and not name.startswith("_"):
             numbers[intern(name)] = number
     return numbers
 
 
-def _time(row: dict[str, Any]) -> float | None:
-    return as_number(row.get("_timestamp"))
+def _number(raw: object) -> float | None:
+    try:
+        return as_number(raw)
+    except OverflowError:
+        return None
+
+
+def time_of(row: dict[str, Any]) -> float | None:
+    return _number(row.get("_timestamp"))
 
 
 def _elapsed_s(row: dict[str, Any]) -> float | None:
-    return as_number(row.get("_runtime"))
+    return _number(row.get("_runtime"))
 
 
 def _step(value: float | None) -> int | None:
-    return int(value) if value is not None and value >= 1 and value == int(value) else None
+    return int(value) if value is not None and value >= 1 and value.is_integer() else None
 
 
 def _nested_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
@@ -84,7 +91,7 @@ def _nested_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
         phases = {k.removeprefix(TIMERS): v for k, v in numbers.items() if k.startswith(TIMERS)}
         scalars = {k: v for k, v in numbers.items() if not k.startswith(TIMERS)}
         steps.add(
-            StepRecord(step, phases, scalars, {}, None, file, number, time=_time(row), elapsed_s=_elapsed_s(row)),
+            StepRecord(step, phases, scalars, {}, None, file, number, time=time_of(row), elapsed_s=_elapsed_s(row)),
             bool(phases),
         )
     return steps
@@ -98,14 +105,14 @@ def _flat_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
     for file, number, row in rows:
         numbers = _numbers(row)
         logged = numbers.get(VERL_STEP, numbers.get(HF_STEP))
-        step = _step(as_number(row.get(WANDB_STEP)) if logged is None else logged)
+        step = _step(_number(row.get(WANDB_STEP)) if logged is None else logged)
         verl = any(name.startswith(TIMERS) for name in numbers)
         if verl or VERL_STEP in numbers:
             if verl:  # a run of our own driver logs TRL's timers besides
                 numbers, calls = calls | numbers, {}
             if step is not None:
                 steps.add(
-                    StepRecord(step, {}, numbers, {}, None, file, number, time=_time(row), elapsed_s=_elapsed_s(row)),
+                    StepRecord(step, {}, numbers, {}, None, file, number, time=time_of(row), elapsed_s=_elapsed_s(row)),
                     verl,
                 )
             continue
@@ -127,7 +134,7 @@ def _flat_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
                 calls[name] = calls.get(name, 0.0) + value
         if logged is None or step is None or not numbers.keys() - {HF_STEP, "train/epoch"}:
             continue
-        record = StepRecord(step, {}, numbers, {}, None, file, number, time=_time(row), elapsed_s=_elapsed_s(row))
+        record = StepRecord(step, {}, numbers, {}, None, file, number, time=time_of(row), elapsed_s=_elapsed_s(row))
         steps.add(record, timed, led_to if timed else None)
     return steps
 

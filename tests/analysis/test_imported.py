@@ -9,7 +9,7 @@ import pytest
 
 from analysis.files import fingerprint_of
 from analysis.imported.run import main
-from analysis.imported.steps import with_known_tokens
+from analysis.imported.steps import add_known_tokens
 from analysis.phases import phase_table, phase_verdicts
 from analysis.runs import read_plan, read_run, read_runs
 from analysis.sources.formats import read_source
@@ -353,7 +353,9 @@ def test_tokens_of_steps_of_which_not_all_generate_are_not_known(tmp_path, token
 )
 def test_a_configuration_tells_whether_each_step_generates(config, word):
     record = StepRecord(2, {"step": 1.0}, {"train/completions/mean_length": 100.0}, {}, False, Path("a.json"), 1)
-    (found,), verdicts = with_known_tokens([ChosenStep(1, record, False, False)], 8, "r", config)
+    chosen = [ChosenStep(1, record, False, False)]
+    verdicts = add_known_tokens(chosen, 8, "r", config)
+    (found,) = chosen
     assert ("response_tokens" in found.record.scalars) == (not word)
     assert [v.code for v in verdicts] == ["tokens-unknown"] * bool(word) and all(word in v.text for v in verdicts)
 

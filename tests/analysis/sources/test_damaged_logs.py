@@ -1,0 +1,267 @@
+"""No line of a log crashes the importer: real lines are damaged, and make a table or one message."""
+
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from analysis.errors import UserError
+from analysis.files import fingerprint_of
+from analysis.imported.run import import_in_parts
+from analysis.imported.steps import hole_verdicts
+from analysis.sources.formats import read_source
+from analysis.sources.record import StepRecord
+from analysis.sources.wandb_api import RUN_FILE
+from analysis.steps import ChosenStep
+
+ROOT = Path(__file__).resolve().parents[3]
+VERL_LINE = (ROOT / "experiments" / "camino-2025-published" / "sglang-step3.log").read_text(encoding="utf-8").strip()
+VERL_VALUES = {name: float(v) for name, _, v in (p.rpartition(":") for p in VERL_LINE.split(" - ")[1:])}
+# As TRL 1.16 logs a step, and ms-swift 4.6 besides.
+ROW = {
+    "loss": 0.0012,
+    "grad_norm": 0.125,
+    "learning_rate": 9.9e-07,
+    "num_tokens": 24576.0,
+    "completions/mean_length": 512.5,
+    "rewards/accuracy/mean": 0.25,
+    "reward": 0.25,
+    "kl": 1.5e-05,
+    "step_time": 13.4,
+    "epoch": 0.01,
+}
+
+
+def row(step):
+    return ROW | {"num_tokens": 24576.0 * step, "epoch": 0.01 * step, "step_time": 13.0 + step / 8}
+
+
+def swift_row(step):
+    told = {"global_step/max_steps": f"{step}/25", "elapsed_time": f"{13 * step}s", "train_speed(s/it)": "13.5"}
+    return {k: v for k, v in row(step).items() if k != "step_time"} | told
+
+
+def bar(step):
+    return f" {4 * step}%|█▏        | {step}/25 [00:41<05:02, 13.70s/it]"
+
+
+def phases(step):
+    return "".join(f"{step},timing_s/{name},{s:.2f}\n" for name, s in (("step", 408.19 + step), ("gen", 382.91)))
+
+
+STEPS = (1, 2, 3)
+LOGS = {
+    "verl-console": "".join(
+        "(TaskRunner pid=411) " + VERL_LINE.replace("step:3 ", f"step:{s} ").replace("e_step:3", f"e_step:{s}") + "\n"
+        for s in STEPS
+    ),
+    "verl-jsonl": "".join(json.dumps({"step": s, "data": VERL_VALUES}) + "\n" for s in STEPS),
+    "trl-console": "".join(f"{row(s)}\n{bar(s)}\n" for s in STEPS),
+    "swift-console": "".join(f"{swift_row(s)}\n" for s in STEPS),
+    "swift-jsonl": "".join(json.dumps(swift_row(s)) + "\n" for s in STEPS),
+    "trainer-state": json.dumps({"epoch": 1.0, "log_history": [row(s) | {"step": s} for s in STEPS]}, indent=1),
+    "phases-csv": "run,step,phase,seconds\n"
+    + "".join("a," + line for s in STEPS for line in phases(s).splitlines(True)),
+    "wandb": "".join(
+        json.dumps({"_step": s, "_timestamp": 1.7e9 + s, "_runtime": 1.0 * s, **VERL_VALUES, "training/global_step": s})
+        + "\n"
+        for s in STEPS
+    ),
+}
+RELEASES = {"verl": "0.4.1", "swift": "4.6.0", "trl": "1.16.0"}
+TRAINERS = {form: form.partition("-")[0] for form in LOGS} | {
+    "phases-csv": "verl",
+    "wandb": "verl",
+    "trainer-state": "trl",
+}
+# What has crashed readers: half a character, numbers without end, deep nesting, marks of encodings, other digits.
+ODD = (
+    "\\ud800",
+    "9" * 400,
+    "[" * 2_000,
+    '{"a":' * 2_000,
+    "\ufeff",
+    "\0",
+    "1e999",
+    "-inf",
+    "NaN",
+    "٣",
+    "²",
+    "'",
+    '"',
+    "\r",
+)
+INSERTS = [piece.encode() for piece in (*ODD, "2147483648", "0", "-1", *LOGS.values())]
+DAMAGE = st.lists(
+    st.tuples(
+        st.sampled_from(("flip", "cut", "double", "insert", "replace", "digit")),
+        st.integers(0, 9999),
+        st.integers(0, 255),
+        st.integers(0, len(INSERTS) - 1),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def damaged(log, damage):
+    """A log after so many damages: `place` is in ten-thousandths of its length."""
+    for kind, place, value, piece in damage:
+        at = place * (len(log) + 1) // 10_000
+        end = min(len(log), at + value)
+        if kind == "flip":
+            log = log[:at] + bytes([value]) + log[at + 1 :]
+        elif kind == "cut":
+            log = log[:at] + log[end:] if value < 250 else log[:at]
+        elif kind == "double":
+            log = log[:end] + log[at:]
+        elif kind == "insert":
+            log = log[:at] + INSERTS[piece] + log[at:]
+        elif kind == "digit":
+            log = log.replace(b"%d" % (value % 10), INSERTS[piece % len(ODD)], 1 + value % 3)
+        else:
+            log = log[:at] + INSERTS[piece] + log[end:]
+    return log
+
+
+def imported(folder, form, content):
+    """The rows of a log of a format, through all that reads a source and makes its table."""
+    source, known = folder / ("log.csv" if form == "phases-csv" else "log"), {"mode": "", "format": None}
+    if form == "wandb":
+        cache = folder / "a" / "b" / "c"
+        cache.mkdir(parents=True, exist_ok=True)
+        (cache / RUN_FILE).write_text(json.dumps({"complete": True, "rows": 3, "history_lines": 3}))
+        (cache / "history-000000000.jsonl").write_bytes(content)
+    else:
+        source.write_bytes(content)
+    known |= {"sources": ["wandb:a/b/c" if form == "wandb" else str(source)], "version": RELEASES[TRAINERS[form]]}
+    spec = {"run_id": "a", "arm": "a", "trainer": TRAINERS[form], "engine": "vllm", "seed": 0, "factors": {}}
+    spec |= {"experiment": "x", "stack": "", "import": known | {"batch_size": 16}}
+    tables, _ = import_in_parts(spec | {"fingerprint": fingerprint_of(spec)}, folder / "out", folder)
+    return sum(table.num_rows for table in tables)
+
+
+@pytest.mark.parametrize("form", LOGS)
+def test_the_whole_log_is_read(tmp_path, form):
+    assert imported(tmp_path, form, LOGS[form].encode()) >= 6
+
+
+def read(tmp_path, content, name="log", form=None):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return read_source(str(path), form, (), tmp_path)
+
+
+@pytest.mark.parametrize("bad", ['{"a\\ud800": 1}', '{"a": ' + "9" * 400 + "}", "[" * 20_000, '{"a":' * 20_000])
+@pytest.mark.parametrize("form", ["verl-jsonl", "swift-jsonl"])
+def test_a_line_that_no_table_can_hold_is_left_out_and_told(tmp_path, form, bad):
+    lines = LOGS[form].splitlines(keepends=True)
+    bad = bad if form == "swift-jsonl" or not bad.endswith("}") else json.dumps({"step": 2, "data": 0})[:-2] + bad + "}"
+    swift = bad[:-1] + ', "loss": 0.1, "global_step/max_steps": "2/25"}' if bad.endswith("}") else bad
+    found = read(tmp_path, lines[0] + (swift if form == "swift-jsonl" else bad) + "\n" + lines[2], form=form)
+    assert list(found.read.records) == [1, 3]
+    (told,) = [v for v in found.read.verdicts if v.code == "corrupt-line"]
+    assert f"{tmp_path / 'log'}:2 cannot be read and was skipped" in told.text and len(told.text) < 300
+
+
+def test_a_cached_line_of_wandb_that_cannot_be_read_is_left_out(tmp_path):
+    lines = LOGS["wandb"].splitlines(keepends=True)
+    assert imported(tmp_path, "wandb", "".join(lines).encode()) > imported(
+        tmp_path, "wandb", (lines[0] + lines[1][:50] + "\n" + lines[2]).encode()
+    )
+
+
+@pytest.mark.parametrize("form", ["verl-jsonl", "swift-jsonl", "trainer-state", "trl-console", "verl-console"])
+def test_a_mark_of_utf_8_before_a_log_is_no_part_of_it(tmp_path, form):
+    found = read(tmp_path, "\ufeff" + LOGS[form])
+    assert found.format == form and list(found.read.records) == [1, 2, 3]
+    assert not [v for v in found.read.verdicts if v.code == "corrupt-line"]
+
+
+@pytest.mark.parametrize("form", ["verl-jsonl", "swift-jsonl"])
+def test_json_lines_that_were_cut_at_their_head_are_known_by_the_next_line(tmp_path, form):
+    found = read(tmp_path, LOGS[form][40:])
+    assert found.format == form and list(found.read.records) == [2, 3]
+    assert [v.code for v in found.read.verdicts if v.code == "corrupt-line"] == ["corrupt-line"]
+
+
+@pytest.mark.parametrize("form", LOGS.keys() - {"wandb"})
+def test_utf_16_gets_the_command_that_converts_it(tmp_path, form):
+    with pytest.raises(UserError, match=r"is UTF-16 text.*: iconv -f UTF-16 -t UTF-8 \S+/a.csv > \S+/a-utf8.csv"):
+        read(tmp_path, LOGS[form].encode("utf-16"), "a.csv")
+
+
+@pytest.mark.parametrize("form", LOGS)
+def test_a_step_that_no_table_can_hold_is_refused_with_its_place(tmp_path, form):
+    content = LOGS[form]
+    for shown in ("step:3 ", '"step": 3', "'3/25'", '"3/25"', "3,timing", 'global_step": 3', "| 3/25"):
+        content = content.replace(shown, shown.replace("3", "2147483648"))
+    with pytest.raises(UserError, match=r"is of step 2147483648, and 2147483647 is the highest that can be read"):
+        imported(tmp_path, form, content.encode())
+
+
+def test_a_hole_of_a_thousand_million_steps_takes_no_memory(tmp_path):
+    content = LOGS["verl-jsonl"].replace('"step": 3', '"step": 2147483647').encode()
+    tracemalloc.start()
+    assert imported(tmp_path, "verl-jsonl", content) > 0
+    assert tracemalloc.get_traced_memory()[1] < 50e6
+    tracemalloc.stop()
+
+
+def test_holes_are_told_as_ranges():
+    def text(*steps):
+        (verdict,) = hole_verdicts([ChosenStep(1, record(s), False, False) for s in steps], "r")
+        return verdict.text
+
+    def record(step):
+        return StepRecord(step, {}, {}, {}, None, Path("log"), 1)
+
+    assert "3 steps between 1 and 6 are in none of its sources (3, 4, 5)" in text(1, 2, 6)
+    assert "1,096 steps between 1 and 1,100" not in text(1, 2, 1100)
+    assert "(3 to 1099); the others count" in text(1, 2, 1100)
+    assert "(3 to 1099, 1101)" in text(1, 2, 1100, 1102)
+
+
+@pytest.mark.parametrize(
+    ("form", "given", "put"),
+    [
+        # Each crashed the importer once.
+        ("swift-jsonl", '"13.5"', '"1e999"'),
+        ("swift-jsonl", '"39s"', '"' + "9" * 400 + 's"'),
+        ("verl-console", "response_length/mean:17435.688", "response_length/mean:1e999"),
+        ("verl-console", "perf/total_num_tokens:283792.000", "perf/total_num_tokens:1e308"),
+        ("wandb", '"response_length/mean": 17435.688', '"response_length/mean": Infinity'),
+        ("phases-csv", "408.19", "x" * 200_000),
+        ("phases-csv", "timing_s/gen", "timing_s/\0"),
+        ("phases-csv", "a,2,", "a," + "2" * 5000 + ","),
+        ("trainer-state", '"reward"', '"\\ud800"'),
+        ("verl-console", "step:2 ", "step:" + "2" * 5000 + " "),
+        ("swift-console", "'2/25'", "'" + "2" * 5000 + "/25'"),
+    ],
+)
+def test_what_crashed_the_importer(tmp_path, form, given, put):
+    content = LOGS[form].replace(given, put)
+    try:
+        assert imported(tmp_path, form, content.encode()) > 0
+    except UserError as error:
+        assert len(str(error)) < 1000
+
+
+@pytest.mark.parametrize("form", LOGS)
+def test_no_damage_crashes_the_importer(tmp_path_factory, form):
+    folder = tmp_path_factory.mktemp("damaged")
+
+    @settings(
+        max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(DAMAGE)
+    def imports_or_says(damage):
+        try:
+            assert imported(folder, form, damaged(LOGS[form].encode(), damage)) > 0
+        except UserError as error:
+            assert str(error)
+
+    imports_or_says()
