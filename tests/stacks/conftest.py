@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from workflow.stacks.definition import ENVS
+from workflow.stacks.uv import find_uv
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -60,6 +61,16 @@ def write_wheel(
             archive.writestr(path, content)
         archive.writestr(f"{info}/RECORD", record + f"{info}/RECORD,,\n")
     return wheel
+
+
+def interpreter(folder: Path, *wheels: Path, below: str = sys.executable) -> Path:
+    """An environment of its own with those wheels: what somebody else has installed."""
+    uv = find_uv()
+    subprocess.run([uv, "venv", "-q", "--python", below, folder], check=True)
+    python = folder / "bin" / "python"
+    if wheels:
+        subprocess.run([uv, "pip", "install", "-q", "--no-index", "--no-deps", "--python", python, *wheels], check=True)
+    return python
 
 
 class _Handler(SimpleHTTPRequestHandler):

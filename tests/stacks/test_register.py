@@ -17,17 +17,7 @@ from workflow.stacks.definition import site_folders
 from workflow.stacks.register import register
 from workflow.stacks.uv import find_uv
 
-from .conftest import PYTHON, Index, Site, write_wheel
-
-
-def interpreter(folder: Path, *wheels: Path, below: str = sys.executable) -> Path:
-    """An environment of its own with those wheels: what somebody else has installed."""
-    uv = find_uv()
-    subprocess.run([uv, "venv", "-q", "--python", below, folder], check=True)
-    python = folder / "bin" / "python"
-    if wheels:
-        subprocess.run([uv, "pip", "install", "-q", "--no-index", "--no-deps", "--python", python, *wheels], check=True)
-    return python
+from .conftest import PYTHON, Index, Site, interpreter, write_wheel
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -82,6 +82,9 @@ def register(
         read_names("--leave-out", leave_out, ":none:"),
     )
     given = given_wheels(stack, pins, wheels, there.release)
+    for wheel in (wheel for wheel in given if wheel.package not in choice.laid_over):
+        _say(stack, f"{wheel.path.name} is not used: the interpreter's {wheel.package} stays")
+    given = [wheel for wheel in given if wheel.package in choice.laid_over]
     origin = with_wheels(
         {
             "state": REGISTERED,
