@@ -13,6 +13,7 @@ from analysis.estimates.gate import gate_table
 from analysis.estimates.table import estimate_table
 from analysis.headline import headlines
 from analysis.headline.case import claim_from
+from analysis.headline.ratios import ratio_text
 from analysis.preflight import Finding, LedgerRow, Preflight
 from analysis.speedup import comparison_table
 
@@ -411,3 +412,11 @@ def test_medians_are_told_of_the_combinations_that_they_are_of():
     (found,) = said(frames, comparable=may)
     assert "The median steps say 2.00× at t = 1: a few outlying steps decide how much" in found.sentence
     assert "nan" not in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(2.154, "2.15×"), (9.994, "9.99×"), (10.04, "10.0×"), (99.94, "99.9×"), (100.4, "100×"), (1e4, "10,000×")],
+)
+def test_a_ratio_has_three_digits(value, text):
+    assert ratio_text(value) == text

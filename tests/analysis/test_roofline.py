@@ -119,6 +119,19 @@ def test_lengths_that_cannot_be_give_no_floor(values: list[int]) -> None:
     assert np.isnan(decode_floor_s(roof, lengths(values, 10)).floor_s[0])
 
 
+def test_the_least_work_that_scalars_allow_by_hand() -> None:
+    """3 of 50 in the mean, 100 at most: 99 iterations, and 24 of each other one: (99² + 2 x 24² + 147) / 2 = 5550."""
+    work = scalars(3, 50, 100, 10)
+    assert (work.longest[0], work.total[0], work.own_positions[0]) == (99, 147, 5550)
+
+
+def test_a_mean_that_was_cut_to_three_digits_is_possible() -> None:
+    """699 of one token and one of 100 are 1.14143 in the mean, which is printed as 1.141: 98.7 iterations for 99."""
+    roof = Roof(1e-3, 1e-9, 1e-6, 1e-12, replicas=1)
+    assert decode_floor_s(roof, scalars(700, 1.141, 100, 10)).floor_s[0] >= 0.099
+    assert np.isnan(decode_floor_s(roof, scalars(700, 1.139, 100, 10)).floor_s[0])
+
+
 def test_the_longest_alone_is_a_floor_where_no_number_of_responses_is_known() -> None:
     roof = Roof(1e-3, 1e-9, 1e-6, 1e-12, replicas=2)
     alone = decode_floor_s(roof, scalars(math.nan, 50, 100, 10)).floor_s[0]

@@ -79,6 +79,13 @@ def test_a_trained_verl_run_tells_all() -> None:
     assert setup.facts is not None and setup.unknown == () and setup.assumed == ()
 
 
+@pytest.mark.parametrize(
+    ("width", "names"), [(4, ("float32", "fp32", "float")), (2, ("bfloat16", "bf16", "float16", "fp16", "half"))]
+)
+def test_a_number_is_as_wide_as_its_name_says(width: int, names: tuple[str, ...]) -> None:
+    assert [trained({f"{ROLLOUT}.dtype": name}).number_bytes for name in names] == [width] * len(names)
+
+
 def test_the_drivers_word_wins_over_the_gpu_that_was_meant() -> None:
     assert trained(gpus=[{"name": "NVIDIA H100 PCIe"}] * 8).gpu == "H100-PCIe-80GB"
     other = trained(gpus=[{"name": "NVIDIA H20"}] * 8)

@@ -100,6 +100,13 @@ def test_the_token_counts_tell_how_many_responses_there_were(tmp_path: Path) -> 
     assert "completions-differ" not in codes(right) and "completions-differ" not in codes(none)
 
 
+def test_the_token_counts_may_tell_of_a_single_response(tmp_path: Path) -> None:
+    """301.312 + 17435.688 tokens in all, and nothing declared."""
+    one = {"perf/total_num_tokens": 17737.0, "response_length/max": 17435.688}
+    found = worked(an_import(tmp_path, steps_to(article_row(**one)), batch_size=None))
+    assert found["floor_basis"].iloc[2] == "scalars"
+
+
 def test_the_lengths_of_a_trained_run_by_hand(tmp_path: Path) -> None:
     """Longest 20001 of 4: 20000 iterations of 4.22247 ms, 20000 * 20001 / 2 positions; no prompt is known."""
     run = trained(tmp_path, [100, 200, 300, 20001])

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from analysis.errors import UserError
-from analysis.sources.cumulative import elapsed_s
+from analysis.sources.cumulative import Average, elapsed_s, step_times_s
 from analysis.sources.hf_logs import windows_of
 from analysis.sources.logged_rows import WALL
 from analysis.sources.record import STEPS_LOGGED
@@ -193,6 +193,15 @@ def test_values_as_texts_and_a_resumed_run(tmp_path):
     assert [s for s in found.read.records] == [8, 9, 10, 11]
     times = [r.scalars[WALL] for r in found.read.records.values()]
     assert times == pytest.approx(TIMES, abs=0.01)
+
+
+def test_an_elapsed_time_that_nearly_fits_is_of_a_run_from_its_start():
+    """1990 s at 2 s a step are 995 of 1000 steps: no five steps of an earlier life. 1000 s are 500."""
+
+    def steps(whole_s):
+        return step_times_s([Average(1000, 1, 2.0, 0.0, whole_s)], "x")[1000][2]
+
+    assert (steps(1990.0), steps(1000.0)) == (1000, 500)
 
 
 def test_averages_of_a_restarted_run_begin_anew(tmp_path):
