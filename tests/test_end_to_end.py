@@ -15,6 +15,7 @@ import pandas as pd
 import psutil
 import pytest
 
+from .patience import Patience
 from .site_folder import ROOT, STACKS, Site
 
 
@@ -135,12 +136,12 @@ def test_killed_in_the_middle_the_next_start_finishes_what_is_missing(site: Site
         site.command(), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     runs = site.results / "runs"
-    give_up = time.monotonic() + 240
+    patience = Patience(head.pid, 900)
     while not (
         begun := [run for run in runs.glob("*-s1/attempts/1/metrics.jsonl") if run.read_text().count("\n") >= 2]
     ):
         assert head.poll() is None, "ended before it could be killed"
-        assert time.monotonic() < give_up
+        assert not patience.is_over()
         time.sleep(0.1)
     jobs = [
         process

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from workflow.cluster.memory import last_words, oom_kills, slurm_says_so
@@ -67,7 +68,7 @@ def test_the_stacks_of_a_hanging_trainer_reach_its_log(tmp_path: Path, listens: 
     with log.open("a") as out:
         trainer = subprocess.Popen([sys.executable, "-c", program, str(listens)], stdout=out, stderr=out)
     try:
-        while "ready" not in log.read_text():
+        while "ready" not in log.read_text() or psutil.Process(trainer.pid).status() != psutil.STATUS_SLEEPING:
             time.sleep(0.05)
         dump_stacks(trainer.pid, log)
         text = log.read_text()

@@ -33,13 +33,14 @@ def test_a_neighbour_on_the_same_cpu_is_seen_and_ones_own_work_is_not() -> None:
     try:
         time.sleep(0.3)
         load.begin()
+        began = time.monotonic()
         time.sleep(1.0)
-        taken = load.taken_s()
+        taken, slept = load.taken_s(), time.monotonic() - began
     finally:
         neighbour.kill()
         neighbour.wait()
     assert taken is not None
-    assert 0.6 < taken < 1.2
+    assert 0.6 * slept < taken < 1.2 * slept  # on a busy machine a sleep lasts longer
 
 
 def test_a_system_that_does_not_tell_is_no_number(tmp_path: Path) -> None:
