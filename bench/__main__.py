@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from bench import collect, coverage, mutants, planning, quickstart, report, slurm
+from bench import collect, coverage, import_memory, mutants, planning, quickstart, report, slurm
 from bench.measure import Line
 
 BENCHES: dict[str, Callable[[], list[Line]]] = {
@@ -18,6 +18,7 @@ BENCHES: dict[str, Callable[[], list[Line]]] = {
     "dry-run": planning.dry_run_lines,
     "report": report.report_lines,
     "collect": collect.collect_lines,
+    "import-memory": import_memory.import_lines,
     "coverage": coverage.coverage_lines,
     "mutants": mutants.mutant_lines,
     "slurm": slurm.slurm_lines,

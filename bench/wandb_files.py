@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ def frames(data: bytes) -> Iterator[bytes]:
             parts = b""
 
 
-def framed(head: bytes, records: list[bytes]) -> bytes:
+def framed(head: bytes, records: Iterable[bytes]) -> bytes:
     """A file of these records."""
     out = bytearray(head)
     for record in records:
@@ -100,16 +100,22 @@ def framed(head: bytes, records: list[bytes]) -> bytes:
     return bytes(out)
 
 
-def write_runs(results: Path, runs: int, steps: int) -> list[Path]:
-    """`runs` finished runs of two arms with offline wandb files and nothing else, and their plan; the run folders."""
+def read_records(data: bytes) -> list[Any]:
+    """The records of a whole file, parsed."""
     from wandb.proto import wandb_internal_pb2 as pb
 
-    data = template(results.parent / "template", steps).read_bytes()
-    originals = []
+    found = []
     for raw in frames(data):
         record = pb.Record()
         record.ParseFromString(raw)
-        originals.append(record)
+        found.append(record)
+    return found
+
+
+def write_runs(results: Path, runs: int, steps: int) -> list[Path]:
+    """`runs` finished runs of two arms with offline wandb files and nothing else, and their plan; the run folders."""
+    data = template(results.parent / "template", steps).read_bytes()
+    originals = read_records(data)
     folders, fingerprints = [], {}
     for number in range(runs):
         arm = list(ARMS)[number % len(ARMS)]
@@ -119,7 +125,7 @@ def write_runs(results: Path, runs: int, steps: int) -> list[Path]:
         folder = results / "runs" / run_id
         offline = folder / "attempts" / "1" / "wandb" / f"offline-run-20260101_000000-{number:08d}"
         offline.mkdir(parents=True)
-        (offline / f"run-{number:08d}.wandb").write_bytes(framed(data[:HEAD], _with_numbers(originals, rows)))
+        (offline / f"run-{number:08d}.wandb").write_bytes(framed(data[:HEAD], with_numbers(originals, rows)))
         fingerprints[run_id] = _write_run_files(folder, run_id, arm, number, steps)
         folders.append(folder)
     plan = {
@@ -138,7 +144,7 @@ def write_runs(results: Path, runs: int, steps: int) -> list[Path]:
     return folders
 
 
-def _with_numbers(originals: list[Any], rows: list[dict[str, float]]) -> list[bytes]:
+def with_numbers(originals: list[Any], rows: list[dict[str, float]]) -> list[bytes]:
     """The records of the template with these rows' numbers in its history, and in the summary of each row."""
     found, row = [], 0
     for record in originals:
