@@ -24,10 +24,14 @@ def list_of(path: Path, key: str) -> Iterator[Any] | None:
     begins = re.compile(rf'(?<!\\)"{re.escape(key)}"\s*:\s*\[')
     file = path.open(encoding="utf-8-sig")
     text = ""
-    while more := file.read(CHUNK_CHARS):
-        text = text[-1000:] + more
-        if (found := begins.search(text)) is not None:
-            return _elements(file, text[found.end() :])
+    try:
+        while more := file.read(CHUNK_CHARS):
+            text = text[-1000:] + more
+            if (found := begins.search(text)) is not None:
+                return _elements(file, text[found.end() :])
+    except ValueError:
+        file.close()
+        raise
     file.close()
     return None
 

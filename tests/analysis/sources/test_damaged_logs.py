@@ -255,7 +255,7 @@ def test_no_damage_crashes_the_importer(tmp_path_factory, form):
     folder = tmp_path_factory.mktemp("damaged")
 
     @settings(
-        max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+        max_examples=2000, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
     )
     @given(DAMAGE)
     def imports_or_says(damage):
