@@ -420,3 +420,15 @@ def test_medians_are_told_of_the_combinations_that_they_are_of():
 )
 def test_a_ratio_has_three_digits(value, text):
     assert ratio_text(value) == text
+
+
+@pytest.mark.parametrize(("tokens", "opposite"), [(90.0, False), (40.0, True)])
+def test_step_time_and_tokens_that_disagree_are_told_only_where_they_do(tokens, opposite):
+    """Steps of 10 and 8 s: with 100 and 90 tokens b is faster either way, with 100 and 40 it is slower per token."""
+    frames = [
+        arm_rows(arm, step_s * np.linspace(1, 1.02, 20), seed=seed, response_tokens=np.full(20, told))
+        for arm, step_s, told in (("a", 10.0, 100.0), ("b", 8.0, tokens))
+        for seed in range(2)
+    ]
+    (found,) = said(frames)
+    assert ("The two disagree on which is faster" in found.sentence) == opposite

@@ -123,6 +123,9 @@ def test_the_least_work_that_scalars_allow_by_hand() -> None:
     """3 of 50 in the mean, 100 at most: 99 iterations, and 24 of each other one: (99² + 2 x 24² + 147) / 2 = 5550."""
     work = scalars(3, 50, 100, 10)
     assert (work.longest[0], work.total[0], work.own_positions[0]) == (99, 147, 5550)
+    # One response is its own mean and its own longest.
+    alone = scalars(1, 100, 100, 10)
+    assert (alone.longest[0], alone.total[0], alone.own_positions[0]) == (99, 99, 99 * 100 / 2)
 
 
 def test_a_mean_that_was_cut_to_three_digits_is_possible() -> None:
