@@ -93,6 +93,7 @@ def write_attempt(run_folder: Path, inputs: Path, number: int = 1, rewards: Any 
     spec = {
         "experiment": "tests",
         "run_id": run_folder.name,
+        "stack": VLLM if trainer_args.get("use_vllm") else TRANSFORMERS,
         "workload": {"rewards": rewards or REWARDS},
         "trainer_args": {**TRAINER_ARGS, **trainer_args},
         "fingerprint": fingerprint,
