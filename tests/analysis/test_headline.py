@@ -187,6 +187,8 @@ def test_the_combination_at_which_step_time_misleads_is_named():
         ((1.05, 0.95, 1.15), (1.0, 0.98, 1.02), False),
         ((1.1, 1.01, 1.2), (0.97, 0.9, 1.05), True),  # resolved on the other side
         ((1.1, 0.99, 1.2), (0.97, 0.9, 1.05), False),
+        ((0.9, 0.8, 0.99), (1.03, 0.95, 1.1), True),  # resolved below, equal work above
+        ((0.9, 0.8, 1.01), (1.03, 0.95, 1.1), False),
         ((1.3, 0.9, 1.8), (1.0, 0.9, 1.1), True),  # far, however wide
         ((2.15, None, None), (0.9, None, None), True),
         ((1.10, None, None), (1.05, None, None), False),

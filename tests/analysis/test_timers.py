@@ -5,6 +5,7 @@ import pytest
 
 from analysis.errors import UserError
 from analysis.timers import CATEGORIES, declared_trees, exclusive_s, overruns, parents, tree_for
+from analysis.timers.declared import releases_like
 from analysis.timers.trl import TRL_1_16
 
 
@@ -86,3 +87,10 @@ def test_unknown_version_or_engine_says_how_to_declare(version, engine):
         UserError, match=r"no timer tree.*trl 1\.16? .*with transformers/vllm.*analysis/timers/declared\.py"
     ):
         tree_for("trl", version, engine)
+
+
+@pytest.mark.parametrize(
+    ("version", "fits"), [("0.7", ["0.7.0", "0.7.1"]), ("0.7.1rc2", ["0.7.1"]), ("0.9", ["0.9.1"]), ("main", [])]
+)
+def test_the_releases_that_a_version_may_mean(version, fits):
+    assert releases_like("verl", version) == fits

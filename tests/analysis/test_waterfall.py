@@ -81,6 +81,13 @@ def test_steps_with_a_floor_stand_for_those_without(tmp_path: Path) -> None:
     assert set(table["steps"]) == {2} and set(table["floor_steps"]) == {1}
 
 
+def test_without_floors_generation_is_one_part(tmp_path: Path) -> None:
+    """`wide` as it is before `with_work`."""
+    run = an_import(tmp_path, steps_to(article_row()))
+    table = waterfall_table(wide_steps([run], 2)[0], plan_of("sglang"), [run.tree])
+    assert of(table, "sglang")["generation"] == pytest.approx(380.602) and set(table["floor_steps"]) == {0}
+
+
 def test_a_negative_residual_is_shown(tmp_path: Path) -> None:
     run = an_import(tmp_path, steps_to(article_row(**{"timing_s/step": 408.18})))
     found = of(waterfall(run), "sglang")

@@ -305,6 +305,10 @@ def test_what_the_engine_draws_from_is_told() -> None:
 def test_an_adapter_changes_what_sleeps() -> None:
     seen = found(EQUAL, options={"actor_rollout_ref.model.lora_rank": 16})["sleep"]
     assert "copied to the CPU and back in vllm; cache dropped, weights stay in sglang" in seen.what
+    merged = {"actor_rollout_ref.model.lora_rank": 16, "actor_rollout_ref.model.lora.merge": True}
+    for options in (merged, {}):
+        seen = found(EQUAL, options=options)["sleep"]
+        assert "weights and cache dropped in vllm; cache dropped, weights copied to the CPU and back in" in seen.what
 
 
 def test_other_trainers_and_releases_are_unequal() -> None:

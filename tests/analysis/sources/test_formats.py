@@ -62,6 +62,7 @@ def test_a_format_is_told_by_the_content(tmp_path, text, form):
         (b"\x7fELF\x00\x00", "the file is no text"),
         ("hello\nworld\n", "its first line begins 'hello'"),
         ("{}", "its first line begins '{}'"),
+        ('{\n  "loss": 0.5\n}\n', "its first line begins '{'"),
     ],
 )
 def test_an_unknown_file_lists_what_is_known(tmp_path, text, looks):

@@ -6,7 +6,7 @@ import pytest
 
 from analysis.errors import UserError
 from analysis.sources.cumulative import Average, elapsed_s, step_times_s
-from analysis.sources.hf_logs import windows_of
+from analysis.sources.hf_logs import numbers_of, windows_of
 from analysis.sources.logged_rows import WALL
 from analysis.sources.record import STEPS_LOGGED
 from analysis.sources.swift_jsonl import read_swift_jsonl
@@ -33,6 +33,11 @@ def trl_row(step, step_time=3.25, **more):
 def as_texts(row):
     """As transformers 5 prints its numbers."""
     return {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()}
+
+
+def test_a_text_with_as_many_digits_as_a_double_has_was_not_cut():
+    _, rounding = numbers_of({"loss": "0.1234", "reward": "0.12345678901234", "kl": "0.123456789012345"})
+    assert rounding == pytest.approx({"train/loss": 5e-5, "train/reward": 5e-15})
 
 
 def bar(done, of=20):

@@ -57,6 +57,8 @@ def read(tmp_path, text):
             + SUMMARY,
             range(105, 201, 5),
         ),
+        # Resumed behind a step that is no multiple: rows 4 and 8 lie within 5 steps.
+        (PLAN.format(8) + "  Continuing training from global step 3\n" + bars(8, 8) + rows([4, 8], 8), [4, 8]),
     ],
 )
 def test_the_steps_of_the_whole_training_tell_those_of_its_rows(tmp_path, text, steps):
