@@ -15,6 +15,7 @@ from workflow.cluster.job import trainer_environment
 from workflow.stacks import stack_environment
 from workflow.stacks.definition import load_stack
 from workflow.stacks.environment import cache_folder, environment_in, run_time
+from workflow.stacks.run import run_in_stack
 
 from ..preload import RUNTIME, preloaded_library
 from .conftest import PYTHON, Index, Site, write_wheel
@@ -43,7 +44,9 @@ def preloading(site: Site, index: Index, tmp_path: Path) -> Site:
     return site
 
 
-def test_what_a_preloaded_library_needs_is_found_in_every_process(preloading: Site, tmp_path: Path) -> None:
+def test_what_a_preloaded_library_needs_is_found_in_every_process(
+    preloading: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = preloading.build()
     assert before.returncode == 1 and "a preloaded library loads: expected 0, got 127" in before.stderr
     stack = preloading.envs / "tiny" / "stack.yaml"
@@ -68,6 +71,11 @@ def test_what_a_preloaded_library_needs_is_found_in_every_process(preloading: Si
         assert subprocess.run(shell, env=env | {"LD_PRELOAD": preload}, check=False).returncode == 0
         bare = {key: value for key, value in env.items() if key != "LD_LIBRARY_PATH"}
         assert subprocess.run(shell, env=bare | {"LD_PRELOAD": preload}, check=False).returncode == 127
+
+    # What prepares inputs and settings before a job: its Python itself starts under the preload.
+    with monkeypatch.context() as patched:
+        patched.setenv("LD_PRELOAD", preload)
+        assert run_in_stack(folder / "verify.json", "this")
 
     # The check by hand says that its process lacks the path, instead of passing what jobs would not have.
     program = [order["python"], "-I", preloading.envs / "tiny" / "verify.py", "--out", tmp_path / "out.json"]

@@ -188,7 +188,7 @@ def test_json_lines_that_were_cut_at_their_head_are_known_by_the_next_line(tmp_p
     assert [v.code for v in found.read.verdicts if v.code == "corrupt-line"] == ["corrupt-line"]
 
 
-@pytest.mark.parametrize("form", LOGS.keys() - {"wandb"})
+@pytest.mark.parametrize("form", sorted(LOGS.keys() - {"wandb"}))
 def test_utf_16_gets_the_command_that_converts_it(tmp_path, form):
     with pytest.raises(UserError, match=r"is UTF-16 text.*: iconv -f UTF-16 -t UTF-8 \S+/a.csv > \S+/a-utf8.csv"):
         read(tmp_path, LOGS[form].encode("utf-16"), "a.csv")
