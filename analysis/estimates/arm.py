@@ -87,7 +87,7 @@ def _row(name: str, steps: Paired, sums: Sums, printed: tuple[float, float]) -> 
             if steps.steps == 1
             else "no interval: too few steps, or a fit that is not stable"
         )
-    bias = FIT_BIAS if name == "standardised" else 0.0
+    bias = FIT_BIAS if name == "standardised" and any(steps.fitted) else 0.0
     if found:
         found = replace(found, low=found.low - bias, high=found.high + bias)
     verdict = verdict_of(value, found)
