@@ -50,10 +50,12 @@ def falls(before: StepRecord, after: StepRecord) -> list[Fall]:
 
 
 def all_fall(before: StepRecord, after: StepRecord) -> list[Fall]:
-    """The falls where every counter of the training falls that both records have; none where one goes on."""
+    """The falls where no counter of the training that both records have goes on; one that stays 0 does not."""
     fell = falls(before, after)
     counted = [name for name in OF_TRAINING if name in before.scalars and name in after.scalars]
-    return fell if counted and {*counted} <= {fall.name for fall in fell} else []
+    if any(after.scalars[name] >= before.scalars[name] and after.scalars[name] > 0.0 for name in counted):
+        return []
+    return fell if any(fall.name in counted for fall in fell) else []
 
 
 @dataclass(frozen=True)

@@ -49,13 +49,14 @@ def logged_row(step: int, row: Mapping[str, Any], line: int) -> LoggedRow:
 
 
 def imported_rows(
-    rows: Sequence[LoggedRow], path: Path, name: str, verdicts: Sequence[Verdict] = (), by_place: bool = False
+    rows: Sequence[LoggedRow], path: Path, name: str, verdicts: Sequence[Verdict] = (), unnumbered: bool = False
 ) -> Imported:
     """The steps of a file's rows under wandb's names; `name` is that of the format.
 
     A row that stands for several steps says so (`STEPS_LOGGED`). Where no row has `step_time`, the step's seconds come
-    from ms-swift's average since the start, with the error that its rounding leaves, and a verdict says so. `by_place`:
-    a row's step is its place alone, so that rows of several runs, or from before a restart, are an error.
+    from ms-swift's average since the start, with the error that its rounding leaves, and a verdict says so.
+    `unnumbered`: nothing beside a row tells its step, so that rows of several runs, or from before a restart, are an
+    error.
     """
     records = []
     windows = windows_of([row.step for row in rows])
@@ -64,7 +65,7 @@ def imported_rows(
         records.append(
             StepRecord(row.step, {}, numbers, {}, None, path, row.line, row.rounding, elapsed_s=row.elapsed_s)
         )
-    if by_place:
+    if unnumbered:
         require_one_run(records, path)
     anew = {place for place, (before, record) in enumerate(pairwise(records), start=1) if falls(before, record)}
     read = steps_in_sequence(records, path)

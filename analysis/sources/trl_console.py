@@ -18,7 +18,7 @@ from analysis.sources.trl_totals import Totals
 from analysis.verdicts import Verdict
 
 TRL, SWIFT = "trl-console", "swift-console"
-BY_PLACE = "step-by-place"
+BY_PLACE, BY_TOTAL = "step-by-place", "step-by-total"
 # ms-swift tells the step in its rows; TRL does not.
 SWIFT_STEP = "global_step/max_steps"
 # A row is a dictionary as Python prints it, of numbers and texts; numpy's numbers have brackets of their own.
@@ -76,7 +76,8 @@ def read_trl_console(path: Path) -> Imported:
     if any(swift):
         return imported_rows([row for row in rows if row.step], path, SWIFT, verdicts)
     placed, told = _by_the_bar(rows, bars, totals, path)
-    return imported_rows(placed, path, TRL, verdicts + told, by_place=any(one.code == BY_PLACE for one in told))
+    unnumbered = any(one.code in (BY_PLACE, BY_TOTAL) for one in told)
+    return imported_rows(placed, path, TRL, verdicts + told, unnumbered=unnumbered)
 
 
 def row_of(text: str) -> dict[str, Any]:
@@ -123,12 +124,13 @@ def _by_the_bar(
             return [replace(row, step=every * place) for place, row in enumerate(rows, start=1)], []
         if len(told) == len(rows):
             return [replace(row, step=bar.done) for row, bar in zip(rows, told, strict=True)], []
-    if (steps := totals.steps_of([_epoch(row) for row in rows])) is not None:
+    counted = ([row.numbers.get(TRAIN + name) for row in rows] for name in ("epoch", "num_tokens"))
+    if (steps := totals.steps_of(*counted)) is not None:
         text = (
             f"{path} has no progress bar behind its {len(rows)} rows; its {totals.steps_done()} steps in all tell that "
             f"they are steps {steps[0]} to {steps[-1]}"
         )
-        verdict = [Verdict("note", "step-by-total", text)] if len(rows) > 1 else []
+        verdict = [Verdict("note", BY_TOTAL, text)] if len(rows) > 1 else []
         return [replace(row, step=step) for row, step in zip(rows, steps, strict=True)], verdict
     planned = f" of {'or '.join(map(str, sorted(totals.planned)))} that were planned" if totals.planned else ""
     text = (
@@ -138,10 +140,6 @@ def _by_the_bar(
     )
     verdict = [Verdict("warning", BY_PLACE, text)] if rows else []
     return [replace(row, step=place) for place, row in enumerate(rows, start=1)], verdict
-
-
-def _epoch(row: LoggedRow) -> float | None:
-    return row.numbers.get(TRAIN + "epoch")
 
 
 def _rows_apart(bars: list[_Bar | None]) -> int | None:

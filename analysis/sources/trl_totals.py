@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 # What transformers' Trainer prints at its start (trainer.py, _inner_training_loop).
@@ -18,6 +18,10 @@ _MOST_STEPS = 10_000_000
 _SAME_TIME_S, _SAME_TIME_SHARE = 2.0, 0.02
 # Epochs grow with the steps; transformers 4 prints them with two decimals.
 _SAME_EPOCH, _SAME_EPOCH_SHARE = 0.006, 0.005
+# Below it, printed epochs are too coarse to show that half of the rows are missing.
+_TELLING_EPOCH = 0.05
+# Rows are missing where more tokens a step were counted than so many times those before and behind.
+_MOST_TOKENS_MORE = 2.5
 
 
 @dataclass
@@ -64,11 +68,13 @@ class Totals:
         same = [done for done, seconds in self.bars.values() if abs(seconds - self.runtime_s) <= allowed]
         return same[0] if len(same) == 1 else None
 
-    def steps_of(self, epochs: Sequence[float | None]) -> list[int] | None:
+    def steps_of(self, epochs: Sequence[float | None], tokens: Sequence[float | None]) -> list[int] | None:
         """The steps of so many rows: the multiples of the one logging_steps that makes that many rows of the steps
         that were trained; where none does, these behind step 1 (logging_first_step).
 
-        `epochs` are the rows' own. None where no logging_steps does, more than one, or the epochs do not grow so.
+        `epochs` and `tokens` are what the rows count. None where no logging_steps does, more than one, or the counts do
+        not grow so. A training without a summary may have been killed with rows still in a buffer: there, only a row
+        for each step tells the steps.
         """
         done = self.steps_done()
         begun, rows = max(self.resumed_from, default=0), len(epochs)
@@ -78,10 +84,13 @@ class Totals:
         besides = begun == 0 and rows > 2 and None not in epochs
         for first in ((), (1,)) if besides else ((),):
             every = _only_every(begun, done, rows - len(first))
-            if every is not None and every > len(first):
-                multiples = (every * (begun // every + place) for place in range(1, rows - len(first) + 1))
-                steps = [*first, *multiples]
-                return steps if _grow_with(steps, epochs) else None
+            if every is None or every <= len(first):
+                continue
+            if self.runtime_s is None and every > 1:
+                return None
+            multiples = (every * (begun // every + place) for place in range(1, rows - len(first) + 1))
+            steps = [*first, *multiples]
+            return steps if rows == 1 or _counted_with(steps, epochs, tokens) else None
         return None
 
 
@@ -93,11 +102,19 @@ def _only_every(begun: int, done: int, rows: int) -> int | None:
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _grow_with(steps: Sequence[int], epochs: Sequence[float | None]) -> bool:
-    """Whether epochs, where they are told, are in proportion to the steps."""
+def _counted_with(steps: Sequence[int], epochs: Sequence[float | None], tokens: Sequence[float | None]) -> bool:
+    """Whether the epochs are in proportion to the steps; where they are too small to tell, the tokens roughly."""
     told = [(step, epoch) for step, epoch in zip(steps, epochs, strict=True) if epoch is not None]
-    if not told or not told[-1][1] > 0.0:
-        return True
-    last_step, last = told[-1]
+    last_step, last = told[-1] if told else (1, 0.0)
     allowed = _SAME_EPOCH + _SAME_EPOCH_SHARE * last
-    return all(abs(epoch - last * step / last_step) <= allowed for step, epoch in told)
+    if any(abs(epoch - last * step / last_step) > allowed for step, epoch in told):
+        return False
+    return last >= _TELLING_EPOCH or _tokens_with(steps, tokens)
+
+
+def _tokens_with(steps: Sequence[int], tokens: Sequence[float | None]) -> bool:
+    """Whether the tokens so far grow from row to row, nowhere by far more a step than before and behind."""
+    told = [(0, 0.0), *((step, count) for step, count in zip(steps, tokens, strict=True) if count is not None)]
+    rates = [(after - before) / (step - last) for (last, before), (step, after) in pairwise(told)]
+    beside = [max([*rates[max(0, n - 1) : n], *rates[n + 1 : n + 2]], default=math.inf) for n in range(len(rates))]
+    return bool(rates) and all(0.0 < rate <= _MOST_TOKENS_MORE * most for rate, most in zip(rates, beside, strict=True))

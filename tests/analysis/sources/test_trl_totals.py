@@ -22,6 +22,7 @@ def rows(steps, of=200):
 
 
 SUMMARY = "{'train_runtime': 2000.5, 'train_samples_per_second': 1.2, 'train_loss': 0.01, 'epoch': 1.0}\n"
+KILLED = [(10, 5), (12, 6), (40, 20), (57, 28), (30, 10), (20, 8)]
 EVERY_5 = range(5, 201, 5)
 
 
@@ -41,9 +42,10 @@ def read(tmp_path, text):
         (rows(EVERY_5) + SUMMARY + PLAN.format(200) + bars(200, 200), EVERY_5),
         (PLAN.format(200) + rows(EVERY_5) + SUMMARY, EVERY_5),
         # Ended early: the bar tells how far it came, whatever was planned.
-        (PLAN.format(200) + bars(43, 200) + rows(range(5, 44, 5)), range(5, 44, 5)),
+        (PLAN.format(200) + bars(43, 200) + rows(range(5, 44, 5)) + SUMMARY, range(5, 44, 5)),
+        # Killed, and each step has a row.
         (PLAN.format(200) + bars(40, 200) + rows(range(1, 41)), range(1, 41)),
-        (PLAN.format(2000) + bars(2000, 2000) + rows(range(10, 2001, 10), 2000), range(10, 2001, 10)),
+        (PLAN.format(2000) + bars(2000, 2000) + rows(range(10, 2001, 10), 2000) + SUMMARY, range(10, 2001, 10)),
         # Beside a bar of other work that has no name.
         (PLAN.format(200) + bars(500, 500, "01:00") + bars(200, 200) + rows(EVERY_5) + SUMMARY, EVERY_5),
         (bars(500, 500, "01:00") + bars(200, 200) + rows(EVERY_5) + SUMMARY, EVERY_5),
@@ -58,7 +60,10 @@ def read(tmp_path, text):
             range(105, 201, 5),
         ),
         # Resumed behind a step that is no multiple: rows 4 and 8 lie within 5 steps.
-        (PLAN.format(8) + "  Continuing training from global step 3\n" + bars(8, 8) + rows([4, 8], 8), [4, 8]),
+        (
+            PLAN.format(8) + "  Continuing training from global step 3\n" + bars(8, 8) + rows([4, 8], 8) + SUMMARY,
+            [4, 8],
+        ),
     ],
 )
 def test_the_steps_of_the_whole_training_tell_those_of_its_rows(tmp_path, text, steps):
@@ -92,6 +97,11 @@ def test_a_first_step_that_is_logged_besides(tmp_path):
         bars(400, 400, "01:00") + rows(range(1, 41)),
         # Two plans.
         PLAN.format(200) + PLAN.format(400) + bars(200, 200) + rows(EVERY_5) + SUMMARY,
+        # Killed with rows still in the buffer of stdout: steps 1 to 8 at logging_steps 1 look like every fifth of 43.
+        PLAN.format(200) + bars(43, 200) + rows(range(5, 44, 5)),
+        *(PLAN.format(200) + bars(done, 200) + rows(range(1, n + 1)) for done, n in KILLED),
+        # The last rows alone, with epochs that are too small to tell.
+        *(bars(200, 200) + rows(range(161, 201), of) + SUMMARY for of in (1_000_000, 20_000, 8_000)),
         PLAN.format(99_999_999_999) + rows(range(1, 41)) + SUMMARY,
     ],
 )
@@ -102,7 +112,19 @@ def test_what_does_not_tell_the_steps_leaves_the_rows_their_places(tmp_path, tex
     assert told.code == "step-by-place" and ("that were planned" in told.text) == ("Total" in text)
 
 
-def test_two_runs_behind_their_bars_are_not_taken_for_one(tmp_path):
-    one = PLAN.format(200) + bars(200, 200) + rows(EVERY_5) + SUMMARY
+@pytest.mark.parametrize("of", [200, 1_000_000, 20_000])
+@pytest.mark.parametrize("planned", [PLAN.format(200), ""])
+def test_epochs_that_are_too_small_to_tell_leave_it_to_the_tokens(tmp_path, of, planned):
+    found = read(tmp_path, planned + bars(200, 200) + rows(EVERY_5, of) + SUMMARY)
+    assert list(found.records) == list(EVERY_5)
+    without = rows(EVERY_5, of).replace("'num_tokens'", "'other'")
+    found = read(tmp_path, planned + bars(200, 200) + without + SUMMARY)
+    assert list(found.records) == list(EVERY_5 if of == 200 else range(1, 41))
+
+
+@pytest.mark.parametrize("of", [200, 1_000_000, 20_000, 8_000])
+def test_two_runs_behind_their_bars_are_not_taken_for_one(tmp_path, of):
+    """Whether their epochs tell it, or are printed as 0.0 or 0.01."""
+    one = PLAN.format(200) + bars(200, 200) + rows(EVERY_5, of) + SUMMARY
     with pytest.raises(UserError, match=r"holds several runs, or one that was started again: on line \d+ .*num_tokens"):
         read(tmp_path, one + one)
