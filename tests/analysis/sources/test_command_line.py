@@ -1,5 +1,6 @@
 """Hydra's overrides on the command lines that logs show."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,14 @@ from workflow.plan import plan_runs, stack_facts
 from workflow.reading import parse_config
 
 NAME = "actor_rollout_ref.rollout.name"
+SCRIPT = f"""if [ $ENGINE = vllm ]; then
+  python3 -m verl.trainer.main_ppo \\
+    data.train_batch_size=8 \\
+    {NAME}=vllm
+else
+  python3 -m verl.trainer.main_ppo \\
+    {NAME}=sglang
+fi"""
 STEP = "step:1 - timing_s/gen:1.500 - timing_s/step:2.000\n"
 CONFIG = "{'actor_rollout_ref': {'rollout': {'name': 'vllm'}},\n 'trainer': {'n_gpus_per_node': 8}}\n"
 
@@ -28,7 +37,25 @@ CONFIG = "{'actor_rollout_ref': {'rollout': {'name': 'vllm'}},\n 'trainer': {'n_
         ([f"0: + python -m recipe.dapo.main_dapo {NAME}=sglang"], "sglang"),
         ([f"Running entrypoint for job raysubmit_1: python3 -m verl.trainer.main_ppo {NAME}=sglang"], "sglang"),
         (["python3 -m verl.trainer.main_ppo \\", "    data.train_batch_size=8 \\", f"    {NAME}=sglang \\"], "sglang"),
-        ([f"+ python3 -m a.main {NAME}=vllm", f"+ python3 -m a.main {NAME}=sglang"], "sglang"),
+        ([f"+ python3 -m a.main {NAME}=sglang", f"+ python3 -m a.main {NAME}=sglang"], "sglang"),
+        # Two commands that differ, as in a script that was printed: nothing tells which ran.
+        ([f"+ python3 -m a.main {NAME}=vllm", f"+ python3 -m a.main {NAME}=sglang"], None),
+        (SCRIPT.splitlines(), None),
+        ([*SCRIPT.splitlines(), f"+ python3 -m verl.trainer.main_ppo {NAME}=sglang"], None),
+        # Prose.
+        ([f"WARNING: pass {NAME}=sglang to python main_ppo.py to use it"], None),
+        ([f"Usage: python main_ppo.py {NAME}=sglang"], None),
+        ([f"+ echo call python main_ppo.py {NAME}=sglang"], None),
+        ([f"{NAME}=sglang"], None),
+        ([f"+ python3 -m verl.trainer.main_ppo {NAME}=vllm", "", f"{NAME}=sglang"], "vllm"),
+        # Overrides of another program.
+        ([f"+ python3 -m verl.trainer.main_ppo {NAME}=sglang", "+ python3 prep.py data.local_dir=x"], "sglang"),
+        # What starts the program, and its variables.
+        ([f"+ VLLM_USE_V1=1 /opt/bin/python3 -m verl.trainer.main_ppo {NAME}=sglang"], "sglang"),
+        ([f"+ ray job submit --no-wait -- python3 -m verl.trainer.main_ppo {NAME}=sglang"], "sglang"),
+        ([f"+ srun --nodes=1 -- env A=b python3 -u -m verl.trainer.main_ppo {NAME}=sglang"], "sglang"),
+        ([f"$ python main_ppo.py {NAME}=sglang"], "sglang"),
+        (["python3 -m verl.trainer.main_ppo \\", "  --config-path=./config \\", f"  {NAME}=sglang $@"], "sglang"),
         ([f"+ python3 -m a.main {NAME}=vllm", "+ python3 -m a.main trainer.nnodes=1"], None),
         ([f"+ python3 -m a.main {NAME}=vllm 'data.files=[a, it'"], "vllm"),
         ([f"+ python3 -m a.main {NAME}=vllm data.prompt=it's"], "vllm"),
@@ -73,6 +100,25 @@ def test_the_reading_sees_it_too(tmp_path, monkeypatch):
     monkeypatch.setattr("workflow.import_sources.require_of_arm", lambda *_: None)
     with pytest.raises(UserError, match="shows the command of a run with"):
         run_of(tmp_path, f"+ python3 -m verl.trainer.main_ppo {NAME}=sglang\n" + STEP)
+
+
+@pytest.mark.parametrize("text", [f"WARNING: pass {NAME}=sglang to python main_ppo.py to use it\n", SCRIPT + "\n"])
+def test_what_may_not_be_the_runs_command_refuses_no_healthy_log(tmp_path, text):
+    run_of(tmp_path, text + STEP)
+
+
+@pytest.mark.parametrize(
+    ("line", "codes"),
+    [
+        ("+ python3 prep.py data.local_dir=x\n", ["mode-unknown"]),
+        ("+ python3 -m verl.trainer.main_ppo data.train_batch_size=8\n", []),
+        ("+ python3 main.py trainer.nnodes=1\n", []),
+    ],
+)
+def test_only_the_command_of_verl_tells_the_loop(tmp_path, line, codes):
+    table, _ = run_of(tmp_path, line + STEP, version="0.9.1")
+    told = json.loads(table.schema.metadata[b"rolloutbench"])["verdicts"]
+    assert [v["code"] for v in told if v["code"] == "mode-unknown"] == codes
 
 
 def test_the_loop_that_only_the_command_line_tells_is_read_so(tmp_path):
