@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -11,6 +12,16 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Has the kernel kill this process when its parent ends, however that ends: nothing is left that holds a GPU.
+
+    A session of its own would outlive a parent that is killed.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def run_in_child(name: str, limit_s: float) -> tuple[Any, bool]:

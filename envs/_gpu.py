@@ -1,7 +1,7 @@
 """Probes of what a rollout engine does first on a GPU: preload, compile kernels while it runs, talk to other GPUs.
 
 Each compares values with a reference that was computed another way. As a program it is the child that two of the
-probes start: `python -I envs/_gpu.py <function> [argument ...]`.
+probes start: `python -I envs/_gpu.py <function> <file for its outcome> [argument ...]`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ def memory_saver() -> Any:
     """
     import torch_memory_saver
 
-    with torch_memory_saver.configure_subprocess():
-        for command in (["/bin/sh", "-c", "true"], _child("saver_region")):
+    with torch_memory_saver.configure_subprocess(), tempfile.TemporaryDirectory() as folder:
+        outcome = Path(folder, "outcome")
+        for command in (["/bin/sh", "-c", "true"], _child("saver_region", outcome)):
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
             if done.returncode != 0:
                 return f"{command[0]} under the preload ended with status {done.returncode}: {_last(done.stderr)}"
-    return _last(done.stdout)
+        return outcome.read_text(encoding="utf-8")
 
 
 def saver_region() -> str:
@@ -100,10 +101,19 @@ def compiled_function(device: str = "cuda") -> Callable[[], Any]:
             x = torch.randn(64, 256)
             got = torch.compile(function)(x.to(device))
             if not counters["stats"]["unique_graphs"]:
-                return "torch.compile compiled nothing (is TORCHDYNAMO_DISABLE set?)"
+                return "torch.compile compiled nothing"
             return _agree(got, function(x), 1e-4)
 
     return run
+
+
+def too_few_gpus(seen: int) -> str | None:
+    """What is wrong where torch sees fewer GPUs than CUDA_VISIBLE_DEVICES names; None where nothing is."""
+    named = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
+    # Of several MIG instances CUDA shows a process one.
+    if seen >= len(named) or any(each.strip().startswith("MIG") for each in named):
+        return None
+    return f"torch sees {seen} of the {len(named)} GPUs in CUDA_VISIBLE_DEVICES ({','.join(named)})"
 
 
 def all_reduce(backend: str = "nccl", ranks: int | None = None) -> Callable[[], Any]:
@@ -115,19 +125,31 @@ def all_reduce(backend: str = "nccl", ranks: int | None = None) -> Callable[[], 
         count = torch.cuda.device_count() if ranks is None else ranks
         if count < 1:
             return "no GPU is visible"
+        if ranks is None and (trouble := too_few_gpus(count)):
+            return trouble
         with tempfile.TemporaryDirectory() as folder:
             said = [Path(folder, f"rank-{rank}") for rank in range(count)]
             processes = []
             for rank, path in enumerate(said):
-                command = _child("sum_of_ranks", backend, str(rank), str(count), f"{folder}/meeting")
+                # What a rank prints is no outcome: C's output (NCCL_DEBUG) is written last, when the process ends.
+                outcome = path.with_suffix(".outcome")
+                command = _child("sum_of_ranks", outcome, backend, str(rank), str(count), f"{folder}/meeting")
                 with path.open("wb") as output:
                     processes.append(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT))
             codes = [process.wait() for process in processes]
-            outcomes = [_last(path.read_text(encoding="utf-8", errors="replace")) for path in said]
-        wrong = [f"rank {n}: {text}" for n, text in enumerate(outcomes) if text != "works" or codes[n] != 0]
+            outcomes = [_outcome_of_rank(path, code) for path, code in zip(said, codes, strict=True)]
+        wrong = [f"rank {n}: {text}" for n, text in enumerate(outcomes) if text != "works"]
         return "; ".join(wrong) or "works"
 
     return run
+
+
+def _outcome_of_rank(said: Path, code: int) -> str:
+    outcome = said.with_suffix(".outcome")
+    text = outcome.read_text(encoding="utf-8") if outcome.is_file() else ""
+    if text and (code == 0 or text != "works"):
+        return text
+    return f"ended with status {code}: {_last(said.read_text(encoding='utf-8', errors='replace'))}"
 
 
 def sum_of_ranks(backend: str, rank: str, ranks: str, meeting: str) -> str:
@@ -167,8 +189,8 @@ def _agree(got: Any, reference: Any, tolerance: float = 2e-2) -> Any:
     )
 
 
-def _child(function: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-I", str(Path(__file__).resolve()), function, *arguments]
+def _child(function: str, outcome: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-I", str(Path(__file__).resolve()), function, str(outcome), *arguments]
 
 
 def _last(text: str) -> str:
@@ -176,4 +198,9 @@ def _last(text: str) -> str:
 
 
 if __name__ == "__main__":
-    print({"saver_region": saver_region, "sum_of_ranks": sum_of_ranks}[sys.argv[1]](*sys.argv[2:]), flush=True)
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    from _child import die_with_parent
+
+    die_with_parent()
+    _said = {"saver_region": saver_region, "sum_of_ranks": sum_of_ranks}[sys.argv[1]](*sys.argv[3:])
+    Path(sys.argv[2]).write_text(_said, encoding="utf-8")

@@ -23,6 +23,7 @@ from pathlib import Path
 
 _PATIENCE_S = 60
 _LAYER = ", or build the stack with its conda layer (envs.backend: conda)"
+_USUAL_CUDA = Path("/usr/local/cuda")
 _RELEASE = re.compile(r"\d+\.\d+")
 
 
@@ -52,12 +53,21 @@ def lacks(needs: Iterable[str], cuda: str | None = None, *, exact: bool = False,
 
 
 def find_nvcc() -> str | None:
-    """The CUDA compiler: the environment's own, else that of CUDA_HOME, else the first on PATH."""
-    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    for folder in [Path(sys.prefix) / "bin", *([Path(home) / "bin"] if home else [])]:
-        if os.access(folder / "nvcc", os.X_OK):
-            return str(folder / "nvcc")
-    return shutil.which("nvcc")
+    """The CUDA compiler that torch and FlashInfer take: CUDA_HOME's alone where it is set, else PATH's, else the usual.
+
+    The environment's own programs count as first on PATH, as they are in every process of a stack.
+    """
+    if home := _cuda_home():
+        return _nvcc_in(Path(home) / "bin")
+    return _nvcc_in(Path(sys.prefix) / "bin") or shutil.which("nvcc") or _nvcc_in(_USUAL_CUDA / "bin")
+
+
+def _cuda_home() -> str | None:
+    return os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+
+
+def _nvcc_in(folder: Path) -> str | None:
+    return str(folder / "nvcc") if os.access(folder / "nvcc", os.X_OK) else None
 
 
 def nvcc_release() -> str | None:
@@ -74,7 +84,8 @@ def _nvcc_trouble(cuda: str | None = None, exact: bool = False) -> str | None:
     wanted = str(cuda) if exact else str(cuda).partition(".")[0]
     release = nvcc_release()
     if release is None:
-        return f"there is no nvcc of CUDA {wanted}"
+        home = _cuda_home()
+        return f"there is no nvcc of CUDA {wanted}{f' in {home}/bin (CUDA_HOME)' if home else ''}"
     if not _RELEASE.fullmatch(release):
         return f"{find_nvcc()} is of an unknown release, and CUDA {wanted} is needed"
     if cuda is not None and (release if exact else release.partition(".")[0]) != wanted:

@@ -13,7 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from _gpu import all_reduce, compiled_function, memory_saver, prefill_of_flashinfer, silu_and_mul_of_sglang
+from _gpu import (
+    all_reduce,
+    compiled_function,
+    memory_saver,
+    prefill_of_flashinfer,
+    silu_and_mul_of_sglang,
+    too_few_gpus,
+)
 from _needs import nvcc_release
 from _verify import CUDA, Probe, pin
 
@@ -59,6 +66,8 @@ def driver(built_for: str | None = None) -> Callable[[], Any]:
 
         if not torch.cuda.is_available():
             return f"torch, built with CUDA {torch.version.cuda}, reaches no GPU: {_driver_trouble()}"
+        if trouble := too_few_gpus(torch.cuda.device_count()):
+            return trouble
         for number in range(torch.cuda.device_count()):
             name, capability = torch.cuda.get_device_name(number), torch.cuda.get_device_capability(number)
             has = ".".join(str(part) for part in capability)
@@ -237,7 +246,14 @@ VERL = [
         has_names("flash_attn.bert_padding", "index_first_axis", "pad_input", "unpad_input"),
     ),
     Probe("flash_attn's kernel agrees with torch", "flash-attn", True, _flash_attn_agrees, gpu=True),
-    Probe("torch.compile agrees with torch", "triton", True, compiled_function(), gpu=True),
+    Probe(
+        "torch.compile agrees with torch",
+        "triton",
+        True,
+        compiled_function(),
+        gpu=True,
+        off_by=("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"),
+    ),
     Probe("all visible GPUs sum up", "torch", "works", all_reduce(), gpu=True),
 ]
 

@@ -5,14 +5,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from _probes import FLASHINFER_PREFILL, VERL, VERL_VLLM, has_names, version_of
+from _probes import VERL, VERL_VLLM, has_names, version_of
 from _verify import Probe, main, pin
 
 PROBES = [
     *VERL,
     *VERL_VLLM,
     Probe("flashinfer's version", "flashinfer-python", pin("flashinfer-python"), version_of("flashinfer")),
-    FLASHINFER_PREFILL,
     Probe(
         "verl's rollout on vllm",
         "vllm",

@@ -144,6 +144,15 @@ def test_gpus_are_let_in_for_cuda_only() -> None:
     assert "--nv" not in wrapper("apptainer", Path("/a.sif"), [], gpu=False)
 
 
+def test_an_image_keeps_its_own_library_path_where_this_machine_has_none(tmp_path: Path) -> None:
+    program, script = tmp_path / "apptainer", tmp_path / "python"
+    program.write_text('#!/bin/sh\necho "${APPTAINERENV_LD_LIBRARY_PATH-unset}"\n')
+    program.chmod(0o755)
+    script.write_text(wrapper(str(program), Path("/a.sif"), [], gpu=False))
+    for given, seen in ({}, "unset"), ({"LD_LIBRARY_PATH": ""}, "unset"), ({"LD_LIBRARY_PATH": "/lib"}, "/lib"):
+        assert subprocess.check_output(["/bin/sh", script], env=given, text=True) == f"{seen}\n"
+
+
 def test_the_command_writes_what_it_names(tiny: Site) -> None:
     shutil.copytree(ENVS / "controller", tiny.envs / "controller")
     written = tiny.run("container", "tiny", "--out", "tiny.def", "--base", "docker://debian@sha256:0123")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -69,7 +70,52 @@ def test_a_compiler_that_is_missing_or_not_used_fails(outcomes: Callable[..., li
     (missing,) = outcomes("_gpu.compiled_function('cpu')", CXX="no-such-compiler")
     assert missing is not True and "no-such-compiler" in missing
     (eager,) = outcomes("_gpu.compiled_function('cpu')", TORCHDYNAMO_DISABLE="1")
-    assert eager == "torch.compile compiled nothing (is TORCHDYNAMO_DISABLE set?)"
+    assert eager == "torch.compile compiled nothing"
+
+
+@pytest.mark.parametrize("variable", ["TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"])
+def test_what_a_user_turned_off_is_not_checked(variable: str) -> None:
+    code = (
+        "import _verify, _probes, json; probes = [one for one in _probes.VERL if one.off_by]; "
+        "print(json.dumps(_verify._probe_checks(probes, {}, 'lock', {})))"
+    )
+    path = {**os.environ, "PYTHONPATH": str(ENVS), variable: "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, text=True, check=True)
+    (one,) = json.loads(done.stdout)
+    assert (one["name"], one["got"], one["ok"]) == ("torch.compile agrees with torch", f"off by {variable}", True)
+
+
+def test_what_a_library_prints_last_is_no_outcome(outcomes: Callable[..., list[Any]], tmp_path: Path) -> None:
+    """NCCL_DEBUG fills C's buffer, which is written when the process ends, behind what Python has said."""
+    cc = shutil.which("cc")
+    if cc is None:
+        pytest.skip("a library that prints needs a C compiler (Debian: apt-get install gcc libc6-dev)")
+    source, library = tmp_path / "late.c", tmp_path / "late.so"
+    source.write_text(
+        '#include <stdio.h>\n__attribute__((constructor)) void say(void) { printf("NCCL INFO done\\n"); }\n'
+    )
+    subprocess.run([cc, "-shared", "-fPIC", "-o", library, source], check=True)
+    preload = "import os; os.environ['LD_PRELOAD'] = sys.argv[3] + '/late.so'"
+    summed, broken = outcomes(
+        f"exec({preload!r}) or _gpu.all_reduce('gloo', 2)",
+        "_gpu.all_reduce('no-such-backend', 1)",
+        modules=tmp_path,
+    )
+    assert summed == "works"
+    assert broken.startswith("rank 0: ended with status 1: ")
+
+
+def test_a_node_with_too_few_gpus_fails(outcomes: Callable[..., list[Any]], tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(
+        "class cuda:\n    is_available = staticmethod(lambda: True)\n    device_count = staticmethod(lambda: 1)\n"
+    )
+    wanted = "torch sees 1 of the 2 GPUs in CUDA_VISIBLE_DEVICES (0,1)"
+    given = ("_gpu.all_reduce()", "__import__('_probes').driver()")
+    assert outcomes(*given, modules=tmp_path, CUDA_VISIBLE_DEVICES="0,1") == [wanted, wanted]
+    few = [f"lambda: _gpu.too_few_gpus({seen})" for seen in (1, 2)]
+    assert outcomes(*few, CUDA_VISIBLE_DEVICES="GPU-aa,GPU-bb")[1] is None
+    assert outcomes(*few, CUDA_VISIBLE_DEVICES="MIG-aa,MIG-bb") == [None, None]
+    assert outcomes(*few, CUDA_VISIBLE_DEVICES="") == [None, None]
 
 
 @pytest.mark.parametrize(("factor", "expected"), [("1", True), ("1.1", "off by up to ")])
@@ -146,6 +192,34 @@ def test_a_check_that_hangs_or_crashes_is_ended_and_named_and_the_rest_is_not_be
     assert left == []
 
 
+def test_a_check_ends_with_the_program_that_waits_for_it(tmp_path: Path) -> None:
+    program = tmp_path / "verify.py"
+    program.write_text(
+        f"import sys\nsys.path.insert(0, {str(ENVS)!r})\nfrom _verify import Probe, _one_probe\n"
+        "from _child import run_in_child\n"
+        "def hang():\n    import os, pathlib, time\n"
+        "    pathlib.Path(__file__).with_name('pid').write_text(f'{os.getpid()}\\n')\n    time.sleep(120)\n"
+        "if '--probe' in sys.argv:\n    _one_probe([Probe('hangs', '', None, hang)], 'hangs', None)\n"
+        "else:\n    run_in_child('hangs', 120.0)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-I", program])
+    try:
+        wait_for(lambda: (tmp_path / "pid").is_file() and (tmp_path / "pid").read_text().endswith("\n"))
+        child = Path("/proc", (tmp_path / "pid").read_text().strip(), "cmdline")
+        assert b"--probe" in child.read_bytes()
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_for(lambda: not child.exists() or not child.read_bytes())  # a zombie that nobody reaps has no command line
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+
+
 def needs(*arguments: str, **environ: str) -> dict[str, str]:
     """The lines of what lacks, by need."""
     command = [sys.executable, "-I", str(ENVS / "_needs.py"), *arguments]
@@ -155,11 +229,11 @@ def needs(*arguments: str, **environ: str) -> dict[str, str]:
 
 def test_each_lack_is_one_line_with_its_remedy(tmp_path: Path) -> None:
     everything = ["nvcc", "c++", "cc", "ninja", "libnuma"]
-    bare = needs("--cuda", "13.0", *everything[:4], PATH=str(tmp_path))
+    bare = needs("--cuda", "13.0", *everything[:4], PATH=str(tmp_path), CUDA_HOME="/nowhere")
     assert list(bare) == everything[:4] and all("\n" not in line for line in bare.values())
     assert (
-        bare["nvcc"]
-        == "there is no nvcc of CUDA 13: make it known by CUDA_HOME or PATH (often `module load cuda/13.0`)"
+        bare["nvcc"] == "there is no nvcc of CUDA 13 in /nowhere/bin (CUDA_HOME): make it known by CUDA_HOME or PATH "
+        "(often `module load cuda/13.0`)"
     )
     assert bare["c++"].startswith("there is no C++ compiler (c++): install g++ (Debian: apt-get install g++)")
     assert bare["cc"].startswith("there is no C compiler (gcc): install gcc (Debian: apt-get install gcc libc6-dev)")
@@ -183,6 +257,30 @@ def test_nvcc_is_to_be_of_the_right_major_and_compilers_are_to_compile(tmp_path:
     assert f"{tmp_path}/nvcc is of CUDA 12.8, and CUDA 13 is needed" in found["nvcc"]
     assert "C compiler gcc does not compile (stdio.h: No such file or directory)" in found["cc"]
     assert "is of CUDA 12.8, and CUDA 12.4 is needed" in needs("--cuda", "12.4", "--exact", "nvcc", **path)["nvcc"]
+
+
+def test_nvcc_is_looked_for_where_torch_and_flashinfer_look(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib; sys.path.insert(0, sys.argv[1]); import _needs; "
+        "_needs._USUAL_CUDA = pathlib.Path(sys.argv[2]); print(_needs.find_nvcc())"
+    )
+
+    def found(**environ: str) -> str:
+        command = [sys.executable, "-I", "-c", code, ENVS, tmp_path / "usual"]
+        return subprocess.check_output(command, env={"PATH": "/nowhere", **environ}, text=True).strip()
+
+    assert found() == "None"
+    for name in ("usual", "path", "home"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        (tmp_path / name / "bin" / "nvcc").write_text("#!/bin/sh\n")
+        (tmp_path / name / "bin" / "nvcc").chmod(0o755)
+    path = {"PATH": str(tmp_path / "path" / "bin")}
+    assert found() == f"{tmp_path}/usual/bin/nvcc"
+    assert found(**path) == f"{tmp_path}/path/bin/nvcc"
+    assert found(**path, CUDA_HOME=str(tmp_path / "home")) == f"{tmp_path}/home/bin/nvcc"
+    assert found(**path, CUDA_PATH=str(tmp_path / "home")) == f"{tmp_path}/home/bin/nvcc"
+    # Both take CUDA_HOME's without looking whether it is there.
+    assert found(**path, CUDA_HOME=str(tmp_path)) == "None"
 
 
 def test_a_machine_is_asked_for_what_it_lacks_to_run_a_stack(tmp_path: Path) -> None:

@@ -118,6 +118,23 @@ def test_the_locks_version_is_laid_over_another(tiny: Site, tmp_path: Path, whee
     assert subprocess.check_output([python, "-I", "-c", code], text=True).strip() == "2.1"
 
 
+def test_another_build_of_the_locks_version_is_accepted_and_not_laid_over(
+    tiny: Site, tmp_path: Path, wheels: dict[str, Path]
+) -> None:
+    """A wheelhouse made with --have brings no wheel for it."""
+    local = write_wheel(tmp_path / "there", "rbt-beta", "2.0+cu130", script=True)
+    python = interpreter(tmp_path / "base", local, wheels["rbt-alpha==1.0"])
+    house = tmp_path / "house"
+    house.mkdir()
+    over = ("--overlay", ":all:", "--find-links", str(house))
+    refused = registered(tiny, python, *over)
+    assert refused.returncode == 1 and "  rbt-beta: the lock has 2.0, there is 2.0+cu130\n" in refused.stderr
+    assert '--accept "rbt-beta==2.0+cu130"' in refused.stderr and tiny.built() == []
+    done = registered(tiny, python, *over, "--accept", "rbt-beta==2.0+cu130")
+    assert done.returncode == 0, done.stderr
+    assert verdict(tiny)["origin"]["accepted"] == {"rbt-beta": "2.0+cu130"}
+
+
 def test_a_change_below_it_fails_the_next_check(tiny: Site, tmp_path: Path, wheels: dict[str, Path]) -> None:
     python = interpreter(tmp_path / "base", wheels["rbt-beta==2.1"])
     assert registered(tiny, python, "--accept", "rbt-beta").returncode == 0

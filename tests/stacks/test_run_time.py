@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ import pytest
 from analysis.errors import UserError
 from workflow.cluster.job import trainer_environment
 from workflow.stacks import stack_environment
-from workflow.stacks.definition import load_stack
+from workflow.stacks.definition import SITE_PACKAGES, load_stack
 from workflow.stacks.environment import cache_folder, environment_in, run_time
 from workflow.stacks.run import run_in_stack
 
 from ..preload import RUNTIME, preloaded_library
-from .conftest import PYTHON, Index, Site, write_wheel
+from .conftest import PYTHON, Index, Site, interpreter, write_wheel
 
 LIBRARIES = "nvidia/cu13/lib"
 # As SGLang starts its schedulers: whatever the shell is, the loader must find what the preloaded library needs.
@@ -92,6 +93,25 @@ def test_what_a_preloaded_library_needs_is_found_in_every_process(
     assert again.returncode == 0, again.stderr
 
 
+def test_a_path_is_there_for_every_folder_of_packages_that_has_it(tmp_path: Path) -> None:
+    """A registered stack: one library comes with the interpreter, another was laid over it."""
+    for name in ("base", "env"):
+        interpreter(tmp_path / name)
+    base, env = (tmp_path / name / "lib" / f"python{PYTHON}" / "site-packages" for name in ("base", "env"))
+    (env / "over.pth").write_text(f"{base}\n")
+    stack = replace(load_stack("verl09-sglang"), run_paths={"LD_LIBRARY_PATH": (f"{SITE_PACKAGES}/{LIBRARIES}",)})
+
+    def found() -> list[str]:
+        listed: list[str] = run_time(stack, "0123", tmp_path / "env")["paths"]["LD_LIBRARY_PATH"]
+        return [path.replace("{env}", str(tmp_path / "env")) for path in listed]
+
+    assert found() == [f"{env}/{LIBRARIES}"], "the check says that it is not there"
+    (base / LIBRARIES).mkdir(parents=True)
+    assert found() == [f"{base}/{LIBRARIES}"]
+    (env / LIBRARIES).mkdir(parents=True)
+    assert found() == [f"{env}/{LIBRARIES}", f"{base}/{LIBRARIES}"]
+
+
 def test_a_path_that_the_environment_does_not_have_fails_the_check(preloading: Site) -> None:
     stack = preloading.envs / "tiny" / "stack.yaml"
     stack.write_text(stack.read_text() + PATHS.replace("cu13", "cu14"))
@@ -150,7 +170,9 @@ def test_the_verl_stacks_say_what_their_runs_need() -> None:
         stack = load_stack(name)
         assert {"cc", "c++", "python-headers"} <= set(stack.run_needs), "Triton and Inductor compile in every run"
         assert {"TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"} <= set(stack.run_caches)
-        assert ("FLASHINFER_WORKSPACE_BASE" in stack.run_caches) == ("nvcc" in stack.run_needs)
+        # vLLM compiles FlashInfer only where an arm asks for it.
+        assert ("nvcc" in stack.run_needs) == name.endswith("sglang")
+        assert ("FLASHINFER_WORKSPACE_BASE" in stack.run_caches) == (name != "verl04-vllm")
     assert load_stack("verl09-sglang").run_paths["LD_LIBRARY_PATH"] == ("{site-packages}/nvidia/cu13/lib",)
     assert "libnuma" in load_stack("verl09-sglang").run_needs
 

@@ -145,7 +145,7 @@ def test_what_was_built_before_is_not_used_for_other_settings(kernel: Site, tmp_
 @pytest.mark.parametrize(
     ("release", "message"),
     [
-        (None, "there is no nvcc of CUDA 12.4: make it known by CUDA_HOME or PATH (often `module load cuda/12.4`)\n"),
+        (None, "/cuda/bin (CUDA_HOME): make it known by CUDA_HOME or PATH (often `module load cuda/12.4`)\n"),
         ("12.6", "/nvcc is of CUDA 12.6, and CUDA 12.4 is needed: make it known by CUDA_HOME or PATH"),
         ("what", "/nvcc is of an unknown release, and CUDA 12.4 is needed: make it"),
     ],
@@ -154,7 +154,8 @@ def test_without_the_right_compiler_nothing_is_begun(
     kernel: Site, index: Index, tmp_path: Path, release: str | None, message: str
 ) -> None:
     index.asked.clear()
-    cuda = with_cuda(kernel, write_nvcc(tmp_path / "cuda", release)) if release else {}
+    # Without CUDA_HOME the machine's own /usr/local/cuda would be found.
+    cuda = with_cuda(kernel, write_nvcc(tmp_path / "cuda", release) if release else tmp_path / "cuda")
     failed = kernel.build(**cuda)
     assert failed.returncode == 1 and "Traceback" not in failed.stderr
     assert "tiny builds rbt-kernel from source for CUDA 12.4" in failed.stderr and message in failed.stderr

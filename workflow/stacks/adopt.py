@@ -51,6 +51,9 @@ def wrapper(program: str, image: Path, binds: list[Path], *, gpu: bool) -> str:
     return (
         "#!/bin/sh\n# The interpreter of an image; more folders of this machine: APPTAINER_BIND.\n"
         # Both programs keep this variable out of the image unless it comes by this name.
-        'for name in APPTAINERENV SINGULARITYENV; do export "${name}_LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}"; done\n'
+        # An empty one would hide the image's own.
+        'if [ -n "${LD_LIBRARY_PATH:-}" ]; then\n'
+        '  for name in APPTAINERENV SINGULARITYENV; do export "${name}_LD_LIBRARY_PATH=$LD_LIBRARY_PATH"; done\n'
+        "fi\n"
         f'exec {shlex.join(command)} /opt/stack/bin/python "$@"\n'
     )

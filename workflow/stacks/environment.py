@@ -82,13 +82,18 @@ def _temporary_base(environ: Mapping[str, str]) -> str:
 def run_time(stack: Stack, lock: str, env: Path) -> dict[str, Any]:
     """What verify.json's `run` holds: the stack's paths, caches and needs, resolved for the environment in `env`.
 
-    A path below `{site-packages}` is looked for in every folder that the interpreter imports from, as an interpreter
-    that lies over another one has several.
+    A path below `{site-packages}` is there once for every folder that the interpreter imports from and that has it: an
+    interpreter that lies over another one has several.
     """
     packages = _package_folders(env) if any(map(_has_packages, stack.run_paths.values())) else []
     layer = (env / "conda-meta").is_dir()
     paths = {
-        variable: [_resolved(path, env.absolute(), packages) for path in listed if layer or CONDA not in path]
+        variable: [
+            found
+            for path in listed
+            if layer or CONDA not in path
+            for found in _resolved(path, env.absolute(), packages)
+        ]
         for variable, listed in stack.run_paths.items()
     }
     return {
@@ -103,10 +108,13 @@ def _has_packages(paths: tuple[str, ...]) -> bool:
     return any(SITE_PACKAGES in path for path in paths)
 
 
-def _resolved(path: str, env: Path, packages: list[str]) -> str:
+def _resolved(path: str, env: Path, packages: list[str]) -> list[str]:
+    """The path in each folder of packages that has it; where none has, in the first one, so that the check names it."""
     path = path.replace(CONDA, ENV)
-    found = [path.replace(SITE_PACKAGES, folder) for folder in packages] or [path]
-    return next((each for each in found if Path(each.replace(ENV, str(env))).is_dir()), found[0])
+    folders = packages if SITE_PACKAGES in path else [""]
+    # sys.path names the environment's own folder once more.
+    found = list(dict.fromkeys(path.replace(SITE_PACKAGES, folder) for folder in folders))
+    return [each for each in found if Path(each.replace(ENV, str(env))).is_dir()] or found[:1]
 
 
 def _package_folders(env: Path) -> list[str]:

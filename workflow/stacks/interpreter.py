@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 from analysis.errors import UserError
 from workflow.stacks.lockfile import Pin
@@ -99,6 +101,14 @@ def read_interpreter(path: Path) -> Interpreter:
         told["purelib"],
         told["programs"],
     )
+
+
+def is_pinned(pinned: str, there: str) -> bool:
+    """Whether pip takes that version for the pinned one: a 2.11.0+cu130 is a 2.11.0, but not the other way round."""
+    try:
+        return SpecifierSet(f"=={pinned}").contains(Version(there), prereleases=True)
+    except InvalidVersion:
+        return False
 
 
 def differences(pins: Sequence[Pin], python: str, there: Interpreter) -> list[Difference]:

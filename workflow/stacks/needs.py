@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from analysis.errors import UserError
@@ -89,11 +88,10 @@ def missing(
 
 
 def find_nvcc(environ: Mapping[str, str] = os.environ) -> str | None:
-    """CUDA's compiler: that of CUDA_HOME, else the first on PATH."""
-    home = environ.get("CUDA_HOME") or environ.get("CUDA_PATH")
-    if home and os.access(Path(home) / "bin" / "nvcc", os.X_OK):
-        return str(Path(home) / "bin" / "nvcc")
-    return shutil.which("nvcc", path=environ.get("PATH"))
+    """CUDA's compiler as builds find it: CUDA_HOME's alone where it is set, else PATH's, else /usr/local/cuda's."""
+    if home := environ.get("CUDA_HOME") or environ.get("CUDA_PATH"):
+        return shutil.which("nvcc", path=f"{home}/bin")
+    return shutil.which("nvcc", path=environ.get("PATH")) or shutil.which("nvcc", path="/usr/local/cuda/bin")
 
 
 def _interpreter(release: str, environ: Mapping[str, str]) -> str | None:

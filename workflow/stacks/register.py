@@ -20,6 +20,7 @@ from workflow.stacks.interpreter import (
     Interpreter,
     Names,
     differences,
+    is_pinned,
     read_interpreter,
     read_names,
 )
@@ -118,13 +119,20 @@ def chosen(
                 laid_over[one.name] = one.wanted
         elif accept.has(one) or (accept.every and one.kind == "extra"):
             accepted[one.name] = one.there
-        elif one.kind == "different" and one.name != "python" and (overlay.every or overlay.has(one)):
+        elif (
+            one.kind == "different" and one.name != "python" and (overlay.has(one) or (overlay.every and _travels(one)))
+        ):
             laid_over[one.name] = one.wanted
         else:
             open_ones.append(one)
     if open_ones:
         raise UserError(_refusal(stack, there, open_ones))
     return Choice(accepted, laid_over)
+
+
+def _travels(one: Difference) -> bool:
+    """Whether a wheelhouse has it: a build of the lock's version (0.26.0+cu130) counts there as the lock's."""
+    return not is_pinned(one.wanted, one.there)
 
 
 def _refusal(stack: Stack, there: Interpreter, open_ones: Sequence[Difference]) -> str:

@@ -18,6 +18,7 @@ from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id, verify_
 from workflow.stacks.environment import environment_in, run_time
 
 _VERIFY_LIMIT_S = 1800
+_GPU_VERIFY_LIMIT_S = 3600  # as for a job's check: FlashInfer and SGLang may compile for minutes
 _SHOWN_FAILURES = 8
 
 
@@ -135,6 +136,7 @@ def _run_verify(
     # As every process in the stack has it: what passes here by another environment would fail in a job.
     environ = environment_in(env.absolute(), {"environment": activation(env.absolute()), "run": run}, os.environ)
     environ |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
+    limit_s = _GPU_VERIFY_LIMIT_S if "--gpu" in options else _VERIFY_LIMIT_S
     try:
         done = subprocess.run(
             command,
@@ -145,11 +147,11 @@ def _run_verify(
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=_VERIFY_LIMIT_S,
+            timeout=limit_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise UserError(f"{stack.name}: verify.py gave no answer in {_VERIFY_LIMIT_S} s") from None
+        raise UserError(f"{stack.name}: verify.py gave no answer in {limit_s} s") from None
     finally:
         listed.unlink(missing_ok=True)
         told.unlink(missing_ok=True)

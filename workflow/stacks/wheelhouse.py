@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from analysis.errors import UserError
 from workflow.stacks import fetch
 from workflow.stacks import join as joining
 from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id
 from workflow.stacks.distfiles import DistFile, Target, chosen, located
+from workflow.stacks.interpreter import is_pinned
 from workflow.stacks.join import MANIFEST, sha256_of
 from workflow.stacks.lockfile import Pin, check_lock
 from workflow.stacks.sources import redacted
@@ -184,21 +183,13 @@ def _compared(
     for pin in pins:
         there = have.get(pin.name, "")
         row = {"package": pin.name, "version": pin.version, "there": there or "in a version that is not told"}
-        if there and _is_pinned(pin.version, there):
+        if there and is_pinned(pin.version, there):
             left_out.append(row)
             continue
         wanted.append(pin)
         if there != "":
             different.append(row)
     return left_out, different, wanted
-
-
-def _is_pinned(pinned: str, there: str) -> bool:
-    # As pip compares: a target's 2.11.0+cu130 is a 2.11.0, but a 2.11.0 is no 2.11.0+cu130.
-    try:
-        return SpecifierSet(f"=={pinned}").contains(Version(there), prereleases=True)
-    except InvalidVersion:
-        return False
 
 
 def _fetch_missing(selection: Selection, wheels: Path) -> dict[str, str]:
