@@ -63,7 +63,7 @@ gpu-smoke: $(VENV)/controller.stamp
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash scripts/smoke.sh gpu-smoke verl09-% "vllm sglang"
 
 cpu-smoke: $(VENV)/controller.stamp
-	@bash scripts/packages.sh build $(BIN)/python
+	@bash scripts/packages.sh build $(BIN)/python $(ARMS:%=trl-%-cpu)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash scripts/smoke.sh cpu-smoke trl-%-cpu "transformers vllm"
 
 test: $(VENV)/dev.stamp

@@ -1,20 +1,25 @@
 #!/usr/bin/env bash
-# Debian packages that are needed beside Python, git and make: packages.sh build|test|slurm [PYTHON]
-#   build  what the CPU stacks need to run; PYTHON is the controller's
+# Debian packages that are needed beside Python, git and make: packages.sh build|test|slurm [PYTHON [STACK ...]]
+#   build  what the CPU stacks (or those named) need to run; PYTHON is the controller's
 #   test   what the tests of the report's page need
 #   slurm  what the tests on a real Slurm need
 # They are installed when this is root on Debian. Otherwise `build` says what to install and stops; for the others the
 # tests that need them say what to install, and skip.
 set -euo pipefail
 what=$1 python=${2:-.venv/bin/python}
+stacks=("${@:3}")
+[ ${#stacks[@]} -gt 0 ] || stacks=(trl-vllm-cpu)  # it needs all that the other one does
 
 missing=()
 has() { command -v "$1" >/dev/null; }
 case $what in
   build)
     # What their definitions say (run_needs in envs/*/stack.yaml).
-    found=$("$python" -m workflow.stacks needs trl-vllm-cpu --debian)
-    read -ra missing <<<"${found//$'\n'/ }"
+    for stack in "${stacks[@]}"; do
+      found=$("$python" -m workflow.stacks needs "$stack" --debian)
+      read -ra lacking <<<"${found//$'\n'/ }"
+      missing+=("${lacking[@]}")
+    done
     ;;
   test)
     has chromium || missing+=(chromium)

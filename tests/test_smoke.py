@@ -94,6 +94,18 @@ def test_what_only_a_registered_interpreter_knows_is_refused_without_one(tmp_pat
     assert done.returncode == 2 and "give STACK_PYTHON=/path/to/python, too" in done.stderr and calls == []
 
 
+@pytest.mark.parametrize(("arms", "asked"), [("", "vllm"), ("transformers", "transformers"), ("vllm", "vllm")])
+def test_only_the_arms_packages_are_asked_for(tmp_path: Path, arms: str, asked: str) -> None:
+    told = subprocess.check_output(
+        ["make", "-n", "-o", ".venv/controller.stamp", "cpu-smoke", f"ARMS={arms}"], cwd=ROOT, text=True
+    )
+    (command,) = [line for line in told.splitlines() if "packages.sh" in line]
+    noted = tmp_path / "noted"
+    python = executable(tmp_path / "python", f'echo "$@" >>{noted}')
+    subprocess.run(["bash", "-c", command.replace(".venv/bin/python", str(python))], cwd=ROOT, check=True)
+    assert noted.read_text() == f"-m workflow.stacks needs trl-{asked}-cpu --debian\n"
+
+
 def test_a_shim_that_does_not_start_is_no_python(tmp_path: Path) -> None:
     executable(tmp_path / "python3.11", "exit 127")
     executable(tmp_path / "python3.12", f'exec {shlex.quote(sys.executable)} "$@"')
