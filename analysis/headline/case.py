@@ -73,9 +73,9 @@ class Case:
 
     @property
     def unmoved(self) -> bool:
-        """Whether the claim's value prints as 1.00×, and its interval as no wider than the fit's bias may be."""
-        ends = [end for end in self.interval if end > 0]
-        return not direction(self.row["value"]) and all(abs(round(end, 2) - 1) < FIT_BIAS + 0.005 for end in ends)
+        """Whether the claim's value prints as 1.00×, and it has an interval, no wider than the fit's bias may be."""
+        narrow = all(end > 0 and abs(round(end, 2) - 1) < FIT_BIAS + 0.005 for end in self.interval)
+        return narrow and not direction(self.row["value"])
 
     @property
     def valued(self) -> list[str]:

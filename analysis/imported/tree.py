@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -14,6 +13,7 @@ from analysis.sources.formats import WANDB
 from analysis.sources.record import TIMERS, Imported, SourceRead
 from analysis.timers import TimerTree, declared_trees, mode_of, nested, releases, tree_for
 from analysis.timers.own import own_tree
+from analysis.timers.tree import release_of
 from analysis.verdicts import Verdict
 
 # The trainer's own timers, where our driver was not there to time it.
@@ -178,7 +178,7 @@ def _no_version(spec: Mapping[str, Any], runs: Sequence[Sequence[str]]) -> UserE
 
 
 def _same_version(a: str, b: str) -> bool:
-    return a == b or re.sub(r"\+.*$", "", a) == re.sub(r"\+.*$", "", b)
+    return release_of(a) == release_of(b)
 
 
 def _marked(tree: TimerTree, of_release: Sequence[TimerTree], read: SourceRead) -> TimerTree | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
 from analysis.errors import UserError
-from analysis.sources.counters import OF_TRAINING, Restart, falls, restart_verdicts
+from analysis.sources.counters import ELAPSED, OF_TRAINING, Restart, falls, restart_verdicts
 from analysis.sources.printed import Printed, printed
 from analysis.sources.record import StepRecord
 from analysis.verdicts import Verdict, count_of
@@ -16,6 +16,8 @@ from analysis.verdicts import Verdict, count_of
 # Columns that count, by the names that logs give them.
 _COUNTERS = {name.partition("/")[2]: name for name in reversed(OF_TRAINING)} | {name: name for name in OF_TRAINING}
 _ELAPSED = ("_runtime", "elapsed_time")
+# A column of that name is a clock where it rises in as many steps; a step's own seconds go up and down.
+_CLOCK_RISES = 2 / 3
 _TIME = "_timestamp"
 SEPARATE = (
     "Give the rows of each run a value of their own in a column run, or split the table, with its first line in both"
@@ -57,8 +59,10 @@ def order_of(
     if len(whole := [step for step in lines if repeated[step] == names[step]]) > 1:
         if min(names) in whole:
             raise UserError(
-                f"{path} holds several runs: {count_of(len(whole), 'step')}, the first among them, come again from "
-                f"line {min(lines.values())} on with other seconds. Which run is meant is not guessed. {SEPARATE}"
+                f"{path} holds several runs, or several rows a phase: {count_of(len(whole), 'step')}, the first among "
+                f"them, come again from line {min(lines.values())} on with other seconds. Which is meant is not "
+                f"guessed. Of several runs: {SEPARATE[0].lower()}{SEPARATE[1:]}. Of several rows a phase (ranks, "
+                "micro-batches): sum them, or take the slowest, before the import"
             )
         found.again, found.resumed = set(whole), {whole[0]}
         text = (
@@ -82,6 +86,8 @@ def _note_counters(found: Order, rows: Sequence[tuple[int, int, Mapping[str, str
         if (time := _number(row.get(_TIME))) is not None:
             found.times[step] = max(time, found.times.get(step, time))
     in_order = [steps[step] for step in sorted(steps)]
+    if not _is_clock([one.elapsed_s for one in in_order if one.elapsed_s is not None]):
+        in_order = [replace(one, elapsed_s=None) for one in in_order]
     fell = [
         Restart(before, after, some)
         for before, after in pairwise(in_order)
@@ -89,6 +95,20 @@ def _note_counters(found: Order, rows: Sequence[tuple[int, int, Mapping[str, str
     ]
     found.resumed |= {one.after.step for one in fell}
     found.verdicts += restart_verdicts(fell, str(path), lambda _: SEPARATE[0].lower() + SEPARATE[1:])
+    by_clock = [str(one.after.step) for one in fell if all(fall.name == ELAPSED for fall in one.fell)]
+    if len(by_clock) > 1:
+        column = next(name for name in _ELAPSED if any(row.get(name) for *_, row in rows))
+        text = (
+            f"{path}: column {column} falls {len(by_clock)} times (at step {', '.join(by_clock[:10])}"
+            f"{', …' if len(by_clock) > 10 else ''}), and no other counter there: these steps do not count. If it "
+            "holds durations and no time since the start, give it another name"
+        )
+        found.verdicts.append(Verdict("warning", "clock-fell", text))
+
+
+def _is_clock(values: Sequence[float]) -> bool:
+    rises = sum(before < after for before, after in pairwise(values))
+    return rises >= _CLOCK_RISES * (len(values) - 1)
 
 
 def _number(text: str | None) -> float | None:

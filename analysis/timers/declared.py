@@ -4,7 +4,7 @@ import re
 
 from analysis.errors import UserError
 from analysis.timers.swift import SWIFT_4_6
-from analysis.timers.tree import TimerTree
+from analysis.timers.tree import TimerTree, release_of
 from analysis.timers.trl import TRL_1_16, TRL_NATIVE
 from analysis.timers.verl import (
     VERL_0_4_1,
@@ -47,7 +47,7 @@ def tree_for(trainer: str, version: str, engine: str, mode: str = "") -> TimerTr
                 f"{trainer} {version} is no release whose timers are declared. Which is meant: {' or '.join(fits)}? "
                 "Give the one that ran as import.version"
             )
-        if releases(trainer) and not re.match(r"\d", version):
+        if releases(trainer) and not re.match(r"\d", release_of(version)):
             raise UserError(
                 f"{trainer} {version} names no release, and releases' timers nest differently. Give the one that "
                 f"the run's code was nearest to as import.version (declared: {', '.join(releases(trainer))})"
@@ -82,7 +82,7 @@ def releases(trainer: str) -> list[str]:
 
 def releases_like(trainer: str, version: str) -> list[str]:
     """The declared releases that a version such as `0.7` or `0.7.1rc1` may mean."""
-    numbers = re.match(r"\d+(?:\.\d+)*", version)
+    numbers = re.match(r"\d+(?:\.\d+)*", release_of(version))
     given = numbers[0] if numbers else ""
     return [
         one for one in releases(trainer) if given and (f"{one}.".startswith(f"{given}.") or given.startswith(f"{one}."))

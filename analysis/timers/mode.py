@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from analysis.settings import overrides_by_key, setting
+from analysis.timers.tree import release_of
 
 
 def mode_of(trainer: str, version: str, spec: Mapping[str, Any], done: Mapping[str, Any]) -> str:
@@ -13,7 +14,7 @@ def mode_of(trainer: str, version: str, spec: Mapping[str, Any], done: Mapping[s
 
     The settings that the trainer finally held count; where they are silent, the overrides that it was given.
     """
-    if trainer != "verl" or version.startswith("0.4."):
+    if trainer != "verl" or release_of(version).startswith("0.4."):
         return ""
     settings = overrides_by_key(spec.get("trainer_args"))
     resolved = done.get("resolved")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -9,6 +10,11 @@ from fnmatch import fnmatchcase
 # The words that trainers share. A verl `gen` and a TRL `generate` are both "generation", so that arms
 # of different trainers can stand in one stacked bar.
 CATEGORIES = ("generation", "weight sync", "log-probs", "rewards", "loss+backward", "optimizer", "other")
+
+
+def release_of(version: str) -> str:
+    """A version without its tag's `v` and its build's name: `0.6.0` of `V0.6.0+cu124`."""
+    return re.sub(r"^[vV](?=\d)|\+.*$", "", version)
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,8 @@ class TimerTree:
         return self.phases[0].path
 
     def matches(self, version: str) -> bool:
+        """Whether a version is of this series, however it is written (`release_of`)."""
+        version = release_of(version)
         return version == self.series or version.startswith(self.series + ".")
 
     def declared(self, path: str) -> Phase | None:

@@ -434,3 +434,10 @@ def test_step_time_and_tokens_that_disagree_are_told_only_where_they_do(tokens, 
     ]
     (found,) = said(frames)
     assert ("The two disagree on which is faster" in found.sentence) == opposite
+
+
+@pytest.mark.parametrize(("ends", "unmoved"), [((0.99, 1.01), True), ((0.9, 1.1), False), ((np.nan, np.nan), False)])
+def test_no_difference_is_seen_only_within_an_interval(ends, unmoved):
+    rows = of_rows(raw=1.0).rows
+    rows["raw"] |= {"low": ends[0], "high": ends[1], "verdict": "~"}
+    assert claim_from("", rows).unmoved is unmoved

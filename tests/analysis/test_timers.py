@@ -4,7 +4,7 @@ import make_results
 import pytest
 
 from analysis.errors import UserError
-from analysis.timers import CATEGORIES, declared_trees, exclusive_s, overruns, parents, tree_for
+from analysis.timers import CATEGORIES, declared_trees, exclusive_s, mode_of, overruns, parents, tree_for
 from analysis.timers.declared import releases_like
 from analysis.timers.trl import TRL_1_16
 
@@ -89,8 +89,27 @@ def test_unknown_version_or_engine_says_how_to_declare(version, engine):
         tree_for("trl", version, engine)
 
 
+@pytest.mark.parametrize("version", ["0.6.0", "v0.6.0", "V0.6.0", "0.6.0+cu124", "v0.6.0.post1+cu124", "0.6.0.dev1"])
+def test_a_version_may_be_a_tag_or_name_its_build(version):
+    assert tree_for("verl", version, "vllm").series == "0.6"
+    assert mode_of("verl", "v0.4.1", {"trainer_args": {"overrides": ["trainer.use_v1=false"]}}, {}) == ""
+
+
+@pytest.mark.parametrize("version", ["0.60.0", "vv0.6.0", "release/v0.6.0", "+cu124"])
+def test_a_version_of_another_release_is_not_taken(version):
+    with pytest.raises(UserError):
+        tree_for("verl", version, "vllm")
+
+
 @pytest.mark.parametrize(
-    ("version", "fits"), [("0.7", ["0.7.0", "0.7.1"]), ("0.7.1rc2", ["0.7.1"]), ("0.9", ["0.9.1"]), ("main", [])]
+    ("version", "fits"),
+    [
+        ("0.7", ["0.7.0", "0.7.1"]),
+        ("v0.7", ["0.7.0", "0.7.1"]),
+        ("0.7.1rc2", ["0.7.1"]),
+        ("0.9", ["0.9.1"]),
+        ("main", []),
+    ],
 )
 def test_the_releases_that_a_version_may_mean(version, fits):
     assert releases_like("verl", version) == fits

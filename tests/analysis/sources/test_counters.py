@@ -258,7 +258,9 @@ def test_two_runs_in_one_table_are_refused_and_a_restart_is_told(tmp_path, by):
         return sorted(rows, key=lambda row: row[by])
 
     with pytest.raises(
-        UserError, match=r"several runs: 3 steps, the first among them, come again from line 8 on.*column run"
+        UserError,
+        match=r"several runs, or several rows a phase: 3 steps, the first among them, come again from line 8 on.*"
+        r"column run.*\(ranks, micro-batches\): sum them",
     ):
         table(tmp_path, sorted_by(phases((1, 2, 3))) + sorted_by(phases((1, 2, 3), 0.5)))
     read = table(tmp_path, sorted_by(phases((1, 2, 3, 4))) + sorted_by(phases((3, 4, 5), 0.5)))
@@ -288,6 +290,27 @@ def test_a_column_of_a_table_that_counts_and_falls(tmp_path, name):
     at = {1: 10, 2: 20, 30: 5, 31: 15}
     (told,) = table(tmp_path, [(*row, at[row[0]]) for row in phases(at)], f"step,phase,seconds,{name}").verdicts
     assert told.level == "warning" and "In that case, give the rows of each run a value" in told.text
+
+
+@pytest.mark.parametrize("seconds", [[100, 90, 95, 80, 105, 60, 91], [9.0, 8.0], [50, 60, 55, 65, 60, 50]])
+@pytest.mark.parametrize("name", ["elapsed_time", "_runtime"])
+def test_a_column_of_durations_is_no_clock(tmp_path, name, seconds):
+    """Of each phase its own, or of the step."""
+    for share in (1.0, 0.5):
+        rows = [
+            (s, p, x, x * (1.0 if p == "step" else share)) for s, x in enumerate(seconds, 1) for p in ("gen", "step")
+        ]
+        read = table(tmp_path, rows, f"step,phase,seconds,{name}")
+        assert not read.verdicts and not any(r.resumed for r in read.records.values())
+
+
+def test_a_clock_of_a_table_that_falls_again_and_again_is_a_warning(tmp_path):
+    at = dict(enumerate([10, 20, 30, 5, 15, 25, 5, 15, 25, 35], 1))
+    read = table(tmp_path, [(*row, at[row[0]]) for row in phases(at)], "step,phase,seconds,elapsed_time")
+    assert [s for s, r in read.records.items() if r.resumed] == [4, 7]
+    note, warning = read.verdicts
+    assert (note.code, note.level) == ("counter-fell", "note") and warning.code == "clock-fell"
+    assert warning.level == "warning" and "elapsed_time falls 2 times (at step 4, 7)" in warning.text
 
 
 def test_a_tables_time_of_day_is_its_records(tmp_path):
