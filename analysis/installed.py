@@ -21,10 +21,17 @@ COLUMNS = ["stack", "lock_id", "kind", "name", "version"]
 def origin_of(run: Run) -> Mapping[str, Any]:
     """Where the run's stack came from when it was trained: its state, accepted differences, given wheels.
 
-    The run's own record goes first: another environment may lie in the stack's folder now. Empty for a built stack.
+    The run's own record decides: another environment may lie in the stack's folder now. Runs in an image, and runs of
+    built stacks before each run recorded it, have none; only an image is then taken from the stack's check. Empty for a
+    stack that was built from its lock alone.
     """
-    origin = run.done.get("stack_origin") or (run.verify or {}).get("origin")
-    return origin if isinstance(origin, Mapping) else {}
+    origin = run.done.get("stack_origin")
+    if origin is None:
+        now = (run.verify or {}).get("origin")
+        origin = now if isinstance(now, Mapping) and "image" in now else {}
+    if not isinstance(origin, Mapping):
+        return {}
+    return {key: value for key, value in origin.items() if (key, value) != ("state", "built")}
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,24 @@ def origin_verdicts(run: Run) -> list[Verdict]:
     what = "; ".join([", ".join(named)] * bool(named) + more)
     text = f"stack {stack} ({lock_id}) is {origin.get('state')}: {origin['python']} was there already"
     return [Verdict("warning", "stack-registered", f"{text}; not as its lock: {what}" if what else text)]
+
+
+def mixed_origin_verdicts(runs: Sequence[Run]) -> list[Verdict]:
+    """That the runs of an arm were trained in different environments of one stack: a warning for each such arm."""
+    by_arm_name: dict[tuple[str, str], dict[str, str]] = {}
+    for run in runs:
+        where = by_arm_name.setdefault((run.arm, stack_of(run)[0]), {})
+        where.setdefault(_text(origin_of(run)), run.run_id)
+    return [
+        Verdict(
+            "warning",
+            "stack-origin-mixed",
+            f"arm {arm}: {' and '.join(where.values())} were trained in different environments of the stack {stack}, "
+            "one of which was registered or given a wheel; train the arm's runs in one of them",
+        )
+        for (arm, stack), where in by_arm_name.items()
+        if len(where) > 1
+    ]
 
 
 def installed(verify: Mapping[str, Any]) -> dict[tuple[str, str], str]:

@@ -1,7 +1,8 @@
 # Data and model, prepared once for all arms by one stack's own libraries.
 rule inputs:
     input:
-        stack=lambda wildcards: PLAN.inputs_stack_file,
+        # ancient: a stack that is verified again is the same stack, and jobs that run read these files.
+        stack=ancient(lambda wildcards: PLAN.inputs_stack_file),
         local=lambda wildcards: PLAN.local_files(wildcards.inputs_id),
     output:
         f"{RESULTS}/inputs/{{inputs_id}}/inputs.json",

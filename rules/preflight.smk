@@ -13,7 +13,10 @@ SETTINGS = settings_requests(PLAN, SETTINGS_IDS)
 # anything waits for a GPU. What a request says is in the file's name, so that no further seed or arm asks again.
 rule settings:
     input:
-        stack=lambda wildcards: PLAN.stack_file(SETTINGS[wildcards.settings_id].run_id),
+        # ancient: a stack that is verified again is the same stack.
+        stack=ancient(
+            lambda wildcards: PLAN.stack_file(SETTINGS[wildcards.settings_id].run_id)
+        ),
     output:
         f"{RESULTS}/settings/{{settings_id}}.json",
     log:

@@ -16,6 +16,10 @@ def require_startable(workflow: Any, plan: Plan) -> None:
     """A `UserError` if the experiment could not run as it is; `workflow` is Snakemake's own."""
     if plan.runs:
         require_partition(workflow)
+        # Not at the top: every parse of the Snakefile would load what builds stacks.
+        from workflow.stacks.verification import require_verified
+
+        require_verified((run.stack, run.lock_id) for run in plan.runs.values())
     require_possible(plan)
     require_readable(plan)
     require_sources(plan)

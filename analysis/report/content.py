@@ -28,6 +28,7 @@ from analysis.installed import (
     environment_table,
     installed_settings,
     lock_differences,
+    mixed_origin_verdicts,
     origin_verdicts,
 )
 from analysis.machine import busy_machine_verdicts, shared_machine_verdicts
@@ -164,6 +165,7 @@ def read_content(
         *work_verdicts(wide, runs, floors),
         *fairness_verdicts(runs, plan),
         *(verdict for run in runs for verdict in origin_verdicts(run)),
+        *mixed_origin_verdicts(runs),
         *shared_machine_verdicts(runs),
         *busy_machine_verdicts(runs, wide),
         *reward_verdicts(wide, runs),

@@ -5,11 +5,13 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import make_results
 import pytest
 
 from analysis.collect import main as collect
+from analysis.installed import mixed_origin_verdicts
 from analysis.report.__main__ import main
 from analysis.report.content import read_content
 from analysis.report.markdown import markdown
@@ -220,9 +222,15 @@ def with_stacks(stacks, **more):
         make_results.write_json(stacks / stack / lock_id / "verify.json", verify(stack, lock_id, **more))
 
 
+def trained_in(folder, origin, runs="*"):
+    for done in folder.glob(f"runs/{runs}/done.json"):
+        make_results.write_json(done, json.loads(done.read_text()) | {"stack_origin": origin})
+
+
 def test_a_registered_stack_is_told_with_what_was_accepted(folder, tmp_path):
     """In both arms alike, so that no comparison of the arms would show it."""
     with_stacks(tmp_path / "stacks", origin=REGISTERED, state="registered, not built")
+    trained_in(folder, REGISTERED)
     found = content(folder, stacks=tmp_path / "stacks")
     (text,) = {v.text for v in found.verdicts if v.code == "stack-registered" and "trl-vllm-cpu" in v.text}
     assert text == (
@@ -242,13 +250,35 @@ def test_a_registered_stack_is_told_with_what_was_accepted(folder, tmp_path):
 def test_a_run_keeps_the_state_of_the_stack_that_it_was_trained_in(folder, tmp_path):
     """The stack was built since; the run was trained in a registered one."""
     with_stacks(tmp_path / "stacks", origin={}, state="built")
-    for done in folder.glob("runs/vllm-*/done.json"):
-        make_results.write_json(done, json.loads(done.read_text()) | {"stack_origin": REGISTERED})
+    trained_in(folder, {"state": "built"})
+    trained_in(folder, REGISTERED, "vllm-*")
     found = content(folder, stacks=tmp_path / "stacks")
     assert {v.code for v in found.verdicts} >= {"stack-registered"}
     assert {one.stack for one in found.lock_differences} == {"trl-vllm-cpu"}
     states = {s.key: s.values for s in found.installed if s.differs}
     assert states["state"] == {"transformers": "", "vllm": "registered, not built"}
+
+
+def test_a_run_of_a_built_stack_is_not_told_as_registered(folder, tmp_path):
+    """The built stack was removed and an interpreter registered in its place; some runs are of before the record."""
+    with_stacks(tmp_path / "stacks", origin=REGISTERED, state="registered, not built")
+    trained_in(folder, {"state": "built"}, "transformers-*")
+    found = content(folder, stacks=tmp_path / "stacks")
+    assert not {v.code for v in found.verdicts} & {"stack-registered", "stack-origin-mixed"}
+    assert found.lock_differences == [] and "registered" not in html_page(found)
+
+
+def test_an_arm_whose_runs_were_trained_in_two_environments_is_told():
+    def run(arm, seed, origin):
+        spec = {"stack": "trl-vllm-cpu", "lock_id": "0123456789ab"}
+        return SimpleNamespace(arm=arm, run_id=f"{arm}-s{seed}", spec=spec, done={"stack_origin": origin}, verify=None)
+
+    built = {"state": "built"}
+    alike = [run("one", 0, built), run("one", 1, None), run("two", 0, REGISTERED), run("two", 1, REGISTERED)]
+    assert mixed_origin_verdicts(alike) == []
+    (verdict,) = mixed_origin_verdicts([*alike, run("vllm", 0, built), run("vllm", 1, REGISTERED)])
+    assert (verdict.level, verdict.code) == ("warning", "stack-origin-mixed")
+    assert verdict.text.startswith("arm vllm: vllm-s0 and vllm-s1 were trained in different environments of the stack")
 
 
 def test_the_preflights_own_words_are_read(folder):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from workflow.jobs.attempt import stack_origin
 
 from .conftest import TRANSFORMERS, VLLM, run_python
 
@@ -64,3 +67,18 @@ def test_a_stack_that_was_verified_without_its_run_time_environment_is_refused(p
     assert (
         f"run `python -m workflow.stacks build {TRANSFORMERS}`, which verifies it again" in done.stderr.splitlines()[-1]
     )
+
+
+def test_a_run_records_where_its_stack_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A built one, too; and whatever becomes of verify.json, which Snakemake may delete while the run lasts."""
+    env = tmp_path / "env"
+    env.mkdir()
+    monkeypatch.setattr(sys, "prefix", str(env))
+    assert stack_origin() is None  # an image, or no stack
+    (tmp_path / "verify.json").write_text('{"origin": {}}')
+    assert stack_origin() == {"state": "built"}
+    origin = {"state": "registered, not built", "python": "/opt/python"}
+    (env / "origin.json").write_text(json.dumps(origin))
+    assert stack_origin() == origin
+    (tmp_path / "verify.json").unlink()
+    assert stack_origin() == origin

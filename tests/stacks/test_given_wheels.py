@@ -123,6 +123,10 @@ def test_a_stack_that_is_built_without_it_is_not_said_to_have_it(parser: Site, a
     given = ["--wheel", str(other), "--sha256", sha256(other)]
     refused = parser.run("build", "tiny", "--stacks-dir", str(parser.stacks), *given)
     assert refused.returncode == 1 and "tiny is built already, without that wheel" in refused.stderr
+    (folder,) = parser.built()
+    (folder / "verify.json").unlink()  # it would be verified again, not built
+    refused = parser.run("build", "tiny", "--stacks-dir", str(parser.stacks), *given)
+    assert refused.returncode == 1 and "tiny is built already, without that wheel" in refused.stderr
 
 
 def test_registering_an_interpreter_takes_it_where_the_package_is_missing(

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from analysis.errors import UserError
 from workflow.stacks.definition import site_folders
 from workflow.stacks.register import register
 from workflow.stacks.uv import find_uv
+from workflow.stacks.verification import require_verified
 
 from .conftest import PYTHON, Index, Site, interpreter, write_wheel
 
@@ -40,6 +42,11 @@ def verdict(site: Site) -> dict[str, Any]:
     (folder,) = site.built()
     told: dict[str, Any] = json.loads((folder / "verify.json").read_text())
     return told
+
+
+def change_checks(site: Site) -> None:
+    with (site.envs / "tiny" / "verify.py").open("a") as program:
+        program.write("# another text\n")
 
 
 def said_by(site: Site, *command: str) -> str:
@@ -248,3 +255,64 @@ def test_a_built_stack_is_not_replaced(tiny: Site, tmp_path: Path, wheels: dict[
     refused = registered(tiny, python)
     assert refused.returncode == 1 and "tiny is there already, and not registered" in refused.stderr
     assert verdict(tiny)["state"] == "built"
+    # Nor one that today's checks have not seen yet, nor one whose verdict Snakemake has deleted.
+    (folder,) = tiny.built()
+    before = contents(folder / "env")
+    change_checks(tiny)
+    assert "and not registered" in registered(tiny, python).stderr
+    (folder / "verify.json").unlink()
+    assert "and not registered" in registered(tiny, python).stderr
+    assert contents(folder / "env") == before
+
+
+def test_a_registration_outlives_its_verdict(tiny: Site, tmp_path: Path, wheels: dict[str, Path]) -> None:
+    """Snakemake deletes verify.json before it runs the stack's rule again."""
+    python = interpreter(tmp_path / "base", wheels["rbt-beta==2.1"])
+    assert registered(tiny, python, "--accept", "rbt-beta").returncode == 0
+    (folder,) = tiny.built()
+    told, env = verdict(tiny), (folder / "env").stat().st_ino
+    (folder / "verify.json").unlink()
+    again = tiny.run("build", "tiny", "--stacks-dir", str(tiny.stacks), "--backend", "conda")
+    assert again.returncode == 0, again.stderr
+    assert verdict(tiny) == told and (folder / "env").stat().st_ino == env
+    # What does not verify any more, or does not start, is not built anew either.
+    (folder / "verify.json").unlink()
+    (tmp_path / "base").rename(tmp_path / "gone")
+    refused = tiny.build()
+    assert refused.returncode == 1 and "tiny is registered, not built" in refused.stderr
+    assert "register it again" in refused.stderr and (folder / "env").stat().st_ino == env
+
+
+def test_a_name_that_nothing_has_is_refused(tiny: Site, tmp_path: Path, wheels: dict[str, Path]) -> None:
+    python = interpreter(tmp_path / "base", wheels["rbt-gamma==7"])
+    for option, name, near in [
+        ("--accept", "rbt-gama", "rbt-gamma"),
+        ("--overlay", "rbt-alfa", "rbt-alpha"),
+        ("--leave-out", "rbt-betta", "rbt-beta"),
+    ]:
+        refused = registered(tiny, python, "--accept", ":extra:", option, name)
+        assert refused.returncode == 1 and f"{option}: '{name}' is neither in the lock" in refused.stderr
+        assert near in refused.stderr and tiny.built() == []
+
+
+def test_folders_of_an_interpreter_with_a_quote_in_its_path(tiny: Site, tmp_path: Path) -> None:
+    python = interpreter(tmp_path / "ada's base")
+    assert registered(tiny, python).returncode == 0
+    (folder,) = tiny.built()
+    assert [path.parents[2].name for path in site_folders(folder / "env")] == ["env", "ada's base"]
+
+
+def test_a_start_refuses_a_stack_that_todays_checks_have_not_seen(tiny: Site) -> None:
+    """Snakemake finds verify.json and asks for no more: a job would run with yesterday's run-time settings."""
+    assert tiny.build().returncode == 0
+    (folder,) = tiny.built()
+    require_verified([("tiny", folder.name), ("tiny", "absent")], tiny.stacks, tiny.envs)
+    before = contents(folder / "env")
+    with (tiny.envs / "tiny" / "stack.yaml").open("a") as text:
+        text.write("run_caches: {TRITON_CACHE_DIR: triton}\n")
+    with pytest.raises(UserError, match=r"run `python -m workflow.stacks build tiny`, which verifies it again"):
+        require_verified([("tiny", folder.name)], tiny.stacks, tiny.envs)
+    again = tiny.build()
+    assert again.returncode == 0 and "verifying the environment that is there" in again.stderr
+    require_verified([("tiny", folder.name)], tiny.stacks, tiny.envs)
+    assert verdict(tiny)["run"]["caches"] == {"TRITON_CACHE_DIR": "triton"} and contents(folder / "env") == before

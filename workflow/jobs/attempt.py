@@ -72,18 +72,22 @@ def _sha256(path: Path) -> str | None:
     return file_sha256(path) if path.is_file() else None
 
 
-def stack_origin() -> dict[str, Any]:
-    """Where this Python's stack comes from, as its verify.json records it; empty for one that was built."""
+def stack_origin() -> dict[str, Any] | None:
+    """Where this Python's stack comes from, its state `built` or as recorded; None where nothing tells (an image)."""
+    env = Path(sys.prefix)
     try:
-        verdict = json.loads((Path(sys.prefix).parent / "verify.json").read_text(encoding="utf-8"))
+        if (env / "origin.json").is_file():
+            origin = json.loads((env / "origin.json").read_text(encoding="utf-8"))
+        else:
+            origin = json.loads((env.parent / "verify.json").read_text(encoding="utf-8")).get("origin")
+        return {"state": "built", **(origin or {})}
     except (OSError, ValueError):
-        return {}
-    return dict(verdict.get("origin") or {})
+        return None
 
 
 def require_as_registered(attempt: Mapping[str, Any], stack: str) -> None:
     """Check a registered stack again: the interpreter below it may have changed since. A built one costs nothing."""
-    if "python" in stack_origin():
+    if "python" in (stack_origin() or {}):
         _require_verified(attempt, stack, [])
 
 
@@ -172,7 +176,7 @@ def write_done(
             "hardware": hardware,
             "resolved": resolved,
             "git": attempt.get("git"),
-            # Of a stack that was built from its lock alone there is nothing to tell.
+            # Of a built stack, too: another environment may lie in its folder when the report is made.
             **({"stack_origin": origin} if (origin := stack_origin()) else {}),
         },
     )

@@ -25,7 +25,7 @@ from workflow.stacks.lockfile import Pin, check_lock
 from workflow.stacks.needs import find_nvcc, require_needs
 from workflow.stacks.sources import redacted
 from workflow.stacks.uv import Uv, configured_uv, explained, torch_arguments
-from workflow.stacks.verification import built_by, is_ready, origin_of, verify
+from workflow.stacks.verification import built_by, is_ready, origin_of, verify, was_chosen
 from workflow.stacks.wheels import GivenWheel, given_wheels
 
 BACKENDS = ("auto", "conda", "uv")
@@ -48,7 +48,8 @@ def build(
     path that was not there before, and an environment that no longer verifies has no verify.json. `expected` is the
     lock_id that the plan was made with: a lock changed since then is refused. `backend`: with conda's layer, without
     it, or `auto`: with it where a program is there that installs it. One that is asked for and is not what the
-    stack was built with builds it anew. `wheels`: files with their sha256 that are installed in place of source builds.
+    stack was built with builds it anew, unless it is registered or adopted. `wheels`: files with their sha256 that are
+    installed in place of source builds.
     """
     stack = load_stack(name, envs)
     pins = check_lock(name, envs)
@@ -61,9 +62,10 @@ def build(
     given = given_wheels(stack, pins, wheels)
     final = stacks_dir / name / present
     wanted = backend if stack.conda_lock else "uv"  # nothing of such a stack is conda's
+    if was_chosen(origin_of(final)):
+        wanted = "auto"
     if is_ready(stack, final, wanted):
-        if {wheel.sha256 for wheel in given} - {wheel["sha256"] for wheel in origin_of(final).get("wheels", [])}:
-            raise UserError(f"{name} is built already, without that wheel; to build it with the wheel remove {final}")
+        _require_wheels(stack, given, final)
         return final
     try:
         with place.builder_lock(final.parent, name) as fds:
@@ -77,6 +79,12 @@ def build(
     return final
 
 
+def _require_wheels(stack: Stack, given: Sequence[GivenWheel], final: Path) -> None:
+    """UserError if the environment that is there was made without one of these wheels."""
+    if {wheel.sha256 for wheel in given} - {wheel["sha256"] for wheel in origin_of(final).get("wheels", [])}:
+        raise UserError(f"{stack.name} is built already, without that wheel; to build it with the wheel remove {final}")
+
+
 def _verify_or_build(
     stack: Stack, pins: list[Pin], final: Path, wanted: str, wheels: list[GivenWheel], fds: tuple[int, ...]
 ) -> None:
@@ -84,19 +92,18 @@ def _verify_or_build(
     origin = origin_of(final)
     if (final / "env" / "bin" / "python").exists() and wanted in {"auto", built_by(final)}:
         # It came by one rename and so was whole: only its verification is missing or out of date.
+        _require_wheels(stack, wheels, final)
         try:
             _say(stack, "verifying the environment that is there")
             verify(stack, final / "env", final, final.name, packages, fds, origin)
             return
         except UserError as error:
-            if "python" in origin:  # another environment than the user chose must not take its place
-                raise UserError(
-                    f"{error}\n{stack.name} is {origin['state']} ({origin['python']}), and does not verify any more: "
-                    f"register it again (`python -m workflow.stacks register {stack.name} --python …`), or remove "
-                    f"{final} to build it"
-                ) from None
+            if was_chosen(origin):
+                raise UserError(f"{error}\n{_not_replaced(stack, origin, final)}") from None
             (final / "verify.json").unlink(missing_ok=True)
             _say(stack, f"it does not verify any more and is built anew\n{error}")
+    elif was_chosen(origin):
+        raise UserError(_not_replaced(stack, origin, final))
     started = time.monotonic()
     conda = _chosen(stack, wanted)
     for line in require_needs(without(stack, wheels), pins, packages if conda else None):
@@ -111,6 +118,14 @@ def _verify_or_build(
     else:
         _build_in_place(stack, pins, packages, final, conda, uv, torch_index, wheels, fds)
     _say(stack, f"ready in {time.monotonic() - started:.0f} s: {final}")
+
+
+def _not_replaced(stack: Stack, origin: dict[str, Any], final: Path) -> str:
+    verb, option = ("register", "python") if "python" in origin else ("adopt", "image")
+    return (
+        f"{stack.name} is {origin['state']} ({origin.get(option)}), and does not verify any more: {verb} it again "
+        f"(`python -m workflow.stacks {verb} {stack.name} --{option} …`), or remove {final} to build it"
+    )
 
 
 def _chosen(stack: Stack, wanted: str) -> Conda | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -230,4 +231,5 @@ def site_folders(env: Path) -> list[Path]:
     own = sorted(env.absolute().glob("lib/python*/site-packages"))
     files = [folder / LAID_OVER for folder in own if (folder / LAID_OVER).is_file()]
     lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    return own + [Path(found[1]) for line in lines if (found := re.search(r"addsitedir\('(.*)'\)", line))]
+    found = [match[1] for line in lines if (match := re.search(r"addsitedir\((.*)\)", line))]
+    return own + [Path(ast.literal_eval(text)) for text in found]

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from analysis.errors import UserError
+from workflow.messages import did_you_mean
 from workflow.stacks.lockfile import Pin
 
 _ASK = """
@@ -134,8 +135,11 @@ class Names:
         return difference.name in self.versions and self.versions[difference.name] in {None, difference.there}
 
 
-def read_names(option: str, texts: Iterable[str], every: str) -> Names:
-    """The names of an option that may be given several times, split at blanks and commas; `every`: its own word."""
+def read_names(option: str, texts: Iterable[str], every: str, known: Collection[str]) -> Names:
+    """The names of an option that may be given several times, split at blanks and commas; `every`: its own word.
+
+    UserError for a word that is no name, and for a name that is not `known`.
+    """
     versions: dict[str, str | None] = {}
     words = [word for text in texts for word in re.split(r"[,\s]+", text.strip()) if word]
     for word in words:
@@ -144,5 +148,8 @@ def read_names(option: str, texts: Iterable[str], every: str) -> Names:
             continue
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) or bool(equals) != bool(version):
             raise UserError(f"{option}: {word!r} is not understood; wanted name, name==version or {every}")
+        if canonicalize_name(name) not in known:
+            near = did_you_mean(canonicalize_name(name), known)
+            raise UserError(f"{option}: {name!r} is neither in the lock nor in the interpreter{near}; correct the name")
         versions[canonicalize_name(name)] = version or None
     return Names(versions, every in words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -67,20 +68,21 @@ def register(
     stack = load_stack(name, envs)
     pins = check_lock(name, envs)
     final = stacks_dir / name / lock_id(name, envs)
-    if is_ready(stack, final, "auto") and origin_of(final).get("state") != REGISTERED:
+    if os.path.lexists(final / "env") and origin_of(final).get("state") != REGISTERED:
         raise UserError(
             f"{name} is there already, and not registered: {final}; it is used as it is. To register {python} in its "
             "place, remove that folder first"
         )
     there = read_interpreter(python)
     found = differences(pins, stack.python, there)
+    locked = {pin.name for pin in pins}
     choice = chosen(
         stack,
         there,
         found,
-        read_names("--accept", accept, ":extra:"),
-        read_names("--overlay", overlay, ":all:"),
-        read_names("--leave-out", leave_out, ":none:"),
+        read_names("--accept", accept, ":extra:", {"python", *locked, *there.packages}),
+        read_names("--overlay", overlay, ":all:", locked),
+        read_names("--leave-out", leave_out, ":none:", locked),
     )
     given = given_wheels(stack, pins, wheels, there.release)
     for wheel in (wheel for wheel in given if wheel.package not in choice.laid_over):

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from workflow.stacks.condalock import CondaPackage, check_conda_lock
 from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id, verify_id
 from workflow.stacks.environment import environment_in, run_time
 
+ORIGIN = "origin.json"
+"""In the environment's own folder, so that the two appear and go together: where it comes from."""
 _VERIFY_LIMIT_S = 1800
 _GPU_VERIFY_LIMIT_S = 3600  # as for a job's check: FlashInfer and SGLang may compile for minutes
 _SHOWN_FAILURES = 8
@@ -37,9 +39,20 @@ def verdict_of(final: Path) -> dict[str, Any]:
 
 
 def origin_of(final: Path) -> dict[str, Any]:
-    """Where the environment comes from, as verify.json records it: its state, accepted differences, given wheels."""
-    origin = verdict_of(final).get("origin")
+    """Where the environment comes from: its state, accepted differences, given wheels; empty where it was built.
+
+    Read from env/origin.json: Snakemake deletes verify.json before it runs a rule again.
+    """
+    try:
+        origin = json.loads((final / "env" / ORIGIN).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # verified by a version that had it in verify.json only
+        origin = verdict_of(final).get("origin")
     return origin if isinstance(origin, dict) else {}
+
+
+def was_chosen(origin: Mapping[str, Any]) -> bool:
+    """Whether the user named this environment (registered or adopted it), so that no other may take its place."""
+    return bool(origin.get("state", "built") != "built")
 
 
 def stack_notes(names: Iterable[str], stacks_dir: Path = Path(".stacks"), envs: Path = ENVS) -> list[str]:
@@ -69,6 +82,21 @@ def is_ready(stack: Stack, final: Path, wanted: str) -> bool:
     )
 
 
+def require_verified(stacks: Iterable[tuple[str, str]], stacks_dir: Path = Path(".stacks"), envs: Path = ENVS) -> None:
+    """UserError if one of those stacks (name, lock_id) is there, verified with other checks or settings than today's.
+
+    Snakemake does not see that: verify.json is there, and it asks for no more.
+    """
+    for name, lock in dict.fromkeys(stacks):
+        final = stacks_dir / name / lock
+        if (final / "verify.json").exists() and not is_ready(load_stack(name, envs), final, "auto"):
+            raise UserError(
+                f"the stack {name} was verified with other checks or run-time settings than it has now; run "
+                f"`python -m workflow.stacks build {name}`, which verifies it again (it builds only what does not "
+                "pass), and start again"
+            )
+
+
 def verify_again(name: str, out: Path, stacks_dir: Path, envs: Path = ENVS, *, gpu: bool = False) -> Path:
     """Runs the built stack's verify.py where this runs, `gpu`: with what needs one; the verdict is written to `out`.
 
@@ -93,7 +121,7 @@ def verify(
     fds: tuple[int, ...],
     origin: dict[str, Any],
 ) -> None:
-    """Runs verify.py in that environment; leaves its verdict as `folder/verify.json` only when it is good."""
+    """Runs verify.py in that environment; leaves `env/origin.json` and `folder/verify.json` only when it passes."""
     verdict_path = folder / ".verify.json"
     try:
         verdict = _run_verify(stack, env, verdict_path, lock, packages, [], fds, origin)
@@ -102,6 +130,9 @@ def verify(
         raise
     # What a process needs that runs in the stack without `conda activate`.
     verdict["environment"] = activation(env.absolute())
+    written = env / f".{ORIGIN}"
+    written.write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")
+    written.replace(env / ORIGIN)
     verdict_path.write_text(json.dumps(verdict, indent=1) + "\n", encoding="utf-8")
     verdict_path.replace(folder / "verify.json")
 
