@@ -16,7 +16,7 @@ import pyarrow as pa
 from analysis.collect import in_the_tree, timer_verdicts
 from analysis.errors import UserError
 from analysis.files import fingerprint_of, read_json_object, write_whole
-from analysis.imported.steps import add_known_tokens, clock_verdicts, hole_verdicts
+from analysis.imported.steps import add_known_tokens, clock_verdicts, drop_windows_not_ours, hole_verdicts
 from analysis.imported.tree import root_keys, tree_of
 from analysis.sources.formats import WANDB, read_source
 from analysis.sources.merge import merged
@@ -57,6 +57,7 @@ def import_in_parts(
         # The same from each source: a wandb file of our own driver holds paths.
         part.read.records = {step: _flat(record) for step, record in part.read.records.items()}
         _require_possible(part.read, run_id)
+        part.read.verdicts += drop_windows_not_ours(part, run_id)
     steps_of = [len(part.read.records) for part in parts]
     read = merged([part.read for part in parts], run_id)
     tree, version, told = tree_of(spec, facts, parts, read)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from analysis.quantities import logged_as
-from analysis.sources.record import STEPS_LOGGED
+from analysis.sources.record import STEPS_LOGGED, Imported
 from analysis.steps import ChosenStep
 from analysis.tokens import completions_told, tokens_from_mean
 from analysis.verdicts import Verdict, count_of
@@ -17,6 +17,8 @@ from analysis.verdicts import Verdict, count_of
 # A step cannot have taken longer than passed since the step before was logged; clocks and rounding are off by that.
 CLOCK_TOLERANCE_S = 2.0
 CLOCK_TOLERANCE_SHARE = 0.02
+# The formats whose readers find that a record is the mean of several steps.
+WINDOWED = ("trl-console", "swift-console", "swift-jsonl", "trainer-state", "wandb", "wandb-offline")
 # TRL's count of all tokens so far, prompts' and completions'.
 NUM_TOKENS = "train/num_tokens"
 
@@ -116,6 +118,31 @@ def _denied(chosen: Sequence[ChosenStep], batch: int, config: Mapping[str, Any])
 
 def _and_more(steps: int) -> str:
     return f" and {count_of(steps, 'more step')}" if steps else ""
+
+
+def drop_windows_not_ours(part: Imported, run_id: str) -> list[Verdict]:
+    """Leaves out `steps_logged` where no reader of ours wrote it: a user's scalar may have that name."""
+    steps = part.read.records
+    trusted = part.format in WINDOWED
+    bad = [
+        step
+        for step, record in steps.items()
+        if (logged := record.scalars.get(STEPS_LOGGED)) is not None
+        and not (trusted and logged >= 1.0 and logged.is_integer())
+    ]
+    for step in bad:
+        record = steps[step]
+        scalars, rounding, origins = dict(record.scalars), dict(record.rounding), dict(record.origins)
+        for held in (scalars, rounding, origins):
+            held.pop(STEPS_LOGGED, None)
+        steps[step] = replace(record, scalars=scalars, rounding=rounding, origins=origins)
+    if not bad:
+        return []
+    text = (
+        f"{run_id}: the scalar {STEPS_LOGGED} of {count_of(len(bad), 'step')} (step {bad[0]}{_and_more(len(bad) - 1)}) "
+        "is left out: the tables have that name for how many steps a record is the mean of. Give it another name"
+    )
+    return [Verdict("warning", "name-taken", text)]
 
 
 def hole_verdicts(chosen: Sequence[ChosenStep], run_id: str) -> list[Verdict]:

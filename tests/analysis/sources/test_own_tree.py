@@ -45,6 +45,18 @@ def refused(tmp_path: Path, *texts: str, **more) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["0", "nan", "2", "0.5", "inf", "-1"])
+def test_a_users_scalar_of_our_name_for_windows_is_left_out(tmp_path, value):
+    rows = "".join(f"{s},total,,10\n{s},gen,total,5\n{s},steps_logged,-,{value}\n" for s in (1, 2, 5, 6))
+    table, _ = run_of(tmp_path, HEAD + rows)
+    told = {v["code"]: v for v in json.loads(table.schema.metadata[b"rolloutbench"])["verdicts"]}
+    assert "steps_logged" not in set(table.to_pandas()["name"]) and "missing-steps" in told
+    assert (
+        told["name-taken"]["level"] == "warning"
+        and "of 4 steps (step 1 and 3 more steps)" in told["name-taken"]["text"]
+    )
+
+
 def test_a_tables_phases_nest_as_its_column_parent_says(tmp_path):
     table, end = run_of(tmp_path, NEMO)
     rows = table.to_pandas()
