@@ -173,10 +173,14 @@ def _of_verl(lines: Sequence[_Line], path: Path) -> tuple[list[_Line], list[Verd
     counts = [sum(not name.startswith("val") for name in line.record.scalars) for line in lines]
     whole = sorted(count for line, count in zip(lines, counts, strict=True) if not line.cut)
     usual = whole[3 * len(whole) // 4] if whole else 0
+    # In a log that was thinned by hand most steps may have few numbers.
+    few = [2 * count < usual and count < FEW_NUMBERS for count in counts]
+    timed = [TIMERS + "step" in line.record.scalars for line in lines]
+    thinned = 2 * sum(f and t for f, t in zip(few, timed, strict=True)) > sum(timed)
     kept: list[_Line] = []
     others: list[tuple[_Line, int]] = []
-    for line, count in zip(lines, counts, strict=True):
-        if 2 * count < usual and count < FEW_NUMBERS and not line.cut:
+    for line, count, is_few, is_timed in zip(lines, counts, few, timed, strict=True):
+        if is_few and not line.cut and not (thinned and is_timed):
             others.append((line, count))
         else:
             kept.append(line)
@@ -186,7 +190,8 @@ def _of_verl(lines: Sequence[_Line], path: Path) -> tuple[list[_Line], list[Verd
     shown = "" if len(others) == 1 else f" So do {count_of(len(others) - 1, 'more line')}."
     text = (
         f"{path}:{line.record.line} begins like step {line.record.step} and has {count_of(count, 'number')}, where "
-        f"this log's steps have {usual}.{shown} Printed by something else, such as a response: left out"
+        f"this log's steps have {usual}.{shown} Cut by another line, printed by "
+        "another part of verl, or by something else, such as a response: left out"
     )
     # A step that is nowhere else may have been verl's.
     known = {line.record.step for line in kept}

@@ -236,6 +236,16 @@ def test_another_run_with_fewer_numbers_is_no_response(tmp_path):
         read(tmp_path, text)
 
 
+def test_a_log_that_was_thinned_by_hand_keeps_its_steps(tmp_path):
+    """13 of 19 steps with 6 numbers."""
+    many = {f"critic/number_{n}/mean": 0.5 for n in range(40)} | STEP
+    few = {name: STEP[name] for name in list(STEP)[-6:]}
+    text = "".join(line(s, many if s <= 6 else few) + "\n" for s in range(1, 20))
+    found = read(tmp_path, text + "step:20 - it prints:0.5\n")
+    assert list(found.read.records) == list(range(1, 20)) and codes(found) == ["no-step-line"]
+    assert "Cut by another line, printed by another part of verl, or by something else" in found.read.verdicts[0].text
+
+
 def test_a_line_of_its_own_that_a_second_process_prints_for_a_step_does_not_replace_it(tmp_path):
     """verl's fully_async trainer prints the rollouter's few numbers under the step's number."""
     text = "".join(f"{line(s, STEP)}\nstep:{s} - fully_async/rollouter/idle_ratio:0.250\n" for s in (1, 2, 3))
