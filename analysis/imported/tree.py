@@ -78,7 +78,7 @@ def _of_release(
         mode = "" if ours and trainer == "trl" else NATIVE
     tree = tree_for(trainer, version, engine, mode)
     of_release = [t for t in declared_trees() if t.trainer == trainer and t.matches(version) and engine in t.engines]
-    other = _marked(tree, of_release, read) or _better(tree, of_release, read)
+    other = _marked(tree, of_release, read, parts) or _better(tree, of_release, read)
     if other is not None:
         text = (
             f"{run_id}: its timers are those of {other.name}, not of {tree.name}, and are read so; confirm it with "
@@ -181,9 +181,13 @@ def _same_version(a: str, b: str) -> bool:
     return release_of(a) == release_of(b)
 
 
-def _marked(tree: TimerTree, of_release: Sequence[TimerTree], read: SourceRead) -> TimerTree | None:
+def _marked(
+    tree: TimerTree, of_release: Sequence[TimerTree], read: SourceRead, parts: Sequence[Imported]
+) -> TimerTree | None:
     """The loop of the same release whose marks the run logged; None for `tree` itself, and where none or two did."""
-    names = {name for step in read.records.values() for name in step.scalars}
+    names = {name for step in read.records.values() for name in step.scalars}.union(
+        *(part.names_left_out for part in parts)
+    )
     found = [t for t in of_release if any(fnmatchcase(name, mark) for mark in t.marks for name in names)]
     return found[0] if len(found) == 1 and found[0] is not tree else None
 

@@ -100,6 +100,8 @@ class Imported:
     selected: dict[str, str] = field(default_factory=dict)
     tree: dict[str, TablePhase] | None = None
     overrides: dict[str, str] = field(default_factory=dict)
+    names_left_out: frozenset[str] = frozenset()
+    """What lines are named that begin like a step and are left out: they may tell the loop."""
 
 
 def as_number(raw: object) -> float | None:

@@ -115,7 +115,9 @@ def read_verl_console(path: Path) -> Imported:
             f"{path} holds several runs: its configuration names experiment {name!r} and, from line {at}, {other!r}. "
             f"Which is meant is not guessed: {how_to_split(path, at - 1)}"
         )
+    everything = lines
     lines, verdicts = _of_verl(lines, path)
+    named = frozenset(name for one in everything if len(everything) > len(lines) for name in one.record.scalars)
     for line in lines:
         verdicts += line.verdicts
         if any(key.startswith(TIMERS) for key in line.record.scalars):
@@ -124,7 +126,8 @@ def read_verl_console(path: Path) -> Imported:
     read = steps_in_sequence(records, path, {step + 1 for step in log.resumes})
     read.verdicts = verdicts + read.verdicts
     overrides = log.command.overrides
-    return Imported(read, FORMAT, config=settings.found, versions=log.told_versions, overrides=overrides)
+    told = log.told_versions
+    return Imported(read, FORMAT, settings.found, told, overrides=overrides, names_left_out=named)
 
 
 def _joined(current: _Open, part: Printout) -> str | None:

@@ -121,6 +121,16 @@ def test_only_the_command_of_verl_tells_the_loop(tmp_path, line, codes):
     assert [v["code"] for v in told if v["code"] == "mode-unknown"] == codes
 
 
+def test_marks_on_a_line_that_is_left_out_tell_the_loop(tmp_path):
+    """fully_async prints its param_sync on a line of its own."""
+    many = " - ".join(f"critic/number_{n}/mean:0.500" for n in range(40))
+    steps = "".join(
+        f"step:{s} - {many} - timing_s/step:2.000\nstep:{s} - timing_s/param_sync:3.200\n" for s in (1, 2, 3)
+    )
+    table, _ = run_of(tmp_path, steps, version="0.9.1")
+    assert b"verl 0.9.1 fully_async" in table.schema.metadata[b"rolloutbench"]
+
+
 def test_the_loop_that_only_the_command_line_tells_is_read_so(tmp_path):
     line = "+ python3 -m verl.trainer.main_ppo trainer.v1.trainer_mode=separate_async\n"
     table, _ = run_of(tmp_path, line + STEP, version="0.9.1")
