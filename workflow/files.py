@@ -20,6 +20,18 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def last_lines(path: Path, count: int, most_bytes: int = 65536) -> list[str]:
+    """The last lines of a text file of any size; none of a file that is not there."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - most_bytes))
+            text = file.read().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    return text.splitlines()[-count:]
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file so that readers find the old content or the new, never a part of it."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")

@@ -8,7 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,5 +81,7 @@ def reporting_errors(action: Callable[[], None], log: Path | None = None) -> int
     except UserError as error:
         say(f"error: {error}")
         if log is not None:
-            write_text(log, f"error: {error}\n")
+            # On a full disk the terminal must do.
+            with suppress(OSError, UserError):
+                write_text(log, f"error: {error}\n")
         return 1

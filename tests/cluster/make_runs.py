@@ -68,10 +68,19 @@ class MadeRun:
 def answer(experiment: Path, jobs: list[dict[str, Any]], **told: Any) -> None:
     """What Slurm said just now of jobs, given by what is not as usual."""
     usual = {"state": "RUNNING", "nodes": "gpu1", "limit": "20:00:00", "left": "18:30:00", "start": None, "end": None}
-    usual |= {"partition": "h100", "reason": "None", "comment": "", "job_id": "7"}
+    usual |= {"partition": "h100", "reason": "None", "job_id": "7"}
     now = time.time()
     queued = {job.get("job_id", "7"): usual | job for job in jobs}
-    raw = {"asked": now, "tried": now, "error": None, "accounting": True, "jobs": queued, "ended": {}}
+    raw = {
+        "series": "s",
+        "number": 3,
+        "asked": now,
+        "tried": now,
+        "error": None,
+        "accounting": True,
+        "jobs": queued,
+        "ended": {},
+    }
     write(RunPaths(experiment / "runs" / "any").slurm / "answer.json", raw | told)
 
 

@@ -2,7 +2,8 @@
 
 What it does wrong is chosen by the STAND_IN variable of the run's `env`: `fail`, `refuse`, `lie` (ends well without
 finishing), `kill_self`, `deaf` (ignores SIGTERM), `hang` (after step 2, always), `hang_once`, `no_step` (dies before
-its first step), `eat` (takes memory without end). STAND_IN_STEP_S is a step's time, STAND_IN_SAVE how many steps there
+its first step), `eat` (takes memory without end), `hang_done` (hangs after it has finished), `daemon` (leaves a process
+that sheds its parents and its environment). STAND_IN_STEP_S is a step's time, STAND_IN_SAVE how many steps there
 are between checkpoints, STAND_IN_SAVE_S how long one takes, STAND_IN_IMPORT_S how long it hears no signals at first.
 STAND_IN_WAIT is a step after which the first attempt waits for a file `go` in the run's folder, or for a stop. A
 journal in the run's folder holds one line per step.
@@ -14,6 +15,7 @@ import faulthandler
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -65,6 +67,9 @@ if fault == "eat":
     while True:
         eaten.append(bytearray(os.urandom(2**20)) * 16)
         time.sleep(0.05)
+if fault == "daemon":
+    left = f"exec -a left-{attempt_dir.parents[5].name} sleep 600 &"
+    subprocess.run(["env", "-i", "setsid", "bash", "-c", left], check=True)
 for step in range(first, spec["workload"]["steps"] + 1):
     time.sleep(float(os.environ.get("STAND_IN_STEP_S", "0.05")))
     with (run / "journal").open("a") as journal:
@@ -99,3 +104,5 @@ done = {
 temporary = attempt_dir / ".done"
 temporary.write_text(json.dumps(done))
 temporary.rename(attempt_dir / "done.json")
+if fault == "hang_done":
+    wait_for_ever()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,11 +40,34 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
 
 def line(job_id: str = "7", state: str = "RUNNING", reason: str = "None", name: str = NAME) -> str:
     fields = [job_id, state, "gpu[1-2]", "20:00:00", "19:00:00", "2026-11-20T10:00:00", "N/A", "h100", reason]
-    return "|".join([*fields, "rolloutbench job=3", name])
+    return "\x1f".join([*fields, name])
+
+
+def squeue(*lines: str) -> str:
+    """A script that prints what squeue prints: a header, and each record with its mark."""
+    header = [
+        "JOBID",
+        "STATE",
+        "NODELIST",
+        "TIME_LIMIT",
+        "TIME_LEFT",
+        "START_TIME",
+        "END_TIME",
+        "PARTITION",
+        "REASON",
+        "NAME",
+    ]
+    return "\n".join(f"printf '%s\\x1e\\n' '{record}'" for record in ("\x1f".join(header), *lines))
+
+
+def sacct(*lines: str) -> str:
+    """A script that prints what sacct prints, from lines whose fields stand between bars."""
+    header = "JobIDRaw|State|ExitCode|NodeList|JobName"
+    return "\n".join(f"echo '{line.replace('|', chr(31))}'" for line in (header, *lines))
 
 
 def test_squeues_lines_are_read(fake: Callable[[str, str], Path]) -> None:
-    calls = fake("squeue", f"echo '{line()}'; echo '{line('8', 'PENDING', '(Resources)')}'; echo 'slurm says hello'")
+    calls = fake("squeue", squeue(line(), line("8", "PENDING", "(Resources)")))
     jobs = slurm.queue()
     assert list(jobs) == ["7", "8"]
     assert (jobs["7"].nodes, jobs["7"].left, jobs["7"].name) == ("gpu[1-2]", "19:00:00", NAME)
@@ -65,9 +87,30 @@ def test_squeues_lines_are_read(fake: Callable[[str, str], Path]) -> None:
     ],
 )
 def test_saccts_lines_are_read(fake: Callable[[str, str], Path], state: str, known: str | None, by: str | None) -> None:
-    fake("sacct", f"echo '7|{state}|0:9|gpu1|{NAME}'")
+    fake("sacct", sacct(f"7|{state}|0:9|gpu1|{NAME}"))
     found = slurm.accounting(["7"])
     assert found == ({"7": EndedJob("7", known, "0:9", by, "gpu1", NAME)} if known else {})
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        *("true", "echo 'slurm says hello'", "echo CLUSTER: other"),
+        f"({squeue(line(), line(name='x'))}) | head -c 180",
+        squeue(line()).replace("x1e", "x20"),
+        squeue("7\x1fRUNNING"),
+        squeue("no number" + line()),
+    ],
+)
+def test_an_answer_that_is_empty_cut_or_foreign_is_no_answer(fake: Callable[[str, str], Path], script: str) -> None:
+    fake("squeue", script)
+    with pytest.raises(SlurmError, match="squeue's answer cannot be read"):
+        slurm.queue()
+
+
+def test_a_jobs_own_words_end_no_field(fake: Callable[[str, str], Path]) -> None:
+    fake("squeue", squeue(line(name="a|b c\x1fd"), line("8")))
+    assert (slurm.queue()["7"].name, slurm.queue()["8"].name) == ("a|b c\x1fd", NAME)
 
 
 @pytest.mark.parametrize("script", ["echo 'Unable to contact slurm controller' >&2; exit 1", "sleep 9"])
@@ -81,7 +124,7 @@ def test_a_command_that_fails_or_hangs_is_an_error(
 
 
 def test_many_who_wait_ask_once(fake: Callable[[str, str], Path], tmp_path: Path) -> None:
-    calls = fake("squeue", f"sleep 0.3; echo '{line()}'")
+    calls = fake("squeue", f"sleep 0.3; {squeue(line())}")
     program = (
         "import sys, time; from pathlib import Path; from workflow.cluster.answer import ask\n"
         "end = time.monotonic() + 4\n"
@@ -93,36 +136,36 @@ def test_many_who_wait_ask_once(fake: Callable[[str, str], Path], tmp_path: Path
         for _ in range(12)
     ]
     assert {head.communicate(timeout=60)[0].strip() for head in heads} == {"['7']"}
-    assert len(calls.read_text().splitlines()) == 1
+    assert calls.read_text().count("\n") == 1
 
 
 def test_an_answer_is_kept_while_slurm_is_silent_and_says_so(fake: Callable[[str, str], Path], tmp_path: Path) -> None:
-    fake("squeue", f"echo '{line()}'")
-    first = ask(tmp_path, newer_than=time.time())
+    fake("squeue", squeue(line()))
+    first = ask(tmp_path, fresh=True)
     calls = fake("squeue", "echo down >&2; exit 1")
-    later = ask(tmp_path, newer_than=time.time())
+    later = ask(tmp_path, fresh=True)
     assert later.error == "down" and later.jobs == first.jobs and later.asked == first.asked < later.tried
     again = ask(tmp_path, max_age_s=30)
-    assert again == later and len(calls.read_text().splitlines()) == 2, "a failure is not asked again at once, either"
+    assert again == later and calls.read_text().count("\n") == 2, "a failure is not asked again at once, either"
 
 
 def test_accounting_is_asked_only_of_what_ended_or_is_missed(fake: Callable[[str, str], Path], tmp_path: Path) -> None:
-    fake("squeue", f"echo '{line('7')}'; echo '{line('8', 'COMPLETED', name='somebody elses')}'")
-    calls = fake("sacct", f"echo '9|TIMEOUT|0:0|gpu1|{NAME}'")
-    ask(tmp_path, newer_than=time.time())
+    fake("squeue", squeue(line("7"), line("8", "COMPLETED", name="somebody elses")))
+    calls = fake("sacct", sacct(f"9|TIMEOUT|0:0|gpu1|{NAME}"))
+    ask(tmp_path, fresh=True)
     assert not calls.exists()
     want(tmp_path, "9")
-    assert ask(tmp_path, newer_than=time.time()).ended["9"].state == "TIMEOUT"
+    assert ask(tmp_path, fresh=True).ended["9"].state == "TIMEOUT"
     assert "--jobs=9" in calls.read_text()
-    ask(tmp_path, newer_than=time.time())
-    assert len(calls.read_text().splitlines()) == 1, "what is known is not asked again"
-    fake("squeue", f"echo '{line('7', 'FAILED')}'")
+    ask(tmp_path, fresh=True)
+    assert calls.read_text().count("\n") == 1, "what is known is not asked again"
+    fake("squeue", squeue(line("7", "FAILED")))
     fake("sacct", "exit 1")
-    assert not ask(tmp_path, newer_than=time.time()).accounting
+    assert not ask(tmp_path, fresh=True).accounting
 
 
 def test_damaged_and_future_answers_are_no_answers(fake: Callable[[str, str], Path], tmp_path: Path) -> None:
-    fake("squeue", f"echo '{line()}'")
+    fake("squeue", squeue(line()))
     (tmp_path / "answer.json").write_text('{"asked": 1, "jo')
     assert read(tmp_path) == Answer()
     assert list(ask(tmp_path).jobs) == ["7"]
@@ -133,7 +176,7 @@ def test_damaged_and_future_answers_are_no_answers(fake: Callable[[str, str], Pa
 
 
 def test_jobs_of_a_name_are_those_that_live(tmp_path: Path) -> None:
-    fields = ("gpu1", "", "", None, None, "h100", "", "rolloutbench job=1", NAME)
+    fields = ("gpu1", "", "", None, None, "h100", "", NAME)
     jobs = {
         str(number): slurm.QueueJob(str(number), state, *fields)
         for number, state in ((12, "PENDING"), (9, "RUNNING"), (3, "COMPLETED"))

@@ -135,7 +135,7 @@ def test_submissions_of_one_name_share_no_job(tmp_path: Path, monkeypatch: pytes
     made = MadeRun(experiment.folder, "vllm-s0").job(1, job_id=None, error="sbatch: timed out").job(2, job_id="12")
     queued = [{"job_id": job_id, "name": made.name} for job_id in ("11", "12")]
     answer(experiment.folder, [*queued, {"job_id": "13", "name": "foreign"}])
-    monkeypatch.setattr(canceller, "ask", lambda folder, newer_than: read(folder))
+    monkeypatch.setattr(canceller, "ask", lambda folder, fresh: read(folder))
     cancelled: list[str] = []
     monkeypatch.setattr(canceller.slurm, "cancel", cancelled.extend)
     said = cancel(experiment, ["vllm-s0"])

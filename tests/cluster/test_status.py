@@ -87,11 +87,12 @@ def test_jobs_in_slurm_as_its_answer_has_them(experiment: Path) -> None:
     MadeRun(experiment, "again").job(job_id="3").attempt(steps=6)
     MadeRun(experiment, "gone").job(job_id="4").attempt(steps=1)
     MadeRun(experiment, "reused").job(job_id="5")
-    MadeRun(experiment, "young").job(job_id="6", submitted=time.time())
+    MadeRun(experiment, "young").job(job_id="6", answer=["s", 2])
     jobs = [
         {"job_id": "1", "name": f"runs.{'0' * 16}"},
         {"job_id": "2", "name": f"waits.{'0' * 16}", "state": "PENDING", "reason": "(Resources)", "nodes": ""},
         {"job_id": "3", "name": f"again.{'0' * 16}", "state": "PENDING", "reason": "BeginTime", "nodes": ""},
+        {"job_id": "4", "name": f"gone.{'0' * 16}", "state": "CANCELLED"},
         {"job_id": "5", "name": "something else"},
     ]
     ended = {"job_id": "4", "state": "CANCELLED", "exit_code": "0:0", "by": str(os.getuid()), "nodes": "gpu1"}
@@ -105,7 +106,7 @@ def test_jobs_in_slurm_as_its_answer_has_them(experiment: Path) -> None:
     assert row(lines, "waits") == "waits waiting 2 0/10 Resources"
     assert row(lines, "again") == "again requeued 3 1 6/10 2.00 8 s BeginTime"
     assert re.match(r"gone cancelled by \w+ 4 here 1 1/10", row(lines, "gone"))
-    assert row(lines, "reused") == "reused stopped 5 0/10 is unknown to Slurm"
+    assert row(lines, "reused") == "reused unknown 5 0/10 is unknown to Slurm"
     assert row(lines, "young") == "young waiting 6 0/10 just submitted"
     assert "Resources: no node is free that fits" in lines
     assert not was_asked(experiment)

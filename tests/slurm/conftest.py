@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from .cluster import Cluster, why_not
+from .runs import MakeCluster, MakeRun, SlurmRun
 
 
 def _new(**settings: Any) -> Cluster:
@@ -41,3 +43,26 @@ def _leave_it_idle(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if shared is not None:
         shared.reset()
+
+
+@pytest.fixture(scope="session")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that makes files and clocks lie."""
+    library = tmp_path_factory.mktemp("faults") / "faults.so"
+    source = Path(__file__).with_name("faults.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"], check=True)
+    return library
+
+
+@pytest.fixture
+def run(cluster: Cluster, make_cluster: MakeCluster, tmp_path: Path) -> Iterator[MakeRun]:
+    made: list[SlurmRun] = []
+
+    def make(**kwargs: Any) -> SlurmRun:
+        made.append(SlurmRun(kwargs.pop("on", cluster), kwargs.pop("folder", tmp_path), **kwargs))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.cluster.run("scancel", "--user=root")
+        one.end()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +82,17 @@ class SlurmRun(RunBench):
         said = self.ended(head)
         assert head.returncode == 0, said
         return said
+
+
+MakeRun = Callable[..., SlurmRun]
+MakeCluster = Callable[..., Cluster]
+
+
+def fake(folder: Path, command: str, script: str) -> dict[str, str]:
+    """A head's environment in which a command of Slurm does something else; $real is the true one."""
+    folder = folder / "bin"
+    folder.mkdir(exist_ok=True)
+    real = next(path for path in (f"/usr/bin/{command}", f"/usr/local/bin/{command}") if Path(path).exists())
+    (folder / command).write_text(f"#!/bin/bash\nreal={real}\n{script}\n")
+    (folder / command).chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}:/usr/sbin:/usr/bin:/sbin:/bin"}

@@ -11,9 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,42 +19,13 @@ from workflow.cluster.experiment import Experiment, Wanted
 from workflow.cluster.locks import try_lock
 
 from ..cluster.run_bench import ROOT
-from .cluster import Cluster
-from .runs import SlurmRun
+from .runs import MakeCluster, MakeRun, SlurmRun, fake
 
 SLOW = {"STAND_IN_STEP_S": "0.5"}
 # What happens to a run happens while its trainer waits after a step: for a stop, or for `go`.
 WAIT_AFTER_2 = {"STAND_IN_WAIT": "2"}
 WAIT_AFTER_3 = {"STAND_IN_WAIT": "3"}
 NO_CHECKPOINT_BUT_AT_A_STOP = WAIT_AFTER_2 | {"STAND_IN_SAVE": "100"}
-
-MakeRun = Callable[..., SlurmRun]
-MakeCluster = Callable[..., Cluster]
-
-
-@pytest.fixture
-def run(cluster: Cluster, make_cluster: MakeCluster, tmp_path: Path) -> Iterator[MakeRun]:
-    made: list[SlurmRun] = []
-
-    def make(**kwargs: Any) -> SlurmRun:
-        made.append(SlurmRun(kwargs.pop("on", cluster), kwargs.pop("folder", tmp_path), **kwargs))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.cluster.run("scancel", "--user=root")
-        one.end()
-
-
-def fake(folder: Path, command: str, script: str) -> dict[str, str]:
-    """A head's environment in which a command of Slurm does something else; $real is the true one."""
-    folder = folder / "bin"
-    folder.mkdir(exist_ok=True)
-    real = next(path for path in (f"/usr/bin/{command}", f"/usr/local/bin/{command}") if Path(path).exists())
-    (folder / command).write_text(f"#!/bin/bash\nreal={real}\n{script}\n")
-    (folder / command).chmod(0o755)
-    return {"PATH": f"{folder}:{os.environ['PATH']}:/usr/sbin:/usr/bin:/sbin:/bin"}
-
 
 # The plain way ----------------------------------------------------------------------------------------------------
 

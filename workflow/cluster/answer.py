@@ -1,4 +1,4 @@
-"""What did Slurm last say? One answer for all who wait: whoever finds it too old asks for everybody.
+"""Keeps Slurm's last answer for all who wait: whoever finds it too old asks for everybody.
 
 Hundreds of heads cost slurmctld one squeue per half-minute in all, and one sacct only when a job has ended. The answer
 is a file in the folder of all results, so that heads and `rolloutbench status` share it across login nodes.
@@ -11,9 +11,12 @@ import dataclasses
 import json
 import os
 import re
+import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from analysis.errors import UserError
 from workflow.cluster import slurm
@@ -32,9 +35,13 @@ class Answer:
     """All of the user's jobs at one moment.
 
     `asked` is when Slurm last answered (0: never), `tried` when it was last asked, and `error` why it did not answer
-    then; `accounting` is False where sacct did not answer although it was asked.
+    then; `accounting` is False where sacct did not answer although it was asked. The times are of whichever host asked:
+    they say how old an answer is, for people and for the next question. What must be known to be newer than an event
+    is told by `number`, which counts the questions of one `series`.
     """
 
+    series: str = ""
+    number: int = 0
     asked: float = 0.0
     tried: float = 0.0
     error: str | None = None
@@ -47,29 +54,44 @@ class Answer:
         found = [job for job in self.jobs.values() if job.name == name and job.state not in ENDED]
         return sorted(found, key=lambda job: int(job.job_id))
 
+    def may_be_older_than(self, mark: Sequence[Any] | None) -> bool:
+        """Whether this was perhaps asked before the moment at which an answer's `mark` was taken."""
+        # The question that was under way at that moment has the next number.
+        return mark is not None and mark[0] == self.series and self.number < mark[1] + 2
 
-def ask(folder: Path, newer_than: float = 0.0, max_age_s: float = MAX_AGE_S) -> Answer:
-    """Slurm's answer, at most `max_age_s` old, or (with `newer_than`) asked after that moment.
+    @property
+    def mark(self) -> tuple[str, int]:
+        """What a later answer is compared with."""
+        return self.series, self.number
 
-    While another process asks, the last answer is returned, unless a newer one was wanted: then that is waited for.
+
+def ask(folder: Path, max_age_s: float = MAX_AGE_S, fresh: bool = False, wait: bool = False) -> Answer:
+    """Slurm's answer, at most `max_age_s` old, or (`fresh`) asked after this call.
+
+    While another process asks, the last answer is returned at once, unless a fresh one is wanted or the caller waits.
     """
     # One who holds the lock for longer than its commands may take is stopped, or on a node that died with it.
     give_up = time.monotonic() + 2 * slurm.PATIENCE_S + 5.0
+    mark = read(folder).mark
     while True:
         answer = read(folder)
-        age = time.time() - answer.tried
-        if answer.tried > newer_than and 0 <= age <= max_age_s:
+        if not (answer.may_be_older_than(mark) if fresh else _is_old(answer, max_age_s)):
             return answer
         lock = try_lock(folder / "lock")
         if lock is not None:
             with lock:
                 again = read(folder)  # somebody may have asked between our look and our lock
-                return again if again.tried > answer.tried else _refresh(folder, again)
-        if time.monotonic() > give_up or (answer.tried and not newer_than and age > max_age_s + 2 * slurm.PATIENCE_S):
+                old = again.may_be_older_than(mark) if fresh else again.mark == answer.mark
+                return _refresh(folder, again) if old else again
+        if time.monotonic() > give_up:
             return _refresh(folder, answer)
-        if not newer_than:
+        if not fresh and not wait and not _is_old(answer, max_age_s + 2 * slurm.PATIENCE_S):
             return answer
         time.sleep(0.1)
+
+
+def _is_old(answer: Answer, max_age_s: float) -> bool:
+    return not 0 <= time.time() - answer.tried <= max_age_s
 
 
 def read(folder: Path) -> Answer:
@@ -90,6 +112,7 @@ def want(folder: Path, job_id: str) -> None:
 
 
 def _refresh(folder: Path, last: Answer) -> Answer:
+    last = dataclasses.replace(last, series=last.series or secrets.token_hex(4), number=last.number + 1)
     tried = time.time()
     try:
         jobs = slurm.queue()
@@ -118,7 +141,9 @@ def _with_accounting(folder: Path, last: Answer, jobs: dict[str, QueueJob], trie
             accounting = True
         except SlurmError:
             accounting = False
-    return Answer(tried, tried, None, accounting, jobs, ended)
+    return dataclasses.replace(
+        last, asked=tried, tried=tried, error=None, accounting=accounting, jobs=jobs, ended=ended
+    )
 
 
 def _wanted(folder: Path, now: float) -> set[str]:

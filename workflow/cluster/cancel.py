@@ -1,4 +1,4 @@
-"""How are an experiment's jobs ended, and only those? On Slurm by id, after Slurm has said whose job that is."""
+"""Ends an experiment's jobs, and only those: on Slurm by id, after Slurm has said whose job that is."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from workflow.cluster import slurm
 from workflow.cluster.answer import Answer, ask
 from workflow.cluster.ends import cancelled_by
 from workflow.cluster.experiment import Experiment, unplanned
-from workflow.cluster.inquiry import Submission, owner_of, submission
+from workflow.cluster.inquiry import SlurmSays, Submission, owner_of, submission
+from workflow.cluster.jobstate import JobState, Life, filesystem_now
 from workflow.cluster.locks import holder_note
 from workflow.cluster.paths import JobPaths, RunPaths
 from workflow.cluster.slurm import QueueJob, SlurmError
-from workflow.cluster.state import local_life
+from workflow.cluster.state import state_of
 from workflow.cluster.users import user_name
 from workflow.files import write_json, write_text
 from workflow.messages import unknown_name
 
-# How long a submission that is on its way may take to say its job's id.
-_SUBMIT_PATIENCE_S = 60.0
+# How long a submission that is on its way is waited for; a later one is cancelled by whoever submits it.
+_SUBMIT_PATIENCE_S = 10.0
+_LATE = "is cancelled as soon as its submission comes back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def _targets(run_id: str, run: RunPaths, give_up: float) -> list[_Target]:
         while _on_its_way(run, job) and time.monotonic() < give_up:
             time.sleep(0.2)
             job = submission(paths)
-        if job.record and not job.end:
+        if job.record and (not job.end or job.on_slurm):
             found.append(_Target(run_id, run, job))
     return found
 
@@ -92,40 +94,50 @@ def _on_its_way(run: RunPaths, job: Submission) -> bool:
 def _cancel_local(targets: Iterable[_Target], now: bool) -> dict[str, str]:
     told = {}
     for target in targets:
-        paths = target.job.paths
-        if local_life(target.run, target.job, holder_note(target.run.head_lock) is not None) is None:
+        if not _state(target, SlurmSays(), time.time()).alive:
             continue
-        _note(paths.cancelled)
-        write_text(paths.stop, "now" if now else "soon")
+        _note(target.job.paths.cancelled)
+        write_text(target.job.paths.stop, "now" if now else "soon")
         told[target.run_id] = "told to stop at once" if now else "told to stop after its step, with a checkpoint"
     return told
+
+
+def _state(target: _Target, says: SlurmSays, now: float) -> JobState:
+    head = holder_note(target.run.head_lock) is not None
+    return state_of(target.run, target.job, says, head, now)
 
 
 def _cancel_slurm(experiment: Experiment, targets: Sequence[_Target], done: dict[str, str]) -> dict[str, str]:
     if not targets:
         return {}
-    answer = ask(targets[0].run.slurm, newer_than=time.time())
+    answer, now = ask(targets[0].run.slurm, fresh=True), filesystem_now(experiment.folder)
+    states = {target.job.paths: _state(target, SlurmSays(answer), now) for target in targets}
+    # A trainer that Slurm has lost hold of reads its stop file all the same.
+    lost = [target for target in targets if states[target.job.paths].life is Life.ABANDONED]
+    for target in lost:
+        _note(target.job.paths.cancelled)
+        write_text(target.job.paths.stop, "now")
+    told = {target.run_id: "told to stop at once, by its file: Slurm has lost hold of it" for target in lost}
     if answer.error is not None:
-        raise UserError(_left(experiment, targets, done, f"Slurm does not answer: {answer.error}"))
+        raise UserError(_left(experiment, targets, done | told, f"Slurm does not answer: {answer.error}"))
     found = _live_jobs(targets, answer)
     live = [target for target in targets if found[target.job.paths]]
-    ids = [job.job_id for target in live for job in found[target.job.paths]]
-    noted = [target.job.paths.cancelled for target in live if not target.job.paths.cancelled.exists()]
-    for target in live:
+    late = [target for target in targets if target not in live and states[target.job.paths].life is Life.SUBMITTING]
+    # Before Slurm is told: a job that requeues itself, a life that begins and a submission that comes back read this.
+    noted = [target.job.paths.cancelled for target in live if _note(target.job.paths.cancelled)]
+    for target in late:
         _note(target.job.paths.cancelled)
+        told[target.run_id] = _LATE
     try:
-        slurm.cancel(ids)
+        slurm.cancel([job.job_id for target in live for job in found[target.job.paths]])
     except SlurmError as error:
         # What was not cancelled must not be told later to have been.
         for file in noted:
             file.unlink(missing_ok=True)
-        raise UserError(_left(experiment, live, done, f"Slurm does not answer: {error}")) from None
-    told: dict[str, str] = {}
+        raise UserError(_left(experiment, live, done | told, f"Slurm does not answer: {error}")) from None
     for target in live:
         jobs = " and ".join(f"{job.job_id} ({job.state.lower()})" for job in found[target.job.paths])
         told[target.run_id] = "; ".join(filter(None, (told.get(target.run_id), f"cancelled Slurm job {jobs}")))
-    if late := [target for target in targets if target not in live and _on_its_way(target.run, target.job)]:
-        raise UserError(_left(experiment, late, done | told, "sbatch has not come back yet"))
     return told
 
 
@@ -152,10 +164,12 @@ def _left(experiment: Experiment, targets: Sequence[_Target], done: dict[str, st
     return f"{why}\n{cancelled}{kept}. There may be jobs of {names}: try again when `squeue` answers"
 
 
-def _note(file: Path) -> None:
-    """Who cancels, for the head that will see it; the first one stands."""
-    if not file.exists():
-        write_json(file, {"by": user_name(), "time": time.time()})
+def _note(file: Path) -> bool:
+    """Write who cancels, for whoever will read it; False where somebody did before, whose word stands."""
+    if file.exists():
+        return False
+    write_json(file, {"by": user_name(), "time": time.time()})
+    return True
 
 
 def _require_own(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How can a job end, and what follows from it? The words of exit.json and end.json.
+"""Names the ends of attempts and jobs, and what follows from each: the words of exit.json and end.json.
 
 `exit.json` tells how one attempt ended, `end.json` how a whole job did. Not every end of an attempt is the job's: one
 that was stopped by its time limit or by preemption is requeued and lives on in the next attempt.
@@ -97,6 +97,8 @@ def explain(end: dict[str, Any]) -> str:
         + (f"failed with exit code {code}" if code else "ended the job by `exit` (it is sourced)")
         + ", before the trainer was started; correct it (setup in the profile), and start again",
         "duplicate": "another job of this run was alive, and is gone now; start again",
+        "not alone": f"another life of its job could not be ended: {detail}; `rolloutbench cancel` ends it, and "
+        "`rolloutbench status` shows it",
         "not submitted": f"its job was not taken: {detail}",
         "node lost": f"lost a part of its Ray cluster: {detail}",
     }

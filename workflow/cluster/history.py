@@ -1,4 +1,4 @@
-"""What have a run's attempts done so far? Read from their files, by the job and by those who look on."""
+"""Reads what a run's attempts have done so far from their files, for the job and for those who look on."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from workflow.files import read_json
 
 
 def read_object(path: Any) -> dict[str, Any]:
-    """The object in a JSON file; an empty one if it is not there, or damaged."""
+    """The object in a JSON file; an empty one if it is not there, or damaged.
+
+    Raises OSError where it is there and cannot be read: that is no news, and must not pass for a file that is missing.
+    """
     try:
         value = read_json(path)
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
 

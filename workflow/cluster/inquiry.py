@@ -1,4 +1,4 @@
-"""What does Slurm say of an experiment's jobs? Asked through the answer that all share, and only if it must be."""
+"""Reads the files of a run's jobs, and what Slurm says of them: through the answer that all share, if it must be."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 from workflow.cluster import answer as slurm_answer
 from workflow.cluster.answer import MAX_AGE_S, Answer
 from workflow.cluster.history import read_object
+from workflow.cluster.identity import is_of
 from workflow.cluster.paths import JobPaths, RunPaths, slurm_folder
 from workflow.cluster.slurm import ENDED, QueueJob
 from workflow.cluster.users import user_name
@@ -74,7 +75,7 @@ def submission(job: JobPaths) -> Submission:
     # The end last: a job that ends meanwhile is seen as ended, and never as one without a record.
     order, record = read_object(job.order), read_object(job.record)
     # In results that were copied the job is the original's, and not ours to look at or to cancel.
-    if record.get("folder", str(job.folder.parents[1].resolve())) != str(job.folder.parents[1].resolve()):
+    if not is_of(record, RunPaths(job.folder.parents[1])):
         record = {}
     return Submission(job, order, record, read_object(job.end))
 
@@ -126,16 +127,16 @@ def clock(when: float) -> str:
 
 def _ask(folder: Path, jobs: Iterable[Submission]) -> Answer:
     """An answer that is not older than others would take it, also while somebody else asks."""
-    answer = slurm_answer.ask(folder, newer_than=time.time() - MAX_AGE_S)
+    answer = slurm_answer.ask(folder, wait=True)
     forgotten = [
         job.job_id
         for job in jobs
         if job.job_id and job.job_id not in answer.jobs and job.job_id not in answer.ended
-        if job.record.get("submitted", 0.0) + 2.0 < answer.asked and not (folder / "wanted" / job.job_id).exists()
+        if not answer.may_be_older_than(job.record.get("answer")) and not (folder / "wanted" / job.job_id).exists()
     ]
     if answer.error or not forgotten:
         return answer
     # Once for each such job, however often somebody looks.
     for job_id in forgotten:
         slurm_answer.want(folder, job_id)
-    return slurm_answer.ask(folder, newer_than=time.time())
+    return slurm_answer.ask(folder, fresh=True)

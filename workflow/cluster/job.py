@@ -1,4 +1,4 @@
-"""What runs on the node, in the controller's Python: start the trainer in its stack, watch it, say how it ended.
+"""Runs on the node, in the controller's Python: starts the trainer in its stack, watches it, says how it ended.
 
 A job lives through one attempt after another. Under Slurm every attempt but the last ends in a requeue, ordered here
 and not by submitit: its handler asks Slurm once, gives the job up if slurmctld is just restarting, and may not touch
@@ -16,21 +16,33 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from workflow.cluster import slurm
-from workflow.cluster.ends import ENDED_BY_SLURM
-from workflow.cluster.history import how_it_ended, read_object, same_attempts, without_new_step
+from workflow.cluster.ends import ENDED_BY_SLURM, cancelled_by
+from workflow.cluster.history import finished_attempt, how_it_ended, read_object, same_attempts, without_new_step
+from workflow.cluster.inquiry import submission
+from workflow.cluster.jobstate import HEARTBEAT_S, SILENT_S, Evidence, Verdict, Watch, job_state
 from workflow.cluster.locks import try_lock
 from workflow.cluster.memory import last_words, oom_kills
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
+from workflow.cluster.patience import patiently
 from workflow.cluster.place import Place
-from workflow.cluster.processes import LIFE_VARIABLE, dying_with_us, end_processes_of
+from workflow.cluster.processes import (
+    LIFE_VARIABLE,
+    adopt_orphans,
+    children,
+    dying_with_us,
+    end_processes_of,
+    reap_orphans,
+)
 from workflow.cluster.progress import last_step
 from workflow.cluster.ray import RayError, RayHead, RayWorker, Setup
 from workflow.cluster.slurm import SlurmError, may_pass
@@ -40,11 +52,12 @@ from workflow.jobs.node import THREAD_VARIABLES
 from workflow.stacks import stack_environment
 
 POLL_S = 0.2
-HEARTBEAT_S = 5.0
 REQUEUE_EXIT_CODE = 75  # what a trainer's job says when it was stopped and left a checkpoint (EX_TEMPFAIL)
 # Of the time between the warning and the limit the trainer gets most; the rest is for killing it and for requeueing.
 _TRAINERS_SHARE = 0.8
 _HUNG_GRACE_S = 10.0
+# How long a life that begins waits for the one before it, which ends when it reads of its successor; a test wants less.
+_TAKE_OVER_S = float(os.environ.get("ROLLOUTBENCH_TAKE_OVER_S", "180"))
 _UNKILLABLE_S = 120.0
 _REQUEUE_PATIENCE_S = 900.0
 # How a trainer ends that a stop signal met before it could hear one, or after it had ceased to.
@@ -69,52 +82,116 @@ class JobOnNode:
 
     def __init__(self, run: RunPaths, job: JobPaths, environ: dict[str, str]) -> None:
         self.run, self.job = run, job
-        self.order: dict[str, Any] = read_json(job.order)
+        self.order: dict[str, Any] = patiently(lambda: read_json(job.order), "this job's order")
         self.slurm_id = environ.get("SLURM_JOB_ID") if self.order["cluster"] == "slurm" else None
         self.restart = int(environ.get("SLURM_RESTART_COUNT", "0"))
         self.nodes = environ.get("SLURM_JOB_NODELIST") or socket.gethostname()
         # Known to all ranks and new for every life; the count of restarts alone is not, where slurmctld was killed.
         self.life = f"{self.restart}-{environ.get('SLURM_STEP_ID', '0')}-{environ.get('SLURM_SRUN_COMM_PORT', '0')}"
         self.place = Place.from_environment(trainer_environment(self.order, environ), self.order["cpus"])
+        self._token = secrets.token_hex(8)
         self._signal: signal.Signals | None = None
+        self._cause: Future[str] | None = None
 
     def install_signals(self) -> None:
-        """Take over from submitit: USR2 comes ahead of the time limit, TERM with preemption and cancelling."""
+        """Take over from submitit: USR2 comes ahead of the time limit, TERM with preemption and cancelling.
+
+        What a person sends to look at the trainer (`scancel --signal=USR1`) or a terminal sends at its end is not for
+        the job that watches it, which would die of it without a word.
+        """
         for number in (signal.SIGUSR2, signal.SIGTERM):
             signal.signal(number, self._on_signal)
+        for number in (signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, lambda number, frame: None)  # SIG_IGN would be the trainer's, too
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signal = self._signal or signal.Signals(number)
 
     def live(self) -> None:
         """One attempt after another, until one is the last; end.json says how it all ended."""
-        if self.job.end.is_file():
+        if patiently(self.job.end.is_file, "the run's files"):
             return  # requeued by hand after it had ended
-        lock = try_lock(self.run.live_lock, note=str(self.job.number), patience_s=2.0)
-        taken = lock is None and self._holder_lives()
-        if taken or read_json(self.run.current)["job"] != self.job.number:
-            self._end({"kind": "duplicate"})
-            return
-        with lock or nullcontext():
-            while (end := self._attempt()).get("again") and self.slurm_id is None:
-                pass
+        adopt_orphans()
+        end = self._over()
+        if end is None:
+            lock = self._take_over()
+            end = self._not_begun() if lock is None else self._train_on(lock)
         if end.get("again"):
             self._requeue()
         elif end["kind"] != "superseded" and end.get("cause") != ENDED_BY_SLURM:
             self._end(end)
 
-    def _holder_lives(self) -> bool:
-        """Whether whoever keeps the run's lock still trains it.
+    def _train_on(self, lock: AbstractContextManager[object]) -> dict[str, Any]:
+        with lock:
+            # The life before may have finished the run, or somebody cancelled it, while this one waited.
+            while (end := self._over() or self._attempt()).get("again") and self.slurm_id is None:
+                pass
+            return end
 
-        Where a file system keeps the locks of a node that died, only its silence tells; Slurm runs one job of a name at
-        a time, and a life that it has given up ends itself when it sees the next one begin.
+    def _over(self) -> dict[str, Any] | None:
+        """How this job has ended before it began, by the files' verdict; None if it has work to do."""
+        return patiently(self._over_now, "the run's files")
+
+    def _over_now(self) -> dict[str, Any] | None:
+        order, job = self.order, submission(self.job)
+        done = finished_attempt(self.run, order["fingerprint"], self._steps, order["inputs_sha256"])
+        by = cancelled_by(self.job) or read_object(self.run.cancelled).get("by")
+        current = read_object(self.run.current).get("job") == self.job.number
+        verdict = job_state(Evidence(job, finished=done is not None, current=current, cancelled_by=by)).verdict
+        if verdict is Verdict.FINISHED:
+            return {"kind": "finished", "detail": f"attempt {done.number if done else '?'} had finished the run"}
+        if verdict is Verdict.SUPERSEDED:
+            return {"kind": "duplicate"}
+        return {"kind": "cancelled", "by": by} if verdict is Verdict.CANCELLED else None
+
+    @property
+    def _steps(self) -> int:
+        return int(self.order["spec"]["workload"]["steps"])
+
+    def _take_over(self) -> AbstractContextManager[object] | None:
+        """The run, once the life before this one has let go of it or fallen silent; None if it goes on training.
+
+        On this machine whoever has the lock lives. Slurm's word that this life has begun is an order to the one before,
+        on a node that Slurm gave up: it reads life.json with every heartbeat, and ends. Where a file system keeps the
+        locks of a node that died, or keeps them to one node, only the heartbeat's silence tells.
         """
         if self.slurm_id is None:
-            return True
+            return try_lock(self.run.live_lock, note=str(self.job.number), patience_s=2.0)
+        told = {"job": self.job.number, "token": self._token, "life": self.life, "host": socket.gethostname()}
+        patiently(lambda: write_json(self.run.life, told), "the run's files")
+        before = patiently(self._newest, "the run's files")
+        here = before is None or read_object(before.order).get("host") == socket.gethostname()
+        watch, lock = Watch(lambda: before), None
+        began = time.monotonic()
+        while not (pulse := watch.look()).quiet or lock is None:
+            lock = lock or try_lock(self.run.live_lock, note=str(self.job.number))
+            if lock is not None and here:
+                return lock
+            waited_s = time.monotonic() - began
+            if pulse.beats is False or (before is None and waited_s > SILENT_S):
+                return lock or nullcontext()
+            if self._signal is not None or waited_s > _TAKE_OVER_S:
+                return None
+            time.sleep(POLL_S)
+        return lock
+
+    def _newest(self) -> AttemptPaths | None:
         attempts = self.run.attempts()
-        before = _time_of(attempts[-1].heartbeat) if attempts else None
-        time.sleep(3 * HEARTBEAT_S)
-        return bool(attempts) and _time_of(attempts[-1].heartbeat) != before
+        return attempts[-1] if attempts else None
+
+    def _not_begun(self) -> dict[str, Any]:
+        """How a life ends that cannot begin, since another one goes on training."""
+        if self.slurm_id is None:
+            return {"kind": "duplicate"}
+        if (stop := self._wanted_stop()) is not None:
+            return stop | self._reason(stop)
+        last = self.run.attempts()[-1]
+        where = read_object(last.order).get("host", "?")
+        return {
+            "kind": "not alone",
+            "detail": f"attempt {last.number} on {where}, which Slurm gave up, goes on training and did not end within "
+            f"{_TAKE_OVER_S:.0f} s",
+        }
 
     def serve(self) -> None:
         """What the other nodes of a job do: lend themselves to rank 0's Ray, until the life is over.
@@ -155,22 +232,26 @@ class JobOnNode:
             environment=trainer_environment(self.order, os.environ),
             cwd=Path(self.order["cwd"]),
             log=folder / f"ray-{self.place.rank}.log",
-            give_up=lambda: "it was told to stop" if self._signal or self.job.stop.exists() else None,
+            give_up=lambda: "it was told to stop" if self._signal or self._asked_to_stop() else None,
         )
 
     def _attempt(self) -> dict[str, Any]:
         """One attempt; how it ended, with `again` if the run shall go on in another one."""
-        earlier = self._earlier()
+        earlier = patiently(self._earlier, "the run's files")
         if (fruitless := without_new_step(earlier)) > self.order["limits"]["restarts"]:
             last = how_it_ended(earlier[-1])
             return {"kind": "no progress", "detail": f"{fruitless} attempts in a row without a new step (last: {last})"}
+        attempt = patiently(self._new_attempt, "the run's files")
+        end = self._train_with_ray(attempt) if self.order["ray"] else self._train(attempt, None)
+        end |= {"attempt": attempt.number, "time": time.time(), "last_step": last_step(attempt.metrics)}
+        patiently(lambda: write_json(attempt.exit, end), "the run's files")
+        return end
+
+    def _new_attempt(self) -> AttemptPaths:
         attempt = self.run.new_attempt()
         write_json(attempt.spec, self.order["spec"])
         write_json(attempt.order, self._attempt_order(attempt))
-        end = self._train_with_ray(attempt) if self.order["ray"] else self._train(attempt, None)
-        end |= {"attempt": attempt.number, "time": time.time(), "last_step": last_step(attempt.metrics)}
-        write_json(attempt.exit, end)
-        return end
+        return attempt
 
     def _earlier(self) -> list[AttemptPaths]:
         """The attempts that are counted against the limits."""
@@ -209,20 +290,22 @@ class JobOnNode:
                 return self._train(attempt, head)
         except RayError as error:
             if (stop := self._wanted_stop()) is not None:
-                return stop
+                return stop | self._reason(stop)
             return {"kind": "node lost", "detail": str(error), "again": self.slurm_id is not None}
 
     def _train(self, attempt: AttemptPaths, head: RayHead | None) -> dict[str, Any]:
-        token = secrets.token_hex(8)
+        token, before = secrets.token_hex(8), children()
         try:
             process = self._start(attempt, {LIFE_VARIABLE: token} | (head.environment() if head else {}))
         except (OSError, ValueError) as error:
             return {"kind": "not started", "detail": str(error)}
         try:
-            return self._watch(process, attempt, head)
+            with self._beating(attempt):
+                return self._watch(process, attempt, head)
         finally:
-            # Whatever the trainer started and left: data loaders, wandb's service, an engine's own processes.
-            end_processes_of(token, grace_s=0, sessions=[process.pid])
+            # Whatever the trainer started and left: data loaders, wandb's service, an engine's own processes, and
+            # daemons that shed both their environment and their parents.
+            end_processes_of(token, grace_s=0, sessions=[process.pid], orphans=children() - before)
 
     def _start(self, attempt: AttemptPaths, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         with attempt.log.open("ab") as output:
@@ -244,14 +327,13 @@ class JobOnNode:
         kills_before = oom_kills()
         stop: dict[str, Any] | None = None
         kill_at = float("inf")
-        ticked = beaten = time.monotonic()
-        self._beat(attempt)
+        ticked = looked = time.monotonic()
         while (code := process.poll()) is None:
             now = time.monotonic()
-            if now - beaten > HEARTBEAT_S:
-                beaten = now
-                self._beat(attempt)
-                if self._is_superseded(attempt):
+            if now - looked > HEARTBEAT_S:
+                looked = now
+                reap_orphans()
+                if self._is_superseded():
                     stop, kill_at = {"kind": "superseded"}, min(kill_at, now)
             if stop is None and (stop := self._wanted_stop()) is not None:
                 kill_at = now + _TRAINERS_SHARE * limits["stop_grace_s"]
@@ -264,18 +346,19 @@ class JobOnNode:
             if stop is None and head is not None and (lost := head.poll()) is not None:
                 stop, kill_at = {"kind": "node lost", "detail": lost, "again": self.slurm_id is not None}, now + 10.0
                 _ask_to_stop(process)
-            if self._is_told_to_stop_now():
+            if self._asked_to_stop() == "now":
                 kill_at = min(kill_at, now)
             if now >= kill_at:
                 _kill_session(process)
             if now >= kill_at + _UNKILLABLE_S:
                 # In the kernel for good (a GPU, a file system): Slurm must see to the node, the run goes on elsewhere.
-                detail = f"it could not be killed; {(stop or {}).get('detail') or 'it was to stop'}"
-                return {"kind": "hung", "again": bool(self.slurm_id), **(stop or {}), "detail": detail}
+                stop = stop or {}
+                detail = f"it could not be killed; {stop.get('detail') or 'it was to stop'}"
+                return {"kind": "hung", "again": bool(self.slurm_id), **stop, **self._reason(stop), "detail": detail}
             ticked = now
             time.sleep(POLL_S)
         # A trainer that had done its work before it heard of the stop has finished.
-        if attempt.done.is_file():
+        if patiently(attempt.done.is_file, "the run's files"):
             return {"kind": "finished", "code": code}
         # Slurm signals the trainer, too, which may be gone before this loop, or this process, has heard of it.
         if stop is None and self._signal is None and code in _ENDED_BY_STOP:
@@ -287,28 +370,38 @@ class JobOnNode:
                 "again": bool(self.slurm_id),
             }
         if stop is not None:
-            return {**stop, "code": code}
+            return {**stop, **self._reason(stop), "code": code}
         return exit_of(code, attempt, killed_for_memory=oom_kills() > kills_before)
 
     def _wanted_stop(self) -> dict[str, Any] | None:
-        """Why the trainer must stop, if it must."""
-        if self.job.stop.exists():
+        """Why the trainer must stop, if it must; what Slurm means by a signal is asked meanwhile (`_reason`)."""
+        if self._asked_to_stop() is not None:
             return {"kind": "stopped", "cause": "asked"}
         if self._signal is None:
             return None
         if self.slurm_id is None:
             return {"kind": "stopped", "cause": f"signal {self._signal.name}"}
-        cause = self._cause(self._signal)
+        if self._cause is None:
+            # scontrol may take a minute, in which the trainer is to stop and the heartbeat to go on.
+            self._cause = ThreadPoolExecutor(1).submit(self._cause_of, self._signal)
+        return {"kind": "stopped"}
+
+    def _reason(self, stop: dict[str, Any]) -> dict[str, Any]:
+        """What is known of a stop once the trainer has stopped: its cause, and whether the run shall go on."""
+        if self._cause is None or stop.get("kind") != "stopped" or "cause" in stop:
+            return {}
+        cause = self._cause.result()
         # What Slurm is ending is not ours to requeue: it may have been cancelled.
-        return {"kind": "stopped", "cause": cause, "again": cause != ENDED_BY_SLURM}
+        return {"cause": cause, "again": cause != ENDED_BY_SLURM}
 
-    def _is_told_to_stop_now(self) -> bool:
+    def _asked_to_stop(self) -> str | None:
+        """`soon` or `now`; None if nobody asked, or if the file system does not say at this moment."""
         try:
-            return self.job.stop.read_text(encoding="utf-8").strip() == "now"
+            return self.job.stop.read_text(encoding="utf-8").strip()
         except OSError:
-            return False
+            return None
 
-    def _cause(self, number: signal.Signals) -> str:
+    def _cause_of(self, number: signal.Signals) -> str:
         """What Slurm wants with its signal; it sends the same ones for many things."""
         assert self.slurm_id is not None
         for tries_left in (2, 1, 0):  # a signal to the whole job meets our scontrol, too
@@ -323,27 +416,47 @@ class JobOnNode:
         if details.get("PreemptTime", "None") not in ("None", "N/A"):
             return "preempted"
         # Cancelled, requeued, preempted without grace: Slurm shows all of them as COMPLETING while it ends them.
-        if details.get("JobState") != "RUNNING":
+        if details.get("JobState") != "RUNNING" or not self._is_this_life(details):
             return ENDED_BY_SLURM
         return "time limit" if number is signal.SIGUSR2 else f"signal {number.name}"
 
+    def _is_this_life(self, details: Mapping[str, str]) -> bool:
+        """Whether Slurm speaks of this life of the job, not of one that it has begun elsewhere meanwhile."""
+        told = details.get("Restarts", str(self.restart)), details.get("NodeList", self.nodes)
+        return told == (str(self.restart), self.nodes)
+
     def _hung(self, silence: str) -> dict[str, Any]:
         """A first hang is given another chance, a second one is not."""
-        earlier = self._earlier()
-        hung_before = any(read_object(attempt.exit).get("kind") == "hung" for attempt in earlier)
+        hung_before = False
+        with suppress(OSError):
+            hung_before = any(read_object(attempt.exit).get("kind") == "hung" for attempt in self._earlier())
         return {"kind": "hung", "detail": silence, "again": not hung_before}
 
-    def _is_superseded(self, attempt: AttemptPaths) -> bool:
-        """Whether another attempt has begun: this node was given up by Slurm, and does not know it."""
+    def _is_superseded(self) -> bool:
+        """Whether Slurm has begun another life of this run: this node was given up, and does not know it."""
         with suppress(OSError):
-            return any(other.number > attempt.number for other in self.run.attempts())
+            return self.slurm_id is not None and read_object(self.run.life).get("token", self._token) != self._token
         return False
 
-    @staticmethod
-    def _beat(attempt: AttemptPaths) -> None:
-        """A sign of life; a file system that falters for a moment must not end a training."""
-        with suppress(OSError):
-            attempt.heartbeat.touch()
+    @contextmanager
+    def _beating(self, attempt: AttemptPaths) -> Iterator[None]:
+        """Shows a sign of life every few seconds, however long the loop that watches takes for a look."""
+        over = threading.Event()
+
+        def beat() -> None:
+            while True:
+                # A file system that falters for a moment must not end a training.
+                with suppress(OSError):
+                    attempt.heartbeat.touch()
+                if over.wait(HEARTBEAT_S):
+                    return
+
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
 
     def _requeue(self) -> None:
         """Go back into the queue; if Slurm will not have it, a head submits the run again.
@@ -357,7 +470,13 @@ class JobOnNode:
         while time.monotonic() < give_up:
             self._signal = None
             try:
-                if slurm.job_details(self.slurm_id).get("JobState") == "RUNNING":
+                details = slurm.job_details(self.slurm_id)
+                if not self._is_this_life(details):
+                    return  # Slurm has requeued it by itself, and begun it elsewhere
+                if (over := self._over()) is not None:
+                    self._end(over)
+                    return
+                if details.get("JobState") == "RUNNING":
                     slurm.requeue(self.slurm_id)
                 # To leave before Slurm's TERM would look like a failure; to leave after it gives the node back at once.
                 leave_at = time.monotonic() + 60.0
@@ -367,14 +486,25 @@ class JobOnNode:
             except SlurmError as error:
                 print(f"requeue: {error}", file=sys.stderr, flush=True)
                 if not may_pass(str(error)):
+                    if not self._is_running():
+                        return  # cancelled meanwhile: what became of it is Slurm's to say
                     # A site that forbids it: the node is given back, and a head submits the run again.
                     self._end({"kind": "stopped", "detail": f"it could not be requeued: {error}"})
                     return
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, 30.0)
 
+    def _is_running(self) -> bool:
+        """Whether Slurm has this life running."""
+        assert self.slurm_id is not None
+        with suppress(SlurmError):
+            details = slurm.job_details(self.slurm_id)
+            return details.get("JobState") == "RUNNING" and self._is_this_life(details)
+        return False
+
     def _end(self, end: dict[str, Any]) -> None:
-        write_json(self.job.end, {**end, "time": time.time(), "told_by": "job"})
+        told = {**end, "time": time.time(), "told_by": "job"}
+        patiently(lambda: write_json(self.job.end, told), "the run's files")
 
 
 def exit_of(code: int, attempt: AttemptPaths, killed_for_memory: bool) -> dict[str, Any]:
@@ -414,13 +544,6 @@ def _gpus_in_sight(order: dict[str, Any], env: Mapping[str, str], wanted: int) -
         # submitit's local executor hides all of them.
         visible = order["env"].get("CUDA_VISIBLE_DEVICES", order["visible_gpus"])
     return (list(map(str, range(wanted))) if visible is None else visible.split(","))[:wanted]
-
-
-def _time_of(file: Path) -> float | None:
-    try:
-        return file.stat().st_mtime
-    except OSError:
-        return None
 
 
 def _ask_to_stop(process: subprocess.Popen[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""See to it that one run is trained: submit or attach, wait, verify.
+"""Sees to it that one run is trained: submits or attaches, waits, verifies.
 
     python -m workflow.cluster.launcher RUN_FOLDER --spec JSON --inputs inputs.json --stack verify.json --cpus N
         --cluster slurm --partition h100 ...
@@ -28,22 +28,36 @@ from types import FrameType
 from typing import Any
 
 from analysis.errors import UserError
+from workflow.cluster import patience
 from workflow.cluster.ends import RETRIED, cancelled_by, end_told_by_slurm, explain, why_again
 from workflow.cluster.fit import require_fit
 from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, read_object, why_unfinished
+from workflow.cluster.jobstate import JobState, Life
 from workflow.cluster.locks import Lock, try_lock
 from workflow.cluster.news import News
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.request import command_line, request_of
-from workflow.cluster.scheduler import Gone, LocalScheduler, Scheduler, SlurmScheduler
+from workflow.cluster.scheduler import LocalScheduler, Scheduler, SlurmScheduler, remark
 from workflow.cluster.slurm import is_submit_limit, may_pass
-from workflow.files import ROOT, read_json, write_json, write_text
+from workflow.files import ROOT, last_lines, read_json, write_json, write_text
 from workflow.messages import reporting_errors, say
 
 MIN_FREE_GIB = 0.5
 LOG_TAIL_LINES = 15
 # How long a head tries to reach a scheduler that does not answer, before it gives up; a restart takes a minute or two.
 SUBMIT_PATIENCE_S = 1800.0
+# How long a head waits for a file system that cannot be read; a quarter of an hour without such an error, and anew.
+FILES_PATIENCE_S = 1800.0
+_NOTHING_STARTED = "stopped while it waited; nothing was started"
+_ASKING = "stopped while it waited for Slurm; what was submitted goes on. Start the same command again to attach to it"
+_SUBMITTING = (
+    "stopped while its job was being submitted, which goes on by itself. Start the same command again to attach to it; "
+    "`rolloutbench cancel` ends it"
+)
+
+
+class Detached(UserError):
+    """A head was told to stop; what runs in Slurm goes on."""
 
 
 class Launcher:
@@ -56,15 +70,36 @@ class Launcher:
         self.steps = int(self.spec["workload"]["steps"])
         self.scheduler = self._scheduler(request["cluster"])
         self._stop_requests = 0
+        self._if_stopped = _NOTHING_STARTED
         self._head_lock: Lock | None = None
+        self._news: dict[int, News] = {}
 
     def _scheduler(self, cluster: str) -> Scheduler:
-        if cluster == "slurm":
-            return SlurmScheduler(self.run, self.run_id, lambda: self._stop_requests > 0)
-        return LocalScheduler(self.run)
+        return SlurmScheduler(self.run, self.run_id) if cluster == "slurm" else LocalScheduler(self.run)
 
     def ensure_done(self) -> None:
-        """Return when the run is finished and its done.json stands; a `UserError` says why it cannot be."""
+        """Return when the run is finished and its done.json stands; a `UserError` says why it cannot be.
+
+        Where the file system refuses a read, the head begins anew, as one that was killed: it finds what is there.
+        """
+        failing_since = last = float("-inf")
+        while True:
+            try:
+                return self._ensure_done()
+            except OSError as error:
+                now = time.monotonic()
+                if now - last > FILES_PATIENCE_S / 2:
+                    failing_since = now
+                    say(f"{self.run_id}: {error}; trying again for {FILES_PATIENCE_S / 60:.0f} min")
+                if not patience.may_pass(error) or now - failing_since > FILES_PATIENCE_S:
+                    raise UserError(
+                        f"{self.run_id}: {error}. What was submitted goes on; mend this, then start the same command "
+                        "again to attach to it"
+                    ) from None
+                last = now
+                time.sleep(self.scheduler.poll_s)
+
+    def _ensure_done(self) -> None:
         with self._become_head() as self._head_lock:
             write_json(self.run.spec, self.spec)
             finished = self.finished_attempt()
@@ -81,13 +116,13 @@ class Launcher:
             if not waiting:
                 say(f"{self.run_id}: another head cares for this run; waiting for it")
                 waiting = True
-            if self._stop_requests:
-                raise self._stopped_waiting()
+            self._leave_if_told()
             time.sleep(self.scheduler.poll_s)
         return lock
 
-    def _stopped_waiting(self) -> UserError:
-        return UserError(f"{self.run_id}: stopped while it waited; nothing was started")
+    def _leave_if_told(self) -> None:
+        if self._stop_requests:
+            raise Detached(f"{self.run_id}: {self._if_stopped}")
 
     def finished_attempt(self) -> AttemptPaths | None:
         """The newest attempt that finished this very run: same fingerprint, same data, same model, all steps."""
@@ -95,17 +130,24 @@ class Launcher:
 
     def _train(self) -> AttemptPaths:
         """Jobs, one after another, until one has finished the run."""
+        self._if_stopped = _ASKING
         self._require_one_cluster()
         barren = 0
-        job = self._live_job() or self._submit()
+        last, count_from = 0, None
         while True:
-            end = self._end_of(job)
+            # Nothing is submitted beside a job that is there, whoever submitted it.
+            job = None if read_object(self.run.current).get("job") == last else self._live_job()
+            if (finished := self.finished_attempt()) is not None and job is None:
+                return finished
+            end = self._end_of(job or self._submit(count_from))
+            last = int(end["job"])
+            job = self.run.job(last)
             if (finished := self.finished_attempt()) is not None:
                 return finished
-            if end["kind"] == "duplicate" and (live := self._live_job()):
-                job = live
-                continue
             if end["kind"] not in RETRIED or not self.scheduler.retries:
+                if end["kind"] == "duplicate" and self._live_job() is not None:
+                    last = 0
+                    continue
                 raise self._failure(job, end)
             # A job counts its attempts without a new step; here are counted the jobs that made no attempt at all.
             barren = 0 if attempts_of_job(self.run, job.number) else barren + 1
@@ -113,7 +155,7 @@ class Launcher:
                 detail = f"{barren} jobs in a row ended before they began (the last one {why_again(end)})"
                 raise self._failure(job, {"kind": "no progress", "detail": detail})
             say(f"{self.run_id}: {self.scheduler.named(job)} {why_again(end)}; submitting it again")
-            job = self._submit(count_from=read_json(job.order)["count_from"])
+            count_from = read_json(job.order)["count_from"]
 
     def _require_one_cluster(self) -> None:
         """Refuse a run that still lives where the other profile submits to: attaching is that profile's matter."""
@@ -123,17 +165,21 @@ class Launcher:
             return
         there = self._scheduler(where)
         live = there.live_job()
-        if live is not None and not isinstance(there.look(live), Gone):
+        if live is not None and live[1].alive:
             raise UserError(
-                f"{self.run_id}: {there.named(live)} ({where}) still trains this run; start with the profile that "
+                f"{self.run_id}: {there.named(live[0])} ({where}) still trains this run; start with the profile that "
                 "submitted it to go on with it, or end it with `rolloutbench cancel` (nothing was started)"
             )
 
     def _live_job(self) -> JobPaths | None:
         """The job of this very run that is alive, after those of other configurations have ended."""
-        while (job := self.scheduler.live_job()) is not None:
-            if isinstance(gone := self.scheduler.look(job), Gone):
-                self._note_end(job, gone)
+        while (live := self.scheduler.live_job()) is not None:
+            job, state = live
+            if not state.alive:
+                self._note_end(job, state)
+                return None
+            if job.end.is_file():
+                self._wait_out(job)
                 return None
             order = read_json(job.order)
             if computes(order, self.fingerprint, self.request["inputs_sha256"]):
@@ -142,6 +188,16 @@ class Launcher:
             say(f"{self.run_id}: {self.scheduler.named(job)}, of another configuration, is still there; waiting for it")
             self._end_of(job)
         return None
+
+    def _wait_out(self, job: JobPaths) -> None:
+        """Leave a trainer alone that Slurm has lost hold of: it may finish the run, or fall silent."""
+        said = None
+        while (state := self.scheduler.look(job)).alive:
+            if state.life is Life.ABANDONED and said is None:
+                said = remark(state)
+                say(f"{self.run_id}: {self.scheduler.named(job)} {said}; `rolloutbench cancel` ends it")
+            self._leave_if_told()
+            time.sleep(self.scheduler.poll_s)
 
     def _other_settings(self, order: dict[str, Any]) -> str:
         """What a job was submitted with that the profile now says otherwise: attaching does not change it."""
@@ -196,6 +252,7 @@ class Launcher:
     def _run_submit(self, request: dict[str, Any]) -> None:
         """Run submitit in a program of its own; it outlives this head, and keeps its lock until it has finished."""
         assert self._head_lock is not None
+        self._if_stopped = _SUBMITTING
         with (self.run.folder / "submit.log").open("ab") as log:
             program = subprocess.Popen(
                 [sys.executable, "-m", "workflow.cluster.submit", str(self.run.folder)],
@@ -207,6 +264,7 @@ class Launcher:
                 pass_fds=[self._head_lock.descriptor],
             )
             program.communicate(json.dumps(request).encode())
+        self._if_stopped = _ASKING
         if program.returncode != 0:
             tail = _tail(self.run.folder / "submit.log")
             raise UserError(f"{self.run_id}: the submission failed\nlog: {self.run.folder / 'submit.log'}\n{tail}")
@@ -243,34 +301,36 @@ class Launcher:
 
     def _end_of(self, job: JobPaths) -> dict[str, Any]:
         """How a job ended, when it has; until then its news are told."""
-        news = News(self.run, self.run_id, self.steps, job)
-        unknown_to_slurm = None
+        news = self._news.setdefault(job.number, News(self.run, self.run_id, self.steps, job))
+        self._if_stopped = (
+            f"detached; {self.scheduler.named(job)} goes on without this head. Start the same command again to attach "
+            "to it; `rolloutbench cancel` ends it"
+        )
+        said = ""
         while not job.end.is_file():
-            try:
-                gone = self.scheduler.look(job)
-                news.tell()
-            except OSError as error:  # a network file system that falters
-                gone = f"cannot be looked at ({error}); trying again"
-            if isinstance(gone, Gone):
-                self._note_end(job, gone)
+            state = self.scheduler.look(job)
+            news.tell()
+            if not state.alive:
+                self._note_end(job, state)
                 break
-            if gone is not None and gone != unknown_to_slurm:
-                unknown_to_slurm = gone
-                say(f"{self.run_id}: {self.scheduler.named(job)} {gone}")
+            if (words := remark(state)) and words != said:
+                said = words
+                say(f"{self.run_id}: {self.scheduler.named(job)} {words}")
             if self._stop_requests:
                 self._pass_stop_on(job)
             time.sleep(self.scheduler.poll_s)
         news.tell(last=True)
-        end: dict[str, Any] = read_json(job.end)
+        self._if_stopped = _ASKING
+        end: dict[str, Any] = {**read_json(job.end), "job": job.number}
         if end["kind"] == "cancelled" and "by" not in end:
             end["by"] = cancelled_by(job)
         return end
 
-    def _note_end(self, job: JobPaths, gone: Gone) -> None:
+    def _note_end(self, job: JobPaths, state: JobState) -> None:
         """Write the end of a job that did not do it itself, for whoever looks later."""
         end: dict[str, Any] = {"kind": "vanished", "told_by": "head"}
         if self.request["cluster"] == "slurm":
-            end = end_told_by_slurm(self.run, job, gone.ended, gone.state)
+            end = end_told_by_slurm(self.run, job, state.ended, state.slurm_state)
         if not job.end.is_file():
             write_json(job.end, {**end, "time": time.time()})
 
@@ -288,23 +348,19 @@ class Launcher:
         return UserError(text if log is None else f"{text}\nlog: {log}\n{_tail(log)}".rstrip())
 
     def request_stop(self, number: int, frame: FrameType | None) -> None:
-        """Signal handler: what it means is the scheduler's matter."""
+        """Signal handler. On a cluster the head leaves at once, whatever it waits for, and its job stays."""
         self._stop_requests += 1
+        if self.scheduler.detaches and self._stop_requests == 1:
+            self._leave_if_told()
 
     def _sleep(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if self._stop_requests:
-                raise self._stopped_waiting()
+            self._leave_if_told()
             time.sleep(0.2)
 
     def _pass_stop_on(self, job: JobPaths) -> None:
-        """On a cluster the head leaves and the job stays; here the job is stopped: after the step, then at once."""
-        if self.scheduler.detaches:
-            raise UserError(
-                f"{self.run_id}: detached; {self.scheduler.named(job)} goes on without this head. Start the same "
-                "command again to attach to it; `rolloutbench cancel` ends it"
-            )
+        """Stop the job of this machine: after the step, then at once."""
         wanted = "soon" if self._stop_requests == 1 else "now"
         if not job.stop.exists() or job.stop.read_text() != wanted:
             say(
@@ -316,10 +372,7 @@ class Launcher:
 
 
 def _tail(log: Path) -> str:
-    if not log.is_file():
-        return ""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "\n".join(f"  | {line}" for line in lines[-LOG_TAIL_LINES:])
+    return "\n".join(f"  | {line}" for line in last_lines(log, LOG_TAIL_LINES))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Where do a run's files lie? One object, used by the launcher, by the job and by those who look on (docs/files.md).
+"""Knows where a run's files lie: one object, used by the launcher, by the job and by those who look on (docs/files.md).
 
 A *job* is one submission; it lives one or several *attempts*, since a job that is requeued begins another.
 """
@@ -122,6 +122,16 @@ class RunPaths:
     def current(self) -> Path:
         """Which submission counts: {"job": k}."""
         return self.folder / "job.json"
+
+    @property
+    def identity(self) -> Path:
+        """Which folder this is, by whatever path it is reached (workflow/cluster/identity.py)."""
+        return self.folder / "identity.json"
+
+    @property
+    def life(self) -> Path:
+        """Which life of which job trains this run: written by one that Slurm has begun; another one's ends by it."""
+        return self.folder / "life.json"
 
     @property
     def head_lock(self) -> Path:

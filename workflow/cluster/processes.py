@@ -16,6 +16,7 @@ LIFE_VARIABLE = "ROLLOUTBENCH_LIFE"
 
 GRACE_S = 5.0
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def dying_with_us() -> Callable[[], None]:
@@ -32,14 +33,38 @@ def dying_with_us() -> Callable[[], None]:
     return prepare
 
 
-def end_processes_of(token: str, grace_s: float = GRACE_S, sessions: Collection[int] = ()) -> list[int]:
+def adopt_orphans() -> None:
+    """Become the parent of whatever descendant loses its own, so that it can still be found and ended."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def reap_orphans() -> None:
+    """Take note of the ends of adopted processes, which would fill the process table else.
+
+    Whatever this process itself starts is in its own session or leads one, and is waited for by who started it.
+    """
+    for pid in children(dead=True):
+        with suppress(ProcessLookupError, ChildProcessError):
+            if os.getsid(pid) not in (os.getsid(0), pid):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def children(dead: bool = False) -> set[int]:
+    """This process's own children, adopted ones included: those that live, or those that nobody has waited for."""
+    return {pid for pid, process in _processes("", dead) if process.parent == os.getpid()}
+
+
+def end_processes_of(
+    token: str, grace_s: float = GRACE_S, sessions: Collection[int] = (), orphans: Collection[int] = ()
+) -> list[int]:
     """End our processes on this node that carry a life's token, their descendants and the sessions they opened.
 
     `sessions` names sessions to end even if no process in them carries the token any more: some overwrite their
-    environment. Whoever does not heed SIGTERM is killed after `grace_s`. Returns those that even so did not end.
+    environment; `orphans` names adopted processes to end. Whoever does not heed SIGTERM is killed after `grace_s`.
+    Returns those that even so did not end.
     """
     kill_at = time.monotonic() + grace_s
-    known: dict[int, _Process] = {}
+    known = {pid: process for pid, process in _processes(token) if pid in orphans}
     ours = set(sessions)
     told: set[int] = set()
     while True:
@@ -84,8 +109,8 @@ def _find_processes(token: str, known: Mapping[int, _Process], sessions: Collect
     return {pid: processes[pid] for pid in found if processes[pid].own}
 
 
-def _processes(token: str) -> Iterator[tuple[int, _Process]]:
-    """All living processes on this node."""
+def _processes(token: str, dead: bool = False) -> Iterator[tuple[int, _Process]]:
+    """All living processes on this node, or all dead ones that nobody has waited for."""
     mark = f"{LIFE_VARIABLE}={token}".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -93,10 +118,10 @@ def _processes(token: str) -> Iterator[tuple[int, _Process]]:
         try:
             own = entry.stat().st_uid == os.getuid()
             state, parent, _, session, *rest = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-            marked = own and mark in (entry / "environ").read_bytes().split(b"\0")
+            marked = own and not dead and mark in (entry / "environ").read_bytes().split(b"\0")
         except (OSError, ValueError):
             continue  # it has ended in the meantime
-        if state not in "ZX":
+        if (state in "ZX") is dead:
             yield int(entry.name), _Process(int(parent), int(session), int(rest[15]), own, marked)
 
 

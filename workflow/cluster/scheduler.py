@@ -1,23 +1,23 @@
-"""Is a run's job alive? Asked of this machine's locks, or of Slurm.
+"""Watches a run's job for its head, over many looks: by this machine's locks, or by Slurm's answers.
 
-A job is only taken for dead when that is certain: a second one beside it would waste a node, and a head that gives up
-too early loses nothing but patience.
+It gathers the evidence that takes time (a heartbeat that moves, answers that agree) and has `job_state` judge it.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from analysis.errors import UserError
 from workflow.cluster import slurm
 from workflow.cluster.answer import MAX_AGE_S, Answer, ask, want
+from workflow.cluster.history import attempts_of_job, read_object
+from workflow.cluster.inquiry import submission
+from workflow.cluster.jobstate import Evidence, JobState, Life, Watch, filesystem_now, job_state, pulse_at
 from workflow.cluster.locks import holder_note
-from workflow.cluster.paths import JobPaths, RunPaths
-from workflow.cluster.slurm import ENDED, EndedJob, QueueJob, SlurmError
+from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
+from workflow.cluster.slurm import QueueJob, SlurmError
 from workflow.files import read_json, write_json
 from workflow.messages import say
 
@@ -31,8 +31,6 @@ LOOK_EVERY_S = MAX_AGE_S / 3
 DOUBT_S = max(MAX_AGE_S / 6, 3.0)
 # How long a head waits for a Slurm that does not answer before it may submit; a restart takes a minute or two.
 DOWN_PATIENCE_S = 1800.0
-# Slurm's answers that must agree on a job's end where accounting does not (yet) tell of it.
-_AGREEING = {True: 6, False: 2}
 
 REASONS = {
     "Priority": "other jobs go first",
@@ -49,14 +47,6 @@ REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """A job is dead; `state` is Slurm's last word on it, empty if it has none."""
-
-    state: str = ""
-    ended: EndedJob | None = None
-
-
 class Scheduler(Protocol):
     """What a head must know of where its jobs run."""
 
@@ -66,11 +56,11 @@ class Scheduler(Protocol):
     retries: ClassVar[bool]
     """Whether a job that was taken away is submitted again without being asked."""
 
-    def live_job(self) -> JobPaths | None:
-        """The job of the run that is submitted or running, whatever it computes."""
+    def live_job(self) -> tuple[JobPaths, JobState] | None:
+        """The run's last job, whatever it computes, and its state as far as waiting settles it; None without one."""
 
-    def look(self, job: JobPaths) -> Gone | str | None:
-        """`Gone` if it is certain; otherwise a remark for people that follows the job's name, or nothing."""
+    def look(self, job: JobPaths) -> JobState:
+        """A job's state, as far as it is known by now."""
 
     def adopt(self, job: JobPaths) -> JobPaths | None:
         """The job that a submission without an answer has made after all."""
@@ -91,20 +81,22 @@ class LocalScheduler:
         self._seen: dict[int, float] = {}
         self._began = time.monotonic()
 
-    def live_job(self) -> JobPaths | None:
+    def live_job(self) -> tuple[JobPaths, JobState] | None:
         while (note := holder_note(self._run.live_lock)) == "":
             time.sleep(self.poll_s)  # its holder has just taken the lock, and is about to write its number
-        return None if note is None else self._run.job(int(note))
-
-    def look(self, job: JobPaths) -> Gone | str | None:
-        now = time.monotonic()
-        if holder_note(self._run.live_lock) is not None:
-            self._seen[job.number] = now
+        if note is None:
             return None
+        return (job := self._run.job(int(note))), self.look(job)
+
+    def look(self, job: JobPaths) -> JobState:
+        now = time.monotonic()
+        holds = holder_note(self._run.live_lock) is not None
+        if holds:
+            self._seen[job.number] = now
         # After the lock is free its holder has written end.json, or it was killed.
         seen = self._seen.get(job.number)
         silent_s, patience_s = (now - seen, 2.0) if seen else (now - self._began, START_PATIENCE_S)
-        return Gone() if silent_s > patience_s else None
+        return job_state(Evidence(submission(job), holds_lock=holds, submitting=silent_s <= patience_s))
 
     def adopt(self, job: JobPaths) -> JobPaths | None:
         return None
@@ -120,121 +112,111 @@ class SlurmScheduler:
     detaches: ClassVar[bool] = True
     retries: ClassVar[bool] = True
 
-    def __init__(self, run: RunPaths, run_id: str, is_told_to_stop: Callable[[], bool]) -> None:
-        self._run, self._run_id, self._is_told_to_stop = run, run_id, is_told_to_stop
+    def __init__(self, run: RunPaths, run_id: str) -> None:
+        self._run, self._run_id = run, run_id
         self._answer = Answer()
         self._look_again_at, self._max_age_s = float("-inf"), MAX_AGE_S
-        self._judged: tuple[int, Gone | str | None] | None = None
-        self._alive = False
-        self._missing: set[float] = set()
-        self._heartbeat = 0.0
+        self._job: int | None = None
+        self._watch(0)
 
-    def live_job(self) -> JobPaths | None:
-        if not self._run.current.is_file():
+    def _watch(self, number: int) -> None:
+        """Begin anew with a job: what was seen of another one says nothing of it."""
+        if self._job != number:
+            self._job = number
+            self._state: JobState | None = None
+            self._without: set[tuple[str, int]] = set()
+            self._pulse = Watch(lambda: _newest(self._run, number))
+
+    def live_job(self) -> tuple[JobPaths, JobState] | None:
+        number = read_object(self._run.current).get("job")
+        if number is None:
             return None
-        job = self._run.job(read_json(self._run.current)["job"])
-        if job.end.is_file() or not job.record.is_file():
-            return None
-        record = read_json(job.record)
-        if record.get("folder", str(self._run.folder)) != str(self._run.folder):
+        job = self._run.job(int(number))
+        files = submission(job)
+        if not files.record:
             return None  # these results are a copy: the job is the original's
-        if record["job_id"] is None:
-            return self.adopt(job)
+        if files.end and pulse_at(self._run, job.number, filesystem_now(self._run.folder)).quiet:
+            return None
+        if files.job_id is None and not files.end:
+            if (found := self.adopt(job)) is None:
+                return None
+            job = found
         # An old answer must not decide on whether there is something to attach to.
-        self._hear(ask(self._run.slurm, newer_than=time.time()))
+        self._watch(job.number)
+        self._hear(ask(self._run.slurm, fresh=True))
         said = None
-        while not isinstance(look := self.look(job), Gone) and not self._alive:
-            if look != said:
-                name = self.named(job)
-                say(f"{self._run_id}: {f'{name} {look}' if look else f'asking Slurm what became of {name}'}")
-                said = look
-            self._pause(self.poll_s)
-        return job
+        while not (state := self.look(job)).known:
+            name = self.named(job)
+            words = f"{name} {remark(state)}" if state.note else f"asking Slurm what became of {name}"
+            if words != said:
+                say(f"{self._run_id}: {words}")
+                said = words
+            time.sleep(self.poll_s)
+        return job, state
 
-    def look(self, job: JobPaths) -> Gone | str | None:
+    def look(self, job: JobPaths) -> JobState:
+        self._watch(job.number)
         if time.monotonic() >= self._look_again_at:
             self._hear(ask(self._run.slurm, max_age_s=self._max_age_s))
         # Hundreds of heads share a file system: between Slurm's answers nothing is read, and nothing judged anew.
-        if self._judged is None or self._judged[0] != job.number:
-            self._judged = job.number, self._judge(job)
-        return self._judged[1]
+        if self._state is None:
+            self._state = self._judged(job)
+        return self._state
 
     def _hear(self, answer: Answer) -> None:
-        self._answer, self._judged = answer, None
+        self._answer, self._state = answer, None
         self._look_again_at, self._max_age_s = time.monotonic() + LOOK_EVERY_S, MAX_AGE_S
 
-    def _judge(self, job: JobPaths) -> Gone | str | None:
-        answer, record = self._answer, read_json(job.record)
-        if answer.error:
-            return f"is left alone while Slurm does not answer ({answer.error})"
-        if answer.asked < record["submitted"] + 2.0:
-            return None
-        queued, ended = answer.jobs.get(record["job_id"]), answer.ended.get(record["job_id"])
-        # A slurmctld that lost its state gives the same numbers again, to other jobs.
-        queued = queued if queued and queued.name == record["name"] else None
-        ended = ended if ended and ended.name == record["name"] else None
-        self._alive = queued is not None and queued.state not in ENDED
-        if queued is not None and self._alive:
-            self._missing.clear()
-            return _remark(queued)
-        if ended is not None:
-            return Gone(ended.state, ended)
-        if queued is None and (found := answer.named(record["name"])):
-            self._adopted(found)  # a site's sbatch said another number first
-            return None
-        if queued is None:
-            want(self._run.slurm, record["job_id"])
-            if self._beats():
-                self._missing.clear()
-                return "is unknown to Slurm, but still writes; the job is left alone while it does"
-        else:
-            # It has ended, but nobody confirms how.
-            self._look_again_at, self._max_age_s = time.monotonic() + DOUBT_S, DOUBT_S
-        self._missing.add(answer.asked)
-        if len(self._missing) < _AGREEING[answer.accounting]:
-            return None
-        return Gone(queued.state if queued else "")
+    def _judged(self, job: JobPaths) -> JobState:
+        answer, files = self._answer, submission(job)
+        if files.end:
+            self._look_again_at = time.monotonic() + self.poll_s
+            return job_state(Evidence(files, pulse=self._pulse.look()))
+        silence = f"is left alone while Slurm does not answer ({answer.error})" if answer.error else ""
+        state = job_state(Evidence(files, answer=answer, silence=silence))
+        if state.queued is not None and state.queued.job_id != files.job_id:
+            self._adopted(answer.named(files.name))  # a site's sbatch said another number first
+        if state.queued is not None or state.life in (Life.SILENT, Life.WAITING):
+            self._without.clear()
+            return state
+        # Slurm does not have it alive: one answer is not believed, nor Slurm alone.
+        self._without.add(answer.mark)
+        want(self._run.slurm, str(files.job_id))
+        self._look_again_at, self._max_age_s = time.monotonic() + DOUBT_S, DOUBT_S
+        return job_state(Evidence(files, answer=answer, answers_without=len(self._without), pulse=self._pulse.look()))
 
     def adopt(self, job: JobPaths) -> JobPaths | None:
         """Ask Slurm for the job by its name; None once it is certain that there is none."""
         record = read_json(job.record)
-        give_up = time.monotonic() + DOWN_PATIENCE_S
+        began = time.monotonic()
         while True:
-            answer = ask(self._run.slurm, newer_than=time.time())
+            answer = ask(self._run.slurm, fresh=True)
             if found := answer.named(record["name"]):
                 return self._adopted(found)
-            if answer.error is None and (record.get("error") or time.time() - record["asked"] > IN_FLIGHT_S):
+            waited_s = time.monotonic() - began
+            if answer.error is None and (record.get("error") or waited_s > IN_FLIGHT_S):
                 return None
-            if time.monotonic() > give_up:
+            if waited_s > DOWN_PATIENCE_S:
                 raise UserError(
                     f"{self._run_id}: Slurm has not answered for {DOWN_PATIENCE_S / 60:.0f} minutes "
                     f"({answer.error}); nothing was submitted. Start again when `squeue` answers"
                 )
             say(f"{self._run_id}: {answer.error or 'an earlier submission may still be on its way'}; waiting")
-            self._pause(LOOK_EVERY_S)
+            time.sleep(LOOK_EVERY_S)
 
     def named(self, job: JobPaths) -> str:
         return f"Slurm job {read_json(job.record)['job_id']}"
-
-    def _pause(self, seconds: float) -> None:
-        """Wait before Slurm is asked again; a Ctrl-C is heard meanwhile."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            if self._is_told_to_stop():
-                raise UserError(
-                    f"{self._run_id}: stopped while it waited for Slurm's answer. What was submitted goes on; start "
-                    "the same command again to attach to it"
-                )
-            time.sleep(min(left, 0.5))
 
     def _adopted(self, found: list[QueueJob]) -> JobPaths:
         """Keep the job that runs, or else the oldest; end those that would only wait behind it."""
         kept = next((queued for queued in found if queued.state != "PENDING"), found[0])
         try:
             slurm.cancel([queued.job_id for queued in found if queued is not kept])
+            # Where its output goes: a site may have replaced the comment.
+            told = re.search(r"/jobs/(\d+)/submitit/", slurm.show_job(kept.job_id))
         except SlurmError as error:
             say(f"{self._run_id}: {error}")
-        told = re.search(r"\bjob=(\d+)$", kept.comment)  # a site may have put its own words there
+            told = None
         job = self._run.job(int(told.group(1))) if told else self._run.jobs()[-1]
         write_json(
             job.record, {**read_json(job.record), "job_id": kept.job_id, "submitted": time.time(), "error": None}
@@ -243,19 +225,22 @@ class SlurmScheduler:
         _repair_pickle(job, kept.job_id)
         return job
 
-    def _beats(self) -> bool:
-        """Whether the newest attempt has shown a sign of life since the last look."""
-        attempts = self._run.attempts()
-        try:
-            beat = attempts[-1].heartbeat.stat().st_mtime if attempts else 0.0
-        except OSError:
-            return False
-        before, self._heartbeat = self._heartbeat, beat
-        return beat != before and before != 0.0
+
+def _newest(run: RunPaths, job: int) -> AttemptPaths | None:
+    attempts = attempts_of_job(run, job)
+    return attempts[-1] if attempts else None
 
 
-def _remark(job: QueueJob) -> str | None:
-    """What people should know of a job that is alive but does not run."""
+def remark(state: JobState) -> str:
+    """What people should know of a job that is alive but does not run; it follows the job's name."""
+    if state.queued is not None:
+        return _queued_remark(state.queued)
+    if state.life is Life.DOUBTED:
+        return f"{state.note}; asking again before it is called lost"
+    return f"{state.note}; the job is left alone while it does" if state.life is Life.ABANDONED else state.note
+
+
+def _queued_remark(job: QueueJob) -> str:
     if job.state == "PENDING":
         reason = job.reason.strip("()")
         if reason in ("", "None"):
@@ -263,7 +248,7 @@ def _remark(job: QueueJob) -> str | None:
         known = REASONS.get(reason.split(",")[0])  # `ReqNodeNotAvail, UnavailableNodes:gpu1`
         return f"waits: {reason}" + (f" ({known})" if known else "")
     if job.state in ("RUNNING", "COMPLETING", "CONFIGURING"):
-        return None
+        return ""
     return f"is {job.state.lower().replace('_', ' ')}" + (f" ({job.reason})" if job.reason not in ("", "None") else "")
 
 

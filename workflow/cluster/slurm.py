@@ -1,7 +1,9 @@
-"""What does Slurm say? Its commands, and their answers as Python has them; nothing is decided here.
+"""Runs Slurm's commands and turns their answers into Python objects; nothing is decided here.
 
 squeue is asked about all of the user's jobs at once, finished ones included for as long as slurmctld remembers them
-(MinJobAge, 5 minutes as a rule); sacct only about jobs that ended or that squeue has forgotten.
+(MinJobAge, 5 minutes as a rule); sacct only about jobs that ended or that squeue has forgotten. Both are asked for a
+header, and squeue for a mark behind each record: an answer that is empty, cut or another command's is an error, never
+an empty queue.
 """
 
 from __future__ import annotations
@@ -29,8 +31,23 @@ ENDED = frozenset(
         *("NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
     }
 )
-_SEPARATOR = "|"
-_FIELDS = ("%A", "%T", "%N", "%l", "%L", "%S", "%e", "%P", "%r", "%k", "%j")
+# Control characters, which no site puts into a reason; what people name themselves comes last. `--json` prints a
+# megabyte for a hundred jobs, and its fields change names between releases.
+_SEPARATOR, _END = "\x1f", "\x1e"
+_FIELDS = ("%A", "%T", "%N", "%l", "%L", "%S", "%e", "%P", "%r", "%j")
+_HEADER = [
+    "JOBID",
+    "STATE",
+    "NODELIST",
+    "TIME_LIMIT",
+    "TIME_LEFT",
+    "START_TIME",
+    "END_TIME",
+    "PARTITION",
+    "REASON",
+    "NAME",
+]
+_ACCOUNTED = ["JobIDRaw", "State", "ExitCode", "NodeList", "JobName"]
 
 
 def may_pass(error: str) -> bool:
@@ -60,7 +77,6 @@ class QueueJob:
     end: float | None
     partition: str
     reason: str
-    comment: str
     name: str
 
 
@@ -78,32 +94,43 @@ class EndedJob:
 
 def queue() -> dict[str, QueueJob]:
     """All jobs of this user that slurmctld remembers, by id; raises `SlurmError`."""
-    text = command(
-        "squeue", f"--user={user_name()}", "--states=all", "--noheader", f"--format={_SEPARATOR.join(_FIELDS)}"
-    )
-    return {job.job_id: job for job in map(_queue_job, text.splitlines()) if job is not None}
+    text = command("squeue", f"--user={user_name()}", "--states=all", f"--format={_SEPARATOR.join(_FIELDS)}{_END}")
+    header, *records = [piece.strip("\n") for piece in text.split(_END)]
+    if header.split(_SEPARATOR) != _HEADER or not records or records.pop():
+        raise SlurmError(f"squeue's answer cannot be read: {_excerpt(text)}")
+    jobs = [_queue_job(record) for record in records]
+    return {job.job_id: job for job in jobs}
 
 
 def accounting(ids: Iterable[str]) -> dict[str, EndedJob]:
     """Those of the jobs that accounting knows to have ended, by id; raises `SlurmError` without accounting."""
     text = command(
         "sacct",
-        *("--allocations", "--noheader", "--parsable2", f"--jobs={','.join(sorted(ids))}"),
+        *("--allocations", "--parsable2", f"--delimiter={_SEPARATOR}", f"--jobs={','.join(sorted(ids))}"),
         # Without a start time sacct looks at today only.
-        *("--starttime=1970-01-01", "--format=JobIDRaw,State,ExitCode,NodeList,JobName"),
+        *("--starttime=1970-01-01", f"--format={','.join(_ACCOUNTED)}"),
     )
+    header, *lines = text.splitlines() or [""]
+    if header.split(_SEPARATOR) != _ACCOUNTED:
+        raise SlurmError(f"sacct's answer cannot be read: {_excerpt(text)}")
     found = {}
-    for line in text.splitlines():
-        fields = line.split(_SEPARATOR, 4)
-        if len(fields) == 5 and (job := _ended_job(*fields)) is not None:
+    for line in lines:
+        fields = line.split(_SEPARATOR, len(_ACCOUNTED) - 1)
+        if len(fields) == len(_ACCOUNTED) and (job := _ended_job(*fields)) is not None:
             found[job.job_id] = job
     return found
 
 
 def job_details(job_id: str) -> dict[str, str]:
     """One job's fields as `scontrol show job` has them, by name; raises `SlurmError`."""
-    text = command("scontrol", "show", "job", "--oneliner", job_id)
-    return dict(word.split("=", 1) for word in text.split() if "=" in word)
+    words = [word.split("=", 1) for word in show_job(job_id).split() if "=" in word]
+    # What people wrote (a comment) comes late in the line, and may hold an equals sign, too.
+    return {name: value for name, value in reversed(words)}
+
+
+def show_job(job_id: str) -> str:
+    """One job's line as `scontrol show job` prints it; raises `SlurmError`."""
+    return command("scontrol", "show", "job", "--oneliner", job_id)
 
 
 def cancel(ids: Sequence[str]) -> None:
@@ -113,8 +140,12 @@ def cancel(ids: Sequence[str]) -> None:
 
 
 def requeue(job_id: str) -> None:
-    """Put a running job back into the queue; raises `SlurmError`."""
-    command("scontrol", "requeue", job_id)
+    """Put a job back into the queue, unless it has ended or was cancelled; raises `SlurmError`.
+
+    `incomplete` has slurmctld itself look whether the job was cancelled: between a look of ours and a plain requeue
+    somebody may cancel it, and the requeue would bring it back.
+    """
+    command("scontrol", "requeue", "incomplete", job_id)
 
 
 def command(*words: str) -> str:
@@ -147,15 +178,16 @@ def _environment() -> dict[str, str]:
     return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 
-def _queue_job(line: str) -> QueueJob | None:
-    fields = line.split(_SEPARATOR, len(_FIELDS) - 1)
-    if len(fields) != len(_FIELDS):
-        return None
-    job_id, state, nodes, limit, left, start, end, partition, reason, comment, name = (
-        field.strip() for field in fields
-    )
-    times = _epoch(start), _epoch(end)
-    return QueueJob(job_id, state, nodes, limit, left, *times, partition, reason, comment, name)
+def _queue_job(record: str) -> QueueJob:
+    fields = [field.strip() for field in record.split(_SEPARATOR, len(_FIELDS) - 1)]
+    if len(fields) != len(_FIELDS) or not fields[0].isdigit():
+        raise SlurmError(f"squeue's answer cannot be read: {_excerpt(record)}")
+    job_id, state, nodes, limit, left, start, end, partition, reason, name = fields
+    return QueueJob(job_id, state, nodes, limit, left, _epoch(start), _epoch(end), partition, reason, name)
+
+
+def _excerpt(text: str) -> str:
+    return repr(text[:80]) if text.strip() else "it is empty"
 
 
 def _ended_job(job_id: str, state: str, exit_code: str, nodes: str, name: str) -> EndedJob | None:

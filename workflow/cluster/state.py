@@ -1,4 +1,4 @@
-"""What is a run doing? Told by its files and by what Slurm last said; nothing is changed by looking."""
+"""Describes what a run is doing, by its files and by what Slurm last said; nothing is changed by looking."""
 
 from __future__ import annotations
 
@@ -13,33 +13,17 @@ from typing import Any
 from workflow.cluster.ends import RETRIED, cancelled_by, end_told_by_slurm, why_again
 from workflow.cluster.experiment import Experiment, Wanted, run_folders
 from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, read_object, same_attempts
-from workflow.cluster.inquiry import (
-    SlurmSays,
-    Submission,
-    clock,
-    ended_state,
-    last_submission,
-    queued_job,
-    slurm_says,
-)
+from workflow.cluster.inquiry import SlurmSays, Submission, clock, last_submission, slurm_says
+from workflow.cluster.jobstate import Evidence, JobState, Life, Pulse, filesystem_now, job_state, pulse_at
 from workflow.cluster.locks import holder_note
 from workflow.cluster.paths import AttemptPaths, RunPaths
 from workflow.cluster.progress import recent_steps
 from workflow.cluster.scheduler import START_PATIENCE_S
-from workflow.cluster.slurm import QueueJob
 
 _RECENT_STEPS = 10
-# The job on the node shows a sign of life every five seconds; a network file system may show it late.
-_BEATS_S = 30.0
-_WORDS = {
-    "RUNNING": "running",
-    "COMPLETING": "ending",
-    "CONFIGURING": "starting",
-    "STAGE_OUT": "ending",
-    "REQUEUED": "requeued",
-    "REQUEUE_HOLD": "requeued",
-    "REQUEUE_FED": "requeued",
-}
+# As many answers as a head would want of Slurm: a look that decides nothing takes Slurm's word with the heartbeat's.
+_ENOUGH_ANSWERS = 6
+_WORDS = {Life.ABANDONED: "running", Life.DOUBTED: "unknown", Life.SILENT: "unknown", Life.SUBMITTING: "starting"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,23 +71,15 @@ class RunState:
         return (self.steps - self.step) * self.step_s
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
-    """A job that is there, or may be."""
-
-    state: str
-    note: str = ""
-    queued: QueueJob | None = None
-
-
 def run_states(experiment: Experiment) -> tuple[list[RunState], SlurmSays]:
     """All runs of an experiment; Slurm is asked only where a job of theirs is in its hands."""
     there = run_folders(experiment.folder)
     runs = {want.run_id: experiment.run(want.run_id) for want in experiment.runs if want.run_id in there}
     jobs = {run_id: last_submission(run) for run_id, run in runs.items()}
     says = slurm_says(experiment.folder, [job for job in jobs.values() if job is not None])
+    now = filesystem_now(experiment.folder) if any(job and job.on_slurm for job in jobs.values()) else time.time()
     states = [
-        look(want, runs[want.run_id], jobs[want.run_id], says)
+        look(want, runs[want.run_id], jobs[want.run_id], says, now)
         if want.run_id in there
         else RunState(want.run_id, steps=want.steps)
         for want in experiment.runs
@@ -111,10 +87,11 @@ def run_states(experiment: Experiment) -> tuple[list[RunState], SlurmSays]:
     return states, says
 
 
-def look(want: Wanted, run: RunPaths, job: Submission | None, says: SlurmSays) -> RunState:
-    """Where one run stands."""
+def look(want: Wanted, run: RunPaths, job: Submission | None, says: SlurmSays, now: float) -> RunState:
+    """Where one run stands, at a time of the file system's."""
     head = holder_note(run.head_lock) is not None
-    life = _life(run, job, says, head) if job is not None and not job.end else None
+    found = state_of(run, job, says, head, now) if job is not None else None
+    life = found if found is not None and found.alive else None
     attempts = same_attempts(run, want.fingerprint, want.inputs_sha256)
     seen = RunState(
         want.run_id,
@@ -126,7 +103,7 @@ def look(want: Wanted, run: RunPaths, job: Submission | None, says: SlurmSays) -
     )
     # Its job may have ended well while the lines above were read: this comes last.
     if finished := finished_attempt(run, want.fingerprint, want.steps, want.inputs_sha256):
-        note = f"{job.named} of another configuration is {life.state}" if job and life and seen.other else ""
+        note = f"{job.named} of another configuration is {_word(life)}" if job and life and seen.other else ""
         job_id = job.slurm_id if job and not seen.other else ""
         return replace(_with_progress(seen, [finished]), state="finished", note=note, job_id=job_id)
     seen = _with_progress(seen, attempts)
@@ -134,15 +111,27 @@ def look(want: Wanted, run: RunPaths, job: Submission | None, says: SlurmSays) -
         return _alive(seen, life, job)
     if seen.other or (job is None and not attempts):
         return _never(seen, run)
-    return _over(seen, run, job, says)
+    return _over(seen, run, job, found)
 
 
-def local_life(run: RunPaths, job: Submission, head: bool) -> Life | None:
-    """A job on this machine, if it lives; one that has not taken its lock yet is told by its head."""
-    if holder_note(run.live_lock) in (str(job.paths.number), ""):
-        return Life("running")
-    young = time.time() - job.record.get("asked", 0.0) < START_PATIENCE_S
-    return Life("starting") if head and young and not attempts_of_job(run, job.paths.number) else None
+def state_of(run: RunPaths, job: Submission, says: SlurmSays, head: bool, now: float) -> JobState:
+    """The state of a run's job at a single look; `head` is whether a launcher cares for the run."""
+    if not job.on_slurm:
+        holds = holder_note(run.live_lock) in (str(job.paths.number), "")
+        young = time.time() - job.record.get("asked", 0.0) < START_PATIENCE_S
+        pulse = Pulse(began=bool(attempts_of_job(run, job.paths.number)))
+        return job_state(Evidence(job, holds_lock=holds, submitting=head and young, pulse=pulse))
+    pulse = pulse_at(run, job.paths.number, now)
+    return job_state(
+        Evidence(
+            job,
+            submitting=head,
+            answer=says.answer,
+            silence=says.silence and _last_sign(run, job, now),
+            answers_without=_ENOUGH_ANSWERS if pulse.began or job.end else 1,
+            pulse=pulse,
+        )
+    )
 
 
 def seconds_of(limit: str) -> float | None:
@@ -176,54 +165,35 @@ def _with_progress(seen: RunState, attempts: Sequence[AttemptPaths]) -> RunState
     return seen
 
 
-def _life(run: RunPaths, job: Submission, says: SlurmSays, head: bool) -> Life | None:
-    return _slurm_life(run, job, says, head) if job.on_slurm else local_life(run, job, head)
-
-
-def _slurm_life(run: RunPaths, job: Submission, says: SlurmSays, head: bool) -> Life | None:
-    if says.silence:
-        return Life("unknown", _last_sign(run, job))
-    answer = says.answer
-    queued = queued_job(job, answer)
-    if queued is None and job.job_id is None:
-        return Life("starting", "is being submitted") if head and not job.record.get("error") else None
-    if queued is None and answer.asked < job.record.get("submitted", 0.0) + 2.0:
-        return Life("waiting", "just submitted")
-    if queued is None:
-        told_of = job.job_id in answer.ended or ended_state(job, answer)
-        return None if told_of or not _beats(run, job) else Life("running", "unknown to Slurm, but still writes")
-    if queued.state == "PENDING":
-        return Life("requeued" if attempts_of_job(run, job.paths.number) else "waiting", "", queued)
-    return Life(_WORDS.get(queued.state, queued.state.lower().replace("_", " ")), "", queued)
-
-
-def _last_sign(run: RunPaths, job: Submission) -> str:
+def _last_sign(run: RunPaths, job: Submission, now: float) -> str:
     """What the files tell of a job of which Slurm tells nothing."""
-    age_s = _silent_s(run, job)
+    age_s = _silent_s(run, job, now)
     if age_s is None:
         return "has not begun yet"
-    return f"wrote {age_s:.0f} s ago" if age_s < _BEATS_S else f"last wrote at {clock(time.time() - age_s)}"
+    return f"wrote {age_s:.0f} s ago" if age_s < 60.0 else f"last wrote at {clock(time.time() - age_s)}"
 
 
-def _beats(run: RunPaths, job: Submission) -> bool:
-    age_s = _silent_s(run, job)
-    return age_s is not None and age_s < _BEATS_S
-
-
-def _silent_s(run: RunPaths, job: Submission) -> float | None:
+def _silent_s(run: RunPaths, job: Submission, now: float) -> float | None:
     """Seconds since the job's last attempt showed a sign of life; None if it made no attempt."""
     attempts = attempts_of_job(run, job.paths.number)
     if not attempts:
         return None
     signs = (attempts[-1].heartbeat, attempts[-1].metrics, attempts[-1].order)
     times = [file.stat().st_mtime for file in signs if file.exists()]
-    return max(0.0, time.time() - max(times, default=0.0))
+    return max(0.0, now - max(times, default=0.0))
 
 
-def _alive(seen: RunState, life: Life, job: Submission) -> RunState:
+def _word(state: JobState) -> str:
+    """A job's life for people."""
+    if state.life is Life.RUNNING and state.queued is not None and state.queued.state != "RUNNING":
+        return state.queued.state.lower().replace("_", " ")
+    return _WORDS.get(state.life, str(state.life))
+
+
+def _alive(seen: RunState, life: JobState, job: Submission) -> RunState:
     """The state of a run that has a job."""
     note = "; ".join(filter(None, ("of another configuration" if seen.other else "", life.note)))
-    seen = replace(seen, state=life.state, note=note, job_id=job.slurm_id)
+    seen = replace(seen, state=_word(life), note=note, job_id=job.slurm_id)
     if (queued := life.queued) is None:
         return seen
     seen = replace(seen, job_id=queued.job_id, node=queued.nodes)
@@ -232,11 +202,11 @@ def _alive(seen: RunState, life: Life, job: Submission) -> RunState:
     return replace(seen, walltime_left_s=seconds_of(queued.left))
 
 
-def _over(seen: RunState, run: RunPaths, job: Submission | None, says: SlurmSays) -> RunState:
+def _over(seen: RunState, run: RunPaths, job: Submission | None, found: JobState | None) -> RunState:
     """The state of a run whose last job has ended without finishing it."""
-    if job is None:  # its attempts are older than the files of jobs
+    if job is None or found is None:  # its attempts are older than the files of jobs
         return replace(seen, state="stopped")
-    end, by = _end(run, job, says), cancelled_by(job.paths)
+    end, by = _end(run, job, found), cancelled_by(job.paths)
     seen = replace(seen, job_id=job.slurm_id, end=end, log=log_of(run, job.paths))
     if end["kind"] == "cancelled" or (end["kind"] == "stopped" and by):
         told = by or str(end.get("by") or "")
@@ -255,7 +225,7 @@ def _never(seen: RunState, run: RunPaths) -> RunState:
     return replace(seen, note="its head is about to submit it" if seen.head else "")
 
 
-def _end(run: RunPaths, job: Submission, says: SlurmSays) -> dict[str, Any]:
+def _end(run: RunPaths, job: Submission, found: JobState) -> dict[str, Any]:
     """end.json, or what a head would write into it."""
     if job.end:
         return job.end
@@ -263,5 +233,4 @@ def _end(run: RunPaths, job: Submission, says: SlurmSays) -> dict[str, Any]:
         return {"kind": "not submitted", "detail": job.record["error"]}
     if not job.on_slurm or job.job_id is None:
         return {"kind": "vanished"}
-    ended = says.answer.ended.get(job.job_id)
-    return end_told_by_slurm(run, job.paths, ended, ended.state if ended else ended_state(job, says.answer))
+    return end_told_by_slurm(run, job.paths, found.ended, found.slurm_state)

@@ -17,7 +17,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,12 @@ import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 from submitit.helpers import clean_env
 
+from workflow.cluster import slurm
+from workflow.cluster.answer import read as read_answer
+from workflow.cluster.identity import make_identity
 from workflow.cluster.job import run_job
 from workflow.cluster.paths import JobPaths, RunPaths
+from workflow.cluster.slurm import SlurmError
 from workflow.files import ROOT, write_json
 
 # submitit's local executor has a time limit; a run on this machine has none.
@@ -48,12 +52,12 @@ def submit(run: RunPaths, request: dict[str, Any]) -> None:
         "env": request["spec"]["env"],
         "cwd": str(ROOT),
         "visible_gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "name": job_name(run, request["spec"], request["inputs_sha256"]),
+        "name": job_name(make_identity(run), request["spec"], request["inputs_sha256"]),
     }
     write_json(job.order, order)
     record = {
         **{key: order[key] for key in ("job", "cluster", "name")},
-        "folder": str(run.folder),
+        "identity": make_identity(run),
         "job_id": None,
         "asked": time.time(),
     }
@@ -78,13 +82,18 @@ def submit(run: RunPaths, request: dict[str, Any]) -> None:
             submitted = executor.submit(run_job, str(run.folder), job.number)
     except (FailedJobError, FailedSubmissionError, OSError) as error:
         write_json(job.record, {**record, "error": _slurms_words(error)})
-    else:
-        write_json(job.record, {**record, "job_id": submitted.job_id, "submitted": time.time()})
+        return
+    told = {"job_id": submitted.job_id, "submitted": time.time(), "answer": read_answer(run.slurm).mark}
+    write_json(job.record, record | told)
+    # An sbatch may take minutes, and `rolloutbench cancel` does not wait for it.
+    if request["cluster"] == "slurm" and (run.cancelled.is_file() or job.cancelled.is_file()):
+        with suppress(SlurmError):  # the job looks by itself when it begins
+            slurm.cancel([submitted.job_id])
 
 
-def job_name(run: RunPaths, spec: dict[str, Any], inputs_sha256: dict[str, str]) -> str:
+def job_name(identity: str, spec: dict[str, Any], inputs_sha256: dict[str, str]) -> str:
     """The job's name in Slurm: readable, and the same for whatever computes the same into the same folder."""
-    what = [spec["fingerprint"], inputs_sha256, str(run.folder)]
+    what = [spec["fingerprint"], inputs_sha256, identity]
     return f"{spec['run_id']}.{hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]}"
 
 

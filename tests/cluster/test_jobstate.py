@@ -1,0 +1,215 @@
+"""The one state of a job: what each piece of evidence makes of it, and how evidence that takes time is gathered."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.errors import UserError
+from workflow.cluster import jobstate, patience
+from workflow.cluster.answer import Answer
+from workflow.cluster.identity import identity, is_of, make_identity
+from workflow.cluster.inquiry import Submission
+from workflow.cluster.jobstate import Evidence, Life, Pulse, Verdict, Watch, filesystem_now, job_state, pulse_at
+from workflow.cluster.paths import JobPaths, RunPaths
+from workflow.cluster.patience import patiently
+from workflow.cluster.slurm import EndedJob, QueueJob
+from workflow.files import last_lines
+from workflow.messages import reporting_errors
+
+from .make_runs import MadeRun
+
+NAME = "a.0123456789abcdef"
+QUIET, BEATS, UNSURE = Pulse(True, False, False), Pulse(True, False, True), Pulse(True, False, None)
+
+
+def submission(end: dict[str, Any] | None = None, **record: Any) -> Submission:
+    told = {"cluster": "slurm", "job_id": "7", "name": NAME, "answer": ["s", 1]} | record
+    return Submission(JobPaths(Path("jobs/1")), {}, told, end or {})
+
+
+def queued(state: str, job_id: str = "7", name: str = NAME) -> dict[str, QueueJob]:
+    return {job_id: QueueJob(job_id, state, "gpu1", "", "", None, None, "h100", "None", name)}
+
+
+def ended(state: str, name: str = NAME) -> dict[str, EndedJob]:
+    return {"7": EndedJob("7", state, "0:0", None, "gpu1", name)}
+
+
+def answer(number: int = 9, **more: Any) -> Answer:
+    return Answer(series="s", number=number, asked=1.0, tried=1.0, **more)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "verdict"),
+    [
+        (Evidence(submission()), Verdict.OPEN),
+        (Evidence(submission(), finished=True, cancelled_by="alice"), Verdict.FINISHED),
+        (Evidence(submission({"kind": "failed"}), cancelled_by="alice"), Verdict.ENDED),
+        (Evidence(submission(), current=False, cancelled_by="alice"), Verdict.SUPERSEDED),
+        (Evidence(submission(), cancelled_by="alice"), Verdict.CANCELLED),
+    ],
+)
+def test_the_files_verdict(evidence: Evidence, verdict: Verdict) -> None:
+    assert job_state(evidence).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("given", "pulse", "looks", "life"),
+    [
+        ({"jobs": queued("RUNNING")}, QUIET, 0, Life.RUNNING),
+        ({"jobs": queued("PENDING")}, Pulse(), 0, Life.WAITING),
+        ({"jobs": queued("PENDING")}, QUIET, 0, Life.REQUEUED),
+        ({"jobs": queued("SUSPENDED")}, BEATS, 0, Life.SUSPENDED),
+        ({"jobs": queued("RUNNING", "8")}, BEATS, 0, Life.RUNNING),  # another number, the same name
+        # Both agree: at once, but where only the node is known to be gone.
+        ({"jobs": queued("CANCELLED"), "ended": ended("CANCELLED")}, BEATS, 1, Life.NONE),
+        ({"jobs": queued("NODE_FAIL"), "ended": ended("NODE_FAIL")}, BEATS, 9, Life.ABANDONED),
+        ({"jobs": queued("NODE_FAIL"), "ended": ended("NODE_FAIL")}, QUIET, 2, Life.NONE),
+        # One source alone is not believed at once, and never while the trainer writes.
+        ({"ended": ended("PREEMPTED")}, QUIET, 1, Life.DOUBTED),
+        ({"ended": ended("PREEMPTED")}, QUIET, 2, Life.NONE),
+        ({"ended": ended("PREEMPTED")}, UNSURE, 9, Life.DOUBTED),
+        ({"ended": ended("PREEMPTED")}, BEATS, 9, Life.ABANDONED),
+        ({"ended": ended("PREEMPTED", "other.job")}, QUIET, 2, Life.DOUBTED),  # of a job that had this number before
+        ({}, QUIET, 5, Life.DOUBTED),
+        ({}, QUIET, 6, Life.NONE),
+        ({}, Pulse(True, True, None), 6, Life.NONE),
+        ({"accounting": False}, QUIET, 2, Life.DOUBTED),
+        ({"accounting": False}, QUIET, 3, Life.NONE),
+        ({"jobs": queued("RUNNING", name="another.name")}, QUIET, 6, Life.NONE),
+        ({"number": 2}, QUIET, 9, Life.WAITING),  # asked perhaps before it was submitted
+    ],
+)
+def test_a_slurm_jobs_life(given: dict[str, Any], pulse: Pulse, looks: int, life: Life) -> None:
+    state = job_state(Evidence(submission(), answer=answer(**given), pulse=pulse, answers_without=looks))
+    assert state.life is life
+    assert state.alive is (life is not Life.NONE)
+
+
+def test_what_has_no_life_or_cannot_be_known() -> None:
+    assert job_state(Evidence(replace(submission(), record={}))).life is Life.NONE
+    assert job_state(Evidence(submission(), silence="down")).life is Life.SILENT
+    on_its_way = Evidence(submission(job_id=None), answer=answer(), submitting=True)
+    assert job_state(on_its_way).life is Life.SUBMITTING and not job_state(on_its_way).known
+    assert job_state(replace(on_its_way, submitting=False)).life is Life.NONE
+    over = Evidence(submission({"kind": "died"}), pulse=BEATS)
+    assert job_state(over).life is Life.ABANDONED and "still writes" in job_state(over).note
+    assert job_state(replace(over, pulse=UNSURE)).life is Life.DOUBTED
+    assert job_state(replace(over, pulse=Pulse(True, True, True))).life is Life.NONE
+    here = Evidence(submission(cluster="local"), holds_lock=True)
+    assert job_state(here).life is Life.RUNNING
+    assert job_state(replace(here, holds_lock=False)).life is Life.NONE
+    assert job_state(replace(here, holds_lock=False, submitting=True)).life is Life.STARTING
+
+
+def test_a_heartbeat_is_compared_with_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(jobstate.time, "monotonic", lambda: now)
+    made = MadeRun(tmp_path, "a").job().attempt()
+    beat = made.paths.attempt(1).heartbeat
+    os.utime(beat, (9e9, 9e9))  # a clock that is far ahead
+    watch = Watch(lambda: made.paths.attempt(1))
+    assert watch.look().beats is None
+    now += 10
+    assert watch.look().beats is None
+    now += 6
+    assert watch.look() == QUIET
+    os.utime(beat, (1.0, 1.0))
+    assert watch.look() == BEATS
+    now += 14
+    assert watch.look() == BEATS
+    now += 1
+    assert watch.look() == QUIET
+    made.paths.attempt(1).exit.write_text("{}")
+    assert watch.look().exited and watch.look().quiet
+
+
+def test_files_that_cannot_be_read_are_no_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, fails = 100.0, False
+    monkeypatch.setattr(jobstate.time, "monotonic", lambda: now)
+    made = MadeRun(tmp_path, "a").job().attempt()
+
+    def newest() -> Any:
+        if fails:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return made.paths.attempt(1)
+
+    watch = Watch(newest)
+    watch.look()
+    now, fails = now + 60, True
+    assert watch.look() == UNSURE
+    fails = False
+    assert watch.look().beats is None, "the watch begins anew"
+
+
+def test_a_single_look_uses_the_file_systems_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = MadeRun(tmp_path, "a").job().attempt()
+    now = filesystem_now(tmp_path)
+    monkeypatch.setattr(jobstate.time, "time", lambda: 0.0)
+    assert abs(filesystem_now(tmp_path) - now) < 60
+    assert pulse_at(made.paths, 1, now).beats and not pulse_at(made.paths, 1, now + 100).beats
+    assert pulse_at(made.paths, 2, now) == Pulse()
+    assert filesystem_now(tmp_path / "nowhere") == 0.0
+
+
+def test_a_folder_keeps_its_identity_and_a_copy_has_none(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "runs" / "a")
+    run.folder.mkdir(parents=True)
+    assert identity(run) is None
+    token = make_identity(run)
+    assert make_identity(run) == identity(run) == token
+    (tmp_path / "runs").rename(tmp_path / "renamed")
+    moved = RunPaths(tmp_path / "renamed" / "a")
+    assert identity(moved) == token
+    shutil.copytree(moved.folder, tmp_path / "copy" / "a")
+    copy = RunPaths(tmp_path / "copy" / "a")
+    assert identity(copy) is None and not is_of({"identity": token}, copy) and is_of({"identity": token}, moved)
+    assert make_identity(copy) != token
+    assert is_of({"folder": str(moved.folder)}, moved) and not is_of({"folder": "/elsewhere"}, moved)
+
+
+def test_what_the_file_system_refuses_is_tried_again_and_said_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience.time, "sleep", lambda seconds: None)
+    errors = [OSError(errno.ESTALE, "Stale file handle")] * 3
+
+    def read() -> str:
+        if errors:
+            raise errors.pop()
+        return "content"
+
+    assert patiently(read, "the run's files") == "content"
+    assert capsys.readouterr().err.count("the run's files: [Errno 116] Stale file handle; trying again") == 1
+    with pytest.raises(FileNotFoundError):
+        patiently(lambda: Path("/nowhere").read_text(), "it")
+    errors = [OSError(errno.EIO, "Input/output error")] * 3
+    with pytest.raises(OSError, match="Input/output"):
+        patiently(read, "it", patience_s=0.1)
+
+
+def test_the_last_lines_of_a_large_log_take_no_memory(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        file.truncate(2**34)  # 16 GiB, of which nothing is on the disk
+        file.seek(2**34)
+        file.write(b"\nlast but one\nlast\n")
+    assert last_lines(log, 2) == ["last but one", "last"]
+    assert last_lines(tmp_path / "nowhere", 2) == []
+
+
+def test_a_log_that_cannot_be_written_hides_no_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+
+    def fail() -> None:
+        raise UserError("no space left")
+
+    assert reporting_errors(fail, log=tmp_path / "file" / "log") == 1
+    assert capsys.readouterr().err == "error: no space left\n"

@@ -1,0 +1,306 @@
+"""A cluster that lies, falters and loses hold of its jobs: each scenario once, with a real Slurm, heads and jobs.
+
+What Slurm's commands say is falsified by scripts in front of the true ones, what the file system and the clock say by a
+preloaded library (faults.c).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ..cluster.run_bench import ROOT
+from .runs import MakeRun, SlurmRun, fake
+
+SLOW = {"STAND_IN_STEP_S": "0.5"}
+NO_CHECKPOINT_BUT_AT_A_STOP = SLOW | {"STAND_IN_SAVE": "100"}
+
+
+def rolloutbench(one: SlurmRun, code: str) -> str:
+    """What a line of Python prints about the run's `experiment`, on a machine of the cluster's."""
+    lines = (
+        "import sys; from pathlib import Path",
+        "from workflow.cluster.cancel import cancel",
+        "from workflow.cluster.experiment import Experiment, Wanted",
+        "from workflow.cluster.state import run_states",
+        "from workflow.cluster.status import status_lines",
+        "experiment = Experiment('experiment', Path(sys.argv[1]), [Wanted('arm-s0', sys.argv[2])])",
+        code,
+    )
+    words = [sys.executable, "-c", "\n".join(lines), str(one.run.parents[1]), one.spec["fingerprint"]]
+    told = subprocess.run(words, env=one.head_env, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    return told.stdout
+
+
+def cancel(one: SlurmRun) -> str:
+    return rolloutbench(one, "print(cancel(experiment, []))")
+
+
+def status(one: SlurmRun) -> str:
+    return rolloutbench(one, "print(*status_lines(experiment, *run_states(experiment)), sep='\\n')")
+
+
+def lose_the_node(one: SlurmRun) -> str:
+    """Its slurmd dies, and Slurm gives it up; the job's processes live on."""
+    node = one.jobs()[0]["nodes"]
+    one.cluster.kill_daemon(node)
+    one.cluster.run("scontrol", "update", f"nodename={node}", "state=down", "reason=slurmd is dead")
+    return node
+
+
+# A life that Slurm gave up ----------------------------------------------------------------------------------------
+
+
+def test_a_life_on_a_node_that_slurm_gave_up_ends_when_the_next_one_begins(run: MakeRun) -> None:
+    one = run(steps=60, env=SLOW | {"STAND_IN_SAVE": "2"})
+    head = one.start()
+    one.wait_for_step(3)
+    node = lose_the_node(one)
+    one.release()
+    one.wait(lambda: len(one.attempts()) == 2)
+    assert one.attempts()[0]["kind"] == "superseded"
+    assert one.read("attempts", "2", "attempt.json")["slurm"]["nodes"] != node
+    one.finish(head)
+    assert len(list((one.run / "jobs").iterdir())) == 1
+    one.assert_trained_once()
+
+
+def test_a_life_that_cannot_be_ended_is_told_and_seen_and_can_be_cancelled(
+    run: MakeRun, faults: Path, tmp_path: Path
+) -> None:
+    env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults"), "ROLLOUTBENCH_TAKE_OVER_S": "12"}
+    one = run(steps=1000, env=SLOW, head_env=env)
+    head = one.start()
+    one.wait_for_step(2)
+    (tmp_path / "faults").write_text("5 /life.json\n")  # it cannot read that another life has begun
+    lose_the_node(one)
+    one.release()
+    said = one.ended(head)
+    assert head.returncode == 1 and "Traceback" not in said
+    assert "another life of its job could not be ended: attempt 1 on" in said
+    one.wait_for_step(one.steps_done() + 2)  # it goes on training
+    assert "running" in (told := status(one)) and "still writes" in told
+    assert "told to stop at once, by its file: Slurm has lost hold of it" in cancel(one)
+    one.wait(lambda: not one.processes())
+
+
+# What has finished, what was cancelled ----------------------------------------------------------------------------
+
+
+def test_a_run_that_finished_is_not_trained_again_when_its_job_is_requeued(run: MakeRun) -> None:
+    one = run(steps=6, env=SLOW | {"STAND_IN": "hang_done", "STAND_IN_SAVE": "100"})
+    head = one.start()
+    one.wait(lambda: (one.run / "attempts" / "1" / "done.json").is_file())
+    one.cluster.run("sbatch", "-p", "h100-urgent", "-N2", "--gres=gpu:h100:8", "--wrap=sleep 2")
+    one.release()
+    one.finish(head)
+    assert one.journal()[-1][0] == 1 and len(one.journal()) == 6
+    assert len(one.attempts()) == 1
+    one.assert_trained_once()
+
+
+@pytest.mark.parametrize("lie", ['"$real" "$@" | head -n 1', "true", '"$real" "$@" | head -c 150', "echo CLUSTER: b"])
+def test_a_squeue_that_lies_and_a_stale_word_of_accounting_end_no_job(run: MakeRun, tmp_path: Path, lie: str) -> None:
+    one = run(steps=40, env=SLOW)
+    one.head_env |= fake(tmp_path, "squeue", f'if [ -e {tmp_path}/lie ]; then {lie}; else "$real" "$@"; fi')
+    one.head_env |= fake(tmp_path, "sacct", f'"$real" "$@" | head -n 1; cat {tmp_path}/stale 2>/dev/null; true')
+    head = one.start()
+    one.wait_for_step(2)
+    record = one.read("jobs", "1", "job.json")
+    (tmp_path / "stale").write_text("\x1f".join([record["job_id"], "PREEMPTED", "0:0", "gpu1", record["name"]]) + "\n")
+    (tmp_path / "lie").touch()
+    time.sleep(8)
+    (tmp_path / "lie").unlink()
+    one.finish(head)
+    assert len(list((one.run / "jobs").iterdir())) == 1
+    assert {attempt for attempt, _ in one.journal()} == {1}
+    one.assert_trained_once()
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_what_is_cancelled_while_it_requeues_itself_stays_cancelled(run: MakeRun, tmp_path: Path, ours: bool) -> None:
+    slow = f'if [ "$1" = requeue ]; then touch {tmp_path}/requeues; sleep 3; fi; exec "$real" "$@"'
+    one = run(steps=40, env=NO_CHECKPOINT_BUT_AT_A_STOP, head_env=fake(tmp_path, "scontrol", slow))
+    head = one.start()
+    one.wait_for_step(2)
+    one.cluster.run("scancel", "--signal=USR2", one.job_id())
+    one.wait((tmp_path / "requeues").exists)
+    if ours:
+        assert "cancelled Slurm job" in cancel(one)
+    else:
+        one.cluster.run("scancel", one.job_id())
+    said = one.ended(head)
+    assert head.returncode == 1 and "was cancelled by root" in said
+    time.sleep(3)
+    assert one.jobs() == []
+    assert {attempt for attempt, _ in one.journal()} == {1}
+
+
+def test_a_life_of_a_cancelled_job_ends_before_it_trains(run: MakeRun) -> None:
+    """As where slurmctld, killed, brings a cancelled job back."""
+    one = run(steps=40, env=SLOW)
+    head = one.start()
+    one.wait_for_step(2)
+    (one.run / "jobs" / "1" / "cancelled.json").write_text('{"by": "alice"}')
+    one.cluster.run("scontrol", "requeue", one.job_id())
+    one.release()
+    said = one.ended(head)
+    assert head.returncode == 1 and "was cancelled by alice" in said
+    assert {attempt for attempt, _ in one.journal()} == {1}
+
+
+def test_a_slow_sbatch_hears_ctrl_c_and_cancel_wins_against_it(run: MakeRun, tmp_path: Path) -> None:
+    one = run(head_env=fake(tmp_path, "sbatch", f'touch {tmp_path}/called; sleep 15; exec "$real" "$@"'))
+    head = one.start()
+    one.wait((tmp_path / "called").exists)
+    began = time.monotonic()
+    os.killpg(head.pid, signal.SIGINT)
+    said = one.ended(head)
+    assert time.monotonic() - began < 5, "two seconds, and a busy machine's start of a process"
+    assert "stopped while its job was being submitted, which goes on by itself" in said
+    assert "is cancelled as soon as its submission comes back" in cancel(one)
+    one.wait(lambda: one.read("jobs", "1", "job.json")["job_id"])
+    one.wait(lambda: not one.jobs())
+    assert one.journal() == []
+
+
+# Files that cannot be read ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [116, 5, 13])
+def test_files_that_cannot_be_read_for_a_while_end_neither_job_nor_head(
+    run: MakeRun, faults: Path, tmp_path: Path, number: int
+) -> None:
+    env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
+    one = run(steps=24, env=SLOW, head_env=env)
+    head = one.start()
+    one.wait_for_step(2)
+    parts = ("jobs/1/stop", "jobs/1/end.json", "life.json", "heartbeat", "/done.json", "jobs/1/job.json")
+    (tmp_path / "faults").write_text("".join(f"{number} {part}\n" for part in parts))
+    time.sleep(6)
+    assert head.poll() is None
+    (tmp_path / "faults").unlink()
+    said = one.finish(head)
+    assert said.count("trying again for") == 1, "said once"
+    assert len(one.attempts()) == 1
+    one.assert_trained_once()
+
+
+def test_files_that_cannot_be_read_as_the_trainer_ends_are_waited_for(
+    run: MakeRun, faults: Path, tmp_path: Path
+) -> None:
+    env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
+    one = run(steps=6, env=SLOW, head_env=env)
+    head = one.start()
+    one.wait_for_step(3)
+    (tmp_path / "faults").write_text("116 attempts/1/done.json\n116 attempts/1/exit.json\n116 jobs/1/.end\n")
+    one.wait_for_step(6)
+    time.sleep(4)
+    (tmp_path / "faults").unlink()
+    one.finish(head)
+    one.assert_trained_once()
+
+
+# Names, clocks, identities ----------------------------------------------------------------------------------------
+
+
+def test_a_sites_comment_with_a_bar_hides_no_waiting_job(run: MakeRun, tmp_path: Path) -> None:
+    one = run(head_env=fake(tmp_path, "sbatch", '"$real" --comment="project|7 job=3" "$@"'))
+    one.cluster.run("sbatch", "-p", "h100", "-N2", "--gres=gpu:h100:8", "--wrap=sleep 25")
+    one.finish(one.start())
+    assert len(list((one.run / "jobs").iterdir())) == 1
+    one.assert_trained_once()
+
+
+def test_results_reached_by_another_mount_are_the_same_run(run: MakeRun, tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    for folder in (there, here):
+        folder.mkdir()
+    one = run(folder=there, steps=20, env=SLOW)
+    if subprocess.run(["mount", "--bind", str(there), str(here)], check=False).returncode:
+        pytest.skip("needs the right to mount a folder a second time")
+    try:
+        head = one.start()
+        one.wait_for_step(1)
+        (one.run / ".head.lock").unlink()  # as on two login nodes whose locks do not meet
+        other = run(folder=here, steps=20, env=SLOW)
+        again = other.start()
+        for each in (head, again):
+            one.finish(each)
+        assert len(list((one.run / "jobs").iterdir())) == 1
+        one.assert_trained_once()
+    finally:
+        subprocess.run(["umount", "-l", str(here)], check=True)
+
+
+def test_a_head_whose_clock_was_ahead_hides_no_end_from_the_next(run: MakeRun, faults: Path) -> None:
+    one = run(steps=1000, env=SLOW, head_env={"LD_PRELOAD": str(faults), "RB_CLOCK_S": "3600"})
+    head = one.start()
+    one.wait_for_step(2)
+    head.kill()
+    one.head_env = {name: value for name, value in one.head_env.items() if name not in ("LD_PRELOAD", "RB_CLOCK_S")}
+    again = one.start()
+    one.wait_for_words(again, "attaching")
+    assert "just submitted" not in status(one)
+    one.cluster.run("scancel", one.job_id())
+    said = one.ended(again)
+    assert "was cancelled by root" in said
+
+
+# Smaller ones -----------------------------------------------------------------------------------------------------
+
+
+def test_a_signal_that_somebody_sends_to_look_kills_no_watcher(run: MakeRun) -> None:
+    one = run(steps=12, env=SLOW)
+    head = one.start()
+    one.wait_for_step(2)
+    one.cluster.run("scancel", "--signal=USR1", one.job_id())
+    for process in one.processes():
+        if "submitit.core._submit" in " ".join(process.cmdline()) and process.name() != "srun":
+            process.send_signal(signal.SIGHUP)
+    one.finish(head)
+    assert len(one.attempts()) == 1
+    one.assert_trained_once()
+
+
+def test_a_slow_scontrol_stops_no_heartbeat(run: MakeRun, tmp_path: Path) -> None:
+    slow = fake(tmp_path, "scontrol", '[ "$1" != show ] || sleep 14; exec "$real" "$@"')
+    one = run(steps=40, env=NO_CHECKPOINT_BUT_AT_A_STOP | {"STAND_IN_SAVE_S": "14"}, head_env=slow)
+    head = one.start()
+    one.wait_for_step(2)
+    beat = one.run / "attempts" / "1" / "heartbeat"
+    one.cluster.run("scancel", "--signal=USR2", one.job_id())
+    silent = 0.0
+    while not one.attempts()[0]:
+        silent = max(silent, time.time() - beat.stat().st_mtime)
+        time.sleep(0.2)
+    assert silent < 10, "twice its period"
+    one.release()
+    one.finish(head)
+    one.assert_trained_once()
+
+
+def test_a_daemon_that_sheds_its_parents_and_its_environment_ends_with_the_attempt(run: MakeRun) -> None:
+    one = run(env={"STAND_IN": "daemon"})
+    one.finish(one.start())
+    left = f"left-{one.folder.name}"
+    one.wait(lambda: not _processes_called(left))
+    one.assert_trained_once()
+
+
+def _processes_called(name: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.cmdline()[:1] == [name]:
+                found.append(process)
+    return found

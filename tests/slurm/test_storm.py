@@ -1,0 +1,21 @@
+"""Two minutes of a storm: every run that was not cancelled finishes exactly once, and nothing is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .runs import MakeCluster
+from .storm import Storm
+
+SEED = 20261122
+
+
+def test_every_run_outlives_a_storm_and_finishes_once(make_cluster: MakeCluster, faults: Path, tmp_path: Path) -> None:
+    storm = Storm(make_cluster(), tmp_path, faults, SEED)
+    try:
+        storm.rage(120)
+        storm.settle(300)
+    finally:
+        storm.end()
+    print(dict(storm.counts))
+    assert storm.counts.total() - storm.counts["looks"] - storm.counts["heads"] > 20, storm.counts
