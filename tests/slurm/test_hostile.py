@@ -158,6 +158,24 @@ def test_a_life_of_a_cancelled_job_ends_before_it_trains(run: MakeRun) -> None:
     assert {attempt for attempt, _ in one.journal()} == {1}
 
 
+def test_a_life_that_was_given_up_requeues_no_other_life(run: MakeRun, tmp_path: Path) -> None:
+    """Slurm speaks of the next life, which runs, when this one wants to know whether it may requeue the job."""
+    script = (
+        f'[ "$1" != requeue ] || touch {tmp_path}/requeued\n'
+        f'if [ "$1" = show ]; then echo x >> {tmp_path}/shows; if [ $(wc -l < {tmp_path}/shows) -gt 1 ]; then\n'
+        '"$real" "$@" | sed s/Restarts=0/Restarts=1/; exit; fi; fi; exec "$real" "$@"'
+    )
+    one = run(steps=8, env=NO_CHECKPOINT_BUT_AT_A_STOP, head_env=fake(tmp_path, "scontrol", script))
+    head = one.start()
+    one.wait_for_step(2)
+    one.cluster.run("scancel", "--signal=USR2", one.job_id())
+    one.wait(lambda: len(one.attempts()) == 2)
+    (tmp_path / "bin" / "scontrol").unlink()
+    one.finish(head)
+    assert not (tmp_path / "requeued").exists()
+    one.assert_trained_once()
+
+
 def test_a_slow_sbatch_hears_ctrl_c_and_cancel_wins_against_it(run: MakeRun, tmp_path: Path) -> None:
     one = run(head_env=fake(tmp_path, "sbatch", f'touch {tmp_path}/called; sleep 15; exec "$real" "$@"'))
     head = one.start()

@@ -107,6 +107,7 @@ class Launcher:
                 say(f"{self.run_id}: already finished (attempt {finished.number}); nothing to do")
             else:
                 finished = self._train()
+            self._head_lock = None  # what is left takes no time: a Ctrl-C now is too late
             write_text(self.run.done, finished.done.read_text(encoding="utf-8"))
 
     def _become_head(self) -> Lock:
@@ -350,7 +351,7 @@ class Launcher:
     def request_stop(self, number: int, frame: FrameType | None) -> None:
         """Signal handler. On a cluster the head leaves at once, whatever it waits for, and its job stays."""
         self._stop_requests += 1
-        if self.scheduler.detaches and self._stop_requests == 1:
+        if self.scheduler.detaches and self._stop_requests == 1 and self._head_lock is not None:
             self._leave_if_told()
 
     def _sleep(self, seconds: float) -> None:
