@@ -137,10 +137,21 @@ class Storm:
                 self._read(name, head)
                 self.heads[name] = self.runs[name].start()
                 self.counts["heads"] += 1
-        if self.random.random() < 0.2 and "slurmctld" not in [what for _, what, _ in self.restore]:
-            for job in self.cluster.jobs():
-                if job["state"] == "PENDING" and "Begin" in job["reason"]:
-                    self.cluster.run("scontrol", "update", f"jobid={job['id']}", "StartTime=now")
+        if self.random.random() < 0.2 and not self._under_way("slurmctld"):
+            self._administer()
+
+    def _administer(self) -> None:
+        """As an administrator does: let held and requeued jobs go, and take back nodes that Slurm has drained."""
+        for job in self.cluster.jobs():
+            if job["state"] == "PENDING" and job["reason"].startswith("JobHeld"):
+                self.cluster.run("scontrol", "release", job["id"])
+            elif job["state"] == "PENDING" and "Begin" in job["reason"]:
+                self.cluster.run("scontrol", "update", f"jobid={job['id']}", "StartTime=now")
+        if not self._under_way("slurmd"):
+            for line in self.cluster.run("sinfo", "-h", "-N", "-o", "%N %t").stdout.splitlines():
+                name, state = line.split()
+                if state.startswith(("down", "drain", "fail")):
+                    self.cluster.run("scontrol", "update", f"nodename={name}", "state=resume")
 
     def _read(self, name: str, head: subprocess.Popen[str] | None) -> None:
         if head is not None:
