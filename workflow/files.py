@@ -15,6 +15,14 @@ ROOT = Path(__file__).resolve().parents[1]
 """The repository: where the stacks' definitions and the jobs' code are."""
 
 
+class DiskFull(UserError):
+    """There is no room left for a file."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.errno = number
+
+
 def read_json(path: Path) -> Any:
     """The content of a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
@@ -38,7 +46,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically; a full disk is a `UserError` and leaves the old file as it was."""
+    """Write a text file atomically; a full disk is a `DiskFull` and leaves the old file as it was."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -56,7 +64,7 @@ def write_text(path: Path, text: str) -> None:
             raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(
-                f"no space left to write {path}; free some (see `df -h {path.parent}`) and start again"
+            raise DiskFull(
+                f"no space left to write {path}; free some (see `df -h {path.parent}`) and start again", error.errno
             ) from None
         raise

@@ -14,6 +14,7 @@ from typing import Any
 
 from analysis.errors import UserError
 from workflow.files import write_text
+from workflow.patience import may_pass
 
 
 def say(message: str) -> None:
@@ -74,12 +75,17 @@ def exiting_on_mistakes() -> Iterator[None]:
 
 
 def reporting_errors(action: Callable[[], None], log: Path | None = None) -> int:
-    """Run something; a `UserError` becomes one message on stderr and in the log, and exit code 1."""
+    """Run something; a `UserError` becomes one message on stderr and in the log, and exit code 1.
+
+    So does an error of the file system that passes by itself; any other is a fault of ours, with its traceback.
+    """
     try:
         action()
         return 0
-    except UserError as error:
-        say(f"error: {error}")
+    except (UserError, OSError) as error:
+        if isinstance(error, OSError) and not may_pass(error):
+            raise
+        say(f"error: {error}" + ("; try again" if isinstance(error, OSError) else ""))
         if log is not None:
             # On a full disk the terminal must do.
             with suppress(OSError, UserError):

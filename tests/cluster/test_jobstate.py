@@ -12,16 +12,17 @@ from typing import Any
 import pytest
 
 from analysis.errors import UserError
-from workflow.cluster import jobstate, patience
+from workflow import patience
+from workflow.cluster import jobstate
 from workflow.cluster.answer import Answer
 from workflow.cluster.identity import identity, is_of, make_identity
 from workflow.cluster.inquiry import Submission
 from workflow.cluster.jobstate import Evidence, Life, Pulse, Verdict, Watch, filesystem_now, job_state, pulse_at
 from workflow.cluster.paths import JobPaths, RunPaths
-from workflow.cluster.patience import patiently
 from workflow.cluster.slurm import EndedJob, QueueJob
 from workflow.files import last_lines
 from workflow.messages import reporting_errors
+from workflow.patience import patiently
 
 from .make_runs import MadeRun
 

@@ -1,7 +1,7 @@
 /* Preloaded into heads and jobs: a file system that refuses reads, and a clock that is wrong.
  *
  * RB_FAULT_FILE names a file; while it exists, each of its lines, `errno part-of-a-path`, makes every look at such a
- * path fail with that number. RB_CLOCK_S is added to the time of day; monotonic clocks stay right. */
+ * path fail with that number; with a `!` before the part it is only opening that fails. RB_CLOCK_S is added to the time of day; monotonic clocks stay right. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static int fault(const char *path) {
+static int fault(const char *path, int opens) {
     const char *name = getenv("RB_FAULT_FILE");
     char text[1024], *line, *rest;
     if (!name || !path) return 0;
@@ -28,7 +28,8 @@ static int fault(const char *path) {
     text[size > 0 ? size : 0] = 0;
     for (line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         char *part = strchr(line, ' ');
-        if (part && strstr(path, part + 1)) { errno = atoi(line); return 1; }
+        if (!part++ || (*part == '!' && !opens)) continue;
+        if (strstr(path, part + (*part == '!'))) { errno = atoi(line); return 1; }
     }
     return 0;
 }
@@ -39,7 +40,7 @@ static int fault(const char *path) {
     int name(const char *path, int flags, ...) { \
         REAL(int, #name, const char *, int, ...); \
         va_list more; va_start(more, flags); int mode = va_arg(more, int); va_end(more); \
-        return fault(path) ? -1 : real(path, flags, mode); }
+        return fault(path, 1) ? -1 : real(path, flags, mode); }
 OPEN(open)
 OPEN(open64)
 
@@ -47,13 +48,13 @@ OPEN(open64)
     int name(int folder, const char *path, int flags, ...) { \
         REAL(int, #name, int, const char *, int, ...); \
         va_list more; va_start(more, flags); int mode = va_arg(more, int); va_end(more); \
-        return fault(path) ? -1 : real(folder, path, flags, mode); }
+        return fault(path, 1) ? -1 : real(folder, path, flags, mode); }
 OPENAT(openat)
 OPENAT(openat64)
 
 #define STAT(name, kind) \
     int name(const char *path, struct kind *out) { \
-        REAL(int, #name, const char *, struct kind *); return fault(path) ? -1 : real(path, out); }
+        REAL(int, #name, const char *, struct kind *); return fault(path, 0) ? -1 : real(path, out); }
 STAT(stat, stat)
 STAT(stat64, stat64)
 STAT(lstat, stat)
@@ -61,15 +62,15 @@ STAT(lstat64, stat64)
 
 int fstatat(int folder, const char *path, struct stat *out, int flags) {
     REAL(int, "fstatat", int, const char *, struct stat *, int);
-    return fault(path) ? -1 : real(folder, path, out, flags);
+    return fault(path, 0) ? -1 : real(folder, path, out, flags);
 }
 int fstatat64(int folder, const char *path, struct stat64 *out, int flags) {
     REAL(int, "fstatat64", int, const char *, struct stat64 *, int);
-    return fault(path) ? -1 : real(folder, path, out, flags);
+    return fault(path, 0) ? -1 : real(folder, path, out, flags);
 }
 DIR *opendir(const char *path) {
     REAL(DIR *, "opendir", const char *);
-    return fault(path) ? NULL : real(path);
+    return fault(path, 1) ? NULL : real(path);
 }
 
 static long shift(void) { const char *by = getenv("RB_CLOCK_S"); return by ? atol(by) : 0; }

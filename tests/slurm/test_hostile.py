@@ -126,6 +126,19 @@ def test_a_squeue_that_lies_and_a_stale_word_of_accounting_end_no_job(run: MakeR
     one.assert_trained_once()
 
 
+def test_a_chosen_run_that_slurm_has_lost_hold_of_is_cancelled_for_good(run: MakeRun, tmp_path: Path) -> None:
+    lying = f'if [ -e {tmp_path}/lie ]; then "$real" "$@" | head -n 1; else exec "$real" "$@"; fi'
+    one = run(steps=1000, env=SLOW, head_env=fake(tmp_path, "squeue", lying))
+    head = one.start()
+    one.wait_for_step(2)
+    (tmp_path / "lie").touch()
+    one.wait_for_words(head, "still writes")
+    assert "told to stop at once, by its file" in rolloutbench(one, "print(cancel(experiment, ['arm-s0']))")
+    said = one.ended(head)
+    assert head.returncode == 1 and "was cancelled by root" in said
+    assert len(list((one.run / "jobs").iterdir())) == 1 and {attempt for attempt, _ in one.journal()} == {1}
+
+
 @pytest.mark.parametrize("ours", [True, False])
 def test_what_is_cancelled_while_it_requeues_itself_stays_cancelled(run: MakeRun, tmp_path: Path, ours: bool) -> None:
     slow = f'if [ "$1" = requeue ]; then touch {tmp_path}/requeues; sleep 3; fi; exec "$real" "$@"'
@@ -194,16 +207,16 @@ def test_a_slow_sbatch_hears_ctrl_c_and_cancel_wins_against_it(run: MakeRun, tmp
 # Files that cannot be read ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [116, 5, 13])
+@pytest.mark.parametrize("kind", ["116 ", "5 ", "13 ", "116 !"])
 def test_files_that_cannot_be_read_for_a_while_end_neither_job_nor_head(
-    run: MakeRun, faults: Path, tmp_path: Path, number: int
+    run: MakeRun, faults: Path, tmp_path: Path, kind: str
 ) -> None:
     env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
     one = run(steps=24, env=SLOW, head_env=env)
     head = one.start()
     one.wait_for_step(2)
     parts = ("jobs/1/stop", "jobs/1/end.json", "life.json", "heartbeat", "/done.json", "jobs/1/job.json")
-    (tmp_path / "faults").write_text("".join(f"{number} {part}\n" for part in parts))
+    (tmp_path / "faults").write_text("".join(f"{kind}{part}\n" for part in parts))
     time.sleep(6)
     assert head.poll() is None
     (tmp_path / "faults").unlink()
@@ -220,7 +233,7 @@ def test_files_that_cannot_be_read_as_the_trainer_ends_are_waited_for(
     one = run(steps=6, env=SLOW, head_env=env)
     head = one.start()
     one.wait_for_step(3)
-    (tmp_path / "faults").write_text("116 attempts/1/done.json\n116 attempts/1/exit.json\n116 jobs/1/.end\n")
+    (tmp_path / "faults").write_text("116 !attempts/1/done.json\n116 attempts/1/exit.json\n116 jobs/1/.end\n")
     one.wait_for_step(6)
     time.sleep(4)
     (tmp_path / "faults").unlink()

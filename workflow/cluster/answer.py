@@ -59,6 +59,10 @@ class Answer:
         # The question that was under way at that moment has the next number.
         return mark is not None and mark[0] == self.series and self.number < mark[1] + 2
 
+    def is_newer_than(self, mark: Sequence[Any]) -> bool:
+        """Whether this was certainly asked after that moment: an answer of another series does not tell."""
+        return bool(self.series) and self.series == mark[0] and not self.may_be_older_than(mark)
+
     @property
     def mark(self) -> tuple[str, int]:
         """What a later answer is compared with."""
@@ -75,14 +79,14 @@ def ask(folder: Path, max_age_s: float = MAX_AGE_S, fresh: bool = False, wait: b
     mark = read(folder).mark
     while True:
         answer = read(folder)
-        if not (answer.may_be_older_than(mark) if fresh else _is_old(answer, max_age_s)):
+        if answer.is_newer_than(mark) if fresh else not _is_old(answer, max_age_s):
             return answer
         lock = try_lock(folder / "lock")
         if lock is not None:
             with lock:
                 again = read(folder)  # somebody may have asked between our look and our lock
-                old = again.may_be_older_than(mark) if fresh else again.mark == answer.mark
-                return _refresh(folder, again) if old else again
+                enough = again.is_newer_than(mark) if fresh else again.series and again.mark != answer.mark
+                return again if enough else _refresh(folder, again)
         if time.monotonic() > give_up:
             return _refresh(folder, answer)
         if not fresh and not wait and not _is_old(answer, max_age_s + 2 * slurm.PATIENCE_S):
@@ -107,8 +111,9 @@ def read(folder: Path) -> Answer:
 
 def want(folder: Path, job_id: str) -> None:
     """Ask accounting about a job that squeue has forgotten, with the next question to Slurm."""
-    (folder / "wanted").mkdir(parents=True, exist_ok=True)
-    (folder / "wanted" / job_id).touch()
+    if job_id.isdigit():
+        (folder / "wanted").mkdir(parents=True, exist_ok=True)
+        (folder / "wanted" / job_id).touch()
 
 
 def _refresh(folder: Path, last: Answer) -> Answer:
@@ -131,7 +136,8 @@ def _with_accounting(folder: Path, last: Answer, jobs: dict[str, QueueJob], trie
     ours = {job.job_id for job in jobs.values() if job.state in ENDED and _OUR_NAME.fullmatch(job.name)}
     missing = (ours | {job_id for job_id in wanted if job_id not in jobs}) - set(last.ended)
     # What squeue shows as alive has not ended, whatever accounting said before: it was requeued.
-    ended = {job_id: job for job_id, job in last.ended.items() if job_id in wanted or job_id in ours}
+    alive = {job_id for job_id, job in jobs.items() if job.state not in ENDED}
+    ended = {job_id: job for job_id, job in last.ended.items() if job_id in (wanted | ours) - alive}
     accounting = last.accounting
     if missing:
         try:

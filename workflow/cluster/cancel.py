@@ -14,7 +14,7 @@ from workflow.cluster.answer import Answer, ask
 from workflow.cluster.ends import cancelled_by
 from workflow.cluster.experiment import Experiment, unplanned
 from workflow.cluster.inquiry import SlurmSays, Submission, owner_of, submission
-from workflow.cluster.jobstate import JobState, Life, filesystem_now
+from workflow.cluster.jobstate import JobState, Life, filesystem_now, pulse_at
 from workflow.cluster.locks import holder_note
 from workflow.cluster.paths import JobPaths, RunPaths
 from workflow.cluster.slurm import QueueJob, SlurmError
@@ -26,6 +26,7 @@ from workflow.messages import unknown_name
 # How long a submission that is on its way is waited for; a later one is cancelled by whoever submits it.
 _SUBMIT_PATIENCE_S = 10.0
 _LATE = "is cancelled as soon as its submission comes back"
+_DOUBTED = "is not in Slurm's answer; should its job be there, it ends before it trains"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,8 @@ def cancel(experiment: Experiment, chosen: Sequence[str], now: bool = False) -> 
         _note(experiment.cancelled)
     wanted = {run_id: experiment.run(run_id) for run_id in dict.fromkeys(chosen or known)}
     give_up = time.monotonic() + _SUBMIT_PATIENCE_S
-    targets = [target for run_id, run in wanted.items() for target in _targets(run_id, run, give_up)]
+    fs_now = filesystem_now(experiment.folder)
+    targets = [target for run_id, run in wanted.items() for target in _targets(run_id, run, give_up, fs_now)]
     for target in targets:
         _require_own(target.job.paths.record)
     told = _cancel_local([target for target in targets if not target.job.on_slurm], now)
@@ -72,15 +74,15 @@ def cancel(experiment: Experiment, chosen: Sequence[str], now: bool = False) -> 
     return [*lines, f"{experiment.name} is cancelled: nothing more is submitted until snakemake is started again"]
 
 
-def _targets(run_id: str, run: RunPaths, give_up: float) -> list[_Target]:
-    """A run's jobs that have not ended; one that is just being submitted is waited for."""
+def _targets(run_id: str, run: RunPaths, give_up: float, now: float) -> list[_Target]:
+    """A run's jobs that have not ended, or whose trainer still writes; one just being submitted is waited for."""
     found = []
     for paths in run.jobs():
         job = submission(paths)
         while _on_its_way(run, job) and time.monotonic() < give_up:
             time.sleep(0.2)
             job = submission(paths)
-        if job.record and (not job.end or job.on_slurm):
+        if job.record and (not job.end or (job.on_slurm and not pulse_at(run, paths.number, now).quiet)):
             found.append(_Target(run_id, run, job))
     return found
 
@@ -111,7 +113,8 @@ def _cancel_slurm(experiment: Experiment, targets: Sequence[_Target], done: dict
     if not targets:
         return {}
     answer, now = ask(targets[0].run.slurm, fresh=True), filesystem_now(experiment.folder)
-    states = {target.job.paths: _state(target, SlurmSays(answer), now) for target in targets}
+    says = SlurmSays(answer, answer.error or "")
+    states = {target.job.paths: _state(target, says, now) for target in targets}
     # A trainer that Slurm has lost hold of reads its stop file all the same.
     lost = [target for target in targets if states[target.job.paths].life is Life.ABANDONED]
     for target in lost:
@@ -122,12 +125,13 @@ def _cancel_slurm(experiment: Experiment, targets: Sequence[_Target], done: dict
         raise UserError(_left(experiment, targets, done | told, f"Slurm does not answer: {answer.error}"))
     found = _live_jobs(targets, answer)
     live = [target for target in targets if found[target.job.paths]]
-    late = [target for target in targets if target not in live and states[target.job.paths].life is Life.SUBMITTING]
+    unseen = {Life.SUBMITTING: _LATE, Life.DOUBTED: _DOUBTED}
+    late = [target for target in targets if target not in live and states[target.job.paths].life in unseen]
     # Before Slurm is told: a job that requeues itself, a life that begins and a submission that comes back read this.
     noted = [target.job.paths.cancelled for target in live if _note(target.job.paths.cancelled)]
     for target in late:
         _note(target.job.paths.cancelled)
-        told[target.run_id] = _LATE
+        told[target.run_id] = unseen[states[target.job.paths].life]
     try:
         slurm.cancel([job.job_id for target in live for job in found[target.job.paths]])
     except SlurmError as error:

@@ -9,6 +9,7 @@ from typing import Any
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.progress import last_step
 from workflow.files import read_json
+from workflow.patience import is_there
 
 
 def read_object(path: Any) -> dict[str, Any]:
@@ -66,10 +67,13 @@ def how_it_ended(attempt: AttemptPaths) -> str:
 
 
 def why_unfinished(attempt: AttemptPaths, fingerprint: str, steps: int | None, inputs: dict[str, str] | None) -> str:
-    """Why an attempt's done.json does not finish a run; empty if it does. What is None is not looked at."""
+    """Why an attempt's done.json does not finish a run; empty if it does. What is None is not looked at.
+
+    Raises OSError where the file is there and cannot be read: that is not the same as unfinished.
+    """
     try:
         done = read_json(attempt.done)
-    except (ValueError, OSError) as error:
+    except (ValueError, FileNotFoundError) as error:
         return f"it cannot be read ({error})"
     if not isinstance(done, dict):
         return "it holds no object"
@@ -85,7 +89,7 @@ def finished_attempt(
 ) -> AttemptPaths | None:
     """The newest attempt that finished this very run: same fingerprint, same data, same model, all steps."""
     for attempt in reversed(run.attempts()):
-        if attempt.done.is_file() and not why_unfinished(attempt, fingerprint, steps, inputs):
+        if is_there(attempt.done) and not why_unfinished(attempt, fingerprint, steps, inputs):
             return attempt
     return None
 

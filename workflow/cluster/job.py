@@ -33,7 +33,6 @@ from workflow.cluster.jobstate import HEARTBEAT_S, SILENT_S, Evidence, Verdict, 
 from workflow.cluster.locks import try_lock
 from workflow.cluster.memory import last_words, oom_kills
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
-from workflow.cluster.patience import patiently
 from workflow.cluster.place import Place
 from workflow.cluster.processes import (
     LIFE_VARIABLE,
@@ -49,9 +48,11 @@ from workflow.cluster.slurm import SlurmError, may_pass
 from workflow.cluster.watchdog import Watchdog, dump_stacks
 from workflow.files import read_json, write_json
 from workflow.jobs.node import THREAD_VARIABLES
+from workflow.patience import is_there, patiently
 from workflow.stacks import stack_environment
 
 POLL_S = 0.2
+_FILES = "the run's files"
 REQUEUE_EXIT_CODE = 75  # what a trainer's job says when it was stopped and left a checkpoint (EX_TEMPFAIL)
 # Of the time between the warning and the limit the trainer gets most; the rest is for killing it and for requeueing.
 _TRAINERS_SHARE = 0.8
@@ -109,7 +110,7 @@ class JobOnNode:
 
     def live(self) -> None:
         """One attempt after another, until one is the last; end.json says how it all ended."""
-        if patiently(self.job.end.is_file, "the run's files"):
+        if patiently(lambda: is_there(self.job.end), _FILES):
             return  # requeued by hand after it had ended
         adopt_orphans()
         end = self._over()
@@ -130,7 +131,7 @@ class JobOnNode:
 
     def _over(self) -> dict[str, Any] | None:
         """How this job has ended before it began, by the files' verdict; None if it has work to do."""
-        return patiently(self._over_now, "the run's files")
+        return patiently(self._over_now, _FILES)
 
     def _over_now(self) -> dict[str, Any] | None:
         order, job = self.order, submission(self.job)
@@ -138,6 +139,8 @@ class JobOnNode:
         by = cancelled_by(self.job) or read_object(self.run.cancelled).get("by")
         current = read_object(self.run.current).get("job") == self.job.number
         verdict = job_state(Evidence(job, finished=done is not None, current=current, cancelled_by=by)).verdict
+        if verdict is Verdict.ENDED:
+            return {"kind": "superseded"}  # a head has given this life up, and its word stands
         if verdict is Verdict.FINISHED:
             return {"kind": "finished", "detail": f"attempt {done.number if done else '?'} had finished the run"}
         if verdict is Verdict.SUPERSEDED:
@@ -158,13 +161,15 @@ class JobOnNode:
         if self.slurm_id is None:
             return try_lock(self.run.live_lock, note=str(self.job.number), patience_s=2.0)
         told = {"job": self.job.number, "token": self._token, "life": self.life, "host": socket.gethostname()}
-        patiently(lambda: write_json(self.run.life, told), "the run's files")
-        before = patiently(self._newest, "the run's files")
-        here = before is None or read_object(before.order).get("host") == socket.gethostname()
+        patiently(lambda: write_json(self.run.life, told), _FILES)
+        before = patiently(self._newest, _FILES)
+        here = (
+            before is None or patiently(lambda: read_object(before.order), _FILES).get("host") == socket.gethostname()
+        )
         watch, lock = Watch(lambda: before), None
         began = time.monotonic()
         while not (pulse := watch.look()).quiet or lock is None:
-            lock = lock or try_lock(self.run.live_lock, note=str(self.job.number))
+            lock = lock or patiently(lambda: try_lock(self.run.live_lock, note=str(self.job.number)), _FILES)
             if lock is not None and here:
                 return lock
             waited_s = time.monotonic() - began
@@ -237,14 +242,14 @@ class JobOnNode:
 
     def _attempt(self) -> dict[str, Any]:
         """One attempt; how it ended, with `again` if the run shall go on in another one."""
-        earlier = patiently(self._earlier, "the run's files")
+        earlier = patiently(self._earlier, _FILES)
         if (fruitless := without_new_step(earlier)) > self.order["limits"]["restarts"]:
             last = how_it_ended(earlier[-1])
             return {"kind": "no progress", "detail": f"{fruitless} attempts in a row without a new step (last: {last})"}
-        attempt = patiently(self._new_attempt, "the run's files")
+        attempt = patiently(self._new_attempt, _FILES)
         end = self._train_with_ray(attempt) if self.order["ray"] else self._train(attempt, None)
         end |= {"attempt": attempt.number, "time": time.time(), "last_step": last_step(attempt.metrics)}
-        patiently(lambda: write_json(attempt.exit, end), "the run's files")
+        patiently(lambda: write_json(attempt.exit, end), _FILES)
         return end
 
     def _new_attempt(self) -> AttemptPaths:
@@ -308,7 +313,7 @@ class JobOnNode:
             end_processes_of(token, grace_s=0, sessions=[process.pid], orphans=children() - before)
 
     def _start(self, attempt: AttemptPaths, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-        with attempt.log.open("ab") as output:
+        with patiently(lambda: attempt.log.open("ab"), _FILES) as output:
             return subprocess.Popen(
                 self._command(attempt),
                 cwd=self.order["cwd"],
@@ -358,7 +363,7 @@ class JobOnNode:
             ticked = now
             time.sleep(POLL_S)
         # A trainer that had done its work before it heard of the stop has finished.
-        if patiently(attempt.done.is_file, "the run's files"):
+        if patiently(lambda: is_there(attempt.done), _FILES):
             return {"kind": "finished", "code": code}
         # Slurm signals the trainer, too, which may be gone before this loop, or this process, has heard of it.
         if stop is None and self._signal is None and code in _ENDED_BY_STOP:
@@ -504,7 +509,7 @@ class JobOnNode:
 
     def _end(self, end: dict[str, Any]) -> None:
         told = {**end, "time": time.time(), "told_by": "job"}
-        patiently(lambda: write_json(self.job.end, told), "the run's files")
+        patiently(lambda: write_json(self.job.end, told), _FILES)
 
 
 def exit_of(code: int, attempt: AttemptPaths, killed_for_memory: bool) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def _slurm_state(seen: Evidence, verdict: Verdict) -> JobState:
         if seen.job.record.get("error") or not seen.submitting:
             return gone
         return JobState(verdict, Life.SUBMITTING, "is being submitted")
-    if state and ended and word not in _NODE_LOST:
+    if state and ended and state == ended.state and word not in _NODE_LOST:
         return gone  # squeue and accounting agree, and slurmd has ended its processes
     if seen.answers_without >= _answers_wanted(seen.answer, ended) and seen.pulse.quiet:
         return gone
@@ -223,6 +223,7 @@ class Watch:
 
     def look(self) -> Pulse:
         """The newest attempt's pulse now; files that cannot be read are no silence: the watch begins anew."""
+        began = time.monotonic()
         try:
             if (attempt := self._newest()) is None:
                 return Pulse()
@@ -231,6 +232,8 @@ class Watch:
             self._since, self._moved = None, False
             return Pulse(True)
         now = time.monotonic()
+        if now - began > HEARTBEAT_S:
+            self._since, self._moved = None, False  # a file system that hung was not watched
         if self._since is None or beat != self._beat:
             self._moved = self._since is not None
             self._beat, self._since = beat, now

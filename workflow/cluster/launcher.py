@@ -16,19 +16,21 @@ Hundreds of these wait at once on a login node: what is heavy (submitit) runs in
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from analysis.errors import UserError
-from workflow.cluster import patience
+from workflow import patience
 from workflow.cluster.ends import RETRIED, cancelled_by, end_told_by_slurm, explain, why_again
 from workflow.cluster.fit import require_fit
 from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, read_object, why_unfinished
@@ -43,11 +45,14 @@ from workflow.files import ROOT, last_lines, read_json, write_json, write_text
 from workflow.messages import reporting_errors, say
 
 MIN_FREE_GIB = 0.5
+MOST_DUPLICATES = 3
 LOG_TAIL_LINES = 15
 # How long a head tries to reach a scheduler that does not answer, before it gives up; a restart takes a minute or two.
 SUBMIT_PATIENCE_S = 1800.0
 # How long a head waits for a file system that cannot be read; a quarter of an hour without such an error, and anew.
 FILES_PATIENCE_S = 1800.0
+# Of a folder that never was this head's, these are an answer, not a fault that passes.
+_NOT_MINE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NOTHING_STARTED = "stopped while it waited; nothing was started"
 _ASKING = "stopped while it waited for Slurm; what was submitted goes on. Start the same command again to attach to it"
 _SUBMITTING = (
@@ -56,8 +61,8 @@ _SUBMITTING = (
 )
 
 
-class Detached(UserError):
-    """A head was told to stop; what runs in Slurm goes on."""
+class Detached(BaseException):
+    """A head was told to stop; what runs in Slurm goes on. No handler of errors may swallow it."""
 
 
 class Launcher:
@@ -72,10 +77,13 @@ class Launcher:
         self._stop_requests = 0
         self._if_stopped = _NOTHING_STARTED
         self._head_lock: Lock | None = None
+        self._was_head = False
         self._news: dict[int, News] = {}
 
     def _scheduler(self, cluster: str) -> Scheduler:
-        return SlurmScheduler(self.run, self.run_id) if cluster == "slurm" else LocalScheduler(self.run)
+        if cluster == "slurm":
+            return SlurmScheduler(self.run, self.run_id, self._leave_if_told)
+        return LocalScheduler(self.run)
 
     def ensure_done(self) -> None:
         """Return when the run is finished and its done.json stands; a `UserError` says why it cannot be.
@@ -91,23 +99,29 @@ class Launcher:
                 if now - last > FILES_PATIENCE_S / 2:
                     failing_since = now
                     say(f"{self.run_id}: {error}; trying again for {FILES_PATIENCE_S / 60:.0f} min")
-                if not patience.may_pass(error) or now - failing_since > FILES_PATIENCE_S:
+                mine = self._was_head or error.errno not in _NOT_MINE
+                if not mine or not patience.may_pass(error) or now - failing_since > FILES_PATIENCE_S:
                     raise UserError(
                         f"{self.run_id}: {error}. What was submitted goes on; mend this, then start the same command "
                         "again to attach to it"
                     ) from None
                 last = now
+                self._leave_if_told()
                 time.sleep(self.scheduler.poll_s)
 
     def _ensure_done(self) -> None:
         with self._become_head() as self._head_lock:
-            write_json(self.run.spec, self.spec)
-            finished = self.finished_attempt()
-            if finished is not None:
-                say(f"{self.run_id}: already finished (attempt {finished.number}); nothing to do")
-            else:
-                finished = self._train()
-            self._head_lock = None  # what is left takes no time: a Ctrl-C now is too late
+            self._was_head = True
+            try:
+                self._leave_if_told()
+                write_json(self.run.spec, self.spec)
+                finished = self.finished_attempt()
+                if finished is not None:
+                    say(f"{self.run_id}: already finished (attempt {finished.number}); nothing to do")
+                else:
+                    finished = self._train()
+            finally:
+                self._head_lock = None  # what is left takes no time: a Ctrl-C from now on is too late
             write_text(self.run.done, finished.done.read_text(encoding="utf-8"))
 
     def _become_head(self) -> Lock:
@@ -145,10 +159,10 @@ class Launcher:
             job = self.run.job(last)
             if (finished := self.finished_attempt()) is not None:
                 return finished
+            if end["kind"] == "duplicate" and barren < MOST_DUPLICATES:
+                barren, last = barren + 1, 0  # another one has trained meanwhile: what became of that is asked first
+                continue
             if end["kind"] not in RETRIED or not self.scheduler.retries:
-                if end["kind"] == "duplicate" and self._live_job() is not None:
-                    last = 0
-                    continue
                 raise self._failure(job, end)
             # A job counts its attempts without a new step; here are counted the jobs that made no attempt at all.
             barren = 0 if attempts_of_job(self.run, job.number) else barren + 1
@@ -162,7 +176,7 @@ class Launcher:
         """Refuse a run that still lives where the other profile submits to: attaching is that profile's matter."""
         job = self.run.job(int(read_object(self.run.current).get("job") or 0))
         where = read_object(job.record).get("cluster")
-        if job.end.is_file() or where in (None, self.request["cluster"]):
+        if patience.is_there(job.end) or where in (None, self.request["cluster"]):
             return
         there = self._scheduler(where)
         live = there.live_job()
@@ -179,7 +193,7 @@ class Launcher:
             if not state.alive:
                 self._note_end(job, state)
                 return None
-            if job.end.is_file():
+            if patience.is_there(job.end):
                 self._wait_out(job)
                 return None
             order = read_json(job.order)
@@ -192,13 +206,15 @@ class Launcher:
 
     def _wait_out(self, job: JobPaths) -> None:
         """Leave a trainer alone that Slurm has lost hold of: it may finish the run, or fall silent."""
-        said = None
+        said, cancelled = None, cancelled_by(job)
         while (state := self.scheduler.look(job)).alive:
             if state.life is Life.ABANDONED and said is None:
                 said = remark(state)
                 say(f"{self.run_id}: {self.scheduler.named(job)} {said}; `rolloutbench cancel` ends it")
             self._leave_if_told()
             time.sleep(self.scheduler.poll_s)
+        if not cancelled and (by := cancelled_by(job)):
+            raise self._failure(job, {"kind": "cancelled", "by": by})
 
     def _other_settings(self, order: dict[str, Any]) -> str:
         """What a job was submitted with that the profile now says otherwise: attaching does not change it."""
@@ -254,17 +270,19 @@ class Launcher:
         """Run submitit in a program of its own; it outlives this head, and keeps its lock until it has finished."""
         assert self._head_lock is not None
         self._if_stopped = _SUBMITTING
-        with (self.run.folder / "submit.log").open("ab") as log:
+        with (self.run.folder / "submit.log").open("ab") as log, tempfile.TemporaryFile() as order:
+            order.write(json.dumps(request).encode())  # whole before the program starts, whatever becomes of this head
+            order.seek(0)
             program = subprocess.Popen(
                 [sys.executable, "-m", "workflow.cluster.submit", str(self.run.folder)],
                 cwd=ROOT,
-                stdin=subprocess.PIPE,
+                stdin=order,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
                 pass_fds=[self._head_lock.descriptor],
             )
-            program.communicate(json.dumps(request).encode())
+            program.wait()
         self._if_stopped = _ASKING
         if program.returncode != 0:
             tail = _tail(self.run.folder / "submit.log")
@@ -308,7 +326,7 @@ class Launcher:
             "to it; `rolloutbench cancel` ends it"
         )
         said = ""
-        while not job.end.is_file():
+        while not patience.is_there(job.end):
             state = self.scheduler.look(job)
             news.tell()
             if not state.alive:
@@ -323,8 +341,10 @@ class Launcher:
         news.tell(last=True)
         self._if_stopped = _ASKING
         end: dict[str, Any] = {**read_json(job.end), "job": job.number}
+        if (by := cancelled_by(job)) and end["kind"] in RETRIED:
+            end |= {"kind": "cancelled", "by": by}  # whatever ended it, nobody wants it back
         if end["kind"] == "cancelled" and "by" not in end:
-            end["by"] = cancelled_by(job)
+            end["by"] = by
         return end
 
     def _note_end(self, job: JobPaths, state: JobState) -> None:
@@ -332,7 +352,7 @@ class Launcher:
         end: dict[str, Any] = {"kind": "vanished", "told_by": "head"}
         if self.request["cluster"] == "slurm":
             end = end_told_by_slurm(self.run, job, state.ended, state.slurm_state)
-        if not job.end.is_file():
+        if not patience.is_there(job.end):
             write_json(job.end, {**end, "time": time.time()})
 
     def _failure(self, job: JobPaths, end: dict[str, Any]) -> UserError:
@@ -351,7 +371,7 @@ class Launcher:
     def request_stop(self, number: int, frame: FrameType | None) -> None:
         """Signal handler. On a cluster the head leaves at once, whatever it waits for, and its job stays."""
         self._stop_requests += 1
-        if self.scheduler.detaches and self._stop_requests == 1 and self._head_lock is not None:
+        if self.scheduler.detaches and self._head_lock is not None:
             self._leave_if_told()
 
     def _sleep(self, seconds: float) -> None:
@@ -361,7 +381,9 @@ class Launcher:
             time.sleep(0.2)
 
     def _pass_stop_on(self, job: JobPaths) -> None:
-        """Stop the job of this machine: after the step, then at once."""
+        """Stop the job of this machine: after the step, then at once; one in Slurm goes on."""
+        if self.scheduler.detaches:
+            self._leave_if_told()
         wanted = "soon" if self._stop_requests == 1 else "now"
         if not job.stop.exists() or job.stop.read_text() != wanted:
             say(
@@ -387,7 +409,10 @@ def _run(args: argparse.Namespace) -> None:
     launcher = Launcher(RunPaths(args.run_folder.resolve()), request_of(args))
     signal.signal(signal.SIGINT, launcher.request_stop)
     signal.signal(signal.SIGTERM, launcher.request_stop)
-    launcher.ensure_done()
+    try:
+        launcher.ensure_done()
+    except Detached as detached:
+        raise UserError(str(detached)) from None
 
 
 if __name__ == "__main__":

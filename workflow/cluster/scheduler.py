@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 from analysis.errors import UserError
@@ -112,8 +113,8 @@ class SlurmScheduler:
     detaches: ClassVar[bool] = True
     retries: ClassVar[bool] = True
 
-    def __init__(self, run: RunPaths, run_id: str) -> None:
-        self._run, self._run_id = run, run_id
+    def __init__(self, run: RunPaths, run_id: str, leave_if_told: Callable[[], None]) -> None:
+        self._run, self._run_id, self._leave_if_told = run, run_id, leave_if_told
         self._answer = Answer()
         self._look_again_at, self._max_age_s = float("-inf"), MAX_AGE_S
         self._job: int | None = None
@@ -151,6 +152,7 @@ class SlurmScheduler:
             if words != said:
                 say(f"{self._run_id}: {words}")
                 said = words
+            self._leave_if_told()
             time.sleep(self.poll_s)
         return job, state
 
@@ -169,6 +171,11 @@ class SlurmScheduler:
 
     def _judged(self, job: JobPaths) -> JobState:
         answer, files = self._answer, submission(job)
+        if not files.record:
+            raise UserError(
+                f"{self._run_id}: {job.record} is gone, or of another folder: what became of its job cannot be known; "
+                "start the same command again"
+            )
         if files.end:
             self._look_again_at = time.monotonic() + self.poll_s
             return job_state(Evidence(files, pulse=self._pulse.look()))
@@ -202,7 +209,10 @@ class SlurmScheduler:
                     f"({answer.error}); nothing was submitted. Start again when `squeue` answers"
                 )
             say(f"{self._run_id}: {answer.error or 'an earlier submission may still be on its way'}; waiting")
-            time.sleep(LOOK_EVERY_S)
+            pause_until = time.monotonic() + LOOK_EVERY_S
+            while time.monotonic() < pause_until:
+                self._leave_if_told()
+                time.sleep(0.5)
 
     def named(self, job: JobPaths) -> str:
         return f"Slurm job {read_json(job.record)['job_id']}"

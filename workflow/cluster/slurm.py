@@ -96,6 +96,7 @@ def queue() -> dict[str, QueueJob]:
     """All jobs of this user that slurmctld remembers, by id; raises `SlurmError`."""
     text = command("squeue", f"--user={user_name()}", "--states=all", f"--format={_SEPARATOR.join(_FIELDS)}{_END}")
     header, *records = [piece.strip("\n") for piece in text.split(_END)]
+    header = "".join(header.splitlines()[-1:])  # a site's wrapper may greet first
     if header.split(_SEPARATOR) != _HEADER or not records or records.pop():
         raise SlurmError(f"squeue's answer cannot be read: {_excerpt(text)}")
     jobs = [_queue_job(record) for record in records]

@@ -128,10 +128,15 @@ def state_of(run: RunPaths, job: Submission, says: SlurmSays, head: bool, now: f
             submitting=head,
             answer=says.answer,
             silence=says.silence and _last_sign(run, job, now),
-            answers_without=_ENOUGH_ANSWERS if pulse.began or job.end else 1,
+            answers_without=_ENOUGH_ANSWERS if pulse.began or job.end or _settled(job, says) else 1,
             pulse=pulse,
         )
     )
+
+
+def _settled(job: Submission, says: SlurmSays) -> bool:
+    """Whether one look is enough for a job that made no attempt: accounting has its end, or there is no accounting."""
+    return job.job_id in says.answer.ended or not says.answer.accounting
 
 
 def seconds_of(limit: str) -> float | None:
