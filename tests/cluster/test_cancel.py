@@ -51,7 +51,7 @@ def test_a_local_run_stops_after_its_step_and_the_head_submits_no_more(bench: Ru
         "arm-s0: told to stop after its step, with a checkpoint",
         "experiment is cancelled: nothing more is submitted until snakemake is started again",
     ]
-    assert "was stopped; start again" in bench.ended(head)
+    assert f"was cancelled by {ME}; start again" in bench.ended(head)
     assert state_of(experiment) == f"cancelled by {ME}"
     assert bench.read("attempts", "1", "exit.json")["cause"] == "asked"
     refused = bench.launch()
