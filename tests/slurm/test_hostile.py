@@ -265,8 +265,8 @@ def test_results_reached_by_another_mount_are_the_same_run(run: MakeRun, tmp_pat
         (one.run / ".head.lock").unlink()  # as on two login nodes whose locks do not meet
         other = run(folder=here, steps=20, env=SLOW)
         again = other.start()
-        for each in (head, again):
-            one.finish(each)
+        one.finish(head)
+        other.finish(again)
         assert len(list((one.run / "jobs").iterdir())) == 1
         one.assert_trained_once()
     finally:
