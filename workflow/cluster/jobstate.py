@@ -246,9 +246,13 @@ def pulse_at(run: RunPaths, number: int, now: float) -> Pulse:
     attempts = attempts_of_job(run, number)
     if not attempts:
         return Pulse()
-    signs = [modified(file) for file in (attempts[-1].heartbeat, attempts[-1].metrics, attempts[-1].order)]
-    beat = max((sign for sign in signs if sign is not None), default=0.0)
-    return Pulse(True, modified(attempts[-1].exit) is not None, now - beat < 2 * SILENT_S)
+    return Pulse(True, modified(attempts[-1].exit) is not None, silence_s(attempts[-1], now) < 2 * SILENT_S)
+
+
+def silence_s(attempt: AttemptPaths, now: float) -> float:
+    """Seconds since an attempt showed a sign of life; `now` is the file system's."""
+    signs = [modified(file) for file in (attempt.heartbeat, attempt.metrics, attempt.order)]
+    return max(0.0, now - max((sign for sign in signs if sign is not None), default=0.0))
 
 
 def filesystem_now(folder: Path) -> float:

@@ -14,7 +14,7 @@ from analysis.errors import UserError
 from workflow.cluster import slurm
 from workflow.cluster.answer import MAX_AGE_S, Answer, ask, want
 from workflow.cluster.history import attempts_of_job, read_object
-from workflow.cluster.inquiry import submission
+from workflow.cluster.inquiry import Submission, submission
 from workflow.cluster.jobstate import Evidence, JobState, Life, Watch, filesystem_now, job_state, pulse_at
 from workflow.cluster.locks import holder_note
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
@@ -80,6 +80,7 @@ class LocalScheduler:
     def __init__(self, run: RunPaths) -> None:
         self._run = run
         self._seen: dict[int, float] = {}
+        self._files: dict[int, Submission] = {}
         self._began = time.monotonic()
 
     def live_job(self) -> tuple[JobPaths, JobState] | None:
@@ -97,7 +98,10 @@ class LocalScheduler:
         # After the lock is free its holder has written end.json, or it was killed.
         seen = self._seen.get(job.number)
         silent_s, patience_s = (now - seen, 2.0) if seen else (now - self._began, START_PATIENCE_S)
-        return job_state(Evidence(submission(job), holds_lock=holds, submitting=silent_s <= patience_s))
+        # Looked at five times a second: its files are read once, since only the lock tells whether it lives.
+        if job.number not in self._files:
+            self._files[job.number] = submission(job)
+        return job_state(Evidence(self._files[job.number], holds_lock=holds, submitting=silent_s <= patience_s))
 
     def adopt(self, job: JobPaths) -> JobPaths | None:
         return None

@@ -14,7 +14,7 @@ from workflow.cluster.ends import RETRIED, cancelled_by, end_told_by_slurm, why_
 from workflow.cluster.experiment import Experiment, Wanted, run_folders
 from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, read_object, same_attempts
 from workflow.cluster.inquiry import SlurmSays, Submission, clock, last_submission, slurm_says
-from workflow.cluster.jobstate import Evidence, JobState, Life, Pulse, filesystem_now, job_state, pulse_at
+from workflow.cluster.jobstate import Evidence, JobState, Life, Pulse, filesystem_now, job_state, pulse_at, silence_s
 from workflow.cluster.locks import holder_note
 from workflow.cluster.paths import AttemptPaths, RunPaths
 from workflow.cluster.progress import recent_steps
@@ -172,20 +172,11 @@ def _with_progress(seen: RunState, attempts: Sequence[AttemptPaths]) -> RunState
 
 def _last_sign(run: RunPaths, job: Submission, now: float) -> str:
     """What the files tell of a job of which Slurm tells nothing."""
-    age_s = _silent_s(run, job, now)
-    if age_s is None:
-        return "has not begun yet"
-    return f"wrote {age_s:.0f} s ago" if age_s < 60.0 else f"last wrote at {clock(time.time() - age_s)}"
-
-
-def _silent_s(run: RunPaths, job: Submission, now: float) -> float | None:
-    """Seconds since the job's last attempt showed a sign of life; None if it made no attempt."""
     attempts = attempts_of_job(run, job.paths.number)
     if not attempts:
-        return None
-    signs = (attempts[-1].heartbeat, attempts[-1].metrics, attempts[-1].order)
-    times = [file.stat().st_mtime for file in signs if file.exists()]
-    return max(0.0, now - max(times, default=0.0))
+        return "has not begun yet"
+    age_s = silence_s(attempts[-1], now)
+    return f"wrote {age_s:.0f} s ago" if age_s < 60.0 else f"last wrote at {clock(time.time() - age_s)}"
 
 
 def _word(state: JobState) -> str:
