@@ -141,8 +141,11 @@ class Storm:
             self._administer()
 
     def _administer(self) -> None:
-        """As an administrator does: let held and requeued jobs go, and take back nodes that Slurm has drained."""
+        """As an administrator does: let waiting and forgotten jobs go, and take back nodes that Slurm has drained."""
         for job in self.cluster.jobs():
+            if job["state"] == "SUSPENDED" and not self._under_way(f"suspended {job['id']}"):
+                # The first `resume` may have met a controller that was down.
+                self.cluster.run("scontrol", "resume", job["id"])
             if job["state"] == "PENDING" and job["reason"].startswith("JobHeld"):
                 self.cluster.run("scontrol", "release", job["id"])
             elif job["state"] == "PENDING" and "Begin" in job["reason"]:
@@ -209,7 +212,7 @@ class Storm:
             return False
         job = self.random.choice(jobs)["id"]
         self.cluster.run("scontrol", "suspend", job)
-        return self._later("suspended", 2, 8, lambda: self.cluster.run("scontrol", "resume", job))
+        return self._later(f"suspended {job}", 2, 8, lambda: self.cluster.run("scontrol", "resume", job))
 
     def _lose_slurmd(self) -> bool:
         node = self.random.choice(GPU_NODES)
