@@ -18,12 +18,12 @@ class MadeRun:
     def __init__(self, experiment: Path, run_id: str, fingerprint: str = "f" * 64, steps: int = 10) -> None:
         self.paths = RunPaths(experiment / "runs" / run_id)
         self.run_id, self.fingerprint, self.steps = run_id, fingerprint, steps
-        write(self.paths.spec, self._spec())
+        write(self.paths.spec, self.spec)
 
     def job(self, number: int = 1, cluster: str = "slurm", job_id: str | None = "7", **record: Any) -> MadeRun:
         """A submission, the one that counts; `asked` and `submitted` are a minute ago."""
         files, then = self.paths.job(number), time.time() - 60
-        same = {"fingerprint": self.fingerprint, "inputs_sha256": INPUTS, "spec": self._spec()}
+        same = {"fingerprint": self.fingerprint, "inputs_sha256": INPUTS, "spec": self.spec}
         write(files.order, same | {"job": number, "cluster": cluster, "site": {"gres": "gpu:h100:4", "nodes": 2}})
         told = {"job": number, "cluster": cluster, "name": self.name, "job_id": job_id, "asked": then}
         write(files.record, told | {"submitted": then} | record)
@@ -44,7 +44,7 @@ class MadeRun:
         files = self.paths.attempt(number)
         order = {"fingerprint": self.fingerprint, "inputs_sha256": INPUTS, "job": job, "host": "here", "slurm": None}
         write(files.order, order)
-        write(files.spec, self._spec())
+        write(files.spec, self.spec)
         rows = [{"step": step, "phases": {"step": step_s}, "scalars": {}} for step in range(1, steps + 1)]
         files.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
         files.heartbeat.touch()
@@ -61,7 +61,8 @@ class MadeRun:
         (self.paths.checkpoints(self.fingerprint, INPUTS) / name).mkdir(parents=True)
         return self
 
-    def _spec(self) -> dict[str, Any]:
+    @property
+    def spec(self) -> dict[str, Any]:
         return {"run_id": self.run_id, "fingerprint": self.fingerprint, "workload": {"steps": self.steps}}
 
 

@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from analysis.errors import UserError
+from workflow.cluster.ends import RETRIED, explain
 from workflow.cluster.experiment import Experiment, Wanted, of_name
+from workflow.cluster.launcher import Launcher
 from workflow.cluster.locks import hold_experiment, try_lock
 from workflow.cluster.paths import RunPaths
 from workflow.cluster.state import run_states, seconds_of
 from workflow.cluster.status import readable_step, status_lines
 
-from .make_runs import MadeRun, answer, write
+from .make_runs import INPUTS, MadeRun, answer, write
 
 F = "f" * 64
 
@@ -146,6 +148,24 @@ def test_a_head_is_told_and_its_next_start_takes_back_a_cancelling(experiment: P
     assert lines[-1] != shown(experiment, "runs")[-1]
     (experiment / ".head.lock").write_text("process 7 on login2")
     assert "(the last one: process 7 on login2)" in shown(experiment, "runs")[-1]
+
+
+@pytest.mark.parametrize("kind", [*sorted(RETRIED), "cancelled"])
+def test_what_was_cancelled_is_cancelled_for_everybody_whatever_ended_it(experiment: Path, kind: str) -> None:
+    made = MadeRun(experiment, "a").job(job_id="1").attempt(steps=4).end(kind)
+    write(made.paths.attempt(1).exit, {"kind": "stopped"})
+    write(made.paths.job(1).cancelled, {"by": "alice"})
+    assert row(shown(experiment, "a"), "a").startswith("a cancelled by alice 1 ")
+    head = Launcher(made.paths, {"spec": {**made.spec, "run_id": "a"}, "cluster": "slurm", "inputs_sha256": INPUTS})
+    assert explain(head._end_of(made.paths.job(1))).startswith("was cancelled by alice")
+
+
+@pytest.mark.parametrize("kind", ["failed", "out of memory", "finished"])
+def test_a_cancel_hides_no_other_end(experiment: Path, kind: str) -> None:
+    made = MadeRun(experiment, "a").job(job_id="1").attempt(steps=4).end(kind, code=1)
+    write(made.paths.attempt(1).exit, {"kind": "stopped"})
+    write(made.paths.job(1).cancelled, {"by": "alice"})
+    assert row(shown(experiment, "a"), "a").startswith("a failed")
 
 
 def test_an_experiment_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,14 +44,10 @@ def kind_of_state(state: str) -> str:
 def end_told_by_slurm(run: RunPaths, job: JobPaths, ended: EndedJob | None, state: str) -> dict[str, Any]:
     """end.json of a Slurm job that did not write one itself; `state` is Slurm's last word, empty if it has none."""
     end: dict[str, Any] = {"kind": kind_of_state(state), "state": state, "told_by": "slurm"}
-    if job.cancelled.is_file() and end["kind"] in RETRIED:
-        end["kind"] = "cancelled"  # we did it ourselves, whatever Slurm remembers of it
-    elif end["kind"] == "cancelled" and ended is not None and ended.by is None and not job.cancelled.is_file():
+    if end["kind"] == "cancelled" and ended is not None and ended.by is None:
         end["kind"] = "lost"  # accounting's word for jobs that a new slurmctld knew nothing of: nobody cancelled them
     if ended is not None:
         end |= {"exit_code": ended.exit_code, "nodes": ended.nodes}
-    if end["kind"] == "cancelled":
-        end["by"] = cancelled_by(job, ended) or "somebody (accounting does not say who)"
     if state == "FAILED":
         lives = attempts_of_job(run, job.number)
         # Slurm appends the output of every life: an earlier one's words say nothing of this end.
@@ -60,16 +56,25 @@ def end_told_by_slurm(run: RunPaths, job: JobPaths, ended: EndedJob | None, stat
             end["kind"] = "out of memory"
         elif not lives and end.get("exit_code") not in _ENDED_BY_SIGNAL:
             end["kind"] = "never started"
+    end = final_end(job, end)
+    if end["kind"] == "cancelled" and "by" not in end:
+        by = ended.by if ended is not None else None
+        end["by"] = user_name(int(by)) if by and by.isdigit() else by or "somebody (accounting does not say who)"
     return end
 
 
-def cancelled_by(job: JobPaths, ended: EndedJob | None = None) -> str | None:
-    """Who cancelled a job: whoever said so through us, or else whom accounting names."""
-    if by := read_object(job.cancelled).get("by"):
-        return str(by)
-    if ended is None or ended.by is None:
-        return None
-    return user_name(int(ended.by)) if ended.by.isdigit() else ended.by
+def final_end(job: JobPaths, end: dict[str, Any]) -> dict[str, Any]:
+    """A job's end as everybody counts it: what was cancelled through us is not retried, whatever ended it."""
+    by = cancelled_by(job)
+    if by is None or end["kind"] not in RETRIED | {"cancelled"}:
+        return end
+    return {**end, "kind": "cancelled", "by": by}
+
+
+def cancelled_by(job: JobPaths) -> str | None:
+    """Who cancelled a job through us; None if nobody did."""
+    by = read_object(job.cancelled).get("by")
+    return str(by) if by else None
 
 
 def explain(end: dict[str, Any]) -> str:

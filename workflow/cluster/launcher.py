@@ -31,7 +31,7 @@ from typing import Any
 
 from analysis.errors import UserError
 from workflow import patience
-from workflow.cluster.ends import RETRIED, cancelled_by, end_told_by_slurm, explain, why_again
+from workflow.cluster.ends import RETRIED, cancelled_by, end_told_by_slurm, explain, final_end, why_again
 from workflow.cluster.fit import require_fit
 from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, read_object, why_unfinished
 from workflow.cluster.jobstate import JobState, Life
@@ -340,12 +340,7 @@ class Launcher:
             time.sleep(self.scheduler.poll_s)
         news.tell(last=True)
         self._if_stopped = _ASKING
-        end: dict[str, Any] = {**read_json(job.end), "job": job.number}
-        if (by := cancelled_by(job)) and end["kind"] in RETRIED:
-            end |= {"kind": "cancelled", "by": by}  # whatever ended it, nobody wants it back
-        if end["kind"] == "cancelled" and "by" not in end:
-            end["by"] = by
-        return end
+        return {**final_end(job, read_json(job.end)), "job": job.number}
 
     def _note_end(self, job: JobPaths, state: JobState) -> None:
         """Write the end of a job that did not do it itself, for whoever looks later."""

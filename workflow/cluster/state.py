@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from workflow.cluster.ends import RETRIED, cancelled_by, end_told_by_slurm, why_again
+from workflow.cluster.ends import RETRIED, end_told_by_slurm, final_end, why_again
 from workflow.cluster.experiment import Experiment, Wanted, run_folders
 from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, read_object, same_attempts
 from workflow.cluster.inquiry import SlurmSays, Submission, clock, last_submission, slurm_says
@@ -202,10 +202,10 @@ def _over(seen: RunState, run: RunPaths, job: Submission | None, found: JobState
     """The state of a run whose last job has ended without finishing it."""
     if job is None or found is None:  # its attempts are older than the files of jobs
         return replace(seen, state="stopped")
-    end, by = _end(run, job, found), cancelled_by(job.paths)
+    end = _end(run, job, found)
     seen = replace(seen, job_id=job.slurm_id, end=end, log=log_of(run, job.paths))
-    if end["kind"] == "cancelled" or (end["kind"] == "stopped" and by):
-        told = by or str(end.get("by") or "")
+    if end["kind"] == "cancelled":
+        told = str(end.get("by") or "")
         return replace(seen, state="cancelled", detail="" if told.startswith("somebody") else told)
     if end["kind"] not in RETRIED:
         return replace(seen, state="failed", detail="no proof" if end["kind"] == "finished" else end["kind"])
@@ -224,7 +224,7 @@ def _never(seen: RunState, run: RunPaths) -> RunState:
 def _end(run: RunPaths, job: Submission, found: JobState) -> dict[str, Any]:
     """end.json, or what a head would write into it."""
     if job.end:
-        return job.end
+        return final_end(job.paths, job.end)
     if job.record.get("error"):
         return {"kind": "not submitted", "detail": job.record["error"]}
     if not job.on_slurm or job.job_id is None:
