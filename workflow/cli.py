@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from workflow.files import ROOT, read_json, write_json, write_text
 from workflow.import_sources import require_sources
 from workflow.local_sources import require_readable
 from workflow.messages import reporting_errors, unknown_name
+from workflow.patience import LOOK_PATIENCE_S, patiently
 from workflow.plan import Plan, load_plan
 from workflow.reading import read_yaml
 from workflow.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
@@ -137,7 +139,8 @@ def _print_plan(args: argparse.Namespace) -> None:
     plan = load_plan(read_yaml(args.config))
     require_readable(plan)
     require_sources(plan)
-    print("\n".join(plan_lines(plan, args.profile, args.seconds_per_step)))
+    look = partial(plan_lines, plan, args.profile, args.seconds_per_step)
+    print("\n".join(patiently(look, "the results", LOOK_PATIENCE_S)))
 
 
 def _preflight(args: argparse.Namespace) -> None:
@@ -186,10 +189,11 @@ def _experiment(config: Path | None, name: str | None) -> Experiment:
     from workflow.cluster.experiment import of_name, of_plan
 
     if name is None:
-        return of_plan(load_plan(read_yaml(config or Path("config.yaml"))))
+        plan = load_plan(read_yaml(config or Path("config.yaml")))
+        return patiently(lambda: of_plan(plan), "the inputs", LOOK_PATIENCE_S)
     if config is not None:
         raise UserError(f"give a configuration or --experiment, not both (got {config} and {name})")
-    return of_name(name)
+    return patiently(lambda: of_name(name), "the plan", LOOK_PATIENCE_S)
 
 
 def _print_headline(plan: Plan) -> None:

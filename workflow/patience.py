@@ -14,6 +14,8 @@ from workflow.files import DiskFull
 T = TypeVar("T")
 
 PATIENCE_S = 900.0
+LOOK_PATIENCE_S = 30.0
+"""For commands that only look: a person waits for them."""
 # Room is made by people, while whoever waits for it keeps a node.
 _ROOM_S = 30.0
 # What passes by itself, or after an administrator's hand. A missing file is an answer, not a fault.

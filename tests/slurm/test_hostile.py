@@ -16,7 +16,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
+from ..cluster.make_runs import MadeRun, write
 from ..cluster.run_bench import ROOT
 from .runs import MakeRun, SlurmRun, fake
 
@@ -239,6 +241,28 @@ def test_files_that_cannot_be_read_as_the_trainer_ends_are_waited_for(
     (tmp_path / "faults").unlink()
     one.finish(head)
     one.assert_trained_once()
+
+
+@pytest.mark.parametrize("words", [["status", "--experiment", "mine"], ["plan", str(ROOT / "config.yaml")]])
+@pytest.mark.parametrize("kind", ["116 ", "5 !"])
+def test_commands_that_look_wait_for_files_that_cannot_be_read(
+    faults: Path, tmp_path: Path, words: list[str], kind: str
+) -> None:
+    name = yaml.safe_load((ROOT / "config.yaml").read_text())["experiment"] if words[0] == "plan" else "mine"
+    made = MadeRun(tmp_path / "results" / name, "vllm-s0").job(cluster="local").attempt(steps=4)
+    write(made.paths.experiment / "plan.json", {"runs": ["vllm-s0"], "fingerprints": {"vllm-s0": made.fingerprint}})
+    (tmp_path / "faults").write_text("".join(f"{kind}{part}\n" for part in ("/plan.json", "runs/vllm-s0/job.json")))
+    env = {**os.environ, "LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "workflow.cli", *words]
+    with (tmp_path / "said").open("w") as said:
+        looks = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=said, stderr=said)
+        while looks.poll() is None and "trying again" not in (tmp_path / "said").read_text():
+            time.sleep(0.1)
+        (tmp_path / "faults").unlink()
+        looks.wait()
+    told = (tmp_path / "said").read_text()
+    assert looks.returncode == 0 and told.count("trying again for 30 s") == 1, told
+    assert " vllm-s0 " in f" {told.partition('trying again')[2]}".replace("\n", " ")
 
 
 # Names, clocks, identities ----------------------------------------------------------------------------------------

@@ -88,8 +88,10 @@ def unplanned(experiment: Experiment) -> Experiment:
 
 def run_folders(experiment: Path) -> set[str]:
     """The names of the runs that have a folder."""
-    folder = experiment / "runs"
-    return {entry.name for entry in os.scandir(folder) if entry.is_dir()} if folder.is_dir() else set()
+    try:
+        return {entry.name for entry in os.scandir(experiment / "runs") if entry.is_dir()}
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
 
 
 def is_read(experiment: Experiment, want: Wanted) -> bool:

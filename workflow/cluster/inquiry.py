@@ -17,6 +17,7 @@ from workflow.cluster.identity import is_of
 from workflow.cluster.paths import JobPaths, RunPaths, slurm_folder
 from workflow.cluster.slurm import ENDED, QueueJob
 from workflow.cluster.users import user_name
+from workflow.patience import is_there
 
 # An answer older than this tells nothing of now, whoever asked.
 _STALE_S = 10 * MAX_AGE_S
@@ -65,7 +66,7 @@ class Submission:
 def last_submission(run: RunPaths) -> Submission | None:
     """The job that counts, if the run has one."""
     number = read_object(run.current).get("job")
-    if not isinstance(number, int) or not (job := run.job(number)).order.is_file():
+    if not isinstance(number, int) or not is_there((job := run.job(number)).order):
         return None
     return submission(job)
 

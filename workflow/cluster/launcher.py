@@ -314,7 +314,7 @@ class Launcher:
             say(f"{self.run_id}: {remark}")
 
     def _require_not_cancelled(self) -> None:
-        if self.run.cancelled.is_file():
+        if patience.is_there(self.run.cancelled):
             by = read_json(self.run.cancelled)["by"]
             raise UserError(f"{self.run_id}: {by} cancelled the experiment meanwhile; start snakemake again to go on")
 

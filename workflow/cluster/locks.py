@@ -63,9 +63,10 @@ def try_lock(path: Path, note: str = "", patience_s: float = 0.0) -> Lock | None
 
 def holder_note(path: Path) -> str | None:
     """The note of a lock's holder (empty if it has just taken it); None if nobody holds it."""
-    if not path.exists():
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -191,8 +191,10 @@ def slurm_folder(results: Path, user: str) -> Path:
 
 
 def _numbers(folder: Path) -> list[int]:
-    names = [entry.name for entry in folder.iterdir() if entry.name.isdigit()] if folder.is_dir() else []
-    return sorted(map(int, names))
+    try:
+        return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _new_number(folder: Path) -> int:

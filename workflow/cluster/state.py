@@ -19,6 +19,7 @@ from workflow.cluster.locks import holder_note
 from workflow.cluster.paths import AttemptPaths, RunPaths
 from workflow.cluster.progress import recent_steps
 from workflow.cluster.scheduler import START_PATIENCE_S
+from workflow.patience import is_there
 
 _RECENT_STEPS = 10
 # As many answers as a head would want of Slurm: a look that decides nothing takes Slurm's word with the heartbeat's.
@@ -216,7 +217,7 @@ def _over(seen: RunState, run: RunPaths, job: Submission | None, found: JobState
 
 def _never(seen: RunState, run: RunPaths) -> RunState:
     """The state of a run of which nothing was submitted, though something else may have been in its place."""
-    if any(attempt.done.is_file() for attempt in run.attempts()):
+    if any(is_there(attempt.done) for attempt in run.attempts()):
         return replace(seen, note="finished, of another configuration")
     return replace(seen, note="its head is about to submit it" if seen.head else "")
 

@@ -16,6 +16,7 @@ from workflow.cluster.locks import holder_note
 from workflow.cluster.progress import readable_duration
 from workflow.cluster.scheduler import REASONS
 from workflow.cluster.state import RunState, run_states
+from workflow.patience import LOOK_PATIENCE_S, PATIENCE_S, patiently
 from workflow.stacks.verification import stack_notes
 from workflow.table import table_lines
 
@@ -28,13 +29,21 @@ _ORDER = (
 
 
 def show_status(experiment: Experiment, every_s: float | None) -> None:
-    """Print an experiment's status, again and again if asked to, until all of it is finished or Ctrl-C."""
+    """Print an experiment's status, again and again if asked to, until all of it is finished or Ctrl-C.
+
+    Waits while the file system refuses reads: a status must not take what it cannot read for what is not there.
+    """
+
+    def look() -> tuple[list[RunState], list[str]]:
+        states, says = run_states(experiment)
+        return states, status_lines(experiment, states, says)
+
     try:
         while True:
-            states, says = run_states(experiment)
+            states, lines = patiently(look, "the results", LOOK_PATIENCE_S if every_s is None else PATIENCE_S)
             if every_s is not None:
                 print(time.strftime("%Y-%m-%d %H:%M:%S"))
-            print("\n".join(status_lines(experiment, states, says)), flush=True)
+            print("\n".join(lines), flush=True)
             if every_s is None or all(state.state == "finished" for state in states):
                 return
             time.sleep(every_s)

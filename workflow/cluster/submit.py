@@ -32,6 +32,7 @@ from workflow.cluster.job import run_job
 from workflow.cluster.paths import JobPaths, RunPaths
 from workflow.cluster.slurm import SlurmError
 from workflow.files import ROOT, write_json
+from workflow.patience import is_there
 
 # submitit's local executor has a time limit; a run on this machine has none.
 _NO_LIMIT_MIN = 60 * 24 * 365
@@ -64,7 +65,7 @@ def submit(run: RunPaths, request: dict[str, Any]) -> None:
     write_json(job.record, record)
     write_json(run.current, {"job": job.number})
     # After the intent: either `rolloutbench cancel` sees that a job is on its way, or this sees that it was cancelled.
-    if run.cancelled.is_file():
+    if is_there(run.cancelled):
         write_json(job.record, {**record, "error": "the experiment was cancelled"})
         return
     executor = submitit.AutoExecutor(folder=job.submitit, cluster=request["cluster"])
@@ -86,7 +87,7 @@ def submit(run: RunPaths, request: dict[str, Any]) -> None:
     told = {"job_id": submitted.job_id, "submitted": time.time(), "answer": read_answer(run.slurm).mark}
     write_json(job.record, record | told)
     # An sbatch may take minutes, and `rolloutbench cancel` does not wait for it.
-    if request["cluster"] == "slurm" and (run.cancelled.is_file() or job.cancelled.is_file()):
+    if request["cluster"] == "slurm" and (is_there(run.cancelled) or is_there(job.cancelled)):
         with suppress(SlurmError):  # the job looks by itself when it begins
             slurm.cancel([submitted.job_id])
 
