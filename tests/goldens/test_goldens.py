@@ -1,0 +1,110 @@
+"""What must not change while the code is moved: `tests/goldens/__init__.py` says how a value is changed on purpose."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .codes import is_made_in, texts_in
+from .made import DATA, MADE, ROOT, Whole, finished, run, snakemake, unpack_recorded
+from .write import VALUES, digests, fingerprints
+
+SHOW = (
+    "To see the values: `python -m tests.goldens.write OUT --only {name}` in this checkout and in one before the change"
+    ", then `diff -r`. Is it meant? Say it in the commit, and run `python -m tests.goldens.write --store --only {name}`"
+)
+
+
+def stored(name: str) -> Any:
+    return json.loads((VALUES / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def differences(before: dict[str, dict[str, str]], now: dict[str, dict[str, str]]) -> list[str]:
+    """Each part of each file that is another, is missing or is new."""
+    lost = [f"{file} is missing" for file in before if file not in now]
+    new = [f"{file} is new" for file in now if file not in before]
+    other = [
+        f"{file}: {part} "
+        + ("is missing" if part not in now[file] else "differs" if part in before[file] else "is new")
+        for file in before
+        if file in now
+        for part in dict.fromkeys([*before[file], *now[file]])
+        if before[file].get(part) != now[file].get(part)
+    ]
+    return [*lost, *new, *other]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Whole]:
+    """Makes each of the wholes once."""
+    kept: dict[str, Whole] = {}
+
+    def make(name: str) -> Whole:
+        if name not in kept:
+            kept[name] = MADE[name](tmp_path_factory.mktemp(name))
+        return kept[name]
+
+    return make
+
+
+@pytest.mark.parametrize("name", list(MADE))
+def test_every_value_is_as_it_was(made: Callable[[str], Whole], name: str) -> None:
+    found = differences(stored(name), digests(made(name)))
+    assert not found, "\n".join([f"{len(found)} of {name} changed:", *found, SHOW.format(name=name)])
+
+
+def test_the_fingerprint_of_every_run_is_as_it_was(made: Callable[[str], Whole]) -> None:
+    """A finished run is found by it: another one means GPU-days trained again."""
+    before, now = stored("fingerprints"), fingerprints(made("plans"))
+    lost = [
+        f"{file} {run_id}: {fingerprint} is now {now.get(file, {}).get(run_id)}"
+        for file, runs in before.items()
+        for run_id, fingerprint in runs.items()
+        if now.get(file, {}).get(run_id) != fingerprint
+    ]
+    assert before and not lost, "\n".join(["runs would be trained again:", *lost])
+
+
+def test_no_code_of_a_finding_or_verdict_vanishes() -> None:
+    """More may come. A word of one part (`memory`) must stand where a code stands, others may come from a constant."""
+    coded, texts = texts_in(ROOT)
+    codes: list[str] = stored("codes")
+    lost = [code for code in codes if code not in coded and not is_made_in(texts, code)]
+    assert codes and not lost, f"{', '.join(lost)}: nothing in the product tells it; strike it from values/codes.json?"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A folder in which training has finished, and nothing was collected yet; its configuration."""
+    folder = tmp_path_factory.mktemp("finished")
+    return folder, unpack_recorded(folder)
+
+
+def run_ids() -> list[str]:
+    return sorted(folder.name for folder in (DATA / "recorded" / "experiment" / "runs").iterdir())
+
+
+def test_a_finished_run_is_found_finished(site: tuple[Path, Path]) -> None:
+    folder, config = site
+    said = finished(snakemake(folder, config, "--dry-run")).stdout
+    assert said.count("rule collect:") == 4 and "rule train:" not in said and "rule stack:" not in said, said
+    told = finished(run(folder, "rolloutbench", "status", str(config))).stdout
+    rows = [line.split()[:2] for line in told.splitlines() if line.startswith(tuple(run_ids()))]
+    assert sorted(rows) == [[run_id, "finished"] for run_id in run_ids()], told
+
+
+def test_a_finished_attempt_is_not_trained_again(site: tuple[Path, Path]) -> None:
+    """Without the run's own done.json the launcher has to find the attempt that finished it, by its fingerprint."""
+    folder, config = site
+    target = "results/recorded/runs/vllm-s0/done.json"
+    before = json.loads((folder / target).read_text(encoding="utf-8"))
+    (folder / target).unlink()
+    done = finished(snakemake(folder, config, "--until", "train"))
+    assert "vllm-s0: already finished (attempt 1)" in done.stderr, done.stderr
+    assert json.loads((folder / target).read_text(encoding="utf-8")) == before
+    attempts = sorted(file.name for file in (folder / target).parent.glob("attempts/*"))
+    assert attempts == ["1"]
