@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.errors import UserError
-from analysis.files import read_json_object
 from analysis.sources.metrics_jsonl import read_metrics_jsonl
-from analysis.sources.record import TIMERS, SourceRead, StepRecord
 from analysis.sources.wandb_offline import read_wandb_offline, wandb_files
 from analysis.steps import ChosenStep
-from analysis.verdicts import Verdict, count_of
+from common.errors import UserError
+from common.files import read_json_object
+from common.verdicts import Verdict, count_of
+from trainers.logs.record import TIMERS, SourceRead, StepRecord
 
 # wandb keeps doubles, and so does JSON: anything beyond rounding in print is a real disagreement.
 RELATIVE_TOLERANCE = 1e-9

@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow as pa
 
 from analysis.attempts import choose_steps, read_attempts
-from analysis.errors import UserError
-from analysis.files import fingerprint_of, read_json_object
-from analysis.sources.record import TIMERS
 from analysis.steps import ChosenStep, steps_table, write_steps
-from analysis.timers import UNDECLARED, Overrun, TimerTree, mode_of, nested, overruns, places_of, tree_for
 from analysis.tokens import token_sums
-from analysis.verdicts import Verdict, count_of
+from common.errors import UserError
+from common.files import fingerprint_of, read_json_object
+from common.verdicts import Verdict, count_of
+from trainers.logs.record import TIMERS
+from trainers.timers.lookup import UNDECLARED, Overrun, TimerTree, mode_of, nested, overruns, places_of, tree_for
 
 
 def collect_run(run_dir: Path) -> pa.Table:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.roofline.setup import setup_of
-from analysis.runs import Plan, Run
-from analysis.verdicts import count_of
+from analysis.runs import PlanRead, Run
 from analysis.wide import ABSURD_S, BAD_TIME, JUMPED, OVERRUN, PHASE, stands_for
+from common.verdicts import count_of
 
 COLUMNS = [
     "factors",
@@ -31,7 +31,7 @@ NO_TIME = (BAD_TIME, JUMPED, OVERRUN)
 HOUR_S = 3600.0
 
 
-def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: Plan) -> pd.DataFrame:
+def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> pd.DataFrame:
     """One row per factor combination and arm whose number of GPUs is known (columns: `COLUMNS`).
 
     `gpu_hours` are those of all steps of its runs, warm-up too, and of the time between them where that is told; a row

@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.runs import Plan, Run
-from analysis.settings import overrides_by_key
-from analysis.verdicts import Verdict
+from analysis.runs import PlanRead, Run
+from common.dotted import overrides_by_key
+from common.verdicts import Verdict
 
 SPEC_PARTS = ("trainer", "engine", "stack", "workload", "options", "env", "trainer_args")
 HARDWARE = ("host", "cpu", "cpus", "threads", "memory_gib", "gpus", "driver")
@@ -74,7 +74,7 @@ def run_settings(run: Run) -> dict[str, str]:
 
 
 def by_arm(
-    runs: Sequence[Run], plan: Plan, of: Mapping[str, Mapping[str, str]], told_only: bool = False
+    runs: Sequence[Run], plan: PlanRead, of: Mapping[str, Mapping[str, str]], told_only: bool = False
 ) -> list[Setting]:
     """Each key's values by arm, from one mapping per run id; values that vary inside an arm are listed.
 
@@ -95,12 +95,12 @@ def by_arm(
     return settings
 
 
-def config_settings(runs: Sequence[Run], plan: Plan) -> list[Setting]:
+def config_settings(runs: Sequence[Run], plan: PlanRead) -> list[Setting]:
     """All settings, in the order of the specs."""
     return by_arm(runs, plan, {r.run_id: run_settings(r) for r in runs})
 
 
-def settings_table(settings: Sequence[Setting], plan: Plan) -> pd.DataFrame:
+def settings_table(settings: Sequence[Setting], plan: PlanRead) -> pd.DataFrame:
     """Settings as columns setting, value/<arm> (texts as in the page, "" where an arm does not have it) and differs."""
     rows = [
         {"setting": s.key, **{f"value/{arm}": s.values.get(arm, "") for arm in plan.arms}, "differs": s.differs}
@@ -109,12 +109,12 @@ def settings_table(settings: Sequence[Setting], plan: Plan) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["setting", *(f"value/{arm}" for arm in plan.arms), "differs"])
 
 
-def version_settings(runs: Sequence[Run], plan: Plan) -> list[Setting]:
+def version_settings(runs: Sequence[Run], plan: PlanRead) -> list[Setting]:
     """The versions that each arm's jobs reported."""
     return by_arm(runs, plan, {r.run_id: _texts(r.done.get("versions")) for r in runs})
 
 
-def hardware_settings(runs: Sequence[Run], plan: Plan) -> list[Setting]:
+def hardware_settings(runs: Sequence[Run], plan: PlanRead) -> list[Setting]:
     """Host, processor, threads and accelerators that each arm's jobs reported."""
     return by_arm(runs, plan, {r.run_id: _texts(r.done.get("hardware")) for r in runs})
 
@@ -126,7 +126,7 @@ def _texts(raw: Any) -> dict[str, str]:
     return {k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for k, v in told.items()}
 
 
-def fairness_verdicts(runs: Sequence[Run], plan: Plan) -> list[Verdict]:
+def fairness_verdicts(runs: Sequence[Run], plan: PlanRead) -> list[Verdict]:
     """Differences between arms in hardware, threads, data or model: the comparison is not equal then.
 
     Only the arms that tell a fact are compared in it: what the runs of one do not tell is not held against any.

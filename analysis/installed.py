@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.fairness import Setting, by_arm
-from analysis.runs import Plan, Run
-from analysis.verdicts import Verdict, count_of
+from analysis.runs import PlanRead, Run
+from common.verdicts import Verdict, count_of
 
 # Of verify.json, besides its packages.
 _ALONE = ("python", "platform", "backend", "cuda", "nvcc")
@@ -113,7 +113,7 @@ def installed(verify: Mapping[str, Any]) -> dict[tuple[str, str], str]:
     return found
 
 
-def installed_settings(runs: Sequence[Run], plan: Plan) -> list[Setting]:
+def installed_settings(runs: Sequence[Run], plan: PlanRead) -> list[Setting]:
     """Every installed thing's version by arm; empty unless all runs' stacks were checked."""
     if not runs or any(run.verify is None for run in runs):
         return []

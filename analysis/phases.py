@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from analysis.rows import rows_of
-from analysis.timers import Phase, TimerTree, in_order
-from analysis.verdicts import Verdict
 from analysis.wide import OWN, PHASE, ROUNDING
+from common.verdicts import Verdict
+from trainers.timers.lookup import Phase, TimerTree, in_order
 
 RESIDUAL = "residual"
 COLUMNS = [

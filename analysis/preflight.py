@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.errors import UserError
-from analysis.files import read_json_object
-from analysis.verdicts import count_of
+from common.errors import UserError
+from common.files import read_json_object
+from common.verdicts import count_of
 
 LEVELS = ("impossible", "unequal", "odd")
 VERDICTS = ("different", "unverifiable", "equivalent", "equal")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.quantities import QUANTITIES, logged_as
 from analysis.runs import Run
-from analysis.verdicts import Verdict, count_of
+from common.verdicts import Verdict, count_of
+from trainers.quantities import QUANTITIES, logged_as
 
 REWARD = "reward"
 

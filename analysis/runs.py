@@ -10,16 +10,16 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.errors import UserError
-from analysis.files import fingerprint_of, read_json_object
 from analysis.steps import read_steps
-from analysis.timers import TimerTree, tree_named
-from analysis.timers.own import tree_from
-from analysis.verdicts import Verdict, verdict_from
+from common.errors import UserError
+from common.files import fingerprint_of, read_json_object
+from common.verdicts import Verdict, verdict_from
+from trainers.timers.lookup import TimerTree, tree_named
+from trainers.timers.own import tree_from
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlanRead:
     """The parts of plan.json that a report needs."""
 
     experiment: str
@@ -74,7 +74,7 @@ def factors_label(key: str) -> str:
     return ", ".join(f"{short[p] if unique else p} = {v}" for p, v in factors.items())
 
 
-def read_plan(path: Path, baseline: str | None = None) -> Plan:
+def read_plan(path: Path, baseline: str | None = None) -> PlanRead:
     """plan.json, with another baseline when one is given; `UserError` names the key that is wrong."""
     raw = read_json_object(path, "the plan")
     arms = raw.get("arms")
@@ -99,7 +99,7 @@ def read_plan(path: Path, baseline: str | None = None) -> Plan:
     chosen = baseline if baseline is not None else raw.get("baseline")
     if chosen not in arms:
         raise UserError(f"the baseline must be one of the arms {', '.join(arms)} (got {chosen!r})")
-    return Plan(
+    return PlanRead(
         experiment=str(raw.get("experiment", path.parent.name)),
         description=str(raw.get("description") or ""),
         baseline=str(chosen),
@@ -112,7 +112,7 @@ def read_plan(path: Path, baseline: str | None = None) -> Plan:
     )
 
 
-def read_runs(plan: Plan, results: Path, stacks: Path | None) -> tuple[list[Run], list[Verdict]]:
+def read_runs(plan: PlanRead, results: Path, stacks: Path | None) -> tuple[list[Run], list[Verdict]]:
     """The plan's runs that can be read; each of the others is a verdict."""
     runs: list[Run] = []
     verdicts: list[Verdict] = []
@@ -162,7 +162,7 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
     folder = results / "runs" / run_id
     spec = read_json_object(folder / "spec.json", "the plan")
     imported = "import" in spec
-    made_by = "python -m analysis.imported" if imported else "the training job, as its last act"
+    made_by = "python -m analysis.imports" if imported else "the training job, as its last act"
     end = "imported.json" if imported else "done.json"
     done = read_json_object(folder / end, made_by)
     if not (folder / "steps.parquet").is_file():

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from analysis.phases import shown_phase
-from analysis.runs import Plan, factors_label
-from analysis.timers import TimerTree, in_order
-from analysis.verdicts import Verdict, count_of
+from analysis.runs import PlanRead, factors_label
 from analysis.wide import PHASE, begins_of, discarding
+from common.verdicts import Verdict, count_of
+from trainers.timers.lookup import TimerTree, in_order
 
 TOKENS = "response_tokens"
 MEAN_LENGTH = "mean_response_length"
@@ -151,7 +151,7 @@ def _apart(wide: pd.DataFrame, factors: str, baseline: str, arm: str) -> str:
 
 
 def comparison_table(
-    wide: pd.DataFrame, plan: Plan, refused: Mapping[tuple[str, str], str] | None = None
+    wide: pd.DataFrame, plan: PlanRead, refused: Mapping[tuple[str, str], str] | None = None
 ) -> tuple[pd.DataFrame, list[Verdict]]:
     """One row per factor combination and arm but the baseline; speed-ups are ratios of sums.
 
@@ -227,7 +227,7 @@ def comparison_table(
 
 def phase_speedups(
     wide: pd.DataFrame,
-    plan: Plan,
+    plan: PlanRead,
     trees: Sequence[TimerTree],
     refused: Mapping[tuple[str, str], str] | None = None,
 ) -> pd.DataFrame:

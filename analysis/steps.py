@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.errors import UserError
-from analysis.files import whole_file
-from analysis.sources.record import TIMERS, StepRecord
-from analysis.timers import TimerTree, exclusive_s, parents
+from common.errors import UserError
+from common.files import whole_file
+from trainers.logs.record import TIMERS, StepRecord
+from trainers.timers.lookup import TimerTree, exclusive_s, parents
 
 SCHEMA = pa.schema(
     [

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.roofline.floors import generation_phase_s
 from analysis.roofline.work import FLOOR_S, GENERATION_S
-from analysis.runs import Plan, Run
+from analysis.runs import PlanRead, Run
 from analysis.wide import PHASE, samples
 
 COLUMNS = [
@@ -36,7 +36,7 @@ _KEY = ["run_id", "step"]
 
 
 def straggler_table(
-    wide: pd.DataFrame, runs: Sequence[Run], plan: Plan, lengths: pd.DataFrame | None = None
+    wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead, lengths: pd.DataFrame | None = None
 ) -> pd.DataFrame:
     """One row per factor combination and arm, over its counted steps (`wide` as of `with_work`); ratios are of sums.
 

@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.errors import UserError
 from analysis.grid import grid_of
-from analysis.quantities import DISCARDED, QUANTITIES, VERL_CLIPPED, logged_as
 from analysis.roofline.setup import setup_of
 from analysis.runs import Run
-from analysis.sources.record import STEPS_LOGGED
-from analysis.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
-from analysis.verdicts import Verdict, count_of
+from common.errors import UserError
+from common.verdicts import Verdict, count_of
+from trainers.logs.record import STEPS_LOGGED
+from trainers.quantities import DISCARDED, QUANTITIES, VERL_CLIPPED, logged_as
+from trainers.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
 
 PHASE = "timing_s/"
 OWN = "own_s/"
@@ -47,7 +47,7 @@ def wide_run(run: Run) -> pd.DataFrame:
     `rounding/<path>` is half a unit of a phase's last printed digit, in seconds, where its source printed it rounded.
     A phase that a step lacks is NaN. `steps_logged` is of how many steps, up to its own, a row holds the means: 1 where
     its source says nothing. `left_out` says why a step cannot count, as far as its own row tells.
-    Quantities that trainers name differently are there under one name besides (analysis/quantities.py).
+    Quantities that trainers name differently are there under one name besides (trainers/quantities.py).
     """
     tidy = run.steps
     phases, scalars = tidy[tidy["kind"] == "phase"], tidy[tidy["kind"] == "scalar"]

@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from analysis.files import fingerprint_of
 from bench.long_logs import FORMATS, write_log, write_wandb_offline
 from bench.measure import Cost, Line, cost_of
+from common.files import fingerprint_of
 
 BYTES = 300_000_000
 RELEASES = {"swift-jsonl": ("swift", "4.6.0"), "trainer-state": ("trl", "1.16.0"), "wandb": ("trl", "1.16.0")}
@@ -46,5 +46,5 @@ def _imported(folder: Path, form: str) -> Cost:
     spec: dict[str, Any] = {"run_id": "long", "arm": "long", "trainer": trainer, "engine": "vllm", "seed": 0}
     spec |= {"factors": {}, "import": {"sources": [source], "version": version, "batch_size": 16}}
     spec["fingerprint"] = fingerprint_of(spec)
-    command = [sys.executable, "-m", "analysis.imported", json.dumps(spec), "--out", str(folder / "out/steps.parquet")]
+    command = [sys.executable, "-m", "analysis.imports", json.dumps(spec), "--out", str(folder / "out/steps.parquet")]
     return cost_of([*command, "--cache", str(folder / "cache")])

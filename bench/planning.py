@@ -13,7 +13,7 @@ from bench.measure import ROOT, Line, cost_of
 
 PLAN = """
 import json, sys
-from workflow.plan import load_plan
+from workflow.config.plan import load_plan
 plan = load_plan(json.load(open(sys.argv[1])))
 assert len(plan.runs) == int(sys.argv[2]), len(plan.runs)
 """

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from analysis.files import fingerprint_of
 from bench.measure import ROOT
+from common.files import fingerprint_of
 
 METRICS = 80
 ARMS = {"vllm": ("vllm", 1.0), "sglang": ("sglang", 0.8)}

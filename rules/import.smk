@@ -32,4 +32,4 @@ rule import_run:
         # Nobody reads it: it makes Snakemake read a run again whose log was replaced by one with an older date.
         state=lambda wildcards: PLAN.import_state(wildcards.run_id),
     shell:
-        "python -m analysis.imported {params.spec:q} --out {output.steps:q} --cache .wandb-cache 2> >(tee {log:q} >&2)"
+        "python -m analysis.imports {params.spec:q} --out {output.steps:q} --cache .wandb-cache 2> >(tee {log:q} >&2)"

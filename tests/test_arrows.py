@@ -1,11 +1,17 @@
-"""The wings meet only through files: what each of them may import."""
+"""The house's floors: imports go down, and what runs in a stack needs nothing that only the controller has."""
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+FLOORS = ("common", "node", "engines", "trainers", "analysis", "workflow")
+OUTSIDE = {"bench", "tests", "rules", "scripts"}
+# They are loaded by a stack's Python, where the controller is not installed.
+IN_STACKS = ("common", "node", "engines", "trainers/__init__.py", "trainers/resolve.py", "trainers/*/driver")
+CONTROLLERS = {"pydantic", "pandas", "altair", "jinja2", "snakemake", "submitit", "psutil", "arch"}
 
 
 def imported(file):
@@ -14,26 +20,46 @@ def imported(file):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            # A relative import stays in its own wing here: none goes up.
             assert node.level <= 1, f"{file} imports from {'.' * node.level}"
-            yield node.module or "" if node.level == 0 else ""
+            if node.level == 0:
+                yield node.module or ""
 
 
-def wing_of(module):
-    first, *rest = module.split(".")
-    return "workflow.jobs" if first == "workflow" and rest[:1] == ["jobs"] else first
+def files_of(pattern):
+    found = [path for at in ROOT.glob(pattern) for path in (sorted(at.rglob("*.py")) if at.is_dir() else [at])]
+    assert found, pattern
+    return found
 
 
-@pytest.mark.parametrize(
-    ("folder", "never"),
-    [
-        ("analysis", {"workflow", "workflow.jobs", "bench", "tests"}),
-        ("workflow/jobs", {"workflow", "analysis", "bench", "tests"}),
-        ("workflow", {"bench", "tests", "rules"}),
-    ],
-)
-def test_a_wing_imports_no_other_but_along_the_arrows(folder, never):
-    files = sorted((ROOT / folder).rglob("*.py"))
-    assert files
-    wrong = {f"{file.relative_to(ROOT)}: {name}" for file in files for name in imported(file) if wing_of(name) in never}
+@pytest.mark.parametrize("floor", FLOORS)
+def test_imports_go_down(floor):
+    above = {*FLOORS[FLOORS.index(floor) + 1 :], *OUTSIDE}
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in files_of(floor)
+        for name in imported(file)
+        if name.split(".")[0] in above
+    ]
     assert not wrong
+
+
+def test_what_runs_in_a_stack_needs_no_controller():
+    files = {file for pattern in IN_STACKS for file in files_of(pattern)}
+    wrong = []
+    for file in sorted(files):
+        for name in imported(file):
+            first = name.split(".")[0]
+            if first in CONTROLLERS:
+                wrong.append(f"{file.relative_to(ROOT)} imports {name}")
+            elif first in FLOORS:
+                path = ROOT / name.replace(".", "/")
+                at = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+                if at not in files and at.read_text().strip():
+                    wrong.append(f"{file.relative_to(ROOT)} imports {name}, which runs in no stack")
+    assert not wrong
+
+
+def test_the_ground_floor_is_the_standard_librarys():
+    known = {*sys.stdlib_module_names, "common"}
+    wrong = [f"{file.name}: {name}" for file in files_of("common") for name in imported(file)]
+    assert not [one for one in wrong if one.split(": ")[1].split(".")[0] not in known]

@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 import yaml
 
-from analysis.errors import UserError
+from common.errors import UserError
+from common.published import SECRET_VARIABLE, check_published
+from node import hardware as node
+from node import rewards
+from node.hub import looks_local
+from node.tiny import SHAPES
+from trainers.workload import BUILTIN_MODELS, REWARD_OPTIONS, nested, source_kind
 from workflow.cli import main
-from workflow.config import BUILTIN_MODELS, REWARD_OPTIONS, nested, source_kind
-from workflow.jobs import node, rewards
-from workflow.jobs.hub import looks_local
-from workflow.jobs.tiny import SHAPES
-from workflow.plan import load_plan
-from workflow.published import SECRET_VARIABLE, check_published
-from workflow.reading import check_yaml, parse_config, typed
-from workflow.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
+from workflow.config.plan import load_plan
+from workflow.config.reading import check_yaml, parse_config, typed
+from workflow.config.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
 
 ROOT = Path(__file__).resolve().parents[1]
 NESTED: list[Any] = []

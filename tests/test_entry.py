@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from workflow.entry import config_files
+from workflow.config.entry import config_files
 
 from .importing import ROOT
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import yaml
 
-from analysis.errors import UserError
-from analysis.imported.run import write_import
+from analysis.imports.formats import format_of, read_source
+from analysis.imports.import_run import write_import
 from analysis.report.content import Content, read_content
 from analysis.report.outputs import write_report
-from analysis.sources.foreign import FOREIGN
-from analysis.sources.formats import format_of, read_source
+from common.errors import UserError
+from trainers.logs.foreign import FOREIGN
 from workflow.cli import main
-from workflow.import_sources import require_sources
-from workflow.plan import load_plan
+from workflow.config.import_sources import require_sources
+from workflow.config.plan import load_plan
 from workflow.preflight import write_preflight
 
 from .analysis.sources.test_own_tree import HEAD, NEMO
@@ -25,7 +25,7 @@ from .importing import ROOT, run_snakemake
 
 VERL = "step:{} - timing_s/gen:12.500 - timing_s/update_actor:4.100 - timing_s/step:18.200 - {}\n"
 VERL = VERL.replace("- {}\n", "- response_length/mean:800.000\n")
-# As each of them prints a step; the sources stand in analysis/sources/foreign.py.
+# As each of them prints a step; the sources stand in trainers/logs/foreign.py.
 CONSOLES = {
     "NeMo-RL": "===== Step 3/100 =====\n⏱️  Timing:\n  • Total step time: 12.34s\n  • generation: 7.10s (57.5%)\n",
     "slime": "[2026-01-01] train_metric_utils.py:44 - perf 3: {'perf/train_time': 1.5, 'perf/step_time': 2.5}\n",

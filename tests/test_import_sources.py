@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from analysis.errors import UserError
-from workflow.import_sources import require_sources
-from workflow.imports import Import
-from workflow.plan import plan_runs, stack_facts
-from workflow.reading import parse_config
+from common.errors import UserError
+from workflow.config.import_sources import require_sources
+from workflow.config.imports import Import
+from workflow.config.plan import plan_runs, stack_facts
+from workflow.config.reading import parse_config
 
 VERL = "step:1 - timing_s/gen:1.500 - timing_s/step:2.000\n"
 VERL_SGLANG = "{'actor_rollout_ref': {'rollout': {'name': 'sglang'}}, 'trainer': {'x': 1}}\n" + VERL

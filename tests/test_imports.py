@@ -14,18 +14,18 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.errors import UserError
-from analysis.files import fingerprint_of
-from analysis.imported.run import write_import
-from analysis.imported.tree import SYNCHRONOUS
+from analysis.imports.formats import FORMATS
+from analysis.imports.import_run import write_import
+from analysis.imports.which_tree import SYNCHRONOUS
 from analysis.report.content import Content, read_content
-from analysis.sources.formats import FORMATS
-from analysis.timers import declared
+from common.errors import UserError
+from common.files import fingerprint_of
+from trainers.timers import declared
 from workflow.cli import main
-from workflow.imports import Format, Mode
-from workflow.plan import Plan, load_plan, plan_runs, stack_facts
-from workflow.reading import parse_config
-from workflow.start import require_startable
+from workflow.config.imports import Format, Mode
+from workflow.config.plan import Plan, load_plan, plan_runs, stack_facts
+from workflow.config.reading import parse_config
+from workflow.config.start import require_startable
 
 from .importing import ROOT, run_snakemake
 

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.errors import UserError
-from workflow.local_sources import require_readable
-from workflow.plan import Plan, load_plan
+from common.errors import UserError
+from workflow.config.local_sources import require_readable
+from workflow.config.plan import Plan, load_plan
 
 ROOT = Path(__file__).resolve().parents[1]
 RAW: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))

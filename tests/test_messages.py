@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from workflow.messages import did_you_mean, errors_since
+from common.messages import did_you_mean, errors_since
 
 
 def test_the_errors_of_this_start_are_recalled_and_no_older_ones(tmp_path: Path) -> None:

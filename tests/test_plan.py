@@ -14,9 +14,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.errors import UserError
-from workflow.plan import Plan, StackFacts, load_plan, plan_runs, stack_facts
-from workflow.reading import parse_config
+from common.errors import UserError
+from workflow.config.plan import Plan, StackFacts, load_plan, plan_runs, stack_facts
+from workflow.config.reading import parse_config
 
 ROOT = Path(__file__).resolve().parents[1]
 RAW: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))

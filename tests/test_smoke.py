@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from workflow.cli import main
-from workflow.plan import load_plan
+from workflow.config.plan import load_plan
 
 ROOT = Path(__file__).resolve().parents[1]
 

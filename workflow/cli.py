@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from analysis.errors import UserError
-from workflow.files import ROOT, read_json, write_json, write_text
-from workflow.import_sources import require_sources
-from workflow.local_sources import require_readable
-from workflow.messages import reporting_errors, unknown_name
-from workflow.patience import LOOK_PATIENCE_S, patiently
-from workflow.plan import Plan, load_plan
-from workflow.reading import read_yaml
-from workflow.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
-from workflow.stacks.run import run_in_stack
+from common.errors import UserError
+from common.files import ROOT, read_json, write_json, write_text
+from common.messages import reporting_errors, unknown_name
+from common.patience import LOOK_PATIENCE_S, patiently
+from workflow.config.import_sources import require_sources
+from workflow.config.local_sources import require_readable
+from workflow.config.plan import Plan, load_plan
+from workflow.config.reading import read_yaml
+from workflow.config.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
+from workflow.stacks.in_stack import run_in_stack
 
 if TYPE_CHECKING:
     from workflow.cluster.experiment import Experiment
@@ -221,7 +221,7 @@ def _schema(write: bool) -> None:
 def _prepare_inputs(request: dict[str, Any], stack: Path, out: Path) -> None:
     asked = out.parent / "request.json"
     write_json(asked, request)
-    done = run_in_stack(stack, "workflow.jobs.inputs", "--request", asked, "--out", out.parent)
+    done = run_in_stack(stack, "node.inputs", "--request", asked, "--out", out.parent)
     if not done or not out.is_file():
         # The job has said what is wrong, in one message of its own.
         raise UserError("data and model could not be prepared; nothing was trained (see the message above)")

@@ -23,9 +23,9 @@ from analysis.estimates.equal_work import (
     paired,
 )
 from analysis.estimates.scaling import settled_roofline
-from analysis.quantities import DISCARDED
 from analysis.speedup import TOKENS
 from analysis.wide import ROUNDING
+from trainers.quantities import DISCARDED
 
 STEP_ROUNDING = ROUNDING + "step"
 NEEDED = (STEP, STEP_ROUNDING, TOKENS, LONGEST, FLOOR, FLOOR_BASIS, GENERATION, *DISCARDED)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.roofline.setup import Setup, same_model, setup_of, two_models
-from analysis.runs import Plan, Run, factors_label
-from analysis.verdicts import Verdict
+from analysis.roofline.setup import DecodeSetup, same_model, setup_of, two_models
+from analysis.runs import PlanRead, Run, factors_label
 from analysis.wide import PHASE
+from common.verdicts import Verdict
 
 # What must be one and the same, as (code of the verdict, words); compared only where both arms tell it, and the name of
 # the model only where not all tell its sum.
@@ -40,7 +40,7 @@ class Comparable:
     """Arms that are declared the same as another one and did not run as it did: they say nothing of the noise."""
 
 
-def comparable(runs: Sequence[Run], plan: Plan, wide: pd.DataFrame) -> tuple[Comparable, list[Verdict]]:
+def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple[Comparable, list[Verdict]]:
     """What may be divided, by (factors, arm), and a verdict for everything that may not.
 
     No ratio at all where GPUs, their number, nodes or the model differ; step time and throughput only where the phases
@@ -142,7 +142,7 @@ def _uncounted(facts: Mapping[str, Any]) -> bool:
     return "gpus" not in facts and facts.get("gpu") != "no GPU"
 
 
-def _facts(run: Run, setup: Setup) -> dict[str, Any]:
+def _facts(run: Run, setup: DecodeSetup) -> dict[str, Any]:
     """What a run tells of the facts in `SAME`."""
     hardware = run.done.get("hardware")
     hardware = hardware if isinstance(hardware, Mapping) else {}

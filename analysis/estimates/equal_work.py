@@ -21,8 +21,8 @@ import pandas as pd
 
 from analysis.estimates.bootstrap import Floats
 from analysis.speedup import TOKENS
-from analysis.verdicts import count_of
 from analysis.wide import PHASE, discarding
+from common.verdicts import count_of
 
 Row = dict[str, Any]
 """One estimate of one arm (columns: estimates.py)."""

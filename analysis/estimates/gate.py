@@ -10,9 +10,9 @@ import pandas as pd
 from analysis.estimates.bootstrap import Floats, block_length, interval_of, resampled_sums
 from analysis.estimates.noise import repeated
 from analysis.rows import rows_of
-from analysis.runs import Plan, factors_label
+from analysis.runs import PlanRead, factors_label
 from analysis.speedup import paired_steps
-from analysis.verdicts import Verdict, count_of
+from common.verdicts import Verdict, count_of
 
 # Quantity: which way is worse. Each trainer logs another measure of the rollout's distance; none stands for another.
 WORSE = {"reward": -1, "truncated_share": 1, "rollout_kl": 1, "rollout_logp_gap": 1, "rollout_probability_gap": 1}
@@ -43,7 +43,7 @@ COLUMNS = [
 ALWAYS = ("reward",)
 
 
-def gate_table(wide: pd.DataFrame, plan: Plan) -> pd.DataFrame:
+def gate_table(wide: pd.DataFrame, plan: PlanRead) -> pd.DataFrame:
     """One row per factor combination, arm and quantity that both arms log (columns: `COLUMNS`).
 
     Means over the paired steps that have a number in both; `difference` is arm less baseline, with its 95% interval.
@@ -109,7 +109,7 @@ def unjudged(gate: pd.DataFrame) -> pd.DataFrame:
     return gate[(gate["baseline_missing"] > 0) | (gate["arm_missing"] > 0)]
 
 
-def gate_verdicts(gate: pd.DataFrame, plan: Plan) -> list[Verdict]:
+def gate_verdicts(gate: pd.DataFrame, plan: PlanRead) -> list[Verdict]:
     """A warning for each quantity in which an arm is worse by more than chance, or that one side lacks in steps."""
     found = []
     for row in rows_of(unjudged(gate)):

@@ -12,7 +12,7 @@ from analysis.estimates.arm import NEEDED, estimates
 from analysis.estimates.bootstrap import CONFIDENCE, RESAMPLES, Floats, students_t
 from analysis.estimates.comparable import Comparable
 from analysis.estimates.equal_work import STEP
-from analysis.runs import Plan
+from analysis.runs import PlanRead
 from analysis.speedup import paired_steps
 
 # Pairs grow with the square of the seeds, and so many seeds tell the spread well enough.
@@ -20,13 +20,13 @@ MOST_SEEDS = 12
 COLUMNS = ["factors", "low", "high", "runs", "source", "step_low", "step_high"]
 
 
-def repeated(plan: Plan, arm: str) -> str:
+def repeated(plan: PlanRead, arm: str) -> str:
     """The arm that is the same as `arm` and why it is no competitor: what it repeats, or a baseline that repeats it."""
     of_baseline = plan.baseline if plan.same_as.get(plan.baseline) == arm else ""
     return plan.same_as.get(arm, of_baseline)
 
 
-def noise_table(wide: pd.DataFrame, plan: Plan, comparable: Comparable | None = None) -> pd.DataFrame:
+def noise_table(wide: pd.DataFrame, plan: PlanRead, comparable: Comparable | None = None) -> pd.DataFrame:
     """The A/A bands by factor combination, the declared A/A arms' first (columns: `COLUMNS`).
 
     `low` and `high` hold 95% of the ratios of step time of two single runs that should not differ, `step_low` and
@@ -82,14 +82,14 @@ def _row(
     return {"factors": factors, **band, "runs": runs, "source": source}
 
 
-def repetitions(plan: Plan, factors: str, comparable: Comparable) -> list[tuple[str, str]]:
+def repetitions(plan: PlanRead, factors: str, comparable: Comparable) -> list[tuple[str, str]]:
     """(arm, the arm that it repeats) of the declared A/A arms that did run as the other one did."""
     return [(arm, other) for arm, other in plan.same_as.items() if (factors, arm) not in comparable.not_repeated]
 
 
 def noise_bands(
     wide: pd.DataFrame,
-    plan: Plan,
+    plan: PlanRead,
     factors: str,
     resamples: int = RESAMPLES,
     comparable: Comparable | None = None,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.figures.data import with_tokens_per_second
 from analysis.figures.distributions import length_figure, length_scalars_figure, reward_distribution
 from analysis.figures.drawing import Figure
 from analysis.figures.forest import estimates_figure
 from analysis.figures.over_steps import over_steps
 from analysis.figures.paired import paired_figure
 from analysis.figures.phase_bars import phase_bars
-from analysis.figures.stragglers import straggler_figure
+from analysis.figures.straggler_figure import straggler_figure
 from analysis.figures.sweeps import sweep_figures
 from analysis.figures.tables import FigureTables
-from analysis.figures.waterfall import waterfall_figure
+from analysis.figures.thinning import with_tokens_per_second
+from analysis.figures.waterfall_figure import waterfall_figure
 from analysis.reward import REWARD
 from analysis.wide import PHASE
 

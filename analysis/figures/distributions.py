@@ -8,12 +8,12 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from analysis.figures.data import cumulative_shares, length_histogram, series
 from analysis.figures.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, dash_scale, render
 from analysis.figures.panels import ARM_LEGEND, MANY_ARMS, panels
+from analysis.figures.thinning import cumulative_shares, length_histogram, series
 from analysis.reward import REWARD
-from analysis.runs import Plan
-from analysis.verdicts import count_of
+from analysis.runs import PlanRead
+from common.verdicts import count_of
 
 PANEL_WIDTH, PANEL_HEIGHT = 185, 100
 MAX_PANELS = 24
@@ -21,7 +21,7 @@ LENGTH_SHARE = "share of the arm's responses"
 REWARD_SHARE = "share of the arm's steps up to that reward"
 
 
-def _by_arm(frame: pd.DataFrame, plan: Plan, x: str, x_title: str, y: str, y_title: str) -> Any:
+def _by_arm(frame: pd.DataFrame, plan: PlanRead, x: str, x_title: str, y: str, y_title: str) -> Any:
     """Step lines of all arms in one plot, or (many arms) one panel each with the baseline's in grey."""
     arms = [arm for arm in plan.arms if arm in set(frame["arm"])]
     order = alt.Order("order:Q")
@@ -69,7 +69,7 @@ def _by_arm(frame: pd.DataFrame, plan: Plan, x: str, x_title: str, y: str, y_tit
     return panels(layered, everything, drawn, 3, PANEL_WIDTH).resolve_axis(x="shared")
 
 
-def _many(plan: Plan, frame: pd.DataFrame, y_title: str) -> str:
+def _many(plan: PlanRead, frame: pd.DataFrame, y_title: str) -> str:
     arms = frame["arm"].nunique()
     if arms <= MANY_ARMS:
         return ""
@@ -77,7 +77,7 @@ def _many(plan: Plan, frame: pd.DataFrame, y_title: str) -> str:
     return f" A panel for each arm, all on the same axes: {y_title}; grey: {plan.baseline}.{cut}"
 
 
-def length_figure(lengths: pd.DataFrame, plan: Plan) -> Figure | None:
+def length_figure(lengths: pd.DataFrame, plan: PlanRead) -> Figure | None:
     """Distribution of response lengths by arm."""
     frame = length_histogram(lengths)
     if frame.empty:
@@ -103,7 +103,7 @@ def length_figure(lengths: pd.DataFrame, plan: Plan) -> Figure | None:
 MEAN, LONGEST = "mean_response_length", "max_response_length"
 
 
-def length_scalars_figure(wide: pd.DataFrame, plan: Plan) -> Figure | None:
+def length_scalars_figure(wide: pd.DataFrame, plan: PlanRead) -> Figure | None:
     """Mean and longest response over the steps, where single lengths were not logged."""
     parts = []
     for column, what in ((LONGEST, "longest"), (MEAN, "mean")):
@@ -162,7 +162,7 @@ def length_scalars_figure(wide: pd.DataFrame, plan: Plan) -> Figure | None:
     )
 
 
-def reward_distribution(wide: pd.DataFrame, plan: Plan) -> Figure | None:
+def reward_distribution(wide: pd.DataFrame, plan: PlanRead) -> Figure | None:
     """How the counted steps' mean rewards are spread, by arm, as cumulative shares."""
     if REWARD not in wide:
         return None

@@ -10,7 +10,7 @@ import altair as alt
 import vl_convert as vlc
 
 from analysis.figures.svg import TAG, page_svg
-from analysis.runs import Plan
+from analysis.runs import PlanRead
 
 # Okabe and Ito (2008) for categories, Tol's "bright" for arms: each is told apart with any colour vision,
 # and the two are not mistaken for one another. Tol's yellow, cyan and grey are darker and browner here: his do not
@@ -111,12 +111,12 @@ def render(chart: Any) -> str:
     return page_svg(vlc.vegalite_to_svg(spec, vl_version=version), FONT)
 
 
-def arm_scale(plan: Plan) -> alt.Scale:
+def arm_scale(plan: PlanRead) -> alt.Scale:
     arms = list(plan.arms)
     return alt.Scale(domain=arms, range=[ARM_COLOURS[i % len(ARM_COLOURS)] for i in range(len(arms))])
 
 
-def dash_scale(plan: Plan) -> alt.Scale:
+def dash_scale(plan: PlanRead) -> alt.Scale:
     # An eighth arm has the first one's colour, and another dash.
     arms, n = list(plan.arms), len(ARM_DASHES)
     return alt.Scale(domain=arms, range=[ARM_DASHES[(i + i // n) % n] for i in range(len(arms))])

@@ -33,7 +33,7 @@ from analysis.figures.panels import (
     ratio_domain,
 )
 from analysis.rows import rows_of
-from analysis.runs import Plan
+from analysis.runs import PlanRead
 
 MAX_PANELS = 16
 WITHIN_NOISE = "within the noise"
@@ -78,7 +78,7 @@ def _other_reasons(estimates: pd.DataFrame) -> str:
     return text
 
 
-def _chart(plan: Plan, labels: list[str], domain: tuple[float, float]) -> Any:
+def _chart(plan: PlanRead, labels: list[str], domain: tuple[float, float]) -> Any:
     y = alt.Y("label:N", sort=labels, title=None, axis=alt.Axis(ticks=False, domain=False, labelLimit=170))
 
     def x(field: str) -> Any:
@@ -105,7 +105,7 @@ def _chart(plan: Plan, labels: list[str], domain: tuple[float, float]) -> Any:
     return alt.layer(*layers, texts).properties(width=PLOT_WIDTH, height=ROW * len(labels))
 
 
-def estimates_figure(estimates: pd.DataFrame, plan: Plan, noise: pd.DataFrame | None = None) -> Figure | None:
+def estimates_figure(estimates: pd.DataFrame, plan: PlanRead, noise: pd.DataFrame | None = None) -> Figure | None:
     """Every estimate with its interval, by arm; what is not resolved or not comparable has another shape."""
     if estimates.empty:
         return None

@@ -13,7 +13,7 @@ from analysis.figures.estimate_rows import UNRESOLVED, label_of
 from analysis.figures.factor_grid import combination, not_resolved, place, short_names
 from analysis.figures.panels import left_out, listed, panel_name, panels, times_text
 from analysis.rows import rows_of
-from analysis.runs import Plan
+from analysis.runs import PlanRead
 
 MAX_PANELS = 8
 MAX_ROWS = 24
@@ -35,7 +35,7 @@ def cell_colour(ratio: float, span: float) -> tuple[str, str]:
     return "#{:02x}{:02x}{:02x}".format(*mixed), INK if luminance > 0.25 else "#ffffff"
 
 
-def heat_map(all_points: pd.DataFrame, plan: Plan, levels: dict[str, list[str]], shown: list[str]) -> Figure:
+def heat_map(all_points: pd.DataFrame, plan: PlanRead, levels: dict[str, list[str]], shown: list[str]) -> Figure:
     """Ratios as cells over the two factors with the most values, a panel for each combination of the others."""
     names = short_names(list(levels))
     widest = sorted(levels, key=lambda f: -len(levels[f]))[:2]

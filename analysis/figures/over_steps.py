@@ -8,16 +8,16 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from analysis.figures.data import series, wants_log
 from analysis.figures.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, dash_scale, render
 from analysis.figures.panels import ARM_LEGEND, MANY_ARMS, log_ticks, panels
-from analysis.runs import Plan
+from analysis.figures.thinning import series, wants_log
+from analysis.runs import PlanRead
 
 PANEL_WIDTH, PANEL_HEIGHT = 185, 110
 MAX_PANELS = 24
 
 
-def _layers(frame: pd.DataFrame, plan: Plan, x: Any, y: Any, band: bool, legend: Any) -> Any:
+def _layers(frame: pd.DataFrame, plan: PlanRead, x: Any, y: Any, band: bool, legend: Any) -> Any:
     """The lines, without their data: that may be one panel's or all's."""
     colour = alt.Color("arm:N", scale=arm_scale(plan), legend=legend)
     # An arm alone in its panel needs no dashes, which grey would show through.
@@ -47,7 +47,7 @@ def _layers(frame: pd.DataFrame, plan: Plan, x: Any, y: Any, band: bool, legend:
 
 def over_steps(
     wide: pd.DataFrame,
-    plan: Plan,
+    plan: PlanRead,
     column: str,
     name: str,
     title: str,

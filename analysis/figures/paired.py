@@ -10,7 +10,6 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from analysis.figures.data import series
 from analysis.figures.drawing import GREY, WIDTH, Figure, arm_scale, render
 from analysis.figures.estimate_rows import Band, band_words, comparable, interval_or_none, noise_band
 from analysis.figures.panels import (
@@ -24,8 +23,9 @@ from analysis.figures.panels import (
     ratio_domain,
     times_text,
 )
+from analysis.figures.thinning import series
 from analysis.rows import rows_of
-from analysis.runs import Plan
+from analysis.runs import PlanRead
 from analysis.wide import PHASE
 
 MAX_PANELS = 6
@@ -97,7 +97,7 @@ def _drawn(them: list[Panel]) -> pd.DataFrame:
     return found.assign(kept=found["value"].where(found["counted"] & (found["kind"] == "step")))
 
 
-def _chart(frame: pd.DataFrame, plan: Plan, domain: tuple[float, float], width: float, height: float) -> Any:
+def _chart(frame: pd.DataFrame, plan: PlanRead, domain: tuple[float, float], width: float, height: float) -> Any:
     steps = frame[frame["kind"] == "step"]
     first, last = float(steps["step"].min()), float(steps["step"].max())
     room = max(last - first, 1)
@@ -146,7 +146,7 @@ def _chart(frame: pd.DataFrame, plan: Plan, domain: tuple[float, float], width: 
 
 
 def paired_figure(
-    wide: pd.DataFrame, plan: Plan, estimates: pd.DataFrame | None = None, noise: pd.DataFrame | None = None
+    wide: pd.DataFrame, plan: PlanRead, estimates: pd.DataFrame | None = None, noise: pd.DataFrame | None = None
 ) -> Figure | None:
     """T_baseline / T_arm of each paired step on a log axis, with the A/A band and the raw estimate beside."""
     if PHASE + "step" not in wide:

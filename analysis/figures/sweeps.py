@@ -31,8 +31,8 @@ from analysis.figures.panels import (
     ratio_domain,
 )
 from analysis.rows import rows_of
-from analysis.runs import Plan
-from analysis.verdicts import count_of
+from analysis.runs import PlanRead
+from common.verdicts import count_of
 
 MAX_FACTORS = 4
 MAX_PANELS = 8
@@ -40,7 +40,7 @@ MAX_LINES = 6
 MAX_VALUES = 24
 
 
-def sweep_figures(estimates: pd.DataFrame, plan: Plan) -> list[Figure]:
+def sweep_figures(estimates: pd.DataFrame, plan: PlanRead) -> list[Figure]:
     """A figure for each swept factor, and with two or more of them a heat map; none without a sweep."""
     if estimates.empty:
         return []
@@ -68,7 +68,7 @@ def _ways(arms: list[str], shown: list[str]) -> list[tuple[str, str]]:
 
 def _factor_figure(
     all_points: pd.DataFrame,
-    plan: Plan,
+    plan: PlanRead,
     levels: dict[str, list[str]],
     factor: str,
     shown: list[str],
@@ -141,7 +141,9 @@ def _meanings(seen: pd.DataFrame) -> str:
     return filled + hollow + ("Hollow triangle: no interval can be given. " if NO_INTERVAL in shapes else "")
 
 
-def _lines(plan: Plan, x_of: tuple[str, list[str]], lines: list[str], domain: tuple[float, float], width: float) -> Any:
+def _lines(
+    plan: PlanRead, x_of: tuple[str, list[str]], lines: list[str], domain: tuple[float, float], width: float
+) -> Any:
     name, order = x_of
     turned = max(len(v) for v in order) * 7.5 > width / len(order)
     x = alt.X(

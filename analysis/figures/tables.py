@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.runs import Plan
+from analysis.runs import PlanRead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class FigureTables:
     waterfall: waterfall.py · estimates: estimates.py · noise: noise.py · stragglers: stragglers.py.
     """
 
-    plan: Plan
+    plan: PlanRead
     wide: pd.DataFrame
     categories: pd.DataFrame
     lengths: pd.DataFrame | None = None

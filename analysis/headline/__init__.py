@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.estimates.noise import repeated
-from analysis.headline.case import Case, by_unit, case_of
+from analysis.headline.case import ArmAtPoint, by_unit, case_of
 from analysis.headline.claims import claim_of, claims, limits
 from analysis.headline.doubts import doubts, grounds, terms
 from analysis.headline.ratios import NO_SPAN, Span, over, swapped
 from analysis.preflight import Preflight
-from analysis.runs import Plan
+from analysis.runs import PlanRead
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Headline:
 
 def headlines(
     comparison: pd.DataFrame,
-    plan: Plan,
+    plan: PlanRead,
     preflight: Preflight | None = None,
     estimates: pd.DataFrame | None = None,
     gate: pd.DataFrame | None = None,
@@ -61,9 +61,9 @@ def headlines(
 
 def _headline(
     arm: str,
-    plan: Plan,
+    plan: PlanRead,
     comparison: pd.DataFrame,
-    cases: list[Case],
+    cases: list[ArmAtPoint],
     gate: pd.DataFrame | None,
     preflight: Preflight | None,
 ) -> Headline:

@@ -25,7 +25,7 @@ CONTRADICT = {"standardised": ("raw", "roofline"), "per_token": ("raw",)}
 
 
 @dataclass(frozen=True)
-class Case:
+class ArmAtPoint:
     """One arm at one factor combination."""
 
     at: str
@@ -82,33 +82,33 @@ class Case:
         return [name for name, row in self.rows.items() if row["value"] > 0]
 
 
-def case_of(group: pd.DataFrame) -> Case:
+def case_of(group: pd.DataFrame) -> ArmAtPoint:
     """The case of one combination's rows of `estimate_table`."""
     records = [{str(name): value for name, value in row.items()} for row in group.to_dict("records")]
     return claim_from(factors_label(str(group["factors"].iloc[0])), {str(row["estimate"]): row for row in records})
 
 
-def claim_from(at: str, rows: dict[str, Row]) -> Case:
+def claim_from(at: str, rows: dict[str, Row]) -> ArmAtPoint:
     """The case of one combination's rows by estimate: what is claimed, and why no more."""
     known = next((some for kind in KINDS if (some := [n for n in kind if rows[n]["value"] > 0])), [])
     if not known:
-        return Case(at, rows, "", "x", str(rows["raw"]["why"]))
+        return ArmAtPoint(at, rows, "", "x", str(rows["raw"]["why"]))
     claimed = next((name for name in known if rows[name]["low"] > 0), known[0])
     side, against = direction(rows[claimed]["value"]), CONTRADICT.get(claimed, ())
     # A difference that the printed digits do not show is none to claim, however sure.
     verdict = rows[claimed]["verdict"] if side else "~"
     if verdict in "+-" and against and all(direction(rows[n]["value"]) == -side for n in against):
-        return Case(at, rows, claimed, "~", f"{' and '.join(against).replace('_', ' ')} point to the other arm")
-    return Case(at, rows, claimed, verdict, rows[claimed]["why"] if verdict == "~" else "")
+        return ArmAtPoint(at, rows, claimed, "~", f"{' and '.join(against).replace('_', ' ')} point to the other arm")
+    return ArmAtPoint(at, rows, claimed, verdict, rows[claimed]["why"] if verdict == "~" else "")
 
 
-def by_unit(told: Sequence[Case]) -> list[list[Case]]:
+def by_unit(told: Sequence[ArmAtPoint]) -> list[list[ArmAtPoint]]:
     """The cases that have a ratio, those of one unit together, what says most of the speed first."""
     groups = [[case for case in told if case.unit == unit] for unit in BEST_FIRST]
     return [group for group in groups if group]
 
 
-def places(cases: Sequence[Case]) -> str:
+def places(cases: Sequence[ArmAtPoint]) -> str:
     """At which factor combinations, the first few by name."""
     names = [case.at for case in cases]
     if len(names) > MOST_PLACES:

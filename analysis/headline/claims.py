@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.headline.case import AT_EQUAL_WORK, UNITS, Case, places
+from analysis.headline.case import AT_EQUAL_WORK, UNITS, ArmAtPoint, places
 from analysis.headline.ratios import NO_SPAN, Span, direction, inverse, over, range_text, swapped
 from analysis.rows import rows_of
 from analysis.speedup import outliers_decide
-from analysis.verdicts import count_of
+from common.verdicts import count_of
 
 # An interval whose ends differ by more says nothing of the ratio.
 TOO_WIDE = 10.0
@@ -27,7 +27,7 @@ class Claim:
     interval: Span
 
 
-def claim_of(group: Sequence[Case]) -> Claim:
+def claim_of(group: Sequence[ArmAtPoint]) -> Claim:
     """The claim of cases of one unit."""
     names = tuple(dict.fromkeys(case.claimed for case in group))
     intervals = [case.interval for case in group]
@@ -35,7 +35,7 @@ def claim_of(group: Sequence[Case]) -> Claim:
     return Claim(names, over([case.span([case.claimed]) for case in group]), interval)
 
 
-def claims(arm: str, base: str, cases: list[Case], groups: list[list[Case]], verdict: str) -> list[str]:
+def claims(arm: str, base: str, cases: list[ArmAtPoint], groups: list[list[ArmAtPoint]], verdict: str) -> list[str]:
     """The claim, and beside it the ratios that it does not rest on; one more for each further unit, with its places."""
     alone = len(cases) == 1 and cases[0].one_step
     said = [_said(arm, base, group, alone) for group in groups]
@@ -46,7 +46,7 @@ def claims(arm: str, base: str, cases: list[Case], groups: list[list[Case]], ver
     return [f"{capital(start + said[0])}."]
 
 
-def _said(arm: str, base: str, group: Sequence[Case], alone: bool) -> str:
+def _said(arm: str, base: str, group: Sequence[ArmAtPoint], alone: bool) -> str:
     """The claim of cases of one unit; `alone` where they are one step of one run each."""
     unit, claim = group[0].unit, claim_of(group)
     by = f"by {' and '.join(claim.names)}" if unit == AT_EQUAL_WORK else ""
@@ -66,7 +66,7 @@ def _said(arm: str, base: str, group: Sequence[Case], alone: bool) -> str:
     return "; ".join(filter(None, [ratio, *others, lacking]))
 
 
-def _spread(group: Sequence[Case], claim: Claim, alone: bool) -> str:
+def _spread(group: Sequence[ArmAtPoint], claim: Claim, alone: bool) -> str:
     """How sure the claim is: its interval, in its direction, and of what that is."""
 
     def text(span: Span) -> str:
@@ -82,7 +82,7 @@ def _spread(group: Sequence[Case], claim: Claim, alone: bool) -> str:
     return f"95%: {text(claim.interval)}"
 
 
-def _undecided(arm: str, cases: list[Case], groups: list[list[Case]]) -> str:
+def _undecided(arm: str, cases: list[ArmAtPoint], groups: list[list[ArmAtPoint]]) -> str:
     if len(cases) == 1 and cases[0].one_pair:
         return "one pair of runs, so no direction is claimed"
     if len(cases) == 1:
@@ -104,8 +104,8 @@ def _claim(unit: str, span: Span, arm: str, base: str) -> str:
 
 
 def limits(
-    cases: list[Case],
-    groups: list[list[Case]],
+    cases: list[ArmAtPoint],
+    groups: list[list[ArmAtPoint]],
     everything: Span,
     verdict: str,
     swapped: bool,
@@ -125,7 +125,7 @@ def limits(
     return found
 
 
-def _what_it_takes(case: Case, comparison: pd.DataFrame) -> list[str]:
+def _what_it_takes(case: ArmAtPoint, comparison: pd.DataFrame) -> list[str]:
     """Why one combination's claim is not resolved, and what would resolve it."""
     found, row = [], case.row
     if case.why and not case.one_pair and row["low"] > 0:
@@ -149,9 +149,9 @@ def _what_it_takes(case: Case, comparison: pd.DataFrame) -> list[str]:
     return found
 
 
-def _unresolved(cases: Sequence[Case], unit: str) -> list[str]:
+def _unresolved(cases: Sequence[ArmAtPoint], unit: str) -> list[str]:
     """At which factor combinations the claim is not resolved, or not made, and why; others than `unit` are named."""
-    reasons: dict[tuple[str, str], list[Case]] = {}
+    reasons: dict[tuple[str, str], list[ArmAtPoint]] = {}
     for case in cases:
         if case.verdict == "x":
             reasons.setdefault(("Not compared", str(case.rows["raw"]["why"])), []).append(case)

@@ -8,13 +8,13 @@ import pandas as pd
 
 from analysis.estimates.disagreement import disagreement, has_intervals, lengths_differ
 from analysis.estimates.gate import LABELS, WORSE_ARM, unjudged
-from analysis.headline.case import MOST_PLACES, Case, places
+from analysis.headline.case import MOST_PLACES, ArmAtPoint, places
 from analysis.headline.ratios import ratio_text
 from analysis.preflight import Preflight
 from analysis.rows import rows_of
-from analysis.runs import Plan, factors_label
+from analysis.runs import PlanRead, factors_label
 from analysis.speedup import disagrees, outliers_decide
-from analysis.verdicts import count_of
+from common.verdicts import count_of
 
 
 def terms(unequal: int, preflight: Preflight | None) -> str:
@@ -39,7 +39,9 @@ def terms(unequal: int, preflight: Preflight | None) -> str:
     )
 
 
-def doubts(arm: str, comparison: pd.DataFrame, told: list[Case], gate: pd.DataFrame | None, swapped: bool) -> list[str]:
+def doubts(
+    arm: str, comparison: pd.DataFrame, told: list[ArmAtPoint], gate: pd.DataFrame | None, swapped: bool
+) -> list[str]:
     """What speaks against the claim."""
     found = []
     if gate is not None:
@@ -63,13 +65,13 @@ def doubts(arm: str, comparison: pd.DataFrame, told: list[Case], gate: pd.DataFr
     return found
 
 
-def _by_lengths(apart: list[Case]) -> tuple[list[Case], list[Case]]:
+def _by_lengths(apart: list[ArmAtPoint]) -> tuple[list[ArmAtPoint], list[ArmAtPoint]]:
     """Those whose arms' responses differ in length, and the rest."""
     differ = [case for case in apart if lengths_differ(case.rows)]
     return differ, [case for case in apart if not lengths_differ(case.rows)]
 
 
-def _disagree(cases: list[Case], told: int) -> str:
+def _disagree(cases: list[ArmAtPoint], told: int) -> str:
     where = f" at {places(cases)}" if len(cases) < told else ""
     if not lengths_differ(cases[0].rows):
         why = "yet the responses of both arms come to as many tokens, so rely on neither alone"
@@ -98,13 +100,13 @@ def _labels(gate: pd.DataFrame) -> str:
     return ", ".join(LABELS[name] for name in dict.fromkeys(gate["quantity"]))
 
 
-def _opposite(case: Case) -> bool:
+def _opposite(case: ArmAtPoint) -> bool:
     return {"raw", "per_token"} <= set(case.valued) and disagrees(
         case.rows["raw"]["value"], case.rows["per_token"]["value"]
     )
 
 
-def grounds(comparison: pd.DataFrame, plan: Plan, told: list[Case]) -> str:
+def grounds(comparison: pd.DataFrame, plan: PlanRead, told: list[ArmAtPoint]) -> str:
     """On how many runs and steps it all rests."""
     runs = sum(int(case.rows["raw"]["run_pairs"]) for case in told)
     steps = sum(int(case.rows["raw"]["paired_steps"]) for case in told)
@@ -119,7 +121,7 @@ def grounds(comparison: pd.DataFrame, plan: Plan, told: list[Case]) -> str:
     return text
 
 
-def _after_warmup(comparison: pd.DataFrame, plan: Plan) -> str:
+def _after_warmup(comparison: pd.DataFrame, plan: PlanRead) -> str:
     """What was left out as warm-up."""
     fewest = int(comparison["warmup_left_out"].min())
     if fewest >= plan.warmup_steps:

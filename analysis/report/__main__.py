@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.errors import UserError
 from analysis.report.content import read_content
 from analysis.report.outputs import write_report
-from analysis.verdicts import count_of
+from common.errors import UserError
+from common.verdicts import count_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -19,7 +19,7 @@ Number = tuple[str, tuple[Cell, ...], tuple[Cell, ...]]
 
 
 @dataclass(frozen=True)
-class Answer:
+class ArmAnswer:
     """One arm against the baseline."""
 
     arm: str
@@ -29,7 +29,7 @@ class Answer:
     note: str
 
 
-def answers(content: Content) -> list[Answer]:
+def answers(content: Content) -> list[ArmAnswer]:
     """One for each headline."""
     found = []
     for headline in content.headlines:
@@ -62,7 +62,7 @@ def answers(content: Content) -> list[Answer]:
             note += "No interval: one pair of runs does not tell how much other runs differ."
         else:
             note += "No interval: there is nothing to resample."
-        found.append(Answer(headline.arm, headline.sentence, headline.unequal, tuple(numbers), note))
+        found.append(ArmAnswer(headline.arm, headline.sentence, headline.unequal, tuple(numbers), note))
     return found
 
 

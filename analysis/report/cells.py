@@ -31,7 +31,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One row of a table: `kind` is phase, residual, total or outside (the step)."""
 
     label: str
@@ -54,7 +54,7 @@ class Table:
     caption: str
     corner: str
     heads: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     groups: tuple[tuple[str, int], ...] = ()
     words: frozenset[int] = frozenset()
     sorts: bool = False

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.report.cells import Cell, Row, Table, count, decimals, in_full, number, seconds, times
+from analysis.report.cells import Cell, Table, TableRow, count, decimals, in_full, number, seconds, times
 from analysis.report.content import Content
 from analysis.rows import rows_of
 from analysis.runs import Run, factors_label
@@ -44,7 +44,7 @@ def comparison_block(content: Content) -> Table:
         }
         cells = [cell.at("comparison", r.Index, column) for column, cell in numbers.items()]
         label = f"{r.arm} vs {r.baseline}"
-        table.append(Row(label, str(r.arm), (*factor_cells(r.factors, factors), *cells), factors_label(r.factors)))
+        table.append(TableRow(label, str(r.arm), (*factor_cells(r.factors, factors), *cells), factors_label(r.factors)))
     return Table(
         name="comparison",
         caption="Speed-ups over the paired steps" + (", one row per factor combination" if factors else ""),
@@ -159,7 +159,7 @@ def frame_table(
     ]
     told = [i for i in range(len(columns)) if any(cells[i].value or cells[i].text.strip("—") for cells in made)]
     rows = tuple(
-        Row(label(r), str(r.arm), (*factor_cells(r.factors, factors), *(cells[i] for i in told)))
+        TableRow(label(r), str(r.arm), (*factor_cells(r.factors, factors), *(cells[i] for i in told)))
         for r, cells in zip(rows_of(frame), made, strict=True)
     )
     return Table(

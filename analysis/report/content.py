@@ -11,7 +11,7 @@ from analysis.cost import cost_table
 from analysis.estimates.comparable import comparable
 from analysis.estimates.gate import gate_table, gate_verdicts
 from analysis.estimates.noise import noise_table, repeated
-from analysis.estimates.table import estimate_table
+from analysis.estimates.speedup_table import estimate_table
 from analysis.fairness import (
     Setting,
     config_settings,
@@ -31,7 +31,7 @@ from analysis.installed import (
     mixed_origin_verdicts,
     origin_verdicts,
 )
-from analysis.machine import busy_machine_verdicts, shared_machine_verdicts
+from analysis.machine_load import busy_machine_verdicts, shared_machine_verdicts
 from analysis.phases import category_table, phase_table, phase_verdicts
 from analysis.preflight import Preflight, read_preflight
 from analysis.report.provenance import runs_table
@@ -40,13 +40,13 @@ from analysis.reward import reward_verdicts
 from analysis.roofline.floors import floors_of
 from analysis.roofline.waterfall import waterfall_table
 from analysis.roofline.work import with_work, work_verdicts
-from analysis.runs import Plan, Run, read_plan, read_runs
+from analysis.runs import PlanRead, Run, read_plan, read_runs
 from analysis.speedup import comparison_table, phase_speedups
 from analysis.stragglers import straggler_table
 from analysis.suggestions import Suggestion, suggestions
-from analysis.timers import TimerTree
-from analysis.verdicts import Verdict, by_weight
 from analysis.wide import samples, wide_steps
+from common.verdicts import Verdict, by_weight
+from trainers.timers.lookup import TimerTree
 
 # Figures of single steps, which say nothing where there is but one.
 OVER_STEPS = (
@@ -64,7 +64,7 @@ OVER_STEPS = (
 class Content:
     """The report's parts; tables keep full precision (columns: where each is made)."""
 
-    plan: Plan
+    plan: PlanRead
     runs: list[Run]
     trees: list[TimerTree]
     steps: pd.DataFrame
@@ -219,7 +219,7 @@ def read_content(
     )
 
 
-def _only_repetitions(plan: Plan, others: list[str], noise: pd.DataFrame) -> str:
+def _only_repetitions(plan: PlanRead, others: list[str], noise: pd.DataFrame) -> str:
     """That there is nothing but A/A, and how far apart the same comes out."""
     who = "; ".join(f"{arm} is the same as {repeated(plan, arm)}" for arm in others)
     text = f"No comparison: there are only repetitions (A/A) of one arm ({who})."
@@ -250,7 +250,7 @@ def with_rates(comparison: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def arm_verdicts(runs: list[Run], plan: Plan) -> list[Verdict]:
+def arm_verdicts(runs: list[Run], plan: PlanRead) -> list[Verdict]:
     """Arms without a run, and a report on one arm alone."""
     found = []
     have = {r.arm for r in runs}

@@ -10,8 +10,7 @@ import pandas as pd
 from analysis.report.cells import fixed
 from analysis.report.content import Content
 from analysis.roofline.floors import floors_of
-from analysis.roofline.gpus import gpu_of
-from analysis.roofline.setup import Setup
+from analysis.roofline.setup import DecodeSetup
 from analysis.roofline.work import (
     COMPUTE_S,
     FLOOR_BASIS,
@@ -24,7 +23,8 @@ from analysis.roofline.work import (
     WEIGHT_S,
 )
 from analysis.runs import factors_label
-from analysis.verdicts import count_of
+from common.gpus import gpu_of
+from common.verdicts import count_of
 
 # Of more arms and factor combinations the tables have the numbers.
 MOST_LINES = 8
@@ -60,7 +60,7 @@ def floor_lines(content: Content) -> list[str]:
     return lines + [f"{v.text}." for v in content.verdicts if v.code in WITHOUT][:MOST_LINES]
 
 
-def _setup_words(setup: Setup) -> list[str]:
+def _setup_words(setup: DecodeSetup) -> list[str]:
     gpu, facts = gpu_of(setup.gpu), setup.facts
     if gpu is None or facts is None or not setup.number_bytes or not facts.decode_parameters:
         return []

@@ -10,7 +10,7 @@ from analysis.report.content import Content
 from analysis.report.ledger_words import ledger_bridge
 from analysis.report.sections import sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
-from analysis.verdicts import FOLD_AFTER, count_of, verdict_groups
+from common.verdicts import FOLD_AFTER, count_of, verdict_groups
 
 MAX_BLOCKS = 4
 MAX_SETTINGS = 20

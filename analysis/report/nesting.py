@@ -6,7 +6,7 @@ import pandas as pd
 
 from analysis.report.cells import fixed
 from analysis.rows import rows_of
-from analysis.verdicts import count_of
+from common.verdicts import count_of
 
 MOST_TIMERS = 5
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from analysis.files import write_whole
 from analysis.report.content import Content
 from analysis.report.markdown import markdown
 from analysis.report.page import html_page
+from common.files import write_whole
 
 
 def write_report(content: Content, out: Path) -> list[Path]:

@@ -26,7 +26,7 @@ from analysis.report.provenance import analysed_by, runs_block
 from analysis.report.sections import sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
 from analysis.rows import rows_of
-from analysis.verdicts import FOLD_AFTER, count_of, verdict_groups
+from common.verdicts import FOLD_AFTER, count_of, verdict_groups
 
 BANNER = "raw-and-equal-work-disagree"
 # A figure of many panels is on demand.

@@ -12,11 +12,11 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.errors import UserError
-from analysis.files import read_json_object
-from analysis.report.cells import Cell, Row, Table, count
+from analysis.report.cells import Cell, Table, TableRow, count
 from analysis.rows import rows_of
 from analysis.runs import Run, factors_label
+from common.errors import UserError
+from common.files import read_json_object
 
 _ROOT = Path(__file__).resolve().parents[2]
 # Of so many runs the page shows a row each; tables/runs has all.
@@ -145,7 +145,7 @@ def runs_block(runs: pd.DataFrame) -> Table:
                 cells.append(count(value).at("runs", r.Index, name))
             else:
                 cells.append(Cell(_shown(name, str(value), dirty=r.git_dirty == "yes")))
-        rows.append(Row(r.run_id, r.run_id, tuple(cells)))
+        rows.append(TableRow(r.run_id, r.run_id, tuple(cells)))
     nothing = [
         HEADS[name] for name in HEADS if name not in told and name not in ("factors", "sources", "sources_sha256")
     ]
@@ -178,7 +178,7 @@ def _shown(name: str, value: str, dirty: bool) -> str:
 @cache
 def analysed_by(folder: Path = _ROOT) -> str:
     """The commit of the code that makes this report, and whether it was changed since; "" where git cannot tell."""
-    # The jobs have the same question of their own code (workflow/jobs/node.py); neither may import the other.
+    # The jobs have the same question of their own code (node/hardware.py); neither may import the other.
     said = []
     for words in (["rev-parse", "--show-toplevel", "HEAD"], ["status", "--porcelain", "--untracked-files=no"]):
         try:

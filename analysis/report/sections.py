@@ -12,7 +12,7 @@ from analysis.report.floor_words import floor_lines
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """A heading, a table (perhaps without rows), and the names of the figures under it."""
 
     id: str
@@ -23,14 +23,14 @@ class Section:
     """Sentences under the table."""
 
 
-def sections(content: Content) -> list[Section]:
+def sections(content: Content) -> list[ReportSection]:
     """Those that have anything to show, in the page's order."""
     lines = tuple(floor_lines(content))
     drawn = {figure.name for figure in content.figures}
     found = [
-        Section("stragglers", "What the step waits for", stragglers_block(content), ("stragglers",), lines),
-        Section("gate", "Do the arms train the same?", gate_block(content), ("reward", "reward-distribution")),
-        Section("cost", "What it costs", cost_block(content)),
+        ReportSection("stragglers", "What the step waits for", stragglers_block(content), ("stragglers",), lines),
+        ReportSection("gate", "Do the arms train the same?", gate_block(content), ("reward", "reward-distribution")),
+        ReportSection("cost", "What it costs", cost_block(content)),
     ]
     return [s for s in found if s.table.rows or drawn & set(s.figures)]
 

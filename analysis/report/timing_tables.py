@@ -9,12 +9,12 @@ from typing import Any
 import pandas as pd
 
 from analysis.phases import RESIDUAL, shown_phase
-from analysis.report.cells import DASH, Cell, Row, Table, decimals, percent, seconds, times
+from analysis.report.cells import DASH, Cell, Table, TableRow, decimals, percent, seconds, times
 from analysis.report.content import Content
 from analysis.report.nesting import nesting_text
 from analysis.rows import rows_of
 from analysis.runs import factors_label
-from analysis.timers import in_order
+from trainers.timers.lookup import in_order
 
 NOTHING = Cell("")
 
@@ -49,15 +49,15 @@ def _phase_table(content: Content, factors: str, rows: pd.DataFrame, root: str) 
     sums = {r.arm: r for r in rows_of(content.sums[content.sums["factors"] == factors])}
     digits = decimals(min(by_key[arm, root].mean_s for arm in arms))
     shape = _Phases(medians=int(rows["steps"].max()) > 1)
-    inside: list[Row] = []
-    outside: list[Row] = []
+    inside: list[TableRow] = []
+    outside: list[TableRow] = []
     for path in in_order(rows["path"], content.trees):
         phase = shown_phase(path, content.trees)
         cells: list[Cell] = []
         for arm in arms:
             cells += shape.cells(*_phase_cells(by_key.get((arm, path)), digits, is_root=path == root))
         kind = "total" if path == root else "phase" if path.startswith(root + "/") else "outside"
-        row = Row(phase.label, path, tuple(cells), phase.description, phase.depth, kind)
+        row = TableRow(phase.label, path, tuple(cells), phase.description, phase.depth, kind)
         (outside if kind == "outside" else inside).append(row)
     residual: list[Cell] = []
     total: list[Cell] = []
@@ -70,8 +70,8 @@ def _phase_table(content: Content, factors: str, rows: pd.DataFrame, root: str) 
         own_share = percent(own.own_sum_share).at("sums", own.Index, "own_sum_share")
         total += shape.cells(NOTHING, NOTHING, own_s, own_share)
     words = "The part of the step that no timer covers."
-    inside.append(Row("Residual", f"({RESIDUAL})", tuple(residual), words, 1, "residual"))
-    inside.append(Row("Sum of own times", "(sum)", tuple(total), "Equals the mean step.", 0, "total"))
+    inside.append(TableRow("Residual", f"({RESIDUAL})", tuple(residual), words, 1, "residual"))
+    inside.append(TableRow("Sum of own times", "(sum)", tuple(total), "Equals the mean step.", 0, "total"))
     if any(not math.isnan(sums[arm].between_steps_mean_s) for arm in arms):
         between: list[Cell] = []
         for arm in arms:
@@ -80,7 +80,7 @@ def _phase_table(content: Content, factors: str, rows: pd.DataFrame, root: str) 
             median = seconds(r.between_steps_median_s, digits).at("sums", r.Index, "between_steps_median_s")
             between += shape.cells(mean, median, NOTHING, NOTHING)
         words = "Logging, checkpoints and data between two steps: wall clock that is in no step."
-        outside.append(Row("Between steps", "(between)", tuple(between), words, 0, "outside"))
+        outside.append(TableRow("Between steps", "(between)", tuple(between), words, 0, "outside"))
     return Table(
         name="phases",
         caption="Seconds per step, by phase and arm" + _at(factors),
@@ -133,7 +133,7 @@ def sums_blocks(content: Content) -> list[Table]:
                 rounding_s = r.residual_rounding_s if column == "residual_s" else math.nan
                 cells.append(seconds(getattr(r, column), digits, rounding_s).at("sums", r.Index, column))
             kind = {"step_s": "total", "residual_s": "residual"}.get(column, "phase")
-            lines.append(Row(label, column, tuple(cells), words, int(column == "nested_s"), kind))
+            lines.append(TableRow(label, column, tuple(cells), words, int(column == "nested_s"), kind))
         root = content.trees[0].root if content.trees else ""
         said = nesting_text(content.phases[content.phases["factors"] == factors], root, digits)
         if any(r.residual_rounding_s > 0 for r in arms):
@@ -169,7 +169,7 @@ def speedup_blocks(content: Content) -> list[Table]:
             cells.append(Cell(DASH) if residual else times(r.speedup).at("phase_speedups", r.Index, "speedup"))
             kind = "residual" if residual else "total" if r.depth == 0 else "phase"
             words = "" if residual else shown_phase(r.path, content.trees).description
-            lines.append(Row(r.label, r.path, tuple(cells), words, 1 if residual else r.depth, kind))
+            lines.append(TableRow(r.label, r.path, tuple(cells), words, 1 if residual else r.depth, kind))
         base = content.plan.baseline
         tables.append(
             Table(

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from analysis.roofline.gpus import Gpu
-from analysis.roofline.models import ModelFacts
+from common.gpus import Gpu
+from common.model_facts import ModelFacts
 
 Array = npt.NDArray[np.float64]
 Number = float | Array

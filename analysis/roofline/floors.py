@@ -20,12 +20,12 @@ from analysis.roofline.decode import (
     work_from_lengths,
     work_from_scalars,
 )
-from analysis.roofline.gpus import gpu_of
-from analysis.roofline.setup import Setup, setup_of
+from analysis.roofline.setup import DecodeSetup, setup_of
 from analysis.runs import Run
-from analysis.timers import TimerTree
-from analysis.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
 from analysis.wide import OWN, PHASE, discarding
+from common.gpus import gpu_of
+from trainers.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
+from trainers.timers.lookup import TimerTree
 
 # A quotient of printed means is a whole number of responses only if it is this near to one.
 _WHOLE_TO = 1e-2
@@ -37,7 +37,7 @@ Flags = npt.NDArray[np.bool_]
 class Floors:
     """Everything by row of `wide`, before anything is refused."""
 
-    setups: Mapping[str, Setup]
+    setups: Mapping[str, DecodeSetup]
     """By run."""
     generation_s: Array
     """Own seconds of the phases of generation; NaN where none is timed."""
@@ -188,7 +188,7 @@ def _generation_s(wide: pd.DataFrame, runs: Sequence[Run], places: Mapping[str, 
     return generation
 
 
-def _roofs(rows: int, setups: Mapping[str, Setup], places: Mapping[str, Rows]) -> tuple[Roof, Flags]:
+def _roofs(rows: int, setups: Mapping[str, DecodeSetup], places: Mapping[str, Rows]) -> tuple[Roof, Flags]:
     """Each row's roof, and whether there is one."""
     names = [f.name for f in fields(Roof)]
     values = {name: np.full(rows, np.nan) for name in names}
@@ -201,7 +201,7 @@ def _roofs(rows: int, setups: Mapping[str, Setup], places: Mapping[str, Rows]) -
     return Roof(**values), has_roof
 
 
-def setup_roof(setup: Setup) -> Roof | None:
+def setup_roof(setup: DecodeSetup) -> Roof | None:
     """The roof of a setup of which everything needed is known."""
     gpu = gpu_of(setup.gpu)
     if setup.unknown or gpu is None or setup.facts is None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from analysis.roofline.gpus import KNOWN_GPUS, gpu_of, known_name
-from analysis.roofline.models import COUNTED, ModelFacts, model_facts
 from analysis.runs import Run
-from analysis.settings import flat, overrides_by_key
+from common.dotted import flat, overrides_by_key
+from common.gpus import KNOWN_GPUS, gpu_of, known_name
+from common.model_facts import COUNTED, ModelFacts, model_facts
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _BYTES: Mapping[str, int] = {
@@ -39,7 +39,7 @@ _CACHED = re.compile(r"models--([^/]+?)--([^/]+)/snapshots(?:/|$)")
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class DecodeSetup:
     """What a run generated on; None is unknown.
 
     `gpu` is our name where it is a known GPU, else as the run reports it; `gpus` are the run's, over all nodes, those
@@ -68,7 +68,7 @@ class Setup:
     apart: bool = False
 
 
-def setup_of(run: Run) -> Setup:
+def setup_of(run: Run) -> DecodeSetup:
     """A run's setup: what it says itself, then what its import declares, then its settings and its workload.
 
     A trained run ran what its workload names. Where an import declares what the run itself denies, the run counts.
@@ -100,7 +100,7 @@ def setup_of(run: Run) -> Setup:
         held = (facts.decode_parameters or 0) * number_bytes / parallel
         if held < _LEAST_WEIGHTS:
             unknown.append(f"what the chip's caches hold: only {held / 1e6:.0f} MB of weights lie on a GPU")
-    return Setup(
+    return DecodeSetup(
         gpu=gpu,
         gpus=gpus,
         nodes=nodes,

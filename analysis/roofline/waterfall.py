@@ -10,9 +10,9 @@ import pandas as pd
 
 from analysis.phases import RESIDUAL, category_table, phase_table
 from analysis.roofline.work import COMPUTE_S, FLOOR_S, GENERATION_S, KV_S, WEIGHT_S
-from analysis.runs import Plan
-from analysis.timers import CATEGORIES, TimerTree
+from analysis.runs import PlanRead
 from analysis.wide import PHASE
+from trainers.timers.lookup import CATEGORIES, TimerTree
 
 COLUMNS = ["factors", "arm", "part", "label", "seconds", "kind", "steps", "floor_steps"]
 # kind: `floor` and `gap` divide generation where there is a floor.
@@ -34,7 +34,7 @@ _LABELS: Mapping[str, tuple[str, str]] = {
 
 def waterfall_table(
     wide: pd.DataFrame,
-    plan: Plan,
+    plan: PlanRead,
     trees: Sequence[TimerTree],
     own: Mapping[str, Sequence[TimerTree]] | None = None,
 ) -> pd.DataFrame:

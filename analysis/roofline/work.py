@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.roofline.floors import Floors, Rows, equal_floor_s, floors_of
-from analysis.roofline.setup import Setup
+from analysis.roofline.setup import DecodeSetup
 from analysis.runs import Run, factors_label
-from analysis.verdicts import Verdict
+from common.verdicts import Verdict
 
 GENERATION_S = "generation_s"
 FLOOR_S = "floor_s"
@@ -108,7 +108,7 @@ def _arm_verdicts(found: Floors, wide: pd.DataFrame, at: Rows, name: str) -> lis
     return verdicts
 
 
-def _contradictions(setups: Mapping[str, Setup], runs: Sequence[Run]) -> list[Verdict]:
+def _contradictions(setups: Mapping[str, DecodeSetup], runs: Sequence[Run]) -> list[Verdict]:
     return [
         Verdict(
             "error",
@@ -121,7 +121,7 @@ def _contradictions(setups: Mapping[str, Setup], runs: Sequence[Run]) -> list[Ve
     ]
 
 
-def _unknown_verdicts(setups: Mapping[str, Setup], runs: Sequence[Run]) -> list[Verdict]:
+def _unknown_verdicts(setups: Mapping[str, DecodeSetup], runs: Sequence[Run]) -> list[Verdict]:
     missing: dict[tuple[str, ...], dict[str, int]] = {}
     granted: dict[str, dict[str, int]] = {}
     for run in runs:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from analysis.sources.json_lines import json_lines
-from analysis.sources.record import TIMERS, SourceRead, StepRecord, as_number
-from analysis.verdicts import Verdict
+from common.verdicts import Verdict
+from trainers.logs.json_lines import json_lines
+from trainers.logs.record import TIMERS, SourceRead, StepRecord, as_number
 
 
 def read_metrics_jsonl(path: Path, shown_as: str, flat: bool = False) -> SourceRead:

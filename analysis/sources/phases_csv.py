@@ -10,16 +10,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.errors import UserError
 from analysis.sources.phases_order import order_of
-from analysis.sources.printed import Printed, half_digit, printed
-from analysis.sources.record import TIMERS, Imported, SourceRead, StepRecord, TablePhase
-from analysis.timers.own import BESIDE, add, category_of, require_name
-from analysis.verdicts import Verdict
+from common.errors import UserError
+from common.verdicts import Verdict
+from trainers.logs.printed import Printed, half_digit, printed
+from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord, TablePhase
+from trainers.timers.own import BESIDE, add, category_of, require_name
 
 FORMAT = "phases-csv"
 REQUIRED = ("step", "phase", "seconds")
-# The table's own tree (analysis/timers/own.py), where it has the first of these.
+# The table's own tree (trainers/timers/own.py), where it has the first of these.
 PARENT, CATEGORY = "parent", "category"
 # Columns that may tell several runs in one table apart, the most particular first.
 SELECTING = ("run", "arm", "engine")

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from analysis.errors import UserError
-from analysis.sources.counters import ELAPSED, OF_TRAINING, Restart, falls, restart_verdicts
-from analysis.sources.printed import Printed, printed
-from analysis.sources.record import StepRecord
-from analysis.verdicts import Verdict, count_of
+from common.errors import UserError
+from common.verdicts import Verdict, count_of
+from trainers.logs.counters import ELAPSED, OF_TRAINING, Restart, falls, restart_verdicts
+from trainers.logs.printed import Printed, printed
+from trainers.logs.record import StepRecord
 
 # Columns that count, by the names that logs give them.
 _COUNTERS = {name.partition("/")[2]: name for name in reversed(OF_TRAINING)} | {name: name for name in OF_TRAINING}
@@ -25,7 +25,7 @@ SEPARATE = (
 
 
 @dataclass
-class Order:
+class TableOrder:
     """The steps that a table holds twice, those that are the first after a restart, and when each was logged."""
 
     again: set[int] = field(default_factory=set)
@@ -36,13 +36,13 @@ class Order:
 
 def order_of(
     read: Sequence[tuple[int, int, str, Printed]], table: Sequence[tuple[int, Mapping[str, str]]], path: Path
-) -> Order:
+) -> TableOrder:
     """What the order of a table's rows and its counters tell; `read` are (line, step, name, seconds) of `table`.
 
     Rows may stand in any order. Two steps or more of which every phase comes again, with other seconds, were trained
     again: the later count. `UserError` where the first step is among them: these are several runs.
     """
-    found = Order()
+    found = TableOrder()
     first: dict[tuple[int, str], float] = {}
     names: dict[int, set[str]] = {}
     repeated: dict[int, set[str]] = {}
@@ -76,7 +76,7 @@ def order_of(
     return found
 
 
-def _note_counters(found: Order, rows: Sequence[tuple[int, int, Mapping[str, str]]], path: Path) -> None:
+def _note_counters(found: TableOrder, rows: Sequence[tuple[int, int, Mapping[str, str]]], path: Path) -> None:
     """Adds what the columns of counters tell, step by step."""
     steps: dict[int, StepRecord] = {}
     for line, step, row in rows:

@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from analysis.errors import UserError
-from analysis.files import read_json_object
+from common.errors import UserError
+from common.files import read_json_object
 
 RUN_FILE = "run.json"
 HISTORY_PARTS = "history-*.jsonl"

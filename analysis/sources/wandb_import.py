@@ -9,16 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from analysis.errors import UserError
-from analysis.files import read_json_object
-from analysis.sources.counters import Restart, falls, restart_verdicts
-from analysis.sources.json_lines import json_lines
-from analysis.sources.record import Imported, SourceRead
 from analysis.sources.wandb_about import git_in, hardware_in, plain_config, seconds_since_1970, versions_in
 from analysis.sources.wandb_api import HISTORY_PARTS, RUN_FILE, download
 from analysis.sources.wandb_offline import records
 from analysis.sources.wandb_rows import Row, anew_verdict, logged_steps, read_steps, steps_of, time_of
-from analysis.verdicts import Verdict, count_of
+from common.errors import UserError
+from common.files import read_json_object
+from common.verdicts import Verdict, count_of
+from trainers.logs.counters import Restart, falls, restart_verdicts
+from trainers.logs.json_lines import json_lines
+from trainers.logs.record import Imported, SourceRead
 
 FORMAT_OFFLINE = "wandb-offline"
 FORMAT_API = "wandb"

@@ -12,9 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from analysis.errors import UserError
-from analysis.sources.record import SourceRead
 from analysis.sources.wandb_rows import steps_of
+from common.errors import UserError
+from trainers.logs.record import SourceRead
 
 HISTORY = "history"
 # The identifier, the magic number 0xBEE1 and the format's version, 0.

@@ -10,10 +10,10 @@ from pathlib import Path
 from sys import intern
 from typing import Any
 
-from analysis.sources.counters import Restart, falls, restart_verdicts
-from analysis.sources.hf_logs import STEP_TIME, window_verdict, windows_of
-from analysis.sources.record import STEPS_LOGGED, TIMERS, SourceRead, StepRecord, as_number
-from analysis.verdicts import Verdict, count_of
+from common.verdicts import Verdict, count_of
+from trainers.logs.counters import Restart, falls, restart_verdicts
+from trainers.logs.hf_logs import STEP_TIME, window_verdict, windows_of
+from trainers.logs.record import STEPS_LOGGED, TIMERS, SourceRead, StepRecord, as_number
 
 # How a row tells its training step: verl's by its own counter, TRL's and ms-swift's by transformers' (wandb's own
 # `_step` runs ahead of that), or by wandb's, which verl sets.
@@ -28,7 +28,7 @@ CALLS = "profiling/"
 TRAINING = frozenset((STEP_TIME, "train/loss", "train/learning_rate"))
 # What every evaluation of transformers' ends with (`eval/runtime`, `eval/<data set>_runtime`).
 EVALUATION, EVALUATED = "eval/", "runtime"
-# Where the seconds of ms-swift's timers are kept that are no phases (analysis/timers/swift.py).
+# Where the seconds of ms-swift's timers are kept that are no phases (trainers/swift/timers.py).
 LAST_CALL = "last_call_s/"
 
 # A file or a cached page, the number of the record or line in it, and the row.

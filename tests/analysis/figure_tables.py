@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.figures import FigureTables
-from analysis.runs import Plan
+from analysis.runs import PlanRead
 
 ESTIMATES = ("raw", "per_token", "roofline", "standardised")
 PARTS = (
@@ -24,8 +24,8 @@ PARTS = (
 )
 
 
-def plan_of(arms: list[str], warmup_steps: int = 2) -> Plan:
-    return Plan("made-up", "", arms[0], {arm: {} for arm in arms}, warmup_steps, (), {})
+def plan_of(arms: list[str], warmup_steps: int = 2) -> PlanRead:
+    return PlanRead("made-up", "", arms[0], {arm: {} for arm in arms}, warmup_steps, (), {})
 
 
 def wide_of(
@@ -93,7 +93,7 @@ def waterfall_of(wide: pd.DataFrame, residual: float = 0.01) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["factors", "arm", "part", "label", "seconds", "kind"])
 
 
-def estimates_of(wide: pd.DataFrame, plan: Plan, interval: float = 0.12) -> pd.DataFrame:
+def estimates_of(wide: pd.DataFrame, plan: PlanRead, interval: float = 0.12) -> pd.DataFrame:
     random = np.random.default_rng(3)
     rows = []
     for n, (factors, arm) in enumerate(keys_of(wide).itertuples(index=False)):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from analysis.files import fingerprint_of
+from common.files import fingerprint_of
 
 INPUTS = "step/training_step/prepare_inputs"
 INPUTS_SHA256 = {"data_sha256": "d" * 64, "model_sha256": "e" * 64}

@@ -8,7 +8,7 @@ import pytest
 from test_comparison import ARMS, codes, content, pair, results, row, text
 
 from analysis.estimates.comparable import comparable
-from analysis.estimates.table import estimate_table
+from analysis.estimates.speedup_table import estimate_table
 from analysis.runs import read_plan, read_runs
 from analysis.speedup import comparison_table
 from analysis.wide import wide_steps

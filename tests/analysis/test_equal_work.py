@@ -13,7 +13,7 @@ from test_estimates import arm_rows, engine_s, plan, work
 
 from analysis.estimates.disagreement import disagreement, lengths_differ
 from analysis.estimates.equal_work import NO_ONE_ROOF
-from analysis.estimates.table import estimate_table
+from analysis.estimates.speedup_table import estimate_table
 from analysis.headline import headlines
 from analysis.roofline.work import with_work
 from analysis.runs import Run

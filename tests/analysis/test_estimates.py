@@ -9,8 +9,8 @@ import pytest
 from analysis.estimates.arm import FIT_BIAS, ONE_PAIR, _spent
 from analysis.estimates.comparable import Comparable
 from analysis.estimates.equal_work import paired
-from analysis.estimates.table import ESTIMATES, estimate_table
-from analysis.runs import Plan
+from analysis.estimates.speedup_table import ESTIMATES, estimate_table
+from analysis.runs import PlanRead
 
 STEP = "timing_s/step"
 
@@ -24,7 +24,7 @@ def plan(*arms, **same_as):
         "runs": (),
         "fingerprints": {},
     }
-    return Plan(arms={arm: {} for arm in arms}, same_as=same_as, **made)
+    return PlanRead(arms={arm: {} for arm in arms}, same_as=same_as, **made)
 
 
 def arm_rows(arm, step_s, seed=0, factors="", **columns):

@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 from analysis.fairness import fairness_verdicts, hardware_settings, settings_table
-from analysis.runs import Plan, Run
-from analysis.timers import tree_named
+from analysis.runs import PlanRead, Run
+from trainers.timers.lookup import tree_named
 
 GPU = [{"name": "NVIDIA H100 80GB HBM3", "memory_gib": 79.6}]
 MACHINE = {"host": "node1", "cpu": "Some CPU", "cpus": 2, "threads": 2, "gpus": GPU, "driver": "550.1"}
@@ -14,7 +14,7 @@ WORK = {"steps": 12, "temperature": 0.9}
 
 
 def plan(*arms):
-    return Plan("case", "", arms[0], {arm: {} for arm in arms}, 0, (), {})
+    return PlanRead("case", "", arms[0], {arm: {} for arm in arms}, 0, (), {})
 
 
 def run(arm, seed=0, hardware=None, inputs=None, workload=None):

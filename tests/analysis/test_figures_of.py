@@ -15,7 +15,6 @@ import pandas as pd
 import pytest
 
 from analysis.figures import FigureTables, figures_of
-from analysis.figures.data import cumulative_shares
 from analysis.figures.distributions import length_figure, length_scalars_figure
 from analysis.figures.drawing import Figure
 from analysis.figures.factor_grid import swept
@@ -24,10 +23,11 @@ from analysis.figures.heat_map import cell_colour
 from analysis.figures.paired import paired_figure, step_ratios
 from analysis.figures.panels import log_ticks, seconds_text
 from analysis.figures.phase_bars import bar_ends, phase_bars
-from analysis.figures.stragglers import straggler_figure
+from analysis.figures.straggler_figure import straggler_figure
 from analysis.figures.svg import with_prefixed_ids
 from analysis.figures.sweeps import sweep_figures
-from analysis.figures.waterfall import cascade, waterfall_figure
+from analysis.figures.thinning import cumulative_shares
+from analysis.figures.waterfall_figure import cascade, waterfall_figure
 
 SWEEP = [{"workload.temperature": t, "workload.num_generations": n} for t in (0.7, 1.0) for n in (16, 4, 128)]
 HOSTILE = '変換器＝基準 <b>&"bold"</b> </svg> url(#x) id="y" currentColor ' * 2

@@ -8,7 +8,7 @@ import pytest
 from test_estimates import arm_rows, plan
 
 from analysis.estimates.gate import gate_table, gate_verdicts
-from analysis.quantities import QUANTITIES
+from trainers.quantities import QUANTITIES
 
 
 def gate(a, b, seeds=1, same_as=None):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from analysis.roofline.gpus import KNOWN_GPUS, gpu_of, known_name
-from analysis.roofline.models import facts_of, model_facts
+from common.gpus import KNOWN_GPUS, gpu_of, known_name
+from common.model_facts import facts_of, model_facts
 
 
 @pytest.mark.parametrize(

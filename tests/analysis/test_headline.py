@@ -10,7 +10,7 @@ from test_estimates import arm_rows, engine_s, far_apart, plan, work
 from analysis.estimates.comparable import Comparable
 from analysis.estimates.disagreement import disagreement
 from analysis.estimates.gate import gate_table
-from analysis.estimates.table import estimate_table
+from analysis.estimates.speedup_table import estimate_table
 from analysis.headline import headlines
 from analysis.headline.case import claim_from
 from analysis.headline.ratios import ratio_text

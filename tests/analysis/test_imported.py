@@ -7,15 +7,15 @@ import make_results
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.files import fingerprint_of
-from analysis.imported.run import main
-from analysis.imported.steps import add_known_tokens
+from analysis.imports.added_steps import add_known_tokens
+from analysis.imports.formats import read_source
+from analysis.imports.import_run import main
 from analysis.phases import phase_table, phase_verdicts
 from analysis.runs import read_plan, read_run, read_runs
-from analysis.sources.formats import read_source
-from analysis.sources.record import StepRecord
 from analysis.steps import ChosenStep, read_steps
 from analysis.wide import BAD_TIME, wide_steps
+from common.files import fingerprint_of
+from trainers.logs.record import StepRecord
 
 # The article's Table 1, as it is printed there, and the line of its log for the same step with SGLang.
 TABLE_1 = {
@@ -192,7 +192,7 @@ def test_a_plan_of_imported_runs_is_read(tmp_path):
     assert runs[0].done["versions"] == {"verl": "0.4.1"} and runs[0].done["fingerprint"] == specs[0]["fingerprint"]
     (results / "runs" / "vllm-s0" / "imported.json").unlink()
     (left_out,) = read_runs(plan, results, None)[1]
-    assert "imported.json is not there; it is made by python -m analysis.imported" in left_out.text
+    assert "imported.json is not there; it is made by python -m analysis.imports" in left_out.text
 
 
 @pytest.mark.parametrize("same_as", ["nobody", "a"])
@@ -223,7 +223,7 @@ def test_a_source_that_grows_while_it_is_read_is_told(tmp_path, capsys, monkeypa
         log.write_text(verl_lines([PLAIN, PLAIN]))
         return read
 
-    monkeypatch.setattr("analysis.imported.run.read_source", growing)
+    monkeypatch.setattr("analysis.imports.import_run.read_source", growing)
     assert "run.log changed while it was read" in failure(tmp_path, spec, capsys)
 
 

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from analysis.errors import UserError
-from analysis.files import fingerprint_of
-from analysis.imported.claims import require_of_arm
-from analysis.imported.run import import_run
-from analysis.sources.record import Imported, SourceRead
-from analysis.timers import tree_for
+from analysis.imports.import_run import import_run
+from analysis.imports.source_check import require_of_arm
+from common.errors import UserError
+from common.files import fingerprint_of
+from trainers.logs.record import Imported, SourceRead
+from trainers.timers.lookup import tree_for
 
 VERL = "step:1 - timing_s/gen:1.500 - timing_s/step:2.000\n"
 TRL = "{'loss': 0.0, 'reward': 0.25, 'step_time': 3.25, 'learning_rate': 1e-06}\n"

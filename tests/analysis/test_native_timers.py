@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from analysis.imported.steps import clock_verdicts
-from analysis.sources.record import STEPS_LOGGED, StepRecord
+from analysis.imports.added_steps import clock_verdicts
 from analysis.steps import ChosenStep
-from analysis.timers import exclusive_s, nested, overruns, places_of, tree_for
-from analysis.timers.exclusive import own_rounding_s
+from trainers.logs.record import STEPS_LOGGED, StepRecord
+from trainers.timers.exclusive import own_rounding_s
+from trainers.timers.lookup import exclusive_s, nested, overruns, places_of, tree_for
 
 PROFILED = "profiling/Time taken: GRPOTrainer."
 

@@ -283,11 +283,11 @@ def test_an_arm_whose_runs_were_trained_in_two_environments_is_told():
 
 def test_the_preflights_own_words_are_read(folder):
     """The real writer's file, as this reader has it: the two wings meet in it only."""
-    from workflow.preflight.findings import Finding
-    from workflow.preflight.ledger import Row
+    from common.findings import Finding
+    from workflow.preflight.ledger import Setting
 
     finding = Finding("unequal", "x", ("vllm",), "what", "why", "source", "change")
-    row = Row("a", {"vllm": "1"}, "different", "why", "source")
+    row = Setting("a", {"vllm": "1"}, "different", "why", "source")
     raw = {"experiment": "case", "findings": [finding.as_dict()], "ledger": [row.as_dict()], "unverifiable": []}
     (folder / "preflight.json").write_text(json.dumps(raw))
     found = content(folder).preflight

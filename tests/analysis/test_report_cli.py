@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis.collect import main as collect
-from analysis.figures.data import MAX_POINTS, binned, length_histogram, series, wants_log
+from analysis.figures.thinning import MAX_POINTS, binned, length_histogram, series, wants_log
 from analysis.report.__main__ import main
 from analysis.report.markdown import escaped, table
 

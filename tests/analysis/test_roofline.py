@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from analysis.roofline.decode import Array, Roof, Work, decode_floor_s, roof_of, work_from_lengths, work_from_scalars
-from analysis.roofline.gpus import KNOWN_GPUS, gpu_of
-from analysis.roofline.models import facts_of, model_facts
+from common.gpus import KNOWN_GPUS, gpu_of
+from common.model_facts import facts_of, model_facts
 
 PHI = model_facts("microsoft/Phi-4-reasoning-plus")
 H100 = gpu_of("NVIDIA H100 80GB HBM3")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from analysis.settings import flat, overrides_by_key, setting
+from common.dotted import flat, overrides_by_key, setting
 
 
 def test_overrides_by_key() -> None:

@@ -11,10 +11,10 @@ import pytest
 from roofline_results import IMPORT, PHI, ROLLOUT, SXM, WORKLOAD
 from roofline_results import trained as trained_run
 
-from analysis.roofline.setup import Setup, setup_of
+from analysis.roofline.setup import DecodeSetup, setup_of
 from analysis.runs import Run
-from analysis.timers import TimerTree, tree_for
-from analysis.timers.verl import VERL_0_4_1, VERL_0_9_1, VERL_0_9_1_COLOCATE_ASYNC, VERL_0_9_1_OVERLAPPING
+from trainers.timers.lookup import TimerTree, tree_for
+from trainers.verl.timers import VERL_0_4_1, VERL_0_9_1, VERL_0_9_1_COLOCATE_ASYNC, VERL_0_9_1_OVERLAPPING
 
 VERL = {
     "data.train_batch_size": 16,
@@ -52,7 +52,7 @@ def trained(
     gpus: list[Any] | None = None,
     workload: dict[str, Any] | None = None,
     **more: Any,
-) -> Setup:
+) -> DecodeSetup:
     done = {"hardware": {"gpus": SXM if gpus is None else gpus}, "resolved": {"trainer": VERL | (settings or {})}}
     return setup_of(a_run({"workload": WORKLOAD | (workload or {})}, done, **more))
 
@@ -65,7 +65,7 @@ def imported(
     spec: dict[str, Any] | None = None,
     gpus: list[Any] | None = None,
     **facts: Any,
-) -> Setup:
+) -> DecodeSetup:
     done = {"imported": True, "hardware": {"gpus": gpus} if gpus else {}, "resolved": resolved or {}}
     whole = {"workload": {}, "import": IMPORT | facts} | (spec or {})
     return setup_of(a_run(whole, done, tree=tree, trainer=trainer, engine=engine))
@@ -197,7 +197,7 @@ def test_a_cap_counts_only_where_the_engine_was_given_it() -> None:
 
 def trl(
     engine: str = "vllm", held: dict[str, Any] | None = None, gpus: list[Any] | None = None, **settings: Any
-) -> Setup:
+) -> DecodeSetup:
     tree = tree_for("trl", "1.16.0", engine)
     done = {
         "hardware": {"gpus": SXM[:1] if gpus is None else gpus},

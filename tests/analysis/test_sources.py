@@ -7,9 +7,9 @@ import sys
 import make_results
 import pytest
 
-from analysis.errors import UserError
 from analysis.sources.metrics_jsonl import read_metrics_jsonl
 from analysis.sources.wandb_offline import history_rows, read_wandb_offline, wandb_files
+from common.errors import UserError
 
 # A real offline run: the phases in the row that holds train/global_step, other rows before and after it.
 WRITER = """

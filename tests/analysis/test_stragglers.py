@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to, trained
 
 from analysis.roofline.work import with_work
-from analysis.runs import Plan, Run
+from analysis.runs import PlanRead, Run
 from analysis.stragglers import _by_step, straggler_table
 from analysis.wide import wide_steps
 
@@ -21,7 +21,7 @@ from analysis.wide import wide_steps
 def table(*runs: Run, warmup: int = 2) -> pd.DataFrame:
     wide, _ = wide_steps(runs, warmup)
     arms: dict[str, dict[str, Any]] = {run.arm: {} for run in runs}
-    plan = Plan("made-up", "", next(iter(arms)), arms, warmup, (), {})
+    plan = PlanRead("made-up", "", next(iter(arms)), arms, warmup, (), {})
     return straggler_table(with_work(wide, runs), runs, plan).set_index("arm")
 
 
@@ -71,7 +71,7 @@ def test_the_straggler_ratio_is_of_sums(tmp_path: Path) -> None:
 
 def test_nothing_counted_gives_no_row(tmp_path: Path) -> None:
     assert table(trained(tmp_path, [100, 200]), warmup=9).empty
-    assert straggler_table(with_work(wide_steps([], 0)[0], []), [], Plan("e", "", "a", {"a": {}}, 0, (), {})).empty
+    assert straggler_table(with_work(wide_steps([], 0)[0], []), [], PlanRead("e", "", "a", {"a": {}}, 0, (), {})).empty
 
 
 @given(st.lists(st.integers(1, 60), min_size=10, max_size=40))

@@ -13,7 +13,7 @@ from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to
 from analysis.preflight import Finding, LedgerRow, Preflight
 from analysis.roofline.waterfall import waterfall_table
 from analysis.roofline.work import with_work
-from analysis.runs import Plan, Run
+from analysis.runs import PlanRead, Run
 from analysis.stragglers import straggler_table
 from analysis.suggestions import Suggestion, suggestions
 from analysis.wide import wide_steps
@@ -31,7 +31,7 @@ BEFORE = Preflight(
 
 def tables(*runs: Run) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     wide = with_work(wide_steps(runs, 2)[0], runs)
-    plan = Plan("made-up", "", runs[0].arm, {run.arm: {} for run in runs}, 2, (), {})
+    plan = PlanRead("made-up", "", runs[0].arm, {run.arm: {} for run in runs}, 2, (), {})
     return straggler_table(wide, runs, plan), waterfall_table(wide, plan, [run.tree for run in runs]), wide
 
 

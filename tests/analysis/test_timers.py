@@ -3,10 +3,10 @@ import random
 import make_results
 import pytest
 
-from analysis.errors import UserError
-from analysis.timers import CATEGORIES, declared_trees, exclusive_s, mode_of, overruns, parents, tree_for
-from analysis.timers.declared import releases_like
-from analysis.timers.trl import TRL_1_16
+from common.errors import UserError
+from trainers.timers.declared import releases_like
+from trainers.timers.lookup import CATEGORIES, declared_trees, exclusive_s, mode_of, overruns, parents, tree_for
+from trainers.trl.timers import TRL_1_16
 
 
 def test_exclusive_and_residual_by_hand():
@@ -84,7 +84,7 @@ def test_order_is_declared_then_undeclared_by_name():
 )
 def test_unknown_version_or_engine_says_how_to_declare(version, engine):
     with pytest.raises(
-        UserError, match=r"no timer tree.*trl 1\.16? .*with transformers/vllm.*analysis/timers/declared\.py"
+        UserError, match=r"no timer tree.*trl 1\.16? .*with transformers/vllm.*trainers/timers/declared\.py"
     ):
         tree_for("trl", version, engine)
 

@@ -16,13 +16,13 @@ from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to
 from analysis.phases import phase_table
 from analysis.roofline.waterfall import waterfall_table, with_rest
 from analysis.roofline.work import with_work
-from analysis.runs import Plan, Run
-from analysis.timers.verl import VERL_0_4_1, VERL_0_9_1_OVERLAPPING
+from analysis.runs import PlanRead, Run
 from analysis.wide import wide_steps
+from trainers.verl.timers import VERL_0_4_1, VERL_0_9_1_OVERLAPPING
 
 
-def plan_of(*arms: str) -> Plan:
-    return Plan("made-up", "", arms[0], {arm: {} for arm in arms}, 2, (), {})
+def plan_of(*arms: str) -> PlanRead:
+    return PlanRead("made-up", "", arms[0], {arm: {} for arm in arms}, 2, (), {})
 
 
 def waterfall(*runs: Run, warmup: int = 2) -> pd.DataFrame:

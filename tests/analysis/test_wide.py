@@ -7,7 +7,7 @@ import pytest
 from roofline_results import trained
 from test_imported import PLAIN, imported, said, spec_of, verl_lines, wide_of, write
 
-from analysis.runs import Plan
+from analysis.runs import PlanRead
 from analysis.speedup import comparison_table
 from analysis.wide import AFTER_RESUME, ELSEWHERE, OTHER_WINDOW, WARMUP, wide_run, wide_steps
 
@@ -30,7 +30,7 @@ def logged(tmp_path, arm, every, step_s=float, steps=60):
 
 def plan_of(warmup_steps):
     arms = {arm: {"trainer": "trl", "engine": "vllm"} for arm in "ab"}
-    return Plan("x", "", "a", arms, warmup_steps, (), {})
+    return PlanRead("x", "", "a", arms, warmup_steps, (), {})
 
 
 def test_windows_that_differ_are_never_divided(tmp_path):

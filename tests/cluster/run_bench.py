@@ -92,13 +92,6 @@ class RunBench:
         words = self._words[head.pid]
         return os.pread(words, os.fstat(words).st_size, 0).decode()
 
-    def forget(self, head: subprocess.Popen[str]) -> str:
-        """What a head that has ended had said; nothing of it is kept."""
-        said = self.said(head)
-        self.heads.remove(head)
-        os.close(self._words.pop(head.pid))
-        return said
-
     def wait(self, what: Callable[[], Any], silence_s: float = 40.0) -> Any:
         """What becomes true; it fails when nothing happens any more: a busy machine is slow, but not silent."""
         seen, since = self._signs(), time.monotonic()
@@ -145,11 +138,7 @@ class RunBench:
 
     def journal(self) -> list[tuple[int, int]]:
         """(attempt, step) of every step that was trained."""
-        return self.lines("journal")
-
-    def lines(self, name: str) -> list[tuple[int, int]]:
-        """The first two numbers in each line of a file of the stand-in's."""
-        file = self.run / name
+        file = self.run / "journal"
         lines = file.read_text().splitlines() if file.is_file() else []
         return [(int(line.split()[0]), int(line.split()[1])) for line in lines]
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.cluster import cancel as canceller
 from workflow.cluster import inquiry
-from workflow.cluster.answer import read
 from workflow.cluster.cancel import cancel
 from workflow.cluster.experiment import Experiment, Wanted
 from workflow.cluster.locks import try_lock
+from workflow.cluster.slurm_answer import read
 from workflow.cluster.state import run_states
 from workflow.cluster.status import show_status
 

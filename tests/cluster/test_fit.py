@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.cluster.fit import gpus_here, require_fit
 from workflow.cluster.job import trainer_environment
 

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from analysis.errors import UserError
-from workflow import patience
+from common import patience
+from common.errors import UserError
+from common.files import last_lines
+from common.messages import reporting_errors
+from common.patience import patiently
 from workflow.cluster import jobstate
-from workflow.cluster.answer import Answer
 from workflow.cluster.identity import identity, is_of, make_identity
 from workflow.cluster.inquiry import Submission
 from workflow.cluster.jobstate import Evidence, Life, Pulse, Verdict, Watch, filesystem_now, job_state, pulse_at
 from workflow.cluster.paths import JobPaths, RunPaths
 from workflow.cluster.slurm import EndedJob, QueueJob
-from workflow.files import last_lines
-from workflow.messages import reporting_errors
-from workflow.patience import patiently
+from workflow.cluster.slurm_answer import Answer
 
 from .make_runs import MadeRun
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from analysis.errors import UserError
-from workflow.cluster.machine import require_gpus_here
-from workflow.plan import Plan, load_plan
+from common.errors import UserError
+from workflow.config.gpus_here import require_gpus_here
+from workflow.config.plan import Plan, load_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 

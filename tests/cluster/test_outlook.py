@@ -19,7 +19,7 @@ from workflow.cluster.locks import try_lock
 from workflow.cluster.outlook import plan_lines
 from workflow.cluster.state import run_states
 from workflow.cluster.status import status_lines
-from workflow.plan import Plan, load_plan
+from workflow.config.plan import Plan, load_plan
 
 from .make_runs import MadeRun, answer
 

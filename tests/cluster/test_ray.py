@@ -24,7 +24,7 @@ from workflow.cluster import locks
 from workflow.cluster import ray as subject
 from workflow.cluster.place import Place, expand_hosts
 from workflow.cluster.processes import LIFE_VARIABLE, end_processes_of
-from workflow.cluster.ray import LONGEST_TEMPORARY, RayError, RayHead, RayWorker, Setup
+from workflow.cluster.ray import LONGEST_TEMPORARY, RayError, RayHead, RaySetup, RayWorker
 
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "nowhere[1-2]", "SLURM_CPUS_PER_TASK": "3"}
@@ -34,12 +34,12 @@ TASK = """
 import json, os, select, sys, time
 from pathlib import Path
 from workflow.cluster.place import Place
-from workflow.cluster.ray import RayError, RayHead, RayWorker, Setup
+from workflow.cluster.ray import RayError, RayHead, RayWorker, RaySetup
 told = json.loads(sys.argv[1])
 folder = Path(told.pop("folder"))
 python = Path(told.pop("python", sys.executable))
 place = Place.from_environment(os.environ)
-setup = Setup(
+setup = RaySetup(
     place=place, folder=folder, python=python, environment=os.environ, cwd=folder.parent,
     log=folder.parent / f"ray-{folder.name}-{place.rank}.log", object_store_bytes=80_000_000, **told,
 )
@@ -336,7 +336,7 @@ def test_missing_ranks_are_named_when_the_time_is_up(
 
 def test_who_waits_can_be_told_to_give_up(tmp_path: Path) -> None:
     place = Place.from_environment({**SLURM, "SLURM_PROCID": "1"})
-    setup = Setup(
+    setup = RaySetup(
         place=place,
         folder=tmp_path / "0",
         python=tmp_path / "none",
@@ -352,7 +352,7 @@ def test_who_waits_can_be_told_to_give_up(tmp_path: Path) -> None:
 
 def test_what_keeps_ray_from_starting_is_told(tmp_path: Path) -> None:
     place = Place.from_environment({**SLURM, "SLURM_PROCID": "0"})
-    setup = Setup(
+    setup = RaySetup(
         place=place, folder=tmp_path / "0", python=tmp_path / "none", environment={}, cwd=tmp_path, log=tmp_path / "log"
     )
     for why in ("No such file", "File exists"):  # no such Python; a folder that belongs to another life

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.cluster.site import Site, gpus_of_gres, gres_of, minutes_of, read_site
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.cluster.ends import RETRIED, explain
 from workflow.cluster.experiment import Experiment, Wanted, of_name
 from workflow.cluster.launcher import Launcher

@@ -66,8 +66,8 @@ def job_environment(**changes: str) -> dict[str, str]:
 
 
 def run_job(python: Path, module: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a module of workflow.jobs in a stack's Python, and return what it said."""
-    return run_python(python, "-m", f"workflow.jobs.{module}", *arguments)
+    """Run a module of node in a stack's Python, and return what it said."""
+    return run_python(python, "-m", f"node.{module}", *arguments)
 
 
 def run_python(python: Path, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from workflow.jobs.node import pin_cpus, set_environment
+from node.hardware import pin_cpus, set_environment
 
 
 def main(model: str, out: str, seed: str) -> None:
@@ -20,7 +20,8 @@ def main(model: str, out: str, seed: str) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl.generation.vllm_generation import VLLMGeneration
 
-    from workflow.jobs import vllm_colocate, vllm_cpu
+    from engines.vllm import colocate as vllm_colocate
+    from engines.vllm import cpu as vllm_cpu
 
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(model)

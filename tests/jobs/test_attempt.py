@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from workflow.jobs.attempt import stack_origin
+from node.attempt import stack_origin
 
 from .conftest import TRANSFORMERS, VLLM, run_python
 
 CHECK = """
 import json, sys
-from workflow.jobs import attempt
-from workflow.jobs.attempt import require_working_gpus
-from workflow.jobs.errors import run
+from node import attempt
+from node.attempt import require_working_gpus
+from node.exit_codes import run
 attempt._CHECK_LIMIT_S = float(sys.argv[3]) if sys.argv[3:] else attempt._CHECK_LIMIT_S
 sys.exit(run(lambda: require_working_gpus({"attempt_dir": sys.argv[1]}, sys.argv[2])))
 """

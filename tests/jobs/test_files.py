@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from workflow.jobs.arithmetic import arithmetic_rows
-from workflow.jobs.checkpoints import newest_checkpoint
-from workflow.jobs.data import ground_truths
-from workflow.jobs.errors import RequeueError, UserError, run
-from workflow.jobs.files import append_json_line, finite, read_json, tree_sha256, write_json
-from workflow.jobs.node import pin_cpus, set_environment, told_environment
+from common.errors import UserError
+from node.arithmetic import arithmetic_rows
+from node.checkpoints import newest_checkpoint
+from node.dataset import ground_truths
+from node.exit_codes import RequeueError, run
+from node.hardware import pin_cpus, set_environment, told_environment
+from node.records import append_json_line, finite, read_json, tree_sha256, write_json
 
 from .conftest import ROOT
 
@@ -149,7 +150,7 @@ def test_environment() -> None:
 
 def test_cpus_are_bounded_by_what_is_allowed() -> None:
     # In a process of its own, so that the suite keeps its CPUs.
-    code = "import os; from workflow.jobs.node import pin_cpus; print(pin_cpus(1), sorted(os.sched_getaffinity(0)))"
+    code = "import os; from node.hardware import pin_cpus; print(pin_cpus(1), sorted(os.sched_getaffinity(0)))"
     told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     first = min(os.sched_getaffinity(0))
     assert told == f"[{first}] [{first}]\n"
@@ -162,8 +163,8 @@ def test_cpus_are_bounded_by_what_is_allowed() -> None:
 def test_a_stop_before_the_first_step_requeues() -> None:
     code = (
         "import os, signal, sys, time\n"
-        "from workflow.jobs.errors import run\n"
-        "from workflow.jobs.signals import StopRequest\n"
+        "from node.exit_codes import run\n"
+        "from node.signals import StopRequest\n"
         "def main():\n"
         "    StopRequest().install(); os.kill(os.getpid(), signal.SIGUSR2); time.sleep(5)\n"
         "sys.exit(run(main))"

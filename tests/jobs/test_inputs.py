@@ -20,8 +20,8 @@ from .conftest import DATA, MODEL, ROOT, TRANSFORMERS, job_environment
 MANY = """
 import contextlib, io, json, sys
 from pathlib import Path
-from workflow.jobs.errors import run
-from workflow.jobs.inputs import prepare_inputs
+from node.exit_codes import run
+from node.inputs import prepare_inputs
 told = {}
 for name, request in json.load(sys.stdin).items():
     made, said = {}, io.StringIO()
@@ -245,7 +245,7 @@ def test_an_interrupted_run_leaves_nothing_that_looks_whole(
     out = tmp_path / "out"
     job = subprocess.Popen(
         [
-            *(str(stack_python(TRANSFORMERS)), "-m", "workflow.jobs.inputs"),
+            *(str(stack_python(TRANSFORMERS)), "-m", "node.inputs"),
             *("--request", str(tmp_path / "request.json"), "--out", str(out)),
         ],
         cwd=ROOT,

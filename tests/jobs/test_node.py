@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from workflow.jobs.node import checkout, driver_version
+from node.hardware import checkout, driver_version
 
 # As the open and the closed kernel modules write it.
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (dvs-builder@U22)\n"

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from workflow.jobs.phases import PhaseClock, sanitized
-from workflow.jobs.timers import log_prob_phase, phase_name
+from node.phase_clock import PhaseClock, sanitized
+from trainers.trl.driver.timers import log_prob_phase, phase_name
 
 
 class Ticks:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from workflow.jobs.errors import UserError
-from workflow.jobs.phi4_reward import Phi4, answer_part, last_boxed
-from workflow.jobs.rewards import reward_functions
+from common.errors import UserError
+from node.phi4_reward import Phi4, answer_part, last_boxed
+from node.rewards import reward_functions
 
 from .conftest import ROOT, TRANSFORMERS
 
@@ -155,9 +155,9 @@ EQUALITY = [
 ]
 PROGRAM = """
 import json, sys, threading
-from workflow.jobs import equality
+from node import equality
 equality.LIMIT_S = float(sys.argv[1])
-from workflow.jobs.rewards import reward_functions
+from node.rewards import reward_functions
 cases = json.load(sys.stdin)
 out = [equality.equal(f"\\\\boxed{{{truth}}}", f"\\\\boxed{{{answer}}}") for truth, answer, _ in cases]
 texts = ["<think>a</think>\\\\boxed{0.5}", "<think>a", "<think>a</think>\\\\boxed{9^{9^{9}}}"]
@@ -190,7 +190,7 @@ def test_equality_in_a_stack_from_any_thread_in_bounded_time(stack_python: Calla
 
 def test_without_math_verify_nothing_is_guessed() -> None:
     # The controller's Python has none.
-    code = "from workflow.jobs import equality; equality.equal('1', '2')"
+    code = "from node import equality; equality.equal('1', '2')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "math_verify cannot be used" in done.stderr

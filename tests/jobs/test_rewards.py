@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from workflow.jobs.errors import UserError
-from workflow.jobs.rewards import completion_text, format_match, length_near, reward_functions
+from common.errors import UserError
+from node.rewards import completion_text, format_match, length_near, reward_functions
 
 from .conftest import ROOT, TRANSFORMERS
 
@@ -82,7 +82,7 @@ ACCURACY_CASES = [
 def test_accuracy_in_any_thread(stack_python: Callable[[str], Path]) -> None:
     code = (
         "import json, sys, threading\n"
-        "from workflow.jobs.rewards import accuracy, reward_functions\n"
+        "from node.rewards import accuracy, reward_functions\n"
         "cases, out = json.load(sys.stdin), []\n"
         "def work():\n"
         "    out.append([accuracy(text, truth) for text, truth, _ in cases])\n"

@@ -131,7 +131,7 @@ def test_vllm_goes_on_after_a_kill(stack_python: Stack, made_inputs: Path, tmp_p
     first = write_attempt(run_folder, made_inputs, 1, **args)
     with (tmp_path / "log").open("w") as log:
         job = subprocess.Popen(
-            [str(stack_python(VLLM)), "-m", "workflow.jobs.trl_grpo", str(first)],
+            [str(stack_python(VLLM)), "-m", "trainers.trl.driver.train", str(first)],
             cwd=ROOT,
             env=job_environment(),
             stdout=log,
@@ -185,7 +185,7 @@ def test_vllm_generates_with_the_synced_weights(stack_python: Stack, made_inputs
 def test_a_stop_signal_saves_and_asks_to_be_requeued(stack_python: Stack, made_inputs: Path, tmp_path: Path) -> None:
     attempt = write_attempt(tmp_path / "stopped", made_inputs, max_steps=500, save_strategy="no")
     job = subprocess.Popen(
-        [str(stack_python(TRANSFORMERS)), "-m", "workflow.jobs.trl_grpo", str(attempt)],
+        [str(stack_python(TRANSFORMERS)), "-m", "trainers.trl.driver.train", str(attempt)],
         cwd=ROOT,
         env=job_environment(),
         stdout=subprocess.PIPE,
@@ -220,8 +220,8 @@ def test_a_stop_signal_saves_and_asks_to_be_requeued(stack_python: Stack, made_i
 # One process tries many orders, since importing the libraries takes longer than refusing.
 REFUSALS = """
 import contextlib, io, json, sys
-from workflow.jobs import trl_grpo
-from workflow.jobs.errors import run
+from node import trl_grpo
+from node.exit_codes import run
 told = {}
 for name, attempt in json.load(sys.stdin).items():
     sys.argv, said = ["trl_grpo", attempt], io.StringIO()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from workflow.jobs.errors import UserError
-from workflow.jobs.verl_checkpoints import TRACKER, Decision, Found, decide, look, prepare
+from common.errors import UserError
+from trainers.verl.driver.checkpoints import TRACKER, Decision, Found, decide, look, prepare
 
 
 def write_archive(path: Path, size: int = 2000) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from workflow.plan import Plan, plan_runs
+from trainers.cases import Case, StackTold
+from trainers.registry import StackFacts
+from workflow.config.plan import Plan, plan_runs
+from workflow.config.reading import parse_config
 from workflow.preflight import Finding, Preflight, preflight
-from workflow.preflight.cases import Case, StackTold, cases_of
-from workflow.preflight.site import Place
-from workflow.reading import parse_config
-from workflow.trainers import StackFacts
+from workflow.preflight.cases import cases_of
+from workflow.preflight.surroundings import Surroundings
 
 ROLLOUT = "actor_rollout_ref.rollout"
 ACTOR = "actor_rollout_ref.actor"
@@ -143,7 +144,7 @@ def planned(
     return plan_runs(parse_config(raw), _facts)
 
 
-def looked_at(plan: Plan, place: Place | None = None, composed: dict[str, Any] | None = None) -> Preflight:
+def looked_at(plan: Plan, place: Surroundings | None = None, composed: dict[str, Any] | None = None) -> Preflight:
     return preflight(plan, place, composed, _told)
 
 
@@ -152,10 +153,10 @@ def cases(raw: dict[str, Any], **changes: Any) -> dict[str, Case]:
     return {case.arm: case for case in cases_of(planned(raw, **changes), None, _told)}
 
 
-def found(raw: dict[str, Any], place: Place | None = None, **changes: Any) -> dict[str, Finding]:
+def found(raw: dict[str, Any], place: Surroundings | None = None, **changes: Any) -> dict[str, Finding]:
     """The findings by code."""
     return {finding.code: finding for finding in looked_at(planned(raw, **changes), place).findings}
 
 
-def codes(raw: dict[str, Any], level: str, place: Place | None = None, **changes: Any) -> list[str]:
+def codes(raw: dict[str, Any], level: str, place: Surroundings | None = None, **changes: Any) -> list[str]:
     return [one.code for one in found(raw, place, **changes).values() if one.level == level]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from workflow.preflight.behaviours import ATTENTION, BEHAVIOURS, GRAPH_SIZES, PREFILL, S4, S9, V4, V9
+from trainers.verl.behaviours import ATTENTION, BEHAVIOURS, GRAPH_SIZES, PREFILL, S4, S9, V4, V9
 
 from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, cases, codes, found, looked_at, planned
 

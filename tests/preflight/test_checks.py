@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from trainers.verl.behaviours import BEHAVIOURS
 from workflow.cluster.site import Site
-from workflow.preflight.behaviours import BEHAVIOURS
-from workflow.preflight.checks.environment import VARIABLES
-from workflow.preflight.site import Place, exported, variables_of
+from workflow.preflight.checks.variables import VARIABLES
+from workflow.preflight.surroundings import Surroundings, exported, variables_of
 
 from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, codes, found, looked_at, planned
 
@@ -31,9 +31,9 @@ TRL: dict[str, Any] = {
 }
 
 
-def site(hours: float = 20, **more: Any) -> Place:
+def site(hours: float = 20, **more: Any) -> Surroundings:
     paces = more.pop("paces", {})
-    return Place(Site(gres="gpu:h100:8", nodes="1", runtime_min=hours * 60, profile=SLURM, **more), paces)
+    return Surroundings(Site(gres="gpu:h100:8", nodes="1", runtime_min=hours * 60, profile=SLURM, **more), paces)
 
 
 FIRES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
@@ -204,7 +204,7 @@ def test_variables_of_the_shell_and_of_a_profile_are_seen(tmp_path: Path) -> Non
     (tmp_path / "setup.sh").write_text(
         "module load cuda\nexport CUDA_LAUNCH_BLOCKING=1 # while debugging\n# export NCCL_DEBUG=INFO\nX=1\n"
     )
-    place = Place(variables=variables_of(tmp_path, {"NCCL_DEBUG": "INFO", "HOME": "/root"}))
+    place = Surroundings(variables=variables_of(tmp_path, {"NCCL_DEBUG": "INFO", "HOME": "/root"}))
     blocking, nccl = found(EQUAL, place)["cuda-launch-blocking"], found(EQUAL, place)["nccl-debug"]
     assert str(tmp_path / "setup.sh") in blocking.what and "setup.sh" in blocking.change
     assert "this shell" in nccl.what and "unset NCCL_DEBUG" in nccl.change

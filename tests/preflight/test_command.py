@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from workflow.cli import main
-from workflow.plan import load_plan
+from workflow.config.plan import load_plan
 from workflow.preflight import preflight, settings_requests
 from workflow.preflight.cases import settings_request
 from workflow.preflight.command import resolve_settings
-from workflow.preflight.site import Place
+from workflow.preflight.surroundings import Surroundings
 
 ROOT = Path(__file__).resolve().parents[2]
 RAW: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
@@ -82,7 +82,7 @@ def test_trls_own_settings_tell_of_no_difference_but_the_engines(
         composed[one] = json.loads((tmp_path / f"{one}.json").read_text())
         assert composed[one]["version"] == "1.16.0" and composed[one]["settings"]["max_steps"] == 12
         assert not {"output_dir", "run_name"} & set(composed[one]["settings"])
-    seen = preflight(plan, Place(), composed)
+    seen = preflight(plan, Surroundings(), composed)
     assert len(composed) == 2 and seen.findings == ()
     assert len(seen.ledger) > 150
     assert {row.setting for row in seen.ledger if row.verdict == "different"} == {"use_vllm"}

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from analysis.errors import UserError
+from common.errors import UserError
 from tests.verl.conftest import verl_python  # noqa: F401 (a fixture)
+from trainers.case_settings import parsed, settings_of, value_of
+from trainers.verl.defaults import DEFAULTS, VERSIONS
 from workflow.preflight import Preflight, require_possible, settings_id, settings_requests, write_preflight
 from workflow.preflight.cases import settings_request
 from workflow.preflight.command import resolve_settings
-from workflow.preflight.defaults import DEFAULTS, VERSIONS
-from workflow.preflight.settings import parsed, settings_of, value_of
 
 from .plans import ARTICLE, EQUAL, ROLLOUT, looked_at, planned
 

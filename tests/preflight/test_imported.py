@@ -12,7 +12,7 @@ import yaml
 from workflow.cluster.site import Site
 from workflow.preflight import Preflight, preflight
 from workflow.preflight.show import preflight_lines, summary_lines
-from workflow.preflight.site import Place
+from workflow.preflight.surroundings import Surroundings
 
 from .plans import ACTOR, ARTICLE, ROLLOUT, looked_at, planned
 
@@ -38,8 +38,8 @@ def bare(**changes: dict[str, Any]) -> dict[str, Any]:
 
 def seen_of(raw: dict[str, Any], **held: Any) -> Preflight:
     """The preflight of imports; `held` are the contents of imported.json by arm."""
-    from workflow.plan import plan_runs
-    from workflow.reading import parse_config
+    from workflow.config.plan import plan_runs
+    from workflow.config.reading import parse_config
 
     from .plans import _facts, _told
 
@@ -90,7 +90,7 @@ def test_what_has_run_was_not_impossible(code: str, changes: dict[str, Any]) -> 
 
 def test_queue_memory_and_this_shell_are_nothing_to_runs_from_elsewhere() -> None:
     large = {"model": {"source": "meta-llama/Llama-3.1-70B", "revision": "0" * 40}, "save_steps": 0}
-    place = Place(
+    place = Surroundings(
         Site(gres="gpu:h100:8", nodes="1", runtime_min=60, profile=Path("profiles/slurm")),
         {"vllm": 1e5, "sglang": 1e5},
         {"NCCL_DEBUG": ("INFO", "this shell"), "VLLM_ATTENTION_BACKEND": ("FLASHINFER", "this shell")},
@@ -304,8 +304,8 @@ def at(**factors: Any) -> dict[str, Any]:
 
 def contradicted(raw: dict[str, Any], held: dict[str, Any]) -> list[str]:
     """What `factor-contradicts-run` says of an experiment whose arms all hold the same."""
-    from workflow.plan import plan_runs
-    from workflow.reading import parse_config
+    from workflow.config.plan import plan_runs
+    from workflow.config.reading import parse_config
 
     from .plans import _facts, _told
 

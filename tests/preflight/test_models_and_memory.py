@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from analysis.roofline.gpus import KNOWN_GPUS, gpu_of
-from analysis.roofline.models import facts_of, model_facts
+from common.gpus import KNOWN_GPUS, gpu_of
+from common.model_facts import facts_of, model_facts
+from trainers.memory_estimate import MemoryEstimate
 from workflow.preflight.checks.memory import told
-from workflow.preflight.memory import Estimate
 
 from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, looked_at, planned
 
@@ -83,13 +83,13 @@ def test_gpus_are_found_by_name_in_any_case() -> None:
     )
 
 
-def estimate(raw: dict[str, Any], arm: str = "vllm", **changes: Any) -> Estimate:
+def estimate(raw: dict[str, Any], arm: str = "vllm", **changes: Any) -> MemoryEstimate:
     return looked_at(planned(raw, **changes)).memory[arm]
 
 
 def test_the_articles_estimate_is_shown_with_its_parts() -> None:
     one = estimate(ARTICLE)
-    assert one.gib == 80 and 50 < Estimate.sum(one.update) < 75
+    assert one.gib == 80 and 50 < MemoryEstimate.sum(one.update) < 75
     # bfloat16 by model_dtype, over 8 GPUs: 14.66e9 * 2 / 8.
     weights = next(part for part in one.update if part.name.startswith("weights"))
     assert weights.counted and weights.gib == pytest.approx(3.41, abs=0.02)
@@ -145,16 +145,16 @@ def test_lora_has_no_reference_of_its_own() -> None:
 
 def test_an_engine_that_stays_awake_costs_memory_in_0_9_1_only() -> None:
     awake = {f"{ROLLOUT}.free_cache_engine": False}
-    assert Estimate.sum(estimate(EQUAL, options=awake).update) > Estimate.sum(estimate(EQUAL).update) + 50
+    assert MemoryEstimate.sum(estimate(EQUAL, options=awake).update) > MemoryEstimate.sum(estimate(EQUAL).update) + 50
     assert estimate(ARTICLE, options=awake).update == estimate(ARTICLE).update
 
 
 def test_more_gpus_and_lora_need_less() -> None:
-    whole = Estimate.sum(estimate(ARTICLE).update)
-    assert Estimate.sum(estimate(ARTICLE, nodes=2).update) < whole
-    assert Estimate.sum(estimate(ARTICLE, options={"actor_rollout_ref.model.lora_rank": 16}).update) < whole
+    whole = MemoryEstimate.sum(estimate(ARTICLE).update)
+    assert MemoryEstimate.sum(estimate(ARTICLE, nodes=2).update) < whole
+    assert MemoryEstimate.sum(estimate(ARTICLE, options={"actor_rollout_ref.model.lora_rank": 16}).update) < whole
     streamed = {f"{ACTOR}.fsdp_config.offload_policy": True}
-    assert Estimate.sum(estimate(ARTICLE, options=streamed).update) < whole
+    assert MemoryEstimate.sum(estimate(ARTICLE, options=streamed).update) < whole
 
 
 @pytest.mark.parametrize(

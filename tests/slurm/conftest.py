@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from .cluster import Cluster, why_not
-from .runs import MakeCluster, MakeRun, SlurmRun, build_faults
+from .runs import MakeCluster, MakeRun, SlurmRun
 
 
 def _new(**settings: Any) -> Cluster:
@@ -47,7 +48,10 @@ def _leave_it_idle(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library that makes files and clocks lie."""
-    return build_faults(tmp_path_factory.mktemp("faults"))
+    library = tmp_path_factory.mktemp("faults") / "faults.so"
+    source = Path(__file__).with_name("faults.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"], check=True)
+    return library
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from workflow.plan import Plan, load_plan
+from workflow.config.plan import Plan, load_plan
 
 from .cluster import Cluster
 from .runs import SlurmRun

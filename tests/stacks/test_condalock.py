@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks.condalock import check_conda_lock, fits, parse_conda_lock
 from workflow.stacks.definition import ENVS, load_stack, stack_names
 

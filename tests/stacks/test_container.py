@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks.adopt import wrapper
 from workflow.stacks.container import BUILDER, definition
 from workflow.stacks.definition import ENVS, load_stack, lock_id, stack_names

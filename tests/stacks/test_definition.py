@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks import load_stack, lock_id, stack_names, stack_python
 from workflow.stacks.definition import ENVS, RUN_NEEDS, verify_id
 from workflow.stacks.lockfile import parse_lock

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks.definition import ENVS
 from workflow.stacks.lockfile import check_lock, env_names, parse_lock
 

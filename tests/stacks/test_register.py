@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks.definition import site_folders
 from workflow.stacks.register import register
 from workflow.stacks.uv import find_uv

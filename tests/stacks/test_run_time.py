@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.cluster.job import trainer_environment
 from workflow.stacks import stack_environment
 from workflow.stacks.definition import SITE_PACKAGES, load_stack
 from workflow.stacks.environment import cache_folder, environment_in, run_time
-from workflow.stacks.run import run_in_stack
+from workflow.stacks.in_stack import run_in_stack
 
 from ..preload import RUNTIME, preloaded_library
 from .conftest import PYTHON, Index, Site, interpreter, write_wheel

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks.sources import described, pip_settings, redacted, uv_arguments, uv_environment
 
 DEFAULTS = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks.uv import Uv, find_uv, torch_arguments
 
 from .conftest import PYTHON, Index, Site, write_wheel

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from packaging.tags import sys_tags
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks import wheelhouse
 from workflow.stacks.definition import load_stack, lock_id
 from workflow.stacks.distfiles import DistFile, Target, chosen

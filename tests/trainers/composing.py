@@ -16,9 +16,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from workflow.jobs.errors import UserError
-from workflow.jobs.verl_config import check, compose
-from workflow.jobs.verl_dataclasses import fields
+from common.errors import UserError
+from trainers.verl.driver.composed import check, compose
+from trainers.verl.driver.declared import fields
 
 
 def main(version: str, cases: Path, out: Path) -> None:

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
-from analysis.errors import UserError
-from workflow.config import Arm, Workload
-from workflow.jobs.verl_config import flat
-from workflow.plan import plan_runs, stack_facts
-from workflow.reading import parse_config
-from workflow.trainers import StackFacts, verl
-from workflow.trainers.verl import packaged
+from common.errors import UserError
+from trainers.registry import StackFacts
+from trainers.verl import packaged
+from trainers.verl import settings as verl
+from trainers.verl.driver.composed import flat
+from trainers.workload import Workload
+from workflow.config.model import Arm
+from workflow.config.plan import plan_runs, stack_facts
+from workflow.config.reading import parse_config
 
 from .article import ELSEWHERE, SCRIPT
 from .composed import composed_by

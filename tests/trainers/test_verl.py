@@ -14,17 +14,18 @@ from typing import Any
 import pytest
 import yaml
 
-from analysis.errors import UserError
+from common.errors import UserError
 from tests.trainers import article
 from tests.trainers.composed import composed_by
 from tests.verl.environments import build
-from workflow.config import Arm, Workload
-from workflow.jobs.verl_config import flat
-from workflow.jobs.verl_overrides import JOB_KEYS, job_overrides, leaves, override
-from workflow.jobs.verl_rules import problems
-from workflow.trainers import verl
-from workflow.trainers.protocol import StackFacts
-from workflow.trainers.verl.words import LOSSES, OVERRULING, VERSIONS, made_equal, settings
+from trainers.protocol import StackFacts
+from trainers.verl import settings as verl
+from trainers.verl.driver.composed import flat
+from trainers.verl.driver.overrides import JOB_KEYS, job_overrides, leaves, override
+from trainers.verl.driver.rules import problems
+from trainers.verl.words import LOSSES, OVERRULING, VERSIONS, made_equal, settings
+from trainers.workload import Workload
+from workflow.config.model import Arm
 
 ROOT = Path(__file__).resolve().parents[2]
 A, R, REF, M = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref", "model"))
@@ -72,7 +73,7 @@ def on_the_node(version: str) -> list[str]:
         checkpoints="/checkpoints/[a]",
         project="an experiment",
         run_id="vllm-temperature=0.5-s0",
-        reward_file="/repo/workflow/jobs/verl_reward.py",
+        reward_file="/repo/trainers/verl/driver/reward.py",
         reward_kwargs={"rewards": [{"name": "length", "weight": 1e-6, "options": {"target": 20}}], "said": "it's {x}"},
         num_cpus=16,
     )
@@ -485,7 +486,7 @@ def test_the_jobs_own_settings_arrive(version: str, composed: Composed) -> None:
         "trainer.experiment_name": "vllm-temperature=0.5-s0",
         "trainer.resume_mode": "auto",
         "trainer.logger": ["console", "wandb", *(["file"] if version == "0.9.1" else [])],
-        f"{reward}.path": "/repo/workflow/jobs/verl_reward.py",
+        f"{reward}.path": "/repo/trainers/verl/driver/reward.py",
         f"{reward}.name": "compute_score",
         f"{reward}.reward_kwargs.said": "it's {x}",
         f"{reward}.reward_kwargs.rewards": [{"name": "length", "weight": 1e-6, "options": {"target": 20}}],
@@ -543,7 +544,7 @@ def test_another_verl_is_told(tmp_path: Path) -> None:
     given.write_text("[]")
     done = subprocess.run(
         [
-            *(str(build("0.4.1")), "-m", "workflow.jobs.verl_config", "--version", "0.9.1"),
+            *(str(build("0.4.1")), "-m", "trainers.verl.driver.composed", "--version", "0.9.1"),
             *("--overrides", str(given), "--out", str(tmp_path / "out.json")),
         ],
         cwd=ROOT,

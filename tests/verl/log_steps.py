@@ -111,7 +111,7 @@ class Trainer:
 
 
 def main(order: dict[str, Any]) -> None:
-    from workflow.jobs.verl_run import StepHooks
+    from trainers.verl.driver.hooks import StepHooks
 
     os.environ.update(order["environment"])
     StepHooks(Path(order["folder"])).install(Trainer)

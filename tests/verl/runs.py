@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from analysis.files import fingerprint_of
+from common.files import fingerprint_of
 
 ROOT = Path(__file__).resolve().parents[2]
 INPUTS = {"data_sha256": "d" * 64, "model_sha256": "e" * 64}
@@ -31,7 +31,7 @@ def spec_of(run_id: str, version: str, steps: int) -> dict[str, Any]:
         "options": {},
         "env": {},
         "trainer_args": {"version": version, "overrides": [f"trainer.total_training_steps={steps}"]},
-        "job_module": "workflow.jobs.verl_grpo",
+        "job_module": "trainers.verl.driver.train",
         "ray": True,
         "lock_id": "0123456789ab",
         "inputs_id": "89abcdef",

@@ -22,8 +22,8 @@ REWARDS = [{"name": "accuracy", "weight": 1.0, "options": {}}, {"name": "phi4", 
 
 
 def prepared(folder: Path) -> Path:
-    """Inputs as `workflow.jobs.inputs` makes them."""
-    from workflow.jobs.inputs import prepare_inputs
+    """Inputs as `node.inputs` makes them."""
+    from node.inputs import prepare_inputs
 
     data = {"source": "builtin:arithmetic", "rows": 16, "seed": 0, "split": "train", "answer_after": None}
     data |= {"prompt_column": "question", "answer_column": "answer", "system_prompt": None}
@@ -34,8 +34,8 @@ def prepared(folder: Path) -> Path:
 
 
 def composed(version: str, inputs: Path) -> Any:
-    from workflow.jobs import verl_reward
-    from workflow.jobs.verl_config import compose, job_overrides
+    from trainers.verl.driver import reward as verl_reward
+    from trainers.verl.driver.composed import compose, job_overrides
 
     mine = job_overrides(
         version,
@@ -133,8 +133,8 @@ def main(version: str, folder: Path) -> None:
         ],
         "printed": [line for line in log.getvalue().splitlines() if "<think>" in line],
     }
-    from workflow.jobs.errors import UserError
-    from workflow.jobs.verl_grpo import require_cpus
+    from common.errors import UserError
+    from trainers.verl.driver.train import require_cpus
 
     enough = {"0.4.1": 9, "0.9.1": 33}[version]  # with the 8 GPUs of verl's own configuration
     require_cpus(config, enough)

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import yaml
 
-from workflow.plan import load_plan
+from workflow.config.plan import load_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 RESERVED = """
 import json, sys
 from omegaconf import OmegaConf
-from workflow.jobs.errors import UserError
-from workflow.jobs.verl_config import check, compose
-from workflow.jobs.verl_grpo import require_cpus
+from node.exit_codes import UserError
+from trainers.verl.driver.composed import check, compose
+from trainers.verl.driver.train import require_cpus
 args = json.load(sys.stdin)
 config = compose(args["version"], args["overrides"])
 check(args["version"], config)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from workflow.jobs.files import tree_sha256
+from node.records import tree_sha256
 
 from .environments import VERSIONS
 
@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # One process tries many orders, since importing verl takes longer than refusing.
 REFUSALS = """
 import contextlib, io, json, os, sys
-from workflow.jobs import verl_grpo
-from workflow.jobs.errors import run
+from node import verl_grpo
+from node.exit_codes import run
 told = {}
 for name, [attempt, environment] in json.load(sys.stdin).items():
     os.environ.pop("RAY_ADDRESS", None)

@@ -15,11 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
+from trainers.protocol import StackFacts
+from trainers.verl import settings as verl
+from trainers.workload import Workload
 from workflow.cluster.place import Place
-from workflow.cluster.ray import RayHead, Setup
-from workflow.config import Arm, Workload
-from workflow.trainers import verl
-from workflow.trainers.protocol import StackFacts
+from workflow.cluster.ray import RayHead, RaySetup
+from workflow.config.model import Arm
 
 from .environments import VERSIONS
 from .test_steps import history_of, read_lines
@@ -79,7 +80,7 @@ class Bench:
             "max_response_length": 24,
         }
         (self.folder / "request.json").write_text(json.dumps(request))
-        command = [str(self.python), "-m", "workflow.jobs.inputs", "--request", str(self.folder / "request.json")]
+        command = [str(self.python), "-m", "node.inputs", "--request", str(self.folder / "request.json")]
         done = subprocess.run(
             [*command, "--out", str(self.inputs.parent)],
             cwd=ROOT,
@@ -125,7 +126,7 @@ class Bench:
     def start(self, folder: Path) -> subprocess.Popen[bytes]:
         with (folder / "log").open("ab") as log:
             return subprocess.Popen(
-                [str(self.python), "-m", "workflow.jobs.verl_grpo", str(folder / "attempt.json")],
+                [str(self.python), "-m", "trainers.verl.driver.train", str(folder / "attempt.json")],
                 cwd=ROOT,
                 env={**self.environment(), **self.ray},
                 stdout=log,
@@ -138,7 +139,7 @@ class Bench:
 
 @contextmanager
 def ray_of(bench: Bench) -> Iterator[None]:
-    setup = Setup(
+    setup = RaySetup(
         place=Place.from_environment({}, cpus=16),
         folder=bench.folder / "nodes",
         python=bench.python,

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.errors import UserError
+from common.errors import UserError
+from common.files import write_json, write_text
+from common.messages import unknown_name
 from workflow.cluster import slurm
-from workflow.cluster.answer import Answer, ask
 from workflow.cluster.ends import cancelled_by
 from workflow.cluster.experiment import Experiment, unplanned
 from workflow.cluster.inquiry import SlurmSays, Submission, owner_of, submission
@@ -18,10 +19,9 @@ from workflow.cluster.jobstate import JobState, Life, filesystem_now, pulse_at
 from workflow.cluster.locks import holder_note
 from workflow.cluster.paths import JobPaths, RunPaths
 from workflow.cluster.slurm import QueueJob, SlurmError
+from workflow.cluster.slurm_answer import Answer, ask
 from workflow.cluster.state import state_of
 from workflow.cluster.users import user_name
-from workflow.files import write_json, write_text
-from workflow.messages import unknown_name
 
 # How long a submission that is on its way is waited for; a later one is cancelled by whoever submits it.
 _SUBMIT_PATIENCE_S = 10.0

@@ -10,7 +10,7 @@ import signal
 from typing import Any
 
 from workflow.cluster.history import attempts_of_job, read_object
-from workflow.cluster.memory import slurm_says_so
+from workflow.cluster.memory_use import slurm_says_so
 from workflow.cluster.paths import JobPaths, RunPaths
 from workflow.cluster.slurm import EndedJob
 from workflow.cluster.users import user_name

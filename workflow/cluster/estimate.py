@@ -15,7 +15,7 @@ from workflow.cluster.inquiry import SlurmSays
 from workflow.cluster.paths import RunPaths
 from workflow.cluster.site import Site, gpus_of_gres, read_site
 from workflow.cluster.state import RunState, run_states
-from workflow.plan import Plan, Run
+from workflow.config.plan import Plan, PlannedRun
 
 _CHECKPOINT = re.compile(r"(?:checkpoint-|global_step_)(\d+)")
 
@@ -33,7 +33,7 @@ class Pace:
 class Estimate:
     """What a run would still take."""
 
-    run: Run
+    run: PlannedRun
     action: str
     """skip, attach, resume, submit, or `attach?`: there may be a job, but Slurm does not say."""
     told: str
@@ -76,7 +76,7 @@ def usual_site(plan: Plan) -> Site:
     return read_site(found[0]) if found and on_gpus else Site()
 
 
-def paces_of(runs: Sequence[Run], states: Sequence[RunState], given_step_s: float | None) -> list[Pace]:
+def paces_of(runs: Sequence[PlannedRun], states: Sequence[RunState], given_step_s: float | None) -> list[Pace]:
     """Each run's seconds per step: its own, else its arm's (with its factors, if there are any), else the given."""
     of_arm: dict[str, list[RunState]] = defaultdict(list)
     of_point: dict[str, list[RunState]] = defaultdict(list)
@@ -95,7 +95,7 @@ def paces_of(runs: Sequence[Run], states: Sequence[RunState], given_step_s: floa
     ]
 
 
-def _point(run: Run) -> str:
+def _point(run: PlannedRun) -> str:
     return json.dumps([run.spec["arm"], run.spec["factors"]], sort_keys=True)
 
 
@@ -104,7 +104,7 @@ def _median_pace(states: Sequence[RunState]) -> Pace:
     return Pace(statistics.median(seconds), "arm", tuple(state.run_id for state in states))
 
 
-def _estimate(run: Run, state: RunState, saved: int, pace: Pace, site: Site) -> Estimate:
+def _estimate(run: PlannedRun, state: RunState, saved: int, pace: Pace, site: Site) -> Estimate:
     steps, gpus = int(run.spec["workload"]["steps"]), site.gpus(run.spec["workload"])
     if state.state == "finished":
         return Estimate(run, "skip", "skip: finished", gpus, pace, 0)

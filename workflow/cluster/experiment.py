@@ -6,12 +6,12 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from analysis.errors import UserError
-from analysis.files import read_json_object
+from common.errors import UserError
+from common.files import read_json_object
+from common.messages import unknown_name
 from workflow.cluster.history import inputs_sha256, read_object
 from workflow.cluster.paths import RunPaths
-from workflow.messages import unknown_name
-from workflow.plan import Plan
+from workflow.config.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.cluster.place import visible_gpus
 from workflow.cluster.site import gpus_of_gres
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from common.files import read_json
+from common.patience import is_there
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.progress import last_step
-from workflow.files import read_json
-from workflow.patience import is_there
 
 
 def read_object(path: Any) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+from common.files import write_json
 from workflow.cluster.history import read_object
 from workflow.cluster.paths import RunPaths
-from workflow.files import write_json
 
 
 def identity(run: RunPaths) -> str | None:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from workflow.cluster import answer as slurm_answer
-from workflow.cluster.answer import MAX_AGE_S, Answer
+from common.patience import is_there
+from workflow.cluster import slurm_answer
 from workflow.cluster.history import read_object
 from workflow.cluster.identity import is_of
 from workflow.cluster.paths import JobPaths, RunPaths, slurm_folder
 from workflow.cluster.slurm import ENDED, QueueJob
+from workflow.cluster.slurm_answer import MAX_AGE_S, Answer
 from workflow.cluster.users import user_name
-from workflow.patience import is_there
 
 # An answer older than this tells nothing of now, whoever asked.
 _STALE_S = 10 * MAX_AGE_S

@@ -25,13 +25,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from common.files import read_json, write_json
+from common.patience import is_there, patiently
+from node.hardware import THREAD_VARIABLES
+from trainers import driver_module
 from workflow.cluster import slurm
 from workflow.cluster.ends import ENDED_BY_SLURM, cancelled_by
 from workflow.cluster.history import finished_attempt, how_it_ended, read_object, same_attempts, without_new_step
 from workflow.cluster.inquiry import submission
 from workflow.cluster.jobstate import HEARTBEAT_S, SILENT_S, Evidence, Verdict, Watch, job_state
 from workflow.cluster.locks import try_lock
-from workflow.cluster.memory import last_words, oom_kills
+from workflow.cluster.memory_use import last_words, oom_kills
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.place import Place
 from workflow.cluster.processes import (
@@ -43,12 +47,9 @@ from workflow.cluster.processes import (
     reap_orphans,
 )
 from workflow.cluster.progress import last_step
-from workflow.cluster.ray import RayError, RayHead, RayWorker, Setup
+from workflow.cluster.ray import RayError, RayHead, RaySetup, RayWorker
 from workflow.cluster.slurm import SlurmError, may_pass
 from workflow.cluster.watchdog import Watchdog, dump_stacks
-from workflow.files import read_json, write_json
-from workflow.jobs.node import THREAD_VARIABLES
-from workflow.patience import is_there, patiently
 from workflow.stacks import stack_environment
 
 POLL_S = 0.2
@@ -228,9 +229,9 @@ class JobOnNode:
             worker.poll()
             time.sleep(1.0)
 
-    def _ray_setup(self, life: str) -> Setup:
+    def _ray_setup(self, life: str) -> RaySetup:
         folder = self.job.nodes(life)
-        return Setup(
+        return RaySetup(
             place=self.place,
             folder=folder,
             python=Path(self.order["python"]),
@@ -243,13 +244,12 @@ class JobOnNode:
     def _attempt(self) -> dict[str, Any]:
         """One attempt; how it ended, with `again` if the run shall go on in another one."""
         earlier = patiently(self._earlier, _FILES)
-        if (fruitless := patiently(lambda: without_new_step(earlier), _FILES)) > self.order["limits"]["restarts"]:
-            last = patiently(lambda: how_it_ended(earlier[-1]), _FILES)
+        if (fruitless := without_new_step(earlier)) > self.order["limits"]["restarts"]:
+            last = how_it_ended(earlier[-1])
             return {"kind": "no progress", "detail": f"{fruitless} attempts in a row without a new step (last: {last})"}
         attempt = patiently(self._new_attempt, _FILES)
         end = self._train_with_ray(attempt) if self.order["ray"] else self._train(attempt, None)
-        reached = patiently(lambda: last_step(attempt.metrics), _FILES)
-        end |= {"attempt": attempt.number, "time": time.time(), "last_step": reached}
+        end |= {"attempt": attempt.number, "time": time.time(), "last_step": last_step(attempt.metrics)}
         patiently(lambda: write_json(attempt.exit, end), _FILES)
         return end
 
@@ -283,7 +283,7 @@ class JobOnNode:
         }
 
     def _command(self, attempt: AttemptPaths) -> list[str]:
-        return [self.order["python"], "-m", self.order["module"], str(attempt.order)]
+        return [self.order["python"], "-m", driver_module(self.order["module"]), str(attempt.order)]
 
     def _train_with_ray(self, attempt: AttemptPaths) -> dict[str, Any]:
         """Train with all nodes of the job as one Ray cluster of its own; on one node, too: never in another's Ray."""

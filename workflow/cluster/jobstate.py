@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from workflow.cluster.answer import Answer
 from workflow.cluster.history import attempts_of_job
 from workflow.cluster.inquiry import Submission, ended_state, queued_job
 from workflow.cluster.paths import AttemptPaths, RunPaths
 from workflow.cluster.slurm import EndedJob, QueueJob
+from workflow.cluster.slurm_answer import Answer
 
 HEARTBEAT_S = 5.0
 SILENT_S = 3 * HEARTBEAT_S

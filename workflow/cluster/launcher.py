@@ -29,8 +29,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from analysis.errors import UserError
-from workflow import patience
+from common import patience
+from common.errors import UserError
+from common.files import ROOT, last_lines, read_json, write_json, write_text
+from common.messages import reporting_errors, say
 from workflow.cluster.ends import RETRIED, cancelled_by, end_told_by_slurm, explain, final_end, why_again
 from workflow.cluster.fit import require_fit
 from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, read_object, why_unfinished
@@ -41,8 +43,6 @@ from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.request import command_line, request_of
 from workflow.cluster.scheduler import LocalScheduler, Scheduler, SlurmScheduler, remark
 from workflow.cluster.slurm import is_submit_limit, may_pass
-from workflow.files import ROOT, last_lines, read_json, write_json, write_text
-from workflow.messages import reporting_errors, say
 
 MIN_FREE_GIB = 0.5
 MOST_DUPLICATES = 3

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from analysis.errors import UserError
+from common.errors import UserError
 
 
 class Lock:

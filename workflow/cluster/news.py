@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
+from common.files import read_json
+from common.messages import say
 from workflow.cluster.ends import ENDED_BY_SLURM
 from workflow.cluster.history import read_object
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.progress import Progress
-from workflow.files import read_json
-from workflow.messages import say
 
 PROGRESS_EVERY_S = 2.0
 

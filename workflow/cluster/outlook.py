@@ -7,15 +7,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from common.messages import table_lines
 from workflow.cluster.estimate import Estimate, estimates_of, usual_site
 from workflow.cluster.experiment import is_read, of_plan
 from workflow.cluster.inquiry import SlurmSays
 from workflow.cluster.progress import readable_duration
 from workflow.cluster.site import Site, read_site
 from workflow.cluster.status import readable_step
-from workflow.plan import Plan, Run
+from workflow.config.plan import Plan, PlannedRun
 from workflow.stacks.verification import stack_notes
-from workflow.table import table_lines
 
 _HEADER = ("run", "trainer", "engine", "stack", "steps", "GPUs", "s/step", "time", "GPU-h", "next")
 _NUMBERS = ("runs", "steps", "GPUs", "s/step", "time", "GPU-h")
@@ -53,7 +53,7 @@ def _row(estimate: Estimate) -> tuple[str, ...]:
     )
 
 
-def _import_row(run: Run, read: bool) -> tuple[str, ...]:
+def _import_row(run: PlannedRun, read: bool) -> tuple[str, ...]:
     """A run that takes nothing of this site: it is only read."""
     sources = run.spec["import"]["sources"]
     more = f" and {len(sources) - 1} more" if len(sources) > 1 else ""

@@ -48,11 +48,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from analysis.errors import UserError
+from common.errors import UserError
+from common.files import read_json, write_json
 from workflow.cluster.locks import Lock, try_lock
 from workflow.cluster.place import Place
 from workflow.cluster.processes import LIFE_VARIABLE, dying_with_us, end_processes_of
-from workflow.files import read_json, write_json
 
 POLL_S = 0.2
 LOOK_S = 0.5  # no file on the shared file system is read more often
@@ -69,7 +69,7 @@ class RayError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class RaySetup:
     """What a task needs to know to take part in the cluster."""
 
     place: Place
@@ -98,7 +98,7 @@ class Setup:
 class _Member:
     """What the head and the others share: a node's Ray, the task's own file and those of others."""
 
-    def __init__(self, setup: Setup, file: str) -> None:
+    def __init__(self, setup: RaySetup, file: str) -> None:
         self.address = ""
         self._setup = setup
         self._sign = _Sign(setup.folder / file, setup)
@@ -243,7 +243,7 @@ class _Member:
 class RayHead(_Member):
     """Rank 0's part: `start`, then `wait_for_nodes`, then `poll` once a second, all within `with`."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: RaySetup) -> None:
         super().__init__(setup, "head.json")
         self._others = [
             _Other(setup.folder / f"rank-{rank}.json", setup.place.name(rank), setup.stale_s)
@@ -294,7 +294,7 @@ class RayHead(_Member):
 class RayWorker(_Member):
     """The part of every other rank: `join`, then `poll` once a second until `over`, all within `with`."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: RaySetup) -> None:
         super().__init__(setup, f"rank-{setup.place.rank}.json")
         self._head = _Other(setup.folder / "head.json", setup.place.name(0), setup.stale_s)
         self.over = False
@@ -349,7 +349,7 @@ class RayWorker(_Member):
 class _Sign:
     """A task's own file in the folder where they meet."""
 
-    def __init__(self, path: Path, setup: Setup) -> None:
+    def __init__(self, path: Path, setup: RaySetup) -> None:
         self._path = path
         self._every_s = setup.beat_s
         self._content: dict[str, Any] = {"host": setup.place.host, "state": "starting", "beat": 0}

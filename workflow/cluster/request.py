@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from analysis.errors import UserError
+from common.errors import UserError
+from common.files import ROOT, read_json
 from workflow.cluster.history import inputs_sha256
-from workflow.files import ROOT, read_json
 
 _SITE_TEXTS = ("partition", "account", "qos", "gres", "constraint", "reservation", "nodelist", "exclude", "setup")
 _SITE = (*_SITE_TEXTS, "nodes", "mem_mb", "runtime")

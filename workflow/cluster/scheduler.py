@@ -10,17 +10,17 @@ import time
 from collections.abc import Callable
 from typing import ClassVar, Protocol
 
-from analysis.errors import UserError
+from common.errors import UserError
+from common.files import read_json, write_json
+from common.messages import say
 from workflow.cluster import slurm
-from workflow.cluster.answer import MAX_AGE_S, Answer, ask, want
 from workflow.cluster.history import attempts_of_job, read_object
 from workflow.cluster.inquiry import Submission, submission
 from workflow.cluster.jobstate import Evidence, JobState, Life, Watch, filesystem_now, job_state, pulse_at
 from workflow.cluster.locks import holder_note
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.slurm import QueueJob, SlurmError
-from workflow.files import read_json, write_json
-from workflow.messages import say
+from workflow.cluster.slurm_answer import MAX_AGE_S, Answer, ask, want
 
 # A job needs a moment between its submission and its taking of the live lock.
 START_PATIENCE_S = 60.0

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from analysis.errors import UserError
+from common.errors import UserError
 
 _STOP_GRACE_S = 120.0  # as rules/train.smk has it
 _UNIT_MIN = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0, "w": 10080.0}

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from common.patience import is_there
 from workflow.cluster.ends import RETRIED, end_told_by_slurm, final_end, why_again
 from workflow.cluster.experiment import Experiment, Wanted, run_folders
 from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, read_object, same_attempts
@@ -19,7 +20,6 @@ from workflow.cluster.locks import holder_note
 from workflow.cluster.paths import AttemptPaths, RunPaths
 from workflow.cluster.progress import recent_steps
 from workflow.cluster.scheduler import START_PATIENCE_S
-from workflow.patience import is_there
 
 _RECENT_STEPS = 10
 # As many answers as a head would want of Slurm: a look that decides nothing takes Slurm's word with the heartbeat's.

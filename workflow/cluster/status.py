@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from common.messages import table_lines
+from common.patience import LOOK_PATIENCE_S, PATIENCE_S, patiently
 from workflow.cluster.ends import explain
 from workflow.cluster.experiment import Experiment, is_read, unplanned
 from workflow.cluster.history import read_object
@@ -16,9 +18,7 @@ from workflow.cluster.locks import holder_note
 from workflow.cluster.progress import readable_duration
 from workflow.cluster.scheduler import REASONS
 from workflow.cluster.state import RunState, run_states
-from workflow.patience import LOOK_PATIENCE_S, PATIENCE_S, patiently
 from workflow.stacks.verification import stack_notes
-from workflow.table import table_lines
 
 _HEADER = ("run", "state", "job", "node", "attempt", "step", "s/step", "left", "limit in", "note")
 _NUMBERS = ("job", "attempt", "step", "s/step", "left", "limit in")

@@ -25,14 +25,14 @@ import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 from submitit.helpers import clean_env
 
+from common.files import ROOT, write_json
+from common.patience import is_there
 from workflow.cluster import slurm
-from workflow.cluster.answer import read as read_answer
 from workflow.cluster.identity import make_identity
 from workflow.cluster.job import run_job
 from workflow.cluster.paths import JobPaths, RunPaths
 from workflow.cluster.slurm import SlurmError
-from workflow.files import ROOT, write_json
-from workflow.patience import is_there
+from workflow.cluster.slurm_answer import read as read_answer
 
 # submitit's local executor has a time limit; a run on this machine has none.
 _NO_LIMIT_MIN = 60 * 24 * 365

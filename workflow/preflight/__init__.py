@@ -7,32 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.errors import UserError
-from workflow.files import read_json, write_json
-from workflow.plan import Plan
-from workflow.preflight.cases import (
-    Case,
-    StackTold,
-    cases_of,
-    points_of,
-    settings_id,
-    settings_requests,
-    told_by_stack,
-)
-from workflow.preflight.checks import engine, environment, memory, time, workload
+from common.errors import UserError
+from common.files import read_json, write_json
+from common.findings import Finding, merged, softened
+from trainers.cases import Case, StackTold, points_of
+from trainers.memory_estimate import MemoryEstimate, estimate_of
+from trainers.verl.defaults import VERSIONS
+from workflow.config.plan import Plan
+from workflow.preflight.cases import cases_of, settings_id, settings_requests, told_by_stack
+from workflow.preflight.checks import engine, memory, time, workload
+from workflow.preflight.checks import variables as environment
 from workflow.preflight.checks.comparison import comparison_findings
 from workflow.preflight.checks.terms import terms_findings
-from workflow.preflight.defaults import VERSIONS
-from workflow.preflight.findings import Finding, merged, softened
-from workflow.preflight.imported import Untold, factor_findings, imported_cases, is_complete
-from workflow.preflight.ledger import Row, ledger_of
-from workflow.preflight.memory import Estimate, estimate_of
-from workflow.preflight.site import Place
+from workflow.preflight.import_settings import Untold, factor_findings, imported_cases, is_complete
+from workflow.preflight.ledger import Setting, ledger_of
+from workflow.preflight.surroundings import Surroundings
 
 __all__ = [
     "Finding",
     "Preflight",
-    "Row",
+    "Setting",
     "preflight",
     "require_possible",
     "settings_id",
@@ -58,8 +52,8 @@ class Preflight:
     experiment: str
     cases: tuple[Case, ...]
     findings: tuple[Finding, ...]
-    ledger: tuple[Row, ...]
-    memory: dict[str, Estimate]
+    ledger: tuple[Setting, ...]
+    memory: dict[str, MemoryEstimate]
     """Arm -> its estimate, where there is one; of the first combination of factors."""
     unverifiable: tuple[str, ...]
     """What could not be checked, and what it would need."""
@@ -90,14 +84,14 @@ class Preflight:
 
 def preflight(
     plan: Plan,
-    place: Place | None = None,
+    place: Surroundings | None = None,
     composed: Mapping[str, Mapping[str, Any]] | None = None,
     stack_of: Callable[[str], StackTold] = told_by_stack,
     imported: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Preflight:
     """Everything about a plan; `composed` holds the contents of settings.json by settings_id, where they are built,
     `imported` those of imported.json by run_id, where they are read."""
-    place = place or Place()
+    place = place or Surroundings()
     there, untold = imported_cases(plan, imported or {}, stack_of)
     order = list(plan.config.arms)
     cases = sorted([*cases_of(plan, composed, stack_of), *there], key=lambda case: order.index(case.arm))
@@ -116,21 +110,21 @@ def preflight(
         cases=tuple(cases),
         findings=tuple(merged(found)),
         ledger=tuple(ledger_of(cases, untold)),
-        memory={arm: one for arm in order if isinstance(one := estimates.get(arm), Estimate)},
+        memory={arm: one for arm in order if isinstance(one := estimates.get(arm), MemoryEstimate)},
         unverifiable=tuple(dict.fromkeys([*_unverifiable(cases, place), *(one.why for one in untold)])),
         untold=tuple(untold),
     )
 
 
-def _findings(case: Case, place: Place) -> list[Finding]:
+def _findings(case: Case, place: Surroundings) -> list[Finding]:
     """What the checks of one case at a time find; of what has run elsewhere this shell and this site tell nothing."""
     if not case.imported:
         return [finding for check in _CHECKS for finding in check(case, place)]
     checks = _CHECKS_OF_IMPORTED if is_complete(case) else ()
-    return [finding for check in checks for finding in check(case, Place())]
+    return [finding for check in checks for finding in check(case, Surroundings())]
 
 
-def _unverifiable(cases: Sequence[Case], place: Place) -> list[str]:
+def _unverifiable(cases: Sequence[Case], place: Surroundings) -> list[str]:
     told = []
     for case in cases:
         if not case.on_gpu:
@@ -140,7 +134,7 @@ def _unverifiable(cases: Sequence[Case], place: Place) -> list[str]:
         if case.trainer == "verl" and case.version not in VERSIONS:
             told.append(
                 f"what engines make of settings in verl {case.version}: known of {' and '.join(VERSIONS)} "
-                "(a row per version in workflow/preflight/behaviours.py and defaults.py)"
+                "(a row per version in trainers/verl/behaviours.py and defaults.py)"
             )
         if case.imported:
             continue
@@ -153,7 +147,7 @@ def _unverifiable(cases: Sequence[Case], place: Place) -> list[str]:
     return told
 
 
-def require_possible(plan: Plan, place: Place | None = None) -> Preflight:
+def require_possible(plan: Plan, place: Surroundings | None = None) -> Preflight:
     """The preflight of a plan; a `UserError` that lists all that is impossible in it, before anything is built."""
     found = preflight(plan, place)
     if found.impossible:
@@ -172,7 +166,7 @@ def write_preflight(
     plan: Plan,
     settings_files: Sequence[Path],
     out: Path,
-    place: Place | None = None,
+    place: Surroundings | None = None,
     imported_files: Sequence[Path] = (),
 ) -> Preflight:
     """Write preflight.json from what the stacks have composed and the imported runs' sources have held.

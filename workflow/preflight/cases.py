@@ -1,104 +1,22 @@
-"""Which different runs does a plan hold? One case per arm and combination of factors; seeds do not matter here."""
+"""Lists the different runs of a plan, one case per arm and combination of factors; seeds do not matter here."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from trainers.case_settings import settings_of
+from trainers.cases import ACTOR, ROLLOUT, Case, StackTold, names_of
 from workflow import stacks
-from workflow.plan import Plan, Run
-from workflow.preflight.settings import Settings, settings_of
-
-ROLLOUT = "actor_rollout_ref.rollout"
-ACTOR = "actor_rollout_ref.actor"
-REF = "actor_rollout_ref.ref"
-MODEL = "actor_rollout_ref.model"
+from workflow.config.plan import Plan, PlannedRun
 
 # Where verl's adapter puts a run's seed; no option may set these.
 _SEED_KEYS = frozenset({"data.seed", f"{ACTOR}.data_loader_seed", f"{ROLLOUT}.seed"})
-
-ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "transformers": "transformers"}
-
-
-@dataclass(frozen=True, slots=True)
-class StackTold:
-    """What a stack's definition says without being built."""
-
-    accelerator: str
-    trainer_version: str
-    packages: Mapping[str, str] = field(default_factory=dict)
-    """Package -> version, of its lock."""
-
-
-@dataclass(frozen=True, eq=False)
-class Case:
-    """What a run would be, for all its seeds."""
-
-    arm: str
-    label: str
-    """The arm's name, with the factors that are its own."""
-    trainer: str
-    engine: str
-    stack: str
-    version: str
-    """Of the trainer."""
-    told: StackTold
-    workload: Mapping[str, Any]
-    env: Mapping[str, str]
-    settings: Settings
-    overrides: tuple[str, ...] = ()
-    point: str = ""
-    """The combination of the factors that all arms share."""
-    imported: bool = False
-    """Whether it has run elsewhere already: nothing about it can be impossible any more."""
-
-    @property
-    def engine_name(self) -> str:
-        return ENGINE_NAMES.get(self.engine, self.engine)
-
-    @property
-    def place(self) -> str:
-        """Trainer, version and engine, as the tables of behaviours name them."""
-        return f"{self.trainer} {self.version} {self.engine}"
-
-    @property
-    def on_gpu(self) -> bool:
-        return self.told.accelerator == "cuda"
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of one run, over all its nodes."""
-        if self.trainer == "verl":
-            return self.settings.int("trainer.n_gpus_per_node", 1) * self.settings.int("trainer.nnodes", 1)
-        return int(self.workload.get("gpus_per_node") or 0) * int(self.workload.get("nodes") or 1)
-
-    @property
-    def tensor_parallel(self) -> int:
-        if self.trainer == "verl":
-            return max(1, self.settings.int(f"{ROLLOUT}.tensor_model_parallel_size", 1))
-        return max(1, self.settings.int("vllm_tensor_parallel_size", 1))
-
-    @property
-    def lora(self) -> bool:
-        """Whether only an adapter is trained."""
-        return max(self.settings.int(f"{MODEL}.lora_rank"), self.settings.int(f"{MODEL}.lora.rank")) > 0
-
-    @property
-    def longest(self) -> int:
-        """Prompt and response at their longest, in tokens."""
-        return int(self.workload["max_prompt_length"]) + int(self.workload["max_response_length"])
-
-    @cached_property
-    def per_replica(self) -> int:
-        """Sequences that one engine of `tensor_parallel` GPUs generates in a step, if they are dealt out evenly."""
-        replicas = max(1, self.gpus // self.tensor_parallel)
-        return -(-int(self.workload["batch_size"]) // replicas)
 
 
 def told_by_stack(name: str) -> StackTold:
@@ -113,7 +31,7 @@ def _pins(lock: Path, _changed: int) -> Mapping[str, str]:
     return dict(re.findall(r"^([A-Za-z0-9_.\-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", text, re.MULTILINE))
 
 
-def settings_id(run: Run) -> str:
+def settings_id(run: PlannedRun) -> str:
     """Which settings.json holds a run's resolved settings: 8 hex digits over its stack's lock and its settings.
 
     Seeds share one: they change no setting but themselves.
@@ -122,8 +40,8 @@ def settings_id(run: Run) -> str:
     return hashlib.sha256(said.encode()).hexdigest()[:8]
 
 
-def settings_request(run: Run) -> dict[str, Any]:
-    """What `workflow.jobs.settings` is asked about a run: the same for all its seeds."""
+def settings_request(run: PlannedRun) -> dict[str, Any]:
+    """What `trainers.resolve` is asked about a run: the same for all its seeds."""
     args = dict(run.spec["trainer_args"])
     args.pop("seed", None)
     if isinstance(overrides := args.get("overrides"), Sequence):
@@ -142,9 +60,9 @@ def settings_ids(plan: Plan) -> dict[str, str]:
     return {run_id: settings_id(run) for run_id, run in plan.runs.items()}
 
 
-def settings_requests(plan: Plan, ids: Mapping[str, str] | None = None) -> dict[str, Run]:
+def settings_requests(plan: Plan, ids: Mapping[str, str] | None = None) -> dict[str, PlannedRun]:
     """settings_id -> the first run that it stands for, in the plan's order; `ids` are settings_ids, if known."""
-    found: dict[str, Run] = {}
+    found: dict[str, PlannedRun] = {}
     for run_id, one in (ids or settings_ids(plan)).items():
         found.setdefault(one, plan.runs[run_id])
     return found
@@ -164,15 +82,15 @@ def cases_of(
     ]
 
 
-def different(runs: Iterable[Run]) -> list[Run]:
+def different(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
     """The first run of each arm and combination of factors."""
-    found: dict[str, Run] = {}
+    found: dict[str, PlannedRun] = {}
     for run in runs:
         found.setdefault(json.dumps([run.spec["arm"], run.spec["factors"]], sort_keys=True), run)
     return list(found.values())
 
 
-def case_of(run: Run, told: StackTold, composed: Mapping[str, Any] | None) -> Case:
+def case_of(run: PlannedRun, told: StackTold, composed: Mapping[str, Any] | None) -> Case:
     """A run as a case; `composed` is the content of its settings.json."""
     spec = run.spec
     args: Mapping[str, Any] = spec["trainer_args"]
@@ -191,18 +109,3 @@ def case_of(run: Run, told: StackTold, composed: Mapping[str, Any] | None) -> Ca
         overrides=tuple(args.get("overrides", ())),
         point=point,
     )
-
-
-def names_of(spec: Mapping[str, Any]) -> tuple[str, str]:
-    """A run's arm with the factors that are its own, and the combination of those that all arms share."""
-    own = {path: value for path, value in spec["factors"].items() if path.startswith("arms.")}
-    shared = sorted((path, value) for path, value in spec["factors"].items() if path not in own)
-    words = ", ".join(f"{path.split('.', 3)[-1]}={value}" for path, value in own.items())
-    label = f"{spec['arm']} ({words})" if words else spec["arm"]
-    return label, ", ".join(f"{path}={value}" for path, value in shared)
-
-
-def points_of(cases: Sequence[Case]) -> Iterator[list[Case]]:
-    """The cases that are compared with one another: of all arms, at one combination of the shared factors."""
-    for point in dict.fromkeys(case.point for case in cases):
-        yield [case for case in cases if case.point == point]

@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.errors import UserError
+from common.errors import UserError
+from common.files import read_json, write_json
+from common.messages import say
 from workflow.cluster.estimate import estimates_of
 from workflow.cluster.site import read_site
-from workflow.files import read_json, write_json
-from workflow.messages import say
-from workflow.plan import Plan, load_plan, plan_runs, stack_facts
+from workflow.config.plan import Plan, load_plan, plan_runs, stack_facts
+from workflow.config.reading import parse_config
 from workflow.preflight import preflight, write_preflight
 from workflow.preflight.cases import settings_requests
 from workflow.preflight.show import preflight_lines, summary_lines
-from workflow.preflight.site import Place, variables_of
-from workflow.reading import parse_config
-from workflow.stacks.run import run_in_stack
+from workflow.preflight.surroundings import Surroundings, variables_of
+from workflow.stacks.in_stack import run_in_stack
 
 _PROFILES = (Path("slurm"), Path("profiles/slurm"))
 
@@ -51,24 +51,24 @@ def _read_before(plan: Plan) -> dict[str, dict[str, Any]]:
     return {run_id: one for run_id, one in there.items() if one["fingerprint"] == plan.imports[run_id].fingerprint}
 
 
-def place_of(plan: Plan, profile: Path | None, step_s: float | None) -> Place:
+def place_of(plan: Plan, profile: Path | None, step_s: float | None) -> Surroundings:
     """What is known of where the runs would go, and of how long a step takes: from earlier runs, or as given."""
     on_gpu = any(run.spec["workload"].get("gpus_per_node") for run in plan.runs.values())
     if profile is None and on_gpu:
         profile = next((folder for folder in _PROFILES if folder.is_dir()), None)
     if profile is None:
-        return Place(variables=variables_of(None))
+        return Surroundings(variables=variables_of(None))
     site = read_site(profile)
     estimates, _ = estimates_of(plan, site, step_s)
     paces = {one.run.spec["arm"]: one.pace.step_s for one in reversed(estimates) if one.pace.step_s is not None}
-    return Place(site, paces, variables_of(profile))
+    return Surroundings(site, paces, variables_of(profile))
 
 
 def write_preflight_of(
     raw: Mapping[str, Any], settings_files: list[Path], out: Path, imported_files: list[Path]
 ) -> None:
     """Write preflight.json from the settings that the stacks resolved, and say the findings in short."""
-    place = Place(variables=variables_of(None))
+    place = Surroundings(variables=variables_of(None))
     found = write_preflight(load_plan(raw), settings_files, out, place, imported_files)
     for line in summary_lines(found):
         say(line)
@@ -82,7 +82,7 @@ def resolve_settings(request: dict[str, Any], stack: Path, out: Path) -> None:
     """Let a stack's Python resolve a trainer's settings; a `UserError` if it refuses them."""
     asked = out.with_suffix(".request.json")
     write_json(asked, request)
-    done = run_in_stack(stack, "workflow.jobs.settings", "--request", asked, "--out", out)
+    done = run_in_stack(stack, "trainers.resolve", "--request", asked, "--out", out)
     asked.unlink(missing_ok=True)
     if not done or not out.is_file():
         raise UserError("the trainer does not take these settings; nothing was trained (see the message above)")

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from workflow.preflight.behaviours import BEHAVIOURS, Behaviour
-from workflow.preflight.cases import Case, points_of
+from trainers.cases import Case, points_of
+from trainers.verl.behaviours import BEHAVIOURS, Behaviour
 from workflow.preflight.checks.comparison import engines_own, matters, names_the_engine
-from workflow.preflight.checks.environment import HARMLESS
 from workflow.preflight.checks.terms import FACTS, fact_of
-from workflow.preflight.imported import Untold
+from workflow.preflight.checks.variables import HARMLESS
+from workflow.preflight.import_settings import Untold
 
 Verdict = Literal["equal", "equivalent", "different", "unverifiable"]
 _ORDER: tuple[Verdict, ...] = ("different", "unverifiable", "equivalent", "equal")
@@ -34,7 +34,7 @@ _NOT_TOLD = "not told"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Setting:
     """One setting: each arm's value, whether they come to the same, and why."""
 
     setting: str
@@ -47,7 +47,7 @@ class Row:
         return asdict(self)
 
 
-def ledger_of(cases: Sequence[Case], untold: Sequence[Untold] = ()) -> list[Row]:
+def ledger_of(cases: Sequence[Case], untold: Sequence[Untold] = ()) -> list[Setting]:
     """All rows: what engines make of settings, the workload, variables and packages, then every other setting.
 
     Of `untold` runs no row knows more than the experiment says of them, and none calls them equal.
@@ -81,7 +81,7 @@ def _differ(cases: Sequence[Case], tell: Callable[[Case], object]) -> bool:
     return any(len({json.dumps(tell(case), default=str) for case in point}) > 1 for point in points_of(cases))
 
 
-def _behaviour_row(behaviour: Behaviour, cases: Sequence[Case]) -> Row | None:
+def _behaviour_row(behaviour: Behaviour, cases: Sequence[Case]) -> Setting | None:
     if not all(case.on_gpu for case in cases) or not any(case.place in behaviour.does for case in cases):
         return None
     values = _by_arm(cases, lambda case: behaviour.of(case) or _NOT_TOLD)
@@ -90,7 +90,7 @@ def _behaviour_row(behaviour: Behaviour, cases: Sequence[Case]) -> Row | None:
     verdict, why = _behaviour_verdict(behaviour, cases, known)
     keys = [key for key in behaviour.keys if any(key in case.settings for case in cases)]
     name = behaviour.name + (f" ({keys[0]})" if keys else "")
-    return Row(name, values, verdict, why, "; ".join(sources))
+    return Setting(name, values, verdict, why, "; ".join(sources))
 
 
 def _behaviour_verdict(behaviour: Behaviour, cases: Sequence[Case], known: bool) -> tuple[Verdict, str]:
@@ -112,14 +112,14 @@ def _behaviour_verdict(behaviour: Behaviour, cases: Sequence[Case], known: bool)
 
 def _row(
     setting: str, cases: Sequence[Case], tell: Callable[[Case], object], source: str, equal: str, different: str
-) -> Row:
+) -> Setting:
     """A row whose verdict is the plain one: the same value everywhere, or not."""
     differ = _differ(cases, tell)
     values = _by_arm(cases, lambda case: _text(tell(case)))
-    return Row(setting, values, "different" if differ else "equal", different if differ else equal, source)
+    return Setting(setting, values, "different" if differ else "equal", different if differ else equal, source)
 
 
-def _workload_rows(cases: Sequence[Case]) -> Iterator[Row]:
+def _workload_rows(cases: Sequence[Case]) -> Iterator[Setting]:
     for key in dict.fromkeys(key for case in cases for key in case.workload):
         yield _row(
             f"workload.{key}",
@@ -131,7 +131,7 @@ def _workload_rows(cases: Sequence[Case]) -> Iterator[Row]:
         )
 
 
-def _environment_rows(cases: Sequence[Case]) -> Iterator[Row]:
+def _environment_rows(cases: Sequence[Case]) -> Iterator[Setting]:
     for name in dict.fromkeys(name for case in cases for name in case.env):
         row = _row(
             f"env.{name}",
@@ -146,7 +146,7 @@ def _environment_rows(cases: Sequence[Case]) -> Iterator[Row]:
         yield row
 
 
-def _package_rows(cases: Sequence[Case]) -> Iterator[Row]:
+def _package_rows(cases: Sequence[Case]) -> Iterator[Setting]:
     for package in _PACKAGES:
         if cases and all(package in case.told.packages for case in cases):
             yield _row(
@@ -159,7 +159,7 @@ def _package_rows(cases: Sequence[Case]) -> Iterator[Row]:
             )
 
 
-def _setting_rows(cases: Sequence[Case]) -> Iterator[Row]:
+def _setting_rows(cases: Sequence[Case]) -> Iterator[Setting]:
     spoken = {key for behaviour in BEHAVIOURS for key in behaviour.keys}
     composed = all(case.settings.composed for case in cases)
     source = "composed in the stack" if composed else "the packaged defaults and the overrides; not composed yet"
@@ -176,7 +176,7 @@ def _setting_rows(cases: Sequence[Case]) -> Iterator[Row]:
         yield row
 
 
-def _judged(row: Row, key: str, cases: Sequence[Case]) -> Row:
+def _judged(row: Setting, key: str, cases: Sequence[Case]) -> Setting:
     """A difference between configured values, by what it can do."""
     if names_the_engine(key, cases):
         return replace(row, why="it is what is compared")
@@ -191,7 +191,7 @@ def _judged(row: Row, key: str, cases: Sequence[Case]) -> Row:
     return row
 
 
-def _fact_rows(cases: Sequence[Case], untold: Sequence[Untold]) -> list[Row]:
+def _fact_rows(cases: Sequence[Case], untold: Sequence[Untold]) -> list[Setting]:
     """What is known also of runs without settings; unverifiable where one of them does not say it."""
     rows = []
     for name, setting in FACTS.items():
@@ -208,20 +208,22 @@ def _fact_rows(cases: Sequence[Case], untold: Sequence[Untold]) -> list[Row]:
         if any(some != known[0] for some in known):
             verdict, why = "different", "the arms did not run on the same terms"
         shown = {arm: " | ".join(some) for arm, some in values.items()}
-        rows.append(Row(setting, shown, verdict, why, "the experiment's workload and imports"))
+        rows.append(Setting(setting, shown, verdict, why, "the experiment's workload and imports"))
     return rows
 
 
-def _untold_row(untold: Sequence[Untold], cases: Sequence[Case]) -> Row:
+def _untold_row(untold: Sequence[Untold], cases: Sequence[Case]) -> Setting:
     """The row for all that is hidden where settings are not known: each arm's word, and why."""
     arms = {one.case.arm for one in untold}
     known = dict.fromkeys([*(case.arm for case in cases), *(one.case.arm for one in untold)])
     values = {arm: _NOT_TOLD if arm in arms else "as below" for arm in known}
     why = "; ".join(dict.fromkeys(one.why for one in untold))
-    return Row("all settings of the trainer and the engine", values, "unverifiable", why, "the imported run's source")
+    return Setting(
+        "all settings of the trainer and the engine", values, "unverifiable", why, "the imported run's source"
+    )
 
 
-def _with_untold(row: Row, untold: Sequence[Untold]) -> Row:
+def _with_untold(row: Setting, untold: Sequence[Untold]) -> Setting:
     """A row with the arms that nothing is told of; a difference between the others stays one."""
     values = {**row.values, **{one.case.arm: _known_of(one.case, row.setting) for one in untold}}
     if row.verdict == "different":
@@ -260,7 +262,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def counted(rows: Iterable[Row]) -> dict[Verdict, int]:
+def counted(rows: Iterable[Setting]) -> dict[Verdict, int]:
     """How many rows there are of each verdict."""
     told = [row.verdict for row in rows]
     return {verdict: told.count(verdict) for verdict in _ORDER}

@@ -6,12 +6,12 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator
 
+from common.findings import LEVELS, Finding, Level
+from trainers.cases import Case
+from trainers.memory_estimate import MemoryEstimate
 from workflow.preflight import Preflight
-from workflow.preflight.cases import Case
 from workflow.preflight.checks.memory import told
-from workflow.preflight.findings import LEVELS, Finding, Level
 from workflow.preflight.ledger import counted
-from workflow.preflight.memory import Estimate
 
 WIDTH = 100
 _HEADINGS: dict[Level, str] = {
@@ -109,14 +109,14 @@ def _memory(found: Preflight) -> Iterator[str]:
         yield from _wrapped(f"{whose}{text}", f"  {name + ':':9}")
 
 
-def _estimate(name: str, estimate: Estimate) -> str:
+def _estimate(name: str, estimate: MemoryEstimate) -> str:
     if name == "cache":
         if estimate.kv_tokens is None:
             return ""
         held = f"what it decodes at once holds {estimate.kv_wanted:,} at full length"
         return f"room for {estimate.kv_tokens:,} tokens in an engine; {held}"
     parts = estimate.update if name == "update" else estimate.rollout
-    return f"{Estimate.sum(parts):.0f} of {estimate.gib:.0f}: {told(parts)}"
+    return f"{MemoryEstimate.sum(parts):.0f} of {estimate.gib:.0f}: {told(parts)}"
 
 
 def _depth(found: Preflight) -> str:

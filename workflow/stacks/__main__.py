@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks import container, join, wheelhouse
 from workflow.stacks.adopt import adopt
 from workflow.stacks.build import BACKENDS, build

@@ -7,8 +7,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from analysis.errors import UserError
-from workflow.stacks import place
+from common.errors import UserError
+from workflow.stacks import staging as place
 from workflow.stacks.definition import ENVS, load_stack, lock_id
 from workflow.stacks.lockfile import check_lock
 from workflow.stacks.verification import verify

@@ -14,8 +14,8 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from analysis.errors import UserError
-from workflow.stacks import place
+from common.errors import UserError
+from workflow.stacks import staging as place
 from workflow.stacks.compile import build_from_source, requirement
 from workflow.stacks.conda import HOW_TO_GET_ONE, PROGRAMS, Conda, activated, create_prefix, find_conda
 from workflow.stacks.condafetch import fetch_packages

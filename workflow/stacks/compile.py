@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks.definition import SITE_PACKAGES, Stack, site_folders
 from workflow.stacks.lockfile import Pin
 from workflow.stacks.uv import Uv, explained

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks.condalock import PLATFORM, CondaPackage
 from workflow.stacks.sources import redacted
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks.condalock import CondaPackage
 from workflow.stacks.fetch import fetched
 from workflow.stacks.sources import redacted

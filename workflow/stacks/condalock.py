@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from packaging.version import InvalidVersion, Version
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks.definition import Stack
 
 PLATFORM = "linux-64"

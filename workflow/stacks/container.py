@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id, verify_id
 from workflow.stacks.lockfile import Pin, check_lock, parse_lock
 

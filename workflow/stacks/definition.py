@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from analysis.errors import UserError
-from workflow.messages import unknown_name
+from common.errors import UserError
+from common.messages import unknown_name
 
 ENVS = Path(__file__).resolve().parents[2] / "envs"
 LAID_OVER = "_laid_over.pth"

@@ -15,7 +15,7 @@ from urllib.request import url2pathname
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks.lockfile import Pin
 from workflow.stacks.uv import HOW_TO_SET_SOURCES, Uv, explained, torch_arguments
 

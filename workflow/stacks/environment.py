@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks.definition import SITE_PACKAGES, Stack
 
 CACHE_VARIABLE = "ROLLOUTBENCH_CACHE_DIR"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks.sources import redacted
 
 # pip's own session, made as `pip download` makes it. `pip download` itself would run an sdist's setup.py to learn its

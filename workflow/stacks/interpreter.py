@@ -14,8 +14,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from analysis.errors import UserError
-from workflow.messages import did_you_mean
+from common.errors import UserError
+from common.messages import did_you_mean
 from workflow.stacks.lockfile import Pin
 
 _ASK = """

@@ -12,8 +12,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from analysis.errors import UserError
-from workflow.messages import unknown_name
+from common.errors import UserError
+from common.messages import unknown_name
 from workflow.stacks.definition import ENVS, Stack, load_stack
 
 _PIN = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>[^\s;\\]+)\s*(;(?P<marker>[^\\]+))?\\?$")
@@ -34,7 +34,7 @@ class Pin:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedPackage:
     """One requirement of a requirements.in, a constraint or an override, and where it stands."""
 
     requirement: Requirement
@@ -135,7 +135,7 @@ def _check_declared(stack: Stack, pins: list[Pin], lock: Path) -> None:
             raise UserError(f"{stack.folder / 'stack.yaml'} builds {package} from source, which {lock} does not pin")
 
 
-def _require(item: Wanted, pin: Pin | None, lock: Path) -> None:
+def _require(item: WantedPackage, pin: Pin | None, lock: Path) -> None:
     if pin is None:
         raise UserError(f"{item.source} wants {item.requirement}, which {lock} does not pin; run `{_make(lock)}`")
     try:
@@ -149,7 +149,7 @@ def _require(item: Wanted, pin: Pin | None, lock: Path) -> None:
         )
 
 
-def _applies(item: Wanted, environment: dict[str, str]) -> bool:
+def _applies(item: WantedPackage, environment: dict[str, str]) -> bool:
     return item.requirement.marker is None or item.requirement.marker.evaluate(environment)
 
 
@@ -160,10 +160,10 @@ def _environment(python: str | None) -> dict[str, str]:
     return environment
 
 
-def _read(path: Path) -> tuple[list[Wanted], list[Wanted]]:
+def _read(path: Path) -> tuple[list[WantedPackage], list[WantedPackage]]:
     """Requirements and constraints of a requirements.in, those of its -r and -c lines included."""
-    wanted: list[Wanted] = []
-    constraints: list[Wanted] = []
+    wanted: list[WantedPackage] = []
+    constraints: list[WantedPackage] = []
     for number, text in _lines(path):
         source = f"{path}:{number}"
         option, _, rest = text.partition(" ")
@@ -175,17 +175,17 @@ def _read(path: Path) -> tuple[list[Wanted], list[Wanted]]:
             constraints += _constraints(path.parent / rest.strip())
         else:
             try:
-                wanted.append(Wanted(Requirement(text), source))
+                wanted.append(WantedPackage(Requirement(text), source))
             except InvalidRequirement as error:
                 raise UserError(f"{source}: {text!r} is not a requirement: {error}") from None
     return wanted, constraints
 
 
-def _constraints(path: Path) -> list[Wanted]:
+def _constraints(path: Path) -> list[WantedPackage]:
     if path.suffix != ".lock":
         return _read(path)[0]
     return [
-        Wanted(
+        WantedPackage(
             Requirement(f"{pin.name}=={pin.version}" + (f" ; {pin.marker}" if pin.marker else "")),
             f"{path}:{pin.line}",
         )

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks.condalock import CondaPackage
 from workflow.stacks.definition import ENVS, Stack
 from workflow.stacks.lockfile import Pin

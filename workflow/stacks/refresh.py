@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks.conda import HOW_TO_GET_ONE, find_conda
 from workflow.stacks.condalock import PLATFORM, check_conda_lock
 from workflow.stacks.definition import ENVS, load_stack

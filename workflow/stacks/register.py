@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from analysis.errors import UserError
-from workflow.stacks import place, programs
+from common.errors import UserError
+from workflow.stacks import programs
+from workflow.stacks import staging as place
 from workflow.stacks.build import install, make_venv, verify_and_move, with_wheels, without
 from workflow.stacks.definition import ENVS, LAID_OVER, Stack, load_stack, lock_id
 from workflow.stacks.interpreter import (

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.errors import UserError
+from common.errors import UserError
 
 # pip merges its files, its environment variables and its per-command sections only inside its option parser:
 # `pip config list` of pip 26 prints one key once per file without saying which of them wins.

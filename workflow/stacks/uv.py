@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks import sources
 
 _QUIET = re.compile(r"^ [+~-] |^Using Python |^Using CPython|^Creating virtual|^Activate with|^$")

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks.conda import activation
 from workflow.stacks.condalock import CondaPackage, check_conda_lock
 from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id, verify_id

@@ -14,7 +14,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks import fetch
 from workflow.stacks import join as joining
 from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id

@@ -9,7 +9,7 @@ from pathlib import Path
 from packaging.tags import compatible_tags, cpython_tags, platform_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from analysis.errors import UserError
+from common.errors import UserError
 from workflow.stacks.definition import Stack
 from workflow.stacks.join import sha256_of
 from workflow.stacks.lockfile import Pin

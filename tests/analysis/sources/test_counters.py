@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis.errors import UserError
-from analysis.sources.counters import OF_TRAINING
-from analysis.sources.formats import read_source
+from analysis.imports.formats import read_source
 from analysis.sources.wandb_import import _in_one
 from analysis.sources.wandb_rows import logged_steps, read_steps, steps_of
+from common.errors import UserError
+from trainers.logs.counters import OF_TRAINING
 
 
 def verl_console(rows):

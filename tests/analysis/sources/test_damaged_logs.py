@@ -8,14 +8,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.errors import UserError
-from analysis.files import fingerprint_of
-from analysis.imported.run import import_in_parts
-from analysis.imported.steps import hole_verdicts
-from analysis.sources.formats import read_source
-from analysis.sources.record import StepRecord
+from analysis.imports.added_steps import hole_verdicts
+from analysis.imports.formats import read_source
+from analysis.imports.import_run import import_in_parts
 from analysis.sources.wandb_api import RUN_FILE
 from analysis.steps import ChosenStep
+from common.errors import UserError
+from common.files import fingerprint_of
+from trainers.logs.record import StepRecord
 
 ROOT = Path(__file__).resolve().parents[3]
 VERL_LINE = (ROOT / "experiments" / "camino-2025-published" / "sglang-step3.log").read_text(encoding="utf-8").strip()

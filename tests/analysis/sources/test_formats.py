@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis.errors import UserError
-from analysis.sources.formats import format_of, read_source
-from analysis.sources.merge import merged, place
-from analysis.sources.record import STEPS_LOGGED, SourceRead, StepRecord
+from analysis.imports.formats import format_of, read_source
+from analysis.imports.merge import merged, place
+from common.errors import UserError
+from trainers.logs.record import STEPS_LOGGED, SourceRead, StepRecord
 
 TABLE = "step,phase,seconds\n3,step,878.89\n3,timing_s/gen,849.2\n4,step,12.5\n"
 VERL = "step:1 - timing_s/gen:1.500 - timing_s/step:2.000\n"

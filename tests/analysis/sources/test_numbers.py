@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.sources import json_list
-from analysis.sources.json_list import list_of
-from analysis.sources.numbers import Numbers, packed
+from trainers.logs import json_list
+from trainers.logs.json_list import list_of
+from trainers.logs.numbers import Numbers, packed
 
 ROWS = st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False), max_size=5)
 

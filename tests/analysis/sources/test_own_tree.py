@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from analysis.errors import UserError
-from analysis.files import fingerprint_of
-from analysis.imported.run import import_run
-from analysis.sources.formats import read_source
-from analysis.sources.record import TablePhase
-from analysis.timers import exclusive_s
-from analysis.timers.own import own_tree, tree_from, tree_told
+from analysis.imports.formats import read_source
+from analysis.imports.import_run import import_run
+from common.errors import UserError
+from common.files import fingerprint_of
+from trainers.logs.record import TablePhase
+from trainers.timers.lookup import exclusive_s
+from trainers.timers.own import own_tree, tree_from, tree_told
 
 # NeMo-RL's own names; `prepare_for_generation/transfer_and_update_weights` has a slash.
 NEMO = """step,phase,parent,category,seconds

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from analysis.errors import UserError
-from analysis.sources.cumulative import Average, elapsed_s, step_times_s
-from analysis.sources.hf_logs import numbers_of, windows_of
-from analysis.sources.logged_rows import WALL
-from analysis.sources.record import STEPS_LOGGED
-from analysis.sources.swift_jsonl import read_swift_jsonl
-from analysis.sources.trainer_state import read_trainer_state
-from analysis.sources.trl_console import read_trl_console
+from common.errors import UserError
+from trainers.logs.cumulative import Average, elapsed_s, step_times_s
+from trainers.logs.hf_logs import numbers_of, windows_of
+from trainers.logs.logged_rows import WALL
+from trainers.logs.record import STEPS_LOGGED
+from trainers.swift.logging_jsonl import read_swift_jsonl
+from trainers.trl.console import read_trl_console
+from trainers.trl.trainer_state import read_trainer_state
 
 SUMMARY = {"train_runtime": 40.5, "train_samples_per_second": 1.2, "train_loss": 0.01, "epoch": 1.0}
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from analysis.errors import UserError
-from analysis.sources.record import STEPS_LOGGED
-from analysis.sources.trl_console import read_trl_console
+from common.errors import UserError
+from trainers.logs.record import STEPS_LOGGED
+from trainers.trl.console import read_trl_console
 
 PLAN = "***** Running training *****\n  Num examples = 7,473\n  Num Epochs = 1\n  Total optimization steps = {:,}\n"
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.errors import UserError
-from analysis.sources.printed import printed
-from analysis.sources.verl_console import read_verl_console
+from common.errors import UserError
+from trainers.logs.printed import printed
+from trainers.verl.console import read_verl_console
 
 STEP = {
     "actor/kl_loss": -0.25,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from wandb_server import KEY, ServedRun, WandbServer
 
-from analysis.errors import UserError
 from analysis.sources import wandb_api
 from analysis.sources.wandb_import import read_wandb_api
+from common.errors import UserError
 
 NAME = "me/p/a"
 METADATA = {

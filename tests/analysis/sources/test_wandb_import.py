@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from analysis.errors import UserError
 from analysis.sources.wandb_about import HIDDEN, git_in, hardware_in, plain_config, versions_in
 from analysis.sources.wandb_import import _in_one, read_wandb_offline_folder
 from analysis.sources.wandb_offline import inspect_command, records
 from analysis.sources.wandb_rows import logged_steps, read_steps, steps_of
+from common.errors import UserError
 
 WRITER = """
 import json, sys, wandb

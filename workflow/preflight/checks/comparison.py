@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from workflow.jobs.verl_overrides import BOOKKEEPING as OF_VERL
-from workflow.preflight.behaviours import BEHAVIOURS, Behaviour
-from workflow.preflight.cases import MODEL, ROLLOUT, Case
-from workflow.preflight.findings import Finding
-from workflow.preflight.settings import differing
-from workflow.trainers.trl import BOOKKEEPING as OF_TRL
+from common.findings import Finding
+from trainers.case_settings import differing
+from trainers.cases import MODEL, ROLLOUT, Case
+from trainers.trl.settings import BOOKKEEPING as OF_TRL
+from trainers.verl.behaviours import BEHAVIOURS, Behaviour
+from trainers.verl.driver.overrides import BOOKKEEPING as OF_VERL
 
 _MOST_LISTED = 6
 # verl says its names a second time elsewhere (actor_rollout_ref.rollout.trace.experiment_name): the last part tells.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from analysis.roofline.models import model_facts
-from workflow.preflight.behaviours import IGNORE_EOS, PREFERRED, V4
-from workflow.preflight.cases import MODEL, ROLLOUT, Case
-from workflow.preflight.findings import Finding, Level
-from workflow.preflight.site import Place
+from common.findings import Finding, Level
+from common.model_facts import model_facts
+from trainers.cases import MODEL, ROLLOUT, Case
+from trainers.verl.behaviours import IGNORE_EOS, PREFERRED, V4
+from workflow.preflight.surroundings import Surroundings
 
 _VLLM4 = "verl 0.4.1, workers/rollout/vllm_rollout/vllm_rollout_spmd.py"
 _SGLANG4 = "verl 0.4.1, workers/rollout/sglang_rollout/sglang_rollout.py"
@@ -36,7 +36,7 @@ def _finding(case: Case, level: Level, code: str, what: str, why: str, source: s
     return Finding(level, code, (case.arm,), what, why, source, change)
 
 
-def eager_and_cache(case: Case, place: Place) -> Iterator[Finding]:
+def eager_and_cache(case: Case, place: Surroundings) -> Iterator[Finding]:
     """0.4.1's assertion about graphs and the cache."""
     if case.trainer != "verl" or case.version != "0.4.1":
         return
@@ -58,7 +58,7 @@ def eager_and_cache(case: Case, place: Place) -> Iterator[Finding]:
         )
 
 
-def graphs_may_hang(case: Case, place: Place) -> Iterator[Finding]:
+def graphs_may_hang(case: Case, place: Surroundings) -> Iterator[Finding]:
     """0.4.1 with vLLM and CUDA graphs: rollouts that hang were reported."""
     if case.trainer != "verl" or case.version != "0.4.1" or case.engine != "vllm":
         return
@@ -76,7 +76,7 @@ def graphs_may_hang(case: Case, place: Place) -> Iterator[Finding]:
         )
 
 
-def engine_kwargs(case: Case, place: Place) -> Iterator[Finding]:
+def engine_kwargs(case: Case, place: Surroundings) -> Iterator[Finding]:
     """Engine options that never arrive, or arrive twice."""
     if case.trainer != "verl" or case.version != "0.4.1":
         return
@@ -107,7 +107,7 @@ def engine_kwargs(case: Case, place: Place) -> Iterator[Finding]:
         )
 
 
-def attention_backend(case: Case, place: Place) -> Iterator[Finding]:
+def attention_backend(case: Case, place: Surroundings) -> Iterator[Finding]:
     """A kernel that the stack lacks, or a variable that is no longer read."""
     name = "VLLM_ATTENTION_BACKEND"
     wanted = case.env.get(name, place.variables.get(name, ("", ""))[0])
@@ -141,7 +141,7 @@ def attention_backend(case: Case, place: Place) -> Iterator[Finding]:
         )
 
 
-def batched_tokens(case: Case, place: Place) -> Iterator[Finding]:
+def batched_tokens(case: Case, place: Surroundings) -> Iterator[Finding]:
     """A prefill limit below the longest sequence."""
     if case.trainer != "verl" or case.engine != "vllm":
         return
@@ -176,7 +176,7 @@ def batched_tokens(case: Case, place: Place) -> Iterator[Finding]:
         )
 
 
-def rollout_mode(case: Case, place: Place) -> Iterator[Finding]:
+def rollout_mode(case: Case, place: Surroundings) -> Iterator[Finding]:
     """A rollout mode that is gone, or that times differently."""
     if case.trainer != "verl":
         return
@@ -214,7 +214,7 @@ def rollout_mode(case: Case, place: Place) -> Iterator[Finding]:
         )
 
 
-def lora(case: Case, place: Place) -> Iterator[Finding]:
+def lora(case: Case, place: Surroundings) -> Iterator[Finding]:
     """LoRA with SGLang."""
     if case.trainer != "verl" or case.engine != "sglang":
         return
@@ -245,7 +245,7 @@ def lora(case: Case, place: Place) -> Iterator[Finding]:
         )
 
 
-def ignore_eos(case: Case, place: Place) -> Iterator[Finding]:
+def ignore_eos(case: Case, place: Surroundings) -> Iterator[Finding]:
     """A fixed length that SGLang of 0.9.1 does not keep."""
     asked = case.place == "verl 0.9.1 sglang" and case.settings.true(f"{ROLLOUT}.ignore_eos")
     if asked and IGNORE_EOS.of(case) == "stops at the end token":
@@ -261,7 +261,7 @@ def ignore_eos(case: Case, place: Place) -> Iterator[Finding]:
         )
 
 
-def parallel(case: Case, place: Place) -> Iterator[Finding]:
+def parallel(case: Case, place: Surroundings) -> Iterator[Finding]:
     """Tensor parallelism that does not divide GPUs or heads."""
     tp, gpus = case.tensor_parallel, case.gpus
     if case.trainer == "verl" and gpus:
@@ -311,7 +311,7 @@ def parallel(case: Case, place: Place) -> Iterator[Finding]:
         )
 
 
-def devices(case: Case, place: Place) -> Iterator[Finding]:
+def devices(case: Case, place: Surroundings) -> Iterator[Finding]:
     """GPUs that a stack or a trainer cannot use, or lacks."""
     said = int(case.workload.get("gpus_per_node") or 0)
     nodes = int(case.workload.get("nodes") or 1)
@@ -335,7 +335,7 @@ def devices(case: Case, place: Place) -> Iterator[Finding]:
             f"trainer trl on {said * nodes} GPUs",
             "its job is one process: Transformers would spread the batch over all visible GPUs of one node by "
             "DataParallel, and batch_size would no longer be what is trained",
-            "workflow/jobs/trl_grpo.py; docs/preflight.md#impossible",
+            "trainers/trl/driver/train.py; docs/preflight.md#impossible",
             "workload.gpus_per_node: 1 and nodes: 1, or trainer verl",
         )
     of_site = place.site.gpus(case.workload) if place.site.profile is not None else None
@@ -352,7 +352,7 @@ def devices(case: Case, place: Place) -> Iterator[Finding]:
         )
 
 
-def context(case: Case, place: Place) -> Iterator[Finding]:
+def context(case: Case, place: Surroundings) -> Iterator[Finding]:
     """Sequences beyond what the model was made for."""
     model = model_facts(str(case.workload["model"]["source"]))
     said = case.settings.int(f"{ROLLOUT}.max_model_len")

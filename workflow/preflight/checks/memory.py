@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from workflow.preflight.cases import ACTOR, ROLLOUT, Case
-from workflow.preflight.findings import Finding
-from workflow.preflight.memory import Estimate, Part, estimate_of
-from workflow.preflight.site import Place
+from common.findings import Finding
+from trainers.cases import ACTOR, ROLLOUT, Case
+from trainers.memory_estimate import MemoryEstimate, Part, estimate_of
+from workflow.preflight.surroundings import Surroundings
 
 _SOURCE = "docs/preflight.md#memory: the estimate, and what of it is assumed"
 
@@ -18,16 +18,16 @@ def told(parts: tuple[Part, ...]) -> str:
     return " + ".join(f"{'' if part.counted else '~'}{part.gib:.1f} {part.name}" for part in largest)
 
 
-def memory(case: Case, place: Place) -> Iterator[Finding]:
+def memory(case: Case, place: Surroundings) -> Iterator[Finding]:
     """Weights, optimizer, activations and cache against the GPU's memory."""
     estimate = estimate_of(case)
-    if not isinstance(estimate, Estimate):
+    if not isinstance(estimate, MemoryEstimate):
         return
     for moment, parts, change in (
         ("while the policy is updated", estimate.update, _change_update(case)),
         ("while the engine generates", estimate.rollout, _change_rollout(case)),
     ):
-        counted, whole = Estimate.sum(parts, counted_only=True), Estimate.sum(parts)
+        counted, whole = MemoryEstimate.sum(parts, counted_only=True), MemoryEstimate.sum(parts)
         if whole <= estimate.gib:
             continue
         sure = counted > estimate.gib

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from workflow.preflight.cases import MODEL, Case
-from workflow.preflight.findings import Finding
-from workflow.preflight.imported import Untold
-from workflow.preflight.settings import differing
+from common.findings import Finding
+from trainers.case_settings import differing
+from trainers.cases import MODEL, Case
+from workflow.preflight.import_settings import Untold
 
 # What is said of an imported run, and the ledger's name for it, as the workload's rows have it.
 FACTS: Mapping[str, str] = {

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from common.findings import Finding
+from trainers.cases import Case
 from workflow.cluster.progress import readable_duration
-from workflow.plan import Plan
-from workflow.preflight.cases import Case
-from workflow.preflight.findings import Finding
-from workflow.preflight.site import Place
+from workflow.config.plan import Plan
+from workflow.preflight.surroundings import Surroundings
 
 _SOURCE = "docs/slurm.md: a job goes on from its last checkpoint; profile {}"
 
 
-def walltime(case: Case, place: Place) -> Iterator[Finding]:
+def walltime(case: Case, place: Surroundings) -> Iterator[Finding]:
     """Checkpoints that come too late for the walltime."""
     life, pace = place.site.life_s, place.paces.get(case.arm)
     if not life or not case.on_gpu:
@@ -72,7 +72,7 @@ def walltime(case: Case, place: Place) -> Iterator[Finding]:
         )
 
 
-def few_steps(case: Case, place: Place) -> Iterator[Finding]:
+def few_steps(case: Case, place: Surroundings) -> Iterator[Finding]:
     """Too few steps that count."""
     if case.on_gpu and int(case.workload["steps"]) < 3:
         yield Finding(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from workflow.preflight.cases import ACTOR, REF, ROLLOUT, Case
-from workflow.preflight.findings import Finding, Level
-from workflow.preflight.site import Place
+from common.findings import Finding, Level
+from trainers.cases import ACTOR, REF, ROLLOUT, Case
+from workflow.preflight.surroundings import Surroundings
 
 _TRAINER4 = "verl 0.4.1, trainer/ppo/ray_trainer.py"
 _WORKERS4 = "verl 0.4.1, workers/fsdp_workers.py"
@@ -18,7 +18,7 @@ def _finding(case: Case, level: Level, code: str, what: str, why: str, source: s
     return Finding(level, code, (case.arm,), what, why, source, change)
 
 
-def one_completion(case: Case, place: Place) -> Iterator[Finding]:
+def one_completion(case: Case, place: Surroundings) -> Iterator[Finding]:
     """GRPO with a group of one."""
     if int(case.workload["num_generations"]) == 1 and case.settings.get("algorithm.adv_estimator") == "grpo":
         yield _finding(
@@ -42,7 +42,7 @@ _LARGER_MINI_BATCH = {
 }
 
 
-def mini_batch(case: Case, place: Place) -> Iterator[Finding]:
+def mini_batch(case: Case, place: Surroundings) -> Iterator[Finding]:
     """A mini-batch that is larger than the batch."""
     if case.trainer != "verl":
         return
@@ -63,7 +63,7 @@ def mini_batch(case: Case, place: Place) -> Iterator[Finding]:
     )
 
 
-def batch_over_gpus(case: Case, place: Place) -> Iterator[Finding]:
+def batch_over_gpus(case: Case, place: Surroundings) -> Iterator[Finding]:
     """A batch that cannot be dealt out to the GPUs."""
     if case.trainer != "verl" or not case.gpus:
         return
@@ -82,7 +82,7 @@ def batch_over_gpus(case: Case, place: Place) -> Iterator[Finding]:
         )
 
 
-def micro_batches(case: Case, place: Place) -> Iterator[Finding]:
+def micro_batches(case: Case, place: Surroundings) -> Iterator[Finding]:
     """Micro-batches that are missing, or do not divide what a GPU gets of a mini-batch."""
     if case.trainer != "verl":
         return
@@ -123,7 +123,7 @@ def micro_batches(case: Case, place: Place) -> Iterator[Finding]:
         )
 
 
-def dynamic_tokens(case: Case, place: Place) -> Iterator[Finding]:
+def dynamic_tokens(case: Case, place: Surroundings) -> Iterator[Finding]:
     """Dynamic batches whose limit is shorter than a sequence."""
     if case.trainer != "verl":
         return
@@ -153,7 +153,7 @@ def dynamic_tokens(case: Case, place: Place) -> Iterator[Finding]:
         )
 
 
-def learning_rate_warmup(case: Case, place: Place) -> Iterator[Finding]:
+def learning_rate_warmup(case: Case, place: Surroundings) -> Iterator[Finding]:
     """A warm-up that outlasts the run."""
     warmup, steps = int(case.workload.get("lr_warmup_steps") or 0), int(case.workload["steps"])
     if warmup and warmup >= steps:
@@ -168,7 +168,7 @@ def learning_rate_warmup(case: Case, place: Place) -> Iterator[Finding]:
         )
 
 
-def weights_in_half(case: Case, place: Place) -> Iterator[Finding]:
+def weights_in_half(case: Case, place: Surroundings) -> Iterator[Finding]:
     """Weights and moments of AdamW in bfloat16, where a small learning rate rounds to nothing."""
     dtype = str(case.settings.get(f"{ACTOR}.fsdp_config.model_dtype", "fp32"))
     if case.trainer == "verl" and dtype in ("bf16", "bfloat16", "fp16", "float16"):
@@ -186,7 +186,7 @@ def weights_in_half(case: Case, place: Place) -> Iterator[Finding]:
         )
 
 
-def reward_key(case: Case, place: Place) -> Iterator[Finding]:
+def reward_key(case: Case, place: Surroundings) -> Iterator[Finding]:
     """A reward function where 0.9.1 does not look for it."""
     if case.trainer != "verl" or case.version == "0.4.1":
         return
@@ -205,7 +205,7 @@ def reward_key(case: Case, place: Place) -> Iterator[Finding]:
         )
 
 
-def validation(case: Case, place: Place) -> Iterator[Finding]:
+def validation(case: Case, place: Surroundings) -> Iterator[Finding]:
     """Validation in the middle of what is timed."""
     if case.trainer != "verl":
         return

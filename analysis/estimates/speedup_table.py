@@ -1,0 +1,127 @@
+"""How much faster than the baseline is each arm, in four ways that differ in what they take for equal work?
+
+What each of them takes out, and what not, is in docs/estimates.md; how they are computed in equal_work.py, and their
+intervals in bootstrap.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from analysis.estimates.arm import NEEDED, estimates, no_value, rounding_reach
+from analysis.estimates.bootstrap import RESAMPLES
+from analysis.estimates.comparable import Comparable
+from analysis.estimates.disagreement import disagreement
+from analysis.estimates.equal_work import EQUAL_WORK, ESTIMATES, Row, discarded
+from analysis.estimates.noise import noise_bands, repeated
+from analysis.estimates.scaling import UNSETTLED, rest_of_step
+from analysis.runs import PlanRead, factors_label
+from analysis.speedup import paired_steps
+from common.verdicts import Verdict
+
+__all__ = ["COLUMNS", "EQUAL_WORK", "ESTIMATES", "estimate_table"]
+
+# From here on the digits that a log prints are told beside the ratio.
+ROUNDING_MATTERS_FROM = 0.01
+
+COLUMNS = [
+    "factors",
+    "baseline",
+    "arm",
+    "estimate",
+    "value",
+    "low",
+    "high",
+    "verdict",
+    "scope",
+    "run_pairs",
+    "paired_steps",
+    "minimum_detectable_ratio",
+    "runs_to_resolve",
+    "why",
+]
+
+
+def estimate_table(
+    wide: pd.DataFrame, plan: PlanRead, comparable: Comparable | None = None, resamples: int = RESAMPLES
+) -> tuple[pd.DataFrame, list[Verdict]]:
+    """One row per factor combination, arm and estimate (columns: `COLUMNS`), and what is to be read first.
+
+    verdict: `+` faster, `-` slower, `~` not resolved, `x` not comparable or without a value (`why` says which).
+    `low` and `high` are the 95% interval; `runs_to_resolve` is how many more pairs of runs would resolve the value.
+    """
+    rows: list[Row] = []
+    verdicts: list[Verdict] = []
+    known = comparable or Comparable()
+    for factors in wide["factors"].unique():
+        bands = noise_bands(wide, plan, factors, resamples, known)
+        for arm in plan.arms:
+            if arm == plan.baseline or not wide["arm"].eq(arm).any():
+                continue
+            head: Row = {"factors": factors, "baseline": plan.baseline, "arm": arm}
+            reason = known.refused.get((factors, arm), "")
+            pairs = paired_steps(wide, factors, plan.baseline, arm, NEEDED)
+            if reason or pairs.empty:
+                reason = reason or _not_in_common(wide, factors, plan.baseline, arm)
+                rows += [head | no_value(name, reason) for name in ESTIMATES]
+                continue
+            found = estimates(pairs, known.throughput_only.get((factors, arm), ""), resamples)
+            if not repeated(plan, arm):
+                found = [_within_noise(row, bands) for row in found]
+            rows += [head | row for row in found]
+            here = f"{arm} against {plan.baseline}" + (f" at {factors_label(factors)}" if factors else "")
+            verdicts += _verdicts(here, found, pairs, repeated(plan, arm))
+    return pd.DataFrame(rows, columns=COLUMNS), verdicts
+
+
+def _not_in_common(wide: pd.DataFrame, factors: str, baseline: str, arm: str) -> str:
+    """Why two arms have no pair of steps at a factor combination."""
+    lacking = [one for one in (baseline, arm) if not (wide["factors"].eq(factors) & wide["arm"].eq(one)).any()]
+    where = f" at {factors_label(factors)}" if factors else ""
+    return f"{' and '.join(lacking)} has no run{where}" if lacking else f"no counted step in common{where}"
+
+
+def _within_noise(row: Row, bands: Mapping[str, float]) -> Row:
+    """The row, not resolved where the A/A arms alone come as far from 1; no smaller ratio would have been, either."""
+    band = bands.get(row["estimate"])
+    if band is None or not row["value"] > 0:
+        return row
+    if row["minimum_detectable_ratio"] < math.exp(band):
+        row = row | {"minimum_detectable_ratio": math.exp(band)}
+    if abs(math.log(row["value"])) > band:
+        return row
+    why = f"within the noise: the same engine run twice comes out up to {math.exp(band):.2f}×"
+    return row | {"verdict": "~", "runs_to_resolve": math.nan, "why": row["why"] if row["verdict"] == "~" else why}
+
+
+def _verdicts(here: str, rows: Sequence[Row], pairs: pd.DataFrame, same_as: str) -> list[Verdict]:
+    by_name = {row["estimate"]: row for row in rows}
+    found = []
+    if text := discarded(pairs):
+        found.append(
+            Verdict("warning", "completions-discarded", f"{here}: {text}, so that step time alone is compared")
+        )
+    if same_as:
+        off = [f"{n.replace('_', ' ')} {r['value']:.3f}×" for n, r in by_name.items() if r["verdict"] in "+-"]
+        if off:
+            text = f"{here}: one is a repetition of the other, and yet they differ ({', '.join(off)}): what else does?"
+            found.append(Verdict("warning", "equal-arms-differ", text))
+        return found
+    if text := disagreement(by_name):
+        found.append(Verdict("warning", "raw-and-equal-work-disagree", f"{here}: {text}"))
+    if (text := str(by_name["roofline"]["why"])).startswith(UNSETTLED):
+        found.append(Verdict("warning", "roofline-unsettled", f"{here}: the roofline estimate is {text}"))
+    elif text := rest_of_step(by_name["roofline"], pairs):
+        found.append(Verdict("note", "roofline-scales-the-rest", f"{here}: {text}"))
+    low, high = rounding_reach(pairs)
+    if max(low, high) >= ROUNDING_MATTERS_FROM:
+        ratio = by_name["raw"]["value"]
+        text = (
+            f"{here}: the step times are printed with so few digits that their rounding alone lets the ratio of "
+            f"{ratio:.2f}× lie between {ratio * math.exp(-low):.2f}× and {ratio * math.exp(high):.2f}×"
+        )
+        found.append(Verdict("warning", "rounding-decides", text))
+    return found

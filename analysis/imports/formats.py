@@ -1,0 +1,273 @@
+"""What wrote a file that is imported, and what does it hold?"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import shlex
+from collections.abc import Collection, Iterator
+from itertools import chain, islice
+from pathlib import Path
+
+from analysis.sources import phases_csv
+from analysis.sources.wandb_import import FORMAT_OFFLINE, read_wandb_api, read_wandb_offline_folder, require_wandb_run
+from common.errors import UserError
+from trainers.logs import foreign
+from trainers.logs.lines import printouts, require_utf8
+from trainers.logs.record import Imported, SourceRead
+from trainers.swift import logging_jsonl as swift_jsonl
+from trainers.trl import console as trl_console
+from trainers.trl import trainer_state
+from trainers.verl import console as verl_console
+from trainers.verl import file_logger as verl_jsonl
+
+WANDB = "wandb:"
+FORMATS = {
+    "wandb": "wandb:entity/project/id, a run on wandb's server",
+    "wandb-offline": "a wandb folder (wandb/offline-run-...) or its .wandb file",
+    "verl-console": "verl's console log, with lines `step:3 - timing_s/gen:382.913 - ...`",
+    "verl-jsonl": 'the file of verl\'s file logger, with lines {"step": 3, "data": {...}}',
+    "trl-console": "TRL's console log, with lines {'loss': ..., 'reward': ...}",
+    "swift-console": "ms-swift's console log, with lines {'loss': ..., 'global_step/max_steps': '3/25'}",
+    "swift-jsonl": "ms-swift's logging.jsonl",
+    "trainer-state": "trainer_state.json of transformers' Trainer",
+    "phases-csv": "a CSV with the columns step, phase, seconds",
+}
+# A trainer may print much before its first step, but not a gigabyte of lines.
+LINES_LOOKED_AT = 2_000_000
+# What is looked at before anything is read: a verl run has printed its configuration, and mostly a step, by then.
+LINES_OF_A_LOOK, BYTES_OF_A_LOOK = 5_000, 1_000_000
+# A log of JSON lines has a row that can be read among its first.
+LINES_OF_JSON = 20
+# How packed files begin, and what unpacks them.
+_PACKED = {
+    b"\x1f\x8b": ("gzip", "gunzip -k"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
+    b"PK\x03\x04": ("zip", "unzip"),
+    b"\xfd7zXZ\x00": ("xz", "unxz -k"),
+    b"BZh": ("bzip2", "bunzip2 -k"),
+}
+
+
+def read_source(source: str, form: str | None, names: Collection[str], cache: Path) -> Imported:
+    """What a source holds, every number under its trainer's flat name.
+
+    `form` is the format, None to tell it by the content; `names` tell runs in one table apart; what comes from
+    wandb's server is kept in `cache`. `UserError` when it is not there, empty, or of another format.
+    """
+    given, form = form, form or format_of(source)
+    if form not in FORMATS:
+        raise UserError(f"import.format must be one of {', '.join(FORMATS)} (got {form!r})")
+    if source.startswith(WANDB) or form == "wandb":
+        return read_wandb_api(source.removeprefix(WANDB), cache, flat=True)
+    path = _there(source)
+    if given is not None and path.is_file():
+        _require_format(path, form, LINES_LOOKED_AT)
+    if form == FORMAT_OFFLINE:
+        return read_wandb_offline_folder(path, flat=True)
+    _require_file(path, form)
+    require_unpacked(path)
+    if form == phases_csv.FORMAT:
+        found = phases_csv.read_phases_csv(path, names)
+    else:
+        readers = {
+            verl_console.FORMAT: verl_console.read_verl_console,
+            verl_jsonl.FORMAT: verl_jsonl.read_verl_jsonl,
+            trl_console.TRL: trl_console.read_trl_console,
+            trl_console.SWIFT: trl_console.read_trl_console,
+            swift_jsonl.FORMAT: swift_jsonl.read_swift_jsonl,
+            trainer_state.FORMAT: trainer_state.read_trainer_state,
+        }
+        found = readers[form](path)
+    if not found.read.records:
+        if form != phases_csv.FORMAT and (other := foreign.printed_by(islice(printouts(path), LINES_LOOKED_AT))):
+            raise UserError(foreign.not_read(source, other))
+        corrupt = next((v.text for v in found.read.verdicts if v.code == "corrupt-line"), None)
+        raise UserError(
+            f"{source} holds no training step as {form} ({FORMATS[form]}); {looks_like(path)}. Validation alone (step "
+            "0) is no training step. If it is of another format, say which in import.format"
+            + (f". {corrupt}" if corrupt else "")
+        )
+    return found
+
+
+def _require_file(path: Path, form: str) -> None:
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, but {form} is {FORMATS[form]}: name the file in it")
+
+
+def _there(source: str) -> Path:
+    """A local source's path; `UserError` where nothing is there, or what could be waited for without end."""
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise UserError(f"{source} is not there; an import names a file, a folder or {WANDB}entity/project/id")
+    if not (path.is_file() or path.is_dir()):
+        raise UserError(f"{source} is neither a file nor a folder")
+    return path
+
+
+def format_of(source: str) -> str:
+    """A source's format, told by its content; `UserError` that lists the known ones, and says what it looks like."""
+    if source.startswith(WANDB):
+        return "wandb"
+    path = _there(source)
+    if path.is_dir() or path.suffix == ".wandb":
+        return FORMAT_OFFLINE
+    require_unpacked(path)
+    if (found := _of_data(path) or _of_console(path, LINES_LOOKED_AT)) is not None:
+        return found
+    if (other := foreign.printed_by(islice(printouts(path), LINES_LOOKED_AT))) is not None:
+        raise UserError(foreign.not_read(source, other))
+    known = "\n".join(f"  {name}: {what}" for name, what in FORMATS.items())
+    raise UserError(
+        f"{source}: no training step of any known format was found; {looks_like(path)}. What can be imported:\n{known}"
+    )
+
+
+def first_look(source: str, form: str | None, versioned: bool = False) -> Imported | None:
+    """What a local file says beside its steps, by its first part alone; None where that part tells no format.
+
+    A console log's version is looked for in all of it, unless the run is `versioned` without it. `UserError` where the
+    file is none that can be read, or a folder holds no run. A folder of wandb's, or what is not there, says no more.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        if form in (None, FORMAT_OFFLINE):
+            require_wandb_run(path)
+        else:
+            _require_file(path, form)
+    if not path.is_file() or path.suffix == ".wandb":
+        return None
+    try:
+        require_unpacked(path)
+    except OSError as error:
+        raise UserError(f"{source} cannot be read ({error.strerror or error})") from None
+    if form is not None:
+        _require_format(path, form, LINES_OF_A_LOOK)
+    else:
+        small = path.stat().st_size <= BYTES_OF_A_LOOK
+        form = format_of(source) if small else _of_data(path) or _of_console(path, LINES_OF_A_LOOK)
+    if form is None and (other := foreign.printed_by(islice(printouts(path), LINES_OF_A_LOOK))) is not None:
+        raise UserError(foreign.not_read(source, other))
+    if form is None or form.startswith("wandb"):
+        return None
+    found = Imported(SourceRead(), form)
+    if form == phases_csv.FORMAT:
+        found.tree = {} if phases_csv.has_tree(path) else None
+    if form == verl_console.FORMAT:
+        found = verl_console.told_before_steps(islice(printouts(path), LINES_OF_A_LOOK))
+        if not found.versions and not versioned:
+            found.versions = verl_console.told_anywhere(path)
+    return found
+
+
+def _of_console(path: Path, lines: int) -> str | None:
+    """The format of a console log, by the first training step in so many lines."""
+    return next(_of_steps(path, lines), None)
+
+
+def _of_steps(path: Path, lines: int) -> Iterator[str]:
+    """The format of each training step that so many lines of a console log hold."""
+    for part in islice(printouts(path), lines):
+        if verl_console.looks_like_verl((part,)):
+            yield verl_console.FORMAT
+        elif (trainer := trl_console.looks_like_trainer((part,))) is not None:
+            yield trainer
+
+
+def _require_format(path: Path, form: str, lines: int) -> None:
+    """`UserError` where so many lines of a file are of other formats, and none of the one that was given for it."""
+    with path.open("rb") as file:
+        if b"\0" in file.read(4096):
+            # wandb's own file holds what was printed, too.
+            return
+    try:
+        found = _of_data(path)
+    except UserError:
+        if form == phases_csv.FORMAT:
+            raise
+        found = None
+    for one in chain(filter(None, [found]), _of_steps(path, lines)):
+        if one == form:
+            return
+        found = found or one
+    if found is not None:
+        raise UserError(
+            f"{path} is {found} by its content ({FORMATS[found]}), and import.format says {form} ({FORMATS[form]}): "
+            "correct it, or leave it out"
+        )
+
+
+def require_unpacked(path: Path) -> None:
+    """`UserError` with the command that unpacks or converts it, for a file that begins as packed or as UTF-16."""
+    with path.open("rb") as file:
+        head = file.read(8)
+    require_utf8(path, head)
+    for begins, (name, command) in _PACKED.items():
+        if head.startswith(begins):
+            raise UserError(
+                f"{path} is packed ({name}): unpack it, and name what comes out: {command} {shlex.quote(str(path))}"
+            )
+
+
+def _of_data(path: Path) -> str | None:
+    """The format of a file of JSON or CSV; None for a console log."""
+    with path.open("rb") as file:
+        head = file.read(BYTES_OF_A_LOOK).removeprefix(codecs.BOM_UTF8)
+    lines = [line.strip() for line in head.decode("utf-8", errors="replace").split("\n") if line.strip()]
+    first = lines[0] if lines else ""
+    if phases_csv.columns_of(first) is not None:
+        return phases_csv.FORMAT
+    if path.suffix.lower() in (".csv", ".tsv") and any(d in first for d in phases_csv.DELIMITERS):
+        raise UserError(phases_csv.other_columns(path, first))
+    if first.startswith("{'"):
+        return None
+    # The first lines of a log that was cut at its head, or damaged there, may be no JSON.
+    found = next((form for line in lines[:LINES_OF_JSON] if (form := _of_json(line)) is not None), None)
+    if found is None and first.startswith("{") and _holds(path, b'"log_history"'):
+        # A whole document over many lines.
+        return trainer_state.FORMAT
+    return found
+
+
+def _of_json(line: str) -> str | None:
+    """The format whose row a line of JSON is."""
+    try:
+        row = json.loads(line) if line.startswith("{") else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict):
+        return None
+    if "log_history" in row:
+        return trainer_state.FORMAT
+    if "data" in row and "step" in row:
+        return verl_jsonl.FORMAT
+    if trl_console.SWIFT_STEP in row or any(str(name).startswith("train_speed(") for name in row):
+        return swift_jsonl.FORMAT
+    return None
+
+
+def _holds(path: Path, word: bytes) -> bool:
+    """Whether a file holds a word, which is looked for piece by piece."""
+    piece = b""
+    with path.open("rb") as file:
+        while more := file.read(1 << 20):
+            piece = piece[-len(word) :] + more
+            if word in piece:
+                return True
+    return False
+
+
+def looks_like(path: Path) -> str:
+    """What a file looks like, in words for an error."""
+    with path.open("rb") as file:
+        head = file.read(4096)
+    if not head:
+        return "the file is empty"
+    if b"\0" in head:
+        return "the file is no text"
+    lines = [line.strip() for line in head.decode("utf-8", errors="replace").splitlines() if line.strip()]
+    if not lines:
+        return "the file holds white space only"
+    shown = "".join(c if c.isprintable() else "?" for c in lines[0][:80])
+    return f"its first line begins {shown!r}"

@@ -1,0 +1,112 @@
+"""Is a source of the trainer and the engine that its arm names?
+
+Swapped logs are the commonest mistake in a comparison, and reverse its answer.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from analysis.imports.formats import FORMATS
+from analysis.sources.phases_csv import FORMAT as TABLE
+from common.dotted import setting
+from common.errors import UserError
+from trainers.logs.foreign import known_as
+from trainers.logs.record import Imported
+from trainers.timers.lookup import declared_trees
+
+# What writes a format, where few do: a table of phases and wandb's files may be of any trainer.
+_WRITERS = {
+    "verl-console": ("verl",),
+    "verl-jsonl": ("verl",),
+    "trl-console": ("trl",),
+    "swift-console": ("swift",),
+    "swift-jsonl": ("swift",),
+    "trainer-state": ("trl", "swift"),
+}
+# The engines by all the names that they have in configurations and tables.
+_ENGINES = {"vllm": "vllm", "sglang": "sglang", "transformers": "transformers", "hf": "transformers"}
+_OURS = tuple(dict.fromkeys(tree.trainer for tree in declared_trees()))
+_ROLLOUT = "actor_rollout_ref.rollout.name"
+
+
+def require_of_arm(spec: Mapping[str, Any], parts: Sequence[tuple[str, Imported]]) -> None:
+    """A `UserError` where a source, by its format or the configuration in it, is of another trainer or engine.
+
+    `spec` is the run's; `parts` are its sources by name, of which only what they say beside their steps is looked at.
+    """
+    arm, trainer, engine = (str(spec.get(key)) for key in ("arm", "trainer", "engine"))
+    form = (spec.get("import") or {}).get("format")
+    for source, part in parts:
+        if (told := _trainer_told(part)) is not None and trainer not in told[0]:
+            if part.format in _WRITERS and part.format == form:
+                raise UserError(
+                    f"{source} is read as {told[1]} by import.format, and arm {arm} says trainer: {trainer}. Correct "
+                    f"arms.{arm}.import.format, or leave it out"
+                )
+            raise UserError(
+                f"{source} is {told[1]}, and arm {arm} says trainer: {trainer}{_near(trainer)}. {_mend(arm, 'trainer')}"
+            )
+        if (said := _engine_told(part)) is not None and said[0] != engine:
+            raise UserError(f"{source} {said[1]}, and arm {arm} says engine: {engine}. {_mend(arm, 'engine')}")
+
+
+def require_own_tree(spec: Mapping[str, Any], parts: Sequence[tuple[str, Imported | None]]) -> None:
+    """A `UserError` where a trainer is none of ours and no source of the run is a table with a column `parent`.
+
+    `parts` are the run's sources by name, None for one that is certainly no table.
+    """
+    arm, trainer = str(spec.get("arm")), str(spec.get("trainer"))
+    if trainer in _OURS or any(part is not None and part.tree is not None for _, part in parts):
+        return
+    source, part = next((one for one in parts if one[1] is not None and one[1].format == TABLE), parts[0])
+    lacks = "has no column parent" if part is not None and part.format == TABLE else "is no table"
+    raise UserError(
+        f"{source} {lacks}, and runs of trainer {trainer}{_near(trainer)} are read from a table with a column parent "
+        f"alone, which says how its timers nest (arm {arm}; docs/import.md#a-trainer-of-your-own)"
+    )
+
+
+def _near(trainer: str) -> str:
+    """The trainer of ours that a misspelt name is meant for; nothing for a name that is another trainer's."""
+    near = difflib.get_close_matches(trainer, _OURS, n=1, cutoff=0.75) if known_as(trainer) is None else []
+    return f" (did you mean {near[0]}?)" if near and trainer not in _OURS else ""
+
+
+def _mend(arm: str, key: str) -> str:
+    return (
+        f"Were the sources of two arms swapped? Name the arm's own in arms.{arm}.import, or, if it is, correct "
+        f"arms.{arm}.{key}"
+    )
+
+
+def _trainer_told(part: Imported) -> tuple[tuple[str, ...], str] | None:
+    """The trainers that a source can be of, and what it is in words; None where it does not say."""
+    if part.format in _WRITERS:
+        return _WRITERS[part.format], FORMATS[part.format].partition(",")[0]
+    if any(str(key).partition(".")[0] == "actor_rollout_ref" for key in part.config):
+        return ("verl",), "a run of verl (its configuration has actor_rollout_ref)"
+    if "use_vllm" in part.config:
+        return ("trl", "swift"), "a run of TRL or ms-swift (its configuration has use_vllm)"
+    return None
+
+
+def _engine_told(part: Imported) -> tuple[str, str] | None:
+    """The engine of a source and where it says so; None where it does not, or by a name that is not known."""
+    rollout = setting(part.config, _ROLLOUT)
+    # Earlier releases of verl had sglang_async beside sglang.
+    found = _ENGINES.get(rollout.lower().partition("_")[0]) if isinstance(rollout, str) else None
+    if found is not None:
+        return found, f"holds the configuration of a run with {_ROLLOUT}: {rollout}"
+    asked = part.overrides.get(_ROLLOUT) if rollout is None else None
+    found = _ENGINES.get(asked.lower().partition("_")[0]) if asked else None
+    if found is not None:
+        return found, f"shows the command of a run with {_ROLLOUT}={asked}"
+    uses = part.config.get("use_vllm")
+    if isinstance(uses, bool):
+        return "vllm" if uses else "transformers", f"is of a run with use_vllm: {str(uses).lower()}"
+    column = part.selected.get("engine", "")
+    found = _ENGINES.get(column.lower()) if part.format == TABLE else None
+    return (found, f"has only rows of engine {column} for this run") if found is not None else None

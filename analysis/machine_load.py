@@ -1,0 +1,81 @@
+"""Was the machine its runs' own while they were timed?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from analysis.runs import Run
+from analysis.wide import PHASE
+from common.verdicts import Verdict
+
+OTHER_CPU = "other_cpu_s"
+# wandb's own process and the system's daemons take a percent or two; from here on others were at work.
+BUSY_SHARE = 0.10
+
+
+def busy_machine_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> list[Verdict]:
+    """Runs beside which other processes worked: a share of their CPUs' time in the counted steps, told by the job."""
+    if OTHER_CPU not in wide:
+        return []
+    by_run = wide[wide["counted"].astype(bool)].groupby("run_id")
+    other, step = by_run[OTHER_CPU].sum().to_dict(), by_run[PHASE + "step"].sum().to_dict()
+    busy = {}
+    for run in runs:
+        cpus = (run.done.get("hardware") or {}).get("cpus")
+        if run.run_id in other and isinstance(cpus, int) and cpus > 0:
+            other_s, step_s = other[run.run_id], step[run.run_id]
+            share = other_s / (step_s * cpus) if step_s > 0 else 0.0
+            if share > BUSY_SHARE:
+                busy[run.run_id] = share
+    if not busy:
+        return []
+    shares = ", ".join(f"{run_id}: {100 * share:.0f} %" for run_id, share in busy.items())
+    text = (
+        f"other processes used the training's processors ({shares} of their time in the counted steps): the timings "
+        "are not the engines' own. Train again on a quiet machine before believing any ratio"
+    )
+    return [Verdict("warning", "busy-machine", text)]
+
+
+def shared_machine_verdicts(runs: Sequence[Run]) -> list[Verdict]:
+    """Runs that trained at the same time on the same processors: each was slowed by the others.
+
+    Two runs shared a machine where their last attempts overlap in time, on one host, and their processor
+    affinities meet (or are not known).
+    """
+    crowded: dict[str, list[str]] = {}
+    ordered = sorted((r for r in runs if _span(r) is not None), key=lambda r: _span(r) or (0.0, 0.0))
+    for i, run in enumerate(ordered):
+        host, span = str(run.done["hardware"].get("host")), _span(run)
+        for other in ordered[i + 1 :]:
+            later = _span(other)
+            if span is None or later is None or later[0] >= span[1]:
+                break
+            if str(other.done["hardware"].get("host")) == host and _processors_meet(run, other):
+                crowded.setdefault(host, []).extend((run.run_id, other.run_id))
+    found = []
+    for host, ids in crowded.items():
+        unique = list(dict.fromkeys(ids))
+        names = ", ".join(unique[:6]) + (f" and {len(unique) - 6} more" if len(unique) > 6 else "")
+        text = (
+            f"{len(unique)} runs trained at the same time on the same processors of {host} ({names}): they slowed "
+            "one another, and not equally. Train one run at a time before believing any ratio"
+        )
+        found.append(Verdict("warning", "shared-machine", text))
+    return found
+
+
+def _span(run: Run) -> tuple[float, float] | None:
+    start, end = run.done.get("started"), run.done.get("finished")
+    if not isinstance(start, int | float) or not isinstance(end, int | float):
+        return None
+    return (float(start), float(end)) if isinstance(run.done.get("hardware"), Mapping) else None
+
+
+def _processors_meet(a: Run, b: Run) -> bool:
+    sets = [r.done["hardware"].get("affinity") for r in (a, b)]
+    if not all(isinstance(s, list) and s for s in sets):
+        return True
+    return bool(set(sets[0]) & set(sets[1]))

@@ -1,0 +1,107 @@
+"""Reads and writes files that others wait for: whole or not at all, and with messages for people."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[1]
+"""The repository: where the stacks' definitions and the jobs' code are."""
+
+
+class DiskFull(UserError):
+    """There is no room left for a file."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.errno = number
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def last_lines(path: Path, count: int, most_bytes: int = 65536) -> list[str]:
+    """The last lines of a text file of any size; none of a file that is not there."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - most_bytes))
+            text = file.read().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    return text.splitlines()[-count:]
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file so that readers find the old content or the new, never a part of it."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically; a full disk is a `DiskFull` and leaves the old file as it was."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            umask = os.umask(0)
+            os.umask(umask)
+            Path(temporary).chmod(0o666 & ~umask)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(
+                f"no space left to write {path}; free some (see `df -h {path.parent}`) and start again", error.errno
+            ) from None
+        raise
+
+
+def read_json_object(path: Path, made_by: str) -> dict[str, Any]:
+    """A JSON object from a file; `UserError` names the file, what is wrong, and what makes it."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} is not there; it is made by {made_by}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not JSON ({error}); delete it and start again: {made_by} makes it") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"{path} must hold a JSON object (got {type(raw).__name__}); it is made by {made_by}")
+    return raw
+
+
+def fingerprint_of(spec: Mapping[str, Any]) -> str:
+    """The sha256 that stands for what a run computes: of all of spec.json but the fingerprint itself, 64 hex digits."""
+    said = {key: value for key, value in spec.items() if key != "fingerprint"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that is whole or absent."""
+    with whole_file(path) as part:
+        part.write_bytes(content)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A temporary name in the same folder to write to, so that the file is whole or absent."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    yield part
+    part.replace(path)

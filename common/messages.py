@@ -1,0 +1,103 @@
+"""How does the controller speak to people? Lines on stderr, and mistakes as one message without a traceback."""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import json
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+from common.files import write_text
+from common.patience import may_pass
+
+
+def say(message: str) -> None:
+    """One line to the person at the terminal."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """` (did you mean X?)` with the known word that looks most like the given one; empty if none does."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
+def unknown_name(kind: str, got: str, allowed: Iterable[str]) -> str:
+    """One sentence that refuses a name, with the nearest known one and the whole list."""
+    return f"unknown {kind} {got!r}{did_you_mean(got, allowed)}; known: {', '.join(allowed) or 'none'}"
+
+
+def short(value: Any) -> str:
+    """A value as Python writes it, cut to 80 characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not print integers of more than 4300 digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def told(value: Any) -> str:
+    """A value as YAML's author would know it: a date by its day, not by Python's word for it."""
+    if isinstance(value, datetime.date):  # a datetime is one, too
+        return f"the date {value}"
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value)
+    return short(value)
+
+
+def errors_since(folders: Iterable[Path], began: float) -> list[str]:
+    """The messages (from `error:` to the end of a log) in all *.log files below folders that are newer than `began`."""
+    found = []
+    logs = {log for folder in folders for log in folder.rglob("*.log") if log.stat().st_mtime >= began}
+    for log in sorted(logs):
+        text = log.read_text(encoding="utf-8", errors="replace")
+        if error := re.search(r"^error:", text, re.MULTILINE):
+            found.append(text[error.start() :].strip())
+    return list(dict.fromkeys(found))
+
+
+@contextmanager
+def exiting_on_mistakes() -> Iterator[None]:
+    """For the Snakefile: a `UserError` becomes one message and the end of the program.
+
+    As a WorkflowError it would get the Snakefile's line added, to what is the configuration's mistake.
+    """
+    try:
+        yield
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+def reporting_errors(action: Callable[[], None], log: Path | None = None) -> int:
+    """Run something; a `UserError` becomes one message on stderr and in the log, and exit code 1.
+
+    So does an error of the file system that passes by itself; any other is a fault of ours, with its traceback.
+    """
+    try:
+        action()
+        return 0
+    except (UserError, OSError) as error:
+        if isinstance(error, OSError) and not may_pass(error):
+            raise
+        say(f"error: {error}" + ("; try again" if isinstance(error, OSError) else ""))
+        if log is not None:
+            # On a full disk the terminal must do.
+            with suppress(OSError, UserError):
+                write_text(log, f"error: {error}\n")
+        return 1
+
+
+def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[str] = ()) -> list[str]:
+    """A table's lines; the columns named in `right` hold numbers, and one without any content is left out."""
+    columns = [column for column in zip(header, *rows, strict=True) if any(column[1:])]
+    padded = []
+    for column in columns:
+        width = max(map(len, column))
+        padded.append([cell.rjust(width) if column[0] in right else cell.ljust(width) for cell in column])
+    return ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]

@@ -1,0 +1,63 @@
+"""Waits out what a shared file system does for a while: stale handles, failed reads, no rights, no room, no handles."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from common.files import DiskFull
+
+T = TypeVar("T")
+
+PATIENCE_S = 900.0
+LOOK_PATIENCE_S = 30.0
+"""For commands that only look: a person waits for them."""
+# Room is made by people, while whoever waits for it keeps a node.
+_ROOM_S = 30.0
+# What passes by itself, or after an administrator's hand. A missing file is an answer, not a fault.
+_PASSING = frozenset(
+    {
+        *(errno.ESTALE, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTCONN, errno.ESHUTDOWN),
+        *(errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM),
+        *(errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENOLCK, errno.EREMOTEIO),
+    }
+)
+
+
+def may_pass(error: OSError | DiskFull) -> bool:
+    """Whether waiting may cure an error of the file system."""
+    return error.errno in _PASSING
+
+
+def is_there(path: Path) -> bool:
+    """Whether a file is there; raises OSError where that cannot be known, which `is_file` may take for no."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def patiently(action: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
+    """What an action returns, tried again while the file system refuses it; says so once.
+
+    Raises the last error when the patience is over (half a minute for a full disk), and at once one that will not pass.
+    """
+    began = time.monotonic()
+    pause_s, told = 0.2, False
+    while True:
+        try:
+            return action()
+        except (OSError, DiskFull) as error:
+            limit_s = min(patience_s, _ROOM_S) if isinstance(error, DiskFull) else patience_s
+            if not may_pass(error) or time.monotonic() + pause_s > began + limit_s:
+                raise
+            if not told:
+                print(f"{what}: {error}; trying again for {limit_s:.0f} s", file=sys.stderr, flush=True)
+                told = True
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 5.0)

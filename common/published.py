@@ -1,0 +1,96 @@
+"""What may stand in spec.json and the report, which others read? JSON values, and no secrets."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from common.credentials import CREDENTIAL
+from common.messages import short, told
+
+# Values of such variables would be written into spec.json and from there into reports. As in node/hardware.py.
+SECRET_VARIABLE = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+# Narrower, since trainers have options such as max_tokens, pad_token and author.
+SECRET_OPTION = re.compile(
+    r"(api|access)[-_]?key|[-_]key$|secret|passw|passphrase|credential|auth(?!or(?!i[sz]))|bearer|^token$"
+    r"|(hub|hf|api|access|refresh|session|wandb)[-_]?token(?!i[sz])",
+    re.IGNORECASE,
+)
+# Names of columns, as verl has them under `data`.
+_COLUMN = re.compile(r"(prompt|reward_fn|image|video|audio|tools|messages|label|input_ids|response)_key")
+_URL_PASSWORD = re.compile(r"://[^\s/@:]*:[^\s/@]+@")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MOST_NESTED = 20
+
+
+def check_published(value: Any, where: str = "", depth: int = 0) -> None:
+    """Refuse what JSON cannot hold, and what must not be read in spec.json and the report."""
+    if depth > _MOST_NESTED:
+        raise ValueError(f"{where}: nested more than {_MOST_NESTED} deep; make it flatter")
+    if isinstance(value, str):
+        check_text(value, where)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"{where or 'it'}: keys must be text (got {told(key)}); quote it")
+            at = f"{where}.{key}" if where else key
+            check_option_name(key, at)
+            check_published(inner, at, depth + 1)
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            check_published(inner, f"{where}[{index}]", depth + 1)
+    elif isinstance(value, int | float):
+        if not math.isfinite(value) if isinstance(value, float) else abs(value) >= 2**63:
+            raise ValueError(f"{where}: must be a finite number of 64 bits (got {short(value)}); quote it to give text")
+    elif value is not None:
+        raise ValueError(
+            f"{where}: must be text, a number, true, false, null, or a list or mapping of these "
+            f"(got {told(value)}); quote it to give it as text"
+        )
+
+
+def check_text(text: str, where: str) -> None:
+    if "\0" in text:
+        raise ValueError(f"{where}: must not hold a NUL character (got {short(text)}); remove it")
+    if CREDENTIAL.search(text):
+        raise ValueError(
+            f"{where} holds what looks like a key or a token, and settings are written into results; "
+            "export it in the shell that starts snakemake instead"
+        )
+    if _URL_PASSWORD.search(text):
+        raise ValueError(
+            f"{where} holds a URL with a password, and settings are written into results; "
+            "export it in the shell that starts snakemake instead"
+        )
+
+
+def check_option_name(name: str, where: str) -> None:
+    if any(SECRET_OPTION.search(part) and not _COLUMN.fullmatch(part) for part in name.split(".")):
+        raise ValueError(
+            f"{where} looks like a secret, and settings are written into results; "
+            "export it in the shell that starts snakemake instead"
+        )
+
+
+def check_variable(name: str, where: str = "") -> None:
+    if not _VARIABLE.fullmatch(name):
+        raise ValueError(
+            f"{where or name!r}: a variable's name must be letters, digits and '_', and not begin with a digit "
+            f"(got {name!r})"
+        )
+    if SECRET_VARIABLE.search(name):
+        raise ValueError(
+            f"{where or name} looks like a secret, and settings are written into results; "
+            "export it in the shell that starts snakemake instead"
+        )
+
+
+def as_number(value: Any) -> Any:
+    """A value with 1.0 as 1, so that equal numbers are equal as JSON; true is not 1."""
+    if isinstance(value, Mapping):
+        return {key: as_number(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_number(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

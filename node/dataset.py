@@ -1,0 +1,213 @@
+"""Which prompts and ground truths does a workload train on?"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import tempfile
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+from node.arithmetic import DEFAULT_ROWS, arithmetic_rows
+from node.exit_codes import causes, nearest, no_space_left, one_line
+from node.hub import check_revision, hub_error, looks_local
+
+BUILTINS = ("builtin:arithmetic",)
+_LOADERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
+
+
+def read_examples(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """The examples of a workload's data section, in verl's columns.
+
+    Each is `{data_source, prompt: [{role, content}], reward_model: {style, ground_truth}, extra_info: {index,
+    split}}`; `index` is the row's place in the source. Raises `UserError` for an unknown source, a missing file or
+    column, a prompt or answer that is neither text nor a number, no rows, or a hub that cannot be reached.
+    """
+    rows = _source_rows(data)
+    source, wanted = str(data["source"]), data.get("rows")
+    if not rows:
+        raise UserError(f"workload.data.source {source!r} has no rows; give a source with at least one")
+    if wanted is not None:
+        if len(rows) < wanted:
+            raise UserError(
+                f"workload.data.rows is {wanted}, but {source!r} has {len(rows)}; lower it or set it to null"
+            )
+        rows = rows[:wanted]
+    _check_rows(rows, data)
+    truths = ground_truths([row["answer"] for row in rows], data.get("answer_after"))
+    system = data.get("system_prompt")
+    opening = [{"role": "system", "content": str(system)}] if system else []
+    return [
+        {
+            "data_source": source,
+            "prompt": [*opening, {"role": "user", "content": str(row["question"])}],
+            "reward_model": {"style": "rule", "ground_truth": truth},
+            "extra_info": {"index": index, "split": str(data.get("split", "train"))},
+        }
+        for index, (row, truth) in enumerate(zip(rows, truths, strict=True))
+    ]
+
+
+def ground_truths(answers: Sequence[Any], answer_after: str | None) -> list[str]:
+    """The ground truth in each answer: the whole of it, or what follows the last `answer_after`, without the commas
+    that part thousands (GSM8K writes `#### 1,234`)."""
+    texts = [str(answer) for answer in answers]
+    if answer_after is None:
+        return [text.strip() for text in texts]
+    without = sum(answer_after not in text for text in texts)
+    if without:
+        raise UserError(
+            f"workload.data.answer_after is {answer_after!r}, but {without} of {len(texts)} answers do not contain it; "
+            f"correct it, or set it to null to take the whole answer"
+        )
+    truths = [_without_thousands_commas(text.rsplit(answer_after, 1)[1].strip()) for text in texts]
+    blank = [number for number, truth in enumerate(truths, start=1) if not truth]
+    if blank:
+        raise UserError(
+            f"{len(blank)} of {len(texts)} answers have nothing after workload.data.answer_after = {answer_after!r}, "
+            f"first in row {blank[0]} (got {_shortened(texts[blank[0] - 1])}); complete them or remove the rows"
+        )
+    return truths
+
+
+def _check_rows(rows: Sequence[dict[str, Any]], data: dict[str, Any]) -> None:
+    """Refuse prompts and answers that would be trained on as Python writes them, such as `['a']` or `nan`."""
+    wrong = [
+        (number, setting, row[key])
+        for number, row in enumerate(rows, start=1)
+        for key, setting in (("question", "prompt_column"), ("answer", "answer_column"))
+        if not _is_text_or_number(row[key])
+    ]
+    if wrong:
+        number, setting, value = wrong[0]
+        count = len({number for number, _, _ in wrong})
+        raise UserError(
+            f"{count} of {len(rows)} rows of {data['source']!r} cannot be used; in row {number} column "
+            f"{data[setting]!r} (workload.data.{setting}) must be text or a number, and not blank "
+            f"(got {_shortened(value)}); mend or remove {'it' if count == 1 else 'them'}"
+        )
+
+
+def _is_text_or_number(value: Any) -> bool:
+    if isinstance(value, str):
+        return bool(value.strip())
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _shortened(value: Any) -> str:
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _without_thousands_commas(text: str) -> str:
+    parts = text.split(",")
+    grouped = len(parts) > 1 and all(len(part) >= 3 and part[:3].isdigit() for part in parts[1:])
+    return "".join(parts) if grouped and parts[0][-1:].isdigit() else text
+
+
+def _source_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """The source's rows as `question` and `answer`."""
+    source = str(data["source"])
+    if source in BUILTINS:
+        return list(arithmetic_rows(data.get("rows") or DEFAULT_ROWS, int(data.get("seed", 0))))
+    if source.startswith("builtin:"):
+        raise UserError(
+            f"workload.data.source {source!r} is not built in; built in: {', '.join(BUILTINS)}"
+            f"{nearest(source, BUILTINS)}"
+        )
+    if looks_local(source):
+        return _columns(_local_table(source), data)
+    return _columns(_hub_table(source, data), data)
+
+
+def _local_table(source: str) -> Any:
+    from datasets import load_dataset
+
+    path = Path(source).expanduser()
+    if not path.is_file():
+        raise UserError(f"workload.data.source {source!r} is not a file (seen from {Path.cwd()}); correct the path")
+    if path.suffix not in _LOADERS:
+        raise UserError(f"workload.data.source {source!r} must end in {', '.join(_LOADERS)}, got {path.suffix!r}")
+    if path.stat().st_size == 0:
+        return _empty_table()
+    with _scratch_cache() as cache:
+        try:
+            table = load_dataset(_LOADERS[path.suffix], data_files=str(path), split="train", cache_dir=cache)
+            return table.with_format("arrow")[:] if len(table) else _empty_table()
+        except Exception as error:
+            if no_space_left(error):
+                raise
+            root = list(causes(error))[-1]
+            if "no data" in str(root):  # datasets' word for a file that holds an empty list
+                return _empty_table()
+            raise UserError(
+                f"workload.data.source {source!r} cannot be read as {path.suffix[1:]}: "
+                f"{_broken_line(path) or one_line(root)}"
+            ) from error
+
+
+def _broken_line(path: Path) -> str | None:
+    """Which line of a .jsonl file is no JSON object, since datasets only tells a place in a block of lines."""
+    if path.suffix != ".jsonl":
+        return None
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                row = json.loads(line) if line.strip() else {}
+            except ValueError as error:  # also where it is not UTF-8
+                return f"line {number} is not JSON ({error}); mend or remove it"
+            if not isinstance(row, dict):
+                return f"line {number} must be a JSON object, one per line (got {_shortened(row)}); mend or remove it"
+    return None
+
+
+def _empty_table() -> Any:
+    import pyarrow as pa
+
+    return pa.table({})
+
+
+def _hub_table(source: str, data: dict[str, Any]) -> Any:
+    from datasets import load_dataset
+
+    revision = check_revision("data", source, data.get("revision"))
+    split = str(data.get("split", "train"))
+    try:
+        table = load_dataset(source, name=data.get("subset"), split=split, revision=revision)
+    except Exception as error:
+        raise hub_error("data", source, revision, error) from error
+    return table.with_format("arrow")[:]
+
+
+def _columns(table: Any, data: dict[str, Any]) -> list[dict[str, Any]]:
+    """The prompt and answer columns of an Arrow table."""
+    found = list(table.column_names)
+    if not table.num_rows:
+        return []
+    for setting in ("prompt_column", "answer_column"):
+        if data[setting] not in found:
+            raise UserError(
+                f"workload.data.{setting} is {data[setting]!r}, but {data['source']!r} has the columns "
+                f"{', '.join(found) or '(none)'}{nearest(data[setting], found)}"
+            )
+    prompts, answers = _values(table, data["prompt_column"]), _values(table, data["answer_column"])
+    return [{"question": prompt, "answer": answer} for prompt, answer in zip(prompts, answers, strict=True)]
+
+
+def _values(table: Any, column: str) -> list[Any]:
+    values = list(table.column(column).to_pylist())
+    # datasets gives a column that holds more than one type as JSON: the text 12 would come as "12", with its quotes.
+    if str(table.schema.field(column).type) == "extension<arrow.json>":
+        return [value if value is None else json.loads(value) for value in values]
+    return values
+
+
+@contextlib.contextmanager
+def _scratch_cache() -> Iterator[str]:
+    """A cache that is gone afterwards: datasets would otherwise keep a second copy of every local file it read."""
+    with tempfile.TemporaryDirectory(prefix="rolloutbench-data-", ignore_cleanup_errors=True) as folder:
+        yield folder

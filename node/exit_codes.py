@@ -1,0 +1,73 @@
+"""Ends a job so that its launcher and its user know why: by exit code, and one line on stderr."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+
+from common.errors import UserError
+
+OK = 0
+FAILED = 1
+USER_ERROR = 2
+REQUEUE = 75  # EX_TEMPFAIL of sysexits.h: "try again later", which is what a stopped job asks for
+
+
+class RequeueError(Exception):
+    """The node was taken away before the job had done all its steps; it goes on in its next attempt."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint that ends an error about an unknown name: `; did you mean 'x'?`, or nothing if no name is near."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def one_line(text: object) -> str:
+    """A message of several lines as one."""
+    return " ".join(str(text).split())
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception, and those that it was raised from, outermost first."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__ or link.__context__
+
+
+def no_space_left(error: BaseException) -> bool:
+    """Whether a full disk is the root of an error.
+
+    Arrow keeps errno, safetensors only the words, and datasets wraps either in its own exception.
+    """
+    return any(
+        getattr(link, "errno", None) == errno.ENOSPC or "No space left on device" in str(link) for link in causes(error)
+    )
+
+
+def run(main: Callable[[], None]) -> int:
+    """The exit code of a job: 0, 1 (unforeseen, traceback on stderr), 2 (user's mistake, one line) or 75 (requeue)."""
+    try:
+        main()
+    except UserError as error:
+        return _say(error, USER_ERROR)
+    except RequeueError as error:
+        print(f"stopped: {one_line(error)}", file=sys.stderr, flush=True)
+        return REQUEUE
+    except Exception as error:
+        if no_space_left(error):
+            return _say("no space left on the disk that is written to; free some, or put results on another disk", 2)
+        traceback.print_exc()
+        return _say(f"{type(error).__name__}: {error}", FAILED)
+    return OK
+
+
+def _say(message: object, code: int) -> int:
+    print(f"error: {one_line(message)}", file=sys.stderr, flush=True)
+    return code

@@ -1,0 +1,167 @@
+"""What does a job take of its node, and what is the node? Equal terms for all engines start here."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+import subprocess
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+
+# One thread pool per library would fight over the same cores: all get the run's share, alike in every arm.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_ROOT = Path(__file__).resolve().parents[1]
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"://[^\s/@:]*:[^\s/@]+@")
+_TOLD = re.compile(r"^(OMP|MKL|KMP|GOMP|VLLM|TORCH|PYTORCH|CUDA|NCCL|TOKENIZERS|HF_HUB_OFFLINE|WANDB_MODE|LD_PRELOAD)")
+_OF_THIS_PROCESS = re.compile(r"_(DIR|PATH|ROOT|NAME|IDENT|PORT)$")
+
+
+def pin_cpus(cpus: int) -> list[int]:
+    """Bind this process to the first `cpus` CPUs that it may use, and return them.
+
+    To be called before torch is imported: its threads inherit the binding. Raises `UserError` if there are too few.
+    """
+    if cpus < 1:
+        raise UserError(f"attempt.cpus must be at least 1, got {cpus}")
+    if not hasattr(os, "sched_setaffinity"):  # only Linux has it
+        return list(range(cpus))
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) < cpus:
+        raise UserError(
+            f"the attempt asks for {cpus} CPUs, but {len(allowed)} may be used here; lower cpus in the profile, or ask "
+            f"the scheduler for more"
+        )
+    os.sched_setaffinity(0, allowed[:cpus])
+    return allowed[:cpus]
+
+
+def set_environment(
+    environment: MutableMapping[str, str], affinity: list[int], attempt: dict[str, Any], experiment: str
+) -> None:
+    """Set what torch, vLLM, the hub and wandb read from the environment, before they are imported.
+
+    Thread counts are set whatever the user's shell says, since a comparison must not depend on it; the tracker's
+    settings are the user's where there are any.
+    """
+    threads = str(len(affinity))
+    environment.update(dict.fromkeys(THREAD_VARIABLES, threads))
+    environment["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, affinity))
+    environment["TOKENIZERS_PARALLELISM"] = "false"
+    environment["HF_HUB_OFFLINE"] = "1"  # the inputs are on the disk by now
+    # Runs that share a node would meet on the default port. A launcher of several processes has chosen one for them.
+    if int(environment.get("WORLD_SIZE", "1")) == 1:
+        environment["MASTER_ADDR"] = "127.0.0.1"
+        environment["MASTER_PORT"] = str(free_port())
+
+    defaults = {
+        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; vLLM would take most of the node's memory
+        "VLLM_CONFIGURE_LOGGING": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    for name, value in defaults.items():
+        environment.setdefault(name, value)
+    environment.update(tracker_environment(environment, attempt, experiment))
+
+
+def tracker_environment(environment: Mapping[str, str], attempt: Mapping[str, Any], experiment: str) -> dict[str, str]:
+    """What wandb is to read from the environment: the user's settings where there are any, and which run this is."""
+    defaults = {
+        "WANDB_MODE": "offline",
+        "WANDB_PROJECT": experiment,
+        "WANDB_SILENT": "true",
+        "WANDB_CONSOLE": "off",  # the launcher keeps the log
+        "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL": "1",  # seconds; what is not in its file yet dies with the job
+        "WANDB_DISABLE_CODE": "true",
+        "WANDB_DISABLE_GIT": "true",
+    }
+    return {
+        **{name: environment.get(name, value) for name, value in defaults.items()},
+        "WANDB_DIR": str(attempt["attempt_dir"]),
+        # The attempts of a run are one run to wandb, too.
+        "WANDB_RUN_ID": str(attempt["fingerprint"])[:16],
+        "WANDB_RESUME": "allow",
+    }
+
+
+def free_port() -> int:
+    """A TCP port that is free on this node now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def told_environment(environment: MutableMapping[str, str]) -> dict[str, str]:
+    """The variables that bear on speed, for done.json: no secret, and no place or name of this one process."""
+    told = {
+        name: value
+        for name, value in sorted(environment.items())
+        if _TOLD.match(name)
+        and not (_SECRET.search(name) or _URL_PASSWORD.search(value) or _OF_THIS_PROCESS.search(name))
+    }
+    if preloaded := told.get("LD_PRELOAD"):
+        told["LD_PRELOAD"] = " ".join(Path(library).name for library in preloaded.replace(":", " ").split())
+    return told
+
+
+def hardware(cpus: int, threads: int, affinity: list[int]) -> dict[str, Any]:
+    """The node as done.json describes it; `threads` are torch's after the engine was built."""
+    import torch
+
+    gpus = []
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            device = torch.cuda.get_device_properties(index)
+            gpus.append({"name": device.name, "memory_gib": round(device.total_memory / 2**30, 1)})
+    return {
+        "host": platform.node(),
+        "cpu": _cpu_name(),
+        "cpus": cpus,
+        "threads": threads,
+        "affinity": affinity,
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "gpus": gpus,
+        "driver": driver_version(),
+        "cuda": torch.version.cuda,
+    }
+
+
+def driver_version(told: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+    """The version of NVIDIA's kernel driver, as the driver itself tells it; None where there is none."""
+    try:
+        text = told.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", text, re.MULTILINE)
+    return found.group(1) if found else None
+
+
+def checkout(folder: Path = _ROOT) -> dict[str, Any] | None:
+    """Of which commit this code is, and whether tracked files were changed since; None where git cannot tell."""
+    try:
+        said = [
+            subprocess.run(
+                ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=30
+            ).stdout
+            for words in (["rev-parse", "--show-toplevel", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+        ]
+    except (OSError, subprocess.SubprocessError):
+        return None
+    top, commit = said[0].splitlines()
+    # A copy inside somebody's repository is not of that repository's commit.
+    return {"commit": commit, "dirty": bool(said[1].strip())} if Path(top).samefile(folder) else None
+
+
+def _cpu_name() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or platform.machine()
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found.group(1) if found else platform.machine()

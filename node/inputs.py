@@ -1,0 +1,173 @@
+"""What do all arms of an experiment train, and on what? Prepared once, before any of them starts.
+
+`python -m node.inputs --request request.json --out DIR` writes data.parquet, model/ and, last, inputs.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+from node.dataset import read_examples
+from node.exit_codes import run
+from node.policy import PromptLengths, parameter_count, prepare_model, prompt_lengths
+from node.records import file_sha256, read_json, tree_sha256, write_json
+
+_PACKAGES = ("datasets", "pyarrow", "tokenizers", "transformers", "torch")
+_REQUEST_KEYS = ("data", "model", "max_prompt_length", "max_response_length")
+
+
+def prepare_inputs(request: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Write an experiment's data and model into `out`, and return what inputs.json says about them.
+
+    Everything is made in a temporary folder inside `out` and renamed; inputs.json comes last, so that an interrupted
+    run leaves nothing that looks finished. Raises `UserError` for what the request's author can mend.
+    """
+    missing = [key for key in _REQUEST_KEYS if key not in request]
+    if missing:
+        raise UserError(f"request.json lacks {', '.join(missing)}; it must have {', '.join(_REQUEST_KEYS)}")
+    data, model = request["data"], request["model"]
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "inputs.json").unlink(missing_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=".making-", dir=out))
+    try:
+        _progress(f"data: {data['source']}")
+        examples = read_examples(data)
+        conversations = [example["prompt"] for example in examples]
+        _progress(f"model: {model['source']}")
+        model_folder = prepare_model(model, conversations, work / "model")
+        _progress(f"prompts: {len(examples)}")
+        limit = int(request["max_prompt_length"])
+        lengths = prompt_lengths(model_folder, conversations, limit, int(request["max_response_length"]))
+        kept = _without_too_long(examples, lengths, limit, str(data.get("too_long", "error")))
+        _write_parquet(kept, work / "data.parquet")
+        test = _test_examples(data, model_folder, limit, int(request["max_response_length"]))
+        if test is not None:
+            _write_parquet(test, work / "test.parquet")
+
+        made_here = model_folder == work / "model"
+        answer: dict[str, Any] = {
+            "data": {
+                "path": "data.parquet",
+                "sha256": file_sha256(work / "data.parquet"),
+                "rows": len(kept),
+                "dropped_too_long": len(examples) - len(kept),
+                "source": data["source"],
+                "revision": data.get("revision"),
+            },
+            "test": None
+            if test is None
+            else {
+                "path": "test.parquet",
+                "sha256": file_sha256(work / "test.parquet"),
+                "rows": len(test),
+                "source": data["test_source"],
+            },
+            "model": {
+                "path": "model" if made_here else str(model_folder),
+                "sha256": tree_sha256(model_folder),
+                "source": model["source"],
+                "revision": model.get("revision"),
+                "parameters": parameter_count(model_folder),
+            },
+            "prompt_tokens": {"min": lengths.minimum, "mean": lengths.mean, "max": lengths.maximum},
+            "versions": _versions(),
+        }
+        for made in work.glob("*.parquet"):
+            made.replace(out / made.name)
+        if made_here:
+            shutil.rmtree(out / "model", ignore_errors=True)
+            (work / "model").replace(out / "model")
+        write_json(out / "inputs.json", answer)
+        _progress(f"done: {len(kept)} prompts, {answer['model']['parameters']} parameters")
+        return answer
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _test_examples(
+    data: dict[str, Any], model_folder: Path, limit: int, max_response_length: int
+) -> list[dict[str, Any]] | None:
+    """What is validated on, if it is not the training rows."""
+    if not data.get("test_source"):
+        return None
+    _progress(f"test data: {data['test_source']}")
+    try:
+        examples = read_examples(data | {"source": data["test_source"], "rows": None, "split": "test"})
+        lengths = prompt_lengths(model_folder, [one["prompt"] for one in examples], limit, max_response_length)
+        return _without_too_long(examples, lengths, limit, str(data.get("too_long", "error")))
+    except UserError as error:
+        raise UserError(str(error).replace("workload.data.source", "workload.data.test_source")) from None
+
+
+def _without_too_long(
+    examples: list[dict[str, Any]], lengths: PromptLengths, limit: int, too_long: str
+) -> list[dict[str, Any]]:
+    if not lengths.too_long:
+        return examples
+    what = (
+        f"{len(lengths.too_long)} of {len(examples)} prompts are longer than workload.max_prompt_length = {limit} "
+        f"tokens (the longest has {lengths.longest_of_all})"
+    )
+    if too_long not in ("error", "drop"):
+        raise UserError(f"workload.data.too_long must be error or drop, got {too_long!r}")
+    if too_long == "error":
+        raise UserError(f"{what}; raise it, or set workload.data.too_long to drop")
+    if len(lengths.too_long) == len(examples):
+        raise UserError(f"{what}, so that dropping them would leave none; raise it")
+    _progress(f"dropped: {what}")
+    dropped = set(lengths.too_long)
+    return [example for index, example in enumerate(examples) if index not in dropped]
+
+
+def _write_parquet(examples: list[dict[str, Any]], path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    # The columns that verl reads; a fixed schema, so that the bytes depend on the rows alone.
+    message = pa.struct([("role", pa.string()), ("content", pa.string())])
+    schema = pa.schema(
+        [
+            ("data_source", pa.string()),
+            ("prompt", pa.list_(message)),
+            ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
+            ("extra_info", pa.struct([("index", pa.int64()), ("split", pa.string())])),
+        ]
+    )
+    pq.write_table(pa.Table.from_pylist(examples, schema=schema), path)
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in _PACKAGES},
+    }
+
+
+def _progress(message: str) -> None:
+    print(f"inputs: {message}", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Prepare the inputs that the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m node.inputs", description=__doc__)
+    parser.add_argument("--request", type=Path, required=True, help="request.json")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write into")
+    arguments = parser.parse_args()
+    # Both thread pools would make the order of merges or the speed of neighbours a matter of luck.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    prepare_inputs(read_json(arguments.request, "the request"), arguments.out)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

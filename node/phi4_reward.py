@@ -1,0 +1,146 @@
+"""How good is a long chain of thought? The reward of Phi-4-reasoning-plus, as the verl article's script defines it.
+
+    reward = 8/13 · accuracy + 1/13 · repetition
+
+    accuracy    -0.5                                              incomplete: the response was cut at its limit
+                -1.0                                              not `<think>…</think>` followed by an answer
+                0.5 + 0.25 · (1 + cos(π · min(1, max(0, L - P) / (M - P))))    correct: 1.0 up to P, 0.5 at M
+                -0.5 - 0.25 · (1 + cos(π · min(1, L / N)))                     wrong: -1.0 at once, -0.5 from N on
+    repetition  -max(frequent / different 5-grams, how often the most frequent one / (L / 5)), no less than -1;
+                0 where none occurs more than 5 times
+
+L is the response's length, M the longest allowed (31744), P = 25600 and N = 3702, all in tokens; with another M the
+others keep their share of it. n-grams are of tokens, too, so that a text without spaces has them.
+
+What the script does, and this does not:
+- It loads a tokenizer from the hub when it is imported. Here the run's own ids or tokenizer count.
+- It sets signal.alarm, which only a main thread may, around the parser alone. See equality.py.
+- It parses with lark, falls back to comparing text in silence if that is missing, lower-cases LaTeX and drops spaces
+  (`\\Delta` is `\\delta`, and `\\sin x` a name), and takes two empty parses for equal. Here math_verify compares; an
+  empty answer, or a ground truth that is missing (there the text "None"), equals nothing.
+- It looks for `\\boxed` everywhere, so that a draft inside the thought counts as the answer, and takes a brace behind a
+  line break (`\\\\}`) for an escaped one. Here the answer is what follows the thought.
+- It accepts text before the thought, several thoughts, and tags left open; and it looks for the format first, so that a
+  response which was cut within its thought, as most are, gets -1.0 and never -0.5.
+- It counts a complete response of M - 1 tokens and the end token as cut.
+- It divides the number of different frequent n-grams by that of all that occur, and bounds nothing: one word without
+  end gives -5.
+- It prints every completion, and holds code that nothing calls (`_SOLUTION_CLIP_CHARS`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from common.errors import UserError
+from node.equality import equal
+
+MAX_RESPONSE, POSITIVE_FROM, NEGATIVE_TO = 31744, 25600, 3702
+ACCURACY_WEIGHT, REPETITION_WEIGHT = 8 / 13, 1 / 13
+INCOMPLETE, BAD_FORMAT = -0.5, -1.0
+_THOUGHT = re.compile(r"\s*<think>(.*?)</think>(.*)", re.DOTALL)
+_BOXED = re.compile(r"\\boxed\s*\{")
+
+
+@dataclass(frozen=True)
+class Phi4:
+    """The reward with its constants, in tokens; those that are None keep their share of `max_response_length`."""
+
+    max_response_length: int = MAX_RESPONSE
+    positive_from: float | None = None
+    negative_to: float | None = None
+    ngram: int = 5
+    ngram_threshold: int = 5
+
+    def __post_init__(self) -> None:
+        longest = self.max_response_length
+        for name, value, ok, wanted in (
+            ("max_response_length", longest, longest >= 1, "at least 1"),
+            ("positive_from", self.long_from, 0 <= self.long_from < longest, f"from 0 to below {longest}"),
+            ("negative_to", self.short_to, self.short_to > 0, "above 0"),
+            ("ngram", self.ngram, self.ngram >= 1, "at least 1"),
+            ("ngram_threshold", self.ngram_threshold, self.ngram_threshold >= 1, "at least 1"),
+        ):
+            if not ok:
+                raise UserError(f"reward phi4: {name} must be {wanted} (got {value}); correct its options")
+
+    @property
+    def long_from(self) -> float:
+        """The length in tokens from which on a correct response loses."""
+        share = self.max_response_length * POSITIVE_FROM / MAX_RESPONSE
+        return share if self.positive_from is None else self.positive_from
+
+    @property
+    def short_to(self) -> float:
+        """The length in tokens up to which a wrong response loses."""
+        share = self.max_response_length * NEGATIVE_TO / MAX_RESPONSE
+        return share if self.negative_to is None else self.negative_to
+
+    def score(self, text: str, tokens: Sequence[Hashable], ground_truth: object, *, complete: bool) -> float:
+        """The reward of a response, from -9/13 to 8/13; `tokens` are its own, `complete` says that it ended itself."""
+        return ACCURACY_WEIGHT * self.accuracy(text, len(tokens), ground_truth, complete=complete) + (
+            REPETITION_WEIGHT * self.repetition(tokens)
+        )
+
+    def accuracy(self, text: str, length: int, ground_truth: object, *, complete: bool) -> float:
+        """The part for the answer, scaled by the length: from -1 to 1."""
+        if not complete:
+            return INCOMPLETE
+        answer = answer_part(text)
+        if answer is None:
+            return BAD_FORMAT
+        if is_correct(answer, ground_truth):
+            span = self.max_response_length - self.long_from
+            return _between(1.0, 0.5, min(1.0, max(0.0, length - self.long_from) / span))
+        return _between(-1.0, -0.5, min(1.0, length / self.short_to))
+
+    def repetition(self, tokens: Sequence[Hashable]) -> float:
+        """The part for repeated n-grams: from -1 to 0."""
+        n = self.ngram
+        counts = Counter(tuple(tokens[start : start + n]) for start in range(len(tokens) - n + 1))
+        frequent = [count for count in counts.values() if count > self.ngram_threshold]
+        if not frequent:
+            return 0.0
+        return -min(1.0, max(len(frequent) / len(counts), max(frequent) / (len(tokens) / n)))
+
+
+def _between(start: float, end: float, way: float) -> float:
+    """From `start` to `end` along half a cosine; `way` is from 0 to 1."""
+    return end + 0.5 * (start - end) * (1 + math.cos(math.pi * way))
+
+
+def answer_part(text: str) -> str | None:
+    """What follows the thought; None unless there is one thought, at the beginning, and each tag once."""
+    if text.count("<think>") != 1 or text.count("</think>") != 1:
+        return None
+    found = _THOUGHT.fullmatch(text)
+    return found[2] if found else None
+
+
+def is_correct(answer: str, ground_truth: object) -> bool:
+    """Whether the last `\\boxed{…}` of an answer equals the ground truth, as mathematics or to the letter."""
+    if ground_truth is None or not str(ground_truth).strip():
+        raise UserError("reward phi4: a row has no ground truth; mend the data (workload.data.answer_column)")
+    truth, boxed = str(ground_truth).strip(), last_boxed(answer).strip()
+    if not boxed:
+        return False
+    return boxed == truth or equal(f"\\boxed{{{truth}}}", f"\\boxed{{{boxed}}}")
+
+
+def last_boxed(text: str) -> str:
+    """What the last `\\boxed{…}` that is closed holds; empty if there is none."""
+    for found in reversed(list(_BOXED.finditer(text))):
+        depth, at = 1, found.end()
+        while at < len(text):
+            if text[at] == "\\":
+                at += 2  # an escaped brace, or the second half of a line break
+                continue
+            depth += {"{": 1, "}": -1}.get(text[at], 0)
+            if depth == 0:
+                return text[found.end() : at]
+            at += 1
+    return ""

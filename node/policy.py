@@ -1,0 +1,131 @@
+"""Where does a workload's policy come from, and can it hold the workload's prompts?"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+from node.exit_codes import nearest, one_line
+from node.hub import check_revision, hub_error, looks_local
+from node.tiny import SHAPES, write_builtin
+
+BUILTINS = tuple(SHAPES)
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+_WEIGHT_PATTERNS = ("*.safetensors", "*.bin")
+
+
+@dataclass(frozen=True)
+class PromptLengths:
+    """How long the kept prompts are, in tokens with the chat template, and which examples were too long."""
+
+    minimum: int
+    mean: float
+    maximum: int
+    longest_of_all: int
+    too_long: tuple[int, ...]
+
+
+def prepare_model(model: dict[str, Any], conversations: Sequence[list[dict[str, str]]], folder: Path) -> Path:
+    """The folder of a model section's policy: made in `folder`, the user's own, or the hub cache's.
+
+    `conversations` are what a built-in model's tokenizer is trained on. Raises `UserError` for an unknown source, a
+    folder that holds no model, or a hub that cannot be reached.
+    """
+    source = str(model["source"])
+    if source in BUILTINS:
+        write_builtin(source, folder, conversations, int(model.get("seed", 0)))
+        return folder
+    if source.startswith("builtin:"):
+        raise UserError(
+            f"workload.model.source {source!r} is not built in; built in: {', '.join(BUILTINS)}"
+            f"{nearest(source, BUILTINS)}"
+        )
+    if looks_local(source):
+        path = Path(source).expanduser().resolve()
+        if not path.is_dir():
+            raise UserError(
+                f"workload.model.source {source!r} is not a folder (seen from {Path.cwd()}); correct the path"
+            )
+    else:
+        path = _hub_snapshot(source, check_revision("model", source, model.get("revision")))
+    _check_model_folder(source, path)
+    return path
+
+
+def _hub_snapshot(source: str, revision: str) -> Path:
+    from transformers.utils.hub import snapshot_download
+
+    # Weights in other frameworks' formats would double the download.
+    patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+    try:
+        return Path(snapshot_download(source, revision=revision, allow_patterns=patterns))
+    except Exception as error:
+        raise hub_error("model", source, revision, error) from error
+
+
+def _check_model_folder(source: str, path: Path) -> None:
+    missing = []
+    if not (path / "config.json").is_file():
+        missing.append("config.json")
+    if not any((path / name).is_file() for name in _TOKENIZER_FILES):
+        missing.append(f"a tokenizer ({', '.join(_TOKENIZER_FILES)})")
+    if not any(any(path.glob(pattern)) for pattern in _WEIGHT_PATTERNS):
+        missing.append(f"weights ({', '.join(_WEIGHT_PATTERNS)})")
+    if missing:
+        raise UserError(f"workload.model.source {source!r} is no model: it lacks {' and '.join(missing)}")
+
+
+def parameter_count(folder: Path) -> int | None:
+    """The number of parameters in a folder's safetensors files, from their headers; null where there are none.
+
+    A file begins with the length of its header (8 bytes, little-endian), then the header: JSON, name to shape.
+    """
+    count = 0
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        count += sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    return count or None
+
+
+def prompt_lengths(
+    folder: Path, conversations: Sequence[list[dict[str, str]]], max_prompt_length: int, max_response_length: int
+) -> PromptLengths:
+    """The prompts' lengths with the model's own tokenizer and chat template, as the trainer will see them.
+
+    Raises `UserError` if the tokenizer has no chat template, or prompt and response together exceed the model's
+    context.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    except Exception as error:
+        raise UserError(f"the tokenizer in {folder} cannot be loaded: {one_line(error)}") from error
+    if not tokenizer.chat_template:
+        raise UserError(
+            f"the tokenizer in {folder} has no chat template, and the prompts are conversations; use an instruct "
+            f"model, or a local copy with a chat_template.jinja"
+        )
+    context = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings")
+    wanted = max_prompt_length + max_response_length
+    if context is not None and wanted > context:
+        raise UserError(
+            f"workload.max_prompt_length + workload.max_response_length = {max_prompt_length} + {max_response_length} "
+            f"= {wanted} tokens, but the model's context (max_position_embeddings) is {context}; lower one of them"
+        )
+    texts = tokenizer.apply_chat_template(list(conversations), add_generation_prompt=True, tokenize=False)
+    lengths = [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
+    kept = [length for length in lengths if length <= max_prompt_length]
+    return PromptLengths(
+        minimum=min(kept, default=0),
+        mean=sum(kept) / len(kept) if kept else 0.0,
+        maximum=max(kept, default=0),
+        longest_of_all=max(lengths),
+        too_long=tuple(index for index, length in enumerate(lengths) if length > max_prompt_length),
+    )

@@ -1,0 +1,135 @@
+"""What is written down about each training step, and when does training stop early?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+from transformers.integrations.integration_utils import rewrite_logs
+
+from node.load import OtherLoad
+from node.phase_clock import ROOT, PhaseClock
+from node.records import append_json_line
+from node.signals import StopRequest
+
+WANDB_PREFIX = "timing_s/"
+
+
+class StepLog(TrainerCallback):  # type: ignore[misc]
+    """Times each step's root phase, and writes a line of metrics.jsonl, a line of progress and wandb's timings.
+
+    The Trainer ends a step with on_step_end and then logs it; the line is written at the log, which has the scalars.
+    That time belongs to no step, and is the next one's `between_steps_s`.
+    """
+
+    def __init__(
+        self,
+        clock: PhaseClock,
+        trainer: Any,
+        path: Path,
+        resumed_from: int,
+        stop: StopRequest,
+        load: OtherLoad,
+    ) -> None:
+        self._clock = clock
+        self._load = load
+        self._trainer = trainer
+        self._path = path
+        self._resumed_from = resumed_from
+        self._stop = stop
+        self._prompt_lengths: list[int] = []
+        self._response_lengths: list[int] = []
+        self._ended: float | None = None
+        self._between_s: float | None = None
+        self._line: dict[str, Any] | None = None
+        self.first_step: int | None = None
+        self.last_step = resumed_from
+        self._count_tokens()
+
+    def _count_tokens(self) -> None:
+        """See every completion's ids as they are made: what TRL logs are means only."""
+        original = self._trainer._generate
+
+        def generate(prompts: list[Any]) -> Any:
+            made = original(prompts)
+            self._prompt_lengths += [len(ids) for ids in made[0]]
+            self._response_lengths += [len(ids) for ids in made[1]]
+            return made
+
+        self._trainer._generate = generate
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        now = time.perf_counter()
+        self._between_s = None if self._ended is None else now - self._ended
+        self._load.begin()
+        self._clock.open(ROOT)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._clock.open("optimizer_step")
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._clock.close()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._clock.close()
+        self._ended = time.perf_counter()
+        other_cpu_s = self._load.taken_s()
+        phases, outside = self._clock.take()
+        prompts, responses = self._gathered(self._prompt_lengths), self._gathered(self._response_lengths)
+        self._prompt_lengths, self._response_lengths = [], []
+        scalars: dict[str, Any] = {"prompt_tokens": sum(prompts), "response_tokens": sum(responses)}
+        if self._between_s is not None:
+            scalars["between_steps_s"] = self._between_s
+        if other_cpu_s is not None:
+            scalars["other_cpu_s"] = other_cpu_s
+        scalars |= {f"outside_step_s/{name}": seconds for name, seconds in outside.items()}
+        self.first_step = self.first_step or state.global_step
+        self.last_step = state.global_step
+        self._line = {
+            "step": state.global_step,
+            "time": time.time(),
+            "resumed": self._resumed_from > 0 and state.global_step == self.first_step,
+            "phases": dict(sorted(phases.items())),
+            "scalars": scalars,
+            "samples": {"response_length": responses},
+        }
+        control.should_log = True
+        if self._stop.requested and state.global_step < state.max_steps:
+            control.should_save = True
+            control.should_training_stop = True
+        if state.is_world_process_zero:
+            self._to_wandb(phases)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
+        line, self._line = self._line, None
+        if line is None:  # the summary at the end is no step
+            return
+        named = {name: value for name, value in (logs or {}).items() if isinstance(value, int | float | None)}
+        line["scalars"] = {**rewrite_logs(named), **line["scalars"]}
+        if state.is_world_process_zero:
+            append_json_line(self._path, line)
+            self._print_progress(line, state.max_steps)
+
+    def _to_wandb(self, phases: Mapping[str, float]) -> None:
+        import wandb
+
+        if wandb.run is not None:
+            # Not committed: it joins the row that transformers is about to log with train/global_step.
+            wandb.log({WANDB_PREFIX + path: seconds for path, seconds in phases.items()}, commit=False)
+
+    def _gathered(self, lengths: list[int]) -> list[int]:
+        if self._trainer.accelerator.num_processes == 1:
+            return lengths
+        from accelerate.utils import gather_object
+
+        return list(gather_object(lengths))
+
+    def _print_progress(self, line: Mapping[str, Any], steps: int) -> None:
+        seconds, step = line["phases"][ROOT], line["step"]
+        reward = line["scalars"].get("train/reward")
+        shown = "none" if reward is None else f"{reward:.3f}"
+        left = (steps - step) * (seconds + line["scalars"].get("between_steps_s", 0.0))
+        print(f"step {step}/{steps}  {seconds:.2f} s  reward {shown}  ~{left:.0f} s left", flush=True)

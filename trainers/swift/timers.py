@@ -1,0 +1,73 @@
+"""The timers of ms-swift's GRPO trainer, as it logs them."""
+
+from trainers.timers.tree import Phase, TimerTree
+
+_ROLLOUT = "step/rollout"
+
+SWIFT_4_6 = TimerTree(
+    trainer="swift",
+    series="4.6",
+    mode="native",
+    engines=("transformers", "vllm"),
+    source="ms-swift 4.6.0 rlhf_trainers/{grpo_trainer,rollout_mixin,utils}.py, trainers/patcher.py, on TRL 0.29.1",
+    # It hands each call to wandb without a row of its own (commit=False): of several calls in a step the last one
+    # stands. These are called for every micro-batch, and with gradient accumulation only the first one generates.
+    beside=(
+        ("_prepare_inputs", "s", "last_call_s/*"),
+        ("compute_loss", "s", "last_call_s/*"),
+        ("_get_per_token_logps_and_entropies", "s", "last_call_s/*"),
+        ("_get_last_hidden_state", "s", "last_call_s/*"),
+        ("resample_encode_failed_inputs", "s", "last_call_s/*"),
+        # With dynamic_sample these hold one another's calls.
+        ("_compute_rewards_per_func", "s", "last_call_s/*"),
+        ("_dynamic_sampling", "s", "last_call_s/*"),
+    ),
+    phases=(
+        Phase(
+            "step",
+            "Step",
+            "TRL's step_time: all training_steps of one update on the main process, without the optimizer. Where the "
+            "log has none, the wall clock from one logged step to the next.",
+            "other",
+            ("train/step_time", "wall"),
+        ),
+        Phase(
+            _ROLLOUT,
+            "Rollout",
+            "Everything from prompts to scored completions; its own time is moving and gathering samples, advantages.",
+            "other",
+            ("_generate_and_score_completions",),
+        ),
+        Phase(
+            f"{_ROLLOUT}/sync_weights",
+            "Sync weights",
+            "Hands the policy's new weights to the rollout engine.",
+            "weight sync",
+            ("_move_model_to_vllm",),
+        ),
+        Phase(
+            f"{_ROLLOUT}/generate",
+            "Generate",
+            "The rollout engine writes the completions; with several turns or dynamic_sample, the last call.",
+            "generation",
+            ("generate",),
+        ),
+        Phase(
+            f"{_ROLLOUT}/score",
+            "Score completions",
+            "Rewards; with dynamic_sample also the completions that are generated again.",
+            "rewards",
+            ("_score_completions",),
+        ),
+        Phase(
+            f"{_ROLLOUT}/prepare_batch",
+            "Prepare batch",
+            "Encodes the samples, and computes the log-probabilities of the old policy and the reference.",
+            "log-probs",
+            ("_prepare_batch_inputs",),
+        ),
+        Phase(
+            f"{_ROLLOUT}/log", "Log completions", "Decodes and gathers texts for its log.", "other", ("log_metrics",)
+        ),
+    ),
+)

@@ -1,0 +1,132 @@
+"""Which of TRL's timers is which phase? Read from TRL 1.16 and transformers 5.17; the tree is
+
+step                              on_step_begin -> on_step_end; its residual is gradient clipping, the learning
+                                  rate's step, zero_grad
+  training_step                   what TRL logs as step_time, summed over the accumulation window
+    prepare_inputs                GRPOTrainer._prepare_inputs; residual: tokenizing, padding, advantages, metrics
+      sync_weights                before generation, when the weights have changed since the last time
+      generate
+      old_log_prob                only if samples outlive the weights, or vLLM's importance sampling is corrected
+      ref_log_prob                only if beta > 0
+      rewards                     GRPOTrainer._calculate_rewards
+        <reward>                  each reward function
+    compute_loss
+      policy_log_prob
+    backward                      Accelerator.backward
+  optimizer_step                  on_pre_optimizer_step -> on_optimizer_step, which is optimizer.step() alone
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from node.phase_clock import PhaseClock, sanitized
+
+_LOG_PROB = "_get_per_token_logps_and_entropies"
+_PHASES = {
+    "_prepare_inputs": "prepare_inputs",
+    "sync_weights": "sync_weights",
+    "vLLM.generate": "generate",
+    "transformers.generate": "generate",
+    "transformers.generate_batch": "generate",
+    "_calculate_rewards": "rewards",
+    "compute_loss": "compute_loss",
+}
+
+
+def phase_name(timer: str, log_prob: str) -> str:
+    """The phase of one of TRL's timers, such as `GRPOTrainer.vLLM.generate`.
+
+    All passes for log-probabilities have the same timer; `log_prob` says which of them is under way. A timer that is
+    not known keeps its own name, made fit for a path.
+    """
+    own = timer.partition(".")[2] or timer
+    return log_prob if own == _LOG_PROB else _PHASES.get(own) or sanitized(own)
+
+
+def log_prob_phase(trainer: Any, model: Any, path: str) -> str:
+    """Which pass for log-probabilities is under way, told by where it is called from and with which model.
+
+    Order would not do: TRL leaves out the old pass where samples are never older than the weights. The reference is a
+    model of its own, or with a LoRA adapter the policy with that adapter off or exchanged for one called `ref`.
+    """
+    if "compute_loss" in path.split("/"):
+        return "policy_log_prob"
+    if trainer.ref_model is not None:
+        return "ref_log_prob" if model is trainer.ref_model else "old_log_prob"
+    return "ref_log_prob" if _adapter_is_reference(model) else "old_log_prob"
+
+
+def _adapter_is_reference(model: Any) -> bool:
+    for module in model.modules():
+        # peft's BaseTunerLayer; its own class cannot be named here, since peft need not be installed.
+        if hasattr(module, "disable_adapters") and hasattr(module, "active_adapters"):
+            return bool(module.disable_adapters) or "ref" in module.active_adapters
+    return False
+
+
+class TrlTimers:
+    """Hooks that open and close a `PhaseClock`'s phases as TRL works; they see every rank and need no tracker."""
+
+    def __init__(self, clock: PhaseClock) -> None:
+        self._clock = clock
+        self._log_prob = sanitized(_LOG_PROB)
+
+    def install(self, trainer: Any) -> None:
+        """Hook TRL's profiling contexts, and the parts of this trainer that TRL does not time."""
+        self._hook_profiling_contexts()
+        self._label_log_probs(trainer)
+        self._time(trainer, "training_step", "training_step")
+        self._time(trainer.accelerator, "backward", "backward")
+        generation = getattr(trainer, "vllm_generation", None)
+        if generation is not None:
+            # With sleep mode on, vLLM wakes up inside generate() and syncs there, outside TRL's own timer.
+            self._time(generation, "sync_weights", "sync_weights")
+
+    def _hook_profiling_contexts(self) -> None:
+        from trl.extras.profiling import ProfilingContext
+
+        enter, leave = ProfilingContext.__enter__, ProfilingContext.__exit__
+        clock, timers = self._clock, self
+
+        def timed_enter(context: Any) -> Any:
+            clock.open(phase_name(context.name, timers._log_prob))
+            return enter(context)
+
+        def timed_leave(
+            context: Any,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+        ) -> Any:
+            # Closed first: TRL logs to the tracker as it leaves, which is no part of what it timed.
+            clock.close()
+            return leave(context, kind, error, trace)
+
+        ProfilingContext.__enter__ = timed_enter
+        ProfilingContext.__exit__ = timed_leave
+
+    def _label_log_probs(self, trainer: Any) -> None:
+        original = getattr(trainer, _LOG_PROB)
+
+        @functools.wraps(original)
+        def labelled(model: Any, *args: Any, **kwargs: Any) -> Any:
+            self._log_prob = log_prob_phase(trainer, model, self._clock.path)
+            return original(model, *args, **kwargs)
+
+        setattr(trainer, _LOG_PROB, labelled)
+
+    def _time(self, owner: Any, method: str, phase: str) -> None:
+        original: Callable[..., Any] = getattr(owner, method)
+
+        @functools.wraps(original)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if self._clock.is_open(phase):
+                return original(*args, **kwargs)
+            with self._clock.phase(phase):
+                return original(*args, **kwargs)
+
+        setattr(owner, method, timed)

@@ -1,0 +1,150 @@
+"""The timers of TRL's GRPO trainer, as our driver emits them and as TRL itself does."""
+
+from trainers.timers.tree import Phase, TimerTree
+
+_INPUTS = "step/training_step/prepare_inputs"
+
+TRL_1_16 = TimerTree(
+    trainer="trl",
+    series="1.16",
+    engines=("transformers", "vllm"),
+    source="TRL 1.16 grpo_trainer.py (profiling decorators) and transformers' Trainer callbacks",
+    phases=(
+        Phase(
+            "step",
+            "Step",
+            "Wall clock of one training step, from the trainer's on_step_begin to its on_step_end.",
+            "other",
+        ),
+        Phase(
+            "step/training_step",
+            "Training step",
+            "Prepare inputs, forward and backward; its own time is what lies between those.",
+            "other",
+        ),
+        Phase(
+            _INPUTS,
+            "Prepare inputs",
+            "Everything from prompts to scored completions; its own time is tokenising, padding, advantages.",
+            "other",
+        ),
+        Phase(
+            f"{_INPUTS}/sync_weights",
+            "Sync weights",
+            "Hands the policy's new weights to the rollout engine.",
+            "weight sync",
+        ),
+        Phase(f"{_INPUTS}/generate", "Generate", "The rollout engine writes the completions.", "generation"),
+        Phase(
+            f"{_INPUTS}/old_log_prob",
+            "Old log-probs",
+            "Log-probabilities of the completions under the policy that wrote them.",
+            "log-probs",
+        ),
+        Phase(
+            f"{_INPUTS}/ref_log_prob",
+            "Reference log-probs",
+            "Log-probabilities under the frozen reference model, for the KL term.",
+            "log-probs",
+        ),
+        Phase(f"{_INPUTS}/rewards", "Rewards", "Scores the completions with every reward function.", "rewards"),
+        Phase(f"{_INPUTS}/rewards/*", "Reward: *", "One reward function.", "rewards"),
+        Phase(
+            "step/training_step/compute_loss",
+            "Compute loss",
+            "Forward pass and the GRPO loss; its own time is the loss without the log-probabilities.",
+            "loss+backward",
+        ),
+        Phase(
+            "step/training_step/compute_loss/policy_log_prob",
+            "Policy log-probs",
+            "Log-probabilities under the policy being trained, with gradients.",
+            "log-probs",
+        ),
+        Phase("step/training_step/backward", "Backward", "Gradients of the loss.", "loss+backward"),
+        Phase(
+            "step/optimizer_step",
+            "Optimizer step",
+            "The parameters' update (clipping the gradients is in the residual).",
+            "optimizer",
+        ),
+    ),
+)
+
+# Passes under one name that lie in prepare_inputs (old policy, reference) and in compute_loss (policy): the log sums
+# them, and the two cannot be told apart. The user's reward functions lie in rewards; those that are coroutines run at
+# the same time. Neither is a part of a sum.
+_NATIVE_BESIDE = (
+    ("_get_per_token_logps_and_entropies", "s", "all_log_probs_s"),
+    ("_get_last_hidden_state", "s", "last_hidden_state_s"),
+)
+_NATIVE_REWARDS = (("train/rewards/*/mean", "s", "reward_function_s/*"),)
+
+
+def _native(series: str) -> TimerTree:
+    """TRL without our driver: `step_time` in its logs, and in wandb its profiling points."""
+    return TimerTree(
+        trainer="trl",
+        series=series,
+        mode="native",
+        engines=("transformers", "vllm"),
+        source=f"TRL {series} grpo_trainer.py (training_step, profiling decorators), generation/vllm_generation.py",
+        beside=_NATIVE_BESIDE,
+        beside_if=_NATIVE_REWARDS,
+        phases=(
+            Phase(
+                "step",
+                "Step",
+                "TRL's step_time: all training_steps of one update on the main process. The optimizer, logging and "
+                "checkpoints are not in it.",
+                "other",
+                ("train/step_time",),
+            ),
+            Phase(
+                "step/training_step",
+                "Training step",
+                "Not timed by itself: the step above is its time.",
+                "other",
+            ),
+            Phase(
+                _INPUTS,
+                "Prepare inputs",
+                "Everything from prompts to scored completions; its own time holds the log-probabilities of the old "
+                "policy and the reference, tokenising, advantages.",
+                "other",
+                ("_prepare_inputs",),
+            ),
+            Phase(
+                f"{_INPUTS}/sync_weights",
+                "Sync weights",
+                "Hands the policy's new weights to the rollout engine.",
+                "weight sync",
+                ("sync_weights",),
+            ),
+            Phase(
+                f"{_INPUTS}/generate",
+                "Generate",
+                "The rollout engine writes the completions.",
+                "generation",
+                ("vLLM.generate", "transformers.generate", "transformers.generate_batch"),
+            ),
+            Phase(
+                f"{_INPUTS}/rewards",
+                "Rewards",
+                "Scores the completions with every reward function.",
+                "rewards",
+                ("_calculate_rewards",),
+            ),
+            Phase(
+                "step/training_step/compute_loss",
+                "Compute loss",
+                "Forward pass and the GRPO loss, with the policy's log-probabilities.",
+                "loss+backward",
+                ("compute_loss",),
+            ),
+        ),
+    )
+
+
+# Their profiling points are the same; 1.10 to 1.15 were not read.
+TRL_NATIVE = tuple(_native(series) for series in ("0.28", "0.29", *(f"1.{n}" for n in range(10)), "1.16"))

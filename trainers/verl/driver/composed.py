@@ -1,0 +1,179 @@
+"""What settings does verl end up with, and would it take them? Hydra composes verl's own files; no GPU, no torch.
+
+`python -m trainers.verl.driver.composed --version V --overrides FILE --out FILE`, in a Python with hydra-core and
+verl's files: the first file holds a JSON list of overrides, the second gets the composed configuration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.metadata
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+from node.exit_codes import nearest, one_line, run
+from node.records import write_json
+from trainers.verl.driver.declared import fields
+from trainers.verl.driver.keys import key_problem, kind_problem
+from trainers.verl.driver.overrides import job_overrides, leaves
+from trainers.verl.driver.rules import get, problems
+
+__all__ = ["check", "compose", "flat", "job_overrides"]
+
+_CONFIG = "ppo_trainer"
+
+
+def compose(version: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """verl's configuration with overrides, as verl would start with it: nested, every reference resolved.
+
+    `UserError` if another version of verl is installed, for a key that verl does not know (with the nearest one, or
+    the `+` that it needs), for one that is added though it is there, and for a value of the wrong kind.
+    """
+    folder = _config_folder(version)
+    base = _packaged(folder)
+    known = {key for key, _ in _nodes(base)}
+    keys = []
+    for text in overrides:
+        asked = _parsed(text)
+        keys.append(asked.key_or_group)
+        _require_known(asked, text, known, version)
+        if asked.is_add():
+            _require_taken(folder.parents[1], base, asked.key_or_group, version)
+    composed = _composed(folder, list(overrides))
+    for key in keys:
+        _require_same_kind(key, base, composed)
+    return composed
+
+
+def check(version: str, config: Mapping[str, Any]) -> None:
+    """`UserError` that lists what Hydra lets through and verl would stop at, often only after the models have loaded.
+
+    verl's own checks (0.4.1: RayPPOTrainer._validate_config, 0.9.1: verl.utils.config.validate_config and the
+    configuration's dataclasses) cannot be called here, since verl imports torch first; they are said again in
+    `verl_rules`, with further ones.
+    """
+    found = problems(version, config)
+    if found:
+        raise UserError(f"verl {version} would not run with these settings: " + "; ".join(found))
+
+
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings one by one, under dotted keys; empty sections and lists are values."""
+    return dict(leaves(config))
+
+
+def _config_folder(version: str) -> Path:
+    try:
+        installed = importlib.metadata.version("verl")
+    except importlib.metadata.PackageNotFoundError:
+        raise UserError(f"verl is not installed in {sys.prefix}; build the stack of the arm again") from None
+    if installed != version:
+        raise UserError(f"the settings are for verl {version}, but {sys.prefix} has verl {installed}; build it again")
+    # find_spec of the package itself does not import it.
+    spec = importlib.util.find_spec("verl")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    folder = Path(folders[0]) / "trainer" / "config" if folders else Path()
+    if not (folder / f"{_CONFIG}.yaml").is_file():
+        raise UserError(f"verl {version} in {sys.prefix} lacks {folder / _CONFIG}.yaml; build the stack again")
+    return folder
+
+
+@functools.cache
+def _packaged(folder: Path) -> dict[str, Any]:
+    return _composed(folder, [])
+
+
+def _composed(folder: Path, overrides: list[str]) -> dict[str, Any]:
+    import hydra
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        with hydra.initialize_config_dir(config_dir=str(folder), version_base=None):
+            config = hydra.compose(_CONFIG, overrides=overrides)
+        resolved = OmegaConf.to_container(config, resolve=True)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(f"verl's configuration cannot be composed: {one_line(error)}") from None
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
+
+
+@functools.cache
+def _parsed(text: str) -> Any:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        return OverridesParser.create().parse_override(text)
+    except HydraException:
+        raise UserError(f"{text!r} cannot be read as an override of verl's configuration; write key=value") from None
+
+
+def _require_known(override: Any, text: str, known: set[str], version: str) -> None:
+    key = override.key_or_group
+    if override.is_delete() or override.is_sweep_override():
+        raise UserError(f"{text}: only key=value, +key=value and ++key=value can be given")
+    if override.is_force_add():
+        return
+    if problem := key_problem(key, override.is_add(), known, version):
+        raise UserError(f"{text}: {problem}")
+
+
+def _require_taken(package: Path, base: Mapping[str, Any], key: str, version: str) -> None:
+    """`UserError` for a key added to a section that becomes a dataclass which has no such field."""
+    if not key.startswith("actor_rollout_ref."):  # the others are read as they are
+        return
+    section, at = "", base
+    for part in key.split("."):
+        if part not in at:
+            target = at.get("_target_")
+            taken = fields(package, target) if isinstance(target, str) else None
+            if taken is not None and part not in taken:
+                raise UserError(
+                    f"+{key}: {section} has no setting {part!r} in verl {version}{nearest(part, sorted(taken))} "
+                    f"({target} would refuse it when the workers start)"
+                )
+            return
+        section, at = f"{section}.{part}".lstrip("."), at[part]
+        if not isinstance(at, Mapping):
+            return
+
+
+def _require_same_kind(key: str, base: Mapping[str, Any], composed: Mapping[str, Any]) -> None:
+    was, now = get(base, key), get(composed, key)
+    if isinstance(was, dict) and isinstance(now, dict):
+        for inner in was.keys() & now.keys():
+            _require_same_kind(f"{key}.{inner}", base, composed)
+        return
+    if problem := kind_problem(key, was, now):
+        raise UserError(problem)
+
+
+def _nodes(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        yield f"{above}{key}", value
+        if isinstance(value, Mapping):
+            yield from _nodes(value, f"{above}{key}.")
+
+
+def main() -> None:
+    """Compose and check what a file of overrides asks for, and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--version", required=True)
+    parser.add_argument("--overrides", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    config = compose(arguments.version, json.loads(arguments.overrides.read_text(encoding="utf-8")))
+    check(arguments.version, config)
+    write_json(arguments.out, config)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

@@ -1,0 +1,300 @@
+"""How are verl's steps written down, and how does verl stop early? Hooks in the process of its TaskRunner.
+
+verl's fit loops (0.4.1's, and 0.9.1's V1 and legacy ones) have no callbacks and end a step in different orders. Alike
+in all of them are four places, and these are hooked:
+
+- they are entered by the trainer's `fit`, when the workers are there;
+- a checkpoint is saved by `_save_checkpoint`, on steps that `trainer.save_freq` divides, while the engine's memory is
+  released. A stop request sets save_freq to 1, so that the loop saves in its own place;
+- the lengths of prompts and responses are taken by `metric_utils._compute_response_info`, in a step first for the
+  metrics of its data (V1 leaves padding rows out there);
+- `Tracking.log` is called once per training step, with `training/global_step`, when all else is done; only counters
+  follow. After a stop request its hook raises what the hook of `fit` catches, so that verl's runner ends as after its
+  last step.
+
+Requests come as files in the attempt's folder, since Ray may place the TaskRunner on any node: `stop`, and `stacks`
+for the stacks of all threads. `training` is there once `fit` has begun: before that there is nothing to save.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from node.records import append_json_line
+
+STOP, STACKS, TRAINING = "stop", "stacks", "training"
+_LOOK_S = 1.0
+
+
+@dataclass(frozen=True)
+class HookOrder:
+    """What the TaskRunner's process is told by the attempt's."""
+
+    folder: Path
+    """The attempt's, on a file system that all nodes share."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What only this process needs beside what its node's Ray has: where the tracker writes, and under which id."""
+
+
+class _Stop(BaseException):
+    """Leaves verl's loop between two steps."""
+
+
+class StepHooks:
+    """Writes metrics.jsonl and a line of progress after each training step, and ends training when asked to."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._trainer: Any = None
+        self._lengths: Mapping[str, Any] | None = None
+        self._saved: int | None = None
+        self._first_step: int | None = None
+        self._over = threading.Event()
+
+    def install(self, trainer: type[Any]) -> None:
+        """Hook verl in this process; `trainer` is the class whose `fit` will run, or the base that it inherits from."""
+        from verl.trainer.ppo import metric_utils
+        from verl.utils import tracking
+
+        _wrap(trainer, "fit", self._fit)
+        _wrap(trainer, "_save_checkpoint", self._save)
+        _wrap(metric_utils, "_compute_response_info", self._see_lengths)
+        _wrap(tracking.Tracking, "__init__", self._bear_wandb)
+        _wrap(tracking.Tracking, "log", self._log)
+
+    def _fit(self, original: Callable[..., Any], trainer: Any, *args: Any, **named: Any) -> None:
+        if self._wanted(STOP):
+            return
+        self._trainer = trainer
+        (self._folder / TRAINING).touch()
+        threading.Thread(target=self._watch, name="requests", daemon=True).start()
+        try:
+            original(trainer, *args, **named)
+        except _Stop:
+            # What verl does after its last step, too: what was still to be written is written.
+            if hasattr(trainer, "_shutdown_dump_executor"):
+                trainer._shutdown_dump_executor()
+        finally:
+            self._over.set()
+
+    def _watch(self) -> None:
+        """Look for requests while verl works: a step may take many minutes."""
+        while not self._over.wait(_LOOK_S):
+            if self._wanted(STOP):
+                self._trainer.config.trainer.save_freq = 1
+            if self._wanted(STACKS):
+                (self._folder / STACKS).unlink(missing_ok=True)
+                with (self._folder / "log").open("a", encoding="utf-8") as log:
+                    print("\nthe threads of verl's TaskRunner:", file=log, flush=True)
+                    faulthandler.dump_traceback(log, all_threads=True)
+
+    def _wanted(self, request: str) -> bool:
+        return (self._folder / request).exists()
+
+    def _save(self, original: Callable[..., Any], trainer: Any, *args: Any, **named: Any) -> Any:
+        result = original(trainer, *args, **named)
+        self._saved = int(trainer.global_steps)
+        return result
+
+    def _see_lengths(self, original: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        info = original(*args, **named)
+        self._lengths = self._lengths or info
+        return info
+
+    def _bear_wandb(self, original: Callable[..., Any], tracking: Any, *args: Any, **named: Any) -> None:
+        original(tracking, *args, **named)
+        if "wandb" in tracking.logger:
+            tracking.logger["wandb"] = BornWandb(tracking.logger["wandb"])
+
+    def _log(self, original: Callable[..., Any], tracking: Any, *args: Any, **named: Any) -> None:
+        told = dict(zip(("data", "step", "backend"), args, strict=False)) | named
+        data, step = told["data"], int(told["step"])
+        if "training/global_step" not in data:  # validation before the first step
+            original(tracking, *args, **named)
+            return
+        self._first_step = self._first_step or step
+        line = step_line(data, step, self._lengths, resumed=step > 1 and step == self._first_step)
+        self._lengths = None
+        self._tell_missing(line)
+        append_json_line(self._folder / "metrics.jsonl", line)
+        original(tracking, *args, **named)
+        steps = int(self._trainer.total_training_steps)
+        print(progress(line, steps), flush=True)
+        if step < steps and self._wanted(STOP):
+            self._save_unless_saved(step)
+            raise _Stop
+
+    def _tell_missing(self, line: dict[str, Any]) -> None:
+        """0.9.1 goes on without completions whose engine or reward has failed: such a step is shorter than others'."""
+        config, got = self._trainer.config, len(line["samples"].get("response_length", ()))
+        missing = int(config.data.train_batch_size) * int(config.actor_rollout_ref.rollout.n) - got
+        if got and missing > 0:
+            line["scalars"]["missing_completions"] = missing
+            print(f"step {line['step']} lacks {missing} completions, which failed (see above)", flush=True)
+
+    def _save_unless_saved(self, step: int) -> None:
+        if self._saved == step:
+            return
+        # The request came when this step's time to save was over. Newer versions have woken the engine by now.
+        manager = getattr(self._trainer, "checkpoint_manager", None)
+        if manager is not None:
+            manager.sleep_replicas()
+        self._trainer._save_checkpoint()
+
+
+def step_line(
+    data: Mapping[str, Any], step: int, lengths: Mapping[str, Any] | None, *, resumed: bool
+) -> dict[str, Any]:
+    """A step's line of metrics.jsonl: verl's own numbers under verl's names, tokens summed, each response's length."""
+    scalars = {name: number for name, value in data.items() if (number := _number(value)) is not None}
+    samples: dict[str, list[int]] = {}
+    if lengths is not None:
+        responses = [int(length) for length in lengths["response_length"].tolist()]
+        scalars["prompt_tokens"] = sum(int(length) for length in lengths["prompt_length"].tolist())
+        scalars["response_tokens"] = sum(responses)
+        samples["response_length"] = responses
+    return {
+        "step": step,
+        "time": time.time(),
+        "resumed": resumed,
+        "phases": {},  # the timers are among the scalars, as timing_s/*: their tree is declared for each version
+        "scalars": scalars,
+        "samples": samples,
+    }
+
+
+def _number(value: Any) -> int | float | None:
+    """A number as Python has it, in full: numpy's and torch's come, too."""
+    if not isinstance(value, int | float) and getattr(value, "size", 2) == 1 and hasattr(value, "item"):
+        value = value.item()
+    if not isinstance(value, int | float) and hasattr(value, "numel") and value.numel() == 1:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if isinstance(value, float) else int(value)
+
+
+def progress(line: Mapping[str, Any], steps: int) -> str:
+    """A step in one line for the log."""
+    scalars, step = line["scalars"], line["step"]
+    seconds, reward = scalars.get("timing_s/step", float("nan")), scalars.get("critic/score/mean")
+    shown = "none" if reward is None else f"{reward:.3f}"
+    return f"step {step}/{steps}  {seconds:.2f} s  reward {shown}  ~{(steps - step) * seconds:.0f} s left"
+
+
+class BornWandb:
+    """verl's wandb backend with its failures borne: it is started again once under the same run, then done without."""
+
+    def __init__(self, wandb: Any) -> None:
+        self._wandb = wandb
+        run = wandb.run
+        self._start = {"project": run.project, "name": run.name, "config": dict(run.config)} if run else {}
+        self._lost = False
+
+    def log(self, data: Mapping[str, Any], step: int) -> None:
+        """Log a step."""
+        if self._lost:
+            return
+        try:
+            self._wandb.log(data=data, step=step)
+        except Exception as error:
+            print(f"wandb has ended ({type(error).__name__}: {error}); starting it again", flush=True)
+            try:
+                with suppress(Exception):  # it cannot take leave of a process that is gone
+                    self._wandb.teardown()
+                self._wandb.init(**self._start)
+                self._wandb.log(data=data, step=step)
+            except Exception as again:
+                self._lost = True
+                print(f"wandb is lost ({type(again).__name__}: {again}); metrics.jsonl has every step", flush=True)
+
+    def finish(self, exit_code: int = 0) -> None:
+        """Have wandb write all that it holds."""
+        if not self._lost:
+            _finish(lambda: self._wandb.finish(exit_code=exit_code))
+
+
+def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    original = getattr(owner, name)
+
+    def wrapped(*args: Any, **named: Any) -> Any:
+        return around(original, *args, **named)
+
+    setattr(owner, name, wrapped)
+
+
+class TaskRunner:
+    """verl's own TaskRunner within our hooks. Ray makes one without arguments, so its order is the class's."""
+
+    order: ClassVar[HookOrder]
+
+    def run(self, config: Any) -> None:
+        """Train to the end, or until a stop request."""
+        os.environ.update(self.order.environment)  # wandb and the file logger read theirs when they start
+        runner, trainer = _verls_own(config)
+        StepHooks(self.order.folder).install(trainer)
+        try:
+            runner.run(config)
+        finally:
+            _finish_wandb()
+
+
+def remote_task_runner(order: HookOrder, config: Any) -> Any:
+    """The Ray actor class for verl's `run_ppo`; it takes a CPU where verl's own does."""
+    import ray
+
+    made = type("TaskRunner", (TaskRunner,), {"order": order})
+    return ray.remote(num_cpus=0 if _is_v1(config) else 1)(made)
+
+
+def _verls_own(config: Any) -> tuple[Any, type[Any]]:
+    """verl's TaskRunner for this configuration, freed of Ray's wrapping, and the trainer class that it runs."""
+    from verl.trainer import main_ppo
+
+    if _is_v1(config):
+        from verl.trainer.ppo.v1 import PPOTrainer
+
+        return _unwrapped(main_ppo.TaskRunnerV1)(), PPOTrainer
+    from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+
+    if hasattr(main_ppo, "TaskRunner"):
+        return _unwrapped(main_ppo.TaskRunner)(), RayPPOTrainer
+    from verl.trainer import main_ppo_v0
+
+    return _unwrapped(main_ppo_v0.TaskRunner)(), RayPPOTrainer
+
+
+def _is_v1(config: Any) -> bool:
+    from omegaconf import OmegaConf
+
+    return bool(OmegaConf.select(config, "trainer.use_v1", default=False))
+
+
+def _unwrapped(actor: Any) -> type[Any]:
+    kind: type[Any] = actor.__ray_metadata__.modified_class
+    return kind
+
+
+def _finish_wandb() -> None:
+    import wandb
+
+    if wandb.run is not None:
+        _finish(wandb.finish)
+
+
+def _finish(finish: Callable[[], None]) -> None:
+    try:
+        finish()
+    except Exception as error:
+        print(
+            f"wandb did not write its last rows ({type(error).__name__}: {error}); metrics.jsonl has every step",
+            flush=True,
+        )

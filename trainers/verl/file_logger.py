@@ -1,0 +1,43 @@
+"""What does the file of verl's own file logger hold? Lines `{"step": 3, "data": {"timing_s/gen": 382.9, ...}}`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from common.verdicts import Verdict
+from trainers.logs.json_lines import json_lines
+from trainers.logs.record import TIMERS, Imported, StepRecord, as_number
+from trainers.logs.restarts import steps_in_sequence
+
+FORMAT = "verl-jsonl"
+
+
+def read_verl_jsonl(path: Path) -> Imported:
+    """The steps of verl's file logger (0.6 and later), every number in full under verl's name.
+
+    A line without any timer (a validation) is no step. A line that is no JSON is a verdict, but for a last one that
+    was cut off. `UserError` where the file holds several runs.
+    """
+    verdicts: list[Verdict] = []
+    records = list(json_lines(path, str(path), lambda row, number: _record(row, path, number), verdicts))
+    read = steps_in_sequence(records, path)
+    read.verdicts = verdicts + read.verdicts
+    return Imported(read, FORMAT)
+
+
+def _record(row: Any, path: Path, number: int) -> StepRecord | None:
+    if not isinstance(row, dict) or not isinstance(row.get("data"), dict):
+        raise TypeError('expected {"step": ..., "data": {...}}')
+    step = row.get("step")
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        raise ValueError(f"step must be a whole number from 0 (got {step!r})")
+    scalars = {}
+    for name, value in row["data"].items():
+        # orjson writes what is no number as null.
+        number_read = float("nan") if value is None else as_number(value)
+        if number_read is not None:
+            scalars[name] = number_read
+    if step == 0 or not any(name.startswith(TIMERS) for name in scalars):
+        return None
+    return StepRecord(step, {}, scalars, {}, None, path, number)

@@ -1,0 +1,311 @@
+"""The words of a workload, of which no trainer has its own: what every arm trains, and what an arm says of its trainer.
+
+Parts of a configuration are frozen and closed to unknown keys, every default is here, and the docstring under a field
+is its documentation (it becomes the JSON schema's description).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictInt,
+    field_validator,
+    model_validator,
+)
+
+from common.messages import did_you_mean
+from common.published import check_published, check_text, check_variable
+
+# More than any run could do: beyond it a number is a slip of the keyboard, and overflows in a library later on.
+MOST = 1_000_000_000
+
+
+def _no_boolean(value: Any) -> Any:
+    # YAML reads yes and on as true, which a float would take as 1.0.
+    if isinstance(value, bool):
+        raise ValueError(f"must be a number (got {str(value).lower()})")
+    return value
+
+
+PositiveInt = Annotated[StrictInt, Field(ge=1, le=MOST)]
+Count = Annotated[StrictInt, Field(ge=0, le=MOST)]
+# What numpy and torch both take.
+Seed = Annotated[StrictInt, Field(ge=0, le=2**32 - 1)]
+Number = Annotated[float, BeforeValidator(_no_boolean)]
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.]*(-[A-Za-z0-9_.]+)*$"
+CURRENCY_PATTERN = r"^[A-Z]{3}$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=40)]
+
+
+# A part of the configuration is frozen, and closed to unknown keys.
+SECTION = ConfigDict(
+    frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, serialize_by_alias=True
+)
+
+
+class Section(BaseModel):
+    """A part of the configuration: frozen, and closed to unknown keys."""
+
+    model_config = SECTION
+
+
+BUILTIN_DATA = ("builtin:arithmetic",)
+# As node/tiny.py has them.
+BUILTIN_MODELS = ("builtin:tiny-qwen2", "builtin:small-qwen2")
+DATA_SUFFIXES = (".jsonl", ".json", ".parquet")
+
+
+def source_kind(source: str) -> Literal["builtin", "local", "hub"]:
+    """Where a source lies: with us, on this machine (a data file, or a path that is written as one), or on a hub."""
+    if source.startswith("builtin:"):
+        return "builtin"
+    if source.startswith(("/", ".", "~")) or source.endswith(DATA_SUFFIXES) or source.count("/") > 1:
+        return "local"
+    return "hub"
+
+
+def _checked_source(source: str, revision: str | None, builtins: tuple[str, ...], local: str) -> None:
+    kind = source_kind(source)
+    if kind == "builtin" and source not in builtins:
+        raise ValueError(f"source must be {' or '.join(builtins)}, {local} or a hub id (got {source!r})")
+    if kind == "hub" and not revision:
+        raise ValueError(
+            f"{source!r} is read as a hub id, and needs a revision (a commit), so that it cannot change under a "
+            f"result; for {local} write a path, such as ./{source}"
+        )
+
+
+class Data(Section):
+    """Where the prompts and their ground truths come from."""
+
+    source: str
+    """`builtin:arithmetic` (generated), a local .jsonl, .json or .parquet file, or a hub dataset's id."""
+    revision: str | None = None
+    """The commit of a hub dataset; required for a hub id, so that the data cannot change under a result."""
+    subset: str | None = None
+    """A hub dataset's configuration name."""
+    split: str = "train"
+    """A hub dataset's split."""
+    prompt_column: str = "question"
+    """The column that holds the prompt's text."""
+    answer_column: str = "answer"
+    """The column that holds the ground truth."""
+    answer_after: str | None = None
+    """If given, the ground truth is what follows the last occurrence of this text (GSM8K: `####`)."""
+    system_prompt: str | None = None
+    """A system message put before every prompt."""
+    rows: PositiveInt | None = None
+    """Use this many rows from the start; all of them when null (the built-in data has 512)."""
+    seed: Seed = 0
+    """Seed of generated data."""
+    too_long: Literal["error", "drop"] = "error"
+    """What to do with prompts longer than `max_prompt_length`: refuse the data, or leave them out and say how many."""
+    test_source: str | None = None
+    """A local file of the same columns for validation (`workload.test_steps`); null: the training rows."""
+
+    @model_validator(mode="after")
+    def _source_is_pinned(self) -> Data:
+        kind = f"a local {', '.join(DATA_SUFFIXES)} file"
+        _checked_source(self.source, self.revision, BUILTIN_DATA, kind)
+        if source_kind(self.source) == "local" and not self.source.endswith(DATA_SUFFIXES):
+            raise ValueError(f"source must be {kind}, a hub id or {BUILTIN_DATA[0]} (got {self.source!r})")
+        if self.test_source is not None and not self.test_source.endswith(DATA_SUFFIXES):
+            raise ValueError(f"test_source must be {kind} (got {self.test_source!r})")
+        return self
+
+
+class Model(Section):
+    """The policy that is trained."""
+
+    source: str
+    """`builtin:tiny-qwen2` (random weights, tokenizer trained on the data; `builtin:small-qwen2` for GPUs, whose
+    kernels want wider heads), a local folder, or a hub model's id."""
+    revision: str | None = None
+    """The commit of a hub model; required for a hub id."""
+    seed: Seed = 0
+    """Seed of a built-in model's weights."""
+
+    @model_validator(mode="after")
+    def _source_is_pinned(self) -> Model:
+        _checked_source(self.source, self.revision, BUILTIN_MODELS, "a local folder")
+        return self
+
+
+# As node/rewards.py has them, which runs in the stacks.
+REWARD_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "accuracy": (),
+    "format": (),
+    "length": ("target", "alpha"),
+    "phi4": ("max_response_length", "positive_from", "negative_to", "ngram", "ngram_threshold"),
+}
+
+
+class Reward(Section):
+    """One reward function and its weight in the sum."""
+
+    name: Literal["accuracy", "format", "length", "phi4"]
+    """`accuracy`: answer equals ground truth; `format`: <think>…</think><answer>…</answer>; `length`: near a target;
+    `phi4`: Phi-4-reasoning's (correct and short is best, repetition costs)."""
+    weight: Number = 1.0
+    """Factor of this reward in the sum."""
+    options: dict[str, Number] = {}
+    """The function's own numbers: `target` (characters) and `alpha` of `length`; of `phi4`, in tokens,
+    `max_response_length` (the workload's), `positive_from`, `negative_to` (their share of it), `ngram` and
+    `ngram_threshold` (5)."""
+
+    @model_validator(mode="after")
+    def _options_are_known(self) -> Reward:
+        known = REWARD_OPTIONS[self.name]
+        for option in self.options:
+            if option not in known:
+                raise ValueError(
+                    f"reward {self.name} has no option {option!r}{did_you_mean(option, known)}; "
+                    f"it has: {', '.join(known) or 'none'}"
+                )
+        return self
+
+
+class Workload(Section):
+    """What is trained: the same for every arm, in words that belong to no trainer."""
+
+    model: Model
+    """The policy."""
+    data: Data
+    """The prompts."""
+    rewards: tuple[Reward, ...] = Field(min_length=1)
+    """The rewards; their weighted sum is the score."""
+    steps: PositiveInt
+    """Training steps of each run."""
+    batch_size: PositiveInt
+    """Completions that one training step learns from (prompts per step times `num_generations`)."""
+    num_generations: PositiveInt
+    """Completions per prompt: the group that GRPO compares."""
+    mini_batch_size: PositiveInt | None = None
+    """Completions per optimizer step; the whole batch when null."""
+    micro_batch_size: PositiveInt | None = None
+    """Completions per forward and backward pass on one device; the whole batch when null."""
+    max_prompt_length: PositiveInt
+    """Longest prompt, in tokens."""
+    max_response_length: PositiveInt
+    """Longest completion, in tokens; longer ones are cut off."""
+    temperature: Annotated[Number, Field(gt=0)] = 1.0
+    """Sampling temperature of the rollout."""
+    top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
+    """Nucleus sampling of the rollout; 1 turns it off."""
+    learning_rate: Annotated[Number, Field(ge=0)] = 1e-6
+    """Learning rate of AdamW, constant after the warm-up."""
+    lr_warmup_steps: Count = 0
+    """Steps over which the learning rate rises from 0."""
+    beta: Annotated[Number, Field(ge=0)] = 0.0
+    """Weight of the KL penalty against the initial policy; with 0 no reference log-probabilities are computed."""
+    loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo"] = "grpo"
+    """How token losses are normalised."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Number format of training and rollout."""
+    save_steps: Count = 0
+    """A checkpoint every so many steps; with 0 there is none, and an interrupted run starts again."""
+    test_steps: Count = 0
+    """A validation every so many steps; with 0 there is none."""
+    nodes: PositiveInt = 1
+    """Nodes that one run trains on."""
+    gpus_per_node: Count = 0
+    """GPUs that one run trains on, on each node; with 0 it trains on the CPU."""
+    gpu: Annotated[str, Field(max_length=40)] | None = None
+    """The GPU that the experiment is meant for, such as `H100-80GB`; preflight's estimate of memory needs it."""
+
+    @model_validator(mode="after")
+    def _batch_divides(self) -> Workload:
+        if self.batch_size % self.num_generations:
+            raise ValueError(
+                f"batch_size counts completions and must be a multiple of num_generations "
+                f"(got {self.batch_size} and {self.num_generations}; "
+                f"try {_next_multiple(self.batch_size, self.num_generations)})"
+            )
+        if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
+            raise ValueError(
+                f"micro_batch_size must divide batch_size (got {self.micro_batch_size} and {self.batch_size}; "
+                f"try {math.gcd(self.batch_size, self.micro_batch_size)})"
+            )
+        return self
+
+    @field_validator("rewards")
+    @classmethod
+    def _rewards_differ(cls, rewards: tuple[Reward, ...]) -> tuple[Reward, ...]:
+        names = [reward.name for reward in rewards]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"reward {name} is listed {names.count(name)} times; list it once, with one weight")
+        return rewards
+
+
+def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
+    check_published(options)
+    # In one order, however they are written: a trainer that takes them as a list has them in its fingerprint.
+    return _ordered(nested(options))
+
+
+def _ordered(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _ordered(value) if isinstance(value, Mapping) else value for key, value in sorted(options.items())}
+
+
+def _checked_environment(env: dict[str, str]) -> dict[str, str]:
+    for name, value in env.items():
+        check_variable(name)
+        check_text(value, name)
+    return env
+
+
+Options = Annotated[dict[str, Any], AfterValidator(_checked_options)]
+Environment = Annotated[dict[str, str], AfterValidator(_checked_environment)]
+
+
+class TrainedArm(Section):
+    """Who trains and who generates, in which stack, with which settings of their own."""
+
+    trainer: str
+    """Who trains: `trl` or `verl`; of imported runs also `swift`, and any other where a table brings its timer tree."""
+    engine: str
+    """Who generates: `vllm`, with trl also `transformers`, with verl also `sglang`; with another trainer its own."""
+    stack: str = ""
+    """The pinned environment, a folder in `envs/`. Required for an arm that is trained. With `import` it says what the
+    runs had installed, for the preflight's ledger, and is never built."""
+    options: Options = {}
+    """Raw settings of the trainer, passed through as they are: for trl GRPOConfig's fields, for verl Hydra's keys
+    (`actor_rollout_ref.rollout.tensor_model_parallel_size: 2`, nested if you like; `+key` adds one that verl's own
+    configuration lacks). No secrets: these are written into results."""
+    env: Environment = {}
+    """Environment variables of this arm's training processes. No secrets: these are written into results."""
+
+
+def nested(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Settings with every dotted key as a mapping in a mapping; `ValueError` where two say different things of one."""
+    result: dict[str, Any] = {}
+    for name, value in options.items():
+        head, *rest = name.split(".")
+        if not all((head, *rest)):
+            raise ValueError(f"{where}{name}: a key must not begin or end with a dot, nor hold two in a row")
+        # Within a value of a list nothing is a key of the trainer's.
+        inner = nested(value, f"{where}{name}.") if isinstance(value, Mapping) else value
+        for key in reversed(rest):
+            inner = {key: inner}
+        result[head] = _joined(result[head], inner, f"{where}{head}") if head in result else inner
+    return result
+
+
+def _joined(one: Any, other: Any, where: str) -> Any:
+    if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
+        raise ValueError(f"{where} is given twice, once with a dot and once without; give it once")
+    both = {key: _joined(one[key], other[key], f"{where}.{key}") for key in one.keys() & other.keys()}
+    return {**one, **other, **both}
+
+
+def _next_multiple(value: int, of: int) -> int:
+    return -(-value // of) * of

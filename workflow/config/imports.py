@@ -1,0 +1,205 @@
+"""What may a configuration say of runs that were trained elsewhere, and are read from what they logged?"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator
+
+from common.messages import short, told
+from common.published import as_number, check_published, check_text
+from trainers.workload import SECTION, Count, PositiveInt, Seed
+
+WANDB = "wandb:"
+# No part begins with a dot: each becomes a folder of the cache (as analysis/sources/wandb_api.py has it).
+_WANDB_PART = r"[A-Za-z0-9_-][A-Za-z0-9_.-]*"
+_WANDB_RUN = re.compile(rf"wandb:{_WANDB_PART}(/{_WANDB_PART}){{2}}")
+
+Format = Literal[
+    "wandb",
+    "wandb-offline",
+    "verl-console",
+    "trl-console",
+    "swift-console",
+    "verl-jsonl",
+    "trainer-state",
+    "swift-jsonl",
+    "phases-csv",
+]
+Mode = Literal["", "sync", "native", "legacy", "colocate_async", "separate_async", "one_step_off", "fully_async"]
+
+
+def is_remote(source: str) -> bool:
+    """Whether a source lies with a service, and not on this machine."""
+    return source.startswith(WANDB)
+
+
+def local_path(source: str) -> Path:
+    """A local source as a path; `~name` of nobody stays as it is written."""
+    try:
+        return Path(source).expanduser()
+    except RuntimeError:
+        return Path(source)
+
+
+def _checked(source: str) -> str:
+    check_text(source, "source")
+    if not source.strip():
+        raise ValueError("is empty; give a file, a folder or wandb:entity/project/id")
+    if is_remote(source) and not _WANDB_RUN.fullmatch(source):
+        raise ValueError(f"must be wandb:entity/project/id, as in the run's address at wandb (got {short(source)})")
+    if "://" in source:
+        raise ValueError(f"must be a file, a folder or wandb:entity/project/id, no address (got {short(source)})")
+    return source
+
+
+Source = Annotated[str, Field(max_length=4096), AfterValidator(_checked)]
+
+
+def _listed(given: Any) -> Any:
+    return [given] if isinstance(given, str) else given
+
+
+class ImportedRun(BaseModel):
+    """One run that was trained elsewhere: what it logged, and which run of the comparison it is."""
+
+    model_config = SECTION
+
+    source: Annotated[
+        tuple[Source, ...],
+        Field(min_length=1),
+        BeforeValidator(_listed, json_schema_input_type=str | list[str]),
+    ]
+    """A file or folder, or `wandb:entity/project/id`; or a list of those, which hold one and the same run and are
+    joined step by step."""
+    seed: Seed | None = None
+    """Which run of its arm: runs of equal seed are compared step by step. Counted from 0 where it is not given."""
+    factors: dict[str, Any] = {}
+    """Where the run lies in a sweep (`workload.temperature: 0.9`): runs of equal factors are compared."""
+
+    @field_validator("factors")
+    @classmethod
+    def _factors_can_be_published(cls, factors: dict[str, Any]) -> dict[str, Any]:
+        check_published(factors)
+        if any(not all(path.split(".")) for path in factors):
+            raise ValueError(f"a factor's name is a path such as workload.temperature (got {short(list(factors))})")
+        return {path: as_number(value) for path, value in factors.items()}
+
+
+def _as_run(given: Any) -> Any:
+    return {"source": given} if isinstance(given, str) else given
+
+
+class Import(BaseModel):
+    """Runs that were trained elsewhere: with this an arm is read from what they logged, and not trained."""
+
+    model_config = SECTION
+
+    version: Annotated[str, Field(max_length=40)] | None = None
+    """The trainer's version; null: as the stack pins it, if one is given, or as the source says itself."""
+    mode: Mode = ""
+    """The trainer's loop, which decides what its timers mean; empty: as the source or its timers say, else the
+    version's usual one. `sync` is verl's synchronous loop, said for certain; `native` are TRL's and ms-swift's own
+    timers."""
+    format: Format | None = None
+    """How the source is written; null: told by its content."""
+    gpu: Annotated[str, Field(max_length=40)] | None = None
+    """The GPU that it ran on, such as `H100-80GB`; null: the workload's. What is not known is never guessed."""
+    nodes: PositiveInt | None = None
+    """Nodes that a run trained on; null: the workload's."""
+    gpus_per_node: Count | None = None
+    """GPUs of each node; null: the workload's."""
+    tensor_parallel: PositiveInt | None = None
+    """GPUs of one engine; null: as the arm's options say."""
+    model: Annotated[str, Field(max_length=400)] | None = None
+    """The model by its hub id, or a local folder; null: the workload's."""
+    batch_size: PositiveInt | None = None
+    """Completions that one training step learned from; null: the workload's."""
+    max_response_length: PositiveInt | None = None
+    """Longest completion, in tokens; null: the workload's."""
+    runs: tuple[Annotated[ImportedRun, BeforeValidator(_as_run, json_schema_input_type=str | ImportedRun)], ...] = (
+        Field(min_length=1)
+    )
+    """The runs, one for each seed and combination of factors: a source alone, or a section."""
+
+    @field_validator("version", "model")
+    @classmethod
+    def _text_can_be_published(cls, text: str | None) -> str | None:
+        if text is not None:
+            check_text(text, "it")
+        return text
+
+    @field_validator("version")
+    @classmethod
+    def _a_tag_is_its_release(cls, version: str | None) -> str | None:
+        return re.sub(r"^v(?=\d)", "", version) if version is not None else None
+
+    @field_validator("runs")
+    @classmethod
+    def _runs_differ(cls, runs: tuple[ImportedRun, ...]) -> tuple[ImportedRun, ...]:
+        given = {(run_point(run.factors), run.seed) for run in runs}
+        seeded: list[ImportedRun] = []
+        taken: dict[tuple[str, int | None], int] = {}
+        for index, run in enumerate(runs):
+            point = run_point(run.factors)
+            if run.seed is None:
+                free = next(seed for seed in range(len(runs) + 1) if (point, seed) not in given)
+                given.add((point, free))
+                run = run.model_copy(update={"seed": free})
+            first = taken.setdefault((point, run.seed), index)
+            if first != index:
+                with_factors = f" and factors {run.factors}" if run.factors else ""
+                raise ValueError(
+                    f"runs {first} and {index} have the same seed{with_factors} (got {run.seed}); give each a seed of "
+                    "its own, or, if they are files of one run, list both as its source"
+                )
+            seeded.append(run)
+        return tuple(seeded)
+
+
+def may_hold_several_runs(source: str) -> bool:
+    """Whether a source is a table, whose columns may tell several runs apart; by its name, as nothing is read here."""
+    return not is_remote(source) and local_path(source).suffix.lower() in (".csv", ".tsv")
+
+
+def run_point(factors: Mapping[str, Any]) -> str:
+    """A combination of factors as one text."""
+    return json.dumps(factors, sort_keys=True)
+
+
+def whole_import(given: Any) -> Any:
+    """An `import:` in its whole form, of whichever form it was given in."""
+    if isinstance(given, str):
+        return {"runs": [{"source": [given]}]}
+    if isinstance(given, list | tuple):
+        for one in given:
+            if not isinstance(one, str):
+                raise ValueError(
+                    f"a list holds one source for each run (got {told(one)}); for more than a source write "
+                    "import: {runs: [{source: [...], seed: 0}]}"
+                )
+        return {"runs": [{"source": [one]} for one in given]}
+    if given is not None and not isinstance(given, Mapping | Import):
+        raise ValueError(
+            f"must be a file, a folder or wandb:entity/project/id, a list of those, or a section (got {told(given)})"
+        )
+    return given
+
+
+ImportField = Annotated[
+    Import | None, BeforeValidator(whole_import, json_schema_input_type=str | list[str] | Import | None)
+]
+
+
+def sources_of(imports: Mapping[str, Import]) -> Iterator[tuple[str, str, str]]:
+    """Every source by arm: where it stands, as it is written, and a text that is the same for the same source."""
+    for arm, one in imports.items():
+        for index, run in enumerate(one.runs):
+            for source in run.source:
+                same = source if is_remote(source) else os.path.normpath(local_path(source).absolute())
+                yield f"arms.{arm}.import.runs.{index}", source, same

@@ -1,0 +1,221 @@
+"""How is a configuration read, and how are its mistakes told? YAML files, command-line values, the model's errors."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from common.errors import UserError
+from common.messages import did_you_mean, short, told
+from trainers.workload import CURRENCY_PATTERN, NAME_PATTERN, Data, Model, Reward, Workload
+from workflow.config.imports import Import, ImportedRun
+from workflow.config.model import Arm, Config, Envs, Report, Shared
+
+
+def typed(overrides: Any, where: str = "") -> Any:
+    """Values from a command line, all text, as a YAML file would hold them."""
+    if isinstance(overrides, Mapping):
+        return {key: typed(value, f"{where}.{key}" if where else str(key)) for key, value in overrides.items()}
+    if isinstance(overrides, list):
+        return [typed(value, f"{where}[{index}]") for index, value in enumerate(overrides)]
+    if not isinstance(overrides, str) or not overrides:
+        return overrides
+    try:
+        return yaml.safe_load(overrides)
+    # ValueError: a date such as 2020-13-45.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"the value of {where or 'an override'} in --config is not YAML (got {short(overrides)}): "
+            f"{_yaml_problem(error)}; to give it as text, quote it once more, as in \"'...'\", or put it into a file "
+            "for --configfile"
+        ) from None
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """A configuration file; a `UserError` of one line if it cannot be read, is no mapping, or gives a key twice."""
+    root = check_yaml(file)
+    if not isinstance(root, yaml.MappingNode):
+        got = "nothing" if root is None else "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
+        raise UserError(f"{file} must hold a mapping of keys to values (got {got}); config.yaml is an example")
+    try:
+        raw: dict[str, Any] = yaml.safe_load(_text(file))
+    # ValueError: a date such as 2020-13-45.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{file} is not YAML: {_yaml_problem(error)}; correct it there") from None
+    return raw
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{file} is not text in UTF-8 (byte {error.start} is 0x{error.object[error.start]:02x}); "
+            "give a YAML file, saved as UTF-8"
+        ) from None
+    except FileNotFoundError:
+        raise UserError(f"{file} is not there (looked in {Path.cwd()}){_instead(file, Path())}") from None
+    except IsADirectoryError:
+        raise UserError(f"{file} is a folder, and a configuration is a YAML file{_instead(file, file)}") from None
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}; give a YAML file, such as config.yaml") from None
+
+
+# More are in the folders themselves.
+_SHOWN = 6
+
+
+def _instead(file: Path, folder: Path) -> str:
+    """Which configuration files there are, with the one whose name is nearest."""
+    found = sorted(
+        {str(one) for pattern in ("[!.]*.yaml", "[!.]*.yml", "experiments/*.yaml") for one in folder.glob(pattern)}
+    )
+    if not found:
+        return "; give the path of a YAML file, such as config.yaml"
+    stems = {Path(one).stem: one for one in found}
+    near = difflib.get_close_matches(file.stem, stems, n=1, cutoff=0.7)
+    hint = f" (did you mean {stems[near[0]]}?)" if near else ""
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"{hint}; there are {', '.join(found[:_SHOWN])}{more}"
+
+
+def check_yaml(file: Path) -> yaml.Node | None:
+    """A file's YAML; a `UserError` if it cannot be read, is not YAML, or gives a key twice.
+
+    YAML's own reader takes the last of equal keys, and would lose the arm or the seeds that the first one gave.
+    """
+    try:
+        root = yaml.compose(_text(file), Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UserError(f"{file} is not YAML: {_yaml_problem(error)}; correct it there") from None
+    for mapping in _mappings(root):
+        lines: dict[tuple[str, str], int] = {}
+        for key in (key for key, _ in mapping.value if isinstance(key, yaml.ScalarNode)):
+            line = key.start_mark.line + 1
+            if (key.tag, key.value) in lines:
+                raise UserError(
+                    f"{file}: the key {key.value!r} is given twice, in lines {lines[key.tag, key.value]} and {line}; "
+                    "a key may stand once, so rename or remove one"
+                )
+            lines[key.tag, key.value] = line
+    return root
+
+
+def _mappings(root: yaml.Node | None) -> Iterator[yaml.MappingNode]:
+    """All mappings of a YAML document, each once, though aliases may lead to it again."""
+    seen: set[int] = set()
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            yield node
+            waiting += [part for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+
+
+def _yaml_problem(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+        return f"{what} (line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1})"
+    return " ".join(str(error).split())
+
+
+def parse_config(raw: Mapping[str, Any]) -> Config:
+    """The configuration in a mapping, as YAML gives it; a `UserError` lists everything that is wrong with it."""
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        problems = [dict(problem) for problem in error.errors(include_url=False)]
+        problems = [problem for problem in problems if not _is_of_a_repeated_arm(problem, raw)]
+        lines = [_explain(problem) for problem in problems if not _follows_from_another(problem, problems)]
+        raise UserError("the configuration cannot be used:\n" + "\n".join(f"  - {line}" for line in lines)) from None
+
+
+def _is_of_a_repeated_arm(problem: dict[str, Any], raw: Mapping[str, Any]) -> bool:
+    """Whether what is wrong stands in the arm that this one repeats, where it is told already."""
+    loc: tuple[Any, ...] = problem["loc"]
+    arms = raw.get("arms")
+    if loc[:1] != ("arms",) or len(loc) < 2 or not isinstance(arms, Mapping):
+        return False
+    arm = arms.get(loc[1])
+    return isinstance(arm, Mapping) and arm.get("same_as") is not None and loc[2:3] not in (("same_as",), ("import",))
+
+
+def _follows_from_another(problem: dict[str, Any], problems: list[dict[str, Any]]) -> bool:
+    """Whether a list is only called too short because its items are wrong, which is told already."""
+    loc = problem["loc"]
+    return problem["type"] == "too_short" and any(
+        len(other["loc"]) > len(loc) and other["loc"][: len(loc)] == loc for other in problems
+    )
+
+
+_MUST_BE = {
+    **dict.fromkeys(("tuple_type", "list_type"), "a list"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping of keys to values"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    "string_type": "text",
+    "finite_number": "a finite number",
+}
+
+_PATTERNS = {
+    NAME_PATTERN: "may hold letters (A-Z, a-z), digits, '_', '.' and single '-'",
+    CURRENCY_PATTERN: "must be a currency's three capital letters, as in USD",
+}
+
+
+def _explain(problem: dict[str, Any]) -> str:
+    where = ".".join(str(part) for part in problem["loc"] if part != "[key]") or "the configuration"
+    kind, got, context = problem["type"], problem["input"], problem.get("ctx", {})
+    if kind == "extra_forbidden":
+        known = _known_keys(problem["loc"][:-1])
+        key = str(problem["loc"][-1])
+        return f"{where} is not a known key{did_you_mean(key, known)}. Allowed here: {', '.join(known)}"
+    if kind == "missing":
+        return f"{where} is missing"
+    if kind == "value_error":
+        message = str(context["error"])
+        return f"{where}: {message}" if problem["loc"] else message
+    if kind == "string_pattern_mismatch":
+        return f"{where} {_PATTERNS[context['pattern']]} (got {short(got)})"
+    if kind == "too_short":
+        return f"{where}: must have at least {context['min_length']} entry (got {short(got)})"
+    if kind == "string_too_long":
+        return f"{where}: must have at most {context['max_length']} characters (got {len(got)}); shorten it"
+    if kind in _MUST_BE:
+        quotable = kind == "string_type" and got is not None and not isinstance(got, list | tuple | Mapping)
+        return f"{where}: must be {_MUST_BE[kind]} (got {told(got)}){'; quote it' if quotable else ''}"
+    message = problem["msg"].replace("Input should be", "must be")
+    return f"{where}: {message[0].lower() + message[1:]} (got {short(got)})"
+
+
+def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
+    """The keys that the model at a location knows."""
+    models: dict[tuple[str, ...], type[BaseModel]] = {
+        (): Config,
+        ("arms",): Arm,
+        ("arms", "import"): Import,
+        ("arms", "import", "runs"): ImportedRun,
+        ("shared",): Shared,
+        ("envs",): Envs,
+        ("report",): Report,
+        ("workload",): Workload,
+        ("workload", "model"): Model,
+        ("workload", "data"): Data,
+        ("workload", "rewards"): Reward,
+    }
+    # Without an arm's or trainer's name, and a list's numbers.
+    parts = [str(part) for part in loc if isinstance(part, str)]
+    path = tuple(parts[:1] + parts[2:] if parts[:1] in (["arms"], ["shared"]) else parts)
+    return [field.alias or name for name, field in models[path].model_fields.items()]

@@ -1,0 +1,69 @@
+"""What does the configuration look like to editors and readers? Its JSON schema and reference page, from the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from workflow.config.model import Config
+
+SCHEMA_FILE = "workflow/schemas/config.schema.json"
+REFERENCE_FILE = "docs/configuration.md"
+
+
+def config_schema() -> str:
+    """The JSON schema of config.yaml, as it is committed."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | Config.model_json_schema()
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def reference_page() -> str:
+    """The reference page in Markdown: one table per section, each key with its type, default and meaning."""
+    schema = Config.model_json_schema()
+    parts = [
+        "# The configuration\n",
+        "<!-- Written by `make schema` from workflow/config/model.py; edit the docstrings there. -->\n",
+        "An experiment is one YAML file: `config.yaml`, or another given by `--configfile`. It holds the science\n"
+        "only; cores, partitions and walltimes are in a profile. Keys that are not listed here are refused.\n",
+    ]
+    sections = [("The experiment", schema), *_sections(schema)]
+    for title, section in sections:
+        rows = "\n".join(_rows(section))
+        parts.append(
+            f"## {title}\n\n{_text(section)}\n\n| key | type | default | meaning |\n|---|---|---|---|\n{rows}\n"
+        )
+    return "\n".join(parts)
+
+
+def _sections(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    where = {"Arm": "arms.<name>", "Workload": "workload", "Model": "workload.model", "Data": "workload.data"}
+    where |= {"Reward": "workload.rewards[]", "Shared": "shared.<trainer>", "Envs": "envs"}
+    where |= {"Import": "arms.<name>.import", "ImportedRun": "arms.<name>.import.runs[]", "Report": "report"}
+    for name, title in where.items():
+        yield f"`{title}`", schema["$defs"][name]
+
+
+def _rows(section: dict[str, Any]) -> Iterator[str]:
+    # An arm that repeats another gives no more than that: what the others need is the first choice.
+    required = set(section.get("required") or section.get("anyOf", [{}])[0].get("required", ()))
+    for key, field in section["properties"].items():
+        default = "required" if key in required else f"`{json.dumps(field.get('default'), ensure_ascii=False)}`"
+        yield f"| `{key}` | {_type(field)} | {default} | {_text(field)} |"
+
+
+def _text(part: dict[str, Any]) -> str:
+    return " ".join(str(part.get("description", "")).split())
+
+
+def _type(field: dict[str, Any]) -> str:
+    if "anyOf" in field:
+        return " or ".join(_type(option) for option in field["anyOf"])
+    if "enum" in field:
+        return " or ".join(f"`{value}`" if value else '`""`' for value in field["enum"])
+    if "const" in field:
+        return f"`{field['const']}`"
+    if "$ref" in field:
+        return "section"
+    kind = str(field.get("type", "any"))
+    return {"array": "list", "object": "mapping"}.get(kind, kind)

@@ -1,0 +1,229 @@
+"""Which variables make every arm slower, or one?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from common.findings import Finding
+from trainers.cases import Case
+from trainers.verl.behaviours import GRAPHS
+from workflow.preflight.surroundings import Surroundings
+
+_OFF = ("", "0", "false", "off", "no")
+
+
+def _on(value: str) -> bool:
+    return value.strip().lower() not in _OFF
+
+
+def _is(*wanted: str) -> Callable[[str], bool]:
+    return lambda value: value.strip().upper() in wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable that costs something when `bad` holds of its value."""
+
+    name: str
+    bad: Callable[[str], bool]
+    cost: str
+    source: str
+    launches: bool = False
+    """Whether it makes kernel launches dearer, which hurts an engine without CUDA graphs the most."""
+
+
+_TORCH = "https://docs.pytorch.org/docs/stable"
+_CUDA = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables"
+_NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+_VLLM = "https://docs.vllm.ai/en/latest/configuration/env_vars.html"
+
+# A new one is a row here and a test.
+VARIABLES: tuple[Variable, ...] = (
+    Variable(
+        "CUDA_LAUNCH_BLOCKING",
+        _on,
+        "every kernel launch waits until its kernel has ended: the CPU never runs ahead of the GPU. It hurts decoding "
+        "most, which is hundreds of small kernels per token, and an engine without CUDA graphs more than one with them",
+        _CUDA,
+        launches=True,
+    ),
+    Variable(
+        "CUDA_DEVICE_MAX_CONNECTIONS",
+        _is("1"),
+        "all streams share one hardware queue: copies and all-gathers of FSDP wait for kernels they could overlap",
+        _CUDA,
+    ),
+    Variable("NCCL_DEBUG", _is("INFO", "TRACE"), "NCCL writes lines about every communicator and call", _NCCL),
+    Variable("NCCL_BLOCKING_WAIT", _on, "every collective is waited for by the CPU", _NCCL, launches=True),
+    Variable("TORCH_NCCL_BLOCKING_WAIT", _on, "every collective is waited for by the CPU", _NCCL, launches=True),
+    Variable("NCCL_P2P_DISABLE", _on, "GPUs of a node talk through host memory and not over NVLink", _NCCL),
+    Variable(
+        "TORCH_DISTRIBUTED_DEBUG",
+        _is("INFO", "DETAIL"),
+        "with DETAIL every collective is checked for its shapes among all ranks before it starts",
+        f"{_TORCH}/distributed.html#torch-distributed-debug",
+    ),
+    Variable(
+        "PYTORCH_NO_CUDA_MEMORY_CACHING",
+        _on,
+        "every tensor is a cudaMalloc and a cudaFree, each of which waits for the GPU",
+        f"{_TORCH}/notes/cuda.html",
+        launches=True,
+    ),
+    Variable(
+        "TORCH_SHOW_CPP_STACKTRACES",
+        _on,
+        "C++ stacks are collected for every error that torch raises and catches",
+        f"{_TORCH}/torch_environment_variables.html",
+    ),
+    Variable(
+        "TORCH_COMPILE_DISABLE",
+        _on,
+        "torch.compile does nothing: kernels are not fused",
+        f"{_TORCH}/torch.compiler.html",
+    ),
+    Variable(
+        "TORCHDYNAMO_DISABLE", _on, "torch.compile does nothing: kernels are not fused", f"{_TORCH}/torch.compiler.html"
+    ),
+    Variable("VLLM_TRACE_FUNCTION", _on, "vLLM writes a line for every Python call", _VLLM),
+    Variable("VLLM_LOGGING_LEVEL", _is("DEBUG"), "vLLM writes lines in every step of its scheduler", _VLLM),
+    Variable("VLLM_USE_V1", _is("0"), "vLLM 0.8.5 falls back to its old engine", _VLLM),
+    Variable("CUDA_COREDUMP_SHOW_PROGRESS", _on, "core dumps of the GPU are prepared for", _CUDA),
+    Variable(
+        "PYTHONASYNCIODEBUG",
+        _on,
+        "each callback of the engines' event loops is timed and traced",
+        "https://docs.python.org/3/library/asyncio-dev.html",
+    ),
+    Variable(
+        "PYTHONTRACEMALLOC",
+        _on,
+        "every allocation of Python's is recorded with its stack",
+        "https://docs.python.org/3/library/tracemalloc.html",
+    ),
+    Variable(
+        "RAY_BACKEND_LOG_LEVEL",
+        _is("DEBUG", "TRACE"),
+        "Ray writes lines for every task and object",
+        "https://docs.ray.io/en/latest/ray-observability/user-guides/configure-logging.html",
+    ),
+)
+# Set for a reason that has nothing to do with speed: no finding, and no difference in the ledger's terms.
+HARMLESS = frozenset(
+    {
+        "HYDRA_FULL_ERROR",
+        # Transformer Engine's, which FSDP does not use.
+        "NVTE_FUSED_ATTN",
+        "PYTHONUNBUFFERED",
+        "PYTHONFAULTHANDLER",
+        "SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK",
+        "TOKENIZERS_PARALLELISM",
+        "WANDB_ENTITY",
+        "WANDB_MODE",
+        "WANDB_PROJECT",
+        "WANDB_SILENT",
+        "HF_HUB_OFFLINE",
+    }
+)
+
+
+def environment_findings(cases: Sequence[Case], place: Surroundings) -> Iterator[Finding]:
+    """Debugging variables: of some arms only, unequal; of all, odd, or unequal where they cost some arms more."""
+    for variable in VARIABLES:
+        held = {case: told for case in cases if case.on_gpu and (told := _held(case, variable, place))}
+        if not held:
+            continue
+        arms = tuple(dict.fromkeys(case.arm for case in held))
+        value, setter = next(iter(held.values()))
+        whole = len(held) == len(cases)
+        graphs = {GRAPHS.of(case) for case in cases}
+        uneven = whole and variable.launches and {"on", "off"} <= graphs
+        others = [case.label for case in cases if case not in held]
+        if not whole:
+            what = f"{variable.name}={value} in {_list(case.label for case in held)}, not in {_list(others)}"
+        else:
+            what = f"{variable.name}={value} in {'all arms' if len(cases) > 1 else cases[0].label} ({setter})"
+        why = variable.cost
+        if uneven:
+            without = [case.label for case in cases if GRAPHS.of(case) == "off"]
+            why += f". Here {_list(without)} {'has' if len(without) == 1 else 'have'} none"
+        yield Finding(
+            level="odd" if whole and not uneven else "unequal",
+            code=variable.name.lower().replace("_", "-"),
+            arms=arms,
+            what=what,
+            why=why,
+            source=variable.source,
+            change=_change(variable.name, setter, list(held)),
+        )
+
+
+def arch_list(case: Case, place: Surroundings) -> Iterator[Finding]:
+    """GPU generations written in a form that torch refuses, as the article's script has it."""
+    if not case.on_gpu or (told := _seen(case, "TORCH_CUDA_ARCH_LIST", place)) is None:
+        return
+    value, setter = told
+    wrong = [part for part in re.split(r"[; ]+", value) if part.isdigit()]
+    if wrong:
+        dotted = f"{wrong[0][:-1]}.{wrong[0][-1]}" if len(wrong[0]) > 1 else f"{wrong[0]}.0"
+        yield Finding(
+            level="impossible",
+            code="arch-list",
+            arms=(case.arm,),
+            what=f"TORCH_CUDA_ARCH_LIST={value} ({setter})",
+            why="torch knows no GPU of that name, and whatever compiles a kernel ends there, FlashInfer 0.2.5 when it "
+            "is imported",
+            source="torch 2.6.0, utils/cpp_extension.py, _get_cuda_arch_flags",
+            change=f"{dotted}, or {_change('TORCH_CUDA_ARCH_LIST', setter, [case])}: the stacks are built for 9.0 "
+            "without it",
+        )
+
+
+def visible_devices(case: Case, place: Surroundings) -> Iterator[Finding]:
+    """Fewer GPUs in sight than the run trains on."""
+    value = case.env.get("CUDA_VISIBLE_DEVICES")
+    wanted = int(case.workload.get("gpus_per_node", 0))
+    seen = [part for part in (value or "").split(",") if part.strip()]
+    if value is not None and len(seen) < wanted:
+        yield Finding(
+            level="impossible",
+            code="visible-devices",
+            arms=(case.arm,),
+            what=f"CUDA_VISIBLE_DEVICES shows {len(seen)} GPUs, and the run trains on {wanted} of each node",
+            why="Ray has no more than those to give, and verl refuses to start",
+            source="docs/slurm.md",
+            change=_change("CUDA_VISIBLE_DEVICES", "the experiment's env", [case]) + ": the job chooses them itself",
+        )
+
+
+CHECKS = (arch_list, visible_devices)
+
+
+def _held(case: Case, variable: Variable, place: Surroundings) -> tuple[str, str] | None:
+    """The bad value that an arm's processes would see, and who sets it."""
+    told = _seen(case, variable.name, place)
+    return told if told is not None and variable.bad(told[0]) else None
+
+
+def _seen(case: Case, name: str, place: Surroundings) -> tuple[str, str] | None:
+    """The value that an arm's processes would see, and who sets it; an arm's own word wins."""
+    if name in case.env:
+        return case.env[name], "the experiment's env"
+    return None if case.imported else place.variables.get(name)
+
+
+def _change(name: str, setter: str, cases: Sequence[Case]) -> str:
+    if setter == "the experiment's env":
+        # A finding of one arm has the same words in the next one, so that the two are told as one.
+        own = [f"arms.{case.arm}.env" for case in cases] if len(cases) > 1 else ["the arm's own env"]
+        places = [f"shared.{case.trainer}.env" for case in cases] + own
+        return f"take {name} out of {' or '.join(dict.fromkeys(places))}, wherever it stands"
+    if setter == "this shell":
+        return f"`unset {name}` before snakemake is started: jobs inherit it"
+    return f"take {name} out of {setter}"
+
+
+def _list(words: Iterable[str]) -> str:
+    return ", ".join(words)
