@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYTHONNOUSERSITE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Containers often set it: every process would compile what it imports anew (verl's imports: 20 s of CPU, not 7).
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help venv quickstart article status cancel cpu-smoke gpu-smoke test check bench locks wheelhouse container schema picture
 

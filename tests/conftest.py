@@ -17,6 +17,9 @@ from xdist.scheduler import LoadScopeScheduling
 from workflow import stacks
 
 ROOT = Path(__file__).resolve().parents[1]
+# Where a container sets it, every process that a test starts would compile again what it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Processes of tests share the machine's cores, and a thread that spins while it waits takes them from the others'.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Trainings go one after another, since each wants all cores. Tests on Slurm mostly wait: two clusters have half each.
