@@ -10,9 +10,11 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from bench import collect, coverage, import_memory, mutants, planning, quickstart, report, slurm
+from bench import collect, coverage, import_memory, mutants, planning, quickstart, report, slurm, storm
 from bench.measure import Line
 
+# Not a part of `make bench`: each takes as long as it is told.
+LONG = ("storm",)
 BENCHES: dict[str, Callable[[], list[Line]]] = {
     "plan": planning.plan_lines,
     "dry-run": planning.dry_run_lines,
@@ -28,14 +30,19 @@ BENCHES: dict[str, Callable[[], list[Line]]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("names", nargs="*", default=list(BENCHES), metavar="NAME", help=f"of: {', '.join(BENCHES)}")
-    names = parser.parse_args().names
-    if unknown := sorted(set(names) - set(BENCHES)):
-        parser.error(f"no such bench: {', '.join(unknown)}; there are {', '.join(BENCHES)}")
+    known = (*BENCHES, *LONG)
+    parser.add_argument("names", nargs="*", default=list(BENCHES), metavar="NAME", help=f"of: {', '.join(known)}")
+    parser.add_argument("--minutes", type=float, default=30.0, help="of a storm (default: 30)")
+    parser.add_argument("--seed", type=int, default=1, help="of a storm (default: 1)")
+    args = parser.parse_args()
+    names = args.names
+    if unknown := sorted(set(names) - set(known)):
+        parser.error(f"no such bench: {', '.join(unknown)}; there are {', '.join(known)}")
+    benches = {**BENCHES, "storm": lambda: storm.storm_lines(args.minutes, args.seed)}
     lines: list[Line] = []
     for name in names:
         print(f"measuring: {name} ...", file=sys.stderr, flush=True)
-        lines += BENCHES[name]()
+        lines += benches[name]()
     table = [("what", "measured", "bound", "", "the plain way"), *(line.cells() for line in lines)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:

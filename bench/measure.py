@@ -57,9 +57,14 @@ class Line:
             ratio = self.measured / self.plain
             plain = f"{self.plain:.1f} {self.unit} (ratio {ratio:{'.2f' if ratio >= 0.1 else '.1g'}})"
         if self.bound is None:
-            return self.what, f"{self.measured:.1f} {self.unit}", "", "", plain
+            return self.what, self._told, "", "", plain
         verdict = "ok" if self.within else "OVER"
-        return self.what, f"{self.measured:.1f} {self.unit}", f"{self.bound:g} {self.unit}", verdict, plain
+        return self.what, self._told, f"{self.bound:g} {self.unit}", verdict, plain
+
+    @property
+    def _told(self) -> str:
+        """What was measured; a count has no unit."""
+        return f"{self.measured:.1f} {self.unit}" if self.unit else f"{self.measured:.0f}"
 
 
 def cost_of(command: Sequence[str], cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> Cost:

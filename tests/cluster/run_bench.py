@@ -92,6 +92,13 @@ class RunBench:
         words = self._words[head.pid]
         return os.pread(words, os.fstat(words).st_size, 0).decode()
 
+    def forget(self, head: subprocess.Popen[str]) -> str:
+        """What a head that has ended had said; nothing of it is kept."""
+        said = self.said(head)
+        self.heads.remove(head)
+        os.close(self._words.pop(head.pid))
+        return said
+
     def wait(self, what: Callable[[], Any], silence_s: float = 40.0) -> Any:
         """What becomes true; it fails when nothing happens any more: a busy machine is slow, but not silent."""
         seen, since = self._signs(), time.monotonic()

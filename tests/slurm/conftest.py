@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from .cluster import Cluster, why_not
-from .runs import MakeCluster, MakeRun, SlurmRun
+from .runs import MakeCluster, MakeRun, SlurmRun, build_faults
 
 
 def _new(**settings: Any) -> Cluster:
@@ -48,10 +47,7 @@ def _leave_it_idle(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library that makes files and clocks lie."""
-    library = tmp_path_factory.mktemp("faults") / "faults.so"
-    source = Path(__file__).with_name("faults.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"], check=True)
-    return library
+    return build_faults(tmp_path_factory.mktemp("faults"))
 
 
 @pytest.fixture

@@ -1,0 +1,205 @@
+"""What a storm does to a cluster and to the heads on it, and how an administrator undoes it.
+
+Every strike is undone later. An undo may itself meet a controller that is down: `administer` does again whatever the
+cluster still shows as undone, so that no strike outlives the storm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from .cluster import GPU_NODES, NODES, Cluster, ClusterError
+from .runs import fake
+
+PARTS = ("/stop", "/end.json", "/life.json", "/heartbeat", "/done.json", "/job.json", "/order.json", "/answer.json")
+LIES = {
+    "squeue": ("true", '"$real" "$@" | head -n 1', '"$real" "$@" | head -c 200', "echo CLUSTER: b", "exit 1"),
+    "sacct": ("true", "exit 1", '"$real" "$@" | head -n 1'),
+    "sbatch": ('sleep 6; exec "$real" "$@"', "echo sbatch: error: Socket timed out >&2; exit 1"),
+    "scontrol": ('sleep 5; exec "$real" "$@"',),
+}
+# Daemons without which no strike is noticed, and how their strikes are called.
+_DAEMONS = {"slurmctld": "slurmctld", **dict.fromkeys(NODES, "slurmd")}
+
+
+class Strikes:
+    """The cluster, the heads, and what befalls them."""
+
+    def __init__(self, cluster: Cluster, folder: Path, faults: Path, seed: int) -> None:
+        self.cluster, self.folder, self.random = cluster, folder, random.Random(seed)
+        (folder / "lies").mkdir(parents=True)
+        self.head_env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(folder / "faults")}
+        for command in LIES:
+            # Read once: it may be gone between a look at it and its use.
+            lie = f'lie=$(cat {folder / "lies" / command} 2>/dev/null)\nif [ -n "$lie" ]; then eval "$lie"'
+            self.head_env |= fake(folder, command, f'{lie}; else exec "$real" "$@"; fi')
+        self.heads: dict[str, subprocess.Popen[str]] = {}
+        self.restore: list[tuple[float, str, Callable[[], object]]] = []
+        self.counts: Counter[str] = Counter()
+
+    def strikes(self) -> tuple[Callable[[], str | None], ...]:
+        """All of them; some are likelier than others."""
+        return (
+            *(self._kill_head, self._kill_head, self._interrupt_head, self._requeue, self._preempt, self._suspend),
+            *(self._lose_slurmd, self._freeze, self._restart_slurmctld, self._lie, self._lie, self._falter),
+            *(self._falter, self.cancel),
+        )
+
+    def struck(self) -> dict[str, int]:
+        """How often which strike has struck."""
+        kinds = dict.fromkeys(strike.__name__.strip("_") for strike in self.strikes())
+        return {kind: self.counts[kind] for kind in kinds}
+
+    def strike(self) -> None:
+        """One of them, if it finds what it wants."""
+        strike = self.random.choice(self.strikes())
+        if (what := strike()) is not None:
+            kind = strike.__name__.strip("_")
+            self.counts[kind] += 1
+            self.log(f"{kind} {what}")
+
+    def cancel(self) -> str | None:
+        """Cancel a run; None where that was not to be."""
+        raise NotImplementedError
+
+    def log(self, words: str) -> None:
+        """For whoever wants to know why something did not hold."""
+        with (self.folder / "storm.log").open("a") as log:
+            log.write(f"{time.strftime('%H:%M:%S')} {words}\n")
+
+    # Undoing ------------------------------------------------------------------------------------------------------
+
+    def undo(self, all_of_it: bool = False) -> None:
+        """Undo what is over."""
+        now = time.monotonic()
+        over = [item for item in self.restore if all_of_it or item[0] <= now]
+        self.restore = [item for item in self.restore if item not in over]
+        for _, what, back in over:
+            self.log(f"undo {what}")
+            back()
+
+    def administer(self) -> None:
+        """Start daemons that are down, let waiting and forgotten jobs go, take back nodes that Slurm has drained."""
+        for name, what in _DAEMONS.items():
+            daemon = self.cluster.daemons.get(name)
+            if (daemon is None or daemon.poll() is not None) and not self.under_way(what):
+                self.log(f"{name} was down")
+                self.cluster.start_daemon(name)
+        if self.under_way("slurmctld"):
+            return
+        for job in self.queue():
+            if job["state"] == "SUSPENDED" and not self.under_way(f"suspended {job['id']}"):
+                self.cluster.run("scontrol", "resume", job["id"])
+            if job["state"] == "PENDING" and job["reason"].startswith("JobHeld"):
+                self.cluster.run("scontrol", "release", job["id"])
+            elif job["state"] == "PENDING" and "Begin" in job["reason"]:
+                self.cluster.run("scontrol", "update", f"jobid={job['id']}", "StartTime=now")
+        if not self.under_way("slurmd"):
+            for line in self.cluster.run("sinfo", "-h", "-N", "-o", "%N %t").stdout.splitlines():
+                name, state = line.split()
+                if state.startswith(("down", "drain", "fail")):
+                    self.cluster.run("scontrol", "update", f"nodename={name}", "state=resume")
+
+    def queue(self) -> list[dict[str, str]]:
+        """The jobs in the queue; none where the controller does not answer, which a storm must bear."""
+        with contextlib.suppress(ClusterError):
+            return self.cluster.jobs()
+        return []
+
+    def under_way(self, what: str) -> bool:
+        """Whether such a strike is not undone yet."""
+        return any(what == other for _, other, _ in self.restore)
+
+    def _later(self, what: str, least: float, most: float, undo: Callable[[], object]) -> str:
+        self.restore.append((time.monotonic() + self.random.uniform(least, most), what, undo))
+        return what
+
+    # Strikes: each returns a word on what it did, or None where there was nothing to do -----------------------------
+
+    def _signal_head(self, number: signal.Signals) -> str | None:
+        alive = [name for name, head in self.heads.items() if head.poll() is None]
+        if not alive:
+            return None
+        name = self.random.choice(alive)
+        os.killpg(self.heads[name].pid, number)
+        return name
+
+    def _kill_head(self) -> str | None:
+        return self._signal_head(signal.SIGKILL)
+
+    def _interrupt_head(self) -> str | None:
+        return self._signal_head(signal.SIGINT)
+
+    def _running(self) -> list[dict[str, str]]:
+        if self.under_way("slurmctld"):
+            return []
+        return [job for job in self.queue() if job["state"] == "RUNNING" and job["name"].startswith("arm")]
+
+    def _requeue(self) -> str | None:
+        if not (jobs := self._running()):
+            return None
+        job = self.random.choice(jobs)
+        self.cluster.run("scontrol", "requeue", job["id"])
+        return f"{job['id']} {job['name']}"
+
+    def _preempt(self) -> str | None:
+        if self.under_way("slurmctld"):
+            return None
+        return self.cluster.run(
+            "sbatch", "-p", "h100-urgent", "-N1", "--gres=gpu:h100:8", "--wrap=sleep 2"
+        ).stdout.strip()
+
+    def _suspend(self) -> str | None:
+        if not (jobs := self._running()):
+            return None
+        job = self.random.choice(jobs)["id"]
+        self.cluster.run("scontrol", "suspend", job)
+        return self._later(f"suspended {job}", 2, 8, lambda: self.cluster.run("scontrol", "resume", job))
+
+    def _lose_slurmd(self) -> str | None:
+        node = self.random.choice(GPU_NODES)
+        if self.under_way("slurmd") or self.under_way("slurmctld"):
+            return None
+        self.cluster.kill_daemon(node)
+        self.cluster.run("scontrol", "update", f"nodename={node}", "state=down", "reason=storm")
+
+        def back() -> None:
+            self.cluster.start_daemon(node)
+            self.cluster.run("scontrol", "update", f"nodename={node}", "state=resume")
+
+        return self._later("slurmd", 5, 30, back) + f" {node}"
+
+    def _freeze(self) -> str | None:
+        if self.under_way("slurmctld"):
+            return None
+        daemon = self.cluster.daemons["slurmctld"]
+        daemon.send_signal(signal.SIGSTOP)
+        return self._later("slurmctld", 2, 10, lambda: daemon.send_signal(signal.SIGCONT))
+
+    def _restart_slurmctld(self) -> str | None:
+        if self.under_way("slurmctld"):
+            return None
+        self.cluster.stop_daemon("slurmctld")
+        return self._later("slurmctld", 1, 6, lambda: self.cluster.start_daemon("slurmctld"))
+
+    def _lie(self) -> str | None:
+        command = self.random.choice(tuple(LIES))
+        lie, words = self.folder / "lies" / command, self.random.choice(LIES[command])
+        lie.write_text(words + "\n")
+        self._later(f"lie {command}", 2, 8, lambda: lie.unlink(missing_ok=True))
+        return f"{command}: {words}"
+
+    def _falter(self) -> str | None:
+        parts = self.random.sample(PARTS, self.random.randint(1, 4))
+        number = self.random.choice((116, 5, 13))
+        (self.folder / "faults").write_text("".join(f"{number} {part}\n" for part in parts))
+        self._later("faults", 1, 6, lambda: (self.folder / "faults").unlink(missing_ok=True))
+        return f"{number} {' '.join(parts)}"
