@@ -145,7 +145,11 @@ class RunBench:
 
     def journal(self) -> list[tuple[int, int]]:
         """(attempt, step) of every step that was trained."""
-        file = self.run / "journal"
+        return self.lines("journal")
+
+    def lines(self, name: str) -> list[tuple[int, int]]:
+        """The first two numbers in each line of a file of the stand-in's."""
+        file = self.run / name
         lines = file.read_text().splitlines() if file.is_file() else []
         return [(int(line.split()[0]), int(line.split()[1])) for line in lines]
 

@@ -5,8 +5,8 @@ finishing), `kill_self`, `deaf` (ignores SIGTERM), `hang` (after step 2, always)
 its first step), `eat` (takes memory without end), `hang_done` (hangs after it has finished), `daemon` (leaves a process
 that sheds its parents and its environment). STAND_IN_STEP_S is a step's time, STAND_IN_SAVE how many steps there
 are between checkpoints, STAND_IN_SAVE_S how long one takes, STAND_IN_IMPORT_S how long it hears no signals at first.
-STAND_IN_WAIT is a step after which the first attempt waits for a file `go` in the run's folder, or for a stop. A
-journal in the run's folder holds one line per step.
+STAND_IN_WAIT is a step after which the first attempt waits for a file `go` in the run's folder, or for a stop. In the
+run's folder `journal` holds one line per step, `saves` one per checkpoint.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ def save(step: int) -> None:
     partial.write_text(str(step))
     time.sleep(float(os.environ.get("STAND_IN_SAVE_S", "0")))
     partial.rename(last)
+    with (run / "saves").open("a") as saves:
+        saves.write(f"{order['attempt']} {step}\n")
 
 
 def wait_for_ever() -> None:

@@ -54,9 +54,12 @@ class SlurmRun(RunBench):
 
     def state(self) -> str:
         """Slurm's queue, its log and the jobs' output, too."""
-        log = "".join(file.read_text() for file in sorted(self.run.glob("jobs/*/submitit/*.out")))
         slurm = (self.cluster.folder / "slurmctld.log").read_text()[-3000:]
-        return f"{self.cluster.jobs()}\n{super().state()}\n{log}\n{slurm}"
+        return f"{self.cluster.jobs()}\n{super().state()}\n{self.output()}\n{slurm}"
+
+    def output(self) -> str:
+        """What the jobs themselves have said."""
+        return "".join(file.read_text() for file in sorted(self.run.glob("jobs/*/submitit/*.out")))
 
     def release(self) -> None:
         """Let the requeued job begin now, once it is back in the queue."""
@@ -77,12 +80,10 @@ class SlurmRun(RunBench):
 
     def trained_twice(self) -> int:
         """How many steps were trained again although a checkpoint of an earlier attempt had them."""
-        saved, journal, twice = int(self.spec["env"].get("STAND_IN_SAVE", "1")), self.journal(), 0
-        for attempt in sorted({number for number, _ in journal}):
-            before = [step for number, step in journal if number < attempt]
-            mine = [step for number, step in journal if number == attempt]
-            again = max(before) - mine[0] + 1 if before else 0
-            twice += again if again >= saved else 0
+        journal, saves, twice = self.journal(), self.lines("saves"), 0
+        for attempt in {number for number, _ in journal}:
+            saved = max((step for number, step in saves if number < attempt), default=0)
+            twice += sum(number == attempt and step <= saved for number, step in journal)
         return twice
 
     def finish(self, head: Any) -> str:

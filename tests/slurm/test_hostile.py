@@ -243,6 +243,24 @@ def test_files_that_cannot_be_read_as_the_trainer_ends_are_waited_for(
     one.assert_trained_once()
 
 
+def test_steps_that_cannot_be_read_for_a_while_are_not_taken_for_none(
+    run: MakeRun, faults: Path, tmp_path: Path
+) -> None:
+    env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
+    one = run(steps=10, env=SLOW, head_env=env, options=("--restarts", "0"))
+    head = one.start()
+    one.wait_for_step(3)
+    one.cluster.run("scontrol", "requeue", one.job_id())
+    one.wait(lambda: not one.processes())
+    (tmp_path / "faults").write_text("116 attempts/1/metrics.jsonl\n")
+    one.release()
+    one.wait(lambda: "attempts/1/metrics.jsonl" in one.output() or head.poll() is not None)
+    (tmp_path / "faults").unlink()
+    one.finish(head)
+    assert len(one.attempts()) == 2
+    one.assert_trained_once()
+
+
 @pytest.mark.parametrize("words", [["status", "--experiment", "mine"], ["plan", str(ROOT / "config.yaml")]])
 @pytest.mark.parametrize("kind", ["116 ", "5 !"])
 def test_commands_that_look_wait_for_files_that_cannot_be_read(

@@ -244,12 +244,13 @@ class JobOnNode:
     def _attempt(self) -> dict[str, Any]:
         """One attempt; how it ended, with `again` if the run shall go on in another one."""
         earlier = patiently(self._earlier, _FILES)
-        if (fruitless := without_new_step(earlier)) > self.order["limits"]["restarts"]:
-            last = how_it_ended(earlier[-1])
+        if (fruitless := patiently(lambda: without_new_step(earlier), _FILES)) > self.order["limits"]["restarts"]:
+            last = patiently(lambda: how_it_ended(earlier[-1]), _FILES)
             return {"kind": "no progress", "detail": f"{fruitless} attempts in a row without a new step (last: {last})"}
         attempt = patiently(self._new_attempt, _FILES)
         end = self._train_with_ray(attempt) if self.order["ray"] else self._train(attempt, None)
-        end |= {"attempt": attempt.number, "time": time.time(), "last_step": last_step(attempt.metrics)}
+        reached = patiently(lambda: last_step(attempt.metrics), _FILES)
+        end |= {"attempt": attempt.number, "time": time.time(), "last_step": reached}
         patiently(lambda: write_json(attempt.exit, end), _FILES)
         return end
 

@@ -6,6 +6,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 # A line holds a step's samples, too: thousands of characters.
@@ -22,13 +23,14 @@ class StepReader:
     def new_steps(self) -> list[tuple[int, float]]:
         """(step, seconds) of the steps finished since the last call, with the time between steps.
 
-        A line that is still being written waits for the next call.
+        A line that is still being written waits for the next call. Raises OSError where the file is there and cannot
+        be read: its steps are not none.
         """
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
                 data = file.read()
-        except OSError:  # not there yet
+        except FileNotFoundError:  # not there yet
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
@@ -56,7 +58,9 @@ class Progress:
 
     def poll(self) -> str | None:
         """The newest finished step, its time and what is left; None if nothing was finished since the last call."""
-        new = self._reader.new_steps()
+        new: list[tuple[int, float]] = []
+        with suppress(OSError):  # nobody decides by what people are told
+            new = self._reader.new_steps()
         if not new:
             return None
         self._recent.extend(seconds for _, seconds in new)
@@ -84,7 +88,7 @@ def recent_steps(metrics: Path) -> list[tuple[int, float]]:
     """(step, seconds) of an attempt's newest steps, at least the last ten as a rule, without reading the whole file."""
     try:
         size = metrics.stat().st_size
-    except OSError:  # not there yet
+    except FileNotFoundError:  # not there yet
         return []
     return StepReader(metrics, offset=max(0, size - _TAIL_BYTES)).new_steps()
 

@@ -41,10 +41,11 @@ class Watchdog:
 
     def tick(self, elapsed_s: float) -> str | None:
         """To be called every second or so; a sentence if the trainer has hung."""
-        for step, seconds in self._reader.new_steps():
-            self._last_step = step
-            self._seconds.append(seconds)
-            self._silent_s = 0.0
+        with suppress(OSError):  # steps that cannot be read now are read later
+            for step, seconds in self._reader.new_steps():
+                self._last_step = step
+                self._seconds.append(seconds)
+                self._silent_s = 0.0
         self._silent_s += min(elapsed_s, _LONGEST_TICK_S)
         if not self._factor or self._silent_s <= self.limit_s:
             return None
