@@ -14,7 +14,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import write_text
-from common.patience import may_pass
+from common.patience import may_pass, owner_of_refused
 
 
 def say(message: str) -> None:
@@ -74,6 +74,12 @@ def exiting_on_mistakes() -> Iterator[None]:
         sys.exit(f"error: {error}")
 
 
+def remedy(error: OSError) -> str:
+    """What to do about an error of the file system that may pass."""
+    owner = owner_of_refused(error)
+    return "; try again" if owner is None else f"; it belongs to {owner}, who alone may give the right to it"
+
+
 def reporting_errors(action: Callable[[], None], log: Path | None = None) -> int:
     """Run something; a `UserError` becomes one message on stderr and in the log, and exit code 1.
 
@@ -85,7 +91,7 @@ def reporting_errors(action: Callable[[], None], log: Path | None = None) -> int
     except (UserError, OSError) as error:
         if isinstance(error, OSError) and not may_pass(error):
             raise
-        say(f"error: {error}" + ("; try again" if isinstance(error, OSError) else ""))
+        say(f"error: {error}" + (remedy(error) if isinstance(error, OSError) else ""))
         if log is not None:
             # On a full disk the terminal must do.
             with suppress(OSError, UserError):

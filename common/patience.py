@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
+import pwd
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,6 +36,26 @@ def may_pass(error: OSError | DiskFull) -> bool:
     return error.errno in _PASSING
 
 
+def owner_of_refused(error: OSError | DiskFull) -> str | None:
+    """The other user to whom a file belongs that one has no right to; None for one's own and for any other error.
+
+    Where a folder hides it, the file counts as that folder's owner's.
+    """
+    name = getattr(error, "filename", None)
+    if error.errno not in (errno.EACCES, errno.EPERM) or not isinstance(name, str | os.PathLike):
+        return None
+    for path in (Path(name), *Path(name).absolute().parents):
+        with suppress(OSError):
+            owner = path.stat().st_uid
+            if owner == os.getuid():
+                return None
+            try:
+                return pwd.getpwuid(owner).pw_name
+            except KeyError:  # in a container a user may have no name
+                return str(owner)
+    return None
+
+
 def is_there(path: Path) -> bool:
     """Whether a file is there; raises OSError where that cannot be known, which `is_file` may take for no."""
     try:
@@ -42,8 +65,10 @@ def is_there(path: Path) -> bool:
     return True
 
 
-def patiently(action: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
+def patiently(action: Callable[[], T], what: str, patience_s: float = PATIENCE_S, for_others: bool = True) -> T:
     """What an action returns, tried again while the file system refuses it; says so once.
+
+    Without `for_others` another user's refusal is final: one who only looks may have no right to, and never get it.
 
     Raises the last error when the patience is over (half a minute for a full disk), and at once one that will not pass.
     """
@@ -54,7 +79,8 @@ def patiently(action: Callable[[], T], what: str, patience_s: float = PATIENCE_S
             return action()
         except (OSError, DiskFull) as error:
             limit_s = min(patience_s, _ROOM_S) if isinstance(error, DiskFull) else patience_s
-            if not may_pass(error) or time.monotonic() + pause_s > began + limit_s:
+            final = not may_pass(error) or (not for_others and owner_of_refused(error) is not None)
+            if final or time.monotonic() + pause_s > began + limit_s:
                 raise
             if not told:
                 print(f"{what}: {error}; trying again for {limit_s:.0f} s", file=sys.stderr, flush=True)

@@ -140,7 +140,7 @@ def _print_plan(args: argparse.Namespace) -> None:
     require_readable(plan)
     require_sources(plan)
     look = partial(plan_lines, plan, args.profile, args.seconds_per_step)
-    print("\n".join(patiently(look, "the results", LOOK_PATIENCE_S)))
+    print("\n".join(patiently(look, "the results", LOOK_PATIENCE_S, for_others=False)))
 
 
 def _preflight(args: argparse.Namespace) -> None:
@@ -190,10 +190,10 @@ def _experiment(config: Path | None, name: str | None) -> Experiment:
 
     if name is None:
         plan = load_plan(read_yaml(config or Path("config.yaml")))
-        return patiently(lambda: of_plan(plan), "the inputs", LOOK_PATIENCE_S)
+        return patiently(lambda: of_plan(plan), "the inputs", LOOK_PATIENCE_S, for_others=False)
     if config is not None:
         raise UserError(f"give a configuration or --experiment, not both (got {config} and {name})")
-    return patiently(lambda: of_name(name), "the plan", LOOK_PATIENCE_S)
+    return patiently(lambda: of_name(name), "the plan", LOOK_PATIENCE_S, for_others=False)
 
 
 def _print_headline(plan: Plan) -> None:

@@ -2,11 +2,11 @@
 
 What it does wrong is chosen by the STAND_IN variable of the run's `env`: `fail`, `refuse`, `lie` (ends well without
 finishing), `kill_self`, `deaf` (ignores SIGTERM), `hang` (after step 2, always), `hang_once`, `no_step` (dies before
-its first step), `eat` (takes memory without end), `hang_done` (hangs after it has finished), `daemon` (leaves a process
-that sheds its parents and its environment). STAND_IN_STEP_S is a step's time, STAND_IN_SAVE how many steps there
-are between checkpoints, STAND_IN_SAVE_S how long one takes, STAND_IN_IMPORT_S how long it hears no signals at first.
-STAND_IN_WAIT is a step after which the first attempt waits for a file `go` in the run's folder, or for a stop. In the
-run's folder `journal` holds one line per step, `saves` one per checkpoint.
+its first step), `chatty` (logs a gigabyte in step 2), `eat` (takes memory without end), `hang_done` (hangs after it has
+finished), `daemon` (leaves a process that sheds its parents and its environment). STAND_IN_STEP_S is a step's time,
+STAND_IN_SAVE how many steps there are between checkpoints, STAND_IN_SAVE_S how long one takes, STAND_IN_IMPORT_S how
+long it hears no signals at first. STAND_IN_WAIT is a step after which the first attempt waits for a file `go` in the
+run's folder, or for a stop. In the run's folder `journal` holds one line per step, `saves` one per checkpoint.
 """
 
 from __future__ import annotations
@@ -86,6 +86,10 @@ for step in range(first, spec["workload"]["steps"] + 1):
             time.sleep(0.05)
         if stop:
             save(step)
+    if step == 2 and fault == "chatty":
+        lines = (b"rollout " * 16 + b"\n") * 2**13
+        for _ in range(2**30 // len(lines) + 1):
+            os.write(1, lines)
     if step == 2 and (fault == "hang" or (fault == "hang_once" and order["attempt"] == 1)):
         wait_for_ever()
     if fault == "kill_self" and step == 2:

@@ -5,6 +5,7 @@ The trainer is a stand-in (stand_in_trainer.py); submitit, the job, the locks an
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -168,6 +169,30 @@ def test_a_failure_is_named_with_the_logs_last_lines(bench: Callable[..., RunBen
     assert str(one.run / "attempts" / "1" / "log") in result.stderr
     assert says in (one.run / "launcher.log").read_text()
     assert not (one.run / "done.json").exists()
+
+
+def test_a_healthy_run_that_logs_a_gigabyte_costs_neither_memory_nor_heartbeats(
+    bench: Callable[..., RunBench],
+) -> None:
+    one = bench(steps=12, env={"STAND_IN": "chatty", "STAND_IN_STEP_S": "0.5"})
+    head = one.start()
+    beat, log = (one.run / "attempts" / "1" / name for name in ("heartbeat", "log"))
+    most = {"head": 0.0, "job": 0.0, "silence": 0.0}
+    while head.poll() is None:
+        jobs = [process for process in one.processes() if "submitit.core._submit" in process.info["cmdline"]]
+        for name, pid in [("head", head.pid), *(("job", job.pid) for job in jobs)]:
+            with contextlib.suppress(OSError, StopIteration):
+                status = Path(f"/proc/{pid}/status").read_text().splitlines()
+                peak = next(int(line.split()[1]) / 1000 for line in status if line.startswith("VmHWM"))
+                most[name] = max(most[name], peak)
+        if beat.exists() and not (one.run / "attempts" / "1" / "exit.json").exists():
+            most["silence"] = max(most["silence"], time.time() - beat.stat().st_mtime)
+        time.sleep(0.1)
+    assert head.returncode == 0, one.said(head)
+    assert log.stat().st_size > 2**30
+    log.unlink()
+    assert 0 < most["head"] < 60 and 0 < most["job"] < 120, most
+    assert most["silence"] < 10, "twice a heartbeat's period"
 
 
 def test_ctrl_c_stops_after_the_step_and_the_next_start_goes_on(bench: Callable[..., RunBench]) -> None:

@@ -138,6 +138,9 @@ def _ask(folder: Path, jobs: Iterable[Submission]) -> Answer:
     if answer.error or not forgotten:
         return answer
     # Once for each such job, however often somebody looks.
-    for job_id in forgotten:
-        slurm_answer.want(folder, job_id)
+    try:
+        for job_id in forgotten:
+            slurm_answer.want(folder, job_id)
+    except OSError:
+        return answer  # where nothing can be written, squeue's word must do
     return slurm_answer.ask(folder, fresh=True)

@@ -32,7 +32,7 @@ from typing import Any
 from common import patience
 from common.errors import UserError
 from common.files import ROOT, last_lines, read_json, write_json, write_text
-from common.messages import reporting_errors, say
+from common.messages import remedy, reporting_errors, say
 from workflow.cluster.ends import RETRIED, cancelled_by, end_told_by_slurm, explain, final_end, why_again
 from workflow.cluster.fit import require_fit
 from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, read_object, why_unfinished
@@ -95,12 +95,16 @@ class Launcher:
             try:
                 return self._ensure_done()
             except OSError as error:
+                if not self._was_head and error.errno in _NOT_MINE:
+                    raise UserError(
+                        f"{self.run_id}: {error}{remedy(error)} (nothing was started; an experiment of another name "
+                        "has a folder of its own)"
+                    ) from None
                 now = time.monotonic()
                 if now - last > FILES_PATIENCE_S / 2:
                     failing_since = now
                     say(f"{self.run_id}: {error}; trying again for {FILES_PATIENCE_S / 60:.0f} min")
-                mine = self._was_head or error.errno not in _NOT_MINE
-                if not mine or not patience.may_pass(error) or now - failing_since > FILES_PATIENCE_S:
+                if not patience.may_pass(error) or now - failing_since > FILES_PATIENCE_S:
                     raise UserError(
                         f"{self.run_id}: {error}. What was submitted goes on; mend this, then start the same command "
                         "again to attach to it"
@@ -401,7 +405,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> None:
-    launcher = Launcher(RunPaths(args.run_folder.resolve()), request_of(args))
+    try:
+        request = request_of(args)
+    except KeyboardInterrupt:
+        raise UserError(f"{args.spec['run_id']}: {_NOTHING_STARTED}") from None
+    launcher = Launcher(RunPaths(args.run_folder.resolve()), request)
     signal.signal(signal.SIGINT, launcher.request_stop)
     signal.signal(signal.SIGTERM, launcher.request_stop)
     try:

@@ -9,6 +9,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import ROOT, read_json
+from common.patience import patiently
 from workflow.cluster.history import inputs_sha256
 
 _SITE_TEXTS = ("partition", "account", "qos", "gres", "constraint", "reservation", "nodelist", "exclude", "setup")
@@ -80,6 +81,6 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
 
 def _prepared(inputs: Path) -> dict[str, str]:
     try:
-        return inputs_sha256(read_json(inputs))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return inputs_sha256(patiently(lambda: read_json(inputs), "the inputs", for_others=False))
+    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{inputs} is damaged ({error!r}); delete it and start snakemake again") from None

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import re
 import secrets
+import stat
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,6 +30,7 @@ from workflow.cluster.slurm import ENDED, EndedJob, QueueJob, SlurmError
 MAX_AGE_S = float(os.environ.get("ROLLOUTBENCH_SLURM_EVERY_S", "30"))
 _OUR_NAME = re.compile(r".+\.[0-9a-f]{16}")
 _FORGET_S = 7 * 86400.0
+_NOT_WRITABLE = frozenset({errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,13 @@ def ask(folder: Path, max_age_s: float = MAX_AGE_S, fresh: bool = False, wait: b
         answer = read(folder)
         if answer.is_newer_than(mark) if fresh else not _is_old(answer, max_age_s):
             return answer
-        lock = try_lock(folder / "lock")
+        try:
+            _share(folder.parent)
+            lock = try_lock(folder / "lock")
+        except OSError as error:
+            if error.errno not in _NOT_WRITABLE:
+                raise
+            return _refresh(folder, answer)  # for oneself: nothing can be shared
         if lock is not None:
             with lock:
                 again = read(folder)  # somebody may have asked between our look and our lock
@@ -92,6 +101,15 @@ def ask(folder: Path, max_age_s: float = MAX_AGE_S, fresh: bool = False, wait: b
         if not fresh and not wait and not _is_old(answer, max_age_s + 2 * slurm.PATIENCE_S):
             return answer
         time.sleep(0.1)
+
+
+def _share(folder: Path) -> None:
+    """Whoever may write results may have a folder of answers among them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mode = stat.S_IMODE(folder.parent.stat().st_mode)
+    if stat.S_IMODE(folder.stat().st_mode) != mode:
+        with contextlib.suppress(PermissionError):  # another user's, who made it
+            folder.chmod(mode)
 
 
 def _is_old(answer: Answer, max_age_s: float) -> bool:

@@ -40,7 +40,8 @@ def show_status(experiment: Experiment, every_s: float | None) -> None:
 
     try:
         while True:
-            states, lines = patiently(look, "the results", LOOK_PATIENCE_S if every_s is None else PATIENCE_S)
+            patience_s = LOOK_PATIENCE_S if every_s is None else PATIENCE_S
+            states, lines = patiently(look, "the results", patience_s, for_others=False)
             if every_s is not None:
                 print(time.strftime("%Y-%m-%d %H:%M:%S"))
             print("\n".join(lines), flush=True)

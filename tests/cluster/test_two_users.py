@@ -1,0 +1,112 @@
+"""Two users on one folder of results: the second one is told whose a run is, and neither harms nor waits for it.
+
+The second user has a made-up id; its processes drop root's rights after their imports, since root's Python may lie
+where nobody else may read.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .run_bench import ROOT, RunBench
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+GROUP, OTHER = 20000, 20001
+AS_THE_OTHER = f"""
+import os, sys
+from pathlib import Path
+import workflow.cluster.launcher, workflow.cluster.status, encodings.idna, tempfile, multiprocessing
+from workflow.cluster.slurm_answer import ask
+from workflow.cluster.cancel import cancel
+from workflow.cluster.experiment import Experiment, Wanted
+from workflow.cluster.paths import RunPaths
+from workflow.cluster.status import show_status
+from common.messages import reporting_errors
+os.setgroups([])
+os.setgid({GROUP})
+os.setuid({OTHER})
+os.umask(0o002)
+folder = Path(sys.argv[1])
+experiment = Experiment("experiment", folder, [Wanted("arm-s0", "f" * 64)])
+"""
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A group's folder, as groups make them: whatever is made in it is the group's, who may write there."""
+    folder = Path(tempfile.mkdtemp(prefix="rbu"))
+    os.chown(folder, 0, GROUP)
+    folder.chmod(0o2775)
+    before = os.umask(0o002)
+    yield folder
+    os.umask(before)
+    shutil.rmtree(folder)
+
+
+def python(folder: Path, code: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """What a program says about the experiment."""
+    command = [sys.executable, "-c", code, str(folder / "results" / "experiment"), *words]
+    more = {**os.environ, **env}
+    return subprocess.run(command, cwd=ROOT, env=more, capture_output=True, text=True, check=False, timeout=120)
+
+
+def other(folder: Path, code: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """What the other user's program says."""
+    began = time.monotonic()
+    done = python(folder, AS_THE_OTHER + code, *words, **env)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert time.monotonic() - began < 25, "it does not wait for rights that it never has"
+    return done
+
+
+@pytest.mark.parametrize("umask", [0o002, 0o077])
+def test_the_second_user_is_told_whose_the_run_is_and_harms_nothing(shared: Path, umask: int) -> None:
+    (shared / "results" / "experiment" / "runs" / "arm-s0").mkdir(parents=True)  # as snakemake makes them
+    os.umask(umask)
+    one = RunBench(shared, env={"STAND_IN_WAIT": "2"})
+    try:
+        head = one.start()
+        one.wait_for_step(2)
+        start = "sys.exit(workflow.cluster.launcher.main(sys.argv[2:]))"
+        refused = other(shared, start, *one.command()[3:])
+        assert refused.returncode == 1
+        assert "belongs to root" in refused.stderr and len(refused.stderr.splitlines()) == 1, refused.stderr
+        looked = other(shared, "sys.exit(reporting_errors(lambda: show_status(experiment, None)))")
+        if umask == 0o002:
+            assert looked.returncode == 0 and " running " in looked.stdout
+        else:
+            assert looked.returncode == 1 and "Permission denied" in looked.stderr
+        cancelled = other(shared, "sys.exit(reporting_errors(lambda: print(cancel(experiment, []))))")
+        assert cancelled.returncode == 1 and "belongs to root, who alone can cancel" in cancelled.stderr
+        one.go()
+        assert one.ended(head) and head.returncode == 0
+        assert one.journal() == [(1, step) for step in range(1, 6)]
+        again = other(shared, start, *one.command()[3:])
+        assert again.returncode == 1 and "belongs to root" in again.stderr
+    finally:
+        one.end()
+
+
+def test_two_users_ask_slurm_each_for_their_own_jobs_in_one_results_folder(shared: Path) -> None:
+    (shared / "results" / "experiment").mkdir(parents=True)  # as snakemake makes them
+    bin_folder = shared / "bin"
+    bin_folder.mkdir()
+    (bin_folder / "squeue").write_text("#!/bin/sh\necho down >&2; exit 1\n")
+    (bin_folder / "squeue").chmod(0o755)
+    path = f"{bin_folder}:{os.environ['PATH']}"
+    # As a head does, whose umask lets nobody else write.
+    code = "os.umask(0o022); run = RunPaths(folder / 'runs' / 'a').slurm; print(ask(run).error, run.stat().st_uid)"
+    first = python(shared, AS_THE_OTHER.replace("os.setuid", "id") + code, PATH=path)
+    assert first.stdout.split() == ["down", "0"], first.stderr
+    second = other(shared, code, PATH=path)
+    assert second.stdout.split() == ["down", str(OTHER)], second.stderr

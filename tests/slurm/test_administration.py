@@ -1,0 +1,162 @@
+"""What administrators and other users do to a cluster while runs wait and train: none of it costs a run."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..cluster.run_bench import ROOT
+from .runs import MakeCluster, MakeRun, SlurmRun
+from .test_hostile import SLOW, status
+
+OTHER_USER = "nobody"
+
+
+def scontrol(one: SlurmRun, *words: str) -> None:
+    answer = one.cluster.run("scontrol", *words)
+    assert answer.returncode == 0, answer.stderr
+
+
+def hold_the_gpus(one: SlurmRun, seconds: float) -> None:
+    """Somebody else's job on all GPUs."""
+    one.cluster.run("sbatch", "-p", "h100", "-N2", "--gres=gpu:h100:8", f"--wrap=sleep {seconds}")
+    one.wait(lambda: any(job["state"] == "RUNNING" for job in one.cluster.jobs()))
+
+
+def test_suspended_for_longer_than_its_heartbeat_is_silent_it_is_left_alone(run: MakeRun) -> None:
+    one = run(steps=40, env=SLOW)
+    head = one.start()
+    one.wait_for_step(3)
+    for _ in range(2):
+        scontrol(one, "suspend", one.job_id())
+        one.wait(lambda: " suspended " in status(one))
+        steps = one.steps_done()
+        time.sleep(20)
+        assert " suspended " in status(one) and one.steps_done() == steps and head.poll() is None
+        scontrol(one, "resume", one.job_id())
+        one.wait_for_step(steps + 3)
+    one.finish(head)
+    assert len(one.attempts()) == 1 and len(list((one.run / "jobs").iterdir())) == 1
+    one.assert_trained_once()
+
+
+def test_reconfiguring_slurm_disturbs_neither_a_waiting_nor_a_running_job(run: MakeRun) -> None:
+    one = run(steps=10, env={"STAND_IN_WAIT": "5"})
+    hold_the_gpus(one, 8)
+    head = one.start()
+    one.wait_for_words(head, "submitted as")
+    for step in (0, 1, 5):
+        one.wait_for_step(step)
+        scontrol(one, "reconfigure")
+        told = status(one)
+        assert any(word in told for word in (" waiting ", " running ", " starting ")), told
+    one.go()
+    one.finish(head)
+    assert len(one.attempts()) == 1 and len(list((one.run / "jobs").iterdir())) == 1
+    one.assert_trained_once()
+
+
+@pytest.mark.parametrize("when", ["waiting", "running"])
+def test_a_node_that_is_renamed_costs_no_run(make_cluster: MakeCluster, run: MakeRun, when: str) -> None:
+    cluster = make_cluster()
+    one = run(on=cluster, steps=30, env=SLOW | {"STAND_IN_SAVE": "2"})
+    if when == "waiting":
+        hold_the_gpus(one, 600)
+    head = one.start()
+    if when == "waiting":
+        one.wait_for_words(head, "submitted as")
+    else:
+        one.wait_for_step(3)
+    for name in ("slurmctld", "gpu1"):
+        cluster.stop_daemon(name)
+    for file in (cluster.conf, cluster.folder / "gres.conf"):
+        file.write_text(file.read_text().replace("gpu1", "gpu9"))
+    cluster.start_daemon("slurmctld")
+    # The life on the lost node trains on where Slurm cannot see it, or the next one begins on the other node.
+    told = set()
+    while head.poll() is None:
+        told.add(status(one).splitlines()[1].split()[1])
+        cluster.run("scontrol", "update", f"jobid={one.job_id()}", "StartTime=now")
+        time.sleep(2)
+    one.finish(head)
+    assert told <= {"waiting", "requeued", "starting", "running", "ending", "unknown", "finished"}, told
+    assert len(list((one.run / "jobs").iterdir())) == 1
+    one.assert_trained_once()
+    one.wait(lambda: not one.processes())
+
+
+@contextlib.contextmanager
+def read_only(base: Path, there: Path) -> Iterator[None]:
+    """A folder as one that was mounted anew, read-only: what is open stays so, nothing else is written."""
+    subprocess.run(["mount", "--bind", str(base), str(there)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(there)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(there)], check=True)
+
+
+@pytest.mark.parametrize("requeued", [False, True])
+def test_results_that_turn_read_only_for_a_while_cost_no_run(run: MakeRun, tmp_path: Path, requeued: bool) -> None:
+    base, there = tmp_path / "base", tmp_path / "there"
+    for folder in (base, there):
+        folder.mkdir()
+    if subprocess.run(["mount", "--bind", str(base), str(there)], check=False).returncode:
+        pytest.skip("needs the right to mount")
+    try:
+        one = run(folder=there, steps=10, env={"STAND_IN_WAIT": "2"})
+        head = one.start()
+        one.wait_for_step(2)
+        with read_only(base, there):
+            if requeued:
+                one.cluster.run("scontrol", "requeue", one.job_id())
+                one.wait(lambda: not one.processes())
+                one.release()
+            time.sleep(10)
+            assert head.poll() is None, one.said(head)
+            assert "Traceback" not in status(one)
+        one.go()
+        said = one.finish(head)
+        assert "Traceback" not in said and said.count("trying again for") <= 1
+        assert len(one.attempts()) == 1 + requeued
+        one.assert_trained_once()
+    finally:
+        one.end()
+        subprocess.run(["umount", "-l", str(there)], check=True)
+
+
+def test_arrays_and_other_users_jobs_by_the_hundred_neither_slow_nor_mislead_a_look(
+    run: MakeRun, tmp_path: Path
+) -> None:
+    one = run(steps=10, env=SLOW)
+    array = ("sbatch", "-p", "cpu", "--array=0-399%20", "-n1", "--mem=1", f"-J{one.run_id}.array", "--wrap=sleep 30")
+    theirs = (f"--uid={OTHER_USER}", "--chdir=/", "--output=/dev/null")
+    held = ("sbatch", "-p", "cpu", "--hold", "-n1", "-Jtheirs", *theirs, "--wrap=sleep 30")
+    assert one.cluster.run(*array).returncode == 0
+    for number in range(200):
+        answer = one.cluster.run(*held)
+        assert answer.returncode == 0 or number, answer.stderr
+    head = one.start()
+    one.wait_for_step(3)
+    code = (
+        "import sys, time; from workflow.cluster import slurm; began = time.process_time(), time.monotonic()\n"
+        "jobs = slurm.queue()\n"
+        "print(len(jobs), sum(job.name == sys.argv[1] for job in jobs.values()), time.process_time() - began[0],\n"
+        "      time.monotonic() - began[1])"
+    )
+    name = one.read("jobs", "1", "job.json")["name"]
+    words = [sys.executable, "-c", code, name]
+    told = subprocess.run(words, env=one.head_env, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    count, ours, cpu_s, wall_s = map(float, told.split())
+    one.finish(head)
+    one.cluster.run("scancel", "--user", OTHER_USER)
+    print(told)
+    assert ours == 1 and cpu_s < 0.2 and wall_s < 5
+    assert count < 100
+    one.assert_trained_once()
