@@ -1,4 +1,4 @@
-"""What do many runs cost, from wandb's offline files to tables, and to the report? Against a plain pandas script.
+"""Measures many runs, from wandb's offline files to tables and to the report, against a plain pandas script.
 
 1,000 runs of 100 steps and 80 metrics, and a tenth of that, to see how both grow. The script reads a tenth of the
 runs, and a hundredth: it takes more than a second for each file.

@@ -1,4 +1,4 @@
-"""What do real launchers on a real Slurm do and need? They are started as Snakemake starts them, and watched."""
+"""Starts real launchers on a real Slurm, as Snakemake starts them, and measures what they do and need."""
 
 from __future__ import annotations
 

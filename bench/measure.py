@@ -1,4 +1,4 @@
-"""How long does a command take, and how much memory at its peak?"""
+"""Measures a command's time and its peak memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many small faults of the program do the tests see? Mutation testing, sampled: docs/mutants.md.
+"""Counts the small faults of the program that the tests see: sampled mutation testing (docs/mutants.md).
 
 The tests run once with each test's lines recorded. Then every sampled mutant runs in a copy of the tree, with the tests
 that run the mutated line alone, the quickest first, up to the first failure.

@@ -1,4 +1,4 @@
-"""How long does it take to plan, and to ask Snakemake what it would do?"""
+"""Measures planning, and Snakemake's dry run."""
 
 from __future__ import annotations
 

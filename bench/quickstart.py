@@ -1,4 +1,4 @@
-"""How long does a newcomer wait? A fresh clone with empty package caches, then the same again with nothing to do."""
+"""Measures a newcomer's wait: a fresh clone with empty package caches, then the same again with nothing to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a report cost? Made-up runs of a real size: 200 runs x 200 steps, 12 phases, 30 scalars, 16 samples."""
+"""Measures a report of made-up runs of a real size: 200 runs x 200 steps, 12 phases, 30 scalars, 16 samples."""
 
 from __future__ import annotations
 

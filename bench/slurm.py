@@ -1,4 +1,4 @@
-"""What do the launchers cost on a Slurm cluster? Measured on a real one, the tests' Slurm on loopback.
+"""Measures what the launchers cost a Slurm cluster: a real one, the tests' Slurm on loopback.
 
 Four questions: how long until a trainer runs, beside plain sbatch; how often is Slurm asked, and what do 1, 50 and 300
 waiting launchers need, beside waiters that each ask and hold submitit themselves; how soon is a job's end noticed.

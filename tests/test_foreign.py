@@ -16,7 +16,7 @@ from analysis.report.outputs import write_report
 from common.errors import UserError
 from trainers.logs.foreign import FOREIGN
 from workflow.cli import main
-from workflow.config.import_sources import require_sources
+from workflow.config.entry import require_sources
 from workflow.config.plan import load_plan
 from workflow.preflight import write_preflight
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from common.errors import UserError
-from workflow.config.import_sources import require_sources
+from workflow.config.entry import require_sources
 from workflow.config.imports import Import
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config

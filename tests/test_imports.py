@@ -22,10 +22,10 @@ from common.errors import UserError
 from common.files import fingerprint_of
 from trainers.timers import declared
 from workflow.cli import main
+from workflow.config.entry import require_startable
 from workflow.config.imports import Format, Mode
 from workflow.config.plan import Plan, load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
-from workflow.config.start import require_startable
 
 from .importing import ROOT, run_snakemake
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from common.errors import UserError
-from workflow.config.local_sources import require_readable
+from workflow.config.entry import require_readable
 from workflow.config.plan import Plan, load_plan
 
 ROOT = Path(__file__).resolve().parents[1]

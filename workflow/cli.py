@@ -1,4 +1,4 @@
-"""What do people ask between runs, and what do rules need of the controller? The `rolloutbench` program.
+"""The `rolloutbench` program: what people ask between runs, and what rules need of the controller.
 
 Everything that makes a result is a Snakemake target; the commands marked "for rules" only serve those.
 """
@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +21,8 @@ from common.errors import UserError
 from common.files import ROOT, read_json, write_json, write_text
 from common.messages import reporting_errors, unknown_name
 from common.patience import LOOK_PATIENCE_S, patiently
-from workflow.config.import_sources import require_sources
-from workflow.config.local_sources import require_readable
-from workflow.config.plan import Plan, load_plan
+from workflow.config.entry import require_readable, require_sources
+from workflow.config.plan import load_plan
 from workflow.config.reading import read_yaml
 from workflow.config.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
 from workflow.stacks.in_stack import run_in_stack
@@ -30,77 +30,18 @@ from workflow.stacks.in_stack import run_in_stack
 if TYPE_CHECKING:
     from workflow.cluster.experiment import Experiment
 
+CONFIG = Path("config.yaml")
+
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; 0 when all went well, 1 after a message on stderr."""
     parser = argparse.ArgumentParser(prog="rolloutbench", description="Compare GRPO rollout engines.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    command = commands.add_parser("plan", help="list the runs that a configuration means, and what they will cost")
-    command.add_argument("config", type=Path, nargs="?", default=Path("config.yaml"))
-    command.add_argument("--profile", type=Path, help="whose GPUs and walltime (default: slurm, if it is there)")
-    command.add_argument("--seconds-per-step", type=float, metavar="X", help="for runs that were not measured yet")
-    command.set_defaults(action=_print_plan)
-
-    command = commands.add_parser("preflight", help="what is impossible, unequal or odd in an experiment, and why")
-    command.add_argument("config", type=Path, nargs="?", default=Path("config.yaml"))
-    command.add_argument("--profile", type=Path, help="whose walltime and setup.sh (default: slurm, if it is there)")
-    command.add_argument("--seconds-per-step", type=float, metavar="X", help="for runs that were not measured yet")
-    command.add_argument("--json", action="store_true", help="print what preflight.json holds")
-    command.set_defaults(action=_preflight)
-
-    command = commands.add_parser("status", help="what each run is doing, and why it waits")
-    command.add_argument("config", type=Path, nargs="?", help="default: config.yaml")
-    command.add_argument("--experiment", metavar="NAME", help="read results/NAME/plan.json, not a configuration")
-    command.add_argument(
-        "--every", type=float, metavar="SECONDS", help="print it again and again until all is finished"
-    )
-    command.set_defaults(action=_status)
-
-    command = commands.add_parser("cancel", help="end an experiment's jobs, or those of some of its runs")
-    command.add_argument("words", nargs="*", metavar="CONFIG or RUN", help="a .yaml file first; runs (default: all)")
-    command.add_argument("--experiment", metavar="NAME", help="read results/NAME/plan.json, not a configuration")
-    command.add_argument("--now", action="store_true", help="on this machine: without finishing the step")
-    command.set_defaults(action=_cancel)
-
-    command = commands.add_parser("only", help="write a configuration with some of another one's arms")
-    command.add_argument("config", type=Path)
-    command.add_argument("arms", nargs="+", metavar="ARM")
-    command.add_argument("--out", type=Path, required=True)
-    command.set_defaults(action=lambda args: write_text(args.out, _only(args.config, args.arms)))
-
-    command = commands.add_parser("headline", help="print a finished report's headline and where it lies")
-    command.add_argument("config", type=Path, nargs="?", default=Path("config.yaml"))
-    command.set_defaults(action=lambda args: _print_headline(load_plan(read_yaml(args.config))))
-
-    command = commands.add_parser("schema", help="print the configuration's JSON schema")
-    command.add_argument("--write", action="store_true", help="write the committed schema and docs page anew")
-    command.set_defaults(action=lambda args: _schema(args.write))
-
-    command = commands.add_parser("write-plan", help="for rules: write plan.json")
-    command.add_argument("config", type=json.loads)
-    command.add_argument("--out", type=Path, required=True)
-    command.set_defaults(action=lambda args: write_json(args.out, load_plan(args.config).as_json()))
-
-    command = commands.add_parser("prepare-inputs", help="for rules: prepare data and model with a stack's libraries")
-    command.add_argument("request", type=json.loads)
-    command.add_argument("--stack", type=Path, required=True, help="the stack's verify.json")
-    command.add_argument("--out", type=Path, required=True, help="inputs.json")
-    command.set_defaults(action=lambda args: _prepare_inputs(args.request, args.stack, args.out))
-
-    command = commands.add_parser("resolve-settings", help="for rules: all of a trainer's settings, by its stack")
-    command.add_argument("request", type=json.loads)
-    command.add_argument("--stack", type=Path, required=True, help="the stack's verify.json")
-    command.add_argument("--out", type=Path, required=True)
-    command.set_defaults(action=lambda args: _resolve_settings(args.request, args.stack, args.out))
-
-    command = commands.add_parser("write-preflight", help="for rules: write preflight.json")
-    command.add_argument("config", type=json.loads)
-    command.add_argument("--settings", type=Path, nargs="*", default=[], help="the resolved settings of all runs")
-    command.add_argument("--imported", type=Path, nargs="*", default=[], help="what the imported runs' sources hold")
-    command.add_argument("--out", type=Path, required=True)
-    command.set_defaults(action=lambda args: _write_preflight(args.config, args.settings, args.out, args.imported))
-
+    for name, (meaning, action, arguments) in COMMANDS.items():
+        command = commands.add_parser(name, help=meaning)
+        command.set_defaults(action=action)
+        for argument in arguments.split():
+            command.add_argument(argument, **ARGUMENTS[argument])
     args = parser.parse_args(argv)
     try:
         status = reporting_errors(lambda: args.action(args))
@@ -111,8 +52,9 @@ def main(argv: list[str] | None = None) -> int:
     return status
 
 
-def _only(path: Path, arms: list[str]) -> str:
-    """The experiment with those arms alone, as YAML: the same runs, since no run's fingerprint knows the others."""
+def _only(args: argparse.Namespace) -> None:
+    """Write the experiment with some arms alone: the same runs, since no run's fingerprint knows the others."""
+    path, arms = args.config or CONFIG, args.arms
     raw = dict(read_yaml(path))
     there = raw.get("arms")
     if not isinstance(there, dict):
@@ -129,14 +71,15 @@ def _only(path: Path, arms: list[str]) -> str:
         **({"sweep": {k: v for k, v in sweep.items() if not str(k).startswith(tuple(left))}} if sweep else {}),
     }
     load_plan(raw)
-    return f"# Made from {path}: only {', '.join(chosen)}.\n{yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)}"
+    text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
+    write_text(args.out, f"# Made from {path}: only {', '.join(chosen)}.\n{text}")
 
 
 def _print_plan(args: argparse.Namespace) -> None:
     from workflow.cluster.outlook import plan_lines
 
     _require_pace(args.seconds_per_step)
-    plan = load_plan(read_yaml(args.config))
+    plan = load_plan(read_yaml(args.config or CONFIG))
     require_readable(plan)
     require_sources(plan)
     look = partial(plan_lines, plan, args.profile, args.seconds_per_step)
@@ -147,19 +90,19 @@ def _preflight(args: argparse.Namespace) -> None:
     from workflow.preflight.command import show_preflight
 
     _require_pace(args.seconds_per_step)
-    show_preflight(read_yaml(args.config), args.profile, args.seconds_per_step, args.json)
+    show_preflight(read_yaml(args.config or CONFIG), args.profile, args.seconds_per_step, args.json)
 
 
-def _resolve_settings(request: dict[str, Any], stack: Path, out: Path) -> None:
+def _resolve_settings(args: argparse.Namespace) -> None:
     from workflow.preflight.command import resolve_settings
 
-    resolve_settings(request, stack, out)
+    resolve_settings(args.request, args.stack, args.out)
 
 
-def _write_preflight(config: dict[str, Any], settings: list[Path], out: Path, imported: list[Path]) -> None:
+def _write_preflight(args: argparse.Namespace) -> None:
     from workflow.preflight.command import write_preflight_of
 
-    write_preflight_of(config, settings, out, imported)
+    write_preflight_of(args.request, args.settings, args.out, args.imported)
 
 
 def _require_pace(seconds_per_step: float | None) -> None:
@@ -189,14 +132,15 @@ def _experiment(config: Path | None, name: str | None) -> Experiment:
     from workflow.cluster.experiment import of_name, of_plan
 
     if name is None:
-        plan = load_plan(read_yaml(config or Path("config.yaml")))
+        plan = load_plan(read_yaml(config or CONFIG))
         return patiently(lambda: of_plan(plan), "the inputs", LOOK_PATIENCE_S, for_others=False)
     if config is not None:
         raise UserError(f"give a configuration or --experiment, not both (got {config} and {name})")
     return patiently(lambda: of_name(name), "the plan", LOOK_PATIENCE_S, for_others=False)
 
 
-def _print_headline(plan: Plan) -> None:
+def _print_headline(args: argparse.Namespace) -> None:
+    plan = load_plan(read_yaml(args.config or CONFIG))
     summary = Path(plan.folder) / "report.md"
     if not summary.is_file():
         raise UserError(f"no report yet in {plan.folder}; make it with: snakemake --profile profiles/local")
@@ -210,21 +154,75 @@ def _print_headline(plan: Plan) -> None:
     print(f"report: {(Path(plan.folder) / 'report.html').resolve()}")
 
 
-def _schema(write: bool) -> None:
-    if not write:
+def _schema(args: argparse.Namespace) -> None:
+    if not args.write:
         print(config_schema(), end="")
         return
     write_text(ROOT / SCHEMA_FILE, config_schema())
     write_text(ROOT / REFERENCE_FILE, reference_page())
 
 
-def _prepare_inputs(request: dict[str, Any], stack: Path, out: Path) -> None:
-    asked = out.parent / "request.json"
-    write_json(asked, request)
-    done = run_in_stack(stack, "node.inputs", "--request", asked, "--out", out.parent)
-    if not done or not out.is_file():
+def _write_plan(args: argparse.Namespace) -> None:
+    write_json(args.out, load_plan(args.request).as_json())
+
+
+def _prepare_inputs(args: argparse.Namespace) -> None:
+    folder = args.out.parent
+    write_json(folder / "request.json", args.request)
+    done = run_in_stack(args.stack, "node.inputs", "--request", folder / "request.json", "--out", folder)
+    if not done or not args.out.is_file():
         # The job has said what is wrong, in one message of its own.
         raise UserError("data and model could not be prepared; nothing was trained (see the message above)")
+
+
+# What argparse is told of each argument.
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "config": {"type": Path, "nargs": "?", "help": "default: config.yaml"},
+    "words": {"nargs": "*", "metavar": "CONFIG or RUN", "help": "a .yaml file first; runs (default: all)"},
+    "arms": {"nargs": "+", "metavar": "ARM"},
+    "request": {"type": json.loads, "help": "JSON"},
+    "--profile": {"type": Path, "help": "whose GPUs, walltime and setup.sh (default: slurm, if it is there)"},
+    "--seconds-per-step": {"type": float, "metavar": "X", "help": "for runs that were not measured yet"},
+    "--json": {"action": "store_true", "help": "print the content of preflight.json"},
+    "--experiment": {"metavar": "NAME", "help": "read results/NAME/plan.json, not a configuration"},
+    "--every": {"type": float, "metavar": "SECONDS", "help": "print it again and again until all is finished"},
+    "--now": {"action": "store_true", "help": "on this machine: without finishing the step"},
+    "--write": {"action": "store_true", "help": "write the committed schema and docs page anew"},
+    "--stack": {"type": Path, "required": True, "help": "the stack's verify.json"},
+    "--settings": {"type": Path, "nargs": "*", "default": [], "help": "the resolved settings of all runs"},
+    "--imported": {"type": Path, "nargs": "*", "default": [], "help": "what the imported runs' sources hold"},
+    "--out": {"type": Path, "required": True},
+}
+# A command's meaning, its function and the names of its arguments.
+COMMANDS: dict[str, tuple[str, Callable[[argparse.Namespace], None], str]] = {
+    "plan": (
+        "list the runs that a configuration means, and what they will cost",
+        _print_plan,
+        "config --profile --seconds-per-step",
+    ),
+    "preflight": (
+        "what is impossible, unequal or odd in an experiment, and why",
+        _preflight,
+        "config --profile --seconds-per-step --json",
+    ),
+    "status": ("what each run is doing, and why it waits", _status, "config --experiment --every"),
+    "cancel": ("end an experiment's jobs, or those of some of its runs", _cancel, "words --experiment --now"),
+    "only": ("write a configuration with some of another one's arms", _only, "config arms --out"),
+    "headline": ("print a finished report's headline and where it lies", _print_headline, "config"),
+    "schema": ("print the configuration's JSON schema", _schema, "--write"),
+    "write-plan": ("for rules: write plan.json", _write_plan, "request --out"),
+    "prepare-inputs": (
+        "for rules: prepare data and model with a stack's libraries",
+        _prepare_inputs,
+        "request --stack --out",
+    ),
+    "resolve-settings": (
+        "for rules: all of a trainer's settings, by its stack",
+        _resolve_settings,
+        "request --stack --out",
+    ),
+    "write-preflight": ("for rules: write preflight.json", _write_preflight, "request --settings --imported --out"),
+}
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from common.errors import UserError
-from workflow.config.gpus_here import require_gpus_here
+from workflow.config.entry import require_gpus_here
 from workflow.config.plan import Plan, load_plan
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""What would happen if snakemake were started now, and what would it cost? Told before anything is spent."""
+"""Estimates what snakemake would do if it were started now, and what that costs."""
 
 from __future__ import annotations
 

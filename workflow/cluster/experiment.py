@@ -1,4 +1,4 @@
-"""Which runs does an experiment have, and what are they to compute? A configuration tells, or its own plan.json."""
+"""Lists an experiment's runs and their fingerprints, from a configuration or from its plan.json."""
 
 from __future__ import annotations
 

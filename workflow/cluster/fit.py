@@ -1,4 +1,4 @@
-"""Does a run get the nodes, CPUs and GPUs that its experiment wants? Looked at before anything is submitted."""
+"""Checks, before a job is submitted, that a run gets the nodes, CPUs and GPUs that its experiment wants."""
 
 from __future__ import annotations
 

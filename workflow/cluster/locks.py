@@ -1,4 +1,4 @@
-"""Who is alive? Locks that the kernel releases when their holder dies, however it dies."""
+"""Locks that the kernel releases when their holder dies, however it dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Was it for want of memory? Neither an exit code nor Slurm's state says so reliably.
+"""Decides whether a process was killed for want of memory: an exit code and Slurm's state are not reliable.
 
 Slurm tells OUT_OF_MEMORY only where cgroups limit memory; with its older accounting the state is FAILED. A process that
 the kernel kills ends like any that was killed.

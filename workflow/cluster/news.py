@@ -1,4 +1,4 @@
-"""What is there to tell of a job while a head waits for it? New attempts, how they ended, and their steps."""
+"""Reports a job's progress while a head waits for it: new attempts, how they ended, and their steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does `rolloutbench plan` print? The runs, what would become of each, and what they would cost."""
+"""Prints `rolloutbench plan`: the runs, what would become of each, and what they would cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where is this task in its Slurm job, and what may it use there?"""
+"""Reads a task's place in its Slurm job: its nodes, its rank, and the CPUs and GPUs that it may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes on this node are ours to end? Never by name: others have trainers and Rays here, too."""
+"""Ends a run's own processes on this node, never by name: other users have trainers and Rays here, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far is a run? Read from its metrics.jsonl as it grows."""
+"""Reads a run's progress from its metrics.jsonl as it grows."""
 
 from __future__ import annotations
 

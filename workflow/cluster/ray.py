@@ -1,4 +1,4 @@
-"""How does a Slurm job on several nodes become one Ray cluster?
+"""Starts and ends one Ray cluster on the nodes of a Slurm job.
 
 Each node has one task of the job, a process of the controller. Rank 0 starts Ray's head, the others join it; they find
 each other through a folder on the shared file system that belongs to one life of the job. There each task keeps a file

@@ -1,4 +1,4 @@
-"""What does the `train` rule order of a launcher? Its command line, and what a submission makes of it."""
+"""Reads the launcher's command line, as the `train` rule writes it, and what a submission makes of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a profile ask Slurm for, for each training run?"""
+"""Reads what a profile asks Slurm for, for each training run."""
 
 from __future__ import annotations
 

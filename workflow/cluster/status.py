@@ -1,4 +1,4 @@
-"""What do people see of an experiment that runs? A row per run, and beneath it what needs a sentence."""
+"""Prints an experiment's state: a row per run, and beneath it what needs a sentence."""
 
 from __future__ import annotations
 

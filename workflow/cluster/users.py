@@ -1,4 +1,4 @@
-"""What is a user called? In containers a user may have no name."""
+"""Names a user by id; in containers a user may have no name."""
 
 from __future__ import annotations
 

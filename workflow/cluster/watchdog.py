@@ -1,4 +1,4 @@
-"""Does a training still move? The patience with a trainer that says nothing, and what it is doing when that ends."""
+"""Watches whether a training still moves: how long it may be silent, and what it is doing when that ends."""
 
 from __future__ import annotations
 

@@ -1,15 +1,37 @@
-"""Starts Snakemake, after a look at the files of --configfile: the `snakemake` program of the controller's environment.
+"""Checks an experiment before anything is built or submitted: its files, stacks, data, sources and GPUs.
 
-Snakemake reads these files before our Snakefile, and answers one that cannot be read with a traceback.
+`main` is the `snakemake` program of the controller's environment. Snakemake reads the files of --configfile before our
+Snakefile, and answers one that cannot be read with a traceback: they are checked first.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+
+from analysis.imports.formats import BYTES_OF_A_LOOK, first_look
+from analysis.imports.source_check import require_of_arm, require_own_tree
+from analysis.imports.which_tree import require_declared
+from analysis.sources.phases_csv import read_phases_csv
+from common.errors import UserError
+from common.messages import did_you_mean, exiting_on_mistakes
+from common.verdicts import count_of
+from trainers.timers.own import own_tree
+from trainers.workload import source_kind
+from workflow.cluster.fit import gpus_here
+from workflow.cluster.site import require_partition
+from workflow.config.imports import is_remote, local_path
+from workflow.config.plan import Plan, PlannedRun
+from workflow.config.reading import read_yaml
+from workflow.preflight import require_possible
+
+# More are alike.
+SHOWN = 5
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -17,9 +39,6 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     for file in config_files(sys.argv[1:] if argv is None else argv):
         if file.is_fifo():
             continue  # it can be read once
-        from common.messages import exiting_on_mistakes
-        from workflow.config.reading import read_yaml
-
         with exiting_on_mistakes():
             read_yaml(file)
     from snakemake.cli import main as snakemake
@@ -37,3 +56,130 @@ def config_files(argv: Sequence[str]) -> list[Path]:
     except (argparse.ArgumentError, SystemExit):
         return []  # Snakemake says what is wrong with its arguments
     return given
+
+
+def require_startable(workflow: Any, plan: Plan) -> None:
+    """A `UserError` if the experiment could not run as it is; `workflow` is Snakemake's own."""
+    if plan.runs:
+        require_partition(workflow)
+        # Not at the top: every parse of the Snakefile would load what builds stacks.
+        from workflow.stacks.verification import require_verified
+
+        require_verified((run.stack, run.lock_id) for run in plan.runs.values())
+    require_possible(plan)
+    require_readable(plan)
+    require_sources(plan)
+    require_gpus_here(workflow, plan)
+
+
+def require_gpus_here(workflow: Any, plan: Plan) -> None:
+    """A `UserError` where Snakemake would train on this machine, and it has fewer GPUs than a run wants.
+
+    `workflow` is Snakemake's own object. Not where targets were named (`--until stack` on a login node), nor for
+    runs that are finished. The launcher looks again.
+    """
+    settings = workflow.dag_settings
+    if getattr(workflow.executor_plugin, "name", "local") != "local" or settings.targets or settings.until:
+        return
+    waiting = [run for run in plan.runs.values() if not Path(plan.folder, "runs", run.run_id, "done.json").is_file()]
+    wanted = max((int(run.spec["workload"]["gpus_per_node"]) for run in waiting), default=0)
+    if not wanted:
+        return
+    found, how = gpus_here(os.environ)
+    if found < wanted:
+        raise UserError(
+            f"experiment {plan.config.experiment} trains on {wanted} GPU{'s' * (wanted > 1)} (workload.gpus_per_node), "
+            f"and this machine has {found or 'none'} to use ({how}); use --profile slurm, or a machine that has them "
+            "(nothing was built or downloaded). To build its stacks here all the same: --until stack"
+        )
+
+
+def require_readable(plan: Plan) -> None:
+    """A `UserError` for a data file without the columns that are asked for, or a folder that holds no model."""
+    for request in plan.inputs.values():
+        data, model = request["data"], request["model"]
+        for key in ("source", "test_source"):
+            if data[key] and source_kind(data[key]) == "local":
+                _require_columns(f"workload.data.{key}", data[key], data)
+        if source_kind(model["source"]) == "local":
+            _require_model(model["source"])
+
+
+def _require_columns(where: str, source: str, data: Mapping[str, Any]) -> None:
+    path = Path(source).expanduser()
+    if not path.is_file():
+        raise UserError(f"{where} {source!r} is not a file; give a .jsonl, .json or .parquet file")
+    found = _columns(where, path)
+    if found is None:
+        return
+    for setting in ("prompt_column", "answer_column"):
+        if data[setting] not in found:
+            raise UserError(
+                f"workload.data.{setting} is {data[setting]!r}, but {source!r} has the columns "
+                f"{', '.join(found) or '(none)'}{did_you_mean(data[setting], found)}; name one of them, or add it there"
+            )
+
+
+def _columns(where: str, path: Path) -> list[str] | None:
+    """The columns of the first row, or nothing where only a whole reading would tell."""
+    if path.suffix == ".parquet":
+        import pyarrow.parquet
+
+        try:
+            return list(pyarrow.parquet.read_schema(path).names)
+        except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
+            said = " ".join(str(error).split())
+            raise UserError(f"{where} {str(path)!r} cannot be read as parquet: {said}") from None
+    if path.suffix == ".jsonl":
+        # A later row may have a column that the first one lacks, which is refused in any case: a blank is no prompt.
+        with path.open(encoding="utf-8", errors="replace") as file:
+            first = next((line for line in file if line.strip()), "")
+        try:
+            row = json.loads(first)
+        except ValueError:
+            return None  # the job names the line
+        return list(row) if isinstance(row, dict) else None
+    return None
+
+
+def _require_model(source: str) -> None:
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"workload.model.source {source!r} is not a folder; give the one that holds config.json")
+    if not (folder / "config.json").is_file():
+        inside = sorted(path.name for path in folder.iterdir())
+        raise UserError(
+            f"workload.model.source {source!r} is no model: it lacks config.json (in it: "
+            f"{', '.join(inside[:8]) or 'nothing'}{', ...' * (len(inside) > 8)}); give the folder that holds it"
+        )
+
+
+def require_sources(plan: Plan) -> None:
+    """A `UserError` that names every imported run whose sources cannot be its own, or cannot be read."""
+    wrong = []
+    for run in plan.imports.values():
+        try:
+            _require(run, [list(one.source) for one in plan.config.imports[run.spec["arm"]].runs])
+        except UserError as error:
+            wrong.append(f"arms.{run.spec['arm']}.import: {error}")
+    # What is wrong with a table is wrong with every run in it.
+    wrong = list(dict.fromkeys(wrong))
+    if wrong:
+        more = [f"... and {count_of(len(wrong) - SHOWN, 'more imported run')}"] if len(wrong) > SHOWN else []
+        raise UserError("\n".join([*wrong[:SHOWN], *more]))
+
+
+def _require(run: PlannedRun, of_arm: Sequence[Sequence[str]]) -> None:
+    facts = run.spec["import"]
+    versioned = facts["version"] is not None
+    looks = [None if is_remote(one) else first_look(one, facts["format"], versioned) for one in facts["sources"]]
+    seen = [(source, look) for source, look in zip(facts["sources"], looks, strict=True) if look is not None]
+    require_of_arm(run.spec, seen)
+    # What tells no format at first sight is no table.
+    require_own_tree(run.spec, list(zip(facts["sources"], looks, strict=True)))
+    require_declared(run.spec, looks, of_arm)
+    tables = [source for source, look in seen if look.tree is not None]
+    if tables and all(local_path(table).stat().st_size <= BYTES_OF_A_LOOK for table in tables):
+        names = tuple(str(run.spec[key]) for key in ("run_id", "arm", "engine"))
+        trees = [read_phases_csv(local_path(table), names).tree for table in tables]
+        own_tree(run.spec["trainer"], "", run.spec["engine"], trees)

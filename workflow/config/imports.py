@@ -1,4 +1,4 @@
-"""What may a configuration say of runs that were trained elsewhere, and are read from what they logged?"""
+"""The model of `import:`: runs that were trained elsewhere and are read from their logs."""
 
 from __future__ import annotations
 

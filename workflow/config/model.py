@@ -1,4 +1,4 @@
-"""What may an experiment's configuration say?
+"""The model of an experiment's configuration.
 
 One frozen model of `config.yaml`: unknown keys are refused, every default is here, and the docstring under a field
 is its documentation (it becomes the JSON schema's description). Site facts (partitions, walltime, cores) are not

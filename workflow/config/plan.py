@@ -1,4 +1,4 @@
-"""Which runs does a configuration mean? Arms x factors x seeds, each with a readable id and a fingerprint.
+"""Plans the runs of a configuration: arms x factors x seeds, each with a readable id and a fingerprint.
 
 Quick: Snakemake evaluates it again in every job, so nothing here reads data or imports pandas.
 """
@@ -20,11 +20,10 @@ from common.files import fingerprint_of
 from trainers.registry import StackFacts, require_importable, trainer_of
 from trainers.workload import Workload, source_kind
 from workflow import stacks
-from workflow.config.import_plan import imported_specs, require_possible_sweep, require_same_factors
 from workflow.config.imports import is_remote, local_path
 from workflow.config.model import Arm, Config
 from workflow.config.reading import parse_config
-from workflow.config.sweep import factor_labels, points_of
+from workflow.config.sweep import factor_labels, imported_specs, points_of, require_possible_sweep, require_same_factors
 
 SPEC_VERSION = 1
 _ID_LENGTH = 80

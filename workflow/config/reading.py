@@ -1,4 +1,4 @@
-"""How is a configuration read, and how are its mistakes told? YAML files, command-line values, the model's errors."""
+"""Reads a configuration from YAML files and command-line values, and explains its mistakes."""
 
 from __future__ import annotations
 

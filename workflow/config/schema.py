@@ -1,4 +1,4 @@
-"""What does the configuration look like to editors and readers? Its JSON schema and reference page, from the model."""
+"""Writes the configuration's JSON schema and reference page from the model."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from analysis.imports.import_run import import_run
 from common.errors import UserError
 from common.files import fingerprint_of
 from trainers.verl.command_line import CommandLine
-from workflow.config.import_sources import require_sources
+from workflow.config.entry import require_sources
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
@@ -97,7 +97,7 @@ def test_an_engine_that_only_the_command_line_tells_is_seen(tmp_path):
 
 def test_the_reading_sees_it_too(tmp_path, monkeypatch):
     """A line beyond the first look."""
-    monkeypatch.setattr("workflow.config.import_sources.require_of_arm", lambda *_: None)
+    monkeypatch.setattr("workflow.config.entry.require_of_arm", lambda *_: None)
     with pytest.raises(UserError, match="shows the command of a run with"):
         run_of(tmp_path, f"+ python3 -m verl.trainer.main_ppo {NAME}=sglang\n" + STEP)
 
