@@ -1,0 +1,60 @@
+"""The pages name files and modules that exist, and those that are generated are current."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .importing import ROOT
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PACKAGES = ("common", "node", "engines", "trainers", "analysis", "workflow", "bench", "tests")
+FOLDERS = (*PACKAGES, "rules", "envs", "profiles", "experiments", "scripts", "docs", "slurm", ".ci")
+# What a run or a build makes, below folders of the repository.
+MADE = re.compile(r"\.egg-info|/slurm\.conf$")
+
+
+def paths_in(page: str) -> Iterator[str]:
+    """The repository's paths that a page names, in links, in backticks and in its commands."""
+    for link in re.findall(r"\]\(([^)#\s]+)", page):
+        if not re.match(r"[a-z]+:", link):
+            yield f"link:{link}"
+    for word in re.findall(rf"(?<![\w./<>-])(?:{'|'.join(map(re.escape, FOLDERS))})/[\w./<>*{{}},+-]*[\w>*}}/]", page):
+        if not MADE.search(word):
+            yield word
+
+
+def bare_names_in(page: str) -> set[str]:
+    """The names of files that stand alone in backticks."""
+    return set(re.findall(r"`([a-z_]+\.(?:py|smk))`", page)) - {"setup.py"}  # setup.py: every package's own
+
+
+def modules_in(page: str) -> Iterator[str]:
+    """The modules that a page names: after `python -m`, or in backticks with dots."""
+    yield from re.findall(rf"(?:python -m|`)\s?((?:{'|'.join(PACKAGES)})(?:\.\w+)+)(?=[`\s])", page)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_names_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    missing = []
+    for word in paths_in(text):
+        base, name = (page.parent, word[5:]) if word.startswith("link:") else (ROOT, word)
+        pattern = re.sub(r"<[^>]*>|\{[^}]*\}", "*", name.split(":")[0]).rstrip("/")
+        if not (list(base.glob(pattern)) if "*" in pattern else (base / pattern).exists()):
+            missing.append(word)
+    known = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}
+    missing += sorted(bare_names_in(text) - known)
+    for module in modules_in(text):
+        try:
+            found = importlib.util.find_spec(module) is not None
+        except ModuleNotFoundError:
+            found = False
+        # A function or a class of a module.
+        if not found and importlib.util.find_spec(module.rpartition(".")[0]) is None:
+            missing.append(module)
+    assert not missing
