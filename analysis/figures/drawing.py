@@ -64,49 +64,54 @@ class Figure:
         return bytes(vlc.svg_to_png(paper, scale=2))
 
 
+_AXIS = {
+    **{key: "currentColor" for key in ("labelColor", "titleColor", "domainColor", "tickColor", "gridColor")},
+    "gridOpacity": 0.12,
+    "labelFontSize": 12,
+    "titleFontSize": 12,
+    "titleFontWeight": "normal",
+    "labelLimit": 220,
+    "titleLimit": 440,
+    "titlePadding": 12,  # the page's font may be wider than the one that this was measured with
+}
+_LEGEND = {
+    "labelColor": "currentColor",
+    "titleColor": "currentColor",
+    "labelFontSize": 12,
+    "labelLimit": 260,
+    "columnPadding": 28,
+    "symbolOpacity": 1,
+    "orient": "top",
+    "offset": 6,
+    "title": None,
+    "symbolStrokeWidth": 2,
+}
+_HEADER = {
+    "labelColor": "currentColor",
+    "labelFontSize": 12,
+    "labelFontWeight": "bold",
+    "labelAnchor": "start",
+    "labelPadding": 6,
+    "title": None,
+}
+# Vega-Lite's own words, put into the drawn figure: each of Altair's `configure_` methods copies the whole chart.
+_CONFIG = {
+    "font": MEASURED,
+    "background": "transparent",
+    "aria": False,
+    "padding": 4,
+    "axis": _AXIS,
+    "legend": _LEGEND,
+    "text": {"color": "currentColor"},
+    "header": _HEADER,
+}
+
+
 def render(chart: Any) -> str:
-    styled = (
-        chart.configure(font=MEASURED, background="transparent", aria=False, padding=4)
-        .configure_view(stroke=None)
-        .configure_axis(
-            labelColor="currentColor",
-            titleColor="currentColor",
-            domainColor="currentColor",
-            tickColor="currentColor",
-            gridColor="currentColor",
-            gridOpacity=0.12,
-            labelFontSize=12,
-            titleFontSize=12,
-            titleFontWeight="normal",
-            labelLimit=220,
-            titleLimit=440,
-            titlePadding=12,  # the page's font may be wider than the one that this was measured with
-        )
-        .configure_legend(
-            labelColor="currentColor",
-            titleColor="currentColor",
-            labelFontSize=12,
-            labelLimit=260,
-            columnPadding=28,
-            symbolOpacity=1,
-            orient="top",
-            offset=6,
-            title=None,
-            symbolStrokeWidth=2,
-        )
-        .configure_text(color="currentColor")
-        .configure_header(
-            labelColor="currentColor",
-            labelFontSize=12,
-            labelFontWeight="bold",
-            labelAnchor="start",
-            labelPadding=6,
-            title=None,
-        )
-    )
     with alt.data_transformers.enable("default", max_rows=None):
         # Its parts were validated when they were made; once more as a whole would take longer than drawing it.
-        spec = styled.to_dict(validate=False)
+        spec = chart.to_dict(validate=False)
+    spec["config"] = _CONFIG | {"view": spec["config"]["view"] | {"stroke": None}}
     version = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
     return page_svg(vlc.vegalite_to_svg(spec, vl_version=version), FONT)
 
