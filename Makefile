@@ -72,7 +72,7 @@ test: $(VENV)/dev.stamp
 	@bash scripts/packages.sh build $(BIN)/python
 	@bash scripts/packages.sh test
 	@bash scripts/packages.sh slurm
-	@$(BIN)/python -m pytest -n 4 --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n 6 --no-loadscope-reorder
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .

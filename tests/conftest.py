@@ -22,24 +22,31 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # Processes of tests share the machine's cores, and a thread that spins while it waits takes them from the others'.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-# Trainings go one after another, since each wants all cores. Tests on Slurm mostly wait: two clusters have half each.
-TRAINING = ("tests/jobs/", "tests/verl/", "tests/test_end_to_end.py", "tests/slurm/test_training.py")
-CLUSTERS = ("slurm 0", "slurm 1")
-# What takes longest begins first.
-FIRST = ("training", *CLUSTERS)
+# Parts that belong together, with what they begin with: one process has each, as they share what takes long to make.
+PARTS = {
+    "verl": ("tests/verl/", "tests/analysis/test_verl_wandb.py"),
+    "end to end": ("tests/test_end_to_end.py",),
+    "training on slurm": ("tests/slurm/test_training.py",),
+    "jobs": ("tests/jobs/",),
+    "slurm 0": ("tests/slurm/test_storm.py",),
+}
+# Tests on Slurm mostly wait: several clusters go side by side, each of the process that first takes such a group.
+SLURM = tuple(f"slurm {number}" for number in range(8))
+# What takes longest begins first; beside two that compute, the others wait.
+FIRST = ("verl", "end to end", *SLURM[:2], "training on slurm", SLURM[2], "jobs", *SLURM[3:])
 
 
 def group_of(nodeid: str) -> str:
-    """Which tests one process runs one after another: the trainings, a cluster's, or a file's."""
-    if nodeid.startswith(TRAINING):
-        return "training"
+    """Which tests one process runs one after another: a part's, an eighth of those on Slurm, or a file's."""
+    if part := next((part for part, begins in PARTS.items() if nodeid.startswith(begins)), None):
+        return part
     if nodeid.startswith("tests/slurm/"):
-        return CLUSTERS[zlib.crc32(nodeid.encode()) % len(CLUSTERS)]
+        return SLURM[zlib.crc32(nodeid.encode()) % len(SLURM)]
     return nodeid.partition("::")[0]
 
 
 class ByGroup(LoadScopeScheduling):
-    """For several processes (`-n 4`), which take the groups in the order of the tests."""
+    """For several processes (`-n 6`), which take the groups in the order of the tests."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)

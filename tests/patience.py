@@ -19,13 +19,18 @@ class Patience:
     def __init__(self, pid: int, cpu_s: float) -> None:
         self._process, self._cpu_s = psutil.Process(pid), cpu_s
         self._used, self._since = 0.0, time.monotonic()
+        self._look_at = 0.0
 
     def is_over(self) -> bool:
-        """Asked again and again while one waits."""
+        """Asked again and again while one waits; it looks once a second, as all of /proc is read for it."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + 1
         used = self._cpu_time()
         if used > self._used + 0.1:
-            self._used, self._since = used, time.monotonic()
-        return used > self._cpu_s or time.monotonic() > self._since + IDLE_S
+            self._used, self._since = used, now
+        return used > self._cpu_s or now > self._since + IDLE_S
 
     def _cpu_time(self) -> float:
         used = 0.0

@@ -102,10 +102,13 @@ class RunBench:
     def wait(self, what: Callable[[], Any], silence_s: float = 40.0) -> Any:
         """What becomes true; it fails when nothing happens any more: a busy machine is slow, but not silent."""
         seen, since = self._signs(), time.monotonic()
+        look_at = since + 1
         while not (value := what()):
-            if (signs := self._signs()) != seen:
-                seen, since = signs, time.monotonic()
-            elif time.monotonic() > since + silence_s:
+            if (now := time.monotonic()) < look_at:
+                pass
+            elif (signs := self._signs()) != seen:
+                seen, since, look_at = signs, now, now + 1
+            elif now > since + silence_s:
                 raise AssertionError(f"did not happen, and nothing else did for {silence_s:g} s\n{self.state()}")
             time.sleep(0.1)
         return value

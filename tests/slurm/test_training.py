@@ -56,16 +56,20 @@ class SlurmSite(Site):
         ]
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
-    def wait_for_step(self, run_id: str, step: int, head: subprocess.Popen[str], timeout_s: float = 240.0) -> None:
-        give_up = time.monotonic() + timeout_s
-        while not any(row["step"] >= step for row in self.rows(run_id)):
-            assert head.poll() is None and time.monotonic() < give_up, (self.folder / "head.log").read_text()[-3000:]
-            time.sleep(0.2)
+    def wait_for_step(self, run_id: str, step: int, head: subprocess.Popen[str]) -> None:
+        self.wait_for(lambda: any(row["step"] >= step for row in self.rows(run_id)), head)
 
-    def wait_for(self, what: Callable[[], Any], head: subprocess.Popen[str], timeout_s: float = 120.0) -> None:
-        give_up = time.monotonic() + timeout_s
+    def wait_for(self, what: Callable[[], Any], head: subprocess.Popen[str], silence_s: float = 120.0) -> None:
+        """Until it is true; it fails when the head ends, or when neither it nor a run writes anything any more."""
+        seen: object = None
+        since = time.monotonic()
         while not what():
-            assert head.poll() is None and time.monotonic() < give_up, (self.folder / "head.log").read_text()[-3000:]
+            files = (self.folder / "head.log", *self.results.glob("runs/*/attempts/*/*"))
+            signs = {(file, file.stat().st_size) for file in files if file.is_file()}
+            if signs != seen:
+                seen, since = signs, time.monotonic()
+            silent = time.monotonic() > since + silence_s
+            assert head.poll() is None and not silent, (self.folder / "head.log").read_text()[-3000:]
             time.sleep(0.2)
 
     def training_jobs(self) -> list[dict[str, str]]:
@@ -121,7 +125,7 @@ def test_the_quickstart_runs_on_slurm_and_outlives_its_head(
     site.config = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
     site.results = site.folder / "results" / "quickstart"
     head = site.start()
-    site.wait_for(lambda: list(site.results.glob("runs/*/attempts/1/metrics.jsonl")), head, 240)
+    site.wait_for(lambda: list(site.results.glob("runs/*/attempts/1/metrics.jsonl")), head)
     first = next(site.results.glob("runs/*/attempts/1")).parents[1].name
     site.wait_for_step(first, 2, head)
     os.killpg(head.pid, signal.SIGKILL)
@@ -172,7 +176,7 @@ def test_trl_goes_on_after_preemption_and_after_its_time_limit(
         assert (end["kind"], end["cause"]) == ("stopped", "preempted" if run_id == "vllm-s0" else "time limit")
         site.cluster.run("scontrol", "update", f"jobid={job_id}", "TimeLimit=60")
         site.cluster.release(job_id)
-        site.wait_for(lambda: (site.run(run_id) / "done.json").is_file(), head, 240)  # noqa: B023
+        site.wait_for(lambda: (site.run(run_id) / "done.json").is_file(), head)  # noqa: B023
     assert head.wait(timeout=240) == 0, (site.folder / "head.log").read_text()[-3000:]
     for run_id in ("transformers-s0", "vllm-s0"):
         assert site.attempts(run_id) == [1, 2]

@@ -11,6 +11,8 @@ from typing import Any
 
 from common.files import fingerprint_of
 
+from .. import patience
+
 ROOT = Path(__file__).resolve().parents[2]
 INPUTS = {"data_sha256": "d" * 64, "model_sha256": "e" * 64}
 
@@ -71,14 +73,11 @@ def log_steps(
     }
     (folder / "steps.json").write_text(json.dumps(order))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
-    done = subprocess.run(
+    done = patience.run(
         [str(python), str(Path(__file__).with_name("log_steps.py")), str(folder / "steps.json")],
+        150,
         cwd=ROOT,
         env={**environment, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
     )
     (folder / "log").write_text(done.stdout + done.stderr)
     return done
