@@ -1,6 +1,7 @@
 """The house's floors: imports go down, and what runs in a stack needs nothing that only the controller has."""
 
 import ast
+import importlib
 import sys
 from pathlib import Path
 
@@ -63,3 +64,19 @@ def test_the_ground_floor_is_the_standard_librarys():
     known = {*sys.stdlib_module_names, "common"}
     wrong = [f"{file.name}: {name}" for file in files_of("common") for name in imported(file)]
     assert not [one for one in wrong if one.split(": ")[1].split(".")[0] not in known]
+
+
+def test_what_the_benches_and_scripts_import_is_there():
+    """No type checker reads them, and they run too long for a test."""
+    missing = []
+    for file in [*files_of("bench"), *files_of("scripts")]:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in FLOORS:
+                module = importlib.import_module(node.module)
+                for alias in node.names:
+                    if not hasattr(module, alias.name):
+                        try:
+                            importlib.import_module(f"{node.module}.{alias.name}")
+                        except ImportError:
+                            missing.append(f"{file.relative_to(ROOT)}: {node.module}.{alias.name}")
+    assert not missing

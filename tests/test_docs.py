@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ def paths_in(page: str) -> Iterator[str]:
     for link in re.findall(r"\]\(([^)#\s]+)", page):
         if not re.match(r"[a-z]+:", link):
             yield f"link:{link}"
+    page = page.replace("<br>", " ")  # a new line in a picture
     for word in re.findall(rf"(?<![\w./<>-])(?:{'|'.join(map(re.escape, FOLDERS))})/[\w./<>*{{}},+-]*[\w>*}}/]", page):
         if not MADE.search(word):
             yield word
@@ -58,3 +60,29 @@ def test_what_a_page_names_exists(page: Path) -> None:
         if not found and importlib.util.find_spec(module.rpartition(".")[0]) is None:
             missing.append(module)
     assert not missing
+
+
+def texts_of(tree: ast.AST) -> Iterator[str]:
+    """Every text in a program; what is put into it, and what is added to it, is a NUL character."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = (str(one.value) if isinstance(one, ast.Constant) else "\0" for one in node.values)
+            yield "".join(parts) + "\0"
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value + "\0"
+
+
+def test_every_message_of_the_troubleshooting_page_is_one_of_the_programs() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    messages = re.findall(r"^\| `([^`]*)` \|(?!\s*shows)", page.partition("## Before anything runs")[2], re.MULTILINE)
+    assert len(messages) >= 20
+    files = [file for folder in PACKAGES[:6] for file in (ROOT / folder).rglob("*.py")]
+    programs = ["\n".join(texts_of(ast.parse(file.read_text(encoding="utf-8")))) for file in files]
+    unknown = []
+    for message in messages:
+        # Between two placeholders a whole piece, all of them in one module.
+        pieces = [piece.strip() for piece in message.split("…") if len(piece.strip(" :;,.()")) > 3]
+        assert pieces, message
+        if not any(all(piece in program for piece in pieces) for program in programs):
+            unknown.append(message)
+    assert not unknown

@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+
+import psutil
 
 LIFE_VARIABLE = "ROLLOUTBENCH_LIFE"
 """Marks the processes that one task of one life of a job has started."""
 
 GRACE_S = 5.0
+_ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -43,15 +45,22 @@ def reap_orphans() -> None:
 
     Whatever this process itself starts is in its own session or leads one, and is waited for by who started it.
     """
-    for pid in children(dead=True):
+    for process in _own_children(ended=True):
         with suppress(ProcessLookupError, ChildProcessError):
-            if os.getsid(pid) not in (os.getsid(0), pid):
-                os.waitpid(pid, os.WNOHANG)
+            if os.getsid(process.pid) not in (os.getsid(0), process.pid):
+                os.waitpid(process.pid, os.WNOHANG)
 
 
-def children(dead: bool = False) -> set[int]:
-    """This process's own children, adopted ones included: those that live, or those that nobody has waited for."""
-    return {pid for pid, process in _processes("", dead) if process.parent == os.getpid()}
+def children() -> set[int]:
+    """This process's own living children, adopted ones included."""
+    return {process.pid for process in _own_children(ended=False)}
+
+
+def _own_children(ended: bool) -> Iterator[psutil.Process]:
+    for process in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if (process.status() in _ENDED) is ended:
+                yield process
 
 
 def end_processes_of(
@@ -64,67 +73,64 @@ def end_processes_of(
     Returns those that even so did not end.
     """
     kill_at = time.monotonic() + grace_s
-    known = {pid: process for pid, process in _processes(token) if pid in orphans}
+    known = {process for process in _living(token) if process.pid in orphans}
     ours = set(sessions)
-    told: set[int] = set()
+    terminated: set[psutil.Process] = set()
     while True:
-        found = _find_processes(token, known, ours)
+        living = _living(token)
+        found = _found(living, known, ours)
         known |= found
-        ours |= {process.session for process in found.values() if process.session != os.getsid(0)}
+        ours |= {living[process].session for process in found} - {os.getsid(0)}
         now = time.monotonic()
         if not found or now > kill_at + 10.0:
-            return list(found)
-        for pid in found:
-            if now >= kill_at:
-                _signal(pid, signal.SIGKILL)
-            elif pid not in told:
-                _signal(pid, signal.SIGTERM)
-                told.add(pid)
+            return [process.pid for process in found]
+        for process in found if now >= kill_at else found - terminated:
+            with suppress(psutil.NoSuchProcess):
+                process.kill() if now >= kill_at else process.terminate()
+        terminated |= found
         time.sleep(0.05)
 
 
 @dataclass(frozen=True, slots=True)
-class _Process:
+class _Facts:
     parent: int
     session: int
-    started: int
     own: bool
     """It is this user's."""
     marked: bool
     """It carries the token."""
 
 
-def _find_processes(token: str, known: Mapping[int, _Process], sessions: Collection[int]) -> dict[int, _Process]:
-    processes = dict(_processes(token))
-    recalled = {pid for pid, process in known.items() if pid in processes and processes[pid].started == process.started}
+def _found(
+    living: Mapping[psutil.Process, _Facts], known: set[psutil.Process], sessions: Collection[int]
+) -> set[psutil.Process]:
+    # psutil compares processes by number and start: a known one is the very same, not one with its number.
+    recalled = known & living.keys()
+    by_pid = {process.pid: process for process in living}
     # A session's number may be another's by now, if its leader lives and is not one of ours.
-    open_sessions = {pid for pid in sessions if pid not in processes or pid in recalled or processes[pid].marked}
-    found = recalled | {pid for pid, item in processes.items() if item.marked or item.session in open_sessions}
-    while children := {pid for pid, process in processes.items() if process.parent in found} - found:
+    foreign = {pid for pid, leader in by_pid.items() if leader not in recalled and not living[leader].marked}
+    open_sessions = set(sessions) - foreign
+    found = recalled | {one for one, facts in living.items() if facts.marked or facts.session in open_sessions}
+    pids = {process.pid for process in found}
+    while children := {one for one, facts in living.items() if facts.parent in pids} - found:
         found |= children
-    ourselves = os.getpid()
-    while ourselves in processes:
+        pids |= {process.pid for process in children}
+    ourselves = by_pid.get(os.getpid())
+    while ourselves is not None:
         found.discard(ourselves)
-        ourselves = processes[ourselves].parent
-    return {pid: processes[pid] for pid in found if processes[pid].own}
+        ourselves = by_pid.get(living[ourselves].parent)
+    return {process for process in found if living[process].own}
 
 
-def _processes(token: str, dead: bool = False) -> Iterator[tuple[int, _Process]]:
-    """All living processes on this node, or all dead ones that nobody has waited for."""
-    mark = f"{LIFE_VARIABLE}={token}".encode()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            own = entry.stat().st_uid == os.getuid()
-            state, parent, _, session, *rest = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-            marked = own and not dead and mark in (entry / "environ").read_bytes().split(b"\0")
-        except (OSError, ValueError):
-            continue  # it has ended in the meantime
-        if (state in "ZX") is dead:
-            yield int(entry.name), _Process(int(parent), int(session), int(rest[15]), own, marked)
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
+def _living(token: str) -> dict[psutil.Process, _Facts]:
+    """All living processes on this node."""
+    found = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, ProcessLookupError), process.oneshot():  # it may end in the meantime
+            if process.status() in _ENDED:
+                continue
+            own, marked = process.uids().effective == os.getuid(), False
+            with suppress(psutil.AccessDenied):  # a program with rights of its own
+                marked = own and process.environ().get(LIFE_VARIABLE) == token
+            found[process] = _Facts(process.ppid(), os.getsid(process.pid), own, marked)
+    return found
