@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Containers often set it: every process would compile what it imports anew (verl's imports: 20 s of CPU, not 7).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv quickstart article status cancel cpu-smoke gpu-smoke test check bench locks wheelhouse container schema picture
+.PHONY: help venv quickstart article status cancel cpu-smoke gpu-smoke test check bench locks wheelhouse container docs picture
 
 help:
 	@echo "make quickstart        build everything, train both engines on this CPU, compare, print the headline"
@@ -29,7 +29,7 @@ help:
 	@echo "make wheelhouse STACK=name  its wheels for a machine without a network (docs/offline.md has the other words)"
 	@echo "make container STACK=name   an Apptainer definition of the same lock (OUT=stack.def)"
 	@echo "make picture           draw the README's picture from the quickstart's report"
-	@echo "make schema            write the configuration's JSON schema and docs anew"
+	@echo "make docs              write the configuration's JSON schema and what docs/ repeat from the code anew"
 
 # The controller's environment: made anew when its lock changes, never half made (the stamp is written last).
 $(VENV)/controller.stamp: envs/controller/requirements.lock pyproject.toml
@@ -100,8 +100,9 @@ container: $(VENV)/controller.stamp
 	@test -n "$(STACK)" || { echo "which one? make container STACK=<a folder of envs/>"; exit 2; }
 	@$(BIN)/python -m workflow.stacks container "$(STACK)" --out "$(or $(OUT),$(STACK).def)"
 
-schema: $(VENV)/controller.stamp
+docs: $(VENV)/controller.stamp
 	@$(BIN)/rolloutbench schema --write
+	@$(BIN)/python scripts/docs_tables.py
 
 # Needs Debian's chromium, chromium-driver and poppler-utils.
 picture: $(VENV)/dev.stamp quickstart

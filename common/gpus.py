@@ -39,7 +39,7 @@ KNOWN_GPUS: Mapping[str, Gpu] = {
 }
 
 # As nvidia-smi and torch name them; a slice of a GPU (MIG) has a longer name, and is none of these.
-_REPORTED: Mapping[str, str] = {
+REPORTED: Mapping[str, str] = {
     "A10": "A10-24GB",
     "A100-SXM4-40GB": "A100-40GB",
     "A100-PCIE-40GB": "A100-40GB",
@@ -56,9 +56,9 @@ _REPORTED: Mapping[str, str] = {
 
 
 _NAMES: Mapping[str, str] = {
-    **{f"nvidia {reported}".lower(): known for reported, known in _REPORTED.items()},
+    **{f"nvidia {reported}".lower(): known for reported, known in REPORTED.items()},
     # Older drivers leave the maker out. A bare "H200" is no driver's word, but a person's for any of its kind.
-    **{reported.lower(): known for reported, known in _REPORTED.items() if set(reported) & set(" -")},
+    **{reported.lower(): known for reported, known in REPORTED.items() if set(reported) & set(" -")},
     **{known.lower(): known for known in KNOWN_GPUS},
 }
 

@@ -188,7 +188,7 @@ def test_generated_files_are_fresh(file: str, content: str) -> None:
     diff = "\n".join(
         difflib.unified_diff(committed.splitlines(), content.splitlines(), "committed", "now", lineterm="")
     )
-    assert not diff, f"{file} is stale; run `make schema`:\n{diff}"
+    assert not diff, f"{file} is stale; run `make docs`:\n{diff}"
 
 
 def test_every_field_is_documented() -> None:

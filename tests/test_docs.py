@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from analysis.imports.formats import FORMATS
+from scripts import docs_tables
+from workflow.preflight.checks.variables import VARIABLES
+
+from .goldens.codes import is_made_in, texts_in
 from .importing import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -17,6 +23,24 @@ PACKAGES = ("common", "node", "engines", "trainers", "analysis", "workflow", "be
 FOLDERS = (*PACKAGES, "rules", "envs", "profiles", "experiments", "scripts", "docs", "slurm", ".ci")
 # What a run or a build makes, below folders of the repository.
 MADE = re.compile(r"\.egg-info|/slurm\.conf$")
+
+
+CHECKS = [*ROOT.glob("workflow/preflight/checks/*.py"), *ROOT.glob("trainers/*/*.py")]
+LEVELS = {"impossible", "unequal", "odd"}
+
+
+def codes_in(file: Path) -> Iterator[str]:
+    """The codes of findings that a module makes: behind a level, or as `code`."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            texts = [one.value if isinstance(one, ast.Constant) else None for one in node.args]
+            yield from (str(two) for one, two in itertools.pairwise(texts) if one in LEVELS and two)
+            if any(isinstance(one.value, ast.Constant) and one.value.value in LEVELS for one in node.keywords):
+                yield from (
+                    str(one.value.value)
+                    for one in node.keywords
+                    if one.arg == "code" and isinstance(one.value, ast.Constant)
+                )
 
 
 def paths_in(page: str) -> Iterator[str]:
@@ -86,3 +110,31 @@ def test_every_message_of_the_troubleshooting_page_is_one_of_the_programs() -> N
         if not any(all(piece in program for piece in pieces) for program in programs):
             unknown.append(message)
     assert not unknown
+
+
+@pytest.mark.parametrize("name", docs_tables.TABLES)
+def test_a_table_that_repeats_the_codes_data_is_current(name: str) -> None:
+    page = (ROOT / docs_tables.TABLES[name][0]).read_text(encoding="utf-8")
+    assert docs_tables.page_with(name, page) == page, "run `make docs`"
+
+
+def test_the_import_page_has_every_format() -> None:
+    page = (ROOT / "docs" / "import.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| `([a-z-]+)` \|", page.partition("| format | what it is")[2].partition("\n\n")[0], re.MULTILINE
+    )
+    assert rows == list(FORMATS)
+
+
+def test_the_preflight_page_names_every_code_and_no_other() -> None:
+    """Of what the preflight finds: the report's warnings are on its own pages."""
+    page = (ROOT / "docs" / "preflight.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)*)`", page))
+    made = {code for file in CHECKS for code in codes_in(file)} | {
+        one.name.lower().replace("_", "-") for one in VARIABLES
+    }
+    assert len(made) > 40
+    assert sorted(made - named) == []
+    _, texts = texts_in(ROOT)
+    unknown = {name for name in named if "-" in name and not is_made_in(texts, name)}
+    assert sorted(unknown - {one.name.lower().replace("_", "-") for one in VARIABLES}) == []

@@ -23,7 +23,7 @@ def reference_page() -> str:
     schema = Config.model_json_schema()
     parts = [
         "# The configuration\n",
-        "<!-- Written by `make schema` from workflow/config/model.py; edit the docstrings there. -->\n",
+        "<!-- Written by `make docs` from workflow/config/model.py; edit the docstrings there. -->\n",
         "An experiment is one YAML file: `config.yaml`, or another given by `--configfile`. It holds the science\n"
         "only; cores, partitions and walltimes are in a profile. Keys that are not listed here are refused.\n",
     ]

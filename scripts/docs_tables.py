@@ -1,0 +1,95 @@
+"""Writes the tables of docs/ that repeat the code's own data, between their marks: `make docs`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from common.files import ROOT, write_text
+from common.gpus import KNOWN_GPUS, REPORTED
+from trainers.timers.lookup import declared_trees
+from workflow.preflight.checks.variables import VARIABLES
+from workflow.stacks.definition import ENVS, load_stack
+
+Table = tuple[Sequence[str], Iterable[Sequence[str]]]
+
+
+def gpus() -> Table:
+    """What floors and the memory estimate know of each GPU."""
+    header = ("GPU", "as drivers name it", "memory, GiB", "bandwidth, TB/s", "bfloat16, dense TFLOP/s", "data sheet")
+    named = {known: [f"NVIDIA {name}" for name in REPORTED if REPORTED[name] == known] for known in KNOWN_GPUS}
+    return header, [
+        (
+            f"`{known}`",
+            ", ".join(named[known]),
+            f"{gpu.memory_gib:g}",
+            f"{gpu.bandwidth_tb_s:.3f}",
+            f"{gpu.bf16_tflops:g}",
+            f"[{gpu.source.rstrip('/').rpartition('/')[2]}]({gpu.source})",
+        )
+        for known, gpu in KNOWN_GPUS.items()
+    ]
+
+
+def variables() -> Table:
+    """The debugging variables that the preflight looks for."""
+    return ("code", "what it costs"), [
+        (f"`{one.name.lower().replace('_', '-')}`{' *' * one.launches}", one.cost) for one in VARIABLES
+    ]
+
+
+def stacks() -> Table:
+    """The stacks of envs/."""
+    header = ("stack", "what it is", "Python", "packages", "free space asked for")
+    named = [load_stack(file.parent.name) for file in sorted(ENVS.glob("*/stack.yaml"))]
+    return header, [
+        (
+            f"`{stack.name}`",
+            stack.description.rstrip("."),
+            stack.python,
+            str(len(re.findall(r"^[\w.-]+(?:\[[^]]*\])?==", stack.lock.read_text(encoding="utf-8"), re.MULTILINE))),
+            f"{stack.disk_gib:g} GiB",
+        )
+        for stack in named
+    ]
+
+
+def trees() -> Table:
+    """The releases whose timer trees are declared, by trainer and loop."""
+    series: dict[tuple[str, ...], list[str]] = {}
+    for tree in declared_trees():
+        loop = f"`{tree.mode}`" if tree.mode else "default"
+        row = (tree.trainer, loop, ", ".join(tree.engines), "overlap" if tree.overlap else "sum to the step")
+        series.setdefault(row, []).append(tree.series)
+    header = ("trainer", "loop", "engines", "phases", "releases")
+    return header, [(*row, ", ".join(found)) for row, found in series.items()]
+
+
+TABLES: dict[str, tuple[str, Callable[[], Table]]] = {
+    "gpus": ("docs/roofline.md", gpus),
+    "variables": ("docs/preflight.md", variables),
+    "stacks": ("docs/stacks.md", stacks),
+    "trees": ("docs/timers.md", trees),
+}
+
+
+def page_with(name: str, page: str) -> str:
+    """A page with one of its tables written anew."""
+    header, rows = TABLES[name][1]()
+    lines = ["| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *rows)]
+    lines[1] = "|" + "---|" * len(header)
+    marks = re.compile(rf"(<!-- table {name}:[^\n]*-->\n).*?(<!-- end of {name} -->)", re.DOTALL)
+    found = marks.search(page)
+    if found is None:
+        raise SystemExit(f"error: {TABLES[name][0]} has no marks for the table {name}")
+    return page[: found.start()] + found[1] + "\n".join(lines) + "\n" + found[2] + page[found.end() :]
+
+
+def main() -> None:
+    for name, (page, _) in TABLES.items():
+        text = (ROOT / page).read_text(encoding="utf-8")
+        write_text(ROOT / page, page_with(name, text))
+
+
+if __name__ == "__main__":
+    main()
