@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from arch.bootstrap import CircularBlockBootstrap
 
 from analysis.estimates.bootstrap import Interval, block_length, interval_of, resampled_sums, students_t
 
@@ -26,6 +25,9 @@ def autoregressive(draw, steps, keeps=0.7):
 
 @pytest.mark.parametrize("steps, block", [(40, 5), (43, 5), (60, 1)])
 def test_blocks_are_drawn_as_arch_draws_them(steps, block):
+    # Here, since it imports all of SciPy: each process of the tests would, to collect them.
+    from arch.bootstrap import CircularBlockBootstrap
+
     series = autoregressive(np.random.default_rng(1), steps)
     ours = mean(resampled_sums(of(series), [steps], block, 4000).within).std()
     bootstrap = CircularBlockBootstrap(block, series, seed=np.random.default_rng(2))
