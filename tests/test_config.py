@@ -147,6 +147,37 @@ def test_a_mistake_is_told_in_one_message(raw: dict[str, Any], path: str, value:
     assert says in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("section", "a_key"),
+    [
+        ("", "baseline"),
+        ("arms.vllm", "import"),
+        ("arms.old.import", "gpu"),
+        ("arms.old.import.runs.0", "factors"),
+        ("shared.trl", "env"),
+        ("envs", "backend"),
+        ("report", "currency"),
+        ("workload", "steps"),
+        ("workload.model", "revision"),
+        ("workload.data", "split"),
+        ("workload.rewards.0", "weight"),
+    ],
+)
+def test_an_unknown_key_is_told_with_those_of_its_section(raw: dict[str, Any], section: str, a_key: str) -> None:
+    raw["arms"]["old"] = {"trainer": "trl", "engine": "vllm", "import": {"runs": [{"source": "x.log"}]}}
+    raw |= {"shared": {"trl": {}}, "envs": {}, "report": {}}
+    at: Any = raw
+    for key in filter(None, section.split(".")):
+        at = at[int(key) if key.isdigit() else key]
+    at["nonsense"] = 1
+    with pytest.raises(UserError) as caught:
+        parse_config(raw)
+    said = str(caught.value)
+    assert f"{section}.nonsense is not a known key".lstrip(".") in said
+    allowed = said.partition("Allowed here: ")[2].splitlines()[0].split(", ")
+    assert a_key in allowed and len(allowed) == len(set(allowed))
+
+
 def test_identical_arms_are_refused(raw: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="arms transformers and again are identical"):
         parse_config(changed(raw, "arms.again", raw["arms"]["transformers"]))

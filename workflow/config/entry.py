@@ -128,8 +128,8 @@ def _columns(where: str, path: Path) -> list[str] | None:
         try:
             return list(pyarrow.parquet.read_schema(path).names)
         except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
-            said = " ".join(str(error).split())
-            raise UserError(f"{where} {str(path)!r} cannot be read as parquet: {said}") from None
+            problem = " ".join(str(error).split())
+            raise UserError(f"{where} {str(path)!r} cannot be read as parquet: {problem}") from None
     if path.suffix == ".jsonl":
         # A later row may have a column that the first one lacks, which is refused in any case: a blank is no prompt.
         with path.open(encoding="utf-8", errors="replace") as file:

@@ -63,11 +63,11 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """One hash over all runs: it changes when any of them does, or what the report is told."""
+        """One hash over all runs: it changes when any of them does, or a setting of the report."""
         config = self.config
-        told: list[Any] = [config.description, config.baseline, config.warmup_steps, config.report.model_dump()]
-        told.append({name: arm.same_as for name, arm in config.arms.items() if arm.same_as})
-        return _sha256([told, [run.fingerprint for run in self.all_runs.values()]])
+        settings: list[Any] = [config.description, config.baseline, config.warmup_steps, config.report.model_dump()]
+        settings.append({name: arm.same_as for name, arm in config.arms.items() if arm.same_as})
+        return _sha256([settings, [run.fingerprint for run in self.all_runs.values()]])
 
     @property
     def run_files(self) -> list[str]:
@@ -132,7 +132,7 @@ class Plan:
             "experiment": config.experiment,
             "description": config.description,
             "baseline": config.baseline,
-            "arms": {name: _told(config.arm(name)) for name in config.arms},
+            "arms": {name: _arm_json(config.arm(name)) for name in config.arms},
             "sweep": {path: list(values) for path, values in config.sweep.items()},
             "seeds": list(config.seeds),
             "warmup_steps": config.warmup_steps,
@@ -189,7 +189,7 @@ def _check_length(what: str, content: Mapping[str, Any]) -> None:
         )
 
 
-def _told(arm: Arm) -> dict[str, Any]:
+def _arm_json(arm: Arm) -> dict[str, Any]:
     """An arm in plan.json: what few arms have stands there only where one has it."""
     return arm.model_dump(mode="json", exclude={name for name in ("import_", "same_as") if getattr(arm, name) is None})
 

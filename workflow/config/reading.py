@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from common.errors import UserError
 from common.messages import did_you_mean, short, told
-from trainers.workload import CURRENCY_PATTERN, NAME_PATTERN, Data, Model, Reward, Workload
-from workflow.config.imports import Import, ImportedRun
-from workflow.config.model import Arm, Config, Envs, Report, Shared
+from trainers.workload import CURRENCY_PATTERN, NAME_PATTERN
+from workflow.config.model import Config
 
 
 def typed(overrides: Any, where: str = "") -> Any:
@@ -143,7 +142,7 @@ def parse_config(raw: Mapping[str, Any]) -> Config:
 
 
 def _is_of_a_repeated_arm(problem: dict[str, Any], raw: Mapping[str, Any]) -> bool:
-    """Whether what is wrong stands in the arm that this one repeats, where it is told already."""
+    """Whether what is wrong stands in the arm that this one repeats, where it is reported."""
     loc: tuple[Any, ...] = problem["loc"]
     arms = raw.get("arms")
     if loc[:1] != ("arms",) or len(loc) < 2 or not isinstance(arms, Mapping):
@@ -153,7 +152,7 @@ def _is_of_a_repeated_arm(problem: dict[str, Any], raw: Mapping[str, Any]) -> bo
 
 
 def _follows_from_another(problem: dict[str, Any], problems: list[dict[str, Any]]) -> bool:
-    """Whether a list is only called too short because its items are wrong, which is told already."""
+    """Whether a list is only called too short because its items are wrong, which is reported."""
     loc = problem["loc"]
     return problem["type"] == "too_short" and any(
         len(other["loc"]) > len(loc) and other["loc"][: len(loc)] == loc for other in problems
@@ -201,21 +200,12 @@ def _explain(problem: dict[str, Any]) -> str:
 
 
 def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
-    """The keys that the model at a location knows."""
-    models: dict[tuple[str, ...], type[BaseModel]] = {
-        (): Config,
-        ("arms",): Arm,
-        ("arms", "import"): Import,
-        ("arms", "import", "runs"): ImportedRun,
-        ("shared",): Shared,
-        ("envs",): Envs,
-        ("report",): Report,
-        ("workload",): Workload,
-        ("workload", "model"): Model,
-        ("workload", "data"): Data,
-        ("workload", "rewards"): Reward,
-    }
-    # Without an arm's or trainer's name, and a list's numbers.
-    parts = [str(part) for part in loc if isinstance(part, str)]
-    path = tuple(parts[:1] + parts[2:] if parts[:1] in (["arms"], ["shared"]) else parts)
-    return [field.alias or name for name, field in models[path].model_fields.items()]
+    """The keys that the configuration knows at a location."""
+    schema = Config.model_json_schema()
+    at = schema
+    for part in loc:
+        of_any = [*at.get("patternProperties", {}).values(), at.get("items"), at.get("additionalProperties")]
+        inner = next(one for one in (at.get("properties", {}).get(part), *of_any) if one)
+        named = [one["$ref"] for one in (inner, *inner.get("anyOf", ())) if "$ref" in one]
+        at = schema["$defs"][named[0].rpartition("/")[2]] if named else inner
+    return list(at["properties"])

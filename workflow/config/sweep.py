@@ -35,15 +35,15 @@ def points_of(config: Config, arm_name: str) -> Iterator[tuple[dict[str, Any], A
                 f"warmup_steps must be less than workload.steps, or no step would be counted (got "
                 f"{config.warmup_steps} and {workload.steps}); lower warmup_steps or raise workload.steps"
             )
-        said = json.dumps([workload.model_dump(mode="json"), arm.model_dump()], sort_keys=True)
-        same = seen.setdefault(said, factors)
+        meaning = json.dumps([workload.model_dump(mode="json"), arm.model_dump()], sort_keys=True)
+        same = seen.setdefault(meaning, factors)
         if same is not factors:
             raise UserError(f"sweep lists the same value twice: {same} and {factors} mean the same run; remove one")
         yield factors, arm, workload
 
 
 def at_point(config: Config, arm_name: str, factors: Mapping[str, Any]) -> tuple[Arm, Workload]:
-    """An arm and the workload with some factors in them; what is wrong with those is said with its full path."""
+    """An arm and the workload with some factors in them; an error names the full path of a wrong one."""
     arm, workload = config.arm(arm_name), config.workload
     if workload is None:
         raise ValueError("only an experiment without a trained arm has no workload")
