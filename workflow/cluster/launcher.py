@@ -34,13 +34,12 @@ from common.errors import UserError
 from common.files import ROOT, last_lines, read_json, write_json, write_text
 from common.messages import remedy, reporting_errors, say
 from workflow.cluster.ends import RETRIED, cancelled_by, end_told_by_slurm, explain, final_end, why_again
-from workflow.cluster.fit import require_fit
 from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, read_object, why_unfinished
 from workflow.cluster.jobstate import JobState, Life
 from workflow.cluster.locks import Lock, try_lock
 from workflow.cluster.news import News
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
-from workflow.cluster.request import command_line, request_of
+from workflow.cluster.request import command_line, request_of, require_fit
 from workflow.cluster.scheduler import LocalScheduler, Scheduler, SlurmScheduler, remark
 from workflow.cluster.slurm import is_submit_limit, may_pass
 

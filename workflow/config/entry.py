@@ -23,7 +23,7 @@ from common.messages import did_you_mean, exiting_on_mistakes
 from common.verdicts import count_of
 from trainers.timers.own import own_tree
 from trainers.workload import source_kind
-from workflow.cluster.fit import gpus_here
+from workflow.cluster.request import gpus_here
 from workflow.cluster.site import require_partition
 from workflow.config.imports import is_remote, local_path
 from workflow.config.plan import Plan, PlannedRun
