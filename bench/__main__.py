@@ -7,30 +7,37 @@ done the plain way in the same run, as a ratio: machines are noisy, ratios less 
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Callable
 
-from bench import collect, coverage, import_memory, mutants, planning, quickstart, report, slurm, storm
 from bench.measure import Line
 
-# Not a part of `make bench`: each takes as long as it is told.
-LONG = ("storm",)
-BENCHES: dict[str, Callable[[], list[Line]]] = {
-    "plan": planning.plan_lines,
-    "dry-run": planning.dry_run_lines,
-    "report": report.report_lines,
-    "collect": collect.collect_lines,
-    "import-memory": import_memory.import_lines,
-    "coverage": coverage.coverage_lines,
-    "mutants": mutants.mutant_lines,
-    "slurm": slurm.slurm_lines,
-    "quickstart": quickstart.quickstart_lines,
+# Each is loaded when it is its turn: what one measures another need not be able to import.
+BENCHES = {
+    "plan": "planning:plan_lines",
+    "dry-run": "planning:dry_run_lines",
+    "report": "report:report_lines",
+    "collect": "collect:collect_lines",
+    "import-memory": "import_memory:import_lines",
+    "coverage": "coverage:coverage_lines",
+    "mutants": "mutants:mutant_lines",
+    "slurm": "slurm:slurm_lines",
+    "quickstart": "quickstart:quickstart_lines",
 }
+# Not a part of `make bench`: it takes as long as it is told.
+STORM = "storm"
+
+
+def _bench(name: str) -> Callable[..., list[Line]]:
+    module, _, function = name.partition(":")
+    found: Callable[..., list[Line]] = getattr(importlib.import_module(f"bench.{module}"), function)
+    return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    known = (*BENCHES, *LONG)
+    known = (*BENCHES, STORM)
     parser.add_argument("names", nargs="*", default=list(BENCHES), metavar="NAME", help=f"of: {', '.join(known)}")
     parser.add_argument("--minutes", type=float, default=30.0, help="of a storm (default: 30)")
     parser.add_argument("--seed", type=int, default=1, help="of a storm (default: 1)")
@@ -38,11 +45,13 @@ def main() -> int:
     names = args.names
     if unknown := sorted(set(names) - set(known)):
         parser.error(f"no such bench: {', '.join(unknown)}; there are {', '.join(known)}")
-    benches = {**BENCHES, "storm": lambda: storm.storm_lines(args.minutes, args.seed)}
     lines: list[Line] = []
     for name in names:
         print(f"measuring: {name} ...", file=sys.stderr, flush=True)
-        lines += benches[name]()
+        if name == STORM:
+            lines += _bench("storm:storm_lines")(args.minutes, args.seed)
+        else:
+            lines += _bench(BENCHES[name])()
     table = [("what", "measured", "bound", "", "the plain way"), *(line.cells() for line in lines)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:

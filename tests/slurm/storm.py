@@ -126,7 +126,7 @@ class Storm(Strikes):
         self.undo()
         for name, head in list(self.heads.items()):
             if head.poll() is not None:
-                if "Traceback" in (said := self.runs[name].forget(head)):
+                if "Traceback" in (said := self.runs[name].forget(head)) and not _while_it_loaded(said):
                     self.wrong.append(f"{name}: {said}")
                 del self.heads[name]
                 self.log(f"head of {name} ended with {head.returncode}: {said.strip().splitlines()[-1:]}")
@@ -159,8 +159,7 @@ class Storm(Strikes):
     def _judge(self, name: str, run: SlurmRun) -> None:
         """A run at rest: finished exactly once or cancelled for good, no step lost or trained twice, nothing left."""
         try:
-            run.wait(lambda: not [job for job in run.jobs() if job["state"] in ALIVE])
-            run.wait(lambda: not run.processes())
+            run.wait(lambda: self._has_left(run))
         except AssertionError as error:
             self.wrong.append(f"{name}: something is left: {str(error)[:2000]}")
         finished = len(list(run.run.glob("attempts/*/done.json")))
@@ -181,6 +180,13 @@ class Storm(Strikes):
             self.wrong.append(f"{name} finished {finished} times")
         elif missing := run.missing_steps():
             self.wrong.append(f"{name} finished without the steps {missing}")
+
+    def _has_left(self, run: SlurmRun) -> bool:
+        """Whether a run has no process and no job; one that is held in the queue is let go, and ends by itself."""
+        if [job for job in run.jobs() if job["state"] in ALIVE]:
+            self.administer()
+            return False
+        return not run.processes()
 
     def _python(self, code: str, *runs: str) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-c", code, str(self.folder / "results" / "experiment"), *runs]
@@ -224,3 +230,8 @@ class Storm(Strikes):
             done = any(folder.glob("attempts/*/done.json"))
             truths[name] = "done" if done else "trains" if pids else "rests", pids
         return truths
+
+
+def _while_it_loaded(said: str) -> bool:
+    """Whether a Ctrl-C has met a head before its program had begun, where Python has its own word for that."""
+    return said.rstrip().endswith("KeyboardInterrupt") and ", in main\n" not in said

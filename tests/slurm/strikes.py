@@ -98,7 +98,8 @@ class Strikes:
         for job in self.queue():
             if job["state"] == "SUSPENDED" and not self.under_way(f"suspended {job['id']}"):
                 self.cluster.run("scontrol", "resume", job["id"])
-            if job["state"] == "PENDING" and job["reason"].startswith("JobHeld"):
+            # `JobHeldAdmin`; `launch failed requeued held` where a node could not start it.
+            if job["state"] == "PENDING" and "held" in job["reason"].lower():
                 self.cluster.run("scontrol", "release", job["id"])
             elif job["state"] == "PENDING" and "Begin" in job["reason"]:
                 self.cluster.run("scontrol", "update", f"jobid={job['id']}", "StartTime=now")

@@ -76,6 +76,18 @@ def test_a_life_on_a_node_that_slurm_gave_up_ends_when_the_next_one_begins(run: 
     one.assert_trained_once()
 
 
+def test_a_run_that_finishes_on_a_node_that_slurm_gave_up_leaves_no_job_in_the_queue(run: MakeRun) -> None:
+    one = run(steps=5, env={"STAND_IN_WAIT": "2"})
+    head = one.start()
+    one.wait_for_step(2)
+    lose_the_node(one)
+    one.wait_for_words(head, "waits: BeginTime")
+    one.go()
+    one.finish(head)
+    assert one.jobs() == []
+    one.assert_trained_once()
+
+
 def test_a_life_that_cannot_be_ended_is_told_and_seen_and_can_be_cancelled(
     run: MakeRun, faults: Path, tmp_path: Path
 ) -> None:
@@ -281,6 +293,53 @@ def test_commands_that_look_wait_for_files_that_cannot_be_read(
     told = (tmp_path / "said").read_text()
     assert looks.returncode == 0 and told.count("trying again for 30 s") == 1, told
     assert " vllm-s0 " in f" {told.partition('trying again')[2]}".replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("what", "says"), [("fail", "RuntimeError"), ("scancel", "cancelled by"), ("cancel", "cancelled by")]
+)
+def test_an_end_that_comes_while_files_cannot_be_read_is_the_heads_end(
+    run: MakeRun, faults: Path, tmp_path: Path, what: str, says: str
+) -> None:
+    """A head that begins anew for an unreadable file is not one that somebody started again."""
+    head_env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
+    one = run(steps=20, env=SLOW | {"STAND_IN_WAIT": "1", "STAND_IN": what}, head_env=head_env)
+    head = one.start()
+    one.wait_for_step(1)
+    (tmp_path / "faults").write_text("116 jobs/1/end.json\n")
+    one.wait_for_words(head, "trying again for")
+    if what == "fail":
+        one.go()
+    elif what == "scancel":
+        one.cluster.run("scancel", one.job_id())
+    else:
+        one.head_env = {name: value for name, value in one.head_env.items() if name != "LD_PRELOAD"}
+        assert "cancelled Slurm job" in rolloutbench(one, "print(cancel(experiment, ['arm-s0']))")
+    one.wait(lambda: not one.jobs())
+    (tmp_path / "faults").unlink(missing_ok=True)
+    said = one.ended(head)
+    assert head.returncode == 1 and says in said, said
+    assert len(list((one.run / "jobs").iterdir())) == 1
+
+
+def test_a_waiting_job_that_is_cancelled_while_it_is_doubted_is_not_submitted_again(
+    run: MakeRun, tmp_path: Path
+) -> None:
+    lying = f'if [ -e {tmp_path}/lie ]; then "$real" "$@" | head -n 1; else exec "$real" "$@"; fi'
+    one = run(steps=5, head_env=fake(tmp_path, "squeue", lying))
+    one.cluster.run("sbatch", "-p", "h100", "-N2", "--gres=gpu:h100:8", "--wrap=sleep 600")
+    head = one.start()
+    one.wait_for_words(head, "submitted as")
+    head.kill()
+    (tmp_path / "lie").touch()
+    again = one.start()
+    one.wait_for_words(again, "asking again before it is called lost")
+    assert "should its job be there, it ends before it trains" in rolloutbench(
+        one, "print(cancel(experiment, ['arm-s0']))"
+    )
+    said = one.ended(again)
+    assert again.returncode == 1 and "was cancelled by root" in said, said
+    assert len(list((one.run / "jobs").iterdir())) == 1 and not one.journal()
 
 
 # Names, clocks, identities ----------------------------------------------------------------------------------------

@@ -78,6 +78,9 @@ class Launcher:
         self._head_lock: Lock | None = None
         self._was_head = False
         self._news: dict[int, News] = {}
+        self._cares_for: JobPaths | None = None
+        """The job whose end decides what follows, also where the head begins anew meanwhile."""
+        self._cancelled_at_first: dict[int, str | None] = {}
 
     def _scheduler(self, cluster: str) -> Scheduler:
         if cluster == "slurm":
@@ -154,16 +157,18 @@ class Launcher:
         last, count_from = 0, None
         while True:
             # Nothing is submitted beside a job that is there, whoever submitted it.
-            job = None if read_object(self.run.current).get("job") == last else self._live_job()
+            job = None if read_object(self.run.current).get("job") == last else self._cares_for or self._live_job()
             if (finished := self.finished_attempt()) is not None and job is None:
                 return finished
-            end = self._end_of(job or self._submit(count_from))
+            self._cares_for = job or self._submit(count_from)
+            end = self._end_of(self._cares_for)
             last = int(end["job"])
             job = self.run.job(last)
             if (finished := self.finished_attempt()) is not None:
                 return finished
             if end["kind"] == "duplicate" and barren < MOST_DUPLICATES:
                 barren, last = barren + 1, 0  # another one has trained meanwhile: what became of that is asked first
+                self._cares_for = None
                 continue
             if end["kind"] not in RETRIED or not self.scheduler.retries:
                 raise self._failure(job, end)
@@ -174,6 +179,7 @@ class Launcher:
                 raise self._failure(job, {"kind": "no progress", "detail": detail})
             say(f"{self.run_id}: {self.scheduler.named(job)} {why_again(end)}; submitting it again")
             count_from = read_json(job.order)["count_from"]
+            self._cares_for = None
 
     def _require_one_cluster(self) -> None:
         """Refuse a run that still lives where the other profile submits to: attaching is that profile's matter."""
@@ -190,7 +196,18 @@ class Launcher:
             )
 
     def _live_job(self) -> JobPaths | None:
-        """The job of this very run that is alive, after those of other configurations have ended."""
+        """The job of this very run that is alive, after those of other configurations have ended.
+
+        Raises `UserError` where the last one was cancelled after this head had begun, however it ended.
+        """
+        last = self.run.job(int(read_object(self.run.current).get("job") or 0))
+        before = self._cancelled_at_first.setdefault(last.number, cancelled_by(last))
+        job = self._job_to_attach_to()
+        if job is None and before is None and (by := cancelled_by(last)):
+            raise self._failure(last, {"kind": "cancelled", "by": by})
+        return job
+
+    def _job_to_attach_to(self) -> JobPaths | None:
         while (live := self.scheduler.live_job()) is not None:
             job, state = live
             if not state.alive:
@@ -209,15 +226,13 @@ class Launcher:
 
     def _wait_out(self, job: JobPaths) -> None:
         """Leave a trainer alone that Slurm has lost hold of: it may finish the run, or fall silent."""
-        said, cancelled = None, cancelled_by(job)
+        said = None
         while (state := self.scheduler.look(job)).alive:
             if state.life is Life.ABANDONED and said is None:
                 said = remark(state)
                 say(f"{self.run_id}: {self.scheduler.named(job)} {said}; `rolloutbench cancel` ends it")
             self._leave_if_told()
             time.sleep(self.scheduler.poll_s)
-        if not cancelled and (by := cancelled_by(job)):
-            raise self._failure(job, {"kind": "cancelled", "by": by})
 
     def _other_settings(self, order: dict[str, Any]) -> str:
         """What a job was submitted with that the profile now says otherwise: attaching does not change it."""

@@ -40,6 +40,7 @@ REASONS = {
     "Dependency": "another job of this run has not ended",
     "JobHeldUser": "held by its user; `scontrol release` lets it go on",
     "JobHeldAdmin": "held by an administrator",
+    "launch failed requeued held": "its node could not start it; `scontrol release` lets it go on",
     "PartitionTimeLimit": "it asks for more time than the partition gives; lower runtime in the profile",
     "PartitionNodeLimit": "it asks for more nodes than the partition gives",
     "ReqNodeNotAvail": "the nodes it asks for are down or reserved",
