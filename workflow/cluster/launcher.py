@@ -165,6 +165,7 @@ class Launcher:
             last = int(end["job"])
             job = self.run.job(last)
             if (finished := self.finished_attempt()) is not None:
+                self.scheduler.withdraw(job)
                 return finished
             if end["kind"] == "duplicate" and barren < MOST_DUPLICATES:
                 barren, last = barren + 1, 0  # another one has trained meanwhile: what became of that is asked first

@@ -67,6 +67,9 @@ class Scheduler(Protocol):
     def adopt(self, job: JobPaths) -> JobPaths | None:
         """The job that a submission without an answer has made after all."""
 
+    def withdraw(self, job: JobPaths) -> None:
+        """Take a job out of the queue whose run is finished: it would wait to find that out."""
+
     def named(self, job: JobPaths) -> str:
         """A job's name for people."""
 
@@ -106,6 +109,9 @@ class LocalScheduler:
 
     def adopt(self, job: JobPaths) -> JobPaths | None:
         return None
+
+    def withdraw(self, job: JobPaths) -> None:
+        return None  # it holds no place in a queue
 
     def named(self, job: JobPaths) -> str:
         return f"job {job.number}"
@@ -219,6 +225,16 @@ class SlurmScheduler:
                 self._leave_if_told()
                 time.sleep(0.5)
 
+    def withdraw(self, job: JobPaths) -> None:
+        # Slurm requeues a job whose node it has lost, while its trainer may finish the run there.
+        name = str(read_json(job.record)["name"])
+        if not _waiting(self._answer, name):
+            return
+        try:
+            slurm.cancel(_waiting(ask(self._run.slurm, fresh=True), name))
+        except SlurmError as error:
+            say(f"{self._run_id}: {self.named(job)} is still in the queue, and ends when it begins: {error}")
+
     def named(self, job: JobPaths) -> str:
         return f"Slurm job {read_json(job.record)['job_id']}"
 
@@ -239,6 +255,11 @@ class SlurmScheduler:
         write_json(self._run.current, {"job": job.number})
         _repair_pickle(job, kept.job_id)
         return job
+
+
+def _waiting(answer: Answer, name: str) -> list[str]:
+    """The ids of a name's jobs that wait in the queue."""
+    return [queued.job_id for queued in answer.named(name) if queued.state == "PENDING"]
 
 
 def _newest(run: RunPaths, job: int) -> AttemptPaths | None:
