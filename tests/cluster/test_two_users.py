@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,10 +61,9 @@ def python(folder: Path, code: str, *words: str, **env: str) -> subprocess.Compl
 
 def other(folder: Path, code: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     """What the other user's program says."""
-    began = time.monotonic()
     done = python(folder, AS_THE_OTHER + code, *words, **env)
     assert "Traceback" not in done.stderr, done.stderr
-    assert time.monotonic() - began < 25, "it does not wait for rights that it never has"
+    assert "trying again" not in done.stderr, "it does not wait for rights that it never gets"
     return done
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -131,32 +132,28 @@ def test_results_that_turn_read_only_for_a_while_cost_no_run(run: MakeRun, tmp_p
         subprocess.run(["umount", "-l", str(there)], check=True)
 
 
-def test_arrays_and_other_users_jobs_by_the_hundred_neither_slow_nor_mislead_a_look(
-    run: MakeRun, tmp_path: Path
-) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can submit for another user")
+def test_arrays_and_other_users_jobs_by_the_hundred_neither_slow_nor_mislead_a_look(run: MakeRun) -> None:
     one = run(steps=10, env=SLOW)
-    array = ("sbatch", "-p", "cpu", "--array=0-399%20", "-n1", "--mem=1", f"-J{one.run_id}.array", "--wrap=sleep 30")
-    theirs = (f"--uid={OTHER_USER}", "--chdir=/", "--output=/dev/null")
-    held = ("sbatch", "-p", "cpu", "--hold", "-n1", "-Jtheirs", *theirs, "--wrap=sleep 30")
+    array = ("sbatch", "-p", "cpu", "--array=0-399%20", "-n1", "--mem=1", f"-J{one.run_id}.array", "--wrap=sleep 600")
+    theirs = ("sbatch", "-p", "cpu", "--hold", "-n1", f"--uid={OTHER_USER}", "--chdir=/", "--wrap=sleep 30")
     assert one.cluster.run(*array).returncode == 0
-    for number in range(200):
-        answer = one.cluster.run(*held)
-        assert answer.returncode == 0 or number, answer.stderr
-    head = one.start()
-    one.wait_for_step(3)
-    code = (
-        "import sys, time; from workflow.cluster import slurm; began = time.process_time(), time.monotonic()\n"
-        "jobs = slurm.queue()\n"
-        "print(len(jobs), sum(job.name == sys.argv[1] for job in jobs.values()), time.process_time() - began[0],\n"
-        "      time.monotonic() - began[1])"
-    )
-    name = one.read("jobs", "1", "job.json")["name"]
-    words = [sys.executable, "-c", code, name]
-    told = subprocess.run(words, env=one.head_env, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    count, ours, cpu_s, wall_s = map(float, told.split())
-    one.finish(head)
-    one.cluster.run("scancel", "--user", OTHER_USER)
-    print(told)
-    assert ours == 1 and cpu_s < 0.2 and wall_s < 5
-    assert count < 100
+    try:
+        for _ in range(200):
+            answer = one.cluster.run(*theirs, "--output=/dev/null")
+            assert answer.returncode == 0, answer.stderr
+        head = one.start()
+        one.wait_for_step(3)
+        code = (
+            "import sys, time; from workflow.cluster import slurm; began = time.process_time()\n"
+            "jobs = slurm.queue()\n"
+            "print(len(jobs), sum(job.name == sys.argv[1] for job in jobs.values()), time.process_time() - began)"
+        )
+        words = [sys.executable, "-c", code, one.read("jobs", "1", "job.json")["name"]]
+        told = subprocess.run(words, env=one.head_env, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        one.finish(head)
+    finally:
+        one.cluster.run("scancel", "--user", OTHER_USER)
+    count, ours, cpu_s = map(float, told.split())
+    assert ours == 1 and count < 100 and cpu_s < 0.2
     one.assert_trained_once()
