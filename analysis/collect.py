@@ -122,7 +122,7 @@ def in_the_tree(chosen: list[ChosenStep], tree: TimerTree, run_id: str) -> list[
     for name, (step, value) in undeclared.items():
         text = (
             f"{run_id}: timer {name} (step {step}: {value:g}) is not in the declared timers of {tree.name}: in no sum, "
-            f"kept as {UNDECLARED}{name}. Where it nests is not guessed: declare it in analysis/timers/"
+            f"kept as {UNDECLARED}{name}. Where it nests is not guessed: declare it in trainers/<trainer>/timers.py"
         )
         verdicts.append(Verdict("warning", "undeclared-phase", text))
     if tree.overlap:
@@ -154,7 +154,7 @@ def timer_verdicts(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -
                 "warning",
                 "undeclared-phase",
                 f"{run_id}: phase {path} is not in the declared timers of {tree.name}; it is kept and shown as "
-                "undeclared. Declare it in analysis/timers/",
+                "undeclared. Declare it in trainers/<trainer>/timers.py",
             )
         )
     for path in sorted(p for p in paths if p.split("/")[0] != tree.root and not (tree.flat and tree.declared(p))):

@@ -25,6 +25,7 @@ FOLDERS = (*PACKAGES, "rules", "envs", "profiles", "experiments", "scripts", "do
 MADE = re.compile(r"\.egg-info|/slurm\.conf$")
 
 
+OF_OTHERS = {"trainers/patcher.py"}
 CHECKS = [*ROOT.glob("workflow/preflight/checks/*.py"), *ROOT.glob("trainers/*/*.py")]
 LEVELS = {"impossible", "unequal", "odd"}
 
@@ -41,6 +42,10 @@ def codes_in(file: Path) -> Iterator[str]:
                     for one in node.keywords
                     if one.arg == "code" and isinstance(one.value, ast.Constant)
                 )
+
+
+def exists(pattern: str, base: Path = ROOT) -> bool:
+    return bool(list(base.glob(pattern))) if "*" in pattern else (base / pattern).exists()
 
 
 def paths_in(page: str) -> Iterator[str]:
@@ -71,7 +76,7 @@ def test_what_a_page_names_exists(page: Path) -> None:
     for word in paths_in(text):
         base, name = (page.parent, word[5:]) if word.startswith("link:") else (ROOT, word)
         pattern = re.sub(r"<[^>]*>|\{[^}]*\}", "*", name.split(":")[0]).rstrip("/")
-        if not (list(base.glob(pattern)) if "*" in pattern else (base / pattern).exists()):
+        if not exists(pattern, base):
             missing.append(word)
     known = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}
     missing += sorted(bare_names_in(text) - known)
@@ -138,3 +143,17 @@ def test_the_preflight_page_names_every_code_and_no_other() -> None:
     _, texts = texts_in(ROOT)
     unknown = {name for name in named if "-" in name and not is_made_in(texts, name)}
     assert sorted(unknown - {one.name.lower().replace("_", "-") for one in VARIABLES}) == []
+
+
+def test_what_the_code_says_of_its_own_files_exists() -> None:
+    """In comments, docstrings and messages."""
+    files = [file for folder in PACKAGES[:6] for file in (ROOT / folder).rglob("*.py")]
+    files += [*ROOT.glob("rules/*.smk"), *ROOT.glob("scripts/*.*"), *ROOT.glob("profiles/*/*.*"), ROOT / "config.yaml"]
+    missing = []
+    for file in files:
+        for word in paths_in(file.read_text(encoding="utf-8")):
+            pattern = re.sub(r"<[^>]*>|\{[^}]*\}", "*", word.split(":")[0]).rstrip("/")
+            # Other projects have folders of these names, too.
+            if not word.startswith("link:") and not exists(pattern) and word not in OF_OTHERS:
+                missing.append((str(file.relative_to(ROOT)), word))
+    assert not missing

@@ -56,7 +56,7 @@ def tree_for(trainer: str, version: str, engine: str, mode: str = "") -> TimerTr
         f"no timer tree is declared for trainer {trainer} {version}{f' in mode {mode}' if mode else ''} with engine "
         f"{engine} (declared: {_near(trainer, version, engine, mode)}). "
         "How its timers nest is not guessed: read where that version starts and stops them, add a TimerTree "
-        "beside those in analysis/timers/, list it in trainers/timers/declared.py, and collect again "
+        "beside those in trainers/<trainer>/timers.py, list it in trainers/timers/declared.py, and collect again "
         "(docs/timers.md shows how)"
     )
 
