@@ -60,8 +60,9 @@ def paths_in(page: str) -> Iterator[str]:
 
 
 def bare_names_in(page: str) -> set[str]:
-    """The names of files that stand alone in backticks."""
-    return set(re.findall(r"`([a-z_]+\.(?:py|smk))`", page)) - {"setup.py"}  # setup.py: every package's own
+    """Names of modules in backticks, alone or with the end of their path."""
+    # setup.py is every package's own, and verl's path begins with its name.
+    return set(re.findall(r"`((?!verl/)(?:[a-z_]+/)*[a-z_]+\.(?:py|smk))`", page)) - {"setup.py"}
 
 
 def modules_in(page: str) -> Iterator[str]:
@@ -78,8 +79,9 @@ def test_what_a_page_names_exists(page: Path) -> None:
         pattern = re.sub(r"<[^>]*>|\{[^}]*\}", "*", name.split(":")[0]).rstrip("/")
         if not exists(pattern, base):
             missing.append(word)
-    known = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}
-    missing += sorted(bare_names_in(text) - known)
+    files = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")]
+    known = {Path(*path.parts[-n:]) for path in files for n in range(1, len(path.parts) + 1)}
+    missing += sorted(name for name in bare_names_in(text) if Path(name) not in known)
     for module in modules_in(text):
         try:
             found = importlib.util.find_spec(module) is not None
