@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -86,6 +87,24 @@ def test_a_finished_run_is_never_redone(site: Site) -> None:
     assert "vllm-s0: already finished (attempt 1)" in forced.stderr
     assert site.attempts("vllm-s0") == [1]
     assert site.attempts("transformers-s0") == [1]
+
+
+def test_a_stack_that_is_verified_again_retrains_nothing(site: Site) -> None:
+    """`build` after an upgrade writes a new verify.json, which the training rule has among its inputs."""
+    stacks = site.folder / ".stacks"
+    shared = stacks.readlink()
+    stacks.unlink()
+    for stack in STACKS:
+        for verdict in (shared / stack).glob("*/verify.json"):
+            folder = stacks / stack / verdict.parent.name
+            folder.mkdir(parents=True)
+            (folder / "env").symlink_to(verdict.parent / "env")
+            shutil.copyfile(verdict, folder / "verify.json")
+    again = site.snakemake()
+    shutil.rmtree(stacks)
+    stacks.symlink_to(shared)
+    assert again.returncode == 0, again.stderr
+    assert site.attempts("vllm-s0") == site.attempts("transformers-s0") == [1]
 
 
 def test_a_damaged_file_is_missed_told_and_mended(site: Site) -> None:

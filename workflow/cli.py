@@ -25,7 +25,7 @@ from workflow.config.entry import require_readable, require_sources
 from workflow.config.plan import load_plan
 from workflow.config.reading import read_yaml
 from workflow.config.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
-from workflow.stacks.in_stack import run_in_stack
+from workflow.stacks.environment import run_in_stack
 
 if TYPE_CHECKING:
     from workflow.cluster.experiment import Experiment

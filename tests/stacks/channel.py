@@ -103,6 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = channel.folder / self.path.lstrip("/")
         asked = self.headers.get("Range")
         channel.asked.append((path.name, asked))
+        channel.gate.wait(120)
         self.close_connection = True
         if not path.is_file():
             self.send_error(404)
@@ -130,6 +131,8 @@ class Channel:
     url: str = ""
     cut: int | None = None
     asked: list[tuple[str, str | None]] = field(default_factory=list)
+    gate: threading.Event = field(default_factory=threading.Event)
+    """While it is cleared, every answer waits."""
 
     @property
     def packages(self) -> list[Path]:
@@ -154,6 +157,7 @@ class Channel:
 def serving(folder: Path) -> Iterator[Channel]:
     """Serves that folder as a channel until the block ends."""
     channel = Channel(folder)
+    channel.gate.set()
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, channel))
     server.daemon_threads = True
     channel.url = f"http://127.0.0.1:{server.server_address[1]}"
@@ -162,6 +166,7 @@ def serving(folder: Path) -> Iterator[Channel]:
     try:
         yield channel
     finally:
+        channel.gate.set()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from workflow.stacks import load_stack, stack_names
-from workflow.stacks.compile import GIB_PER_JOB
 from workflow.stacks.definition import BUILD_JOB, ENVS
+from workflow.stacks.source_builds import GIB_PER_JOB
 
 ROOT = ENVS.parent
 

@@ -1,7 +1,6 @@
 """A conda layer: each package is the lock's, the prefix is whole where it lies, and both backends have one pip layer.
 
-No program that installs conda packages can be had from PyPI or Debian. A stand-in built on py-rattler takes its place;
-where micromamba, mamba or conda is on PATH, the same is done with the real one.
+py-rattler installs the packages, as it does for users; they come from a channel on loopback.
 """
 
 from __future__ import annotations
@@ -18,28 +17,19 @@ from pathlib import Path
 import pytest
 
 from workflow.stacks import stack_environment
-from workflow.stacks.uv import find_uv
+from workflow.stacks.conda import installer_library
+from workflow.stacks.uv import configured_uv
 
 from .channel import PLACEHOLDER, Channel, serving, write_package, write_python, write_python_package
 from .conftest import PYTHON, Site
 
-TOOLS = Path(__file__).parent / "conda-tools"
-REAL = next((path for path in map(shutil.which, ("micromamba", "mamba", "conda")) if path), None)
-
 
 @pytest.fixture(scope="session")
-def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for PATH with a program `micromamba`: py-rattler in an environment of its own."""
-    folder = tmp_path_factory.mktemp("conda-tools")
-    uv, python = find_uv(), folder / "venv" / "bin" / "python"
-    subprocess.run([uv, "venv", "--quiet", "--python", PYTHON, folder / "venv"], check=True)
-    lock = TOOLS / "requirements.lock"
-    subprocess.run([uv, "pip", "sync", "--quiet", "--require-hashes", "--python", python, lock], check=True)
-    program = folder / "bin" / "micromamba"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec "{python}" "{TOOLS / "standin.py"}" "$@"\n')
-    program.chmod(0o755)
-    return program.parent
+def installer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with py-rattler, installed once: a site's own index has none."""
+    folder = tmp_path_factory.mktemp("conda-installer")
+    installer_library(folder, configured_uv())
+    return folder
 
 
 @pytest.fixture
@@ -63,13 +53,23 @@ WISHES = [f"python {PYTHON}.*", "cuda-nvcc 12.4.*", "rbt-conda"]
 
 
 @pytest.fixture
-def layered(tiny: Site, channel: Channel, standin: Path) -> Site:
-    """The tiny stack with a conda layer, on a site whose PATH has the stand-in and no conda of the machine's."""
+def layered(tiny: Site, channel: Channel, installer: Path, tmp_path: Path) -> Site:
+    """The tiny stack with a conda layer, on a site whose PATH has a program called micromamba."""
     channel.lock(WISHES, tiny.envs / "tiny")
     stack = tiny.envs / "tiny" / "stack.yaml"
     stack.write_text(stack.read_text().replace("accelerator: cpu", 'accelerator: cuda\ncuda: "12.4"'))
-    use_program(tiny, standin)
+    use_program(tiny, write_program(tmp_path / "program"))
+    tiny.stacks.mkdir()
+    (tiny.stacks / ".conda-installer").symlink_to(installer)
     return tiny
+
+
+def write_program(folder: Path) -> Path:
+    """A folder for PATH with a micromamba: `auto` only looks whether it is there, and nobody runs it."""
+    folder.mkdir()
+    (folder / "micromamba").write_text("#!/bin/sh\nexit 9\n")
+    (folder / "micromamba").chmod(0o755)
+    return folder
 
 
 def use_program(site: Site, folder: Path | None) -> None:
@@ -95,8 +95,7 @@ def stacks_of(site: Site) -> list[Path]:
 def test_a_conda_layer_is_installed_checked_and_recorded(layered: Site, channel: Channel) -> None:
     built = layered.build()
     assert built.returncode == 0, built.stderr
-    assert f"4 of 4 conda packages from {channel.url}" in built.stderr
-    assert "4 conda packages, installed by micromamba" in built.stderr
+    assert f"4 conda packages from {channel.url}" in built.stderr
     (folder,) = layered.built()
     assert entries(folder) == ["env", "env-…", "verify.json"]
     verdict = json.loads((folder / "verify.json").read_text())
@@ -128,20 +127,7 @@ def verdict_versions(channel: Channel) -> set[tuple[str, str]]:
     return {(path.name.rsplit("-", 2)[0], path.name.rsplit("-", 2)[1]) for path in channel.packages}
 
 
-@pytest.mark.skipif(REAL is None, reason="neither micromamba, mamba nor conda is on PATH")
-def test_a_real_program_installs_the_same_layer(layered: Site) -> None:
-    assert REAL is not None
-    use_program(layered, Path(REAL).parent)
-    built = layered.build()
-    assert built.returncode == 0, built.stderr
-    (folder,) = layered.built()
-    verdict = json.loads((folder / "verify.json").read_text())
-    assert verdict["backend"] == "conda" and len(verdict["conda"]) == 4
-    real = (folder / "env").resolve()
-    assert (folder / "env" / "etc" / "where").read_text() == f"{real}/etc\n"
-
-
-def test_another_backend_than_it_was_built_with_builds_it_anew(layered: Site) -> None:
+def test_another_backend_than_it_was_built_with_builds_it_anew(layered: Site, channel: Channel) -> None:
     def how(*arguments: str) -> tuple[str, Path, str]:
         done = layered.run("build", "tiny", "--stacks-dir", str(layered.stacks), *arguments)
         assert done.returncode == 0, done.stderr
@@ -154,8 +140,9 @@ def test_another_backend_than_it_was_built_with_builds_it_anew(layered: Site) ->
     assert second == "uv" and plain.name == "env" and "without its conda layer (as asked for)" in said
     assert how()[1:] == (plain, "")  # auto takes what is there
     assert entries(plain.parent) == ["env", "verify.json"]
+    asked = len(channel.asked)
     third, renewed, said = how("--backend", "conda")
-    assert third == "conda" and renewed != conda and "conda packages from" not in said  # their files are still here
+    assert third == "conda" and renewed != conda and len(channel.asked) == asked  # their packages are still here
     assert entries(renewed.parent) == ["env", "env-…", "verify.json"]
 
 
@@ -166,51 +153,44 @@ def test_a_tampered_package_is_refused(layered: Site, channel: Channel, tmp_path
     assert failed.returncode == 1 and "Traceback" not in failed.stderr
     assert "rbt-conda-1.5-0.tar.bz2 is not the file that conda-lock.yml:" in failed.stderr
     assert "its sha256 is" in failed.stderr and layered.built() == []
-    assert not list((layered.stacks / ".conda-packages").glob("*/*/rbt-conda*"))
+    assert not list((layered.stacks / ".conda-packages").glob("rbt-conda*/info"))
 
 
-def test_a_file_that_was_changed_here_is_fetched_again(layered: Site, channel: Channel) -> None:
+def test_a_package_that_was_changed_here_is_fetched_again(layered: Site, channel: Channel) -> None:
     assert layered.build().returncode == 0
-    (kept,) = (layered.stacks / ".conda-packages").glob("*/*/rbt-conda*")
-    kept.write_bytes(kept.read_bytes() + b"evil")
+    (kept,) = (layered.stacks / ".conda-packages").rglob("rbt_conda.py")
+    before = kept.stat()
+    kept.write_text("origin = 'evil!'\n"[: before.st_size])
+    os.utime(kept, ns=(before.st_atime_ns, before.st_mtime_ns))
     shutil.rmtree(layered.built()[0])
     channel.asked.clear()
     again = layered.build()
     assert again.returncode == 0, again.stderr
-    assert [name for name, _ in channel.asked] == [kept.name] and "1 of 4 conda packages" in again.stderr
+    assert [name for name, _ in channel.asked] == ["rbt-conda-1.5-0.tar.bz2"]
+    code = "import rbt_conda; print(rbt_conda.origin)"
+    python = layered.built()[0] / "env" / "bin" / "python"
+    assert subprocess.check_output([python, "-I", "-c", code], text=True) == "conda\n"
 
 
-def test_a_download_that_breaks_off_goes_on(layered: Site, channel: Channel) -> None:
+def test_a_download_that_breaks_off_is_told_and_what_is_there_stays(layered: Site, channel: Channel) -> None:
     channel.cut = 5_000  # of about 40 000
     failed = layered.build()
-    assert failed.returncode == 1 and "What was fetched stays" in failed.stderr, failed.stderr
+    assert failed.returncode == 1 and "What was unpacked stays" in failed.stderr, failed.stderr
     assert "channel_alias" in failed.stderr and layered.built() == []
-    (partial,) = (layered.stacks / ".conda-packages").glob("*/*/rbt-conda*.part")
-    kept = partial.stat().st_size
-    assert kept > 5_000
     channel.cut = None
     channel.asked.clear()
     again = layered.build()
     assert again.returncode == 0, again.stderr
-    assert ("rbt-conda-1.5-0.tar.bz2", f"bytes={kept}-") in channel.asked
-
-
-def test_half_a_file_of_another_package_does_no_harm(layered: Site, channel: Channel) -> None:
-    channel.cut = 5_000
-    assert layered.build().returncode == 1
-    (partial,) = (layered.stacks / ".conda-packages").glob("*/*/rbt-conda*.part")
-    partial.write_bytes(b"x" * partial.stat().st_size)
-    channel.cut = None
-    again = layered.build()
-    assert again.returncode == 0, again.stderr
+    assert ("rbt-conda-1.5-0.tar.bz2", None) in channel.asked and len(channel.asked) < 4
 
 
 def test_a_channel_that_does_not_answer_is_told(layered: Site) -> None:
     lock = layered.envs / "tiny" / "conda-lock.yml"
     lock.write_text("\n".join(line if "url:" not in line else dead(line) for line in lock.read_text().split("\n")))
     failed = layered.build()
-    assert failed.returncode == 1 and "http://***@127.0.0.1:9/linux-64/" in failed.stderr
-    assert "secret" not in failed.stderr and "could not be fetched" in failed.stderr and layered.built() == []
+    assert failed.returncode == 1 and "packages from http://***@127.0.0.1:9" in failed.stderr
+    assert "(http://127.0.0.1:9/linux-64/" in failed.stderr
+    assert "secret" not in failed.stderr and "failed to fetch" in failed.stderr and layered.built() == []
 
 
 def dead(line: str) -> str:
@@ -224,12 +204,11 @@ def test_a_mirror_stands_in_for_the_public_channels(layered: Site, channel: Chan
     assert f"from {channel.url}" in built.stderr
 
 
-def test_conda_asked_for_and_not_there_is_told(layered: Site) -> None:
+def test_conda_asked_for_needs_no_program(layered: Site) -> None:
     use_program(layered, None)
-    failed = layered.run("build", "tiny", "--stacks-dir", str(layered.stacks), "--backend", "conda")
-    assert failed.returncode == 1 and "none of micromamba, mamba, conda is on PATH" in failed.stderr
-    assert "micro.mamba.pm/install.sh" in failed.stderr and "envs.backend: uv" in failed.stderr
-    assert layered.built() == []
+    built = layered.run("build", "tiny", "--stacks-dir", str(layered.stacks), "--backend", "conda")
+    assert built.returncode == 0, built.stderr
+    assert json.loads((layered.built()[0] / "verify.json").read_text())["backend"] == "conda"
 
 
 def test_without_conda_auto_says_what_is_left_out(layered: Site, tmp_path: Path) -> None:
@@ -237,7 +216,9 @@ def test_without_conda_auto_says_what_is_left_out(layered: Site, tmp_path: Path)
     fake_nvcc(tmp_path / "cuda" / "bin", "12.4")
     built = layered.build(CUDA_HOME=str(tmp_path / "cuda"))
     assert built.returncode == 0, built.stderr
-    wanted = "without its conda layer (none of micromamba, mamba, conda is here): Python and compilers are this "
+    wanted = (
+        "(none of micromamba, mamba, conda is here; `envs.backend: conda` takes it): Python and compilers are this "
+    )
     wanted += f"machine's own; nvcc is {tmp_path}/cuda/bin/nvcc"
     assert wanted in built.stderr
     verdict = json.loads((layered.built()[0] / "verify.json").read_text())
@@ -250,37 +231,31 @@ def fake_nvcc(folder: Path, release: str) -> None:
     (folder / "nvcc").chmod(0o755)
 
 
-def test_a_program_is_found_by_the_variable_that_its_shell_hook_sets(layered: Site, standin: Path) -> None:
+def test_a_program_is_found_by_the_variable_that_its_shell_hook_sets(layered: Site, tmp_path: Path) -> None:
     use_program(layered, None)
-    built = layered.build(MAMBA_EXE=str(standin / "micromamba"))
-    assert built.returncode == 0 and "installed by micromamba" in built.stderr
+    built = layered.build(MAMBA_EXE=str(tmp_path / "program" / "micromamba"))
+    assert built.returncode == 0 and "4 conda packages from" in built.stderr
 
 
-def test_a_program_that_fails_is_quoted(layered: Site, tmp_path: Path) -> None:
-    program = tmp_path / "bin" / "conda"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\necho 'CondaError: out of luck' >&2\nexit 3\n")
-    program.chmod(0o755)
-    use_program(layered, program.parent)
-    failed = layered.build()
-    assert failed.returncode == 1 and layered.built() == []
-    assert f"{program} ended with status 3 and made no environment" in failed.stderr
-    assert "CondaError: out of luck" in failed.stderr
+def test_an_installer_that_cannot_be_installed_is_told(layered: Site) -> None:
+    (layered.stacks / ".conda-installer").unlink()
+    failed = layered.build()  # the site's index has no py-rattler
+    assert failed.returncode == 1 and "installing py-rattler, which installs conda packages" in failed.stderr
+    assert "no configured source has it" in failed.stderr and layered.built() == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_an_interrupted_conda_build_leaves_nothing_that_counts(
-    layered: Site, tmp_path: Path, number: signal.Signals
+    layered: Site, channel: Channel, number: signal.Signals
 ) -> None:
-    wait = tmp_path / "go"
-    layered.environ["RBT_WAIT"] = str(wait)
+    channel.gate.clear()
     builder = layered.start("build", "tiny", "--stacks-dir", str(layered.stacks))
     deadline = time.monotonic() + 60
-    while not Path(f"{wait}.waiting").exists() and time.monotonic() < deadline:
+    while not channel.asked and time.monotonic() < deadline:
         time.sleep(0.02)
     builder.send_signal(number)
     assert builder.wait(60) == {signal.SIGKILL: -9, signal.SIGTERM: 143}[number]
-    wait.touch()  # a program that outlived a killed builder ends, and lets go of the lock
+    channel.gate.set()  # a program that outlived a killed builder ends, and lets go of the lock
     builder.communicate()
     assert layered.run("python", "tiny", "--stacks-dir", str(layered.stacks)).returncode == 1
     again = layered.build()
@@ -311,11 +286,11 @@ def test_a_disk_that_fills_up_with_conda_packages_is_told_and_cleaned(
 ) -> None:
     write_python_package(channel.folder / "linux-64", "rbt-large", "1.0", payload=4 * 2**20)
     channel.lock(WISHES, layered.envs / "tiny")
+    (small_disk / ".conda-installer").symlink_to((layered.stacks / ".conda-installer").readlink())
     layered.stacks = small_disk
     failed = layered.build()
     assert failed.returncode == 1 and "is full (or your quota is)" in failed.stderr, failed.stderr
     assert "Traceback" not in failed.stderr and layered.built() == []
-    assert not list(small_disk.glob(".conda-packages/*/*/*.part"))
 
 
 def test_verify_runs_again_on_a_compute_node_with_what_needs_a_gpu(layered: Site, tmp_path: Path) -> None:

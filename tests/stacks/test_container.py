@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from workflow.stacks.adopt import wrapper
-from workflow.stacks.container import BUILDER, definition
 from workflow.stacks.definition import ENVS, load_stack, lock_id, stack_names
+from workflow.stacks.image import BUILDER, definition, wrapper
 from workflow.stacks.lockfile import parse_lock
 
 from .conftest import Site
@@ -81,17 +80,24 @@ def test_a_shell_takes_the_scripts(shell: str) -> None:
 
 
 def test_the_builder_has_all_that_the_build_imports(tmp_path: Path) -> None:
-    # As in the image: the three folders, and of the site's packages only the builder's.
-    for name in ("analysis", "envs", "workflow"):
-        shutil.copytree(ENVS.parent / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    # As in the image: the definition's folders, and of the site's packages only the builder's. The controller's
+    # environment finds the repository itself, so each module's file is looked at.
+    for line in sections(definition("trl-transformers-cpu"))["files"].split("\n"):
+        if line.strip():
+            name, there = line.split()
+            assert there == f"/opt/rolloutbench/{name}"
+            shutil.copytree(ENVS.parent / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     look = (
         "import sys\nbefore = set(sys.modules)\nimport workflow.stacks.__main__\n"
-        "print(*{name.split('.')[0] for name, module in sys.modules.items()"
-        " if name not in before and 'site-packages' in (getattr(module, '__file__', None) or '')})"
+        "files = {name: getattr(module, '__file__', None) or '' for name, module in sys.modules.items()"
+        " if name not in before}\n"
+        "print(*{name.split('.')[0] for name, file in files.items() if 'site-packages' in file})\n"
+        f"print(*[file for file in files.values() if file.startswith({f'{ENVS.parent}/'!r}) and '/.venv' not in file])"
     )
     done = subprocess.run([sys.executable, "-c", look], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert set(done.stdout.split()) - {"_yaml"} <= {"packaging", "yaml"}
+    packages, elsewhere = done.stdout.split("\n")[:2]
+    assert set(packages.split()) - {"_yaml"} <= {"packaging", "yaml"} and elsewhere == ""
 
 
 @pytest.fixture
@@ -136,6 +142,17 @@ def test_an_image_of_another_lock_is_not_adopted(tiny: Site, image: Path) -> Non
     assert tiny.built() == []
     missing = tiny.run("adopt", "tiny", "--image", "none.sif", "--stacks-dir", str(tiny.stacks))
     assert missing.returncode == 1 and "none.sif is not there" in missing.stderr
+
+
+def test_an_image_does_not_replace_what_was_built(tiny: Site, image: Path) -> None:
+    assert tiny.build().returncode == 0
+    before = (tiny.built()[0] / "verify.json").read_text()
+    adopt = ("adopt", "tiny", "--image", str(image), "--stacks-dir", str(tiny.stacks))
+    refused = tiny.run(*adopt)
+    assert refused.returncode == 1 and "tiny is there already, and built" in refused.stderr
+    assert "remove that folder first" in refused.stderr and (tiny.built()[0] / "verify.json").read_text() == before
+    shutil.rmtree(tiny.built()[0])
+    assert tiny.run(*adopt).returncode == 0 and tiny.run(*adopt).returncode == 0
 
 
 def test_gpus_are_let_in_for_cuda_only() -> None:

@@ -253,7 +253,7 @@ def test_a_built_stack_is_not_replaced(tiny: Site, tmp_path: Path, wheels: dict[
     assert tiny.build().returncode == 0
     python = interpreter(tmp_path / "base", wheels["rbt-beta==2.0"])
     refused = registered(tiny, python)
-    assert refused.returncode == 1 and "tiny is there already, and not registered" in refused.stderr
+    assert refused.returncode == 1 and "tiny is there already, and built" in refused.stderr
     assert verdict(tiny)["state"] == "built"
     # Nor one that today's checks have not seen yet, nor one whose verdict Snakemake has deleted.
     (folder,) = tiny.built()

@@ -15,8 +15,7 @@ from common.errors import UserError
 from workflow.cluster.job import trainer_environment
 from workflow.stacks import stack_environment
 from workflow.stacks.definition import SITE_PACKAGES, load_stack
-from workflow.stacks.environment import cache_folder, environment_in, run_time
-from workflow.stacks.in_stack import run_in_stack
+from workflow.stacks.environment import cache_folder, environment_in, run_in_stack, run_time
 
 from ..preload import RUNTIME, preloaded_library
 from .conftest import PYTHON, Index, Site, interpreter, write_wheel

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from workflow.stacks.compile import GIB_PER_JOB, build_settings, jobs_at_once
 from workflow.stacks.definition import load_stack
+from workflow.stacks.source_builds import GIB_PER_JOB, build_settings, jobs_at_once
 
 from .conftest import Index, Site, write_wheel
 

@@ -14,11 +14,11 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from workflow.stacks.compile import SITE_PACKAGES, build_from_source
 from workflow.stacks.condalock import check_conda_lock, parse_conda_lock
-from workflow.stacks.definition import ENVS, LAID_OVER, load_stack
+from workflow.stacks.definition import ENVS, LAID_OVER, SITE_PACKAGES, load_stack
 from workflow.stacks.lockfile import check_lock, parse_lock
 from workflow.stacks.needs import LAYER
+from workflow.stacks.source_builds import build_from_source
 from workflow.stacks.uv import Uv
 
 PAIRS = [("verl04-vllm", "verl04-sglang"), ("verl09-vllm", "verl09-sglang")]
@@ -159,15 +159,16 @@ def test_the_folder_of_packages_is_put_into_a_builds_variables(tmp_path: Path) -
     pretended.chmod(0o755)
     work = tmp_path / "work"
     work.mkdir()
+    flash_attn = [pin for pin in check_lock(name) if pin.name == "flash-attn"]
     python, own = tmp_path / "env" / "bin" / "python", tmp_path / "env" / "lib" / "python3.12" / "site-packages"
     own.mkdir(parents=True)
-    build_from_source(load_stack(name), check_lock(name), python, Uv(str(pretended), {}, ()), work, ())
+    build_from_source(load_stack(name), flash_attn, python, Uv(str(pretended), {}, ()), work, ())
     seen = (tmp_path / "seen").read_text(encoding="utf-8")
     assert f'"CPATH" = "{own}/nvidia/cu13/include"' in seen
     assert SITE_PACKAGES not in seen
     # Of a registered interpreter the headers lie in its own folder of packages.
     (own / LAID_OVER).write_text("import site; site.addsitedir('/opt/torch/site-packages')\n", encoding="utf-8")
-    build_from_source(load_stack(name), check_lock(name), python, Uv(str(pretended), {}, ()), work, ())
+    build_from_source(load_stack(name), flash_attn, python, Uv(str(pretended), {}, ()), work, ())
     seen = (tmp_path / "seen").read_text(encoding="utf-8")
     assert f'"CPATH" = "{own}/nvidia/cu13/include:/opt/torch/site-packages/nvidia/cu13/include"' in seen
 

@@ -19,7 +19,7 @@ from workflow.preflight import preflight, write_preflight
 from workflow.preflight.cases import settings_requests
 from workflow.preflight.show import preflight_lines, summary_lines
 from workflow.preflight.surroundings import Surroundings, variables_of
-from workflow.stacks.in_stack import run_in_stack
+from workflow.stacks.environment import run_in_stack
 
 _PROFILES = (Path("slurm"), Path("profiles/slurm"))
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,42 @@ from packaging.utils import canonicalize_name
 
 from common.errors import UserError
 from workflow.stacks import staging as place
-from workflow.stacks.compile import build_from_source, requirement
-from workflow.stacks.conda import HOW_TO_GET_ONE, PROGRAMS, Conda, activated, create_prefix, find_conda
-from workflow.stacks.condafetch import fetch_packages
+from workflow.stacks.conda import PROGRAMS, activated, create_prefix, find_conda
 from workflow.stacks.condalock import CondaPackage, check_conda_lock
 from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id
 from workflow.stacks.lockfile import Pin, check_lock
 from workflow.stacks.needs import find_nvcc, require_needs
+from workflow.stacks.source_builds import GivenWheel, build_from_source, given_wheels, wheel_records
 from workflow.stacks.sources import redacted
 from workflow.stacks.uv import Uv, configured_uv, explained, torch_arguments
 from workflow.stacks.verification import built_by, is_ready, origin_of, verify, was_chosen
-from workflow.stacks.wheels import GivenWheel, given_wheels
 
 BACKENDS = ("auto", "conda", "uv")
-_CONDA_FILES = ".conda-packages"
-"""Folder beside the stacks in which conda's packages stay once they were fetched."""
+
+
+@dataclass(frozen=True)
+class PipLayer:
+    """Pins of a stack's lock that are to be installed, and how."""
+
+    stack: Stack
+    pins: Sequence[Pin]
+    wheels: Sequence[GivenWheel]
+    """Files that take the place of source builds."""
+    uv: Uv
+    fds: tuple[int, ...]
+    """Locks that every program started holds too."""
+    torch_index: tuple[str, ...] = ()
+
+    @property
+    def compiled(self) -> tuple[str, ...]:
+        """The packages that are built from source, in the stack's order."""
+        names = {pin.name for pin in self.pins} - {wheel.package for wheel in self.wheels}
+        return tuple(name for name in self.stack.source_builds if name in names)
+
+    def with_torch_index(self, python: str) -> PipLayer:
+        """The layer with PyTorch's own index, if no other source has this torch for that Python release."""
+        torch = next((f"torch=={pin.version}" for pin in self.pins if pin.name == "torch"), None)
+        return replace(self, torch_index=tuple(torch_arguments(self.uv, torch, self.stack.torch_backend, python)))
 
 
 def build(
@@ -47,9 +67,9 @@ def build(
     A stack that is ready costs one look at its files. UserError says what failed; then nothing is left at that
     path that was not there before, and an environment that no longer verifies has no verify.json. `expected` is the
     lock_id that the plan was made with: a lock changed since then is refused. `backend`: with conda's layer, without
-    it, or `auto`: with it where a program is there that installs it. One that is asked for and is not what the
-    stack was built with builds it anew, unless it is registered or adopted. `wheels`: files with their sha256 that are
-    installed in place of source builds.
+    it, or `auto`: with it where a conda program is. One that is asked for and is not what the stack was built with
+    builds it anew, unless it is registered or adopted. `wheels`: files with their sha256 that are installed in place
+    of source builds.
     """
     stack = load_stack(name, envs)
     pins = check_lock(name, envs)
@@ -70,8 +90,8 @@ def build(
     try:
         with place.builder_lock(final.parent, name) as fds:
             place.remove_leftovers(final.parent)
-            if not is_ready(stack, final, wanted):
-                _verify_or_build(stack, pins, final, wanted, given, fds)
+            if not is_ready(stack, final, wanted) and not _verified_again(stack, final, wanted, given, fds):
+                _build(stack, pins, final, wanted, given, fds)
     except OSError as error:
         if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
             raise UserError(f"{name}: {redacted(str(error))}") from error
@@ -85,87 +105,63 @@ def _require_wheels(stack: Stack, given: Sequence[GivenWheel], final: Path) -> N
         raise UserError(f"{stack.name} is built already, without that wheel; to build it with the wheel remove {final}")
 
 
-def _verify_or_build(
-    stack: Stack, pins: list[Pin], final: Path, wanted: str, wheels: list[GivenWheel], fds: tuple[int, ...]
-) -> None:
-    packages = check_conda_lock(stack)
+def _verified_again(stack: Stack, final: Path, wanted: str, wheels: list[GivenWheel], fds: tuple[int, ...]) -> bool:
+    """Whether an environment is there that passes; UserError for a registered or adopted one that does not."""
     origin = origin_of(final)
-    if (final / "env" / "bin" / "python").exists() and wanted in {"auto", built_by(final)}:
-        # It came by one rename and so was whole: only its verification is missing or out of date.
-        _require_wheels(stack, wheels, final)
-        try:
-            _say(stack, "verifying the environment that is there")
-            verify(stack, final / "env", final, final.name, packages, fds, origin)
-            return
-        except UserError as error:
-            if was_chosen(origin):
-                raise UserError(f"{error}\n{_not_replaced(stack, origin, final)}") from None
-            (final / "verify.json").unlink(missing_ok=True)
-            _say(stack, f"it does not verify any more and is built anew\n{error}")
-    elif was_chosen(origin):
-        raise UserError(_not_replaced(stack, origin, final))
-    started = time.monotonic()
-    conda = _chosen(stack, wanted)
-    for line in require_needs(without(stack, wheels), pins, packages if conda else None):
-        _say(stack, f"to run it, compute nodes need what is not here: {line}")
-    place.require_space(final.parent, stack.disk_gib, stack.name)
-    uv = configured_uv()
-    torch = next((f"torch=={pin.version}" for pin in pins if pin.name == "torch"), None)
-    torch_index = torch_arguments(uv, torch, stack.torch_backend, stack.python)
-    _say(stack, f"{len(pins)} packages from {uv.sources}{' and PyTorch' if torch_index else ''}")
-    if conda is None:
-        _build_beside(stack, pins, final, uv, torch_index, wheels, fds)
-    else:
-        _build_in_place(stack, pins, packages, final, conda, uv, torch_index, wheels, fds)
-    _say(stack, f"ready in {time.monotonic() - started:.0f} s: {final}")
-
-
-def _not_replaced(stack: Stack, origin: dict[str, Any], final: Path) -> str:
     verb, option = ("register", "python") if "python" in origin else ("adopt", "image")
-    return (
-        f"{stack.name} is {origin['state']} ({origin.get(option)}), and does not verify any more: {verb} it again "
+    advice = (
+        f"{stack.name} is {origin.get('state')} ({origin.get(option)}), and does not verify any more: {verb} it again "
         f"(`python -m workflow.stacks {verb} {stack.name} --{option} …`), or remove {final} to build it"
     )
+    if not (final / "env" / "bin" / "python").exists() or wanted not in {"auto", built_by(final)}:
+        if was_chosen(origin):
+            raise UserError(advice)
+        return False
+    # It came by one rename and so was whole: only its verification is missing or out of date.
+    _require_wheels(stack, wheels, final)
+    try:
+        stack.say("verifying the environment that is there")
+        verify(stack, final / "env", final, final.name, check_conda_lock(stack), fds, origin)
+    except UserError as error:
+        if was_chosen(origin):
+            raise UserError(f"{error}\n{advice}") from None
+        (final / "verify.json").unlink(missing_ok=True)
+        stack.say(f"it does not verify any more and is built anew\n{error}")
+        return False
+    return True
 
 
-def _chosen(stack: Stack, wanted: str) -> Conda | None:
-    """The program that installs the conda layer; None where there is no such layer, or it is left out."""
-    if wanted == "uv":
-        _say_left_out(stack, "as asked for")
-        return None
-    conda = find_conda()
-    if conda is None and wanted == "conda":
-        raise UserError(
-            f"{stack.name} is to be built with its conda layer, and none of {', '.join(PROGRAMS)} is on PATH: "
-            f"{HOW_TO_GET_ONE}. `envs.backend: uv` builds it without that layer, on the Python and the compilers that "
-            "are here"
-        )
-    if conda is None:
-        _say_left_out(stack, f"none of {', '.join(PROGRAMS)} is here")
-    return conda
-
-
-def _say_left_out(stack: Stack, why: str) -> None:
-    if stack.conda_lock is None:
-        return
-    nvcc = f"; nvcc is {find_nvcc() or 'not here'}" if stack.cuda else ""
-    _say(stack, f"without its conda layer ({why}): Python and compilers are this machine's own{nvcc}")
-
-
-def _build_beside(
-    stack: Stack,
-    pins: list[Pin],
-    final: Path,
-    uv: Uv,
-    torch_index: list[str],
-    wheels: list[GivenWheel],
-    fds: tuple[int, ...],
+def _build(
+    stack: Stack, pins: list[Pin], final: Path, wanted: str, wheels: list[GivenWheel], fds: tuple[int, ...]
 ) -> None:
-    with place.building_folder(final.parent, final.name) as temporary:
-        env = temporary / "env"
-        make_venv(stack, env, uv, stack.python, fds)
-        install(stack, pins, env, uv, torch_index, wheels, temporary, fds)
-        verify_and_move(stack, temporary, final, with_wheels({}, wheels), fds)
+    started = time.monotonic()
+    packages = check_conda_lock(stack) if _takes_conda(stack, wanted) else None
+    layer = PipLayer(stack, pins, wheels, configured_uv(), fds)
+    for line in require_needs(replace(stack, source_builds=layer.compiled), pins, packages):
+        stack.say(f"to run it, compute nodes need what is not here: {line}")
+    place.require_space(final.parent, stack.disk_gib, stack.name)
+    layer = layer.with_torch_index(stack.python)
+    stack.say(f"{len(pins)} packages from {layer.uv.sources}{' and PyTorch' if layer.torch_index else ''}")
+    if packages is None:
+        with place.building_folder(final.parent, final.name) as temporary:
+            make_venv(stack, temporary / "env", layer.uv, stack.python, fds)
+            install(layer, temporary / "env", temporary)
+            verify_and_move(stack, temporary, final, wheel_records(layer.wheels), fds)
+    else:
+        _build_in_place(layer, packages, final)
+    stack.say(f"ready in {time.monotonic() - started:.0f} s: {final}")
+
+
+def _takes_conda(stack: Stack, wanted: str) -> bool:
+    """Whether the stack is built with its conda layer; says so where it has one and it is left out."""
+    if stack.conda_lock is None:
+        return False
+    if wanted == "conda" or (wanted == "auto" and find_conda()):
+        return True
+    nvcc = f"; nvcc is {find_nvcc() or 'not here'}" if stack.cuda else ""
+    why = "as asked for" if wanted == "uv" else f"none of {', '.join(PROGRAMS)} is here; `envs.backend: conda` takes it"
+    stack.say(f"without its conda layer ({why}): Python and compilers are this machine's own{nvcc}")
+    return False
 
 
 def verify_and_move(stack: Stack, temporary: Path, final: Path, origin: dict[str, Any], fds: tuple[int, ...]) -> None:
@@ -175,33 +171,19 @@ def verify_and_move(stack: Stack, temporary: Path, final: Path, origin: dict[str
             f"{stack.name}: {', '.join(programs)} in env/bin name the folder of the build and would break "
             "when it is renamed; the packages that made them cannot be part of a stack"
         )
-    _say(stack, "verifying")
+    stack.say("verifying")
     verify(stack, temporary / "env", temporary, final.name, [], fds, origin)
     place.move_into_place(temporary, final)
 
 
-def _build_in_place(
-    stack: Stack,
-    pins: list[Pin],
-    packages: list[CondaPackage],
-    final: Path,
-    conda: Conda,
-    uv: Uv,
-    torch_index: list[str],
-    wheels: list[GivenWheel],
-    fds: tuple[int, ...],
-) -> None:
-    store = final.parent.parent / _CONDA_FILES
-    with place.builder_lock(store, f"{stack.name}: conda's packages"):
-        files = fetch_packages(packages, store, stack.name)
+def _build_in_place(layer: PipLayer, packages: list[CondaPackage], final: Path) -> None:
+    stack, uv = layer.stack, layer.uv
     with place.growing_prefix(final) as prefix, place.building_folder(final.parent, final.name) as work:
         prefix = prefix.absolute()  # it is written into the environment's files
-        _say(stack, f"{len(packages)} conda packages, installed by {conda.name}")
-        create_prefix(conda, packages, files, prefix, work, stack.name, fds)
-        active = Uv(uv.binary, activated(prefix, uv.environ), uv.arguments)
-        install(stack, pins, prefix, active, torch_index, wheels, work, fds)
-        _say(stack, "verifying")
-        verify(stack, prefix, work, final.name, packages, fds, with_wheels({}, wheels))
+        create_prefix(stack, packages, prefix, final.parent.parent, uv, layer.fds)
+        install(replace(layer, uv=replace(uv, environ=activated(prefix, uv.environ))), prefix, work)
+        stack.say("verifying")
+        verify(stack, prefix, work, final.name, packages, layer.fds, wheel_records(layer.wheels))
         (final / "verify.json").unlink(missing_ok=True)
         place.link_into_place(prefix, final)
         (work / "verify.json").replace(final / "verify.json")
@@ -209,10 +191,8 @@ def _build_in_place(
 
 def make_venv(stack: Stack, env: Path, uv: Uv, python: str, fds: tuple[int, ...]) -> None:
     """A bare environment of that interpreter, a feature release or a path, that can be renamed."""
-    status, said = uv.run(
-        ["venv", str(env), "--python", python, "--relocatable", "--no-python-downloads", "--no-project"],
-        fds=fds,
-    )
+    command = ["venv", str(env), "--python", python, "--relocatable", "--no-python-downloads", "--no-project"]
+    status, said = uv.run(command, fds=fds)
     if status != 0:
         if "No interpreter found" in said:
             raise UserError(
@@ -222,54 +202,35 @@ def make_venv(stack: Stack, env: Path, uv: Uv, python: str, fds: tuple[int, ...]
         raise explained(said, f"{stack.name}: making the environment with Python {python}", uv)
 
 
-def install(
-    stack: Stack,
-    pins: Sequence[Pin],
-    env: Path,
-    uv: Uv,
-    torch_index: list[str],
-    wheels: Sequence[GivenWheel],
-    folder: Path,
-    fds: tuple[int, ...],
-) -> None:
-    """The pip layer: these pins of the lock, the same in a bare environment and in one that conda made.
+def install(layer: PipLayer, env: Path, folder: Path) -> None:
+    """Installs the pip layer, the same in a bare environment and in one that conda made.
 
     `folder` is on the environment's file system; what is needed there meanwhile is removed.
     """
+    stack, uv, names = layer.stack, layer.uv, {pin.name for pin in layer.pins}
     work = folder / "work"
     work.mkdir()
-    linking = Uv(uv.binary, {"UV_LINK_MODE": _link_mode(uv, env), **uv.environ}, uv.arguments)
-    ready = [requirement(pin) for pin in pins if pin.name not in stack.source_builds]
-    given = [wheel for wheel in wheels if wheel.package in {pin.name for pin in pins}]
     listed = work / "wheels.txt"
-    listed.write_text("".join([*ready, *(wheel.requirement for wheel in given)]), encoding="utf-8")
+    wanted = [pin.requirement for pin in layer.pins if pin.name not in stack.source_builds]
+    wanted += [wheel.requirement for wheel in layer.wheels if wheel.package in names]
+    listed.write_text("".join(wanted), encoding="utf-8")
     # Not `pip sync`, which would take away what conda installed and the lock does not list. --no-deps: the lock is
     # complete, and what its overrides leave out stays out. Wheels only: building from source would run unpinned
     # build tools and give another result on every machine.
     command = ["pip", "install", "--require-hashes", "--no-build", "--no-deps"]
     command += ["--python", str(env / "bin" / "python"), "--break-system-packages"]
-    for name in sorted(_python_packages(env) & {pin.name for pin in pins}):
+    for name in sorted(_python_packages(env) & names):
         command += ["--reinstall-package", name]  # of what both layers have, the lock's file is installed
-    if ready or given:
-        status, said = linking.run([*command, *uv.arguments, *torch_index, "-r", str(listed)], fds=fds, show=True)
+    if wanted:
+        linking = replace(uv, environ={"UV_LINK_MODE": _link_mode(uv, env), **uv.environ})
+        command += [*uv.arguments, *layer.torch_index, "-r", str(listed)]
+        status, said = linking.run(command, fds=layer.fds, show=True)
         if status != 0:
             raise explained(said, f"{stack.name}: installing {stack.lock}", uv)
-    building = [pin for pin in pins if pin.name in without(stack, given).source_builds]
-    if building:
-        names = tuple(name for name in stack.source_builds if name in {pin.name for pin in building})
-        build_from_source(replace(stack, source_builds=names), building, env / "bin" / "python", uv, work, fds)
+    if layer.compiled:
+        pins = {pin.name: pin for pin in layer.pins}
+        build_from_source(stack, [pins[name] for name in layer.compiled], env / "bin" / "python", uv, work, layer.fds)
     shutil.rmtree(work)
-
-
-def without(stack: Stack, wheels: Sequence[GivenWheel]) -> Stack:
-    """The stack with those packages off its source builds."""
-    given = {wheel.package for wheel in wheels}
-    return replace(stack, source_builds=tuple(name for name in stack.source_builds if name not in given))
-
-
-def with_wheels(origin: dict[str, Any], wheels: Sequence[GivenWheel]) -> dict[str, Any]:
-    """The origin with the record of given wheels, if there are any."""
-    return {**origin, "wheels": [wheel.record() for wheel in wheels]} if wheels else origin
 
 
 def _python_packages(env: Path) -> set[str]:
@@ -285,7 +246,3 @@ def _link_mode(uv: Uv, env: Path) -> str:
     while not cache.exists():
         cache = cache.parent
     return "hardlink" if cache.stat().st_dev == env.stat().st_dev else "copy"
-
-
-def _say(stack: Stack, text: str) -> None:
-    print(f"{stack.name}: {text}", file=sys.stderr, flush=True)

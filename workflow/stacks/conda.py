@@ -1,90 +1,127 @@
-"""How does a conda layer come to lie in a folder, and what does `conda activate` of it set?"""
+"""Installs a conda layer into a folder, and computes the variables that activating it sets."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
-import signal
 import subprocess
-import time
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from common.errors import UserError
-from workflow.stacks.condalock import PLATFORM, CondaPackage
+from workflow.stacks import conda_install
+from workflow.stacks import staging as place
+from workflow.stacks.condalock import CondaPackage
+from workflow.stacks.definition import ENVS, Stack, sha256_of
 from workflow.stacks.sources import redacted
+from workflow.stacks.uv import Uv, explained, run
 
 PROGRAMS = ("micromamba", "mamba", "conda")
 HOW_TO_GET_ONE = (
     "install micromamba, which is one file and needs no rights: "
     '`"${SHELL}" <(curl -L micro.mamba.pm/install.sh)`, or load your site\'s module of conda'
 )
-_NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|NoSpaceLeftError")
-_ENDING_S = 10
+PUBLIC_ALIAS = "https://conda.anaconda.org/"
+"""conda's own default of `channel_alias`: what locks of the public channels name."""
+INSTALLER_LOCK = ENVS / "conda-installer" / "requirements.lock"
+_NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|os error (28|122)\b")
+_MISMATCH = re.compile(r"hash mismatch when extracting (?P<url>\S+) to .*: expected \w+, got (?P<got>\w+)")
 
 
-@dataclass(frozen=True)
-class Conda:
-    """A program that installs conda packages."""
-
-    path: str
-
-    @property
-    def name(self) -> str:
-        return Path(self.path).name
-
-
-def find_conda(environ: Mapping[str, str] = os.environ) -> Conda | None:
+def find_conda(environ: Mapping[str, str] = os.environ) -> str | None:
     """The first of micromamba, mamba and conda that is there, on PATH or named by MAMBA_EXE or CONDA_EXE."""
     named = [environ[key] for key in ("MAMBA_EXE", "CONDA_EXE") if environ.get(key)]
     for name in PROGRAMS:
         for candidate in (shutil.which(name, path=environ.get("PATH", "")), *named):
             if candidate and Path(candidate).name == name and os.access(candidate, os.X_OK):
-                return Conda(candidate)
+                return candidate
     return None
 
 
-def explicit_file(packages: list[CondaPackage], files: list[Path]) -> str:
-    """The list of files that all three programs install without solving, each with the md5 that all of them read."""
-    lines = [f"# platform: {PLATFORM}", "@EXPLICIT"]
-    for package, path in zip(packages, files, strict=True):
-        lines.append(path.absolute().as_uri() + (f"#{package.md5}" if package.md5 else ""))
-    return "\n".join(lines) + "\n"
+def installer_library(folder: Path, uv: Uv) -> Path:
+    """The folder below `folder` that holds py-rattler as its lock says; installed there by uv if it is not."""
+    library = folder / sha256_of(INSTALLER_LOCK)[:12]
+    if not library.is_dir():
+        with place.building_folder(folder, library.name) as temporary:
+            command = ["pip", "install", "--require-hashes", "--no-build", "--no-deps", "--python", sys.executable]
+            status, said = uv.run([*command, *uv.arguments, "--target", str(temporary), "-r", str(INSTALLER_LOCK)])
+            if status != 0:
+                raise explained(said, "installing py-rattler, which installs conda packages", uv)
+            place.move_into_place(temporary, library)
+    return library
 
 
 def create_prefix(
-    conda: Conda,
-    packages: list[CondaPackage],
-    files: list[Path],
-    prefix: Path,
-    work: Path,
-    name: str,
-    fds: tuple[int, ...],
+    stack: Stack, packages: list[CondaPackage], prefix: Path, stacks_dir: Path, uv: Uv, fds: tuple[int, ...]
 ) -> None:
-    """Installs those files into the new folder `prefix`, with `work` for what the program unpacks.
+    """Fetches those packages, compares each file's sha256 with the lock's and installs them into the new folder.
 
-    UserError with the program's last words when it fails. Conda prefixes cannot be moved afterwards.
+    What was unpacked stays in `.conda-packages` for the next build. UserError says what failed. Conda prefixes cannot
+    be moved afterwards.
     """
-    listed = work / "explicit.txt"
-    listed.write_text(explicit_file(packages, files), encoding="utf-8")
-    # A cache of unpacked packages that nobody else wrote to: what was unpacked earlier is not looked at again by any
-    # of the programs. It lies on the prefix's file system, so that files are linked and take no space twice.
-    environ = {**os.environ, "CONDA_PKGS_DIRS": str(work / "pkgs"), "CONDA_REGISTER_ENVS": "false"}
-    environ |= {"CONDA_SHORTCUTS": "false", "CONDA_ALWAYS_YES": "true"}
-    environ.setdefault("MAMBA_ROOT_PREFIX", str(work / "root"))
-    for key in ("CONDA_PREFIX", "CONDA_DEFAULT_ENV", "CONDA_SHLVL", "PYTHONPATH", "PYTHONHOME"):
-        environ.pop(key, None)  # an activated environment, or our own Python's settings, are no part of this one
-    command = [conda.path, "create", "--yes", "--quiet", "--prefix", str(prefix), "--file", str(listed)]
-    status, said = _run(command, environ, fds)
-    if status == 0 and (prefix / "bin" / "python").exists():
-        return
+    with place.builder_lock(stacks_dir / ".conda-installer", f"{stack.name}: py-rattler"):
+        place.remove_leftovers(stacks_dir / ".conda-installer")
+        library = installer_library(stacks_dir / ".conda-installer", uv)
+    alias = channel_alias() or PUBLIC_ALIAS
+    urls = [re.sub(f"^{re.escape(PUBLIC_ALIAS)}", lambda _: alias, package.url) for package in packages]
+    channels = {redacted(url.rsplit("/", 2)[0]) for url in urls}
+    stack.say(f"{len(packages)} conda packages from {', '.join(sorted(channels))}")
+    given = {
+        "library": str(library.absolute()),
+        "prefix": str(prefix),
+        "cache": str((stacks_dir / ".conda-packages").absolute()),
+        "packages": [
+            {**vars(package), "subdir": package.subdir, "url": url} for package, url in zip(packages, urls, strict=True)
+        ],
+    }
+    command = [sys.executable, "-I", conda_install.__file__]
+    status, said = run(command, uv.environ, stdin=json.dumps(given), fds=fds)
+    if status != 0:
+        raise _not_installed(stack, packages, said)
+
+
+def _not_installed(stack: Stack, packages: list[CondaPackage], said: str) -> UserError:
     if _NO_SPACE.search(said):
-        raise UserError(f"{name}: {conda.name}: the disk is full (or your quota is)")
-    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        return UserError(f"{stack.name}: conda packages: the disk is full (or your quota is)")
+    if wrong := _MISMATCH.search(said):
+        package = next(package for package in packages if package.filename == Path(wrong["url"]).name)
+        return UserError(
+            f"{package.filename} is not the file that conda-lock.yml:{package.line} names: its sha256 is "
+            f"{wrong['got']}, and {package.sha256} was expected. Either the channel serves another build of that name, "
+            "or the file was changed; do not use it before you know which.\n"
+            f"It came from {redacted(wrong['url'])}."
+        )
     last = "\n".join(f"  {line}" for line in said.strip().splitlines()[-12:])
-    raise UserError(f"{name}: {conda.path} {how} and made no environment; it said last:\n{last}")
+    return UserError(
+        f"{stack.name}: the conda packages could not be installed; py-rattler said last:\n{last}\nConda packages come "
+        "from where conda-lock.yml says, or from the mirror that `channel_alias` names (.condarc, or "
+        "CONDA_CHANNEL_ALIAS). What was unpacked stays: run again to go on, or build without the conda layer "
+        "(`envs.backend: uv`)."
+    )
+
+
+def channel_alias(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The mirror that conda's own settings name instead of the public server, with `/` at its end; None without one."""
+    home = Path(environ.get("HOME", "~")).expanduser()
+    files = [Path(environ["CONDARC"])] if environ.get("CONDARC") else []
+    files += [home / name for name in (".condarc", ".mambarc", ".conda/.condarc", ".config/conda/.condarc")]
+    files += [Path("/etc/conda/.condarc"), Path("/opt/conda/.condarc")]
+    found: Any = environ.get("CONDA_CHANNEL_ALIAS")
+    for path in files:
+        if found:
+            break
+        try:
+            given = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError):
+            continue  # conda reports its own files
+        found = given.get("channel_alias") if isinstance(given, dict) else None
+    return str(found).rstrip("/") + "/" if found else None
 
 
 def activation(prefix: Path) -> dict[str, str]:
@@ -122,30 +159,3 @@ def activated(prefix: Path, environ: Mapping[str, str] = os.environ) -> dict[str
         return dict(environ)
     path = f"{prefix / 'bin'}{os.pathsep}{environ.get('PATH', os.defpath)}"
     return {**environ, **found, "PATH": path}
-
-
-def _run(command: list[str], environ: Mapping[str, str], fds: tuple[int, ...]) -> tuple[int, str]:
-    process = subprocess.Popen(
-        command,
-        env=dict(environ),
-        pass_fds=fds,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    try:
-        said, _ = process.communicate()
-        return process.returncode, redacted(said)
-    finally:
-        # Only an interruption finds it alive here; it must not write on while its folder is removed.
-        if process.poll() is None:
-            process.terminate()
-            deadline = time.monotonic() + _ENDING_S
-            while process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.05)
-            process.kill()
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()

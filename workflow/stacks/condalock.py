@@ -1,4 +1,4 @@
-"""Which packages does a conda-lock.yml name, and do they fulfil its environment.yml?"""
+"""Reads a conda-lock.yml, and checks that its packages fulfil the environment.yml beside it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from common.errors import UserError
@@ -121,20 +122,16 @@ def _clause_fits(clause: str, version: str) -> bool:
     if parsed is None:
         raise UserError(f"the version {clause!r} of an environment.yml is not understood; write it as 1.2.* or >=1.2")
     operator, wanted = parsed["op"], parsed["version"]
-    if operator in {None, "=", "==", "!="}:
+    stem = wanted.rstrip("*").rstrip(".")
+    if operator in {None, "=", "==", "!="}:  # as texts: conda's versions need not be Python's
         starred = wanted.endswith("*") or operator == "="
-        stem = wanted.rstrip("*").rstrip(".")
-        same = version == stem or (starred and version.startswith(stem + "."))
-        return same != (operator == "!=")
+        return (version == stem or (starred and version.startswith(stem + "."))) != (operator == "!=")
     try:
-        left, right = Version(version), Version(wanted.rstrip("*").rstrip("."))
-    except InvalidVersion:
+        return SpecifierSet(f"{operator}{stem}").contains(Version(version), prereleases=True)
+    except (InvalidSpecifier, InvalidVersion):
         raise UserError(
             f"{version} and {wanted} of an environment.yml cannot be compared; write the wish as 1.2.*"
         ) from None
-    if operator == "~=":
-        return left >= right and left.release[: len(right.release) - 1] == right.release[:-1]
-    return {">=": left >= right, "<=": left <= right, ">": left > right, "<": left < right}[operator]
 
 
 def _package(item: dict[str, Any], line: int) -> CondaPackage:

@@ -7,6 +7,8 @@ import hashlib
 import json
 import os
 import re
+import sys
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,10 @@ class Stack:
     run_needs: tuple[str, ...] = ()
     """What processes in the stack need of the machine, of RUN_NEEDS."""
 
+    def say(self, text: str) -> None:
+        """One line about this stack to the person at the terminal."""
+        print(f"{self.name}: {text}", file=sys.stderr, flush=True)
+
     @property
     def lock(self) -> Path:
         return self.folder / "requirements.lock"
@@ -114,7 +120,14 @@ def _declared(path: Path, given: dict[Any, Any]) -> dict[str, Any]:
             continue
         if setting.name not in given:
             raise UserError(f"{path}: {setting.name} is missing (wanted: {', '.join(allowed)})")
-        values[setting.name] = _value(path, setting.name, given[setting.name])
+        value = given[setting.name]
+        fits, wanted, convert = _KINDS.get(setting.name, _TEXT)
+        if not fits(value):
+            raise UserError(f"{path}: {setting.name} must {wanted.format(value)} (got {value!r})")
+        values[setting.name] = convert(value)
+    for need in values.get("run_needs", ()):
+        if need not in RUN_NEEDS:
+            raise UserError(f"{path}: {unknown_name('run_needs', need, RUN_NEEDS)}")
     if values["accelerator"] not in _ACCELERATORS:
         raise UserError(f"{path}: {unknown_name('accelerator', values['accelerator'], list(_ACCELERATORS))}")
     if (values["accelerator"] == "cuda") != ("cuda" in values):
@@ -124,55 +137,20 @@ def _declared(path: Path, given: dict[Any, Any]) -> dict[str, Any]:
     return values
 
 
-def _value(path: Path, name: str, value: Any) -> Any:
-    if name == "disk_gib":
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-            raise UserError(f"{path}: disk_gib must be a number of GiB, at least 0 (got {value!r})")
-        return float(value)
-    if name == "source_builds":
-        if not isinstance(value, list) or not all(_is_text(item) for item in value):
-            raise UserError(f"{path}: source_builds must be a list of package names (got {value!r})")
-        return tuple(re.sub(r"[-_.]+", "-", item).lower() for item in value)
-    if name == "build_job":
-        if not isinstance(value, dict) or set(value) - set(BUILD_JOB) or not all(map(_is_count, value.values())):
-            raise UserError(f"{path}: build_job must hold whole numbers by {', '.join(BUILD_JOB)} (got {value!r})")
-        return {**BUILD_JOB, **value}
-    if name == "run_needs":
-        if not isinstance(value, list) or not all(_is_text(item) for item in value):
-            raise UserError(f"{path}: run_needs must be a list of {', '.join(RUN_NEEDS)} (got {value!r})")
-        for item in value:
-            if item not in RUN_NEEDS:
-                raise UserError(f"{path}: {unknown_name('run_needs', item, RUN_NEEDS)}")
-        return tuple(value)
-    if name == "run_paths":
-        if not isinstance(value, dict) or not all(_is_text(key) and _is_paths(value[key]) for key in value):
-            raise UserError(f'{path}: run_paths must hold NAME: ["folder", ...] pairs (got {value!r})')
-        return {key: tuple(folders) for key, folders in value.items()}
-    if name == "run_caches":
-        if not isinstance(value, dict) or not all(_is_text(key) and _is_folder(value[key]) for key in value):
-            raise UserError(
-                f"{path}: run_caches must hold NAME: folder pairs, each folder of lower-case letters, digits and "
-                f"dashes (got {value!r})"
-            )
-        return dict(value)
-    if name == "source_environment":
-        if not isinstance(value, dict) or not all(_is_text(key) and isinstance(value[key], str) for key in value):
-            raise UserError(
-                f'{path}: source_environment must hold NAME: "text" pairs, numbers in quotes too (got {value!r})'
-            )
-        return dict(value)
-    if not _is_text(value):
-        # YAML reads an unquoted 3.10 as the number 3.1.
-        raise UserError(f'{path}: {name} must be text, in quotes: "{value}" (got {value!r})')
-    return value
-
-
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+def _is_string(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
 def _is_paths(value: object) -> bool:
@@ -181,6 +159,42 @@ def _is_paths(value: object) -> bool:
 
 def _is_folder(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[a-z0-9][a-z0-9-]*", value) is not None
+
+
+def _is_mapping(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(_is_text(key) and fits(value[key]) for key in value)
+
+
+def _is_build_job(value: object) -> bool:
+    counts = _is_mapping(lambda count: _is_number(count) and isinstance(count, int) and count > 0)
+    return isinstance(value, dict) and set(value) <= set(BUILD_JOB) and counts(value)
+
+
+def _tuples(lists: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:
+    return {key: tuple(items) for key, items in lists.items()}
+
+
+def _normalized(names: list[str]) -> tuple[str, ...]:
+    return tuple(re.sub(r"[-_.]+", "-", name).lower() for name in names)
+
+
+# YAML reads an unquoted 3.10 as the number 3.1.
+_Kind = tuple[Callable[[Any], bool], str, Callable[[Any], Any]]
+_TEXT: _Kind = (_is_text, 'be text, in quotes: "{}"', str)
+_KINDS: dict[str, _Kind] = {
+    "disk_gib": (_is_number, "be a number of GiB, at least 0", float),
+    "source_builds": (_is_texts, "be a list of package names", _normalized),
+    "build_job": (_is_build_job, f"hold whole numbers by {', '.join(BUILD_JOB)}", lambda value: {**BUILD_JOB, **value}),
+    "run_needs": (_is_texts, f"be a list of {', '.join(RUN_NEEDS)}", tuple),
+    "run_paths": (_is_mapping(_is_paths), 'hold NAME: ["folder", ...] pairs', _tuples),
+    "run_caches": (
+        _is_mapping(_is_folder),
+        "hold NAME: folder pairs, each folder of lower-case letters, digits and dashes",
+        dict,
+    ),
+    "source_environment": (_is_mapping(_is_string), 'hold NAME: "text" pairs, numbers in quotes too', dict),
+}
+"""Of each key of stack.yaml that is not text: what it must be, in words, and what it becomes."""
 
 
 def lock_id(name: str, envs: Path = ENVS) -> str:
@@ -233,3 +247,9 @@ def site_folders(env: Path) -> list[Path]:
     lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     found = [match[1] for line in lines if (match := re.search(r"addsitedir\((.*)\)", line))]
     return own + [Path(ast.literal_eval(text)) for text in found]
+
+
+def sha256_of(path: Path) -> str:
+    """sha256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Which file of each pin suits a Python and a platform, and where does it lie?"""
+"""Locates the files of a lock's pins, and chooses the one that suits a Python and a platform."""
 
 from __future__ import annotations
 
@@ -43,6 +43,9 @@ class Target:
                 f"manylinux_2_28_x86_64 (got {self.platform!r}); `ldd --version` on the target tells its glibc"
             )
 
+    def __str__(self) -> str:
+        return f"for Python {self.python} on {self.platform}"
+
     def tags(self) -> list[Tag]:
         """What pip on that machine would take, the best first."""
         match = _PLATFORM.match(self.platform)
@@ -71,6 +74,11 @@ class DistFile:
     @property
     def is_wheel(self) -> bool:
         return self.name.endswith(".whl")
+
+    @property
+    def hashes(self) -> list[str]:
+        """The sha256 that the file may have: the source's, which the lock names, or any of the lock's for its pin."""
+        return [self.sha256] if self.sha256 else self.pin.hashes
 
 
 def located(pins: list[Pin], uv: Uv, python: str, torch_backend: str | None = None) -> dict[str, list[DistFile]]:
@@ -103,7 +111,8 @@ def located(pins: list[Pin], uv: Uv, python: str, torch_backend: str | None = No
         return {
             package["name"]: [
                 _dist_file(by_name[package["name"]], entry, folder)
-                for entry in [*package.get("wheels", []), *([package["sdist"]] if "sdist" in package else [])]
+                for entry in [*package.get("wheels", []), package.get("sdist")]
+                if entry is not None
             ]
             for package in pylock["packages"]
         }
@@ -114,61 +123,54 @@ def chosen(
 ) -> list[DistFile]:
     """The one file of each pin that the target installs: its best wheel, or the sdist for `from_source`.
 
-    Only files whose hash the lock has are taken. UserError tells every pin that has none, and what there is.
+    Only files whose hash the lock has are taken. UserError lists every pin that has none, and what there is.
     """
     ranks = {tag: rank for rank, tag in enumerate(target.tags())}
-    found: list[DistFile] = []
-    problems: list[str] = []
-    for pin in pins:
-        there = files.get(pin.name, [])
-        fits = [file for file in there if file.sha256 is None or file.sha256 in pin.hashes]
-        if pin.name in from_source:
-            sdists = [file for file in fits if not file.is_wheel]
-            found += sdists[:1]
-            if not sdists:
-                problems.append(f"{pin.name}=={pin.version}: is built from source, and the sources have no sdist of it")
-            continue
-        suitable = [(rank, file.name, file) for file in there if (rank := _rank(file, ranks)) is not None]
-        if wheels := sorted(entry for entry in suitable if entry[2] in fits):
-            found.append(wheels[0][2])
-        elif suitable:
-            problems.append(
-                f"{pin.name}=={pin.version}: {suitable[0][1]} is not a file that the lock names: its hash differs"
-            )
-        else:
-            problems.append(f"{pin.name}=={pin.version}: {_what_there_is(there, target)}")
-    if problems:
+    outcomes = [_chosen_of(pin, files.get(pin.name, []), ranks, target, pin.name in from_source) for pin in pins]
+    if problems := [
+        f"  {pin.name}=={pin.version}: {why}" for pin, why in zip(pins, outcomes, strict=True) if isinstance(why, str)
+    ]:
         raise UserError(
-            f"no file for Python {target.python} on {target.platform} of {len(problems)} of {len(pins)} packages:\n"
-            + "\n".join(f"  {problem}" for problem in problems)
+            "\n".join([f"no file {target} of {len(problems)} of {len(pins)} packages:", *problems])
             + "\nA newer glibc on the target: --platform manylinux_2_<minor>_<machine>. Other sources: "
             f"{HOW_TO_SET_SOURCES}"
         )
-    return found
+    return [file for file in outcomes if isinstance(file, DistFile)]
+
+
+def _chosen_of(
+    pin: Pin, files: list[DistFile], ranks: dict[Tag, int], target: Target, from_source: bool
+) -> DistFile | str:
+    """The pin's file, or why there is none."""
+    locked = [file for file in files if file.sha256 is None or file.sha256 in pin.hashes]
+    if from_source:
+        sdist = next((file for file in locked if not file.is_wheel), None)
+        return sdist or "is built from source, and the sources have no sdist of it"
+    suitable = [(rank, file.name, file) for file in files if (rank := _rank(file, ranks)) is not None]
+    if wheels := sorted(entry for entry in suitable if entry[2] in locked):
+        return wheels[0][2]
+    if suitable:
+        return f"{suitable[0][1]} is not a file that the lock names: its hash differs"
+    return _what_there_is(files, target)
 
 
 def _rank(file: DistFile, ranks: dict[Tag, int]) -> int | None:
-    if not file.is_wheel:
-        return None
     try:
         tags = parse_wheel_filename(file.name)[3]
-    except InvalidWheelFilename:
+    except InvalidWheelFilename:  # an sdist's, too
         return None
     return min((ranks[tag] for tag in tags if tag in ranks), default=None)
 
 
-def _what_there_is(there: list[DistFile], target: Target) -> str:
-    wheels = [file.name.removesuffix(".whl").split("-") for file in there if file.is_wheel]
-    if not wheels:
+def _what_there_is(files: list[DistFile], target: Target) -> str:
+    tags = {"-".join(file.name.removesuffix(".whl").split("-")[-3:]) for file in files if file.is_wheel}
+    if not tags:
         return "there is only its source; add it to `source_builds` of stack.yaml to build it on the target"
     machine = target.platform.split("_", 3)[3]
-    tags = sorted({"-".join(parts[-3:]) for parts in wheels}, key=lambda tag: (not _is_near(tag, machine), tag))
-    more = f" and {len(tags) - _SHOWN_TAGS} more" if len(tags) > _SHOWN_TAGS else ""
-    return f"there are wheels for {', '.join(tags[:_SHOWN_TAGS])}{more}"
-
-
-def _is_near(tag: str, machine: str) -> bool:
-    return "manylinux" in tag and tag.endswith(machine)
+    # Those that differ in the glibc or the Python only come first.
+    near = sorted(tags, key=lambda tag: (not ("manylinux" in tag and tag.endswith(machine)), tag))
+    more = f" and {len(near) - _SHOWN_TAGS} more" if len(near) > _SHOWN_TAGS else ""
+    return f"there are wheels for {', '.join(near[:_SHOWN_TAGS])}{more}"
 
 
 def _dist_file(pin: Pin, entry: dict[str, Any], folder: Path) -> DistFile:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from common.files import ROOT
 from workflow.stacks.definition import SITE_PACKAGES, Stack
 
 CACHE_VARIABLE = "ROLLOUTBENCH_CACHE_DIR"
@@ -31,6 +32,13 @@ def stack_environment(stack_file: Path, environ: Mapping[str, str]) -> dict[str,
     """
     verdict = json.loads(stack_file.read_text(encoding="utf-8"))
     return environment_in((stack_file.parent / "env").absolute(), verdict, environ)
+
+
+def run_in_stack(stack_file: Path, module: str, *arguments: str | Path) -> bool:
+    """Whether `python -m module` succeeded with the stack whose verify.json is given; its output is shown."""
+    python = stack_file.parent / "env" / "bin" / "python"
+    env = stack_environment(stack_file, os.environ) | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run([python, "-m", module, *arguments], env=env, check=False).returncode == 0
 
 
 def environment_in(env: Path, verdict: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:

@@ -28,9 +28,9 @@ for one in distributions():
         packages.setdefault(name, one.version or "no version")
 folders = [folder for folder in site.getsitepackages() if folder in sys.path]
 print(json.dumps({
-    "release": ".".join(platform.python_version_tuple()[:2]), "version": platform.python_version(),
+    "release": ".".join(platform.python_version_tuple()[:2]),
     "implementation": sys.implementation.name, "packages": packages, "folders": folders,
-    "purelib": sysconfig.get_path("purelib"), "programs": sysconfig.get_path("scripts"),
+    "programs": sysconfig.get_path("scripts"),
 }))
 """
 _LIMIT_S = 300
@@ -45,12 +45,10 @@ class Interpreter:
     path: Path
     release: str
     """Feature release, as in "3.12"."""
-    version: str
     packages: dict[str, str]
     """Version by normalized name, of what an import finds."""
-    folders: tuple[str, ...]
+    folders: list[str]
     """Its site-packages, in the order of sys.path."""
-    purelib: str
     programs: str
     """The folder of its console scripts."""
 
@@ -93,15 +91,7 @@ def read_interpreter(path: Path) -> Interpreter:
     if implementation != "cpython":
         raise UserError(f"--python: {path} is {implementation}; the stacks' wheels are for CPython")
     packages = {canonicalize_name(name): str(version) for name, version in told["packages"].items()}
-    return Interpreter(
-        path.absolute(),
-        told["release"],
-        told["version"],
-        dict(sorted(packages.items())),
-        tuple(told["folders"]),
-        told["purelib"],
-        told["programs"],
-    )
+    return Interpreter(path.absolute(), **{**told, "packages": dict(sorted(packages.items()))})
 
 
 def is_pinned(pinned: str, there: str) -> bool:

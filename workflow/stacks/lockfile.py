@@ -1,4 +1,4 @@
-"""Does a requirements.lock fulfil its requirements.in, with a hash on every pin and no address?"""
+"""Reads a requirements.lock, and checks that it fulfils its requirements.in with hashes and without addresses."""
 
 from __future__ import annotations
 
@@ -31,6 +31,11 @@ class Pin:
     line: int
     marker: str | None = None
     hashes: list[str] = field(default_factory=list)
+
+    @property
+    def requirement(self) -> str:
+        """The pin as a requirements file holds it, with its hashes."""
+        return " \\\n    ".join([f"{self.name}=={self.version}", *(f"--hash=sha256:{x}" for x in self.hashes)]) + "\n"
 
 
 @dataclass(frozen=True)
@@ -186,8 +191,7 @@ def _constraints(path: Path) -> list[WantedPackage]:
         return _read(path)[0]
     return [
         WantedPackage(
-            Requirement(f"{pin.name}=={pin.version}" + (f" ; {pin.marker}" if pin.marker else "")),
-            f"{path}:{pin.line}",
+            Requirement(f"{pin.name}=={pin.version}" + (f" ; {pin.marker}" if pin.marker else "")), f"{path}:{pin.line}"
         )
         for pin in parse_lock(path)
     ]

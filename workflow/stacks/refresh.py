@@ -1,4 +1,4 @@
-"""How are a stack's locks made anew from its requirements.in and its environment.yml?"""
+"""Makes a stack's locks anew from its requirements.in and its environment.yml."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def refresh_conda_lock(name: str, envs: Path = ENVS) -> Path | None:
         )
         return None
     fresh = folder / ".conda-lock.new.yml"
-    command = [program, "lock", "--file", "environment.yml", "--platform", PLATFORM, "--conda", conda.path]
+    command = [program, "lock", "--file", "environment.yml", "--platform", PLATFORM, "--conda", conda]
     if (folder / "virtual-packages.yml").is_file():
         command += ["--virtual-package-spec", "virtual-packages.yml"]
     elif stack.cuda is not None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any
 from common.errors import UserError
 from workflow.stacks import programs
 from workflow.stacks import staging as place
-from workflow.stacks.build import install, make_venv, verify_and_move, with_wheels, without
+from workflow.stacks.build import PipLayer, install, make_venv, verify_and_move
 from workflow.stacks.definition import ENVS, LAID_OVER, Stack, load_stack, lock_id
 from workflow.stacks.interpreter import (
     NOT_INSTALLED,
@@ -26,11 +24,11 @@ from workflow.stacks.interpreter import (
     read_interpreter,
     read_names,
 )
-from workflow.stacks.lockfile import Pin, check_lock
+from workflow.stacks.lockfile import check_lock
 from workflow.stacks.needs import require_needs
-from workflow.stacks.uv import Uv, configured_uv, torch_arguments
-from workflow.stacks.verification import is_ready, origin_of
-from workflow.stacks.wheels import GivenWheel, given_wheels
+from workflow.stacks.source_builds import GivenWheel, given_wheels, wheel_records
+from workflow.stacks.uv import Uv, configured_uv
+from workflow.stacks.verification import is_ready, origin_of, require_free
 
 REGISTERED = "registered, not built"
 _SHOWN_EXTRAS = 12
@@ -69,11 +67,7 @@ def register(
     stack = load_stack(name, envs)
     pins = check_lock(name, envs)
     final = stacks_dir / name / lock_id(name, envs)
-    if os.path.lexists(final / "env") and origin_of(final).get("state") != REGISTERED:
-        raise UserError(
-            f"{name} is there already, and not registered: {final}; it is used as it is. To register {python} in its "
-            "place, remove that folder first"
-        )
+    require_free(stack, final, REGISTERED, f"register {python}")
     there = read_interpreter(python)
     found = differences(pins, stack.python, there)
     locked = {pin.name for pin in pins}
@@ -85,25 +79,27 @@ def register(
         read_names("--overlay", overlay, ":all:", locked),
         read_names("--leave-out", leave_out, ":none:", locked),
     )
-    given = given_wheels(stack, pins, wheels, there.release)
-    for wheel in (wheel for wheel in given if wheel.package not in choice.laid_over):
-        _say(stack, f"{wheel.path.name} is not used: the interpreter's {wheel.package} stays")
-    given = [wheel for wheel in given if wheel.package in choice.laid_over]
-    origin = with_wheels(
-        {
-            "state": REGISTERED,
-            "python": str(there.path),
-            "accepted": choice.accepted,
-            "differences": {one.name: one.wanted for one in found if one.name in choice.accepted},
-            "laid_over": choice.laid_over,
-        },
-        given,
-    )
+    given = _used_wheels(stack, given_wheels(stack, pins, wheels, there.release), choice)
+    origin = {
+        "state": REGISTERED,
+        "python": str(there.path),
+        "accepted": choice.accepted,
+        "differences": {one.name: one.wanted for one in found if one.name in choice.accepted},
+        "laid_over": choice.laid_over,
+        **wheel_records(given),
+    }
     if is_ready(stack, final, "auto") and origin_of(final) == origin:
         return final
+    uv = _sources(find_links)
     with place.builder_lock(final.parent, name) as fds:
         place.remove_leftovers(final.parent)
-        _lay_over(stack, pins, there, choice, given, _sources(find_links), origin, final, fds)
+        missing = [pin for pin in pins if pin.name in choice.laid_over]
+        layer = PipLayer(stack, missing, given, uv, fds)
+        # What runs need is looked for by verify.py, with this interpreter.
+        require_needs(replace(stack, source_builds=layer.compiled, run_needs=()), pins, None)
+        kept = [pin.name for pin in pins if pin.name not in choice.laid_over and pin.name in there.packages]
+        stack.say(f"{there.path} has {len(kept)} of {len(pins)} packages; {len(missing)} are laid over it")
+        _lay_over(layer.with_torch_index(there.release), there, kept, origin, final)
     return final
 
 
@@ -163,43 +159,28 @@ def _sources(find_links: Path | None) -> Uv:
     return Uv(uv.binary, {**uv.environ, "UV_FIND_LINKS": str(find_links.absolute())}, ("--no-index",))
 
 
-def _lay_over(
-    stack: Stack,
-    pins: Sequence[Pin],
-    there: Interpreter,
-    choice: Choice,
-    given: list[GivenWheel],
-    uv: Uv,
-    origin: dict[str, Any],
-    final: Path,
-    fds: tuple[int, ...],
-) -> None:
-    missing = [pin for pin in pins if pin.name in choice.laid_over]
-    compiled = without(stack, given).source_builds
-    compiled = tuple(name for name in compiled if name in choice.laid_over)
-    # What runs need is looked for by verify.py, with this interpreter.
-    require_needs(replace(stack, source_builds=compiled, run_needs=()), pins, None)
-    kept = [pin.name for pin in pins if pin.name not in choice.laid_over and pin.name in there.packages]
-    _say(stack, f"{there.path} has {len(kept)} of {len(pins)} packages; {len(missing)} are laid over it")
-    torch = next((f"torch=={pin.version}" for pin in missing if pin.name == "torch"), None)
-    index = torch_arguments(uv, torch, stack.torch_backend, there.release)
+def _used_wheels(stack: Stack, given: list[GivenWheel], choice: Choice) -> list[GivenWheel]:
+    for wheel in given:
+        if wheel.package not in choice.laid_over:
+            stack.say(f"{wheel.path.name} is not used: the interpreter's {wheel.package} stays")
+    return [wheel for wheel in given if wheel.package in choice.laid_over]
+
+
+def _lay_over(layer: PipLayer, there: Interpreter, kept: list[str], origin: dict[str, Any], final: Path) -> None:
+    stack = layer.stack
     with place.building_folder(final.parent, final.name) as temporary:
         env = temporary / "env"
-        make_venv(stack, env, uv, str(there.path), fds)
+        make_venv(stack, env, layer.uv, str(there.path), layer.fds)
         (packages,) = env.glob("lib/python*/site-packages")
         # Not --system-site-packages: of an interpreter that is itself an environment it would show the system's.
         lines = [_OWN_CACHE, *(f"import site; site.addsitedir({folder!r})\n" for folder in there.folders)]
         (packages / LAID_OVER).write_text("".join(lines), encoding="utf-8")
-        install(stack, missing, env, uv, index, given, temporary, fds)
+        install(layer, env, temporary)
         subprocess.run(
             [env / "bin" / "python", "-I", "-B", programs.__file__],
             input=json.dumps([kept, there.programs]),
             text=True,
             check=True,
         )
-        verify_and_move(stack, temporary, final, origin, fds)
-    _say(stack, f"registered: {final}")
-
-
-def _say(stack: Stack, text: str) -> None:
-    print(f"{stack.name}: {text}", file=sys.stderr, flush=True)
+        verify_and_move(stack, temporary, final, origin, layer.fds)
+    stack.say(f"registered: {final}")

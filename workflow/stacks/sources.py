@@ -1,4 +1,4 @@
-"""Where do packages come from? pip's own settings, asked from pip and put into words for uv."""
+"""Asks pip for its own settings, and puts them into words for uv."""
 
 from __future__ import annotations
 

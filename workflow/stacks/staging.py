@@ -1,15 +1,15 @@
-"""Where does an environment grow, and how does it reach its final place whole or not at all?"""
+"""Folders in which an environment grows, and the step that puts it at its final place whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import os
 import re
 import shutil
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -87,7 +87,7 @@ def link_into_place(prefix: Path, final: Path) -> None:
         env.rename(before)
     link.symlink_to(prefix.name)
     link.replace(env)
-    _fsync(final)
+    _flush(final)
     if before is not None:
         shutil.rmtree(before, ignore_errors=True)
 
@@ -110,7 +110,7 @@ def move_into_place(temporary: Path, final: Path) -> None:
         # Snakemake makes a rule's output folder beforehand; anything else there is a broken environment.
         final.rename(temporary.with_name(temporary.name.replace("@", "-replaced@")))
     temporary.rename(final)
-    _fsync(final.parent)
+    _flush(final.parent)
     for old in final.parent.glob(f"{_PREFIX}*-{os.getpid()}-replaced@*"):
         shutil.rmtree(old, ignore_errors=True)
 
@@ -163,18 +163,4 @@ def _leads_to(link: Path, prefix: Path) -> bool:
 
 def _flush(folder: Path) -> None:
     """Writes that file system's dirty pages: a rename may reach the disk before the files that it shows."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
-        if syncfs is None or syncfs(descriptor) != 0:
-            os.sync()
-    finally:
-        os.close(descriptor)
-
-
-def _fsync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    subprocess.run(["sync", "--file-system", folder], stderr=subprocess.DEVNULL, check=False)

@@ -1,4 +1,4 @@
-"""How is uv run, and what do its failures mean for the person who started it?"""
+"""Runs uv with pip's own sources, and says what its failures mean for the person who started it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from common.errors import UserError
 from workflow.stacks import sources
@@ -48,48 +50,54 @@ class Uv:
         """False where the user keeps uv off every index, or has chosen PyTorch's index for it."""
         return not ("--no-index" in self.arguments or {"UV_OFFLINE", "UV_TORCH_BACKEND"} & set(self.environ))
 
-    def run(
-        self,
-        command: list[str],
-        *,
-        cwd: Path | None = None,
-        stdin: str | None = None,
-        fds: tuple[int, ...] = (),
-        show: bool = False,
-    ) -> tuple[int, str]:
-        """Exit status and stderr of `uv <command>`; `show` passes progress on to this program's stderr.
+    def run(self, command: list[str], **how: Any) -> tuple[int, str]:
+        """Exit status and stderr of `uv <command>`, run as `run` does."""
+        return run([self.binary, *command], self.environ, **how)
 
-        uv inherits `fds`: a file lock among them is held until uv has ended too, even if this program is killed.
-        """
-        process = subprocess.Popen(
-            [self.binary, *command],
-            env=self.environ,
-            cwd=cwd,
-            text=True,
-            pass_fds=fds,
-            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
-        assert process.stderr is not None
-        said: list[str] = []
-        try:
-            if stdin is not None and process.stdin is not None:
-                process.stdin.write(stdin)
-                process.stdin.close()
-            for line in process.stderr:
-                said.append(sources.redacted(line))
-                # From its first error on, uv's words belong to the message that `explained` makes of them.
-                show = show and not line.startswith("error:")
-                if show and not _QUIET.match(line):
-                    sys.stderr.write("  " + said[-1])
-            return process.wait(), "".join(said)
-        finally:
-            # Only an interruption finds uv alive here; it must not write on while its folder is removed.
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
-            process.stderr.close()
+
+def run(
+    command: list[str],
+    environ: Mapping[str, str],
+    *,
+    cwd: Path | None = None,
+    stdin: str | None = None,
+    fds: tuple[int, ...] = (),
+    show: bool = False,
+) -> tuple[int, str]:
+    """Exit status and stderr, without passwords, of a program; `show` passes uv's progress on to our stderr.
+
+    It inherits `fds`: a file lock among them is held until it has ended too, even if this program is killed.
+    """
+    process = subprocess.Popen(
+        command,
+        env=dict(environ),
+        cwd=cwd,
+        text=True,
+        errors="replace",
+        pass_fds=fds,
+        stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    said: list[str] = []
+    try:
+        if stdin is not None and process.stdin is not None:
+            process.stdin.write(stdin)
+            process.stdin.close()
+        for line in process.stderr:
+            said.append(sources.redacted(line))
+            # From its first error on, uv's words belong to the message that `explained` makes of them.
+            show = show and not line.startswith("error:")
+            if show and not _QUIET.match(line):
+                sys.stderr.write("  " + said[-1])
+        return process.wait(), "".join(said)
+    finally:
+        # Only an interruption finds it alive here; it must not write on while its folder is removed.
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+        process.stderr.close()
 
 
 def configured_uv(*, main_index_first: bool = False) -> Uv:

@@ -6,12 +6,13 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from common.files import write_json
 from workflow.stacks.conda import activation
 from workflow.stacks.condalock import CondaPackage, check_conda_lock
 from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id, verify_id
@@ -53,6 +54,16 @@ def origin_of(final: Path) -> dict[str, Any]:
 def was_chosen(origin: Mapping[str, Any]) -> bool:
     """Whether the user named this environment (registered or adopted it), so that no other may take its place."""
     return bool(origin.get("state", "built") != "built")
+
+
+def require_free(stack: Stack, final: Path, state: str, doing: str) -> None:
+    """UserError if an environment lies there that is in another state, as in "adopted, not built"."""
+    there = origin_of(final).get("state", "built")
+    if os.path.lexists(final / "env") and there != state:
+        raise UserError(
+            f"{stack.name} is there already, and {there}: {final}; it is used as it is. To {doing} in its place, "
+            "remove that folder first"
+        )
 
 
 def stack_notes(names: Iterable[str], stacks_dir: Path = Path(".stacks"), envs: Path = ENVS) -> list[str]:
@@ -100,7 +111,7 @@ def require_verified(stacks: Iterable[tuple[str, str]], stacks_dir: Path = Path(
 def verify_again(name: str, out: Path, stacks_dir: Path, envs: Path = ENVS, *, gpu: bool = False) -> Path:
     """Runs the built stack's verify.py where this runs, `gpu`: with what needs one; the verdict is written to `out`.
 
-    UserError tells what failed. The stack's own verify.json stays as it is.
+    UserError lists what failed. The stack's own verify.json stays as it is.
     """
     stack = load_stack(name, envs)
     final = stacks_dir / name / lock_id(name, envs)
@@ -108,7 +119,7 @@ def verify_again(name: str, out: Path, stacks_dir: Path, envs: Path = ENVS, *, g
         raise UserError(f"{name} is not built for its present lock; run `python -m workflow.stacks build {name}`")
     out.parent.mkdir(parents=True, exist_ok=True)
     packages = check_conda_lock(stack) if built_by(final) == "conda" else []
-    _run_verify(stack, final / "env", out, final.name, packages, ["--gpu"] if gpu else [], (), origin_of(final))
+    _run_verify(stack, final / "env", out, final.name, packages, origin_of(final), gpu=gpu)
     return out
 
 
@@ -124,17 +135,15 @@ def verify(
     """Runs verify.py in that environment; leaves `env/origin.json` and `folder/verify.json` only when it passes."""
     verdict_path = folder / ".verify.json"
     try:
-        verdict = _run_verify(stack, env, verdict_path, lock, packages, [], fds, origin)
+        verdict = _run_verify(stack, env, verdict_path, lock, packages, origin, fds)
     except UserError:
         verdict_path.unlink(missing_ok=True)
         raise
     # What a process needs that runs in the stack without `conda activate`.
     verdict["environment"] = activation(env.absolute())
-    written = env / f".{ORIGIN}"
-    written.write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")
-    written.replace(env / ORIGIN)
-    verdict_path.write_text(json.dumps(verdict, indent=1) + "\n", encoding="utf-8")
-    verdict_path.replace(folder / "verify.json")
+    write_json(env / ORIGIN, origin)
+    write_json(folder / "verify.json", verdict)
+    verdict_path.unlink()
 
 
 def _run_verify(
@@ -143,49 +152,37 @@ def _run_verify(
     out: Path,
     lock: str,
     packages: list[CondaPackage],
-    options: list[str],
-    fds: tuple[int, ...],
     origin: dict[str, Any],
+    fds: tuple[int, ...] = (),
+    *,
+    gpu: bool = False,
 ) -> dict[str, Any]:
     """The verdict of verify.py in that environment, also written to `out`; UserError when it is not good."""
     out.unlink(missing_ok=True)
-    backend = "conda" if (env / "conda-meta").is_dir() else "uv"
-    # -I: neither PYTHONPATH nor the user's own packages may stand in for what the stack lacks.
-    command = [str(env.absolute() / "bin" / "python"), "-I", str(stack.verify.absolute()), *options]
-    command += ["--stack", stack.name, "--lock", str(stack.lock.absolute()), "--lock-id", lock]
-    command += ["--python-version", stack.python, "--verify-id", verify_id(stack), "--backend", backend]
-    command += ["--cuda", stack.cuda] if stack.cuda else []
-    command += ["--out", str(out.absolute())]
-    listed, told = out.with_name(f"{out.name}.conda"), out.with_name(f"{out.name}.origin")
-    told.write_text(json.dumps(origin), encoding="utf-8")
-    command += ["--origin", str(told.absolute())]
-    if backend == "conda":
-        listed.write_text(json.dumps([_shown(package) for package in packages]), encoding="utf-8")
-        command += ["--conda", str(listed.absolute())]
+    env = env.absolute()
     run = run_time(stack, lock, env)
-    command += ["--run", json.dumps(run)]
     # As every process in the stack has it: what passes here by another environment would fail in a job.
-    environ = environment_in(env.absolute(), {"environment": activation(env.absolute()), "run": run}, os.environ)
+    environ = environment_in(env, {"environment": activation(env), "run": run}, os.environ)
     environ |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
-    limit_s = _GPU_VERIFY_LIMIT_S if "--gpu" in options else _VERIFY_LIMIT_S
-    try:
-        done = subprocess.run(
-            command,
-            env=environ,
-            pass_fds=fds,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=limit_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise UserError(f"{stack.name}: verify.py gave no answer in {limit_s} s") from None
-    finally:
-        listed.unlink(missing_ok=True)
-        told.unlink(missing_ok=True)
+    limit_s = _GPU_VERIFY_LIMIT_S if gpu else _VERIFY_LIMIT_S
+    with tempfile.TemporaryDirectory() as folder:
+        command = _command(stack, env, out, lock, Path(folder), packages, origin)
+        command += ["--run", json.dumps(run), *(["--gpu"] if gpu else [])]
+        try:
+            done = subprocess.run(
+                command,
+                env=environ,
+                pass_fds=fds,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise UserError(f"{stack.name}: verify.py gave no answer in {limit_s} s") from None
     try:
         verdict: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -195,8 +192,23 @@ def _run_verify(
     return verdict
 
 
-def _shown(package: CondaPackage) -> dict[str, Any]:
-    return {key: value for key, value in asdict(package).items() if key != "needs"}
+def _command(
+    stack: Stack, env: Path, out: Path, lock: str, folder: Path, packages: list[CondaPackage], origin: dict[str, Any]
+) -> list[str]:
+    """The command that runs verify.py; what is too long for it lies in the folder."""
+    backend = "conda" if (env / "conda-meta").is_dir() else "uv"
+    # -I: neither PYTHONPATH nor the user's own packages may stand in for what the stack lacks.
+    command = [str(env / "bin" / "python"), "-I", str(stack.verify.absolute())]
+    command += ["--stack", stack.name, "--lock", str(stack.lock.absolute()), "--lock-id", lock]
+    command += ["--python-version", stack.python, "--verify-id", verify_id(stack), "--backend", backend]
+    command += ["--cuda", stack.cuda] if stack.cuda else []
+    write_json(folder / "origin.json", origin)
+    command += ["--out", str(out.absolute()), "--origin", str(folder / "origin.json")]
+    if backend == "conda":
+        shown = [{key: value for key, value in vars(package).items() if key != "needs"} for package in packages]
+        write_json(folder / "conda.json", shown)
+        command += ["--conda", str(folder / "conda.json")]
+    return command
 
 
 def _no_verdict(stack: Stack, status: int, said: str) -> str:

@@ -1,13 +1,17 @@
-"""What does Apptainer need to know to build a stack's image from the same lock?"""
+"""Writes the Apptainer definition of a stack, and adopts an image in place of a stack that is built here."""
 
 from __future__ import annotations
 
 import re
+import shlex
+import shutil
 from pathlib import Path
 
 from common.errors import UserError
+from workflow.stacks import staging as place
 from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id, verify_id
 from workflow.stacks.lockfile import Pin, check_lock, parse_lock
+from workflow.stacks.verification import require_free, verify
 
 BUILDER = ("packaging", "pyyaml", "uv")
 """What `python -m workflow.stacks build` imports beside the standard library, from the controller's lock."""
@@ -19,6 +23,8 @@ _BASES = {
 }
 """Base images by CUDA's release; `devel` since nvcc compiles source builds, and kernels while a job runs."""
 
+ADOPTED = "adopted, not built"
+_PROGRAMS = ("apptainer", "singularity")
 _OLDEST_BUILDER = (3, 11)
 _BASE = re.compile(r"(?P<agent>docker|oras|library|localimage)(://|:)(?P<name>\S+)$")
 
@@ -29,7 +35,7 @@ Bootstrap: {agent}
 From: {base}
 
 %files
-    analysis /opt/rolloutbench/analysis
+    common /opt/rolloutbench/common
     envs /opt/rolloutbench/envs
     workflow /opt/rolloutbench/workflow
 
@@ -107,9 +113,9 @@ def definition(name: str, envs: Path = ENVS, base: str | None = None) -> str:
         python=stack.python,
         pythons=" ".join(sorted({stack.python, builder_python}, key=_release)),
         builder_python=builder_python,
-        uv=_requirement(pins["uv"]),
+        uv=pins["uv"].requirement,
         uv_version=pins["uv"].version,
-        builder="".join(_requirement(pins[package]) for package in BUILDER),
+        builder="".join(pins[package].requirement for package in BUILDER),
         built=f"/opt/stacks/{name}/{present}/env",
     )
 
@@ -134,9 +140,49 @@ def _builder_pins(envs: Path) -> dict[str, Pin]:
     return {name: pins[name] for name in BUILDER}
 
 
-def _requirement(pin: Pin) -> str:
-    return " \\\n".join([f"{pin.name}=={pin.version}", *(f"    --hash=sha256:{value}" for value in pin.hashes)]) + "\n"
-
-
 def _release(python: str) -> tuple[int, ...]:
     return tuple(int(part) for part in python.split("."))
+
+
+def adopt(name: str, image: Path, stacks_dir: Path, envs: Path = ENVS) -> Path:
+    """The stack's folder, `<stacks_dir>/<name>/<lock_id>`, whose `env/bin/python` runs the image's interpreter.
+
+    It takes its place only after verify.py has passed in the image: the image has what the present lock says.
+    UserError otherwise, and for a stack that is there and not adopted; then what was at that path before is as it was.
+    """
+    stack = load_stack(name, envs)
+    check_lock(name, envs)
+    if not image.exists():
+        raise UserError(f"{image} is not there; `make container STACK={name}` writes what it is built from")
+    program = next((found for known in _PROGRAMS if (found := shutil.which(known))), None)
+    if program is None:
+        raise UserError("neither apptainer nor singularity is on PATH; install it, or load its module, and try again")
+    final = stacks_dir / name / lock_id(name, envs)
+    require_free(stack, final, ADOPTED, f"adopt {image}")
+    with place.builder_lock(final.parent, name) as fds:
+        place.remove_leftovers(final.parent)
+        with place.building_folder(final.parent, final.name) as temporary:
+            python = temporary / "env" / "bin" / "python"
+            python.parent.mkdir(parents=True)
+            binds = [envs.absolute().parent, stacks_dir.absolute()]
+            python.write_text(wrapper(program, image.absolute(), binds, gpu=stack.cuda is not None), encoding="utf-8")
+            python.chmod(0o755)
+            origin = {"state": ADOPTED, "image": str(image.absolute())}
+            stack.say(f"verifying {image}")
+            verify(stack, temporary / "env", temporary, final.name, [], fds, origin)
+            place.move_into_place(temporary, final)
+    return final
+
+
+def wrapper(program: str, image: Path, binds: list[Path], *, gpu: bool) -> str:
+    """A shell script that runs the image's interpreter; `binds` are the folders that it sees beside Apptainer's own."""
+    command = [program, "exec", *(["--nv"] if gpu else []), *(f"--bind={bind}" for bind in binds), str(image)]
+    return (
+        "#!/bin/sh\n# The interpreter of an image; more folders of this machine: APPTAINER_BIND.\n"
+        # Both programs keep this variable out of the image unless it comes by this name.
+        # An empty one would hide the image's own.
+        'if [ -n "${LD_LIBRARY_PATH:-}" ]; then\n'
+        '  for name in APPTAINERENV SINGULARITYENV; do export "${name}_LD_LIBRARY_PATH=$LD_LIBRARY_PATH"; done\n'
+        "fi\n"
+        f'exec {shlex.join(command)} /opt/stack/bin/python "$@"\n'
+    )

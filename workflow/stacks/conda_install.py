@@ -1,0 +1,66 @@
+"""Installs conda packages into a new prefix with py-rattler, which compares each file's sha256 with the given one.
+
+Run as a file by the controller's Python, isolated, with JSON on stdin: `library` (the folder that holds py-rattler),
+`prefix`, `cache`, and `packages`, each with name, version, build, subdir, url, sha256 and needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main() -> int:
+    """0 when all packages are installed; 1 otherwise, the reason on stderr."""
+    given = json.load(sys.stdin)
+    sys.path.insert(0, given["library"])
+    try:
+        asyncio.run(_install(given))
+    except Exception as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _install(given: dict[str, Any]) -> None:
+    from rattler import install
+    from rattler.package_cache import PackageCache, PackageCacheLayer, ValidationMode
+
+    # Of what an earlier build unpacked, contents count and not dates.
+    layer = PackageCacheLayer(Path(given["cache"])).with_validation_mode(ValidationMode.full())
+    await install(
+        [_record(package) for package in given["packages"]],
+        given["prefix"],
+        package_cache=PackageCache.from_layers([layer]),
+        execute_link_scripts=True,  # as conda does
+        show_progress=False,
+    )
+
+
+def _record(package: dict[str, Any]) -> Any:
+    from rattler import PackageName, PackageRecord, RepoDataRecord
+    from rattler.package.build_string import BuildString
+
+    record = PackageRecord(
+        name=PackageName(package["name"]),
+        version=package["version"],
+        build=BuildString(package["build"]),
+        build_number=0,
+        subdir=package["subdir"],
+        arch=None,
+        platform=None,
+        depends=package["needs"],
+    )
+    record.sha256 = bytes.fromhex(package["sha256"])
+    channel, _, filename = package["url"].rpartition("/")
+    return RepoDataRecord(record, filename, package["url"], channel.rpartition("/")[0])
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)  # py-rattler's threads may end an interpreter that finalizes
