@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from analysis.rows import rows_of
+from analysis.runs import rows_of
 from analysis.wide import OWN, PHASE, ROUNDING
 from common.verdicts import Verdict
 from trainers.timers.lookup import Phase, TimerTree, in_order

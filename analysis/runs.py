@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,9 +69,24 @@ def factors_label(key: str) -> str:
     if not key:
         return ""
     factors: dict[str, Any] = json.loads(key)
-    short = {path: path.rsplit(".", 1)[-1] for path in factors}
-    unique = len(set(short.values())) == len(short)
-    return ", ".join(f"{short[p] if unique else p} = {v}" for p, v in factors.items())
+    names = short_names(list(factors))
+    return ", ".join(f"{names[path]} = {value}" for path, value in factors.items())
+
+
+def short_names(paths: Sequence[str]) -> dict[str, str]:
+    """Each swept option by the last part of its path, or by the whole where two would be called the same."""
+    short = {path: path.rsplit(".", 1)[-1] for path in paths}
+    return short if len(set(short.values())) == len(short) else {path: path for path in paths}
+
+
+def at(factors: str) -> str:
+    """` at temperature = 0.9`, empty without factors."""
+    return f" at {factors_label(factors)}" if factors else ""
+
+
+def rows_of(frame: pd.DataFrame) -> Iterator[Any]:
+    """A table's rows with the columns as attributes; what a column holds is its maker's promise, not the type's."""
+    return iter(frame.itertuples())
 
 
 def read_plan(path: Path, baseline: str | None = None) -> PlanRead:

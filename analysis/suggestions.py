@@ -10,8 +10,7 @@ import pandas as pd
 
 from analysis.phases import RESIDUAL
 from analysis.preflight import Finding, Preflight
-from analysis.rows import rows_of
-from analysis.runs import factors_label
+from analysis.runs import factors_label, rows_of
 
 # From where on a quantity is worth a suggestion: shares of the step or of the work, as the name says.
 GENERATION_MOST = 0.5

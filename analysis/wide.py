@@ -20,6 +20,7 @@ from trainers.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
 PHASE = "timing_s/"
 OWN = "own_s/"
 ROUNDING = "rounding/"
+REWARD = "reward"
 KEYS = ["run_id", "arm", "factors", "seed", "attempt", "step", "resumed", "overlap", "counted", "left_out"]
 
 WARMUP = "warm-up"

@@ -90,8 +90,6 @@ def block_length(series: Sequence[Floats], spent: int = 1) -> int:
     At least the cube root of the steps, since the optimum is itself an estimate; at most a quarter of them, so that
     there are blocks to draw, and so that `LEAST_FREE_BLOCKS` are left of all runs' blocks when `spent` are taken off.
     """
-    from arch.bootstrap import optimal_block_length
-
     steps = int(np.median([len(s) for s in series]))
     by_length: dict[int, list[Floats]] = {}
     for one in series[:RUNS_FOR_A_LENGTH]:
@@ -102,6 +100,8 @@ def block_length(series: Sequence[Floats], spent: int = 1) -> int:
     found: list[float] = []
     # Runs of one length in one call, which costs more than its columns.
     for columns in by_length.values():
+        from arch.bootstrap import optimal_block_length  # takes over a second, which a report of few steps saves
+
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore", RuntimeWarning)
             lengths = optimal_block_length(np.stack(columns, axis=1))["circular"]

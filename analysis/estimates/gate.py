@@ -9,8 +9,7 @@ import pandas as pd
 
 from analysis.estimates.bootstrap import Floats, block_length, interval_of, resampled_sums
 from analysis.estimates.noise import repeated
-from analysis.rows import rows_of
-from analysis.runs import PlanRead, factors_label
+from analysis.runs import PlanRead, factors_label, rows_of
 from analysis.speedup import paired_steps
 from common.verdicts import Verdict, count_of
 

@@ -1,24 +1,43 @@
-"""Which figures the report has, in order."""
+"""Draws the report's figures from its tables, in order."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pandas as pd
 
-from analysis.figures.distributions import length_figure, length_scalars_figure, reward_distribution
+from analysis.figures.bars import phase_bars, waterfall_figure
 from analysis.figures.drawing import Figure
-from analysis.figures.forest import estimates_figure
-from analysis.figures.over_steps import over_steps
-from analysis.figures.paired import paired_figure
-from analysis.figures.phase_bars import phase_bars
-from analysis.figures.straggler_figure import straggler_figure
+from analysis.figures.over_steps import (
+    length_figure,
+    length_scalars_figure,
+    over_steps,
+    reward_distribution,
+    straggler_figure,
+)
+from analysis.figures.ratios import estimates_figure, paired_figure
 from analysis.figures.sweeps import sweep_figures
-from analysis.figures.tables import FigureTables
 from analysis.figures.thinning import with_tokens_per_second
-from analysis.figures.waterfall_figure import waterfall_figure
-from analysis.reward import REWARD
-from analysis.wide import PHASE
+from analysis.runs import PlanRead
+from analysis.wide import PHASE, REWARD
 
-__all__ = ["FigureTables", "figures_of"]
+
+@dataclass(frozen=True, kw_only=True)
+class FigureTables:
+    """The report's tables; one that is None or empty has its figure left out.
+
+    wide: analysis/wide.py · categories: phases.category_table · lengths: wide.samples("response_length") ·
+    waterfall: waterfall.py · estimates: estimates.py · noise: noise.py · stragglers: stragglers.py.
+    """
+
+    plan: PlanRead
+    wide: pd.DataFrame
+    categories: pd.DataFrame
+    lengths: pd.DataFrame | None = None
+    waterfall: pd.DataFrame | None = None
+    estimates: pd.DataFrame | None = None
+    noise: pd.DataFrame | None = None
+    stragglers: pd.DataFrame | None = None
 
 
 def figures_of(tables: FigureTables) -> list[Figure]:
@@ -28,7 +47,7 @@ def figures_of(tables: FigureTables) -> list[Figure]:
         return []
     estimates = t.estimates if t.estimates is not None else pd.DataFrame()
     lengths = t.lengths if t.lengths is not None else pd.DataFrame()
-    rates = with_tokens_per_second(wide)
+    rate = ("tokens_per_s", "tokens-per-second", "Throughput", "response tokens per second of step")
     made = [
         estimates_figure(estimates, plan, t.noise),
         waterfall_figure(t.waterfall) if t.waterfall is not None else None,
@@ -39,9 +58,7 @@ def figures_of(tables: FigureTables) -> list[Figure]:
         straggler_figure(wide, plan, t.stragglers, lengths),
         over_steps(wide, plan, REWARD, "reward", "Reward", "mean reward", from_zero=False),
         reward_distribution(wide, plan),
-        over_steps(
-            rates, plan, "tokens_per_s", "tokens-per-second", "Throughput", "response tokens per second of step"
-        ),
+        over_steps(with_tokens_per_second(wide), plan, *rate),
         *sweep_figures(estimates, plan),
     ]
     return [figure for figure in made if figure is not None]

@@ -1,15 +1,18 @@
-"""How every figure of the report is drawn: its colours, its text, its SVG and PNG."""
+"""Draws every figure of the report: its colours, its layout, its SVG and its PNG."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from xml.etree import ElementTree
 
 import altair as alt
+import pandas as pd
 import vl_convert as vlc
 
-from analysis.figures.svg import TAG, page_svg
 from analysis.runs import PlanRead
 
 # Okabe and Ito (2008) for categories, Tol's "bright" for arms: each is told apart with any colour vision,
@@ -26,13 +29,45 @@ CATEGORY_COLOURS = {
 }
 ARM_COLOURS = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#9C8A1B", "#2A97BD", "#A0622D")
 ARM_DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 4], [1, 3])
-GREY = "#8a8f98"
-INK = "#1b1f24"
-FONT = "system-ui, 'Noto Sans CJK JP', 'Noto Sans CJK SC', 'Noto Sans', sans-serif"
-# What texts are measured in: it comes with the renderer, so that a figure is laid out alike everywhere, and a hundred
-# labels take no seconds, as they do where each letter's font is searched for.
-MEASURED = "sans-serif"
+GREY, INK = "#8a8f98", "#1b1f24"
+PAGE = "currentColor"
+"""The page's own text colour, light or dark."""
+HATCHED = "url(#hatch)"
+HATCH = (
+    '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<path d="M0,0V6" stroke="currentColor" stroke-width="2.4"/></pattern></defs>'
+)
+"""What the page has once, and each file of a figure that fills with `HATCHED`."""
+FONT, LATIN = "'Noto Sans CJK JP', 'Noto Sans CJK SC', 'Noto Sans', sans-serif", "\u2e80"
+"""The font of a file with letters from there on: looking for them in all fonts takes three times as long as drawing."""
 WIDTH, HEIGHT = 640, 260
+LEAST_WIDTH = 700
+"""Pixels. The page stretches every figure to one width: a narrow one would get giant letters."""
+TITLE_SIZE = 12
+
+_TEXT = {"labelColor": PAGE, "titleColor": PAGE, "labelFontSize": 12}
+CONFIG: Mapping[str, Any] = {
+    # The page sets its own font. This one is found at once; a list of fonts is searched for each letter of a label.
+    "font": "sans-serif",
+    "background": None,
+    "aria": False,
+    # The page's font may be a fifth wider than the one that the labels left of the plot were measured with.
+    "padding": {"left": 20, "top": 4, "right": 4, "bottom": 4},
+    "view": {"stroke": None},
+    "axis": _TEXT
+    | {"domainColor": PAGE, "tickColor": PAGE, "gridColor": PAGE, "gridOpacity": 0.12, "titleFontSize": 12}
+    | {"titleFontWeight": "normal", "labelLimit": 220, "titleLimit": 440, "titlePadding": 12},
+    "legend": _TEXT
+    | {"labelLimit": 260, "columnPadding": 28, "symbolOpacity": 1, "orient": "top", "offset": 6, "title": None}
+    | {"symbolStrokeWidth": 2},
+    "text": {"color": PAGE},
+    "header": {"labelColor": PAGE, "labelFontSize": TITLE_SIZE, "labelFontWeight": "bold", "labelAnchor": "start"}
+    | {"labelPadding": 6, "title": None},
+}
+_SVG = "http://www.w3.org/2000/svg"
+_UNSEEN = re.compile(r"class|role|pointer-events|font-family|aria-.*")
+_DIGITS = re.compile(r"(\d\.\d{2})\d+")
+ElementTree.register_namespace("", _SVG)
 
 
 @dataclass(frozen=True)
@@ -50,70 +85,89 @@ class Figure:
     table: str = ""
 
     @property
+    def height(self) -> float:
+        """In its own pixels."""
+        return float(ElementTree.fromstring(self.svg).get("height", 0))
+
+    @property
     def standalone_svg(self) -> str:
-        """The same on white paper, for a file."""
-        return TAG.sub(lambda tag: tag[0].replace("currentColor", INK), self.svg)
+        """The same in ink, for a file."""
+        font = FONT if any(letter > LATIN for letter in self.svg) else CONFIG["font"]
+        svg = self.svg.replace(">", f' font-family="{font}">{HATCH if HATCHED in self.svg else ""}', 1)
+        return svg.replace(f'"{PAGE}"', f'"{INK}"')
 
     def png(self) -> bytes:
-        paper = re.sub(
-            r"(<svg[^>]*>)",
-            r'\1<rect x="-50%" width="200%" height="100%" fill="white"/>',
-            self.standalone_svg,
-            count=1,
-        )
-        return bytes(vlc.svg_to_png(paper, scale=2))
+        paper = '><rect x="-50%" width="200%" height="100%" fill="white"/>'
+        return bytes(vlc.svg_to_png(self.standalone_svg.replace(">", paper, 1), scale=2))
 
 
-_AXIS = {
-    **{key: "currentColor" for key in ("labelColor", "titleColor", "domainColor", "tickColor", "gridColor")},
-    "gridOpacity": 0.12,
-    "labelFontSize": 12,
-    "titleFontSize": 12,
-    "titleFontWeight": "normal",
-    "labelLimit": 220,
-    "titleLimit": 440,
-    "titlePadding": 12,  # the page's font may be wider than the one that this was measured with
-}
-_LEGEND = {
-    "labelColor": "currentColor",
-    "titleColor": "currentColor",
-    "labelFontSize": 12,
-    "labelLimit": 260,
-    "columnPadding": 28,
-    "symbolOpacity": 1,
-    "orient": "top",
-    "offset": 6,
-    "title": None,
-    "symbolStrokeWidth": 2,
-}
-_HEADER = {
-    "labelColor": "currentColor",
-    "labelFontSize": 12,
-    "labelFontWeight": "bold",
-    "labelAnchor": "start",
-    "labelPadding": 6,
-    "title": None,
-}
-# Vega-Lite's own words, put into the drawn figure: each of Altair's `configure_` methods copies the whole chart.
-_CONFIG = {
-    "font": MEASURED,
-    "background": "transparent",
-    "aria": False,
-    "padding": 4,
-    "axis": _AXIS,
-    "legend": _LEGEND,
-    "text": {"color": "currentColor"},
-    "header": _HEADER,
-}
+@dataclass(frozen=True)
+class Panels:
+    """A panel with that name for each value 0, 1, ... of the frame's column `panel`."""
+
+    names: Sequence[list[str]]
+    """Each in lines."""
+    columns: int
+    limit: float
+    """Pixels that a line of a name may take."""
+    shared_x: bool = False
+    own_y: bool = False
 
 
-def render(chart: Any) -> str:
-    with alt.data_transformers.enable("default", max_rows=None):
-        # Its parts were validated when they were made; once more as a whole would take longer than drawing it.
-        spec = chart.to_dict(validate=False)
-    spec["config"] = _CONFIG | {"view": spec["config"]["view"] | {"stroke": None}}
+def draw(frame: pd.DataFrame, layers: Sequence[Any], width: float, height: Any, panels: Panels | None = None) -> str:
+    """The SVG of layers that share the frame; one specification for all panels: each alone would take as long.
+
+    Layers become dictionaries here: Altair copies a chart for each layer, facet and setting, which takes longer than
+    drawing it. Their parts were validated when they were made.
+    """
+    view = {"layer": [_as_dict(layer) for layer in layers], "width": width, "height": height}
+    rows = {"values": json.loads(frame.to_json(orient="records", double_precision=15))}
+    spec: dict[str, Any] = {"data": rows, "datasets": {"once": [{}]}, "config": CONFIG} | (
+        view if panels is None else _faceted(view, panels)
+    )
     version = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
-    return page_svg(vlc.vegalite_to_svg(spec, vl_version=version), FONT)
+    return light_svg(vlc.vegalite_to_svg(spec, vl_version=version))
+
+
+def once() -> Any:
+    """A chart of a mark that stands once in each panel, where its values say."""
+    return alt.Chart(alt.NamedData("once"))
+
+
+def _as_dict(layer: Any) -> dict[str, Any]:
+    found: dict[str, Any] = layer.to_dict(validate=False, context={"top_level": False})
+    if layer.data is alt.Undefined:
+        del found["data"]  # what Altair puts there where there is none would hide the frame
+    return found
+
+
+def _faceted(view: dict[str, Any], panels: Panels) -> dict[str, Any]:
+    header = {"labelExpr": f"{json.dumps(panels.names)}[datum.value]", "labelLimit": panels.limit}
+    return {
+        "facet": {"field": "panel", "type": "ordinal", "header": header | {"labelLineHeight": TITLE_SIZE + 3}},
+        "columns": panels.columns,
+        "spacing": {"row": 16, "column": 24},
+        "resolve": {"axis": {"x": "shared" if panels.shared_x else "independent", "y": "independent"}}
+        | ({"scale": {"y": "independent"}} if panels.own_y else {}),
+        "spec": view,
+    }
+
+
+def light_svg(svg: str) -> str:
+    """Vega's SVG without what draws nothing, with short numbers, and at least `LEAST_WIDTH` wide."""
+    root = ElementTree.fromstring(svg)
+    for parent in root.iter():
+        for child in list(parent):
+            if child.get("class") in ("background", "foreground") and not {"fill", "stroke"} & set(child.attrib):
+                parent.remove(child)
+        # Seven digits of a pixel draw nothing; without them the page is half the size.
+        kept = {name: _DIGITS.sub(r"\1", value) for name, value in parent.items() if not _UNSEEN.fullmatch(name)}
+        parent.attrib.clear()
+        parent.attrib.update({k: v for k, v in kept.items() if (k, v) not in (("opacity", "1"), ("stroke-width", "1"))})
+    width, height = max(float(root.get("width", 0)), LEAST_WIDTH), root.get("height", "0")
+    root.attrib.clear()
+    root.attrib.update({"width": f"{width:g}", "height": height, "viewBox": f"0 0 {width:g} {height}"})
+    return ElementTree.tostring(root, encoding="unicode")
 
 
 def arm_scale(plan: PlanRead) -> alt.Scale:

@@ -1,8 +1,7 @@
-"""How the panels of a figure are named, put together, and told in words."""
+"""Names a figure's panels, lays out its axes of ratios, and tells its numbers in words."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -10,15 +9,9 @@ from typing import Any
 from unicodedata import east_asian_width
 
 import altair as alt
-import pandas as pd
 
+from analysis.figures.drawing import TITLE_SIZE, Panels
 from analysis.runs import factors_label
-
-MANY_ARMS = 6
-"""With more arms than that, each has a panel of its own: their lines could not be told apart in one."""
-TITLE_SIZE = 12
-"""Of a panel's name, in pixels."""
-ARM_LEGEND = alt.Legend(symbolType="stroke", symbolSize=300, columns=3, labelLimit=150)
 
 
 def panel_name(arm: str, factors: str) -> str:
@@ -26,19 +19,15 @@ def panel_name(arm: str, factors: str) -> str:
     return f"{arm} · {factors_label(factors)}" if factors else arm
 
 
-def panels(chart: Any, frame: pd.DataFrame, names: Sequence[str], columns: int, width: float) -> Any:
-    """One panel with that name for each value 0, 1, ... of the frame's column `panel`.
+def panels(names: Sequence[str], columns: int, width: float, shared_x: bool = False, own_y: bool = False) -> Panels:
+    """Panels of those names, the widest of `width` pixels."""
+    limit = _limit(width)
+    return Panels([title_lines(name, limit) for name in names], columns, limit, shared_x, own_y)
 
-    `chart` is layered and without data; its widest panel is `width` pixels. One specification for all of them: a
-    chart for each would take a hundred times as long to draw.
-    """
+
+def _limit(width: float) -> float:
     # The page's font may be wider than the one that this is measured with.
-    limit = 0.76 * width
-    shown = [title_lines(name, limit) for name in names]
-    header = alt.Header(labelExpr=f"{json.dumps(shown)}[datum.value]", labelLimit=limit, labelLineHeight=TITLE_SIZE + 3)
-    facet = alt.Facet("panel:O", title=None, header=header)
-    found = chart.properties(data=frame).facet(facet=facet, columns=columns, spacing={"row": 16, "column": 24})
-    return found.resolve_axis(x="independent")
+    return 0.76 * width
 
 
 def title_lines(name: str, limit: float) -> list[str]:
@@ -60,7 +49,7 @@ def title_width(text: str) -> float:
 
 def cut_titles(names: Sequence[str], width: float) -> str:
     """A caption's sentence with the names that no panel of that width shows whole, empty when it shows all."""
-    limit = 0.76 * width
+    limit = _limit(width)
     cut = [name for name in names if any(title_width(line) > limit for line in title_lines(name, limit))]
     return f" The panels' names in full: {listed(cut)}." if cut else ""
 
@@ -138,6 +127,7 @@ def ratio_axis(channel: Any, field: str, domain: tuple[float, float], title: str
     """A log axis of ratios over the domain."""
     return channel(
         field,
+        type="quantitative",
         title=title,
         scale=alt.Scale(type="log", domain=list(domain), nice=False),
         axis=alt.Axis(values=log_ticks(*domain, at_most, needs=1.0), format="~g", labelOverlap="greedy"),

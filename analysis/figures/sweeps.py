@@ -1,195 +1,257 @@
-"""How the speed changes with the swept factors."""
+"""Draws the speed over the swept options: as lines with intervals, or where these are many as a map of cells."""
 
 from __future__ import annotations
 
 import itertools
-import re
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
-from analysis.figures.drawing import ARM_COLOURS, ARM_DASHES, GREY, WIDTH, Figure, arm_scale, render
-from analysis.figures.estimate_rows import NO_INTERVAL, RESOLVED, SHAPES, UNRESOLVED, label_of
-from analysis.figures.factor_grid import (
-    combination,
-    not_resolved,
-    place,
-    points,
-    short_names,
-    shown_estimates,
-    swept,
-)
-from analysis.figures.heat_map import heat_map
-from analysis.figures.panels import (
-    interval_text,
-    left_out,
-    listed,
-    panel_name,
-    panels,
-    ratio_axis,
-    ratio_domain,
-)
-from analysis.rows import rows_of
-from analysis.runs import PlanRead
+from analysis.estimates.equal_work import EQUAL_WORK
+from analysis.figures.drawing import ARM_COLOURS, ARM_DASHES, GREY, INK, WIDTH, Figure, arm_scale, draw, once
+from analysis.figures.panels import left_out, listed, panel_name, panels, ratio_axis, ratio_domain, times_text
+from analysis.figures.ratios import NO_INTERVAL, RESOLVED, UNRESOLVED, points, value_marks
+from analysis.runs import PlanRead, rows_of, short_names
 from common.verdicts import count_of
 
-MAX_FACTORS = 4
 MAX_PANELS = 8
 MAX_LINES = 6
-MAX_VALUES = 24
+MAX_ROWS, MAX_COLUMNS, MAX_VALUES = 24, 14, 24
+CELL = 26
+FASTER, EVEN, SLOWER = (0x21, 0x66, 0xAC), (0xF4, 0xF4, 0xF2), (0xB3, 0x58, 0x06)
 
 
-def sweep_figures(estimates: pd.DataFrame, plan: PlanRead) -> list[Figure]:
-    """A figure for each swept factor, and with two or more of them a heat map; none without a sweep."""
-    if estimates.empty:
-        return []
-    levels = swept(list(dict.fromkeys(estimates["factors"])))
-    shown = shown_estimates(estimates)
-    if not levels or not shown:
-        return []
-    all_points = points(estimates[estimates["estimate"].isin(shown)])
-    found: list[Figure] = []
-    for n, factor in enumerate(list(levels)[:MAX_FACTORS]):
-        found.append(_factor_figure(all_points, plan, levels, factor, shown, n))
-    if len(levels) > 1:
-        found.append(heat_map(all_points, plan, levels, shown))
+def _factors(key: str) -> dict[str, Any]:
+    return {name: " ".join(str(value).split()) for name, value in json.loads(key).items()} if key else {}
+
+
+def swept(keys: Sequence[str]) -> dict[str, list[str]]:
+    """The factors with more than one value, each with its values in order: numbers by size, texts as they come."""
+    values: dict[str, dict[str, Any]] = {}
+    for key in keys:
+        texts = _factors(key)
+        for name, value in (json.loads(key) if key else {}).items():
+            values.setdefault(name, {}).setdefault(texts[name], value)
+    found = {}
+    for name, texts in values.items():
+        if len(texts) > 1:
+            numbers = all(isinstance(v, int | float) for v in texts.values())
+            found[name] = sorted(texts, key=texts.__getitem__) if numbers else list(texts)
     return found
 
 
-def _name(factor: str, n: int) -> str:
-    slug = re.sub(r"[^a-z0-9]+", "-", factor.rsplit(".", 1)[-1].lower()).strip("-")
-    return f"sweep-{n + 1}-{slug[:40]}".rstrip("-")
+def shown_estimates(estimates: pd.DataFrame) -> list[str]:
+    """The raw estimate, and that at equal work with the most values, the less biased of two alike; else per token."""
+    counts = estimates.loc[estimates["drawable"], "estimate"].value_counts()
+    best = max(EQUAL_WORK, key=lambda name: int(counts.get(name, 0)))
+    return [name for name in ("raw", best if best in counts else "per_token") if name in counts]
 
 
-def _ways(arms: list[str], shown: list[str]) -> list[tuple[str, str]]:
-    return list(itertools.product(arms, shown))
+@dataclass(frozen=True)
+class _Sweep:
+    """The points of the shown estimates with their places: `x`, `y`, and `rest`, the other factors in words."""
+
+    frame: pd.DataFrame
+    names: dict[str, str]
+    levels: dict[str, list[str]]
+    across: str
+    down: str
+    """Empty in a sweep of one factor."""
+    rest: list[str]
 
 
-def _factor_figure(
-    all_points: pd.DataFrame,
-    plan: PlanRead,
-    levels: dict[str, list[str]],
-    factor: str,
-    shown: list[str],
-    n: int,
-) -> Figure:
-    names = short_names(list(levels))
-    others = [f for f in levels if f != factor]
-    frame = all_points.assign(
-        at=pd.Series([place(key, factor) for key in all_points["factors"]], index=all_points.index, dtype=object),
-        other=[combination(key, others, names) for key in all_points["factors"]],
+def sweep_figures(estimates: pd.DataFrame, plan: PlanRead) -> list[Figure]:
+    """One figure of a sweep; none without. Lines show intervals; more of them than have colours become a map."""
+    if estimates.empty:
+        return []
+    levels, every = swept(list(dict.fromkeys(estimates["factors"]))), points(estimates)
+    shown = shown_estimates(every)
+    if not levels or not shown:
+        return []
+    widest = sorted(levels, key=lambda f: -len(levels[f]))
+    lines = _places(every, levels, shown, widest[0], "")
+    if len(lines.frame["rest"].unique()) <= MAX_LINES:
+        return [_line_figure(lines, plan, shown)]
+    return [_map_figure(_places(every, levels, shown, *reversed(widest[:2])), plan, shown)]
+
+
+def _places(every: pd.DataFrame, levels: dict[str, list[str]], shown: list[str], across: str, down: str) -> _Sweep:
+    names, rest = short_names(list(levels)), [f for f in levels if f not in (across, down)]
+    frame = every[every["estimate"].isin(shown)]
+    values = [_factors(key) for key in frame["factors"]]
+    frame = frame.assign(
+        x=pd.Series([v.get(across) for v in values], index=frame.index, dtype=object),
+        y=[v.get(down, "") for v in values],
+        rest=[", ".join(f"{names[f]} = {v[f]}" for f in rest if f in v) for v in values],
     )
-    valued = frame[frame["comparable"] & frame["at"].notna()]
-    order = levels[factor][:MAX_VALUES]
+    return _Sweep(frame[frame["x"].notna()], names, levels, across, down, rest)
+
+
+def _in_panels(frame: pd.DataFrame, ways: Sequence[tuple[str, str, str | None]]) -> tuple[pd.DataFrame, list[str]]:
+    """The rows of each panel's (arm, estimate, rest), numbered, and the panels' names; None is any rest."""
+    parts, titles = [], []
+    for n, (arm, estimate, rest) in enumerate(ways):
+        mine = (frame["arm"] == arm) & (frame["estimate"] == estimate) & ((frame["rest"] == rest) | (rest is None))
+        parts.append(frame[mine].assign(panel=n))
+        titles.append(f"{arm}: {estimate.replace('_', ' ')}" + (f" · {rest}" if rest else ""))
+    return pd.concat(parts, ignore_index=True), titles
+
+
+def _not_resolved(drawn: pd.DataFrame) -> str:
+    """Why values among these points are not resolved, in words; empty where all are."""
+    hollow = drawn[drawn["shape"] == UNRESOLVED]
+    apart = (hollow["low"] > 1) | (hollow["high"] < 1)
+    also = ", the value lies within the noise, or there is one pair of runs" if apart.any() else ""
+    return f"not resolved, the interval includes 1{also}" if len(hollow) else ""
+
+
+def _line_figure(sweep: _Sweep, plan: PlanRead, shown: list[str]) -> Figure:
+    """Ratios over the factor with the most values, a line for each combination of the others."""
+    name, levels = sweep.names[sweep.across], sweep.levels[sweep.across]
+    valued = sweep.frame[sweep.frame["drawable"]]
+    order = levels[:MAX_VALUES]
+    seen = valued[valued["x"].isin(order)]
     arms = [a for a in plan.arms if a in set(valued["arm"])]
-    ways = _ways(arms, shown)
-    drawn = ways[:MAX_PANELS]
-    lines = list(dict.fromkeys(valued["other"]))
-    seen = valued[valued["at"].isin(order)]
-    ends = list(seen[["value", "low", "high"]].to_numpy(float).ravel())
-    domain = ratio_domain(ends)
-    columns = len(shown)
-    width = 300 if columns == 2 else WIDTH
-    frames = [
-        seen[(seen["arm"] == arm) & (seen["estimate"] == estimate)].assign(panel=n)
-        for n, (arm, estimate) in enumerate(drawn)
-    ]
-    titles = [f"{arm}: {label_of(estimate)}" for arm, estimate in drawn]
-    everything = pd.concat(frames, ignore_index=True)
-    first = ~everything["panel"].duplicated()
-    layered = _lines(plan, (names[factor], order), lines, domain, width)
-    chart = panels(layered, everything.assign(one=1.0, first=first), titles, columns, width)
-    words = [
-        f"{panel_name(r.arm, r.factors)}, {label_of(r.estimate)}: {interval_text(r.value, r.low, r.high)}"
-        + (" ~" if r.shape == UNRESOLVED else "")
-        for r in rows_of(valued)
-    ]
-    without = int((~frame["comparable"]).sum())
+    ways = [(arm, estimate, None) for arm, estimate in itertools.product(arms, shown)]
+    drawn, titles = _in_panels(seen, ways[:MAX_PANELS])
+    lines = list(dict.fromkeys(valued["rest"]))
+    width = 300 if len(shown) == 2 else WIDTH
+    layers = _lines(
+        plan, name, order, lines, ratio_domain(seen[["value", "low", "high"]].to_numpy(float).ravel()), width
+    )
+    without, shapes, unresolved = int((~sweep.frame["drawable"]).sum()), set(seen["shape"]), _not_resolved(seen)
     told = [
-        f"Speed against {plan.baseline} over {names[factor]} (log scale; 1: as fast)"
-        + (", with 95% intervals. " if len(lines) <= MAX_LINES else ". "),
-        ("One line for each combination of the other factors. " if len(lines) > 1 else ""),
-        (
-            "Their names do not fit here; tables/estimates.csv has them, and the intervals. "
-            if len(lines) > MAX_LINES
-            else ""
-        ),
-        _meanings(seen),
-        (f"{count_of(without, 'estimate')} not comparable, and not drawn. " if without else ""),
-        (
-            f"The first {MAX_VALUES} of {len(levels[factor])} values are drawn. "
-            if len(levels[factor]) > MAX_VALUES
-            else ""
-        ),
-        (f"The first {MAX_FACTORS} of {len(levels)} factors have a figure. " if len(levels) > MAX_FACTORS else ""),
+        (f"Speed against {plan.baseline} over {name} (log scale; 1: as fast), with 95% intervals.", True),
+        (f"One line for each combination of {', '.join(sweep.names[f] for f in sweep.rest)}.", len(lines) > 1),
+        ("Filled circle: the interval does not touch 1.", RESOLVED in shapes),
+        (f"Hollow diamond: {unresolved}.", bool(unresolved)),
+        ("Hollow triangle: no interval can be given.", NO_INTERVAL in shapes),
+        (f"{count_of(without, 'estimate')} not comparable, and not drawn.", without > 0),
+        (f"The first {MAX_VALUES} of {len(levels)} values are drawn.", len(levels) > MAX_VALUES),
     ]
+    columns = ["panel", "arm", "x", "rest", "value", "low", "high", "shape"]
     return Figure(
-        _name(factor, n),
-        f"Speed over {names[factor]}",
-        "".join(told).strip() + left_out(len(drawn), len(ways), "panels", "estimates"),
-        f"Speed against {plan.baseline} over {names[factor]}. {listed(words)}",
-        render(chart),
+        "sweep",
+        f"Speed over {name}",
+        " ".join(text for text, there in told if there)
+        + left_out(min(len(ways), MAX_PANELS), len(ways), "panels", "estimates"),
+        f"Speed against {plan.baseline} over {name}. "
+        + listed(f"{panel_name(r.arm, r.factors)}, {r.label}: {r.text}" for r in rows_of(valued)),
+        draw(drawn[columns], layers, width, 190, panels(titles, len(shown), width)),
         "estimates",
     )
 
 
-def _meanings(seen: pd.DataFrame) -> str:
-    shapes, unresolved = set(seen["shape"]), not_resolved(seen)
-    filled = "Filled circle: the interval does not touch 1. " if RESOLVED in shapes else ""
-    hollow = f"Hollow diamond: {unresolved}. " if unresolved else ""
-    return filled + hollow + ("Hollow triangle: no interval can be given. " if NO_INTERVAL in shapes else "")
+def _turned(values: list[str], width: float) -> int:
+    """The angle of an axis' labels: they turn where they would overlap."""
+    return -40 if max(len(v) for v in values) * 7.5 > width / len(values) else 0
 
 
 def _lines(
-    plan: PlanRead, x_of: tuple[str, list[str]], lines: list[str], domain: tuple[float, float], width: float
-) -> Any:
-    name, order = x_of
-    turned = max(len(v) for v in order) * 7.5 > width / len(order)
-    x = alt.X(
-        "at:N",
-        sort=order,
-        title=name,
-        scale=alt.Scale(domain=order),
-        axis=alt.Axis(labelAngle=-40 if turned else 0, labelLimit=110, titleLimit=0.8 * width, grid=False),
-    )
+    plan: PlanRead, name: str, order: list[str], lines: list[str], domain: tuple[float, float], width: float
+) -> list[Any]:
+    axis = alt.Axis(labelAngle=_turned(order, width), labelLimit=110, titleLimit=0.8 * width, grid=False)
+    x = alt.X("x:N", sort=order, title=name, scale=alt.Scale(domain=order), axis=axis)
 
     def y(field: str) -> Any:
         return ratio_axis(alt.Y, field, domain, "times as fast as the baseline", 6)
 
-    one_line = len(lines) <= 1
-    colour: Any
-    if one_line:
-        colour = alt.Color("arm:N", scale=arm_scale(plan), legend=None)
-    elif len(lines) <= MAX_LINES:
+    apart: dict[str, Any] = {"color": alt.Color("arm:N", scale=arm_scale(plan), legend=None)}
+    dash: dict[str, Any] = {}
+    if len(lines) > 1:
         scale = alt.Scale(domain=lines, range=list(ARM_COLOURS[: len(lines)]))
         legend = alt.Legend(symbolType="stroke", symbolSize=300, columns=2, labelLimit=230)
-        colour = alt.Color("other:N", scale=scale, legend=legend)
-    else:
-        colour = alt.value(GREY)
-    labelled = not one_line and len(lines) <= MAX_LINES
-    # Intervals of one value stand side by side.
-    apart: Any = {"xOffset": alt.XOffset("other:N", scale=alt.Scale(domain=lines, paddingOuter=1))} if labelled else {}
-    layers: list[Any] = []
-    one = alt.Chart().transform_filter(alt.datum.first).mark_rule(color="currentColor", strokeWidth=1.2)
-    layers.append(one.encode(y=y("one:Q")))
+        # Intervals of one value stand side by side.
+        beside = alt.XOffset("rest:N", scale=alt.Scale(domain=lines, paddingOuter=1))
+        apart = {"color": alt.Color("rest:N", scale=scale, legend=legend), "xOffset": beside}
+        dashes = alt.Scale(domain=lines, range=list(ARM_DASHES[: len(lines)]))
+        dash = {"strokeDash": alt.StrokeDash("rest:N", scale=dashes)}
     base = alt.Chart().encode(x=x, **apart)
-    dash: Any = (
-        {"strokeDash": alt.StrokeDash("other:N", scale=alt.Scale(domain=lines, range=list(ARM_DASHES[: len(lines)])))}
-        if labelled
-        else {}
+    joined = base.mark_line(strokeWidth=1.5, opacity=0.8).encode(y=y("value"), detail=alt.Detail("rest:N"), **dash)
+    ranged = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2)
+    one = once().mark_rule(color="currentColor", strokeWidth=1.2).encode(y=alt.YDatum(1.0))
+    return [one, joined, ranged.encode(y=y("low"), y2=alt.Y2("high")), *value_marks(base, 60, y=y("value"))]
+
+
+def cell_colour(ratio: float, span: float) -> tuple[str, str]:
+    """Fill and text colour of a cell: blue where the arm is faster, orange where slower, pale at 1.
+
+    `span` is the log2 of the ratio that has the full colour.
+    """
+    strength = max(-1.0, min(1.0, math.log2(ratio) / span))
+    end = FASTER if strength > 0 else SLOWER
+    mixed = [round(e + (c - e) * abs(strength)) for e, c in zip(EVEN, end, strict=True)]
+    linear = [(c / 255) ** 2.2 for c in mixed]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#{:02x}{:02x}{:02x}".format(*mixed), INK if luminance > 0.25 else "#ffffff"
+
+
+def _map_figure(sweep: _Sweep, plan: PlanRead, shown: list[str]) -> Figure:
+    """Ratios as cells over the two factors with the most values, a panel for each combination of the others."""
+    names, frame = sweep.names, sweep.frame
+    across, down = names[sweep.across], names[sweep.down]
+    xs, ys = sweep.levels[sweep.across][:MAX_COLUMNS], sweep.levels[sweep.down][:MAX_ROWS]
+    valued = frame[frame["drawable"]]
+    span = max([math.log2(1.1), *(abs(math.log2(v)) for v in valued["value"])])
+    colours = [cell_colour(v, span) if v > 0 else ("transparent", "currentColor") for v in frame["value"]]
+    frame = frame.assign(
+        fill=[fill for fill, _ in colours],
+        ink=[ink for _, ink in colours],
+        text=[times_text(r.value) + "~" * (r.shape == UNRESOLVED) if r.drawable else "×" for r in rows_of(frame)],
     )
-    layers.append(
-        base.mark_line(strokeWidth=1.5, opacity=0.8).encode(y=y("value:Q"), color=colour, detail="other:N", **dash)
+    arms = [a for a in plan.arms if a in set(frame["arm"])]
+    ways = list(itertools.product(arms, shown, dict.fromkeys(frame["rest"])))
+    inside, titles = _in_panels(frame[frame["x"].isin(xs) & frame["y"].isin(ys)], ways[:MAX_PANELS])
+    columns = 2 if len(shown) == 2 and len(xs) <= 6 else 1
+    width = 280 if columns == 2 else min(WIDTH - 60, 64 * len(xs))
+    cut = left_out(min(len(ways), MAX_PANELS), len(ways), "panels", "estimates")
+    if len(xs) < len(sweep.levels[sweep.across]) or len(ys) < len(sweep.levels[sweep.down]):
+        cut += f" The first {len(xs)} values of {across} and {len(ys)} of {down} are drawn."
+    unresolved = _not_resolved(valued)
+    told = [
+        (
+            f"Times as fast as {plan.baseline}: blue where the arm is faster, orange where it is slower, pale at 1.",
+            True,
+        ),
+        (f"~: {unresolved}.", bool(unresolved)),
+        ("×: not comparable.", len(valued) < len(frame)),
+        ("An empty place: no such runs. tables/estimates.csv has the intervals.", True),
+        (f"A panel for each combination of {', '.join(names[f] for f in sweep.rest)}.", bool(sweep.rest)),
+    ]
+    fields = ["panel", "x", "y", "fill", "ink", "text"]
+    height = max(CELL * len(ys), 2 * CELL)
+    return Figure(
+        "sweep",
+        f"Speed over {down} and {across}",
+        " ".join(text for text, there in told if there) + cut,
+        f"Times as fast as {plan.baseline} over {down} and {across}. "
+        + listed(f"{panel_name(r.arm, r.factors)}, {r.label}: {r.text}" for r in rows_of(frame)),
+        draw(
+            inside[fields],
+            _cells((across, xs), (down, ys), width),
+            width,
+            height,
+            panels(titles, columns, max(width, 310)),
+        ),
+        "estimates",
     )
-    if len(lines) <= MAX_LINES:
-        ranged = base.transform_filter("isValid(datum.low)")
-        layers.append(ranged.mark_rule(strokeWidth=2).encode(y=y("low:Q"), y2="high:Q", color=colour))
-    kinds = list(SHAPES)
-    shape = alt.Shape("shape:N", scale=alt.Scale(domain=kinds, range=[SHAPES[k] for k in kinds]), legend=None)
-    for filled, rows in ((True, alt.datum.shape == RESOLVED), (False, alt.datum.shape != RESOLVED)):
-        marks = base.transform_filter(rows).mark_point(
-            filled=filled, size=60 if len(lines) <= MAX_LINES else 28, strokeWidth=1.6, opacity=1
-        )
-        layers.append(marks.encode(y=y("value:Q"), shape=shape, color=colour))
-    return alt.layer(*layers).properties(width=width, height=190)
+
+
+def _cells(across: tuple[str, list[str]], down: tuple[str, list[str]], width: float) -> list[Any]:
+    def axis(title_limit: float, angle: int = 0) -> alt.Axis:
+        return alt.Axis(labelAngle=angle, labelLimit=110, titleLimit=title_limit, ticks=False, domain=False)
+
+    base = alt.Chart().encode(
+        x=alt.X(
+            "x:N", title=across[0], scale=alt.Scale(domain=across[1]), axis=axis(0.8 * width, _turned(across[1], width))
+        ),
+        y=alt.Y("y:N", title=down[0], scale=alt.Scale(domain=down[1]), axis=axis(140)),
+    )
+    cells = base.mark_rect(stroke=GREY, strokeWidth=0.5).encode(color=alt.Color("fill:N", scale=None))
+    texts = base.mark_text(fontSize=12).encode(text=alt.Text("text:N"), color=alt.Color("ink:N", scale=None))
+    return [cells, texts]

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.headline.case import AT_EQUAL_WORK, UNITS, ArmAtPoint, places
 from analysis.headline.ratios import NO_SPAN, Span, direction, inverse, over, range_text, swapped
-from analysis.rows import rows_of
+from analysis.runs import rows_of
 from analysis.speedup import outliers_decide
 from common.verdicts import count_of
 

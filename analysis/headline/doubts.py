@@ -11,8 +11,7 @@ from analysis.estimates.gate import LABELS, WORSE_ARM, unjudged
 from analysis.headline.case import MOST_PLACES, ArmAtPoint, places
 from analysis.headline.ratios import ratio_text
 from analysis.preflight import Preflight
-from analysis.rows import rows_of
-from analysis.runs import PlanRead, factors_label
+from analysis.runs import PlanRead, factors_label, rows_of
 from analysis.speedup import disagrees, outliers_decide
 from common.verdicts import count_of
 

@@ -11,8 +11,7 @@ from analysis.headline.case import MOST_PLACES
 from analysis.report.cells import Cell, times
 from analysis.report.comparison_tables import ESTIMATE_WORDS
 from analysis.report.content import Content
-from analysis.rows import rows_of
-from analysis.runs import factors_label
+from analysis.runs import factors_label, rows_of
 
 Number = tuple[str, tuple[Cell, ...], tuple[Cell, ...]]
 """What it is, the value (two where it spans factor combinations), and its interval."""

@@ -11,8 +11,7 @@ import pandas as pd
 
 from analysis.report.cells import Cell, Table, TableRow, count, decimals, in_full, number, seconds, times
 from analysis.report.content import Content
-from analysis.rows import rows_of
-from analysis.runs import Run, factors_label
+from analysis.runs import Run, factors_label, rows_of
 
 COMPARISON_HEADS = (
     "baseline, s/step",

@@ -31,15 +31,14 @@ from analysis.installed import (
     mixed_origin_verdicts,
     origin_verdicts,
 )
-from analysis.machine_load import busy_machine_verdicts, shared_machine_verdicts
 from analysis.phases import category_table, phase_table, phase_verdicts
 from analysis.preflight import Preflight, read_preflight
 from analysis.report.provenance import runs_table
 from analysis.report.sums import sums_table
-from analysis.reward import reward_verdicts
 from analysis.roofline.floors import floors_of
 from analysis.roofline.waterfall import waterfall_table
 from analysis.roofline.work import with_work, work_verdicts
+from analysis.run_checks import busy_machine_verdicts, reward_verdicts, shared_machine_verdicts
 from analysis.runs import PlanRead, Run, read_plan, read_runs
 from analysis.speedup import comparison_table, phase_speedups
 from analysis.stragglers import straggler_table

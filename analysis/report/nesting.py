@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.report.cells import fixed
-from analysis.rows import rows_of
+from analysis.runs import rows_of
 from common.verdicts import count_of
 
 MOST_TIMERS = 5

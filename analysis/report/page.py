@@ -5,15 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
-import re
 from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from analysis.figures.drawing import Figure
-from analysis.figures.svg import with_prefixed_ids
+from analysis.figures.drawing import HATCH, HATCHED, Figure
 from analysis.installed import origin_of
 from analysis.preflight import VERDICTS, LedgerRow
 from analysis.report.answer import answers, banner_title
@@ -25,7 +23,7 @@ from analysis.report.ledger_words import ledger_bridge
 from analysis.report.provenance import analysed_by, runs_block
 from analysis.report.sections import sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
-from analysis.rows import rows_of
+from analysis.runs import rows_of
 from common.verdicts import FOLD_AFTER, count_of, verdict_groups
 
 BANNER = "raw-and-equal-work-disagree"
@@ -68,7 +66,8 @@ def html_page(content: Content) -> str:
             runs_block=runs_block(content.provenance),
             verdict_groups=verdict_groups(v for v in content.verdicts if v.level != "note" and v.code != BANNER),
             note_groups=verdict_groups(v for v in content.verdicts if v.level == "note"),
-            figures=[(f, inline_svg(f), height(f) > TALL) for f in content.figures],
+            figures=[(f, inline_svg(f), f.height > TALL) for f in content.figures],
+            hatch=Markup(HATCH) if any(HATCHED in f.svg for f in content.figures) else "",
             sweeps=[f.name for f in content.figures if f.name.startswith("sweep")],
             everything=MOST_SETTINGS,
             inputs_lines=inputs_lines(content),
@@ -116,20 +115,12 @@ def _words(verdict: str, count: int) -> str:
     return one.get(words, words) if count == 1 else words
 
 
-def height(figure: Figure) -> float:
-    """A figure's height in its own pixels."""
-    told = re.search(r'<svg[^>]* height="([\d.]+)"', figure.svg)
-    return float(told[1]) if told else 0.0
-
-
 def inline_svg(figure: Figure) -> Markup:
-    """A figure's SVG for the page: named for screen readers, sized by the page, its ids its own.
+    """A figure's SVG for the page, named for screen readers and sized by the page.
 
-    The renderer escapes every text it draws, so that this is the one thing which may skip autoescaping.
+    Every text in it is escaped where it is drawn, so that this may skip autoescaping.
     """
-    svg = with_prefixed_ids(figure.svg[figure.svg.index("<svg") :], f"{figure.name}-")
-    label = Markup.escape(figure.alt)
-    return Markup(svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))
+    return Markup(figure.svg.replace("<svg ", f'<svg role="img" aria-label="{Markup.escape(figure.alt)}" ', 1))
 
 
 def inputs_lines(content: Content) -> list[str]:

@@ -13,8 +13,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.report.cells import Cell, Table, TableRow, count
-from analysis.rows import rows_of
-from analysis.runs import Run, factors_label
+from analysis.runs import Run, factors_label, rows_of
 from common.errors import UserError
 from common.files import read_json_object
 

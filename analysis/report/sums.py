@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.rows import rows_of
+from analysis.runs import rows_of
 from trainers.timers.lookup import TimerTree
 
 BETWEEN_STEPS = "between_steps_s"

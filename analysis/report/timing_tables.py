@@ -12,8 +12,7 @@ from analysis.phases import RESIDUAL, shown_phase
 from analysis.report.cells import DASH, Cell, Table, TableRow, decimals, percent, seconds, times
 from analysis.report.content import Content
 from analysis.report.nesting import nesting_text
-from analysis.rows import rows_of
-from analysis.runs import factors_label
+from analysis.runs import factors_label, rows_of
 from trainers.timers.lookup import in_order
 
 NOTHING = Cell("")

@@ -8,8 +8,8 @@ import altair as alt
 import pandas as pd
 import pytest
 
-from analysis.figures.drawing import render
-from analysis.figures.phase_bars import phase_bars
+from analysis.figures.bars import phase_bars
+from analysis.figures.drawing import draw
 
 
 def texts(svg: str) -> list[str]:
@@ -41,7 +41,7 @@ def test_bars_of_two_factors_are_told_apart() -> None:
 
 def test_small_ticks_keep_their_digits() -> None:
     frame = pd.DataFrame({"x": [0, 1], "y": [0.0, 0.004]})
-    svg = render(alt.Chart(frame).mark_point().encode(x="x:Q", y="y:Q"))
+    svg = draw(frame, [alt.Chart().mark_point().encode(x="x:Q", y="y:Q")], 300, 300)
     assert "0.0020" in texts(svg)
     coordinates = re.findall(r'\bd="([^"]*)"', svg)
     assert not any(re.search(r"\.\d{3}", path) for path in coordinates), "but coordinates are short"

@@ -15,19 +15,13 @@ import pandas as pd
 import pytest
 
 from analysis.figures import FigureTables, figures_of
-from analysis.figures.distributions import length_figure, length_scalars_figure
-from analysis.figures.drawing import Figure
-from analysis.figures.factor_grid import swept
-from analysis.figures.forest import estimates_figure
-from analysis.figures.heat_map import cell_colour
-from analysis.figures.paired import paired_figure, step_ratios
+from analysis.figures.bars import bar_ends, cascade, phase_bars, waterfall_figure
+from analysis.figures.drawing import HATCHED, Figure
+from analysis.figures.over_steps import length_figure, length_scalars_figure, straggler_figure
 from analysis.figures.panels import log_ticks, seconds_text
-from analysis.figures.phase_bars import bar_ends, phase_bars
-from analysis.figures.straggler_figure import straggler_figure
-from analysis.figures.svg import with_prefixed_ids
-from analysis.figures.sweeps import sweep_figures
+from analysis.figures.ratios import estimates_figure, paired_figure, step_ratios
+from analysis.figures.sweeps import cell_colour, sweep_figures, swept
 from analysis.figures.thinning import cumulative_shares
-from analysis.figures.waterfall_figure import cascade, waterfall_figure
 
 SWEEP = [{"workload.temperature": t, "workload.num_generations": n} for t in (0.7, 1.0) for n in (16, 4, 128)]
 HOSTILE = '変換器＝基準 <b>&"bold"</b> </svg> url(#x) id="y" currentColor ' * 2
@@ -50,7 +44,7 @@ def texts(figure: Figure) -> list[str]:
 
 def check_svg(figure: Figure) -> None:
     """Well-formed, no script, nothing from elsewhere, every reference to a part that is there once."""
-    root = ElementTree.fromstring(figure.svg)
+    root = ElementTree.fromstring(figure.standalone_svg)
     tags = {element.tag.removeprefix(SVG) for element in root.iter()}
     assert not tags & {"script", "image", "a", "use", "foreignObject", "style"}
     ids = [element.attrib["id"] for element in root.iter() if "id" in element.attrib]
@@ -75,9 +69,7 @@ def test_every_table_has_its_figures_and_every_figure_its_table(figures: dict[st
         "reward",
         "reward-distribution",
         "tokens-per-second",
-        "sweep-1-num-generations",
-        "sweep-2-temperature",
-        "sweep-heat-map",
+        "sweep",
     ]
     for figure in figures.values():
         check_svg(figure)
@@ -98,13 +90,14 @@ def test_the_same_bytes_twice_and_as_a_file_no_colour_of_the_page(figures, table
     assert again[0].png().startswith(b"\x89PNG")
 
 
-def test_residuals_are_hatched_with_a_pattern_that_a_page_can_rename(figures) -> None:
+def test_residuals_are_hatched_with_a_pattern_that_a_file_brings_and_a_page_has_once(figures) -> None:
     for name in ("waterfall", "phases"):
-        root = ElementTree.fromstring(figures[name].svg)
+        root = ElementTree.fromstring(figures[name].standalone_svg)
         (pattern,) = root.iter(f"{SVG}pattern")
         filled = [e for e in root.iter() if e.attrib.get("fill") == f"url(#{pattern.attrib['id']})"]
         assert len(filled) >= 8  # of 12 bars, of the first 8 in the waterfall
-    assert "<pattern" not in figures["step-time"].svg
+        assert "<pattern" not in figures[name].svg
+    assert "<pattern" not in figures["step-time"].standalone_svg
 
 
 def test_a_waterfall_ends_where_its_step_does_and_says_the_tables_numbers() -> None:
@@ -135,7 +128,7 @@ def test_a_negative_residual_goes_back_to_the_left() -> None:
         (float(x), float(x) + float(w), fill)
         for x, w, fill in re.findall(r'<path d="M([\d.]+),[\d.]+h([\d.]+)v[^"]*" fill="([^"]*)"', figure.svg)
     ]
-    (hatched,) = [bar for bar in bars if bar[2] == "url(#hatch)"]
+    (hatched,) = [bar for bar in bars if bar[2] == HATCHED]
     step, before = bars[0], bars[-2]
     assert hatched[0] == pytest.approx(step[1], abs=0.03) and hatched[1] == pytest.approx(before[1], abs=0.03)
 
@@ -147,12 +140,6 @@ def test_a_waterfall_says_where_the_floor_is_not_known() -> None:
     assert "No floor is known for sglang: generation is one part there." in waterfall_figure(without).caption
     some = table.assign(floor_steps=table["arm"].map({"vllm": 10, "sglang": 3}))
     assert "Not every step has a floor (sglang: 3 of 10)" in waterfall_figure(some).caption
-
-
-def test_ids_get_a_prefix_and_texts_stay() -> None:
-    svg = '<svg><g clip-path="url(#a)"><text fill="url(#a)">id="a" url(#a)</text></g><clipPath id="a"/></svg>'
-    wanted = svg.replace('"url(#a)"', '"url(#f-a)"').replace('<clipPath id="a"', '<clipPath id="f-a"')
-    assert with_prefixed_ids(svg, "f-") == wanted
 
 
 def test_phase_bars_stack_what_is_below_zero_to_the_left() -> None:
@@ -203,8 +190,8 @@ def test_what_must_not_be_divided_is_drawn_nowhere() -> None:
         texts(forest).count("× no value") == (estimates["verdict"] == "x").sum() > 8
         and "different GPUs" in forest.caption
     )
-    for figure in sweep_figures(estimates, plan):
-        assert "other gpu, raw" not in figure.alt
+    (sweep,) = sweep_figures(estimates, plan)
+    assert "other gpu, raw" not in sweep.alt and "sglang" in sweep.alt
 
 
 def test_estimates_are_told_as_in_the_table_and_by_shape() -> None:
@@ -227,37 +214,46 @@ def test_estimates_are_told_as_in_the_table_and_by_shape() -> None:
     assert "Hollow triangle" not in estimates_figure(estimates[:4], plan).caption
 
 
-def test_sweeps_put_numbers_in_order_and_every_cell_is_the_tables(figures, tables) -> None:
+MANY = [{"workload.temperature": t / 10, "workload.num_generations": n} for t in range(7) for n in range(8)]
+
+
+def test_sweeps_put_numbers_in_order_and_every_value_is_the_tables(figures, tables) -> None:
     assert swept(list(tables.wide["factors"].unique())) == {
         "workload.num_generations": ["4", "16", "128"],
         "workload.temperature": ["0.7", "1.0"],
     }
     assert swept([json.dumps({"a": v}) for v in ("b", "a", True)]) == {"a": ["b", "a", "True"]}
-    shown = texts(figures["sweep-heat-map"])
-    wanted = tables.estimates[tables.estimates["estimate"].isin(["raw", "roofline"])]
+    wanted = tables.estimates[tables.estimates["estimate"] == "raw"]
+    assert {"temperature = 0.7", "temperature = 1.0", "4", "16", "128"} <= set(texts(figures["sweep"]))
+    for row in wanted.itertuples():
+        assert f"{row.value:.2f} [{row.low:.2f}, {row.high:.2f}]" in figures["sweep"].alt
+
+
+def test_more_lines_than_have_colours_become_a_map_whose_cells_are_the_tables() -> None:
+    plan, wide = made.plan_of(["x", "y"]), made.wide_of(["x", "y"], seeds=1, steps=1, factors=MANY)
+    estimates = made.estimates_of(wide, plan)
+    (heat_map,) = sweep_figures(estimates, plan)
+    check_svg(heat_map)
+    wanted = estimates[estimates["estimate"].isin(["raw", "roofline"])]
     cells = [f"{r.value:.2f}" + ("~" if r.verdict == "~" else "") for r in wanted.itertuples()]
-    assert sorted(t for t in shown if re.fullmatch(r"\d\.\d\d~?", t)) == sorted(cells)
-    for row in wanted[wanted["estimate"] == "raw"].itertuples():
-        assert f"{row.value:.2f} [{row.low:.2f}, {row.high:.2f}]" in figures["sweep-1-num-generations"].alt
+    assert sorted(t for t in texts(heat_map) if re.fullmatch(r"\d\.\d\d~?", t)) == sorted(cells)
 
 
 def test_a_sweeps_captions_speak_of_noise_only_where_it_decides(tables) -> None:
-    own = tables.estimates[tables.estimates["verdict"] != "x"].assign(verdict="~", low=0.9, high=1.1, value=1.0)
-    for low, says in ((0.9, False), (1.01, True)):
-        found = sweep_figures(own.assign(low=low, value=1.05), tables.plan)
-        assert len(found) > 1
-        assert all(("within the noise" in figure.caption) is says for figure in found)
+    for factors, title in ((SWEEP, "Speed over num_generations"), (MANY, "Speed over num_generations and temperature")):
+        plan, wide = made.plan_of(["x", "y"]), made.wide_of(["x", "y"], seeds=1, steps=1, factors=factors)
+        own = made.estimates_of(wide, plan).query("verdict != 'x'").assign(verdict="~", high=1.1)
+        for low, says in ((0.9, False), (1.01, True)):
+            (found,) = sweep_figures(own.assign(low=low, value=1.05), plan)
+            assert ("within the noise" in found.caption) is says and found.title == title
 
 
-def test_heat_map_of_three_factors_says_what_it_leaves_out() -> None:
-    factors = [{"a": a, "b": b, "c": c} for a in range(2) for b in range(2) for c in range(3)]
+def test_a_map_of_three_factors_says_what_it_leaves_out() -> None:
+    factors = [{"a": a, "b": b, "c": c} for a in range(3) for b in range(3) for c in range(4)]
     plan, wide = made.plan_of(["x", "y", "z"]), made.wide_of(["x", "y", "z"], seeds=1, steps=1, factors=factors)
-    estimates = made.estimates_of(wide, plan)
-    heat_map = sweep_figures(estimates, plan)[-1]
+    (heat_map,) = sweep_figures(made.estimates_of(wide, plan), plan)
     assert heat_map.title == "Speed over c and a" and "A panel for each combination of b." in heat_map.caption
-    many = pd.concat([estimates.assign(arm=f"arm {n}") for n in range(4)])
-    plan = made.plan_of(["x", *(f"arm {n}" for n in range(4))])
-    assert "The first 8 of 16 panels are drawn" in sweep_figures(many, plan)[-1].caption
+    assert "The first 8 of 12 panels are drawn" in heat_map.caption
 
 
 def test_colours_of_cells_part_at_one() -> None:

@@ -3,9 +3,8 @@
 import figure_tables as made
 
 from analysis.estimates.arm import ONE_PAIR
-from analysis.figures.forest import estimates_figure
-from analysis.figures.paired import paired_figure
 from analysis.figures.panels import cut_titles, title_lines, title_width
+from analysis.figures.ratios import estimates_figure, paired_figure
 
 LONG = "vllm-with-a-long-name · num_generations = 4, temperature = 0.7"
 
