@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.runs import Run
 from analysis.wide import PHASE, REWARD
 from common.verdicts import Verdict, count_of
-from trainers.quantities import QUANTITIES, logged_as
+from trainers.quantities import logged_as, names_of
 
 OTHER_CPU = "other_cpu_s"
 # wandb's own process and the system's daemons take a percent or two; from here on others were at work.
@@ -88,7 +88,7 @@ def reward_verdicts(wide: pd.DataFrame, runs: Sequence[Run]) -> list[Verdict]:
     if not len(wide):
         return []
     if REWARD not in wide:
-        return [Verdict("warning", "no-reward", f"no run logs {' or '.join(QUANTITIES[REWARD])}: no reward curve")]
+        return [Verdict("warning", "no-reward", f"no run logs {' or '.join(names_of(REWARD))}: no reward curve")]
     found = []
     silent = {run.run_id for run in runs if logged_as(REWARD, run.steps["name"].unique()) is None}
     for key, rows in wide.groupby("run_id", sort=False):

@@ -1,4 +1,4 @@
-"""One row per run and step, and which of those rows count."""
+"""Makes one row per run and step, and says which of those rows count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from analysis.runs import Run
 from common.errors import UserError
 from common.verdicts import Verdict, count_of
 from trainers.logs.record import STEPS_LOGGED
-from trainers.quantities import DISCARDED, QUANTITIES, VERL_CLIPPED, logged_as
+from trainers.quantities import DISCARDED, QUANTITIES, logged_as, names_of
+from trainers.registry import trainer_named
 from trainers.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
 
 PHASE = "timing_s/"
@@ -31,9 +32,6 @@ INCOMPLETE = "completions failed, and the step went on without them"
 OCCASIONAL = "a validation or a checkpoint within it"
 ELSEWHERE = "left out in another arm"
 OTHER_WINDOW = "the mean of other steps than in another arm"
-
-# verl 0.9.1's loops that pad a batch to its longest response (trainer/ppo/v1), by the modes of their trees.
-V1_MODES = ("", "colocate_async", "separate_async")
 
 # No step takes longer: a time of day that was logged as seconds does.
 ABSURD_S = 100 * 86400.0
@@ -90,13 +88,8 @@ def wide_run(run: Run) -> pd.DataFrame:
     for quantity in QUANTITIES:
         if (name := logged_as(quantity, other.columns)) is not None:
             other[quantity] = other[name]
-    if (
-        VERL_CLIPPED in other
-        and run.tree.trainer == "verl"
-        and run.tree.series == "0.9.1"
-        and run.tree.mode in V1_MODES
-    ):
-        other["truncated_share"] = _truncated_share(other, setup_of(run).max_response_length)
+    if (clipped := trainer_named(run.tree.trainer).clipped_at_longest(run.tree)) in other:
+        other["truncated_share"] = _truncated_share(other, clipped, setup_of(run).max_response_length)
     logged = other[STEPS_LOGGED] if STEPS_LOGGED in other else pd.Series(dtype=float)
     other = other.reindex(meta.index).assign(**{STEPS_LOGGED: logged.reindex(meta.index, fill_value=1.0).fillna(1.0)})
     parts = [meta, seconds.add_prefix(PHASE), own.add_prefix(OWN), other]
@@ -109,14 +102,15 @@ def wide_run(run: Run) -> pd.DataFrame:
     return pd.concat([head, *parts, tail], axis=1).reset_index()
 
 
-def _truncated_share(scalars: pd.DataFrame, limit: int | None) -> pd.Series:
-    """The share of truncated responses where verl logs that of the batch's longest; NaN where nothing tells which.
+def _truncated_share(scalars: pd.DataFrame, clipped: str, limit: int | None) -> pd.Series:
+    """The share of truncated responses where a trainer logs that of the batch's longest; NaN where nothing tells which.
 
-    `limit` is the longest response that was allowed: only where the longest is as long was one truncated.
+    `clipped` is what it logs, `limit` the longest response that was allowed: only where the longest is as long was one
+    truncated.
     """
     longest = scalars.get("max_response_length", pd.Series(np.nan, index=scalars.index))
-    share = scalars[VERL_CLIPPED].where(longest == limit)
-    return share.mask((longest < limit) & scalars[VERL_CLIPPED].notna(), 0.0) if limit else share
+    share = scalars[clipped].where(longest == limit)
+    return share.mask((longest < limit) & scalars[clipped].notna(), 0.0) if limit else share
 
 
 def _rounding(phases: pd.DataFrame) -> pd.DataFrame | None:
@@ -194,18 +188,21 @@ def _no_warmup(wide: pd.DataFrame, warmup_steps: int) -> list[Verdict]:
 
 def _truncation_unknown(wide: pd.DataFrame) -> list[Verdict]:
     """Says which runs' truncated responses cannot be told from those that are as long as the batch's longest."""
-    if VERL_CLIPPED not in wide:
-        return []
-    lacking = wide.loc[wide[VERL_CLIPPED].notna() & wide["truncated_share"].isna(), "run_id"]
+    lacking = {
+        name: wide.loc[wide[name].notna() & wide["truncated_share"].isna(), "run_id"]
+        for name in names_of("truncated_share")
+        if name in wide
+    }
     return [
         Verdict(
             "note",
             "truncation-unknown",
-            f"run {run}: no share of truncated responses in {count_of(steps, 'step')}: its {VERL_CLIPPED} is the share "
+            f"run {run}: no share of truncated responses in {count_of(steps, 'step')}: its {name} is the share "
             "as long as the longest of the batch, and whether that one was cut off only the longest allowed length "
             "tells, which is not known or is below it (of an imported run, import.max_response_length)",
         )
-        for run, steps in lacking.value_counts(sort=False).items()
+        for name, runs in lacking.items()
+        for run, steps in runs.value_counts(sort=False).items()
     ]
 
 

@@ -1,4 +1,4 @@
-"""What was a trainer asked for, and what did it hold, by dotted key?"""
+"""Reads what a trainer was asked for and what it held, by dotted key."""
 
 from __future__ import annotations
 
@@ -39,3 +39,12 @@ def flat(nested: Mapping[str, Any], above: str = "") -> dict[str, Any]:
         else:
             found[path] = value
     return found
+
+
+def positive(value: Any) -> int | None:
+    """A whole number from 1, also from a setting's text; None for anything else."""
+    try:
+        number = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else 0
+    except ValueError:
+        return None
+    return number if number > 0 else None

@@ -1,20 +1,59 @@
-"""What a run would be, for all its seeds: a case, which trainers and engines judge before anything runs."""
+"""What a run would be, for all its seeds: a case with its settings, which trainers judge before anything runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainers.case_settings import Settings
+from engines import Engine
 
-ROLLOUT = "actor_rollout_ref.rollout"
-ACTOR = "actor_rollout_ref.actor"
-REF = "actor_rollout_ref.ref"
-MODEL = "actor_rollout_ref.model"
+if TYPE_CHECKING:
+    from trainers.protocol import Trainer
 
-ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "transformers": "transformers"}
+
+@dataclass(frozen=True)
+class Settings:
+    """Flat settings by dotted key; `composed` if the trainer itself has resolved them."""
+
+    values: Mapping[str, Any]
+    given: frozenset[str]
+    """The keys that the run sets itself, whatever the defaults say."""
+    composed: bool = False
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A setting's value; `default` where it is neither set nor declared."""
+        return self.values.get(key, default)
+
+    def int(self, key: str, default: int = 0) -> int:
+        """A setting as a whole number; `default` where it is null or no number."""
+        value = self.values.get(key)
+        return int(value) if isinstance(value, int | float) else default
+
+    def number(self, key: str) -> float | None:
+        """A setting as a number; None where it is none."""
+        value = self.values.get(key)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def true(self, key: str) -> bool:
+        """Whether a switch is on."""
+        return self.values.get(key) is True
+
+    def under(self, prefix: str) -> dict[str, Any]:
+        """The settings below a key that are not null, without its name."""
+        start = f"{prefix}."
+        found = {key.removeprefix(start): value for key, value in self.values.items() if key.startswith(start)}
+        return {key: value for key, value in found.items() if value is not None and value != {}}
+
+
+def differing(of: Sequence[Settings]) -> list[str]:
+    """The keys whose values are not the same everywhere, in the order of their first appearance."""
+    keys = dict.fromkeys(key for settings in of for key in settings.values)
+    return [key for key in keys if any(one.get(key) != of[0].get(key) for one in of[1:])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +73,8 @@ class Case:
     arm: str
     label: str
     """The arm's name, with the factors that are its own."""
-    trainer: str
-    engine: str
+    trainer: Trainer
+    engine: Engine
     stack: str
     version: str
     """Of the trainer."""
@@ -50,13 +89,14 @@ class Case:
     """Whether it has run elsewhere already: nothing about it can be impossible any more."""
 
     @property
-    def engine_name(self) -> str:
-        return ENGINE_NAMES.get(self.engine, self.engine)
+    def release(self) -> tuple[str, str]:
+        """Its trainer and that one's version."""
+        return self.trainer.name, self.version
 
     @property
     def place(self) -> str:
         """Trainer, version and engine, as the tables of behaviours name them."""
-        return f"{self.trainer} {self.version} {self.engine}"
+        return f"{self.trainer.name} {self.version} {self.engine.name}"
 
     @property
     def on_gpu(self) -> bool:
@@ -64,21 +104,19 @@ class Case:
 
     @property
     def gpus(self) -> int:
-        """GPUs of one run, over all its nodes."""
-        if self.trainer == "verl":
-            return self.settings.int("trainer.n_gpus_per_node", 1) * self.settings.int("trainer.nnodes", 1)
+        """GPUs of one run, over all its nodes: by its trainer's settings, else by the workload."""
+        if "gpus_per_node" in self.trainer.keys:
+            return self._count("gpus_per_node", 1) * self._count("nodes", 1)
         return int(self.workload.get("gpus_per_node") or 0) * int(self.workload.get("nodes") or 1)
 
     @property
     def tensor_parallel(self) -> int:
-        if self.trainer == "verl":
-            return max(1, self.settings.int(f"{ROLLOUT}.tensor_model_parallel_size", 1))
-        return max(1, self.settings.int("vllm_tensor_parallel_size", 1))
+        return max(1, self._count("tensor_parallel", 1))
 
     @property
-    def lora(self) -> bool:
-        """Whether only an adapter is trained."""
-        return max(self.settings.int(f"{MODEL}.lora_rank"), self.settings.int(f"{MODEL}.lora.rank")) > 0
+    def lora(self) -> int:
+        """The rank of the adapter, where only one is trained; else 0."""
+        return max((self.settings.int(key) for key in self.trainer.keys.get("lora_rank", ())), default=0)
 
     @property
     def longest(self) -> int:
@@ -90,6 +128,13 @@ class Case:
         """Sequences that one engine of `tensor_parallel` GPUs generates in a step, if they are dealt out evenly."""
         replicas = max(1, self.gpus // self.tensor_parallel)
         return -(-int(self.workload["batch_size"]) // replicas)
+
+    def behaviour(self, code: str) -> str | None:
+        """What its engine does by one of its trainer's behaviours; None where that is not known."""
+        return next((one.of(self) for one in self.trainer.behaviours if one.code == code), None)
+
+    def _count(self, word: str, default: int) -> int:
+        return self.settings.int(self.trainer.key(word), default)
 
 
 def names_of(spec: Mapping[str, Any]) -> tuple[str, str]:

@@ -1,11 +1,30 @@
-"""What does the plan ask of a trainer's module?"""
+"""Defines what is asked of a trainer: its folder answers with one `Trainer`, and nobody else names it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from common.dotted import flat
+from common.findings import Finding
+from common.model_facts import ModelFacts
+from engines import Engine
+from trainers.cases import Settings
+from trainers.logs.lines import Printout
+from trainers.logs.record import Imported
+from trainers.timers.tree import TimerTree
 from trainers.workload import TrainedArm, Workload
+
+if TYPE_CHECKING:
+    from trainers.behaviour import Behaviour
+    from trainers.cases import Case
+    from trainers.memory_estimate import MemoryEstimate
+
+Variables = Mapping[str, tuple[str, str]]
+"""Variable -> (value, who sets it), outside of the experiment."""
+Check = Callable[["Case", Variables], Iterator[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +40,138 @@ class StackFacts:
     lock_id: str
 
 
-class Trainer(Protocol):
-    """A trainer's module: how a run's trainer-neutral words become its settings and its command."""
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """How a trainer is run from here."""
 
-    ENGINES: tuple[str, ...]
-    """The rollout engines that it can drive."""
-    JOB_MODULE: str
-    """The module that runs inside the stack, given one argument: the path of attempt.json."""
-    RAY: bool
+    job_module: str
+    """The module that runs inside the stack, given the path of attempt.json. It is hashed into fingerprints: what
+    it is called today says `trainers.driver_module`."""
+    resolver: str
+    """The module that runs inside the stack and has `resolved(trainer_args, rewards)`: the trainer's version and its
+    flat settings, or a `UserError` for what the trainer would refuse."""
+    trainer_args: Callable[[TrainedArm, Workload, int, StackFacts], dict[str, Any]]
+    """The trainer's own settings; a `UserError` where words and options contradict each other."""
+    ray: bool = False
     """Whether it spreads over a job's nodes by Ray; a trainer that does not trains on one node."""
+    least_cpus: Callable[[dict[str, Any], Workload], int] = lambda args, workload: 1
+    """CPUs, of all nodes together, that the trainer with these settings needs to start at all."""
+    seedless: Callable[[dict[str, Any]], dict[str, Any]] = lambda args: args
+    """Its settings without what a run's seed decides, beside `seed` itself."""
+    rewards_in_settings: bool = False
+    """Whether its resolved settings depend on the workload's rewards."""
 
-    def trainer_args(self, arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
-        """The trainer's own settings; a `UserError` where words and options contradict each other."""
 
-    def least_cpus(self, args: dict[str, Any], workload: Workload) -> int:
-        """CPUs, of all nodes together, that the trainer with these settings needs to start at all."""
+@dataclass(frozen=True, slots=True)
+class LogFormat:
+    """A file that trainers write, and how it is told from others by its content."""
+
+    name: str
+    what: str
+    """In words, for errors."""
+    read: Callable[[Path], Imported]
+    is_step: Callable[[Printout], bool] | None = None
+    """Whether a part of a console log is a training step of this format."""
+    is_row: Callable[[Mapping[str, Any]], bool] | None = None
+    """Whether a JSON line is a row of this format."""
+    mark: bytes = b""
+    """A word that a whole JSON document of this format holds."""
+    first_look: Callable[[Path, Iterable[Printout], bool], Imported] | None = None
+    """What it tells beside its steps: its path, its first parts, and whether the run's version is known without it."""
+    step_alone: bool = False
+    """Whether it holds no timer but the step's: that is the same in all releases."""
+
+
+def plain_settings(args: Mapping[str, Any], composed: Mapping[str, Any] | None) -> Settings:
+    """Settings that are given by name, with those that the trainer itself has resolved over them."""
+    given = flat(args)
+    return Settings({**given, **(composed or {})}, frozenset(given), composed is not None)
+
+
+def limit_of_engine(tree: TimerTree, engine: Engine, settings: Mapping[str, Any], held: Mapping[str, Any]) -> object:
+    """The most sequences at once, as the engine itself holds it."""
+    return held.get(engine.at_once)
+
+
+def refused_context(case: Case, model: ModelFacts) -> tuple[bool, str, str]:
+    """What happens to sequences beyond the model's context: whether the engine refuses, why, and the source."""
+    return (
+        True,
+        f"{case.engine.label} or {case.trainer.name} refuses it when the engine is built",
+        "the check of length",
+    )
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A trainer, as its folder describes it; one that is known by its name alone has all defaults."""
+
+    name: str
+    engines: tuple[str, ...] = ()
+    """The engines that it can be driven with, or imported."""
+    package: str = ""
+    """The package whose version is its release, where that has another name."""
+    driver: Driver | None = None
+    """None where its runs can only be imported."""
+
+    # Its settings
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Word -> its settings that say it, the first that is there counts. The words are those of a workload and `engine`,
+    `prompts` (of a step), `tensor_parallel`, `pipeline_parallel`, `memory_share`, `max_model_len`, `lora_rank`."""
+    marks: tuple[str, ...] = ()
+    """Settings, or sections of them, that only its configurations hold (`keys["engine"]` may be one)."""
+    bookkeeping: frozenset[str] = frozenset()
+    """Last parts of its settings that are names, trackers and places: no work of a step."""
+    engine_options: str = ""
+    """What stands before an engine's own options, with `{engine}` for its name."""
+    engine_switches: tuple[str, ...] = ()
+    """Settings that say which engine it is, beside `keys["engine"]`."""
+    of_one_engine: tuple[str, ...] = ()
+    """How settings begin that mean something with one of its engines alone."""
+    settings: Callable[[Mapping[str, Any], Mapping[str, Any] | None], Settings] = plain_settings
+    """A run's settings, from its `trainer_args` or from what the stack has resolved."""
+
+    # What it does with a run, before it runs
+    releases: tuple[str, ...] = ()
+    """Those of which it is known what engines make of their settings; empty where there is nothing to know."""
+    behaviours: tuple[Behaviour, ...] = ()
+    checks: tuple[Check, ...] = ()
+    memory: Callable[[Case, float, ModelFacts], MemoryEstimate] | None = None
+    """An estimate for a GPU of so many GiB."""
+    context: Callable[[Case, ModelFacts], tuple[bool, str, str]] = refused_context
+    reads_engine_options: Callable[[Case], bool] = lambda case: True
+
+    # What it logs
+    trees: tuple[TimerTree, ...] = ()
+    native: str = ""
+    """The mode of its trees where no driver of ours timed it."""
+    loop: Callable[[str, Mapping[str, Any]], str] = lambda version, settings: ""
+    """The mode of a release's loop, by its settings."""
+    formats: tuple[LogFormat, ...] = ()
+    quantities: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Our name of a quantity -> the scalars that it is logged as."""
+    discarded: tuple[str, ...] = ()
+    """Scalars that count completions which were generated and thrown away: they are in a step's seconds alone."""
+    clipped_at_longest: Callable[[TimerTree], str] = lambda tree: ""
+    """The scalar that counts every response as truncated that is as long as the batch's longest."""
+
+    # How a run of it generated
+    server: tuple[str, str] = ("", "")
+    """The setting, and its value, with which its engine is a server of its own."""
+    otherwise: Mapping[str, str] = field(default_factory=dict)
+    """Settings with which response lengths do not give the engine's iterations, and why."""
+    carried_over: Mapping[str, str] = field(default_factory=dict)
+    """Modes whose steps hold work of earlier steps, and what is unknown then."""
+    at_once: Callable[[TimerTree, Engine, Mapping[str, Any], Mapping[str, Any]], object] = limit_of_engine
+    """The most sequences that one engine was certainly told to decode at once; of its tree, settings, and the settings
+    that the engine holds."""
+    engine_gpus: Callable[[str, Mapping[str, Any]], int | None] = lambda mode, settings: None
+    """GPUs that only its engines have, in a mode that overlaps; None where no setting tells."""
+
+    def of(self, settings: Mapping[str, Any], word: str, default: Any = None) -> Any:
+        """What settings say under a word; the default where they do not."""
+        return next((settings[key] for key in self.keys.get(word, ()) if settings.get(key) is not None), default)
+
+    def key(self, word: str) -> str:
+        """The setting that a word is written as."""
+        return self.keys.get(word, (word,))[0]

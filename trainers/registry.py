@@ -1,37 +1,49 @@
-"""Which trainers are there? One module each; all offer what `protocol.Trainer` says."""
+"""Lists the trainers, and finds the one that an arm or a run names."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Mapping
-from typing import cast
 
 from common.errors import UserError
 from common.messages import did_you_mean
 from trainers.logs.foreign import known_as
-from trainers.protocol import StackFacts, Trainer
-from trainers.trl import settings as trl
-from trainers.verl import settings as verl
+from trainers.protocol import Driver, StackFacts, Trainer
+from trainers.swift.trainer import SWIFT
+from trainers.trl.trainer import TRL
+from trainers.verl.trainer import VERL
 from trainers.workload import NAME_PATTERN, TrainedArm
 
-__all__ = ["StackFacts", "Trainer", "adapter_of", "require_importable", "trainer_of"]
+__all__ = ["StackFacts", "Trainer", "driver_of", "register", "require_importable", "trainer_named", "trainers"]
+
+_TRAINERS: dict[str, Trainer] = {one.name: one for one in (TRL, VERL, SWIFT)}
 
 
-_TRAINERS: Mapping[str, Trainer] = {"trl": cast(Trainer, trl), "verl": cast(Trainer, verl)}
-# Trainers that cannot be driven from here, but whose runs can be read; with the engines that they have.
-_ONLY_IMPORTED: Mapping[str, tuple[str, ...]] = {"swift": ("vllm", "transformers")}
+def register(trainer: Trainer) -> None:
+    """Add a trainer, or replace the one of that name."""
+    _TRAINERS[trainer.name] = trainer
 
 
-def trainer_of(arm_name: str, arm: TrainedArm) -> Trainer:
-    """The module of an arm's trainer; a `UserError` if the trainer or its engine is unknown."""
-    _require_known(arm_name, arm, {name: trainer.ENGINES for name, trainer in _TRAINERS.items()})
-    return _TRAINERS[arm.trainer]
+def trainers() -> tuple[Trainer, ...]:
+    """All trainers that are known here."""
+    return tuple(_TRAINERS.values())
 
 
-def adapter_of(arm: TrainedArm) -> Trainer | None:
-    """The module of an arm's trainer; None where there is none, and its runs can only be imported."""
-    return _TRAINERS.get(arm.trainer)
+def trainer_named(name: str) -> Trainer:
+    """The trainer of that name; of one that is unknown here no more than its name."""
+    return _TRAINERS.get(name) or Trainer(name)
+
+
+def driver_of(arm_name: str, arm: TrainedArm) -> Driver:
+    """How an arm's trainer is run; a `UserError` if the trainer or its engine is unknown."""
+    driven = {one.name: one.engines for one in trainers() if one.driver is not None}
+    if arm.trainer not in driven:
+        raise _not_driven(arm_name, arm.trainer, list(driven))
+    _require_engine(arm_name, arm, driven)
+    driver = trainer_named(arm.trainer).driver
+    assert driver is not None
+    return driver
 
 
 def require_importable(arm_name: str, arm: TrainedArm) -> None:
@@ -39,7 +51,7 @@ def require_importable(arm_name: str, arm: TrainedArm) -> None:
 
     Any other trainer's runs come with a timer tree of their own (analysis/imports/source_check.py).
     """
-    engines = {**{name: trainer.ENGINES for name, trainer in _TRAINERS.items()}, **_ONLY_IMPORTED}
+    engines = {one.name: one.engines for one in trainers()}
     if arm.trainer in engines:
         _require_engine(arm_name, arm, engines)
     elif arm.trainer.lower() in engines:
@@ -51,22 +63,20 @@ def require_importable(arm_name: str, arm: TrainedArm) -> None:
             )
 
 
-def _require_known(arm_name: str, arm: TrainedArm, engines: Mapping[str, tuple[str, ...]]) -> None:
-    if arm.trainer not in engines:
-        elsewhere = arm.trainer in _ONLY_IMPORTED or known_as(arm.trainer) is not None
-        # Near enough to be a slip of the keyboard: rllm is another trainer than trl.
-        if not elsewhere and difflib.get_close_matches(arm.trainer, engines, cutoff=0.75):
-            raise _unknown(f"arms.{arm_name}.trainer", arm.trainer, list(engines))
-        read = (
-            "(docs/import.md)"
-            if arm.trainer in _ONLY_IMPORTED
-            else "of a table with a column parent (docs/import.md#a-trainer-of-your-own)"
-        )
-        raise UserError(
-            f"arms.{arm_name}.trainer is {arm.trainer}, which cannot be trained from here ({' and '.join(engines)} "
-            f"can). Its runs can be compared by an import {read}"
-        )
-    _require_engine(arm_name, arm, engines)
+def _not_driven(arm_name: str, trainer: str, driven: list[str]) -> UserError:
+    elsewhere = trainer in _TRAINERS or known_as(trainer) is not None
+    # Near enough to be a slip of the keyboard: rllm is another trainer than trl.
+    if not elsewhere and difflib.get_close_matches(trainer, driven, cutoff=0.75):
+        return _unknown(f"arms.{arm_name}.trainer", trainer, driven)
+    read = (
+        "(docs/import.md)"
+        if trainer in _TRAINERS
+        else "of a table with a column parent (docs/import.md#a-trainer-of-your-own)"
+    )
+    return UserError(
+        f"arms.{arm_name}.trainer is {trainer}, which cannot be trained from here ({' and '.join(driven)} can). Its "
+        f"runs can be compared by an import {read}"
+    )
 
 
 def _require_engine(arm_name: str, arm: TrainedArm, engines: Mapping[str, tuple[str, ...]]) -> None:

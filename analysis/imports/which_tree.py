@@ -1,4 +1,4 @@
-"""Which release's timers does an imported run have, and in which of its loops?"""
+"""Finds the tree of an imported run's timers: of which release they are, and of which of its loops."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from analysis.imports.source_check import require_of_arm, require_own_tree
 from common.errors import UserError
 from common.verdicts import Verdict
 from trainers.logs.record import TIMERS, Imported, SourceRead
+from trainers.registry import trainer_named, trainers
 from trainers.timers.lookup import TimerTree, declared_trees, mode_of, nested, releases, tree_for
 from trainers.timers.own import own_tree
 from trainers.timers.tree import release_of
 
-# The trainer's own timers, where our driver was not there to time it.
-NATIVE = "native"
 # How `import.mode` names the default loop of verl.
 SYNCHRONOUS = "sync"
 # A loop that times what the synchronous one does, under the same names (verl 0.9.1 trainer_separate_async.py).
@@ -25,9 +24,6 @@ UNMARKED = "separate_async"
 # How many versions of the weights the oldest tokens of a step lag behind: 0 in a synchronous loop, in every loop of
 # trainer.use_v1 logged with each step (verl 0.9.1 trainer/ppo/v1/trainer_base.py, _compute_metrics).
 STALENESS = "training/off_policy/trajectory_staleness_worst/max"
-# Formats of TRL and ms-swift that hold no timer but the step's: the others go to wandb.
-STEP_ALONE = ("trl-console", "trainer-state", "swift-console", "swift-jsonl")
-PACKAGES = {"swift": "ms-swift"}
 
 
 def tree_of(
@@ -62,7 +58,9 @@ def _of_release(
     """The declared tree of a release, of the loop that is given, else of that which settings or timers tell."""
     run_id, trainer, engine = str(spec["run_id"]), str(spec["trainer"]), str(spec["engine"])
     mode, config = _mode(facts), next((part.config for part in parts if part.config), {})
-    if mode in (None, NATIVE) and not _declared(trainer, version) and all(p.format in STEP_ALONE for p in parts):
+    native = trainer_named(trainer).native
+    undeclared = native and mode in (None, native) and not _declared(trainer, version)
+    if undeclared and all(p.format in _step_alone_formats() for p in parts):
         text = (
             f"{run_id}: the timers of {trainer} {version} are not declared (declared: {', '.join(releases(trainer))}). "
             "Its log holds the step's time alone, which is the same in all of these, and is read so"
@@ -71,11 +69,10 @@ def _of_release(
     if mode is not None:
         return tree_for(trainer, version, engine, mode), []
     asked = config or next((part.overrides for part in parts if part.overrides), {})
-    if trainer == "verl":
-        mode = mode_of(trainer, version, spec, {"resolved": {"trainer": asked}})
-    else:
-        ours = any(name.startswith(TIMERS + "step") for record in read.records.values() for name in record.scalars)
-        mode = "" if ours and trainer == "trl" else NATIVE
+    mode = mode_of(trainer, version, spec, {"resolved": {"trainer": asked}})
+    ours = any(name.startswith(TIMERS + "step") for record in read.records.values() for name in record.scalars)
+    if native and not (ours and trainer_named(trainer).driver):
+        mode = native
     tree = tree_for(trainer, version, engine, mode)
     of_release = [t for t in declared_trees() if t.trainer == trainer and t.matches(version) and engine in t.engines]
     other = _marked(tree, of_release, read, parts) or _better(tree, of_release, read)
@@ -95,9 +92,14 @@ def _declared(trainer: str, version: str) -> bool:
     return any(t.trainer == trainer and t.matches(version) for t in declared_trees())
 
 
+def _step_alone_formats() -> set[str]:
+    """Those that hold no timer but the step's: the others go to wandb."""
+    return {form.name for trainer in trainers() for form in trainer.formats if form.step_alone}
+
+
 def _step_alone(trainer: str, version: str, engine: str) -> TimerTree:
     """The tree of a release that is not declared, of which only the step is timed."""
-    native = next(t for t in declared_trees() if t.trainer == trainer and t.mode == NATIVE)
+    native = next(t for t in declared_trees() if t.trainer == trainer and t.mode == trainer_named(trainer).native)
     return TimerTree(trainer, version, (engine,), native.phases[:1], native.source, "step alone")
 
 
@@ -148,21 +150,22 @@ def require_declared(
             raise _no_version(spec, of_arm)
         return
     fitting = [t for t in declared_trees() if t.trainer == trainer and t.matches(str(version)) and engine in t.engines]
-    if not fitting and mode in (None, NATIVE) and trainer != "verl" and not _declared(trainer, str(version)):
+    native = trainer_named(trainer).native
+    if not fitting and native and mode in (None, native) and not _declared(trainer, str(version)):
         # The step's time is read of any release; what is not told yet may hold it alone.
         sources = zip(facts["sources"], looks, strict=True)
         if all(
-            (look is None and not s.startswith(WANDB)) or (look and look.format in STEP_ALONE) for s, look in sources
+            (look is None and not s.startswith(WANDB)) or (look and look.format in _step_alone_formats())
+            for s, look in sources
         ):
             return
     if not any(mode is None or t.mode == mode for t in fitting):
-        usual = "" if trainer == "verl" else NATIVE
-        tree_for(trainer, str(version), engine, usual if mode is None else mode)
+        tree_for(trainer, str(version), engine, native if mode is None else mode)
 
 
 def _versions(trainer: str, parts: Sequence[Imported]) -> list[str]:
     """The trainer's version, as each source that has one says it."""
-    package = PACKAGES.get(trainer, trainer)
+    package = trainer_named(trainer).package or trainer
     return [v for part in parts if (v := part.versions.get(package) or part.versions.get(trainer))]
 
 

@@ -1,4 +1,4 @@
-"""On what did a run generate: which GPUs, how split, which model? As its files say; what they do not say is unknown."""
+"""Finds what a run generated on: its GPUs, how they were split, its model. What no file of it says is unknown."""
 
 from __future__ import annotations
 
@@ -9,30 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from analysis.runs import Run
-from common.dotted import flat, overrides_by_key
+from common.dotted import flat, overrides_by_key, positive
 from common.gpus import KNOWN_GPUS, gpu_of, known_name
 from common.model_facts import COUNTED, ModelFacts, model_facts
+from engines import Engine, engine_named
+from trainers.registry import Trainer, trainer_named, trainers
 
-_ROLLOUT = "actor_rollout_ref.rollout"
 _BYTES: Mapping[str, int] = {
     **{"float32": 4, "fp32": 4, "float": 4},
     **{"bfloat16": 2, "bf16": 2, "float16": 2, "fp16": 2, "half": 2},
 }
 # Below this much of the weights lies in the chip's caches (50 MB on an H100), which are faster than its memory.
 _LEAST_WEIGHTS = 0.5e9
-# With these an iteration writes several tokens, or reads fewer bytes than the weights and keys are counted with.
-_OTHERWISE: Mapping[str, str] = {
-    f"{_ROLLOUT}.multi_turn.enable": "tools' answers are among the response lengths",
-    f"{_ROLLOUT}.mtp.enable": "several tokens are written in one iteration",
-    f"{_ROLLOUT}.mtp.enable_rollout": "several tokens are written in one iteration",
-    f"{_ROLLOUT}.quantization": "the rollout's weights are quantised",
-    f"{_ROLLOUT}.engine_kwargs.vllm.quantization": "the rollout's weights are quantised",
-    f"{_ROLLOUT}.engine_kwargs.sglang.quantization": "the rollout's weights are quantised",
-    f"{_ROLLOUT}.engine_kwargs.vllm.kv_cache_dtype": "keys and values have a number format of their own",
-    f"{_ROLLOUT}.engine_kwargs.sglang.kv_cache_dtype": "keys and values have a number format of their own",
-    f"{_ROLLOUT}.engine_kwargs.vllm.speculative_config": "several tokens are written in one iteration",
-    f"{_ROLLOUT}.engine_kwargs.sglang.speculative_algorithm": "several tokens are written in one iteration",
-}
 _OFF: tuple[Any, ...] = (None, False, "", "null", "None", "False", "false", "auto", {}, [])
 # Where huggingface_hub keeps what it has downloaded: the folder tells the hub id.
 _CACHED = re.compile(r"models--([^/]+?)--([^/]+)/snapshots(?:/|$)")
@@ -75,21 +63,25 @@ def setup_of(run: Run) -> DecodeSetup:
     """
     spec, settings = run.spec, _settings(run)
     declared, workload = _mapping(spec.get("import")), _mapping(spec.get("workload"))
-    verl = spec.get("trainer") == "verl"
+    trainer = _trainer(run)
     reported = _reported_gpus(run)
     gpu = _gpu(declared, reported, workload)
     apart, server = _engines_apart(run, settings), _on_a_server(run, settings)
     # An imported run says what its source holds: what it was asked for beside that is the experiment's word.
     own = _own_facts(run, flat(_mapping(run.done.get("resolved"))) if "import" in spec else settings, reported)
     nodes, per_node, gpus, denied = _machines(run, own, settings, apart)
-    group = _int(settings.get(f"{_ROLLOUT}.n" if verl else "num_generations")) or _int(workload.get("num_generations"))
-    parallel = own.get("tensor_parallel") or _int(declared.get("tensor_parallel")) or _tensor_parallel(run, settings)
+    group = positive(trainer.of(settings, "num_generations")) or positive(workload.get("num_generations"))
+    parallel = (
+        own.get("tensor_parallel") or positive(declared.get("tensor_parallel")) or _tensor_parallel(run, settings)
+    )
     model, facts, other = _model(run, own.get("model"), settings)
     number_bytes, assumed = _number_bytes(run, settings, workload)
     unknown = [
         *_gpu_unknown(gpu, _hint(run, "gpu")),
         *([] if gpus or server else [f"how many GPUs {'its engines have of their own' if apart else 'it ran on'}"]),
-        *_parallel_unknown(parallel, None if apart else gpus, settings, server, _hint(run, "tensor_parallel")),
+        *_parallel_unknown(
+            parallel, None if apart else gpus, _stages(run, settings), server, _hint(run, "tensor_parallel")
+        ),
         *_model_unknown(model, facts, _hint(run, "model")),
         *([] if number_bytes else ["the number format in which the engine holds the model"]),
         *_work_unknown(run, settings),
@@ -109,13 +101,16 @@ def setup_of(run: Run) -> DecodeSetup:
         model=model,
         facts=facts,
         number_bytes=number_bytes,
-        completions=_first_int(
-            own.get("batch_size"), declared.get("batch_size"), _verl_batch(settings, group), workload.get("batch_size")
+        completions=_firstpositive(
+            own.get("batch_size"),
+            declared.get("batch_size"),
+            _product(positive(trainer.of(settings, "prompts")), group),
+            workload.get("batch_size"),
         ),
         group=group,
-        concurrency=_concurrency(run, settings),
-        max_response_length=_first_int(*(one.get("max_response_length") for one in (own, declared, workload))),
-        shortest_prompt=_int(_mapping((run.inputs or {}).get("prompt_tokens")).get("min")),
+        concurrency=positive(trainer.at_once(run.tree, _engine(run), settings, _held_by_engine(run))),
+        max_response_length=_firstpositive(*(one.get("max_response_length") for one in (own, declared, workload))),
+        shortest_prompt=positive(_mapping((run.inputs or {}).get("prompt_tokens")).get("min")),
         unknown=tuple(unknown),
         assumed=assumed,
         contradicted=(*_contradicted(own, declared, reported), *denied, *other),
@@ -123,26 +118,28 @@ def setup_of(run: Run) -> DecodeSetup:
     )
 
 
+def _trainer(run: Run) -> Trainer:
+    return trainer_named(str(run.spec.get("trainer")))
+
+
+def _engine(run: Run) -> Engine:
+    return engine_named(str(run.spec.get("engine")))
+
+
 def _own_facts(run: Run, held: Mapping[str, Any], reported: Sequence[str]) -> dict[str, Any]:
     """What a run itself says, under the words of `import`; without those of which it says nothing."""
-    if run.spec.get("trainer") == "verl":
-        found: dict[str, Any] = {
-            "nodes": _int(held.get("trainer.nnodes")),
-            "gpus_per_node": _int(held.get("trainer.n_gpus_per_node")),
-            "tensor_parallel": _int(held.get(f"{_ROLLOUT}.tensor_model_parallel_size")),
-            # A loop that overlaps takes for a step what is ready.
-            "batch_size": None if run.tree.overlap else _verl_batch(held, _int(held.get(f"{_ROLLOUT}.n"))),
-            "max_response_length": _int(held.get("data.max_response_length")),
-            "model": held.get("actor_rollout_ref.model.path"),
-        }
-    else:
-        found = {
-            "tensor_parallel": None if run.spec.get("engine") == "transformers" else _tensor_parallel(run, held),
-            "max_response_length": _int(held.get("max_completion_length")),
-            "model": held.get("model_name_or_path") or held.get("_name_or_path"),
-        }
+    trainer = _trainer(run)
+    found: dict[str, Any] = {
+        word: positive(trainer.of(held, word)) for word in ("nodes", "gpus_per_node", "max_response_length")
+    }
+    found["tensor_parallel"] = None if _engine(run).in_trainer else _tensor_parallel(run, held)
+    found["model"] = trainer.of(held, "model")
+    if not run.tree.overlap:  # such a loop takes for a step what is ready
+        prompts, group = (positive(trainer.of(held, word)) for word in ("prompts", "num_generations"))
+        found["batch_size"] = _product(prompts, group)
+    if "gpus_per_node" not in trainer.keys:
         # Its node's GPUs: of these it may have used a part, if that is said, and no more.
-        said = _int(_mapping(run.spec.get("import")).get("gpus_per_node"))
+        said = positive(_mapping(run.spec.get("import")).get("gpus_per_node"))
         if "import" in run.spec and reported and not (said and said <= len(reported)):
             found["gpus_per_node"] = len(reported)
     return {name: value for name, value in found.items() if value}
@@ -157,22 +154,21 @@ def _machines(
     share with it no setting tells.
     """
     declared, workload = _mapping(run.spec.get("import")), _mapping(run.spec.get("workload"))
-    keys = {"nodes": "trainer.nnodes", "gpus_per_node": "trainer.n_gpus_per_node"}
-    asked = {name: _first_int(settings.get(key), workload.get(name)) for name, key in keys.items()}
-    said = {name: _int(declared.get(name)) for name in keys}
+    names, trainer = ("nodes", "gpus_per_node"), _trainer(run)
+    asked = {name: _firstpositive(trainer.of(settings, name), workload.get(name)) for name in names}
+    said = {name: positive(declared.get(name)) for name in names}
     if not apart:
-        found = {name: own.get(name) or said[name] or asked[name] for name in keys}
+        found = {name: own.get(name) or said[name] or asked[name] for name in names}
         wrong = [
             f"import.{name} is {said[name]}, the run itself says {own[name]}"
-            for name in keys
+            for name in names
             if own.get(name) and said[name] and said[name] != own[name]
         ]
         return found["nodes"], found["gpus_per_node"], _product(found["nodes"], found["gpus_per_node"]), wrong
-    engines = _engine_gpus(run, settings)
+    engines = trainer.engine_gpus(run.tree.mode, settings)
     whole = _product(said["nodes"], said["gpus_per_node"])
     imported = "import" in run.spec
-    trainer = own if imported else asked
-    trains = _product(trainer.get("nodes"), trainer.get("gpus_per_node"))
+    trains = _product(*((own if imported else asked).get(name) for name in names))
     total = trains + engines if trains and engines is not None else None
     wrong = []
     if trains and whole and (whole != total if total else whole <= trains):
@@ -183,34 +179,25 @@ def _machines(
 
 
 def _on_a_server(run: Run, settings: Mapping[str, Any]) -> bool:
-    """Whether TRL's or ms-swift's engine is a server of its own; without an engine the setting means nothing."""
-    return run.spec.get("engine") != "transformers" and settings.get("vllm_mode") == "server"
+    """Whether the engine is a server of its own; without an engine the setting means nothing."""
+    key, value = _trainer(run).server
+    return bool(key) and not _engine(run).in_trainer and settings.get(key) == value
 
 
 def _engines_apart(run: Run, settings: Mapping[str, Any]) -> bool:
-    """Whether the engines have GPUs on which nothing trains: verl's loops that overlap, and a server."""
+    """Whether the engines have GPUs on which nothing trains: loops that overlap, and a server."""
     return bool(run.tree.overlap) or _on_a_server(run, settings)
 
 
-def _engine_gpus(run: Run, settings: Mapping[str, Any]) -> int | None:
-    """The GPUs that only verl's engines have, None where no setting tells.
-
-    `one_step_off` and `fully_async` (verl 0.7.1 to 0.9.1: experimental/) have them under `rollout`, which 0.9.1 copies
-    to where `separate_async` (trainer/ppo/v1/trainer_separate_async.py) has its own.
-    """
-    places = (_ROLLOUT,) if run.tree.mode == "separate_async" else ("rollout", _ROLLOUT)
-    for place in places:
-        if gpus := _product(_int(settings.get(f"{place}.nnodes")), _int(settings.get(f"{place}.n_gpus_per_node"))):
-            return gpus
-    # With none of their own, the engines of `fully_async` take turns with the trainer.
-    none = str(settings.get("rollout.nnodes")) == "0" and run.tree.mode == "fully_async"
-    return 0 if none else None
+def _held_by_engine(run: Run) -> Mapping[str, Any]:
+    """The settings that a trained run's engine finally held."""
+    return _mapping(_mapping(run.done.get("resolved")).get("engine"))
 
 
 def _contradicted(own: Mapping[str, Any], declared: Mapping[str, Any], reported: Sequence[str]) -> tuple[str, ...]:
     """Where what an import declares of GPU, split or work is not what the run itself says."""
     names = ("tensor_parallel", "batch_size", "max_response_length")
-    said = {"gpu": _gpu(declared, (), {})} | {name: _int(declared.get(name)) for name in names}
+    said = {"gpu": _gpu(declared, (), {})} | {name: positive(declared.get(name)) for name in names}
     truth = {"gpu": _gpu({}, reported, {})} | {name: own.get(name) for name in names}
     return tuple(
         f"import.{name} is {said[name]}, the run itself says {value}"
@@ -223,17 +210,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _int(value: Any) -> int | None:
-    """A whole number from 1, also from a setting's text; None for anything else."""
-    try:
-        number = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else 0
-    except ValueError:
-        return None
-    return number if number > 0 else None
-
-
-def _first_int(*values: Any) -> int | None:
-    return next((number for value in values if (number := _int(value))), None)
+def _firstpositive(*values: Any) -> int | None:
+    return next((number for value in values if (number := positive(value))), None)
 
 
 def _product(one: int | None, other: int | None) -> int | None:
@@ -280,26 +258,24 @@ def _gpu_unknown(gpu: str | None, told_by: str) -> list[str]:
 
 
 def _tensor_parallel(run: Run, settings: Mapping[str, Any]) -> int | None:
-    """GPUs that share one copy of the model in the engine."""
-    if run.spec.get("trainer") == "verl":
-        return _int(settings.get(f"{_ROLLOUT}.tensor_model_parallel_size"))
-    if run.spec.get("engine") == "transformers":
+    """GPUs that share one copy of the model in the engine: its own word, else the trainer's setting."""
+    if _engine(run).in_trainer:
         return 1
-    # The engine's own word; TRL's setting is of the colocated engine only.
-    engine = _mapping(_mapping(run.done.get("resolved")).get("engine"))
-    if _on_a_server(run, settings):
+    if _on_a_server(run, settings):  # the setting is of the colocated engine only
         return None
-    return _int(engine.get("tensor_parallel_size")) or _int(settings.get("vllm_tensor_parallel_size"))
+    said = _trainer(run).of(settings, "tensor_parallel")
+    return positive(_held_by_engine(run).get("tensor_parallel_size")) or positive(said)
 
 
-def _parallel_unknown(
-    parallel: int | None, gpus: int | None, settings: Mapping[str, Any], server: bool, told_by: str
-) -> list[str]:
+def _stages(run: Run, settings: Mapping[str, Any]) -> int:
+    return positive(_trainer(run).of(settings, "pipeline_parallel")) or 1
+
+
+def _parallel_unknown(parallel: int | None, gpus: int | None, stages: int, server: bool, told_by: str) -> list[str]:
     if server:
         return ["the GPUs of the engine's server, which are not the trainer's"]
     if parallel is None:
         return [f"the engine's tensor parallel size{told_by}"]
-    stages = _int(settings.get(f"{_ROLLOUT}.pipeline_model_parallel_size")) or 1
     if stages > 1:
         return [f"a roofline for an engine in {stages} pipeline stages"]
     if gpus and gpus % parallel:
@@ -321,7 +297,7 @@ def _model(run: Run, own: object, settings: Mapping[str, Any]) -> tuple[str | No
             elif not _is_id(own) or model_facts(own) is None:
                 # A folder tells little, as does a name that nobody here knows: what it is said to be counts.
                 names = [declared]
-    names += [settings.get(key) for key in ("actor_rollout_ref.model.path", "model_name_or_path", "_name_or_path")]
+    names += [settings.get(key) for one in trainers() for key in one.keys.get("model", ())]
     name = next((_hub_id(name) for name in names if isinstance(name, str) and name), None)
     if name is None:
         return None, None, wrong
@@ -393,16 +369,13 @@ def _number_bytes(
     run: Run, settings: Mapping[str, Any], workload: Mapping[str, Any]
 ) -> tuple[int | None, tuple[str, ...]]:
     """Bytes of a weight and of a cached number in the engine, and what was taken for granted for that."""
-    engine = _mapping(_mapping(run.done.get("resolved")).get("engine"))
-    if run.spec.get("trainer") == "verl":
-        said = settings.get(f"{_ROLLOUT}.dtype")
-    else:
-        said = engine.get("dtype") or workload.get("dtype")
+    trainer = _trainer(run)
+    told = _held_by_engine(run).get("dtype") or workload.get("dtype")
+    said = trainer.of(settings, "dtype") if "dtype" in trainer.keys else told
     if said in (None, "", "auto"):
-        # vLLM's and SGLang's "auto", and verl's default: float16 or bfloat16, whatever the checkpoint has.
-        if run.spec.get("engine") not in ("vllm", "sglang"):
-            return None, ()
-        return 2, ("two bytes for a weight, the engine's default: no file of the run names the number format",)
+        default = _engine(run).number_bytes
+        word = "two bytes for a weight, the engine's default: no file of the run names the number format"
+        return default, (word,) if default else ()
     return _BYTES.get(str(said)), ()
 
 
@@ -410,32 +383,14 @@ def _work_unknown(run: Run, settings: Mapping[str, Any]) -> list[str]:
     """Ways of generating for which the response lengths do not give the iterations, or these not the bytes."""
     if run.tree.overlap:
         return [f"which seconds are generation's: {run.tree.overlap}"]
-    if run.tree.mode == "colocate_async":
-        return ["which tokens a step's seconds went to: responses may have begun in an earlier step"]
-    words = tuple(_OTHERWISE)
-    on = [key for key, value in settings.items() if key.startswith(words) and value not in _OFF]
+    trainer, engine = _trainer(run), _engine(run)
+    if run.tree.mode in trainer.carried_over:
+        return [trainer.carried_over[run.tree.mode]]
+    own = trainer.engine_options.replace("{engine}", engine.name)
+    words = {**trainer.otherwise, **({own + word: why for word, why in engine.otherwise.items()} if own else {})}
+    on = [key for key, value in settings.items() if key.startswith(tuple(words)) and value not in _OFF]
     return [
         f"a roofline with {word}: {why}"
-        for word, why in _OTHERWISE.items()
+        for word, why in words.items()
         if any(key == word or key.startswith(f"{word}.") for key in on)
     ]
-
-
-def _verl_batch(settings: Mapping[str, Any], group: int | None) -> int | None:
-    """The completions of a step by verl's settings, None for another trainer's."""
-    return _product(_int(settings.get("data.train_batch_size")), group)
-
-
-def _concurrency(run: Run, settings: Mapping[str, Any]) -> int | None:
-    """The cap on sequences at once, where it is certain that the engine was given it.
-
-    verl 0.4.1 passes no limit but vLLM's own arguments; 0.9.1 passes `max_num_seqs`, which the engine's own wins over.
-    """
-    engine = str(run.spec.get("engine"))
-    if run.spec.get("trainer") != "verl":
-        return _int(_mapping(_mapping(run.done.get("resolved")).get("engine")).get("max_num_seqs"))
-    own = {"vllm": "max_num_seqs", "sglang": "max_running_requests"}.get(engine)
-    given = _int(settings.get(f"{_ROLLOUT}.engine_kwargs.{engine}.{own}"))
-    if run.tree.series == "0.4.1":
-        return given if engine == "vllm" else None
-    return given or (_int(settings.get(f"{_ROLLOUT}.max_num_seqs")) if run.tree.series == "0.9.1" else None)

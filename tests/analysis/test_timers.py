@@ -4,8 +4,16 @@ import make_results
 import pytest
 
 from common.errors import UserError
-from trainers.timers.declared import releases_like
-from trainers.timers.lookup import CATEGORIES, declared_trees, exclusive_s, mode_of, overruns, parents, tree_for
+from trainers.timers.lookup import (
+    CATEGORIES,
+    declared_trees,
+    exclusive_s,
+    mode_of,
+    overruns,
+    parents,
+    releases_like,
+    tree_for,
+)
 from trainers.trl.timers import TRL_1_16
 
 

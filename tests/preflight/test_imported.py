@@ -388,7 +388,7 @@ def test_a_finding_of_some_arms_names_them() -> None:
         one["resolved"]["actor_rollout_ref"]["actor"] |= {"use_dynamic_bsz": False, "ppo_micro_batch_size": None}
         one["resolved"]["actor_rollout_ref"]["rollout"]["log_prob_micro_batch_size"] = 2
     seen = seen_of(bare(), **held)
-    missing = f"{ACTOR}.ppo_micro_batch_size_per_gpu is not set"
+    missing = f"{ACTOR}.ppo_micro_batch_size_per_gpu must be given unless"
     for lines in (preflight_lines(seen), summary_lines(seen)):
         told = " ".join(" ".join(lines).split())
         assert f"vllm: {missing}" in told and f"sglang: {missing}" in told

@@ -2,7 +2,8 @@
 
 CASES is JSON: name -> list of overrides. OUT gets name -> {"config", "error", "verl"}: what was composed, what we
 refuse (or null), and what verl's own validation says of it (null if it takes the settings). verl and torch are imported
-only after all was composed without. 0.9.1 adds the fields of its dataclasses, by our reader and by Python itself.
+only after all was composed without. What refers to what is told as
+verl's files say it; 0.9.1 adds the fields of its dataclasses, by our reader and by Python itself.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import re
 import sys
 import types
 import warnings
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from trainers.verl.driver.composed import check, compose
+from trainers.verl.driver.composed import _config_folder, check, compose, flat
 from trainers.verl.driver.declared import fields
 
 
@@ -33,6 +35,7 @@ def main(version: str, cases: Path, out: Path) -> None:
     assert "torch" not in sys.modules, "composing must not need torch"
     for result in results.values():
         result["verl"] = _verl_says(version, result["config"]) if result["config"] else None
+    results["references"] = _references(version)
     if version == "0.9.1":
         results["fields of dataclasses"] = {target: _fields(target) for target in _TARGETS}
     out.write_text(json.dumps(results), encoding="utf-8")
@@ -58,6 +61,22 @@ def _verl_says(version: str, config: dict[str, Any]) -> str | None:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None
+
+
+def _references(version: str) -> dict[str, str]:
+    """Setting -> the one that it follows, as verl's files say it; of a section, each setting in it."""
+    import hydra
+    from omegaconf import OmegaConf
+
+    with hydra.initialize_config_dir(config_dir=str(_config_folder(version)), version_base=None):
+        config = hydra.compose("ppo_trainer")
+    resolved = flat(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
+    found = {}
+    for key, value in flat(OmegaConf.to_container(config, resolve=False)).items():  # type: ignore[arg-type]
+        if isinstance(value, str) and (one := re.match(r"\$\{(?:oc\.select:)?\s*(\.?[\w.]+)", value)):
+            target = key.rpartition(".")[0] + one[1] if one[1].startswith(".") else one[1]
+            found |= {k: target + k[len(key) :] for k in resolved if k == key or k.startswith(f"{key}.")}
+    return found
 
 
 _TARGETS = [

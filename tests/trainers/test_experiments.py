@@ -46,6 +46,7 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
         cases[version] = []  # verl's own configuration
         made = composed_by(version, cases, folder)
         results.update({name: made[name] for name in cases})
+        results[f"references of {version}"] = made["references"]
     return results
 
 
@@ -79,6 +80,7 @@ def test_the_table_of_verls_own_settings_is_what_verl_composes(
     version: str, composed: dict[str, dict[str, Any]]
 ) -> None:
     assert dict(packaged.defaults(version)) == flat(composed[version]["config"])
+    assert packaged.references(version) == composed[f"references of {version}"]
 
 
 @pytest.mark.parametrize(

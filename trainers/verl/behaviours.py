@@ -1,4 +1,4 @@
-"""What does each engine make of a setting? The confounders: same words, different deeds.
+"""Lists the confounders: what each release and engine makes of the same setting.
 
 One row per confounder. A new one is a row here and a test.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
-from common.findings import Level
 from common.gpus import gpu_of
 from common.model_facts import model_facts
-from trainers.cases import MODEL, ROLLOUT, Case
+from trainers.behaviour import Behaviour, Does, Tell
+from trainers.cases import Case
 from trainers.memory_estimate import MemoryEstimate, estimate_of
+from trainers.verl.driver.overrides import MODEL, ROLLOUT
 
 V4, S4 = "verl 0.4.1 vllm", "verl 0.4.1 sglang"
 V9, S9 = "verl 0.9.1 vllm", "verl 0.9.1 sglang"
@@ -34,39 +34,6 @@ _BLACKWELL = ("b100", "b200", "b300", "gb200", "gb300")
 # SGLang's own way to a fixed length; read in its code, not tried on a GPU.
 PREFERRED = f"+{ROLLOUT}.engine_kwargs.sglang.preferred_sampling_params: {{ignore_eos: true}}"
 
-Tell = Callable[[Case], str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Does:
-    """What one engine does, in a few words (None: it cannot be told), and where that was read."""
-
-    tell: Tell
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Behaviour:
-    """A row of the table: a name, the settings that it answers to, and what each version and engine does."""
-
-    code: str
-    name: str
-    keys: tuple[str, ...]
-    does: Mapping[str, Does]
-    why: str
-    change: Callable[[Sequence[Case]], str]
-    level: Level | None = "unequal"
-    """None: in the ledger only."""
-    moot: Callable[[Sequence[Case]], str] = field(default=lambda cases: "")
-    """Why a difference cannot matter here; empty if it can."""
-    effect_known: bool = True
-    """Whether it is known what a difference does; if not, the ledger calls it unverifiable."""
-
-    def of(self, case: Case) -> str | None:
-        """What a case's engine does; None where that is not known."""
-        does = self.does.get(case.place)
-        return does.tell(case) if does else None
-
 
 def _always(text: str) -> Tell:
     return lambda case: text
@@ -77,7 +44,7 @@ def _rollout(case: Case, name: str) -> object:
 
 
 def _engine_kwarg(case: Case, name: str) -> object:
-    return case.settings.get(f"{ROLLOUT}.engine_kwargs.{case.engine}.{name}")
+    return case.settings.get(f"{ROLLOUT}.engine_kwargs.{case.engine.name}.{name}")
 
 
 def _is_async(case: Case) -> bool:
@@ -162,7 +129,9 @@ def _all_reduce(case: Case) -> str:
 def _share(of: str) -> Tell:
     def tell(case: Case) -> str | None:
         room = (
-            _engine_kwarg(case, "num_gpu_blocks_override") if case.version != "0.4.1" or case.engine == "vllm" else None
+            _engine_kwarg(case, "num_gpu_blocks_override")
+            if case.version != "0.4.1" or case.engine.name == "vllm"
+            else None
         )
         if isinstance(room, int):
             return f"a cache of {room * 16} tokens"
@@ -514,6 +483,7 @@ SHARE = Behaviour(
     ),
     change=_share_change,
     moot=cache_never_full,
+    equal_if_moot=False,
 )
 SEQUENCES = Behaviour(
     code="sequence-limit",

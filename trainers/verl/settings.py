@@ -1,19 +1,17 @@
-"""How does a workload read in verl's words? (Hydra overrides of verl 0.4.1 and 0.9.1)"""
+"""Writes a workload and an arm's options as verl's settings (Hydra overrides of verl 0.4.1 and 0.9.1)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from common.errors import UserError
+from common.messages import short
 from trainers.protocol import StackFacts
+from trainers.verl import packaged
 from trainers.verl.driver.overrides import JOB_KEYS, leaves, override
-from trainers.verl.options import checked_leaves
-from trainers.verl.words import OVERRULING, VERSIONS, made_equal, settings
+from trainers.verl.words import OVERRULING, VERSIONS, Settings, made_equal, settings
 from trainers.workload import TrainedArm, Workload
-
-ENGINES = ("vllm", "sglang")
-JOB_MODULE = "workflow.jobs.verl_grpo"
-RAY = True
 
 _SECTIONS = {version: dict.fromkeys(JOB_KEYS[version], "job") | dict(OVERRULING[version]) for version in VERSIONS}
 
@@ -38,7 +36,7 @@ def trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFac
     try:
         written = [override(key, value) for key, (_, value) in owned.items()]
         written += [override(key, value) for key, value in made_equal(version).items() if key not in given]
-        written += [override(key, value) for key, value in checked_leaves(options, owned, _SECTIONS[version], version)]
+        written += [override(key, value) for key, value in _checked_leaves(options, owned, _SECTIONS[version], version)]
     except ValueError as error:
         raise UserError(f"options of an arm: {error}") from None
     return {"version": version, "overrides": written}
@@ -58,3 +56,78 @@ def least_cpus(args: dict[str, Any], workload: Workload) -> int:
     given = dict(one.lstrip("+").split("=", 1) for one in args["overrides"])
     units = int(given.get(_STORAGE_UNITS, 8)) if given.get("trainer.use_v1", "true") == "true" else 0
     return 1 + units + 3 * gpus
+
+
+# Where a run's seed is written; no option may set these.
+_SEED_KEYS = frozenset({"data.seed", "actor_rollout_ref.actor.data_loader_seed", "actor_rollout_ref.rollout.seed"})
+
+
+def seedless(args: dict[str, Any]) -> dict[str, Any]:
+    """The same settings of a run with seed 0."""
+    keys = (one.partition("=")[0] for one in args["overrides"])
+    zero = (f"{key}=0" if key.lstrip("+") in _SEED_KEYS else "" for key in keys)
+    return {**args, "overrides": [new or old for new, old in zip(zero, args["overrides"], strict=True)]}
+
+
+def _checked_leaves(
+    leaves: list[tuple[str, Any]], owned: Settings, sections: Mapping[str, str], version: str
+) -> Iterator[tuple[str, Any]]:
+    """The options that are free; a `UserError` at the first that is not.
+
+    `owned` are single keys with the word that each follows from, `sections` whole parts of verl's configuration
+    with who sets them.
+    """
+    parents = _parents(owned)
+    for key, value in leaves:
+        bare = key.lstrip("+")
+        word = _owner(bare, owned, sections)
+        if word is not None:
+            raise UserError(
+                f"options.{key} of an arm is not free: {_whose(word)}, so that it holds for every arm alike "
+                f"(got {short(value)})"
+            )
+        if bare in parents and not (isinstance(value, Mapping) and not value):
+            raise UserError(f"options.{key} is a section of verl's configuration, not one setting (got {short(value)})")
+        if bare == "hydra" or bare.startswith("hydra."):
+            raise UserError(f"options.{key} is a setting of Hydra's command line, and would do nothing here; remove it")
+        if "oc.env" in str(value):
+            # Resolved settings are written into results, and with them whatever the variable holds.
+            raise UserError(
+                f"options.{key} reads an environment variable (got {short(value)}); write the value itself, or give "
+                "the variable in the arm's env"
+            )
+        if wrong := packaged.problem(version, key, value):
+            raise UserError(f"options.{key} of an arm: {wrong}")
+        yield key, value
+
+
+def _owner(bare: str, owned: Settings, sections: Mapping[str, str]) -> str | None:
+    for name in (bare, f"+{bare}"):
+        if name in owned:
+            return owned[name][0]
+    at = bare
+    while at:
+        if at in sections:
+            return sections[at]
+        at = at.rpartition(".")[0]
+    return None
+
+
+def _whose(word: str) -> str:
+    if word == "job":
+        return "the job sets it on the node (paths, names, loggers, resuming, the reward's file)"
+    if not word:
+        return "this project compares GRPO, and sets it itself"
+    if word in ("engine", "seeds"):
+        return f"it follows from {'the arm' if word == 'engine' else 'the experiment'}'s {word}. Change that instead"
+    return f"it follows from workload.{word}. Change the workload's own word instead"
+
+
+def _parents(owned: Settings) -> set[str]:
+    found: set[str] = set()
+    for key in owned:
+        at = key.lstrip("+").rpartition(".")[0]
+        while at and at not in found:
+            found.add(at)
+            at = at.rpartition(".")[0]
+    return found

@@ -17,7 +17,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import fingerprint_of
-from trainers.registry import StackFacts, require_importable, trainer_of
+from trainers.registry import StackFacts, driver_of, require_importable
 from trainers.workload import Workload, source_kind
 from workflow import stacks
 from workflow.config.imports import is_remote, local_path
@@ -213,7 +213,7 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
     id when others come or go. What a run computes is in its fingerprint, not in its id.
     """
     for name, arm in config.arms.items():
-        (trainer_of if arm.import_ is None else require_importable)(name, arm)
+        (driver_of if arm.import_ is None else require_importable)(name, arm)
     require_possible_sweep(config)
     require_same_factors(config)
     facts = {name: _facts(name, config, stack_facts(arm.stack)) for name, arm in config.arms.items() if arm.stack}
@@ -226,8 +226,8 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
     for seed in config.seeds:
         for name, arm_points in points.items():
             for factors, arm, workload, request in arm_points:
-                trainer = trainer_of(name, arm)
-                args = trainer.trainer_args(arm, workload, seed, facts[name])
+                driver = driver_of(name, arm)
+                args = driver.trainer_args(arm, workload, seed, facts[name])
                 inputs_id = _sha256(request)[:8]
                 inputs[inputs_id] = request
                 spec = {
@@ -241,9 +241,9 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
                     "options": arm.options,
                     "env": arm.env,
                     "trainer_args": args,
-                    "job_module": trainer.JOB_MODULE,
-                    "ray": trainer.RAY,
-                    "least_cpus": trainer.least_cpus(args, workload),
+                    "job_module": driver.job_module,
+                    "ray": driver.ray,
+                    "least_cpus": driver.least_cpus(args, workload),
                     "lock_id": facts[name].lock_id,
                     "inputs_id": inputs_id,
                 }

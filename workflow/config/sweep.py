@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from common.errors import UserError
 from common.messages import did_you_mean, short
 from common.published import as_number
-from trainers.registry import StackFacts, adapter_of
+from trainers.registry import StackFacts, trainer_named
 from trainers.workload import Workload
 from workflow.config.imports import Import, ImportedRun
 from workflow.config.model import Arm, Config
@@ -160,10 +160,10 @@ def imported_specs(config: Config, name: str, facts: StackFacts | None) -> Itera
         arm, workload = config.arm(name), None
         if config.workload is not None:
             arm, workload = at_point(config, name, {path: factors[path] for path in factors if _is_a_word(path)})
-        adapter = adapter_of(arm)
+        driver = trainer_named(arm.trainer).driver
         args: dict[str, Any] = {}
-        if facts is not None and workload is not None and adapter is not None:
-            args = adapter.trainer_args(arm, workload, run.seed or 0, facts)
+        if facts is not None and workload is not None and driver is not None:
+            args = driver.trainer_args(arm, workload, run.seed or 0, facts)
         yield {
             "arm": name,
             "trainer": arm.trainer,

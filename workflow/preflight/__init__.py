@@ -1,4 +1,4 @@
-"""What makes an experiment impossible, unequal or odd? Told before a GPU is touched."""
+"""Finds what makes an experiment impossible, unequal or odd, before a GPU is touched."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from common.files import read_json, write_json
 from common.findings import Finding, merged, softened
 from trainers.cases import Case, StackTold, points_of
 from trainers.memory_estimate import MemoryEstimate, estimate_of
-from trainers.verl.defaults import VERSIONS
 from workflow.config.plan import Plan
 from workflow.preflight.cases import cases_of, settings_id, settings_requests, told_by_stack
-from workflow.preflight.checks import engine, memory, time, workload
+from workflow.preflight.checks import case as of_case
+from workflow.preflight.checks import time
 from workflow.preflight.checks import variables as environment
 from workflow.preflight.checks.comparison import comparison_findings
 from workflow.preflight.checks.terms import terms_findings
@@ -33,16 +33,6 @@ __all__ = [
     "settings_requests",
     "write_preflight",
 ]
-
-# One case at a time; a new check is a function in one of these.
-_CHECKS = (*workload.CHECKS, *environment.CHECKS, *engine.CHECKS, *memory.CHECKS, *time.CHECKS)
-# Of what has run already: whether it fits the machine and how long it takes has shown itself.
-_OF_ITS_LENGTH = (workload.learning_rate_warmup, workload.validation)
-_CHECKS_OF_IMPORTED = (
-    *(check for check in workload.CHECKS if check not in _OF_ITS_LENGTH),
-    environment.arch_list,
-    *engine.CHECKS,
-)
 
 
 @dataclass(frozen=True)
@@ -117,11 +107,18 @@ def preflight(
 
 
 def _findings(case: Case, place: Surroundings) -> list[Finding]:
-    """What the checks of one case at a time find; of what has run elsewhere this shell and this site tell nothing."""
-    if not case.imported:
-        return [finding for check in _CHECKS for finding in check(case, place)]
-    checks = _CHECKS_OF_IMPORTED if is_complete(case) else ()
-    return [finding for check in checks for finding in check(case, Surroundings())]
+    """What the checks of one case at a time find: its trainer's, and those of all.
+
+    Of what has run elsewhere this shell and this site tell nothing; whether it fits the machine and how long it takes
+    has shown itself.
+    """
+    own, here = case.trainer.checks, [*of_case.CHECKS, *environment.CHECKS, *time.CHECKS]
+    if case.imported:
+        if not is_complete(case):
+            return []
+        here, place = [*of_case.CHECKS_OF_IMPORTED, environment.arch_list], Surroundings()
+    found = [finding for check in own for finding in check(case, place.variables)]
+    return [*found, *(finding for check in here for finding in check(case, place))]
 
 
 def _unverifiable(cases: Sequence[Case], place: Surroundings) -> list[str]:
@@ -131,10 +128,10 @@ def _unverifiable(cases: Sequence[Case], place: Surroundings) -> list[str]:
             continue
         if not case.imported and isinstance(lacks := estimate_of(case), str):
             told.append(f"memory: {lacks}")
-        if case.trainer == "verl" and case.version not in VERSIONS:
+        if case.trainer.releases and case.version not in case.trainer.releases:
             told.append(
-                f"what engines make of settings in verl {case.version}: known of {' and '.join(VERSIONS)} "
-                "(a row per version in trainers/verl/behaviours.py and defaults.py)"
+                f"what engines make of settings in {case.trainer.name} {case.version}: known of "
+                f"{' and '.join(case.trainer.releases)} (a row per version in trainers/{case.trainer.name}/)"
             )
         if case.imported:
             continue

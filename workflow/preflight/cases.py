@@ -5,18 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trainers.case_settings import settings_of
-from trainers.cases import ACTOR, ROLLOUT, Case, StackTold, names_of
+from engines import engine_named
+from trainers.cases import Case, StackTold, names_of
+from trainers.registry import trainer_named
 from workflow import stacks
 from workflow.config.plan import Plan, PlannedRun
-
-# Where verl's adapter puts a run's seed; no option may set these.
-_SEED_KEYS = frozenset({"data.seed", f"{ACTOR}.data_loader_seed", f"{ROLLOUT}.seed"})
 
 
 def told_by_stack(name: str) -> StackTold:
@@ -42,17 +40,11 @@ def settings_id(run: PlannedRun) -> str:
 
 def settings_request(run: PlannedRun) -> dict[str, Any]:
     """What `trainers.resolve` is asked about a run: the same for all its seeds."""
-    args = dict(run.spec["trainer_args"])
-    args.pop("seed", None)
-    if isinstance(overrides := args.get("overrides"), Sequence):
-        args["overrides"] = [_seedless(one) for one in overrides]
-    rewards = run.spec["workload"]["rewards"] if run.spec["trainer"] == "trl" else []
+    driver = trainer_named(run.spec["trainer"]).driver
+    assert driver is not None
+    args = driver.seedless({key: value for key, value in run.spec["trainer_args"].items() if key != "seed"})
+    rewards = run.spec["workload"]["rewards"] if driver.rewards_in_settings else []
     return {"trainer": run.spec["trainer"], "trainer_args": args, "rewards": rewards}
-
-
-def _seedless(override: str) -> str:
-    key, _, _ = override.partition("=")
-    return f"{key}=0" if key.lstrip("+") in _SEED_KEYS else override
 
 
 def settings_ids(plan: Plan) -> dict[str, str]:
@@ -95,17 +87,18 @@ def case_of(run: PlannedRun, told: StackTold, composed: Mapping[str, Any] | None
     spec = run.spec
     args: Mapping[str, Any] = spec["trainer_args"]
     label, point = names_of(spec)
+    trainer = trainer_named(spec["trainer"])
     return Case(
         arm=spec["arm"],
         label=label,
-        trainer=spec["trainer"],
-        engine=spec["engine"],
+        trainer=trainer,
+        engine=engine_named(spec["engine"]),
         stack=run.stack,
         version=str((composed or {}).get("version") or args.get("version") or told.trainer_version),
         told=told,
         workload=spec["workload"],
         env=spec["env"],
-        settings=settings_of(spec["trainer"], args, composed["settings"] if composed else None),
+        settings=trainer.settings(args, composed["settings"] if composed else None),
         overrides=tuple(args.get("overrides", ())),
         point=point,
     )

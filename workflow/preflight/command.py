@@ -1,4 +1,4 @@
-"""What do `rolloutbench preflight` and the preflight's rules do?"""
+"""Runs `rolloutbench preflight` and the preflight's rules."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from common.errors import UserError
 from common.files import read_json, write_json
 from common.messages import say
+from trainers.registry import trainer_named
 from workflow.cluster.estimate import estimates_of
 from workflow.cluster.site import read_site
 from workflow.config.plan import Plan, load_plan, plan_runs, stack_facts
@@ -80,9 +81,11 @@ def write_preflight_of(
 
 def resolve_settings(request: dict[str, Any], stack: Path, out: Path) -> None:
     """Let a stack's Python resolve a trainer's settings; a `UserError` if it refuses them."""
+    driver = trainer_named(request["trainer"]).driver
+    assert driver is not None
     asked = out.with_suffix(".request.json")
     write_json(asked, request)
-    done = run_in_stack(stack, "trainers.resolve", "--request", asked, "--out", out)
+    done = run_in_stack(stack, "trainers.resolve", "--with", driver.resolver, "--request", asked, "--out", out)
     asked.unlink(missing_ok=True)
     if not done or not out.is_file():
         raise UserError("the trainer does not take these settings; nothing was trained (see the message above)")

@@ -1,4 +1,4 @@
-"""What settings did the runs have that were trained elsewhere? As their sources hold them, else as is said of them."""
+"""Finds the settings of runs that were trained elsewhere: as their sources hold them, else as is said of them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from analysis.roofline.setup import same_model
+from common.dotted import flat
 from common.findings import Finding
 from common.published import check_option_name, check_text
-from trainers.case_settings import Settings
-from trainers.cases import ACTOR, MODEL, ROLLOUT, Case, StackTold, names_of
-from trainers.verl.driver.overrides import leaves
+from engines import engine_named
+from trainers.cases import Case, Settings, StackTold, names_of
+from trainers.registry import Trainer, trainer_named
 from workflow.config.plan import Plan, PlannedRun
 from workflow.preflight.cases import case_of, different
 
 # What an import may say of its run that the workload says of all.
 _SAID = ("gpu", "nodes", "gpus_per_node", "batch_size", "max_response_length")
+# What a configuration says of a run beside that.
+_OWN = (
+    *("model", "steps", "num_generations", "max_prompt_length", "max_response_length", "temperature", "top_p"),
+    *("learning_rate", "nodes", "gpus_per_node"),
+)
 # Without these no check of a case can be made.
 _NEEDED = ("model", "batch_size", "num_generations", "max_prompt_length", "max_response_length", "steps")
 
@@ -63,7 +69,7 @@ def factor_findings(plan: Plan, read: Mapping[str, Mapping[str, Any]]) -> Iterat
     for run in plan.imports.values():
         settings = _held_settings(read.get(run.run_id, {}))
         own = _own_words(run, settings)
-        if settings is not None and _engines_apart(settings):
+        if settings is not None and _engines_apart(_trainer(run), settings):
             own.pop("batch_size", None)  # such a loop takes for a step what is ready
         for path, value in run.spec["factors"].items():
             word = path.removeprefix("workload.").removesuffix(".source")
@@ -102,14 +108,13 @@ def _said(run: PlannedRun, name: str) -> Any:
     if (value := run.spec["import"][name]) is not None:
         return value
     if name == "tensor_parallel":
-        return dict(leaves(run.spec["options"])).get(_parallel_key(run))
+        return flat(run.spec["options"]).get(_trainer(run).key(name))
     value = run.spec["workload"].get(name)
     return value.get("source") if isinstance(value, dict) else value
 
 
-def _parallel_key(run: PlannedRun) -> str:
-    verl = run.spec["trainer"] == "verl"
-    return f"{ROLLOUT}.tensor_model_parallel_size" if verl else "vllm_tensor_parallel_size"
+def _trainer(run: PlannedRun) -> Trainer:
+    return trainer_named(run.spec["trainer"])
 
 
 def _as_said(case: Case, said: Mapping[str, Any]) -> Case:
@@ -150,8 +155,8 @@ def _empty(run: PlannedRun, held: Mapping[str, Any], stack: StackTold | None) ->
     return Case(
         arm=run.spec["arm"],
         label=label,
-        trainer=run.spec["trainer"],
-        engine=run.spec["engine"],
+        trainer=_trainer(run),
+        engine=engine_named(run.spec["engine"]),
         stack=run.stack,
         version=_version(run, held, stack),
         told=_told(run, held, stack),
@@ -169,7 +174,8 @@ def _of_source(run: PlannedRun, held: Mapping[str, Any], stack: StackTold | None
     if settings is None:
         return None
     own = _own_words(run, settings)
-    if run.spec["trainer"] == "verl" and any(word not in own for word in _NEEDED if word != "steps"):
+    # A trainer whose settings hold the whole workload.
+    if "prompts" in _trainer(run).keys and any(word not in own for word in _NEEDED if word != "steps"):
         return None
     # As analysis/roofline/setup.py: what the run itself says, else what is said of it.
     words = {name: value for name in _SAID if (value := _said(run, name)) is not None} | own
@@ -181,7 +187,7 @@ def _facts(run: PlannedRun, held: Mapping[str, Any]) -> dict[str, Any]:
     """What is known of a run that holds no whole configuration: what it holds, else what is said of it."""
     settings = _held_settings(held)
     own = {name: _plain(value) for name, value in _own_words(run, settings).items()}
-    if settings is not None and (parallel := settings.get(_parallel_key(run))):
+    if settings is not None and (parallel := settings.get(_trainer(run).key("tensor_parallel"))):
         own["tensor_parallel"] = parallel
     return {name: own.get(name, _said(run, name)) for name in (*_SAID, "model", "tensor_parallel")}
 
@@ -191,17 +197,26 @@ def _held_settings(held: Mapping[str, Any]) -> Settings | None:
     resolved = held.get("resolved")
     if not isinstance(resolved, Mapping) or not resolved:
         return None
-    flat = {key: value for key, value in leaves(resolved) if _may_be_shown(key, value)}
+    values = {key: value for key, value in flat(resolved).items() if _may_be_shown(key, value)}
     # verl's defaults hold empty engine_kwargs: what stands there was asked for.
-    given = frozenset(key for key, value in flat.items() if ".engine_kwargs." in key and value is not None)
-    return Settings(flat, given, composed=True)
+    given = frozenset(key for key, value in values.items() if ".engine_kwargs." in key and value is not None)
+    return Settings(values, given, composed=True)
 
 
 def _own_words(run: PlannedRun, settings: Settings | None) -> dict[str, Any]:
     """The workload's words as a run's own settings say them, without those that they do not say."""
     if settings is None:
         return {}
-    words = (_words_of_verl if run.spec["trainer"] == "verl" else _words_of_trl)(settings)
+    trainer = _trainer(run)
+    words = {word: trainer.of(settings.values, word) for word in _OWN}
+    if isinstance(words["steps"], int) and words["steps"] < 1:
+        words["steps"] = None
+    path = words["model"]
+    words["model"] = {"source": path} if isinstance(path, str) and path else None
+    prompts, n = trainer.of(settings.values, "prompts"), words["num_generations"]
+    words["batch_size"] = prompts * n if isinstance(prompts, int) and isinstance(n, int) else None
+    if _engines_apart(trainer, settings):  # its own nodes and GPUs are the trainer's then
+        words["nodes"] = words["gpus_per_node"] = None
     return {word: value for word, value in words.items() if value is not None}
 
 
@@ -215,44 +230,9 @@ def _may_be_shown(key: str, value: Any) -> bool:
     return True
 
 
-def _engines_apart(settings: Settings) -> bool:
-    """Whether verl's engines have GPUs on which nothing trains."""
-    return any(settings.int(f"{place}.nnodes") > 0 for place in ("rollout", ROLLOUT))
-
-
-def _words_of_verl(settings: Settings) -> dict[str, Any]:
-    """The workload's words by verl's settings; None where they do not say it."""
-    batch, n = settings.get("data.train_batch_size"), settings.get(f"{ROLLOUT}.n")
-    path = settings.get(f"{MODEL}.path")
-    apart = _engines_apart(settings)  # verl's own nodes and GPUs are the trainer's then
-    return {
-        "model": {"source": path} if path else None,
-        "steps": settings.get("trainer.total_training_steps"),
-        "batch_size": batch * n if isinstance(batch, int) and isinstance(n, int) else None,
-        "num_generations": n,
-        "max_prompt_length": settings.get("data.max_prompt_length"),
-        "max_response_length": settings.get("data.max_response_length"),
-        "temperature": settings.get(f"{ROLLOUT}.temperature"),
-        "top_p": settings.get(f"{ROLLOUT}.top_p"),
-        "learning_rate": settings.get(f"{ACTOR}.optim.lr"),
-        "nodes": None if apart else settings.get("trainer.nnodes"),
-        "gpus_per_node": None if apart else settings.get("trainer.n_gpus_per_node"),
-    }
-
-
-def _words_of_trl(settings: Settings) -> dict[str, Any]:
-    """The same by the arguments of TRL's trainer, whose names ms-swift shares."""
-    path = settings.get("model_name_or_path") or settings.get("_name_or_path") or settings.get("model")
-    return {
-        "model": {"source": path} if isinstance(path, str) and path else None,
-        "steps": settings.get("max_steps") if settings.int("max_steps", -1) > 0 else None,
-        "num_generations": settings.get("num_generations"),
-        "max_prompt_length": settings.get("max_prompt_length"),
-        "max_response_length": settings.get("max_completion_length"),
-        "temperature": settings.get("temperature"),
-        "top_p": settings.get("top_p"),
-        "learning_rate": settings.get("learning_rate"),
-    }
+def _engines_apart(trainer: Trainer, settings: Settings) -> bool:
+    """Whether the engines have GPUs on which nothing trains."""
+    return any(settings.int(key) > 0 for key in trainer.keys.get("engine_nodes", ()))
 
 
 def _told(run: PlannedRun, held: Mapping[str, Any], stack: StackTold | None) -> StackTold:

@@ -1,4 +1,4 @@
-"""What is equal between the arms, and what only looks it? The fairness ledger, a row per setting."""
+"""Makes the fairness ledger: a row per setting, equal between the arms or not."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+from trainers.behaviour import Behaviour
 from trainers.cases import Case, points_of
-from trainers.verl.behaviours import BEHAVIOURS, Behaviour
-from workflow.preflight.checks.comparison import engines_own, matters, names_the_engine
+from workflow.preflight.checks.comparison import behaviours_of, engines_own, matters, names_the_engine
 from workflow.preflight.checks.terms import FACTS, fact_of
 from workflow.preflight.checks.variables import HARMLESS
 from workflow.preflight.import_settings import Untold
@@ -52,7 +52,7 @@ def ledger_of(cases: Sequence[Case], untold: Sequence[Untold] = ()) -> list[Sett
 
     Of `untold` runs no row knows more than the experiment says of them, and none calls them equal.
     """
-    first = [row for behaviour in BEHAVIOURS if (row := _behaviour_row(behaviour, cases))]
+    first = [row for behaviour in behaviours_of(cases) if (row := _behaviour_row(behaviour, cases))]
     named = [*first, *_workload_rows(cases), *_environment_rows(cases), *_package_rows(cases)]
     rest = list(_setting_rows(cases))
     if untold:
@@ -102,7 +102,7 @@ def _behaviour_verdict(behaviour: Behaviour, cases: Sequence[Case], known: bool)
         moot = behaviour.moot(list(cases))
         # Another meaning of the same number stays a difference, even where it can do nothing.
         if moot:
-            return ("different" if behaviour.code == "memory-share" else "equivalent"), moot
+            return ("equivalent" if behaviour.equal_if_moot else "different"), moot
         return "different", behaviour.why
     configured = any(_differ(cases, partial(_setting, key)) for key in behaviour.keys)
     if configured:
@@ -160,7 +160,7 @@ def _package_rows(cases: Sequence[Case]) -> Iterator[Setting]:
 
 
 def _setting_rows(cases: Sequence[Case]) -> Iterator[Setting]:
-    spoken = {key for behaviour in BEHAVIOURS for key in behaviour.keys}
+    spoken = {key for behaviour in behaviours_of(cases) for key in behaviour.keys}
     composed = all(case.settings.composed for case in cases)
     source = "composed in the stack" if composed else "the packaged defaults and the overrides; not composed yet"
     on_gpu = all(case.on_gpu for case in cases)

@@ -1,4 +1,4 @@
-"""How is a preflight printed? Grouped by level, the worst first, in plain lines of at most 100 columns."""
+"""Prints a preflight: grouped by level, the worst first, in plain lines of at most 100 columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from common.findings import LEVELS, Finding, Level
 from trainers.cases import Case
 from trainers.memory_estimate import MemoryEstimate
 from workflow.preflight import Preflight
-from workflow.preflight.checks.memory import told
+from workflow.preflight.checks.case import parts_told
 from workflow.preflight.ledger import counted
 
 WIDTH = 100
@@ -78,7 +78,7 @@ def _head(found: Preflight) -> Iterator[str]:
 
 
 def _system(case: Case) -> str:
-    return f"{case.trainer} {case.version or 'of a release that is not told'}, {case.engine_name}"
+    return f"{case.trainer.name} {case.version or 'of a release that is not told'}, {case.engine.label}"
 
 
 def _what(finding: Finding, found: Preflight) -> str:
@@ -116,7 +116,7 @@ def _estimate(name: str, estimate: MemoryEstimate) -> str:
         held = f"what it decodes at once holds {estimate.kv_wanted:,} at full length"
         return f"room for {estimate.kv_tokens:,} tokens in an engine; {held}"
     parts = estimate.update if name == "update" else estimate.rollout
-    return f"{MemoryEstimate.sum(parts):.0f} of {estimate.gib:.0f}: {told(parts)}"
+    return f"{MemoryEstimate.sum(parts):.0f} of {estimate.gib:.0f}: {parts_told(parts)}"
 
 
 def _depth(found: Preflight) -> str:

@@ -1,4 +1,4 @@
-"""What does the place of the runs add? Walltime, the pace of earlier runs, variables from outside the experiment."""
+"""Knows what the place of the runs adds: walltime, the pace of earlier runs, variables from outside."""
 
 from __future__ import annotations
 

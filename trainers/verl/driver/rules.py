@@ -1,17 +1,19 @@
-"""Which settings would verl stop at, though Hydra takes them? Its own checks said again, and what it does not check.
+"""Lists the settings that verl would stop at, though Hydra takes them: its own checks, and what it does not check.
 
-Only the standard library. Each rule names its source in verl's code; paths are below `verl/`.
+Only the standard library: the job asks it of what Hydra composed in the stack, and the preflight of what is known
+before. Each rule names its source in verl's code; paths are below `verl/`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-_A = "actor_rollout_ref.actor"
-_R = "actor_rollout_ref.rollout"
-_REF = "actor_rollout_ref.ref"
-_M = "actor_rollout_ref.model"
+from trainers.verl.driver.overrides import ACTOR as _A
+from trainers.verl.driver.overrides import MODEL as _M
+from trainers.verl.driver.overrides import REF as _REF
+from trainers.verl.driver.overrides import ROLLOUT as _R
 
 # utils/torch_dtypes.py
 _PRECISIONS = ("fp32", "float32", "bf16", "bfloat16", "fp16", "float16")
@@ -95,178 +97,218 @@ _COUNTS = (
 )
 
 
-def problems(version: str, config: Mapping[str, Any]) -> list[str]:
-    """Everything that is wrong with a composed configuration, one sentence each; empty if verl can start with it."""
-    wrong = [*_choices(version, config), *_counts(config)]
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with some settings, in one sentence; `code` is the preflight's."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
+class _Config:
+    """A version's flat settings, with the numbers that several rules need."""
+
+    version: str
+    values: Mapping[str, Any]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        value = self.values.get(key)
+        return default if value is None else value
+
+    def of(self, key: str) -> int:
+        """A count; 1 where it is not given."""
+        return int(self.get(key) or 1)
+
+    @property
+    def gpus(self) -> int:
+        return self.of("trainer.nnodes") * self.of("trainer.n_gpus_per_node")
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a prompt with its completion."""
+        return self.of("data.max_prompt_length") + self.of("data.max_response_length")
+
+    @property
+    def dynamic(self) -> bool:
+        return bool(self.get(f"{_A}.use_dynamic_bsz"))
+
+
+def problems(version: str, settings: Mapping[str, Any]) -> list[Problem]:
+    """Everything that is wrong with flat settings; empty if verl can start with them, or its version is not known."""
+    if version not in CHOICES:
+        return []
+    config = _Config(version, settings)
+    wrong = [*_choices(config), *_counts(config)]
     if wrong:  # the arithmetic needs numbers
         return wrong
-    return [*_arithmetic(version, config), *_engine(version, config), *_lora(version, config)]
+    return [*_batches(config), *_packing(config), *_sharding(config), *_engine(config), *_lora(config)]
 
 
-def get(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
-    """The value at a dotted key."""
-    at: Any = config
-    for part in key.split("."):
-        if not isinstance(at, Mapping) or part not in at:
-            return default
-        at = at[part]
-    return at
-
-
-def _choices(version: str, config: Mapping[str, Any]) -> Iterator[str]:
-    for key, allowed in CHOICES[version].items():
-        value = get(config, key)
-        if value is None:
-            continue
-        for one in value if isinstance(value, list) else [value]:
+def _choices(config: _Config) -> Iterator[Problem]:
+    for key, allowed in CHOICES[config.version].items():
+        value = config.get(key)
+        for one in value if isinstance(value, list) else [] if value is None else [value]:
             if one not in allowed:
-                yield f"{key} must be {_either(allowed)} (got {one!r})"
+                either = str(allowed[0]) if len(allowed) == 1 else "one of " + ", ".join(map(str, allowed))
+                yield Problem(
+                    "rollout-mode" if key == f"{_R}.mode" else "setting-choice", f"{key} must be {either} (got {one!r})"
+                )
 
 
-def _either(allowed: tuple[Any, ...]) -> str:
-    return str(allowed[0]) if len(allowed) == 1 else "one of " + ", ".join(map(str, allowed))
-
-
-def _counts(config: Mapping[str, Any]) -> Iterator[str]:
+def _counts(config: _Config) -> Iterator[Problem]:
     for key in _COUNTS:
-        value = get(config, key)
+        value = config.get(key)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            yield f"{key} must be a whole number of at least 1 (got {value!r})"
-    share = get(config, f"{_R}.gpu_memory_utilization")
+            yield Problem("setting-count", f"{key} must be a whole number of at least 1 (got {value!r})")
+    share = config.get(f"{_R}.gpu_memory_utilization", 0.5)
     if not isinstance(share, int | float) or not 0 < share < 1:
-        yield f"{_R}.gpu_memory_utilization must be a share between 0 and 1 (got {share!r})"
+        yield Problem("setting-count", f"{_R}.gpu_memory_utilization must be a share between 0 and 1 (got {share!r})")
 
 
-def _arithmetic(version: str, config: Mapping[str, Any]) -> Iterator[str]:
-    def of(key: str) -> int:
-        return int(get(config, key) or 1)
-
-    gpus = of("trainer.nnodes") * of("trainer.n_gpus_per_node")
-    prompts, n, mini = of("data.train_batch_size"), of(f"{_R}.n"), of(f"{_A}.ppo_mini_batch_size")
-    sp = of(f"{_A}.ulysses_sequence_parallel_size")
-    dynamic = bool(get(config, f"{_A}.use_dynamic_bsz"))
+def _batches(config: _Config) -> Iterator[Problem]:
+    prompts, n, mini = config.of("data.train_batch_size"), config.of(f"{_R}.n"), config.of(f"{_A}.ppo_mini_batch_size")
+    gpus, sp, dynamic = config.gpus, config.of(f"{_A}.ulysses_sequence_parallel_size"), config.dynamic
     if gpus % sp:
-        yield f"{_A}.ulysses_sequence_parallel_size must divide the {gpus} GPUs (got {sp})"
+        yield Problem(
+            "sequence-parallel", f"{_A}.ulysses_sequence_parallel_size must divide the {gpus} GPUs (got {sp})"
+        )
         return
-    groups = gpus // sp
+    if max(sp, config.of(f"{_REF}.ulysses_sequence_parallel_size")) > 1 and not config.get(f"{_M}.use_remove_padding"):
+        key = f"{_A}.ulysses_sequence_parallel_size"
+        yield Problem("sequence-parallel", f"{_M}.use_remove_padding must be true with {key} above 1 (got false)")
     # 0.4.1 trainer/ppo/ray_trainer.py:_validate_config; 0.9.1 pads the batch where it packs by tokens.
-    if prompts * n % gpus and not (version == "0.9.1" and dynamic):
-        yield (
+    if prompts * n % gpus and not (config.version == "0.9.1" and dynamic):
+        yield Problem(
+            "batch-over-gpus",
             f"data.train_batch_size x {_R}.n, the completions of a step, must be a multiple of the {gpus} GPUs "
-            f"(got {prompts} x {n} = {prompts * n})"
+            f"(got {prompts} x {n} = {prompts * n})",
         )
     if prompts < mini and not dynamic:
-        yield (
+        yield Problem(
+            "mini-batch",
             f"{_A}.ppo_mini_batch_size must be at most data.train_batch_size, both in prompts, unless "
-            f"{_A}.use_dynamic_bsz is true (got {mini} and {prompts})"
+            f"{_A}.use_dynamic_bsz is true (got {mini} and {prompts})",
         )
     # 0.4.1 workers/fsdp_workers.py divides and drops the rest; 0.9.1 workers/engine_workers.py asserts.
+    groups = gpus // sp
     if mini * n % groups:
-        yield (
+        yield Problem(
+            "micro-batch",
             f"{_A}.ppo_mini_batch_size x {_R}.n must be a multiple of the {groups} data-parallel groups "
-            f"(got {mini} x {n} = {mini * n})"
+            f"(got {mini} x {n} = {mini * n})",
         )
-        return
-    share = mini * n // groups
-    if not dynamic or version == "0.4.1":
-        yield from _micro_batches(config, share, dynamic)
-    yield from _packing(version, config, sp, dynamic)
-    yield from _sharding(config, gpus)
-    if (sp > 1 or of(f"{_REF}.ulysses_sequence_parallel_size") > 1) and not get(config, f"{_M}.use_remove_padding"):
-        yield f"{_M}.use_remove_padding must be true with {_A}.ulysses_sequence_parallel_size above 1 (got false)"
+    elif not dynamic or config.version == "0.4.1":
+        yield from _micro_batches(config, mini * n // groups)
 
 
-def _micro_batches(config: Mapping[str, Any], share: int, dynamic: bool) -> Iterator[str]:
-    wanted = [(f"{_A}.ppo_micro_batch_size_per_gpu", True), (f"{_R}.log_prob_micro_batch_size_per_gpu", False)]
-    if get(config, f"{_A}.use_kl_loss") or get(config, "algorithm.use_kl_in_reward"):
-        wanted.append((f"{_REF}.log_prob_micro_batch_size_per_gpu", False))
-    for key, divides in wanted:
-        micro, old = get(config, key), get(config, key.removesuffix("_per_gpu"))
+def _micro_batches(config: _Config, share: int) -> Iterator[Problem]:
+    wanted = [f"{_A}.ppo_micro_batch_size_per_gpu", f"{_R}.log_prob_micro_batch_size_per_gpu"]
+    if config.get(f"{_A}.use_kl_loss") or config.get("algorithm.use_kl_in_reward"):
+        wanted.append(f"{_REF}.log_prob_micro_batch_size_per_gpu")
+    for key in wanted:
+        total = key.removesuffix("_per_gpu")
+        micro, old = config.get(key), config.get(total)
         if micro is not None and old is not None:
-            yield f"{key} and {key.removesuffix('_per_gpu')} must not both be given (got {micro} and {old})"
-        elif micro is None and old is None and not dynamic:
-            yield f"{key} must be given unless {_A}.use_dynamic_bsz is true"
+            yield Problem("micro-batch", f"{key} and {total} must not both be given (got {micro} and {old})")
+        elif micro is None and old is None:
+            # A configuration that is not whole does not say it.
+            if not config.dynamic and (key in config.values or total in config.values):
+                yield Problem("micro-batch-missing", f"{key} must be given unless {_A}.use_dynamic_bsz is true")
         elif micro is not None and (not isinstance(micro, int) or micro < 1):
-            yield f"{key} must be a whole number of at least 1 (got {micro!r})"
-        elif micro is not None and divides and share % micro:
-            yield (
+            yield Problem("micro-batch", f"{key} must be a whole number of at least 1 (got {micro!r})")
+        elif micro is not None and key == wanted[0] and share % micro:
+            yield Problem(
+                "micro-batch",
                 f"{key} must divide the {share} completions of a mini-batch on each data-parallel group (got {micro}); "
-                "change workload.micro_batch_size or mini_batch_size"
+                "change workload.micro_batch_size or mini_batch_size",
             )
 
 
-def _packing(version: str, config: Mapping[str, Any], sp: int, dynamic: bool) -> Iterator[str]:
-    longest = get(config, "data.max_prompt_length") + get(config, "data.max_response_length")
+def _packing(config: _Config) -> Iterator[Problem]:
+    longest, sp = config.longest, config.of(f"{_A}.ulysses_sequence_parallel_size")
     # utils/seqlen_balancing.py:rearrange_micro_batches
-    keys = [
-        (f"{_A}.ppo_max_token_len_per_gpu", dynamic),
-        (f"{_R}.log_prob_max_token_len_per_gpu", get(config, f"{_R}.log_prob_use_dynamic_bsz")),
-        (f"{_REF}.log_prob_max_token_len_per_gpu", get(config, f"{_REF}.log_prob_use_dynamic_bsz")),
-    ]
-    for key, packs in keys:
-        room = get(config, key)
-        if packs and (not isinstance(room, int) or room * sp < longest):
-            yield (
-                f"{key} must hold one prompt with its completion, {longest} tokens"
-                f"{f' over {sp} GPUs' if sp > 1 else ''} (got {room})"
+    for key, packs in (
+        (f"{_A}.ppo_max_token_len_per_gpu", config.dynamic),
+        (f"{_R}.log_prob_max_token_len_per_gpu", config.get(f"{_R}.log_prob_use_dynamic_bsz")),
+        (f"{_REF}.log_prob_max_token_len_per_gpu", config.get(f"{_REF}.log_prob_use_dynamic_bsz")),
+    ):
+        room = config.get(key)
+        if packs and key in config.values and (not isinstance(room, int) or room * sp < longest):
+            over = f" over {sp} GPUs" if sp > 1 else ""
+            yield Problem(
+                "dynamic-tokens",
+                f"{key} must hold one prompt with its completion, {longest} tokens{over} (got {room})",
             )
-    # 0.9.1 workers/engine_workers.py
-    if version == "0.9.1" and bool(get(config, f"{_R}.log_prob_use_dynamic_bsz")) != dynamic:
-        yield f"{_R}.log_prob_use_dynamic_bsz must be as {_A}.use_dynamic_bsz in verl 0.9.1 (got {not dynamic})"
+    packs = config.get(f"{_R}.log_prob_use_dynamic_bsz")
+    if config.version == "0.9.1" and packs is not None and bool(packs) != config.dynamic:  # workers/engine_workers.py
+        yield Problem(
+            "dynamic-tokens",
+            f"{_R}.log_prob_use_dynamic_bsz must be as {_A}.use_dynamic_bsz in verl 0.9.1 (got {bool(packs)})",
+        )
 
 
-def _sharding(config: Mapping[str, Any], gpus: int) -> Iterator[str]:
+def _sharding(config: _Config) -> Iterator[Problem]:
     # workers/fsdp_workers.py and workers/engine/fsdp: create_device_mesh
     for role in (_A, _REF):
-        size = get(config, f"{role}.fsdp_config.fsdp_size", -1)
+        size, gpus = config.get(f"{role}.fsdp_config.fsdp_size", -1), config.gpus
         if not isinstance(size, int) or isinstance(size, bool) or size == 0 or (0 < size < gpus and gpus % size):
-            yield f"{role}.fsdp_config.fsdp_size must be -1 or divide the {gpus} GPUs (got {size!r})"
-    if get(config, f"{_A}.fsdp_config.offload_policy") and get(config, f"{_A}.strategy") == "fsdp":
-        yield f"{_A}.fsdp_config.offload_policy needs {_A}.strategy fsdp2 (got fsdp)"
-
-
-def _engine(version: str, config: Mapping[str, Any]) -> Iterator[str]:
-    engine = get(config, f"{_R}.name")
-    nodes, per_node = get(config, "trainer.nnodes"), get(config, "trainer.n_gpus_per_node")
-    tp, dp = get(config, f"{_R}.tensor_model_parallel_size"), get(config, f"{_R}.data_parallel_size", 1)
-    replica = tp * dp
-    if nodes * per_node % replica or (per_node % replica and replica % per_node):
-        yield (
-            f"{_R}.tensor_model_parallel_size{' x data_parallel_size' if dp > 1 else ''} must divide the GPUs of a "
-            f"node (got {replica}, with {nodes} node{'s' if nodes > 1 else ''} of {per_node}); verl's default is 2"
-        )
-    longest = get(config, "data.max_prompt_length") + get(config, "data.max_response_length")
-    length = get(config, f"{_R}.max_model_len")
-    if length is not None and (not isinstance(length, int) or length < longest):
-        yield f"{_R}.max_model_len must hold a prompt with its completion, {longest} tokens (got {length!r})"
-    if engine == "vllm" and version == "0.4.1":
-        # workers/rollout/vllm_rollout/vllm_rollout_spmd.py stops with chunked prefill, vLLM itself without it.
-        room = get(config, f"{_R}.max_num_batched_tokens")
-        if room < (length or longest):
-            yield (
-                f"{_R}.max_num_batched_tokens must be at least {length or longest}, the longest sequence, with vLLM in "
-                f"verl 0.4.1 (got {room})"
+            yield Problem(
+                "sharding", f"{role}.fsdp_config.fsdp_size must be -1 or divide the {gpus} GPUs (got {size!r})"
             )
-    if version == "0.4.1" and not get(config, f"{_R}.enforce_eager") and get(config, f"{_R}.free_cache_engine"):
-        yield f"{_R}.free_cache_engine must be false where {_R}.enforce_eager is, in verl 0.4.1 (got true)"
-    if version == "0.9.1" and get(config, f"{_R}.pipeline_model_parallel_size", 1) > 1:
-        yield f"{_R}.pipeline_model_parallel_size must be 1 with vLLM and SGLang in verl 0.9.1 (got more)"
+    if config.get(f"{_A}.fsdp_config.offload_policy") and config.get(f"{_A}.strategy") == "fsdp":
+        yield Problem("sharding", f"{_A}.fsdp_config.offload_policy needs {_A}.strategy fsdp2 (got fsdp)")
 
 
-def _lora(version: str, config: Mapping[str, Any]) -> Iterator[str]:
-    rank = get(config, f"{_M}.lora_rank") or 0
-    if rank and version == "0.4.1" and get(config, f"{_R}.name") == "sglang":
-        yield f"{_M}.lora_rank must be 0 with SGLang in verl 0.4.1, which has no LoRA there (got {rank})"
+def _engine(config: _Config) -> Iterator[Problem]:
+    nodes, per_node = config.of("trainer.nnodes"), config.of("trainer.n_gpus_per_node")
+    dp = config.of(f"{_R}.data_parallel_size")
+    replica = config.of(f"{_R}.tensor_model_parallel_size") * dp
+    if nodes * per_node % replica or (per_node % replica and replica % per_node):
+        yield Problem(
+            "tensor-parallel-gpus",
+            f"{_R}.tensor_model_parallel_size{' x data_parallel_size' if dp > 1 else ''} must divide the GPUs of a "
+            f"node (got {replica}, with {nodes} node{'s' if nodes > 1 else ''} of {per_node}); verl's default is 2",
+        )
+    length = config.get(f"{_R}.max_model_len")
+    if length is not None and (not isinstance(length, int) or length < config.longest):
+        yield Problem(
+            "model-length",
+            f"{_R}.max_model_len must hold a prompt with its completion, {config.longest} tokens (got {length!r})",
+        )
+    old = config.version == "0.4.1"
+    # workers/rollout/vllm_rollout/vllm_rollout_spmd.py stops with chunked prefill, vLLM itself without it.
+    room, longest = config.get(f"{_R}.max_num_batched_tokens"), length or config.longest
+    if old and config.get(f"{_R}.name") == "vllm" and room is not None and room < longest:
+        yield Problem(
+            "batched-tokens",
+            f"{_R}.max_num_batched_tokens must be at least {longest}, the longest sequence, with vLLM in verl 0.4.1 "
+            f"(got {room})",
+        )
+    if old and config.get(f"{_R}.enforce_eager") is False and config.get(f"{_R}.free_cache_engine"):
+        yield Problem(
+            "eager-and-cache",
+            f"{_R}.free_cache_engine must be false where {_R}.enforce_eager is, in verl 0.4.1 (got true)",
+        )
+    if not old and config.of(f"{_R}.pipeline_model_parallel_size") > 1:
+        yield Problem(
+            "tensor-parallel-gpus",
+            f"{_R}.pipeline_model_parallel_size must be 1 with vLLM and SGLang in verl 0.9.1 (got more)",
+        )
+
+
+def _lora(config: _Config) -> Iterator[Problem]:
+    rank, engine, old = config.get(f"{_M}.lora_rank", 0), config.get(f"{_R}.name"), config.version == "0.4.1"
+    if rank and old and engine == "sglang":
+        yield Problem(
+            "lora-sglang", f"{_M}.lora_rank must be 0 with SGLang in verl 0.4.1, which has no LoRA there (got {rank})"
+        )
     # With dummy weights vLLM never gets the base model's once only the adapter is sent (sharding_manager/fsdp_vllm.py).
-    if rank and version == "0.4.1" and get(config, f"{_R}.layered_summon"):
-        load = get(config, f"{_R}.load_format")
-        if str(load).startswith("dummy"):
-            yield f"{_R}.load_format must be safetensors with {_R}.layered_summon and LoRA (got {load})"
+    load = config.get(f"{_R}.load_format")
+    if rank and old and config.get(f"{_R}.layered_summon") and str(load).startswith("dummy"):
+        text = f"{_R}.load_format must be safetensors with {_R}.layered_summon and LoRA (got {load})"
+        yield Problem("lora-weights", text)
     # workers/rollout/vllm_rollout/utils.py:get_vllm_max_lora_rank; a merged adapter never reaches vLLM.
-    if (
-        rank > 512
-        and version == "0.9.1"
-        and get(config, f"{_R}.name") == "vllm"
-        and not get(config, f"{_M}.lora.merge")
-    ):
-        yield f"{_M}.lora_rank must be at most 512 with vLLM, unless {_M}.lora.merge is true (got {rank})"
+    if rank > 512 and not old and engine == "vllm" and not config.get(f"{_M}.lora.merge"):
+        text = f"{_M}.lora_rank must be at most 512 with vLLM, unless {_M}.lora.merge is true (got {rank})"
+        yield Problem("lora-weights", text)

@@ -1,19 +1,15 @@
-"""Do the arms meet on equal terms? Checks of all arms at one point of the sweep."""
+"""Compares all arms at one point of the sweep: whether they meet on equal terms."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from common.findings import Finding
-from trainers.case_settings import differing
-from trainers.cases import MODEL, ROLLOUT, Case
-from trainers.trl.settings import BOOKKEEPING as OF_TRL
-from trainers.verl.behaviours import BEHAVIOURS, Behaviour
-from trainers.verl.driver.overrides import BOOKKEEPING as OF_VERL
+from trainers.behaviour import Behaviour
+from trainers.cases import Case, differing
+from trainers.registry import trainers
 
 _MOST_LISTED = 6
-# verl says its names a second time elsewhere (actor_rollout_ref.rollout.trace.experiment_name): the last part tells.
-_NO_TERM = OF_TRL | {key.rpartition(".")[2] for key in OF_VERL}
 
 
 def comparison_findings(cases: Sequence[Case], untold: Sequence[Case] = ()) -> Iterator[Finding]:
@@ -24,12 +20,17 @@ def comparison_findings(cases: Sequence[Case], untold: Sequence[Case] = ()) -> I
     yield from _trainers([*cases, *untold])
     if len(cases) < 2:
         return
-    for behaviour in BEHAVIOURS:
+    for behaviour in behaviours_of(cases):
         yield from _behaviour(behaviour, cases)
     yield from _settings(cases)
     yield from _engine_options(cases)
     yield from _packages(cases)
     yield from _built_in_tokenizer(cases)
+
+
+def behaviours_of(cases: Iterable[Case]) -> list[Behaviour]:
+    """What the cases' trainers tell of their engines, a row each."""
+    return list(dict.fromkeys(row for case in cases for row in case.trainer.behaviours))
 
 
 def groups(cases: Iterable[Case], told: Iterable[str | None]) -> dict[str, list[Case]]:
@@ -70,7 +71,7 @@ def _behaviour(behaviour: Behaviour, cases: Sequence[Case]) -> Iterator[Finding]
 
 
 def _trainers(cases: Sequence[Case]) -> Iterator[Finding]:
-    by_trainer = groups(cases, [case.trainer for case in cases])
+    by_trainer = groups(cases, [case.trainer.name for case in cases])
     if len(by_trainer) > 1:
         yield Finding(
             "unequal",
@@ -85,7 +86,7 @@ def _trainers(cases: Sequence[Case]) -> Iterator[Finding]:
             "one trainer in all arms, to compare engines",
         )
         return
-    by_version = groups(cases, [f"{case.trainer} {case.version}" if case.version else None for case in cases])
+    by_version = groups(cases, [" ".join(case.release) if case.version else None for case in cases])
     if len(by_version) > 1:
         yield Finding(
             "unequal",
@@ -101,9 +102,9 @@ def _trainers(cases: Sequence[Case]) -> Iterator[Finding]:
 
 def _settings(cases: Sequence[Case]) -> Iterator[Finding]:
     """Settings that the configuration itself makes differ, but for those that an engine's behaviour speaks of."""
-    if len({(case.trainer, case.version) for case in cases}) > 1:
+    if len({case.release for case in cases}) > 1:
         return
-    spoken = {key for behaviour in BEHAVIOURS for key in behaviour.keys}
+    spoken = {key for behaviour in behaviours_of(cases) for key in behaviour.keys}
     keys = [
         key
         for key in differing([case.settings for case in cases])
@@ -131,14 +132,14 @@ def _settings(cases: Sequence[Case]) -> Iterator[Finding]:
 
 def _engine_options(cases: Sequence[Case]) -> Iterator[Finding]:
     """What the configuration gives one engine in its own words, which no row of behaviours speaks of."""
-    if len({case.engine for case in cases}) < 2:
+    if len({case.engine.name for case in cases}) < 2:
         return
-    spoken = {key for behaviour in BEHAVIOURS for key in behaviour.keys}
+    spoken = {key for behaviour in behaviours_of(cases) for key in behaviour.keys}
     told: dict[str, list[Case]] = {}
     for case in cases:
-        if case.place == "verl 0.4.1 sglang":  # it never reads them, which another finding says
+        start = case.trainer.engine_options.replace("{engine}", case.engine.name)
+        if not start or not case.trainer.reads_engine_options(case):  # another finding says that it does not
             continue
-        start = f"{ROLLOUT}.engine_kwargs.{case.engine}."
         for key in sorted(case.settings.given):
             if key.startswith(start) and key not in spoken and case.settings.get(key) is not None:
                 told.setdefault(f"{key.removeprefix(start)}={case.settings.get(key)}", []).append(case)
@@ -155,28 +156,31 @@ def _engine_options(cases: Sequence[Case]) -> Iterator[Finding]:
         )
 
 
+def _own_options(cases: Iterable[Case]) -> tuple[str, ...]:
+    """How settings begin that are options in one engine's own words."""
+    found = (case.trainer.engine_options.replace("{engine}", case.engine.name) for case in cases)
+    return tuple(filter(None, dict.fromkeys(found)))
+
+
 def engines_own(key: str, cases: Sequence[Case]) -> bool:
     """Whether a setting is an option in one engine's own words, where arms of another are beside it."""
-    engines = {case.engine for case in cases}
-    return len(engines) > 1 and any(key.startswith(f"{ROLLOUT}.engine_kwargs.{engine}.") for engine in engines)
+    return len({case.engine.name for case in cases}) > 1 and key.startswith(_own_options(cases))
 
 
 def names_the_engine(key: str, cases: Sequence[Case]) -> bool:
-    """Whether a setting is the engine's own name: rollout.name and what verl takes from it, use_vllm in TRL."""
-    return key == "use_vllm" or all(case.settings.get(key) == case.engine for case in cases)
+    """Whether a setting is the engine's own name: the switch that chooses it, or what a trainer takes from it."""
+    switches = {one for case in cases for one in case.trainer.engine_switches}
+    return key in switches or all(case.settings.get(key) == case.engine.name for case in cases)
 
 
 def matters(key: str, cases: Sequence[Case]) -> bool:
     """Whether a setting of the configuration can bear on the work: no name, place or seed, no other engine's words."""
-    if key.rpartition(".")[2] in _NO_TERM:
+    if any(key.rpartition(".")[2] in trainer.bookkeeping for trainer in trainers()):
         return False
-    engines = {case.engine for case in cases}
-    for engine in engines:
-        if key.startswith(f"{ROLLOUT}.engine_kwargs.{engine}.") or (engine == "vllm" and key.startswith("vllm_")):
-            return len(engines) == 1
-    if key in ("use_vllm", "vllm_mode") or key.startswith("vllm_"):
-        return len(engines) == 1
-    return not key.endswith((".path", "seed", "_dir")) or key.startswith(MODEL)
+    if key.startswith((*_own_options(cases), *(one for case in cases for one in case.trainer.of_one_engine))):
+        return len({case.engine.name for case in cases}) == 1
+    model = {one for case in cases for one in case.trainer.keys.get("model", ())}
+    return not key.endswith((".path", "seed", "_dir")) or key in model
 
 
 # Package -> why a difference between stacks is one of the arms' terms.

@@ -1,4 +1,4 @@
-"""Did runs that were trained elsewhere run on the same terms? What is said of each, against the others."""
+"""Compares the terms of runs that were trained elsewhere: what is said of each, against the others."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from common.findings import Finding
-from trainers.case_settings import differing
-from trainers.cases import MODEL, Case
+from trainers.cases import Case, differing
 from workflow.preflight.import_settings import Untold
 
 # What is said of an imported run, and the ledger's name for it, as the workload's rows have it.
@@ -16,15 +15,8 @@ FACTS: Mapping[str, str] = {
     "model": "workload.model",
     "tensor_parallel": "GPUs of one engine (tensor parallel)",
 }
-# Where a fact differs because these do, another finding says so already.
-_SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "nodes": ("trainer.nnodes",),
-    "gpus_per_node": ("trainer.n_gpus_per_node",),
-    "batch_size": ("data.train_batch_size", "actor_rollout_ref.rollout.n"),
-    "max_response_length": ("data.max_response_length",),
-    "model": (f"{MODEL}.path",),
-    "tensor_parallel": ("actor_rollout_ref.rollout.tensor_model_parallel_size",),
-}
+# A fact whose value several settings make.
+_MADE_OF: Mapping[str, tuple[str, ...]] = {"batch_size": ("prompts", "num_generations")}
 _WHY: Mapping[str, str] = {
     "gpu": "another GPU has another speed, whatever the engine",
     "nodes": "other nodes are other machines and another network",
@@ -52,7 +44,7 @@ def terms_findings(cases: Sequence[Case], untold: Sequence[Untold]) -> Iterator[
     if not untold and not any(case.imported for case in cases):
         return
     # With settings of every arm the finding on these has them; of whole systems it speaks of no setting.
-    told = not untold and len({(case.trainer, case.version) for case in cases}) == 1
+    told = not untold and len({case.release for case in cases}) == 1
     spoken = set(differing([case.settings for case in cases])) if told else set()
     for name, setting in FACTS.items():
         by_value: dict[str, list[str]] = {}
@@ -62,7 +54,9 @@ def terms_findings(cases: Sequence[Case], untold: Sequence[Untold]) -> Iterator[
                 arms = by_value.setdefault(text, [])
                 arm = one.arm if isinstance(one, Case) else one.case.arm
                 arms += [] if arm in arms else [arm]
-        if len(by_value) < 2 or spoken & set(_SETTINGS.get(name, ())):
+        # Where it differs because these do, another finding says so already.
+        made_of = {case.trainer.key(word) for case in cases for word in _MADE_OF.get(name, (name,))}
+        if len(by_value) < 2 or spoken & made_of:
             continue
         yield Finding(
             "unequal",

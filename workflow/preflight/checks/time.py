@@ -1,4 +1,4 @@
-"""Would the runs end, and would they tell something? Walltime, checkpoints, steps and seeds."""
+"""Checks whether the runs end and tell something: walltime, checkpoints, steps and seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which variables make every arm slower, or one?"""
+"""Finds environment variables that make every arm slower, or one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from common.findings import Finding
 from trainers.cases import Case
-from trainers.verl.behaviours import GRAPHS
 from workflow.preflight.surroundings import Surroundings
 
 _OFF = ("", "0", "false", "off", "no")
@@ -138,7 +137,7 @@ def environment_findings(cases: Sequence[Case], place: Surroundings) -> Iterator
         arms = tuple(dict.fromkeys(case.arm for case in held))
         value, setter = next(iter(held.values()))
         whole = len(held) == len(cases)
-        graphs = {GRAPHS.of(case) for case in cases}
+        graphs = {case.behaviour("cuda-graphs") for case in cases}
         uneven = whole and variable.launches and {"on", "off"} <= graphs
         others = [case.label for case in cases if case not in held]
         if not whole:
@@ -147,7 +146,7 @@ def environment_findings(cases: Sequence[Case], place: Surroundings) -> Iterator
             what = f"{variable.name}={value} in {'all arms' if len(cases) > 1 else cases[0].label} ({setter})"
         why = variable.cost
         if uneven:
-            without = [case.label for case in cases if GRAPHS.of(case) == "off"]
+            without = [case.label for case in cases if case.behaviour("cuda-graphs") == "off"]
             why += f". Here {_list(without)} {'has' if len(without) == 1 else 'have'} none"
         yield Finding(
             level="odd" if whole and not uneven else "unequal",
@@ -192,7 +191,7 @@ def visible_devices(case: Case, place: Surroundings) -> Iterator[Finding]:
             code="visible-devices",
             arms=(case.arm,),
             what=f"CUDA_VISIBLE_DEVICES shows {len(seen)} GPUs, and the run trains on {wanted} of each node",
-            why="Ray has no more than those to give, and verl refuses to start",
+            why="the trainer sees no more than those, and refuses to start",
             source="docs/slurm.md",
             change=_change("CUDA_VISIBLE_DEVICES", "the experiment's env", [case]) + ": the job chooses them itself",
         )
@@ -218,7 +217,7 @@ def _change(name: str, setter: str, cases: Sequence[Case]) -> str:
     if setter == "the experiment's env":
         # A finding of one arm has the same words in the next one, so that the two are told as one.
         own = [f"arms.{case.arm}.env" for case in cases] if len(cases) > 1 else ["the arm's own env"]
-        places = [f"shared.{case.trainer}.env" for case in cases] + own
+        places = [f"shared.{case.trainer.name}.env" for case in cases] + own
         return f"take {name} out of {' or '.join(dict.fromkeys(places))}, wherever it stands"
     if setter == "this shell":
         return f"`unset {name}` before snakemake is started: jobs inherit it"

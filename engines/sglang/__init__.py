@@ -1,0 +1,16 @@
+"""SGLang: what is asked of it."""
+
+from engines.engine import Engine
+
+SGLANG = Engine(
+    name="sglang",
+    label="SGLang",
+    # "auto" is float16 or bfloat16, whatever the checkpoint has.
+    number_bytes=2,
+    at_once="max_running_requests",
+    otherwise={
+        "quantization": "the rollout's weights are quantised",
+        "kv_cache_dtype": "keys and values have a number format of their own",
+        "speculative_algorithm": "several tokens are written in one iteration",
+    },
+)

@@ -1,0 +1,171 @@
+"""verl: all that is asked of a trainer, with where its folder answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from common.dotted import positive
+from engines import Engine
+from trainers.logs.lines import Printout
+from trainers.logs.record import Imported
+from trainers.protocol import Driver, LogFormat, Trainer
+from trainers.timers.tree import TimerTree, release_of
+from trainers.verl import console, file_logger, memory, timers, timers_earlier
+from trainers.verl.behaviours import BEHAVIOURS
+from trainers.verl.checks import CHECKS, context
+from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT
+from trainers.verl.packaged import settings_of
+from trainers.verl.settings import least_cpus, seedless, trainer_args
+from trainers.verl.words import VERSIONS
+
+_KEYS = {
+    "engine": (f"{ROLLOUT}.name",),
+    "model": (f"{MODEL}.path",),
+    "steps": ("trainer.total_training_steps",),
+    "prompts": ("data.train_batch_size",),
+    "num_generations": (f"{ROLLOUT}.n",),
+    "max_prompt_length": ("data.max_prompt_length",),
+    "max_response_length": ("data.max_response_length",),
+    "temperature": (f"{ROLLOUT}.temperature",),
+    "top_p": (f"{ROLLOUT}.top_p",),
+    "learning_rate": (f"{ACTOR}.optim.lr",),
+    "dtype": (f"{ROLLOUT}.dtype",),
+    "nodes": ("trainer.nnodes",),
+    "gpus_per_node": ("trainer.n_gpus_per_node",),
+    # `one_step_off` and `fully_async` (verl 0.7.1 to 0.9.1: experimental/) have the engines' own GPUs under `rollout`,
+    # which 0.9.1 copies to where `separate_async` (trainer/ppo/v1/trainer_separate_async.py) has its own.
+    "engine_nodes": ("rollout.nnodes", f"{ROLLOUT}.nnodes"),
+    "engine_gpus_per_node": ("rollout.n_gpus_per_node", f"{ROLLOUT}.n_gpus_per_node"),
+    "tensor_parallel": (f"{ROLLOUT}.tensor_model_parallel_size",),
+    "pipeline_parallel": (f"{ROLLOUT}.pipeline_model_parallel_size",),
+    "max_model_len": (f"{ROLLOUT}.max_model_len",),
+    "lora_rank": (f"{MODEL}.lora_rank", f"{MODEL}.lora.rank"),
+}
+
+
+def _loop(version: str, settings: Mapping[str, Any]) -> str:
+    """The mode of a release's loop: since 0.5 it may be told by settings (trainers/verl/timers.py)."""
+    if release_of(version).startswith("0.4."):
+        return ""
+    if str(settings.get("trainer.use_v1", True)).lower() in ("false", "0", "no", "off"):
+        return "legacy"
+    mode = str(settings.get("trainer.v1.trainer_mode") or "sync")
+    return "" if mode == "sync" else mode
+
+
+def _at_once(tree: TimerTree, engine: Engine, settings: Mapping[str, Any], held: Mapping[str, Any]) -> object:
+    """0.4.1 passes no limit but vLLM's own arguments; 0.9.1 passes `max_num_seqs`, which the engine's own wins over."""
+    given = positive(settings.get(f"{ROLLOUT}.engine_kwargs.{engine.name}.{engine.at_once}"))
+    if tree.series == "0.4.1":
+        return given if engine.name == "vllm" else None
+    return given or (settings.get(f"{ROLLOUT}.max_num_seqs") if tree.series == "0.9.1" else None)
+
+
+def _engine_gpus(mode: str, settings: Mapping[str, Any]) -> int | None:
+    """The GPUs that only the engines have, None where no setting tells."""
+    pairs = list(zip(_KEYS["engine_nodes"], _KEYS["engine_gpus_per_node"], strict=True))
+    for nodes, per_node in pairs[1:] if mode == "separate_async" else pairs:
+        if gpus := (positive(settings.get(nodes)) or 0) * (positive(settings.get(per_node)) or 0):
+            return gpus
+    # With none of their own, the engines of `fully_async` take turns with the trainer.
+    return 0 if str(settings.get("rollout.nnodes")) == "0" and mode == "fully_async" else None
+
+
+def _clipped_at_longest(tree: TimerTree) -> str:
+    """0.9.1's loops that pad a batch to its longest response (trainer/ppo/v1)."""
+    padded = tree.series == "0.9.1" and tree.mode in ("", "colocate_async", "separate_async")
+    return _CLIPPED if padded else ""
+
+
+def _first_look(path: Path, parts: Iterable[Printout], versioned: bool) -> Imported:
+    """A version is looked for in all of a log, unless the run has one without it."""
+    found = console.told_before_steps(parts)
+    if not found.versions and not versioned:
+        found.versions = console.told_anywhere(path)
+    return found
+
+
+_CLIPPED = "response_length/clip_ratio"
+
+VERL = Trainer(
+    name="verl",
+    engines=("vllm", "sglang"),
+    driver=Driver(
+        job_module="workflow.jobs.verl_grpo",
+        resolver="trainers.verl.driver.composed",
+        trainer_args=trainer_args,
+        ray=True,
+        least_cpus=least_cpus,
+        seedless=seedless,
+    ),
+    keys=_KEYS,
+    marks=("actor_rollout_ref",),
+    # verl says its names again elsewhere (actor_rollout_ref.rollout.trace.experiment_name): the last part tells.
+    bookkeeping=frozenset(key.rpartition(".")[2] for key in BOOKKEEPING),
+    engine_options=f"{ROLLOUT}.engine_kwargs.{{engine}}.",
+    settings=settings_of,
+    releases=VERSIONS,
+    behaviours=BEHAVIOURS,
+    checks=CHECKS,
+    memory=memory.memory,
+    context=context,
+    reads_engine_options=lambda case: case.place != "verl 0.4.1 sglang",
+    trees=(
+        *timers_earlier.VERL_BEFORE_0_4_1,
+        timers.VERL_0_4_1,
+        *timers_earlier.VERL_BETWEEN,
+        *timers_earlier.VERL_EARLIER_OVERLAPPING,
+        timers.VERL_0_9_1,
+        timers.VERL_0_9_1_COLOCATE_ASYNC,
+        timers.VERL_0_9_1_LEGACY,
+        *timers.VERL_0_9_1_OVERLAPPING,
+    ),
+    loop=_loop,
+    formats=(
+        LogFormat(
+            console.FORMAT,
+            "verl's console log, with lines `step:3 - timing_s/gen:382.913 - ...`",
+            console.read_verl_console,
+            is_step=lambda part: console.looks_like_verl((part,)),
+            first_look=_first_look,
+        ),
+        LogFormat(
+            file_logger.FORMAT,
+            'the file of verl\'s file logger, with lines {"step": 3, "data": {...}}',
+            file_logger.read_verl_jsonl,
+            is_row=lambda row: "data" in row and "step" in row,
+        ),
+    ),
+    quantities={
+        "reward": ("critic/score/mean", "critic/rewards/mean"),
+        "mean_response_length": ("response_length/mean",),
+        "max_response_length": ("response_length/max",),
+        "truncated_share": (_CLIPPED,),
+        "reference_kl": ("actor/kl_loss",),
+        "policy_entropy": ("actor/entropy",),
+        "rollout_kl": ("rollout_corr/kl",),
+        "rollout_probability_gap": ("training/rollout_probs_diff_mean",),
+        "gradient_norm": ("actor/grad_norm",),
+    },
+    # Prompts whose completions 0.9.1 (trainer/ppo/v1/replay_buffer.py) threw away in a step.
+    discarded=(
+        "training/filter_groups/evicted_samples",
+        "training/filter_groups/discarded_surplus_samples",
+        "training/off_policy/evicted_samples",
+        "training/rollout_failure/evicted_samples",
+    ),
+    clipped_at_longest=_clipped_at_longest,
+    otherwise={
+        f"{ROLLOUT}.multi_turn.enable": "tools' answers are among the response lengths",
+        f"{ROLLOUT}.mtp.enable": "several tokens are written in one iteration",
+        f"{ROLLOUT}.mtp.enable_rollout": "several tokens are written in one iteration",
+        f"{ROLLOUT}.quantization": "the rollout's weights are quantised",
+    },
+    carried_over={
+        "colocate_async": "which tokens a step's seconds went to: responses may have begun in an earlier step"
+    },
+    at_once=_at_once,
+    engine_gpus=_engine_gpus,
+)

@@ -1,0 +1,150 @@
+"""Checks one case of any trainer: its GPUs, its model and its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from common.findings import Finding, Level
+from common.model_facts import ModelFacts, model_facts
+from trainers.cases import Case
+from trainers.memory_estimate import MemoryEstimate, Part, estimate_of
+from workflow.preflight.surroundings import Surroundings
+
+
+def _finding(case: Case, level: Level, code: str, what: str, why: str, source: str, change: str) -> Finding:
+    return Finding(level, code, (case.arm,), what, why, source, change)
+
+
+def _model(case: Case) -> ModelFacts | None:
+    return model_facts(str(case.workload["model"]["source"]))
+
+
+def learning_rate_warmup(case: Case, place: Surroundings) -> Iterator[Finding]:
+    """A warm-up that outlasts the run."""
+    warmup, steps = int(case.workload.get("lr_warmup_steps") or 0), int(case.workload["steps"])
+    if warmup and warmup >= steps:
+        yield _finding(
+            case,
+            "odd",
+            "lr-warmup",
+            f"the learning rate warms up over {warmup} steps, and the run has {steps}",
+            "it never reaches the rate that is asked for",
+            "docs/preflight.md#odd",
+            "workload.lr_warmup_steps: fewer than steps, or 0",
+        )
+
+
+def heads(case: Case, place: Surroundings) -> Iterator[Finding]:
+    """Tensor parallelism that does not divide the model's heads."""
+    model, tp = _model(case), case.tensor_parallel
+    if model is None or tp == 1:
+        return
+    wrong = []
+    if model.heads % tp:
+        wrong.append(f"{model.heads} attention heads")
+    if not _splits(model.kv_heads, tp):
+        wrong.append(f"{model.kv_heads} heads of keys and values")
+    if wrong:
+        fits = [n for n in (2, 4, 5, 8, 10, 16) if model.heads % n == 0 and _splits(model.kv_heads, n)]
+        yield _finding(
+            case,
+            "impossible",
+            "tensor-parallel-heads",
+            f"{' and '.join(wrong)} cannot be split over {tp} GPUs",
+            f"{case.engine.label} ends with an assertion when it builds the model",
+            f"{model.source}; sglang 0.4.6.post5, srt/models/llama.py:121 to 131 (vLLM's is the same)",
+            f"{case.trainer.key('tensor_parallel')}: 1" + "".join(f" or {n}" for n in fits),
+        )
+
+
+def _splits(kv_heads: int, gpus: int) -> bool:
+    """Whether heads of keys and values are divided, or copied, evenly."""
+    return kv_heads % gpus == 0 if kv_heads >= gpus else gpus % kv_heads == 0
+
+
+def accelerator(case: Case, place: Surroundings) -> Iterator[Finding]:
+    """GPUs that a stack cannot use, or lacks."""
+    said = int(case.workload.get("gpus_per_node") or 0)
+    if case.on_gpu == (said > 0):
+        return
+    yield _finding(
+        case,
+        "impossible",
+        "accelerator",
+        f"stack {case.stack} is built for {'GPUs' if case.on_gpu else 'the CPU'}, and gpus_per_node is {said}",
+        "the trainer would find no GPU" if case.on_gpu else "the GPUs would be reserved and never used",
+        f"envs/{case.stack}/stack.yaml",
+        "workload.gpus_per_node: " + ("the GPUs of a node" if case.on_gpu else "0, or another stack"),
+    )
+
+
+def profile_gpus(case: Case, place: Surroundings) -> Iterator[Finding]:
+    """Other GPUs than the profile asks Slurm for."""
+    said = int(case.workload.get("gpus_per_node") or 0) * int(case.workload.get("nodes") or 1)
+    of_site = place.site.gpus(case.workload) if place.site.profile is not None else None
+    if of_site is None or said in (0, of_site) or not case.on_gpu:
+        return
+    fewer = of_site < said
+    yield _finding(
+        case,
+        "impossible" if fewer else "odd",
+        "profile-gpus",
+        f"{place.site.profile} asks Slurm for {of_site} GPUs, and the experiment trains on {said}",
+        "the job would wait for GPUs that it never gets" if fewer else "the others are reserved and idle",
+        f"{place.site.profile}/config.yaml, set-resources: train: gres and nodes",
+        "gres and nodes of the profile, or workload.gpus_per_node and nodes: the same",
+    )
+
+
+def context(case: Case, place: Surroundings) -> Iterator[Finding]:
+    """Sequences beyond what the model was made for."""
+    model = _model(case)
+    asked = max(case.longest, case.settings.int(case.trainer.key("max_model_len")))
+    if model is None or asked <= model.context:
+        return
+    refused, why, source = case.trainer.context(case, model)
+    if case.engine.in_trainer:
+        refused, why = False, "nothing refuses it: the model goes on at positions that it has never seen"
+    yield _finding(
+        case,
+        "impossible" if refused else "odd",
+        "context",
+        f"prompt and response may have {asked} tokens, and the model's positions end at {model.context}",
+        why,
+        f"{model.source}, max_position_embeddings; {source}",
+        f"workload.max_prompt_length and max_response_length: together at most {model.context}",
+    )
+
+
+def parts_told(parts: tuple[Part, ...]) -> str:
+    """An estimate's parts in one line, the largest first; `~` before what is assumed."""
+    largest = sorted((part for part in parts if part.gib >= 0.05), key=lambda part: -part.gib)
+    return " + ".join(f"{'' if part.counted else '~'}{part.gib:.1f} {part.name}" for part in largest)
+
+
+def memory(case: Case, place: Surroundings) -> Iterator[Finding]:
+    """Weights, optimizer, activations and cache: what is counted can be impossible, what is assumed only odd."""
+    estimate = estimate_of(case)
+    if not isinstance(estimate, MemoryEstimate):
+        return
+    for moment, parts, change in (
+        ("while the policy is updated", estimate.update, estimate.less_update),
+        ("while the engine generates", estimate.rollout, estimate.less_rollout),
+    ):
+        counted, whole = MemoryEstimate.sum(parts, counted_only=True), MemoryEstimate.sum(parts)
+        sure = counted > estimate.gib
+        if whole > estimate.gib:
+            yield _finding(
+                case,
+                "impossible" if sure else "odd",
+                "memory",
+                f"{moment}: {counted if sure else whole:.0f} GiB of a GPU's {estimate.gib:.0f}"
+                + ("" if sure else ", by estimate"),
+                parts_told(parts),
+                "docs/preflight.md#memory: the estimate, and what of it is assumed",
+                change,
+            )
+
+
+CHECKS_OF_IMPORTED = (heads, accelerator, context)
+CHECKS = (learning_rate_warmup, *CHECKS_OF_IMPORTED, profile_gpus, memory)
