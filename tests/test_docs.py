@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,22 +25,19 @@ MADE = re.compile(r"\.egg-info|/slurm\.conf$")
 
 
 OF_OTHERS = {"trainers/patcher.py"}
-CHECKS = [*ROOT.glob("workflow/preflight/checks/*.py"), *ROOT.glob("trainers/*/*.py")]
+CHECKS = [*ROOT.glob("workflow/preflight/checks/*.py"), *ROOT.glob("trainers/**/*.py")]
 LEVELS = {"impossible", "unequal", "odd"}
 
 
 def codes_in(file: Path) -> Iterator[str]:
-    """The codes of findings that a module makes: behind a level, or as `code`."""
+    """The codes of the findings that a module makes: the first word that may be one, of what they are made with."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call):
-            texts = [one.value if isinstance(one, ast.Constant) else None for one in node.args]
-            yield from (str(two) for one, two in itertools.pairwise(texts) if one in LEVELS and two)
-            if any(isinstance(one.value, ast.Constant) and one.value.value in LEVELS for one in node.keywords):
-                yield from (
-                    str(one.value.value)
-                    for one in node.keywords
-                    if one.arg == "code" and isinstance(one.value, ast.Constant)
-                )
+        made = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+        if made in ("Finding", "_finding", "Rule", "Problem", "Behaviour"):
+            given = [*node.args, *(one.value for one in node.keywords)]
+            words = [str(one.value) for one in given if isinstance(one, ast.Constant)]
+            codes = [one for one in words if re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", one) and one not in LEVELS]
+            yield from codes[:1]
 
 
 def exists(pattern: str, base: Path = ROOT) -> bool:

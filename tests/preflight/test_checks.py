@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from trainers.verl.behaviours import BEHAVIOURS
 from workflow.cluster.site import Site
 from workflow.preflight.checks.variables import VARIABLES
 from workflow.preflight.surroundings import Surroundings, exported, variables_of
@@ -244,29 +240,6 @@ def test_enough_walltime_is_none() -> None:
 def test_no_warmup_is_odd() -> None:
     assert "no-warmup" in codes(EQUAL | {"warmup_steps": 0}, "odd")
     assert "no-warmup" not in found(EQUAL)
-
-
-def _codes_in(tree: ast.AST) -> Iterator[str]:
-    """What findings, rules and problems are made with: the code is a word of its own."""
-    for node in ast.walk(tree):
-        name = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
-        if name in ("Finding", "_finding", "Rule", "Problem"):
-            words = [
-                arg for arg in [*node.args, *(one.value for one in node.keywords)] if isinstance(arg, ast.Constant)
-            ]
-            fit = (word.value for word in words if re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", str(word.value)))
-            yield next(code for code in fit if code not in ("odd", "unequal", "impossible"))
-
-
-def test_the_docs_name_every_finding() -> None:
-    root = Path(__file__).resolve().parents[2]
-    docs = (root / "docs" / "preflight.md").read_text(encoding="utf-8")
-    codes = {variable.name.lower().replace("_", "-") for variable in VARIABLES}
-    codes |= {behaviour.code for behaviour in BEHAVIOURS if behaviour.level}
-    for file in (*(root / "workflow" / "preflight").rglob("*.py"), *(root / "trainers").rglob("*.py")):
-        codes |= set(_codes_in(ast.parse(file.read_text(encoding="utf-8"))))
-    assert {code for code in codes if f"`{code}`" not in docs} == set()
-    assert len(codes) > 50
 
 
 def test_a_kernel_that_the_stack_lacks_is_impossible() -> None:
