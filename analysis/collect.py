@@ -21,6 +21,7 @@ from common.errors import UserError
 from common.files import fingerprint_of, read_json_object
 from common.verdicts import Verdict, count_of
 from trainers.logs.record import TIMERS
+from trainers.registry import trainer_named
 from trainers.timers.lookup import UNDECLARED, Overrun, TimerTree, mode_of, nested, overruns, places_of, tree_for
 
 
@@ -48,7 +49,7 @@ def collect_run(run_dir: Path) -> pa.Table:
         _text(spec, "trainer", run_dir / "spec.json"),
         _text(spec, "engine", run_dir / "spec.json"),
     )
-    version = str(done.get("versions", {}).get(trainer, "of unknown version"))
+    version = str(done.get("versions", {}).get(trainer_named(trainer).distribution, "of unknown version"))
     tree = tree_for(trainer, version, engine, mode_of(trainer, version, spec, done))
     attempts, verdicts = read_attempts(run_dir, run_id, fingerprint, done, tree.flat)
     chosen, more = choose_steps(attempts, run_id)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.imports.formats import FORMATS
+from analysis.imports.formats import formats
 from scripts import docs_tables
 from workflow.preflight.checks.variables import VARIABLES
 
@@ -126,7 +126,7 @@ def test_the_import_page_has_every_format() -> None:
     rows = re.findall(
         r"^\| `([a-z-]+)` \|", page.partition("| format | what it is")[2].partition("\n\n")[0], re.MULTILINE
     )
-    assert rows == list(FORMATS)
+    assert rows == list(formats())
 
 
 def test_the_preflight_page_names_every_code_and_no_other() -> None:

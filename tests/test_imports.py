@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.imports.formats import FORMATS
+from analysis.imports.formats import formats
 from analysis.imports.import_run import write_import
 from analysis.imports.which_tree import SYNCHRONOUS
 from analysis.report.content import Content, read_content
@@ -280,7 +280,7 @@ def test_a_source_that_is_not_there_is_told_when_the_plan_is_made(
 
 
 def test_formats_and_modes_are_those_that_can_be_read() -> None:
-    assert set(get_args(Format)) == set(FORMATS)
+    assert set(get_args(Format)) == set(formats())
     assert set(get_args(Mode)) == {tree.mode for tree in declared.declared_trees()} | {SYNCHRONOUS}
 
 

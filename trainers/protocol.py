@@ -168,6 +168,11 @@ class Trainer:
     engine_gpus: Callable[[str, Mapping[str, Any]], int | None] = lambda mode, settings: None
     """GPUs that only its engines have, in a mode that overlaps; None where no setting tells."""
 
+    @property
+    def distribution(self) -> str:
+        """The package whose version is its release."""
+        return self.package or self.name
+
     def of(self, settings: Mapping[str, Any], word: str, default: Any = None) -> Any:
         """What settings say under a word; the default where they do not."""
         return next((settings[key] for key in self.keys.get(word, ()) if settings.get(key) is not None), default)

@@ -1,4 +1,4 @@
-"""What wrote a file that is imported, and what does it hold?"""
+"""Tells what wrote a file that is imported, and reads it."""
 
 from __future__ import annotations
 
@@ -15,24 +15,10 @@ from common.errors import UserError
 from trainers.logs import foreign
 from trainers.logs.lines import printouts, require_utf8
 from trainers.logs.record import Imported, SourceRead
-from trainers.swift import logging_jsonl as swift_jsonl
-from trainers.trl import console as trl_console
-from trainers.trl import trainer_state
-from trainers.verl import console as verl_console
-from trainers.verl import file_logger as verl_jsonl
+from trainers.protocol import LogFormat
+from trainers.registry import trainers
 
 WANDB = "wandb:"
-FORMATS = {
-    "wandb": "wandb:entity/project/id, a run on wandb's server",
-    "wandb-offline": "a wandb folder (wandb/offline-run-...) or its .wandb file",
-    "verl-console": "verl's console log, with lines `step:3 - timing_s/gen:382.913 - ...`",
-    "verl-jsonl": 'the file of verl\'s file logger, with lines {"step": 3, "data": {...}}',
-    "trl-console": "TRL's console log, with lines {'loss': ..., 'reward': ...}",
-    "swift-console": "ms-swift's console log, with lines {'loss': ..., 'global_step/max_steps': '3/25'}",
-    "swift-jsonl": "ms-swift's logging.jsonl",
-    "trainer-state": "trainer_state.json of transformers' Trainer",
-    "phases-csv": "a CSV with the columns step, phase, seconds",
-}
 # A trainer may print much before its first step, but not a gigabyte of lines.
 LINES_LOOKED_AT = 2_000_000
 # What is looked at before anything is read: a verl run has printed its configuration, and mostly a step, by then.
@@ -49,6 +35,21 @@ _PACKED = {
 }
 
 
+def formats() -> dict[str, str]:
+    """What can be imported: the names that `import.format` gives them, and what they are."""
+    return {
+        "wandb": "wandb:entity/project/id, a run on wandb's server",
+        FORMAT_OFFLINE: "a wandb folder (wandb/offline-run-...) or its .wandb file",
+        **{name: form.what for name, form in _logs().items()},
+        phases_csv.FORMAT: "a CSV with the columns step, phase, seconds",
+    }
+
+
+def _logs() -> dict[str, LogFormat]:
+    """The formats of trainers' own files."""
+    return {form.name: form for trainer in trainers() for form in trainer.formats}
+
+
 def read_source(source: str, form: str | None, names: Collection[str], cache: Path) -> Imported:
     """What a source holds, every number under its trainer's flat name.
 
@@ -56,8 +57,8 @@ def read_source(source: str, form: str | None, names: Collection[str], cache: Pa
     wandb's server is kept in `cache`. `UserError` when it is not there, empty, or of another format.
     """
     given, form = form, form or format_of(source)
-    if form not in FORMATS:
-        raise UserError(f"import.format must be one of {', '.join(FORMATS)} (got {form!r})")
+    if form not in formats():
+        raise UserError(f"import.format must be one of {', '.join(formats())} (got {form!r})")
     if source.startswith(WANDB) or form == "wandb":
         return read_wandb_api(source.removeprefix(WANDB), cache, flat=True)
     path = _there(source)
@@ -67,25 +68,14 @@ def read_source(source: str, form: str | None, names: Collection[str], cache: Pa
         return read_wandb_offline_folder(path, flat=True)
     _require_file(path, form)
     require_unpacked(path)
-    if form == phases_csv.FORMAT:
-        found = phases_csv.read_phases_csv(path, names)
-    else:
-        readers = {
-            verl_console.FORMAT: verl_console.read_verl_console,
-            verl_jsonl.FORMAT: verl_jsonl.read_verl_jsonl,
-            trl_console.TRL: trl_console.read_trl_console,
-            trl_console.SWIFT: trl_console.read_trl_console,
-            swift_jsonl.FORMAT: swift_jsonl.read_swift_jsonl,
-            trainer_state.FORMAT: trainer_state.read_trainer_state,
-        }
-        found = readers[form](path)
+    found = phases_csv.read_phases_csv(path, names) if form == phases_csv.FORMAT else _logs()[form].read(path)
     if not found.read.records:
         if form != phases_csv.FORMAT and (other := foreign.printed_by(islice(printouts(path), LINES_LOOKED_AT))):
             raise UserError(foreign.not_read(source, other))
         corrupt = next((v.text for v in found.read.verdicts if v.code == "corrupt-line"), None)
         raise UserError(
-            f"{source} holds no training step as {form} ({FORMATS[form]}); {looks_like(path)}. Validation alone (step "
-            "0) is no training step. If it is of another format, say which in import.format"
+            f"{source} holds no training step as {form} ({formats()[form]}); {looks_like(path)}. Validation alone "
+            "(step 0) is no training step. If it is of another format, say which in import.format"
             + (f". {corrupt}" if corrupt else "")
         )
     return found
@@ -93,7 +83,7 @@ def read_source(source: str, form: str | None, names: Collection[str], cache: Pa
 
 def _require_file(path: Path, form: str) -> None:
     if path.is_dir():
-        raise UserError(f"{path} is a folder, but {form} is {FORMATS[form]}: name the file in it")
+        raise UserError(f"{path} is a folder, but {form} is {formats()[form]}: name the file in it")
 
 
 def _there(source: str) -> Path:
@@ -118,7 +108,7 @@ def format_of(source: str) -> str:
         return found
     if (other := foreign.printed_by(islice(printouts(path), LINES_LOOKED_AT))) is not None:
         raise UserError(foreign.not_read(source, other))
-    known = "\n".join(f"  {name}: {what}" for name, what in FORMATS.items())
+    known = "\n".join(f"  {name}: {what}" for name, what in formats().items())
     raise UserError(
         f"{source}: no training step of any known format was found; {looks_like(path)}. What can be imported:\n{known}"
     )
@@ -154,10 +144,8 @@ def first_look(source: str, form: str | None, versioned: bool = False) -> Import
     found = Imported(SourceRead(), form)
     if form == phases_csv.FORMAT:
         found.tree = {} if phases_csv.has_tree(path) else None
-    if form == verl_console.FORMAT:
-        found = verl_console.told_before_steps(islice(printouts(path), LINES_OF_A_LOOK))
-        if not found.versions and not versioned:
-            found.versions = verl_console.told_anywhere(path)
+    elif (look := _logs()[form].first_look) is not None:
+        found = look(path, islice(printouts(path), LINES_OF_A_LOOK), versioned)
     return found
 
 
@@ -168,11 +156,9 @@ def _of_console(path: Path, lines: int) -> str | None:
 
 def _of_steps(path: Path, lines: int) -> Iterator[str]:
     """The format of each training step that so many lines of a console log hold."""
+    tests = [(name, form.is_step) for name, form in _logs().items() if form.is_step is not None]
     for part in islice(printouts(path), lines):
-        if verl_console.looks_like_verl((part,)):
-            yield verl_console.FORMAT
-        elif (trainer := trl_console.looks_like_trainer((part,))) is not None:
-            yield trainer
+        yield from (name for name, is_step in tests if is_step(part))
 
 
 def _require_format(path: Path, form: str, lines: int) -> None:
@@ -193,8 +179,8 @@ def _require_format(path: Path, form: str, lines: int) -> None:
         found = found or one
     if found is not None:
         raise UserError(
-            f"{path} is {found} by its content ({FORMATS[found]}), and import.format says {form} ({FORMATS[form]}): "
-            "correct it, or leave it out"
+            f"{path} is {found} by its content ({formats()[found]}), and import.format says {form} "
+            f"({formats()[form]}): correct it, or leave it out"
         )
 
 
@@ -224,9 +210,9 @@ def _of_data(path: Path) -> str | None:
         return None
     # The first lines of a log that was cut at its head, or damaged there, may be no JSON.
     found = next((form for line in lines[:LINES_OF_JSON] if (form := _of_json(line)) is not None), None)
-    if found is None and first.startswith("{") and _holds(path, b'"log_history"'):
+    if found is None and first.startswith("{"):
         # A whole document over many lines.
-        return trainer_state.FORMAT
+        return next((name for name, form in _logs().items() if form.mark and _holds(path, form.mark)), None)
     return found
 
 
@@ -238,13 +224,7 @@ def _of_json(line: str) -> str | None:
         return None
     if not isinstance(row, dict):
         return None
-    if "log_history" in row:
-        return trainer_state.FORMAT
-    if "data" in row and "step" in row:
-        return verl_jsonl.FORMAT
-    if trl_console.SWIFT_STEP in row or any(str(name).startswith("train_speed(") for name in row):
-        return swift_jsonl.FORMAT
-    return None
+    return next((name for name, form in _logs().items() if form.is_row is not None and form.is_row(row)), None)
 
 
 def _holds(path: Path, word: bytes) -> bool:

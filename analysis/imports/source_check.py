@@ -1,4 +1,4 @@
-"""Is a source of the trainer and the engine that its arm names?
+"""Checks that a source is of the trainer and the engine that its arm names.
 
 Swapped logs are the commonest mistake in a comparison, and reverse its answer.
 """
@@ -9,27 +9,34 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.imports.formats import FORMATS
+from analysis.imports.formats import formats
 from analysis.sources.phases_csv import FORMAT as TABLE
 from common.dotted import setting
 from common.errors import UserError
+from engines import engines
 from trainers.logs.foreign import known_as
 from trainers.logs.record import Imported
-from trainers.timers.lookup import declared_trees
+from trainers.registry import trainers
 
-# What writes a format, where few do: a table of phases and wandb's files may be of any trainer.
-_WRITERS = {
-    "verl-console": ("verl",),
-    "verl-jsonl": ("verl",),
-    "trl-console": ("trl",),
-    "swift-console": ("swift",),
-    "swift-jsonl": ("swift",),
-    "trainer-state": ("trl", "swift"),
-}
-# The engines by all the names that they have in configurations and tables.
-_ENGINES = {"vllm": "vllm", "sglang": "sglang", "transformers": "transformers", "hf": "transformers"}
-_OURS = tuple(dict.fromkeys(tree.trainer for tree in declared_trees()))
 _ROLLOUT = "actor_rollout_ref.rollout.name"
+
+
+def _ours() -> tuple[str, ...]:
+    return tuple(trainer.name for trainer in trainers() if trainer.trees)
+
+
+def _writers() -> dict[str, tuple[str, ...]]:
+    """What writes a format, where few do: a table of phases and wandb's files may be of any trainer."""
+    names = dict.fromkeys(form.name for trainer in trainers() for form in trainer.formats)
+    return {
+        name: tuple(trainer.name for trainer in trainers() if any(form.name == name for form in trainer.formats))
+        for name in names
+    }
+
+
+def _engine_called(name: str) -> str | None:
+    """The engine that a configuration or a table calls so."""
+    return next((one.name for one in engines() if name.lower() in (one.name, *one.called)), None)
 
 
 def require_of_arm(spec: Mapping[str, Any], parts: Sequence[tuple[str, Imported]]) -> None:
@@ -41,7 +48,7 @@ def require_of_arm(spec: Mapping[str, Any], parts: Sequence[tuple[str, Imported]
     form = (spec.get("import") or {}).get("format")
     for source, part in parts:
         if (told := _trainer_told(part)) is not None and trainer not in told[0]:
-            if part.format in _WRITERS and part.format == form:
+            if part.format in _writers() and part.format == form:
                 raise UserError(
                     f"{source} is read as {told[1]} by import.format, and arm {arm} says trainer: {trainer}. Correct "
                     f"arms.{arm}.import.format, or leave it out"
@@ -59,7 +66,7 @@ def require_own_tree(spec: Mapping[str, Any], parts: Sequence[tuple[str, Importe
     `parts` are the run's sources by name, None for one that is certainly no table.
     """
     arm, trainer = str(spec.get("arm")), str(spec.get("trainer"))
-    if trainer in _OURS or any(part is not None and part.tree is not None for _, part in parts):
+    if trainer in _ours() or any(part is not None and part.tree is not None for _, part in parts):
         return
     source, part = next((one for one in parts if one[1] is not None and one[1].format == TABLE), parts[0])
     lacks = "has no column parent" if part is not None and part.format == TABLE else "is no table"
@@ -71,8 +78,8 @@ def require_own_tree(spec: Mapping[str, Any], parts: Sequence[tuple[str, Importe
 
 def _near(trainer: str) -> str:
     """The trainer of ours that a misspelt name is meant for; nothing for a name that is another trainer's."""
-    near = difflib.get_close_matches(trainer, _OURS, n=1, cutoff=0.75) if known_as(trainer) is None else []
-    return f" (did you mean {near[0]}?)" if near and trainer not in _OURS else ""
+    near = difflib.get_close_matches(trainer, _ours(), n=1, cutoff=0.75) if known_as(trainer) is None else []
+    return f" (did you mean {near[0]}?)" if near and trainer not in _ours() else ""
 
 
 def _mend(arm: str, key: str) -> str:
@@ -84,8 +91,8 @@ def _mend(arm: str, key: str) -> str:
 
 def _trainer_told(part: Imported) -> tuple[tuple[str, ...], str] | None:
     """The trainers that a source can be of, and what it is in words; None where it does not say."""
-    if part.format in _WRITERS:
-        return _WRITERS[part.format], FORMATS[part.format].partition(",")[0]
+    if part.format in _writers():
+        return _writers()[part.format], formats()[part.format].partition(",")[0]
     if any(str(key).partition(".")[0] == "actor_rollout_ref" for key in part.config):
         return ("verl",), "a run of verl (its configuration has actor_rollout_ref)"
     if "use_vllm" in part.config:
@@ -97,16 +104,16 @@ def _engine_told(part: Imported) -> tuple[str, str] | None:
     """The engine of a source and where it says so; None where it does not, or by a name that is not known."""
     rollout = setting(part.config, _ROLLOUT)
     # Earlier releases of verl had sglang_async beside sglang.
-    found = _ENGINES.get(rollout.lower().partition("_")[0]) if isinstance(rollout, str) else None
+    found = _engine_called(rollout.partition("_")[0]) if isinstance(rollout, str) else None
     if found is not None:
         return found, f"holds the configuration of a run with {_ROLLOUT}: {rollout}"
     asked = part.overrides.get(_ROLLOUT) if rollout is None else None
-    found = _ENGINES.get(asked.lower().partition("_")[0]) if asked else None
+    found = _engine_called(asked.partition("_")[0]) if asked else None
     if found is not None:
         return found, f"shows the command of a run with {_ROLLOUT}={asked}"
     uses = part.config.get("use_vllm")
     if isinstance(uses, bool):
         return "vllm" if uses else "transformers", f"is of a run with use_vllm: {str(uses).lower()}"
     column = part.selected.get("engine", "")
-    found = _ENGINES.get(column.lower()) if part.format == TABLE else None
+    found = _engine_called(column) if part.format == TABLE else None
     return (found, f"has only rows of engine {column} for this run") if found is not None else None

@@ -165,7 +165,7 @@ def require_declared(
 
 def _versions(trainer: str, parts: Sequence[Imported]) -> list[str]:
     """The trainer's version, as each source that has one says it."""
-    package = trainer_named(trainer).package or trainer
+    package = trainer_named(trainer).distribution
     return [v for part in parts if (v := part.versions.get(package) or part.versions.get(trainer))]
 
 

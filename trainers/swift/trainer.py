@@ -4,7 +4,7 @@ from trainers.protocol import LogFormat, Trainer
 from trainers.swift import logging_jsonl
 from trainers.swift.timers import SWIFT_4_6
 from trainers.trl import console
-from trainers.trl.trainer import KEYS, SERVER
+from trainers.trl.trainer import KEYS, SERVER, TRAINER_STATE
 
 SWIFT = Trainer(
     name="swift",
@@ -29,6 +29,7 @@ SWIFT = Trainer(
             is_row=lambda row: console.SWIFT_STEP in row or any(str(name).startswith("train_speed(") for name in row),
             step_alone=True,
         ),
+        TRAINER_STATE,
     ),
     server=SERVER,
 )

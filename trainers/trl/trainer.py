@@ -171,6 +171,15 @@ def _memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
     )
 
 
+TRAINER_STATE = LogFormat(
+    trainer_state.FORMAT,
+    "trainer_state.json of transformers' Trainer",
+    trainer_state.read_trainer_state,
+    is_row=lambda row: "log_history" in row,
+    mark=b'"log_history"',
+    step_alone=True,
+)
+
 TRL = Trainer(
     name="trl",
     engines=("transformers", "vllm"),
@@ -197,14 +206,7 @@ TRL = Trainer(
             is_step=lambda part: console.looks_like_trainer((part,)) == console.TRL,
             step_alone=True,
         ),
-        LogFormat(
-            trainer_state.FORMAT,
-            "trainer_state.json of transformers' Trainer",
-            trainer_state.read_trainer_state,
-            is_row=lambda row: "log_history" in row,
-            mark=b'"log_history"',
-            step_alone=True,
-        ),
+        TRAINER_STATE,
     ),
     quantities={
         "reward": ("train/reward",),

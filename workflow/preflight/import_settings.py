@@ -246,5 +246,6 @@ def _told(run: PlannedRun, held: Mapping[str, Any], stack: StackTold | None) -> 
 
 def _version(run: PlannedRun, held: Mapping[str, Any], stack: StackTold | None) -> str:
     """The trainer's; empty where nobody says it."""
-    said = (held.get("versions") or {}).get(run.spec["trainer"]) or run.spec["import"]["version"]
+    versions, trainer = held.get("versions") or {}, _trainer(run)
+    said = versions.get(trainer.distribution) or versions.get(trainer.name) or run.spec["import"]["version"]
     return str(said or (stack.trainer_version if stack is not None else ""))

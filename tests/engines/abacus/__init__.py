@@ -1,0 +1,20 @@
+"""Abacus: an engine of the tests, which draws completions from a table of bigrams, one character after another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from engines import Engine
+
+ABACUS = Engine(name="abacus", label="Abacus", called=("suanpan",), number_bytes=8, at_once="beads")
+
+
+def draw(table: Any, start: int, end: int, length: int, random: np.random.Generator) -> list[int]:
+    """A completion of at most so many characters up to the end's, by the logits of what follows each one."""
+    found: list[int] = []
+    while len(found) < length and (found or [start])[-1] != end:
+        odds = np.exp(logits := table[(found or [start])[-1]])
+        found.append(int(random.choice(len(logits), p=odds / odds.sum())))
+    return found
