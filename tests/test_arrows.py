@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from engines import engines
+from trainers.registry import trainers
+
 ROOT = Path(__file__).parents[1]
 FLOORS = ("common", "node", "engines", "trainers", "analysis", "workflow")
 OUTSIDE = {"bench", "tests", "rules", "scripts"}
@@ -80,3 +83,33 @@ def test_what_the_benches_and_scripts_import_is_there():
                         except ImportError:
                             missing.append(f"{file.relative_to(ROOT)}: {node.module}.{alias.name}")
     assert not missing
+
+
+# A name of a trainer, an engine or a release; the last two may come.
+NAMES = {
+    *(trainer.name for trainer in trainers()),
+    *(release for trainer in trainers() for release in trainer.releases),
+    *(engine.name for engine in engines()),
+    *("replay", "lmdeploy"),
+}
+
+
+def literals_compared(file):
+    """The comparisons of a file in which such a name stands as a literal."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Compare):
+            sides = [*node.comparators, node.left]
+            values = [one for side in sides for one in (getattr(side, "elts", None) or [side])]
+            if any(isinstance(one, ast.Constant) and one.value in NAMES for one in values):
+                yield f"{file.name}:{node.lineno} {ast.unparse(node)}"
+
+
+@pytest.mark.parametrize("floor", [floor for floor in FLOORS if floor not in ("engines", "trainers")])
+def test_nobody_asks_for_a_trainers_or_an_engines_name(floor):
+    """It asks the object of its folder instead (trainers/protocol.py, engines/engine.py)."""
+    assert not [one for file in files_of(floor) for one in literals_compared(file)]
+
+
+def test_a_name_that_is_compared_is_found(tmp_path):
+    (tmp_path / "a.py").write_text("x = 1 if trainer in ('verl', 'x') else engine != 'vllm' and version == '0.9.1'")
+    assert len(list(literals_compared(tmp_path / "a.py"))) == 3

@@ -37,7 +37,8 @@ def codes_in(file: Path) -> Iterator[str]:
             given = [*node.args, *(one.value for one in node.keywords)]
             words = [str(one.value) for one in given if isinstance(one, ast.Constant)]
             codes = [one for one in words if re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", one) and one not in LEVELS]
-            yield from codes[:1]
+            of_ledger = any(one.arg == "level" and getattr(one.value, "value", "") is None for one in node.keywords)
+            yield from [] if of_ledger else codes[:1]
 
 
 def exists(pattern: str, base: Path = ROOT) -> bool:
