@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from analysis.sources.metrics_jsonl import read_metrics_jsonl
 from analysis.sources.wandb_offline import read_wandb_offline, wandb_files
 from analysis.steps import ChosenStep
+from common.contracts import AttemptFile, DoneFile, read_file
 from common.errors import UserError
-from common.files import read_json_object
 from common.verdicts import Verdict, count_of
 from trainers.logs.record import TIMERS, SourceRead, StepRecord
 
@@ -36,7 +34,7 @@ def attempt_dirs(run_dir: Path) -> list[tuple[int, Path]]:
 
 
 def read_attempts(
-    run_dir: Path, run_id: str, fingerprint: str, done: Mapping[str, Any], flat: bool = False
+    run_dir: Path, run_id: str, fingerprint: str, done: DoneFile, flat: bool = False
 ) -> tuple[list[Attempt], list[Verdict]]:
     """The attempts that led to a done.json: its spec, its data and model, and none after it; others are left out.
 
@@ -51,7 +49,7 @@ def read_attempts(
                 Verdict("warning", "no-attempt-json", f"{run_id}: attempt {number} has no attempt.json; left out")
             )
             continue
-        ordered = read_json_object(order, "the launcher")
+        ordered = read_file(AttemptFile, order, "the job on the node")
         got = ordered.get("fingerprint")
         if got != fingerprint:
             text = f"{run_id}: attempt {number} was made for another spec (fingerprint {str(got)[:12]}); left out"

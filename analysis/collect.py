@@ -17,8 +17,9 @@ import pyarrow as pa
 from analysis.attempts import choose_steps, read_attempts
 from analysis.steps import ChosenStep, steps_table, write_steps
 from analysis.tokens import token_sums
+from common.contracts import DoneFile, SpecFile, read_file
 from common.errors import UserError
-from common.files import fingerprint_of, read_json_object
+from common.files import fingerprint_of
 from common.verdicts import Verdict, count_of
 from trainers.logs.record import TIMERS
 from trainers.registry import trainer_named
@@ -31,10 +32,10 @@ def collect_run(run_dir: Path) -> pa.Table:
     Reads spec.json, done.json and every attempt of the run's fingerprint. `UserError` when the run is not
     finished, its steps are incomplete, its sources disagree, or its trainer's timers are not declared.
     """
-    spec = read_json_object(run_dir / "spec.json", "the plan")
-    done = read_json_object(run_dir / "done.json", "the training job, as its last act")
-    run_id = _text(spec, "run_id", run_dir / "spec.json")
-    fingerprint = _text(spec, "fingerprint", run_dir / "spec.json")
+    needs = ("run_id", "fingerprint", "trainer", "engine", "arm", "seed")
+    spec = read_file(SpecFile, run_dir / "spec.json", "the plan", needs)
+    done = read_file(DoneFile, run_dir / "done.json", "the training job, as its last act")
+    run_id, fingerprint, trainer, engine = spec["run_id"], spec["fingerprint"], spec["trainer"], spec["engine"]
     if fingerprint != fingerprint_of(spec):
         raise UserError(
             f"run {run_id}: spec.json was changed by hand: its fingerprint is of other settings. Delete "
@@ -45,10 +46,6 @@ def collect_run(run_dir: Path) -> pa.Table:
             f"run {run_id}: done.json was made for fingerprint {str(done.get('fingerprint'))[:12]}, but spec.json "
             f"has {fingerprint[:12]}: the plan changed after the run. Train this run again before collecting it"
         )
-    trainer, engine = (
-        _text(spec, "trainer", run_dir / "spec.json"),
-        _text(spec, "engine", run_dir / "spec.json"),
-    )
     version = str(done.get("versions", {}).get(trainer_named(trainer).distribution, "of unknown version"))
     tree = tree_for(trainer, version, engine, mode_of(trainer, version, spec, done))
     attempts, verdicts = read_attempts(run_dir, run_id, fingerprint, done, tree.flat)
@@ -65,13 +62,6 @@ def collect_run(run_dir: Path) -> pa.Table:
         "verdicts": [v.as_dict() for v in verdicts],
     }
     return steps_table(spec, run_dir, chosen, tree, metadata)
-
-
-def _text(spec: dict[str, Any], key: str, path: Path) -> str:
-    value = spec.get(key)
-    if not isinstance(value, str) or not value:
-        raise UserError(f"{path}: {key} must be a text (got {value!r}); plan the experiment again")
-    return value
 
 
 def require_steps(chosen: Sequence[ChosenStep], last_step: object, run_id: str) -> None:
@@ -94,7 +84,7 @@ def require_steps(chosen: Sequence[ChosenStep], last_step: object, run_id: str) 
         )
 
 
-def completions_of(spec: dict[str, Any]) -> int | None:
+def completions_of(spec: SpecFile) -> int | None:
     """How many completions a step has, as the spec says; None where it does not."""
     workload = spec.get("workload")
     count = workload.get("batch_size") if isinstance(workload, dict) else None

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.steps import read_steps
+from common.contracts import DoneFile, ImportedFile, PlanFile, SpecFile, read_file
 from common.errors import UserError
 from common.files import fingerprint_of, read_json_object
 from common.verdicts import Verdict, verdict_from
@@ -91,22 +92,16 @@ def rows_of(frame: pd.DataFrame) -> Iterator[Any]:
 
 def read_plan(path: Path, baseline: str | None = None) -> PlanRead:
     """plan.json, with another baseline when one is given; `UserError` names the key that is wrong."""
-    raw = read_json_object(path, "the plan")
-    arms = raw.get("arms")
-    if not isinstance(arms, dict) or not arms or not all(isinstance(v, dict) for v in arms.values()):
+    needs = ("arms", "runs", "fingerprints", "warmup_steps")
+    raw = read_file(PlanFile, path, "the plan", needs)
+    arms, runs, fingerprints, warmup = raw["arms"], raw["runs"], raw["fingerprints"], raw["warmup_steps"]
+    if not arms:
         raise UserError(f"{path}: arms must be an object of at least one arm (got {arms!r})")
-    runs = raw.get("runs")
-    if not isinstance(runs, list) or not all(isinstance(r, str) for r in runs):
-        raise UserError(f"{path}: runs must be a list of run ids (got {runs!r})")
-    fingerprints = raw.get("fingerprints")
-    if not isinstance(fingerprints, dict) or not set(runs) <= set(fingerprints):
+    if not set(runs) <= set(fingerprints):
         raise UserError(f"{path}: fingerprints must name every run's (got {fingerprints!r})")
-    warmup = raw.get("warmup_steps")
-    if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
+    if warmup < 0:
         raise UserError(f"{path}: warmup_steps must be a whole number from 0 (got {warmup!r})")
     report = raw.get("report") or {}
-    if not isinstance(report, dict):
-        raise UserError(f"{path}: report must be an object (got {report!r})")
     same_as = {name: arm["same_as"] for name, arm in arms.items() if arm.get("same_as") is not None}
     for name, other in same_as.items():
         if other not in arms or other == name:
@@ -175,11 +170,11 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
     A run that was imported has imported.json in the place of done.json, and no stack that was checked.
     """
     folder = results / "runs" / run_id
-    spec = read_json_object(folder / "spec.json", "the plan")
+    spec: Any = read_file(SpecFile, folder / "spec.json", "the plan")
     imported = "import" in spec
     made_by = "python -m analysis.imports" if imported else "the training job, as its last act"
     end = "imported.json" if imported else "done.json"
-    done = read_json_object(folder / end, made_by)
+    done: Any = read_file(ImportedFile if imported else DoneFile, folder / end, made_by)
     if not (folder / "steps.parquet").is_file():
         module = "imported" if imported else "collect"
         raise UserError(f"{folder / 'steps.parquet'} is not there; it is made by python -m analysis.{module}")

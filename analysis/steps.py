@@ -7,36 +7,30 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from common.contracts import SpecFile, StepRow
 from common.errors import UserError
 from common.files import whole_file
 from trainers.logs.record import TIMERS, StepRecord
 from trainers.timers.lookup import TimerTree, exclusive_s, parents
 
-SCHEMA = pa.schema(
-    [
-        pa.field("run_id", pa.string(), nullable=False),
-        pa.field("arm", pa.string(), nullable=False),
-        pa.field("seed", pa.int64(), nullable=False),
-        pa.field("attempt", pa.int32(), nullable=False),
-        pa.field("step", pa.int32(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("name", pa.string(), nullable=False),
-        pa.field("parent", pa.string()),
-        pa.field("value", pa.float64(), nullable=False),
-        pa.field("unit", pa.string(), nullable=False),
-        pa.field("exclusive_s", pa.float64()),
-        pa.field("resumed", pa.bool_(), nullable=False),
-        pa.field("overlap", pa.bool_(), nullable=False),
-        pa.field("rounding", pa.float64()),
-        pa.field("source_file", pa.string(), nullable=False),
-        pa.field("source_line", pa.int32(), nullable=False),
-    ]
-)
+
+def _schema() -> pa.Schema:
+    """The columns of `StepRow`: whole numbers have 32 bits where the contract says no other width."""
+    widths = {str: pa.string(), bool: pa.bool_(), float: pa.float64(), int: pa.int32()}
+    fields = []
+    for name, hint in get_type_hints(StepRow, include_extras=True).items():
+        kind, _, *width = get_args(hint)
+        of, nullable = (get_args(kind)[0], True) if get_args(kind) else (kind, False)
+        fields.append(pa.field(name, pa.type_for_alias(width[0]) if width else widths[of], nullable=nullable))
+    return pa.schema(fields)
+
+
+SCHEMA = _schema()
 METADATA_KEY = b"rolloutbench"
 
 
@@ -69,7 +63,7 @@ def unit_of(kind: str, name: str, tree: TimerTree | None = None) -> str:
 
 
 def steps_table(
-    spec: dict[str, Any],
+    spec: SpecFile,
     run_dir: Path,
     chosen: Iterable[ChosenStep],
     tree: TimerTree,
@@ -80,7 +74,7 @@ def steps_table(
 
 
 def step_tables(
-    spec: dict[str, Any],
+    spec: SpecFile,
     run_dir: Path,
     chosen: Iterable[ChosenStep],
     tree: TimerTree,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.phases import RESIDUAL
-from analysis.preflight import Finding, Preflight
 from analysis.runs import factors_label, rows_of
+from common.findings import Finding, Preflight
 
 # From where on a quantity is worth a suggestion: shares of the step or of the work, as the name says.
 GENERATION_MOST = 0.5

@@ -1,16 +1,25 @@
-"""What is a finding of the preflight?"""
+"""Defines preflight.json: the findings of the preflight, and the fairness ledger."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+import json
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from common.errors import UserError
+from common.files import read_json_object
+from common.verdicts import count_of
 
 Level = Literal["impossible", "unequal", "odd"]
-LEVELS: tuple[Level, ...] = ("impossible", "unequal", "odd")
+LEVELS: tuple[Level, ...] = get_args(Level)
+Equality = Literal["different", "unverifiable", "equivalent", "equal"]
+EQUALITIES: tuple[Equality, ...] = get_args(Equality)
 
 # What weighs most among its like.
 _FIRST = ("trainers", "trainer-versions", "torch-versions", "settings", "cuda-graphs", "cuda-launch-blocking")
+_MADE_BY = "`rolloutbench preflight`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +30,106 @@ class Finding:
     time is not the engine's alone. `odd`: it runs, and all arms alike, but probably not as meant.
     """
 
-    level: Level
-    code: str
-    arms: tuple[str, ...]
-    what: str
-    why: str
-    source: str
-    change: str
+    level: Annotated[Level, "how much it weighs"]
+    code: Annotated[str, "names the kind of finding"]
+    arms: Annotated[tuple[str, ...], "the arms that it is about"]
+    what: Annotated[str, "what was found"]
+    why: Annotated[str, "why it matters"]
+    source: Annotated[str, "where that is known from"]
+    change: Annotated[str, "what to change"]
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"arms": list(self.arms)}
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """One setting: each arm's value, whether these come to the same, and why."""
+
+    setting: Annotated[str, "the setting's name"]
+    values: Annotated[dict[str, str], "its value in each arm, as a text"]
+    verdict: Annotated[Equality, "whether the values come to the same"]
+    why: Annotated[str, "the reason for the verdict"]
+    source: Annotated[str, "where that is known from"]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """The content of preflight.json."""
+
+    findings: Annotated[tuple[Finding, ...], "the worst first"]
+    ledger: Annotated[tuple[LedgerRow, ...], "the fairness ledger"]
+    unverifiable: Annotated[tuple[str, ...], "what could not be checked, and what it would need"] = ()
+    experiment: Annotated[str, "whose preflight it is"] = ""
+    memory: Annotated[dict[str, Any], "each arm's estimate of a GPU's memory; the report ignores it"] = field(
+        default_factory=dict
+    )
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that is written."""
+        return {
+            "experiment": self.experiment,
+            "findings": [finding.as_dict() for finding in self.findings],
+            "ledger": [row.as_dict() for row in self.ledger],
+            "memory": self.memory,
+            "unverifiable": list(self.unverifiable),
+        }
+
+    def rows(self, verdict: str) -> list[LedgerRow]:
+        return [row for row in self.ledger if row.verdict == verdict]
+
+    @property
+    def counts(self) -> str:
+        """How many settings there are of each verdict, in one line."""
+        told = [f"{len(self.rows(v))} {v}" for v in EQUALITIES if self.rows(v)]
+        return f"{count_of(len(self.ledger), 'setting')}: " + ", ".join(told) if told else "no setting was compared"
+
+    def unequal(self, arms: Sequence[str]) -> int:
+        """How many findings say that these arms do not meet on equal terms."""
+        return sum(f.level == "unequal" and bool(set(f.arms) & set(arms)) for f in self.findings)
+
+
+def read_preflight(path: Path, experiment: str) -> Preflight | None:
+    """preflight.json; None where there is none. `UserError` when it is no such file, or of another experiment."""
+    if not path.is_file():
+        return None
+    raw = read_json_object(path, _MADE_BY)
+    again = f"delete {path} and start snakemake again, or run {_MADE_BY} for this experiment"
+    if raw.get("experiment") != experiment:
+        raise UserError(f"{path} is of the experiment {raw.get('experiment')!r}, not of {experiment!r}; {again}")
+    try:
+        found = [_finding(f) for f in raw["findings"]]
+        ledger = tuple(_row(r) for r in raw["ledger"])
+        unverifiable = tuple(str(text) for text in raw.get("unverifiable", []))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise UserError(f"{path} is not what the preflight writes ({what}); {again}") from None
+    found.sort(key=lambda f: LEVELS.index(f.level))
+    return Preflight(tuple(found), ledger, unverifiable, experiment)
+
+
+def _finding(raw: Mapping[str, Any]) -> Finding:
+    words = {name: str(raw[name]) for name in ("code", "what", "why", "source", "change")}
+    level: Level = _one_of(LEVELS, "level", raw)
+    return Finding(level, arms=tuple(str(arm) for arm in raw["arms"]), **words)
+
+
+def _row(raw: Mapping[str, Any]) -> LedgerRow:
+    verdict: Equality = _one_of(EQUALITIES, "verdict", raw)
+    values = {
+        str(arm): v if isinstance(v, str) else json.dumps(v, sort_keys=True, ensure_ascii=False)
+        for arm, v in raw["values"].items()
+    }
+    return LedgerRow(str(raw["setting"]), values, verdict, str(raw["why"]), str(raw["source"]))
+
+
+def _one_of(allowed: Sequence[str], key: str, raw: Mapping[str, Any]) -> Any:
+    if raw[key] not in allowed:
+        raise ValueError(f"{key} must be one of {', '.join(allowed)} (got {raw[key]!r})")
+    return raw[key]
 
 
 def softened(findings: Iterable[Finding], imported: Container[str]) -> list[Finding]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.contracts import AttemptFile, DoneFile, SpecFile, read_file
 from common.errors import UserError
 from node.hardware import checkout
 from node.records import file_sha256, read_json, tree_sha256, write_json
@@ -25,17 +26,14 @@ def read_attempt(arguments: Sequence[str]) -> dict[str, Any]:
     """The attempt.json that the command line names (`arguments` without the program's name)."""
     if len(arguments) != 1:
         raise UserError(f"one argument is needed, an attempt.json, got {len(arguments)}")
-    attempt = read_json(Path(arguments[0]), "the attempt")
-    missing = [key for key in _KEYS if key not in attempt]
-    if missing:
-        raise UserError(f"attempt.json lacks {', '.join(missing)}")
+    attempt = read_file(AttemptFile, Path(arguments[0]), "the job on the node", _KEYS)
     # Now, not when it is done: the checkout may be another by then.
-    return attempt | {"git": checkout()}
+    return {**attempt, "git": checkout()}
 
 
-def read_spec(attempt: Mapping[str, Any]) -> dict[str, Any]:
+def read_spec(attempt: Mapping[str, Any]) -> SpecFile:
     """The attempt's spec.json; `UserError` if the attempt was ordered for another."""
-    spec = read_json(Path(attempt["spec"]), "the run's spec")
+    spec = read_file(SpecFile, Path(attempt["spec"]), "the job on the node", ("fingerprint",))
     if spec["fingerprint"] != attempt["fingerprint"]:
         raise UserError(
             f"attempt.json is for fingerprint {attempt['fingerprint'][:12]}, but spec.json has "
@@ -157,27 +155,23 @@ def write_done(
 ) -> None:
     """Write done.json, and a last line to the log; `first_step` is None where an earlier attempt had done them all."""
     steps = last_step - first_step + 1 if first_step else 0
-    write_json(
-        Path(attempt["attempt_dir"]) / "done.json",
-        {
-            "run_id": attempt["run_id"],
-            "fingerprint": attempt["fingerprint"],
-            "attempt": attempt["attempt"],
-            "first_step": first_step or last_step + 1,
-            "last_step": last_step,
-            "steps": steps,
-            "started": started,
-            "finished": time.time(),
-            "inputs": {
-                "data_sha256": inputs.told["data"]["sha256"],
-                "model_sha256": inputs.told["model"]["sha256"],
-            },
-            "versions": versions(packages),
-            "hardware": hardware,
-            "resolved": resolved,
-            "git": attempt.get("git"),
-            # Of a built stack, too: another environment may lie in its folder when the report is made.
-            **({"stack_origin": origin} if (origin := stack_origin()) else {}),
-        },
-    )
+    done: DoneFile = {
+        "run_id": attempt["run_id"],
+        "fingerprint": attempt["fingerprint"],
+        "attempt": attempt["attempt"],
+        "first_step": first_step or last_step + 1,
+        "last_step": last_step,
+        "steps": steps,
+        "started": started,
+        "finished": time.time(),
+        "inputs": {"data_sha256": inputs.told["data"]["sha256"], "model_sha256": inputs.told["model"]["sha256"]},
+        "versions": versions(packages),
+        "hardware": dict(hardware),
+        "resolved": dict(resolved),
+        "git": attempt.get("git"),
+    }
+    # Of a built stack, too: another environment may lie in its folder when the report is made.
+    if origin := stack_origin():
+        done["stack_origin"] = origin
+    write_json(Path(attempt["attempt_dir"]) / "done.json", done)
     print(f"done: {steps} steps, {last_step} in all", flush=True)

@@ -10,6 +10,7 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.integrations.integration_utils import rewrite_logs
 
+from common.contracts import MetricsLine
 from node.load import OtherLoad
 from node.phase_clock import ROOT, PhaseClock
 from node.records import append_json_line
@@ -44,7 +45,7 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
         self._response_lengths: list[int] = []
         self._ended: float | None = None
         self._between_s: float | None = None
-        self._line: dict[str, Any] | None = None
+        self._line: MetricsLine | None = None
         self.first_step: int | None = None
         self.last_step = resumed_from
         self._count_tokens()
@@ -127,7 +128,7 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
 
         return list(gather_object(lengths))
 
-    def _print_progress(self, line: Mapping[str, Any], steps: int) -> None:
+    def _print_progress(self, line: MetricsLine, steps: int) -> None:
         seconds, step = line["phases"][ROOT], line["step"]
         reward = line["scalars"].get("train/reward")
         shown = "none" if reward is None else f"{reward:.3f}"

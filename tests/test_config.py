@@ -23,7 +23,7 @@ from trainers.workload import BUILTIN_MODELS, REWARD_OPTIONS, nested, source_kin
 from workflow.cli import main
 from workflow.config.plan import load_plan
 from workflow.config.reading import check_yaml, parse_config, typed
-from workflow.config.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
+from workflow.config.schema import FILES_PAGE, REFERENCE_FILE, SCHEMA_FILE, config_schema, files_page, reference_page
 
 ROOT = Path(__file__).resolve().parents[1]
 NESTED: list[Any] = []
@@ -213,7 +213,10 @@ def test_every_shipped_experiment_loads(file: Path) -> None:
     assert load_plan(shipped).all_runs
 
 
-@pytest.mark.parametrize(("file", "content"), [(SCHEMA_FILE, config_schema()), (REFERENCE_FILE, reference_page())])
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [(SCHEMA_FILE, config_schema()), (REFERENCE_FILE, reference_page()), (FILES_PAGE, files_page())],
+)
 def test_generated_files_are_fresh(file: str, content: str) -> None:
     committed = (ROOT / file).read_text(encoding="utf-8")
     diff = "\n".join(

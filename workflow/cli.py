@@ -24,7 +24,7 @@ from common.patience import LOOK_PATIENCE_S, patiently
 from workflow.config.entry import require_readable, require_sources
 from workflow.config.plan import load_plan
 from workflow.config.reading import read_yaml
-from workflow.config.schema import REFERENCE_FILE, SCHEMA_FILE, config_schema, reference_page
+from workflow.config.schema import FILES_PAGE, REFERENCE_FILE, SCHEMA_FILE, config_schema, files_page, reference_page
 from workflow.stacks.environment import run_in_stack
 
 if TYPE_CHECKING:
@@ -160,6 +160,7 @@ def _schema(args: argparse.Namespace) -> None:
         return
     write_text(ROOT / SCHEMA_FILE, config_schema())
     write_text(ROOT / REFERENCE_FILE, reference_page())
+    write_text(ROOT / FILES_PAGE, files_page())
 
 
 def _write_plan(args: argparse.Namespace) -> None:

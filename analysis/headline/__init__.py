@@ -11,8 +11,8 @@ from analysis.headline.case import ArmAtPoint, by_unit, case_of
 from analysis.headline.claims import claim_of, claims, limits
 from analysis.headline.doubts import doubts, grounds, terms
 from analysis.headline.ratios import NO_SPAN, Span, over, swapped
-from analysis.preflight import Preflight
 from analysis.runs import PlanRead
+from common.findings import Preflight
 
 
 @dataclass(frozen=True)

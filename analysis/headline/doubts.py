@@ -10,9 +10,9 @@ from analysis.estimates.disagreement import disagreement, has_intervals, lengths
 from analysis.estimates.gate import LABELS, WORSE_ARM, unjudged
 from analysis.headline.case import MOST_PLACES, ArmAtPoint, places
 from analysis.headline.ratios import ratio_text
-from analysis.preflight import Preflight
 from analysis.runs import PlanRead, factors_label, rows_of
 from analysis.speedup import disagrees, outliers_decide
+from common.findings import Preflight
 from common.verdicts import count_of
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from analysis.imports.merge import merged
 from analysis.imports.which_tree import root_keys, tree_of
 from analysis.sources.wandb_about import without_secrets
 from analysis.steps import ChosenStep, step_tables, write_steps
+from common.contracts import ImportedFile, ImportedSource, SpecFile
 from common.errors import UserError
 from common.files import fingerprint_of, read_json_object, write_whole
 from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord
@@ -31,7 +32,7 @@ CACHE = Path(".wandb-cache")
 HIGHEST_STEP = 2**31 - 1
 
 
-def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> tuple[pa.Table, dict[str, Any]]:
+def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> tuple[pa.Table, ImportedFile]:
     """`import_in_parts` with the table as one, for short runs."""
     tables, end = import_in_parts(spec, run_dir, cache)
     return pa.concat_tables(tables), end
@@ -39,7 +40,7 @@ def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> t
 
 def import_in_parts(
     spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE
-) -> tuple[Iterator[pa.Table], dict[str, Any]]:
+) -> tuple[Iterator[pa.Table], ImportedFile]:
     """An imported run's tidy table, in parts, and its imported.json (both: docs/files.md).
 
     `spec` is its spec.json, with `import` in it; `cache` is where downloads from wandb are kept. `UserError` when a
@@ -97,7 +98,7 @@ def import_in_parts(
             f"run {run_id}: {', '.join(changed)} changed while it was read: a run that still writes, or a copy that is "
             "not whole. Start again; of a run that goes on for long, import a copy"
         )
-    return step_tables(dict(spec), run_dir, chosen, tree, metadata), end
+    return step_tables(cast(SpecFile, spec), run_dir, chosen, tree, metadata), end
 
 
 def _require_possible(read: SourceRead, run_id: str) -> None:
@@ -144,7 +145,7 @@ def _end(
     sources: Sequence[str],
     parts: Sequence[Imported],
     steps_of: Sequence[int],
-) -> dict[str, Any]:
+) -> ImportedFile:
     """imported.json: what stands where a trained run has done.json."""
     steps = [c.record.step for c in chosen]
     first = next((part for part in parts if part.config), parts[0])
@@ -167,7 +168,7 @@ def _end(
     }
 
 
-def _source(source: str, part: Imported, steps: int) -> dict[str, Any]:
+def _source(source: str, part: Imported, steps: int) -> ImportedSource:
     path = Path(source).expanduser()
     is_file = not source.startswith(WANDB) and path.is_file()
     return {

@@ -32,7 +32,6 @@ from analysis.installed import (
     origin_verdicts,
 )
 from analysis.phases import category_table, phase_table, phase_verdicts
-from analysis.preflight import Preflight, read_preflight
 from analysis.report.provenance import runs_table
 from analysis.report.sums import sums_table
 from analysis.roofline.floors import floors_of
@@ -44,6 +43,7 @@ from analysis.speedup import comparison_table, phase_speedups
 from analysis.stragglers import straggler_table
 from analysis.suggestions import Suggestion, suggestions
 from analysis.wide import samples, wide_steps
+from common.findings import Preflight, read_preflight
 from common.verdicts import Verdict, by_weight
 from trainers.timers.lookup import TimerTree
 

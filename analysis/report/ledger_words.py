@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.preflight import Finding, LedgerRow, Preflight
+from common.findings import Finding, LedgerRow, Preflight
 from common.verdicts import count_of
 
 # As the preflight says of a setting that no arm lacks (workflow/preflight/checks).

@@ -13,7 +13,6 @@ from markupsafe import Markup
 
 from analysis.figures.drawing import HATCH, HATCHED, Figure
 from analysis.installed import origin_of
-from analysis.preflight import VERDICTS, LedgerRow
 from analysis.report.answer import answers, banner_title
 from analysis.report.cells import significant
 from analysis.report.comparison_tables import comparison_block, estimates_block
@@ -24,6 +23,7 @@ from analysis.report.provenance import analysed_by, runs_block
 from analysis.report.sections import sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
 from analysis.runs import rows_of
+from common.findings import EQUALITIES, LedgerRow
 from common.verdicts import FOLD_AFTER, count_of, verdict_groups
 
 BANNER = "raw-and-equal-work-disagree"
@@ -101,7 +101,7 @@ def ledger_tables(content: Content) -> list[tuple[str, str, list[LedgerRow]]]:
     """(verdict, caption, rows) of the fairness ledger's parts, differences first."""
     if content.preflight is None:
         return []
-    tables = [(verdict, content.preflight.rows(verdict)) for verdict in VERDICTS]
+    tables = [(verdict, content.preflight.rows(verdict)) for verdict in EQUALITIES]
     return [
         (verdict, f"{len(rows)} setting{'s' if len(rows) > 1 else ''} that {_words(verdict, len(rows))}", rows)
         for verdict, rows in tables

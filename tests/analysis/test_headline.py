@@ -14,8 +14,8 @@ from analysis.estimates.speedup_table import estimate_table
 from analysis.headline import headlines
 from analysis.headline.case import claim_from
 from analysis.headline.ratios import ratio_text
-from analysis.preflight import Finding, LedgerRow, Preflight
 from analysis.speedup import comparison_table
+from common.findings import Finding, LedgerRow, Preflight
 
 
 def ledger_row(setting, verdict):

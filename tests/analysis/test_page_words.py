@@ -11,12 +11,12 @@ import pytest
 from test_comparable import gpu_run
 from test_comparison import content, results, row
 
-from analysis.preflight import Finding, LedgerRow, Preflight
 from analysis.report.answer import answers, banner_title
 from analysis.report.comparison_tables import _reasons
 from analysis.report.ledger_words import ledger_bridge
 from analysis.report.nesting import MOST_TIMERS, nesting_text
 from analysis.report.sections import cost_block, gate_block
+from common.findings import Finding, LedgerRow, Preflight
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -283,11 +283,10 @@ def test_an_arm_whose_runs_were_trained_in_two_environments_is_told():
 
 def test_the_preflights_own_words_are_read(folder):
     """The real writer's file, as this reader has it: the two wings meet in it only."""
-    from common.findings import Finding
-    from workflow.preflight.ledger import Setting
+    from common.findings import Finding, LedgerRow
 
     finding = Finding("unequal", "x", ("vllm",), "what", "why", "source", "change")
-    row = Setting("a", {"vllm": "1"}, "different", "why", "source")
+    row = LedgerRow("a", {"vllm": "1"}, "different", "why", "source")
     raw = {"experiment": "case", "findings": [finding.as_dict()], "ledger": [row.as_dict()], "unverifiable": []}
     (folder / "preflight.json").write_text(json.dumps(raw))
     found = content(folder).preflight

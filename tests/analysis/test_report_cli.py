@@ -54,7 +54,7 @@ def test_csv_and_parquet_hold_the_same_digits(results, tmp_path):
     ("change", "said"),
     [
         ({"arms": {}}, "arms must be an object of at least one arm"),
-        ({"runs": [1]}, "runs must be a list of run ids"),
+        ({"runs": [1]}, "runs must be list of text (got [1])"),
         ({"fingerprints": {}}, "fingerprints must name every run's (got {})"),
         ({"warmup_steps": -1}, "warmup_steps must be a whole number from 0 (got -1)"),
         ({"baseline": "sglang"}, "the baseline must be one of the arms transformers, vllm (got 'sglang')"),

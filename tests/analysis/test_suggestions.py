@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to, trained
 
-from analysis.preflight import Finding, LedgerRow, Preflight
 from analysis.roofline.waterfall import waterfall_table
 from analysis.roofline.work import with_work
 from analysis.runs import PlanRead, Run
 from analysis.stragglers import straggler_table
 from analysis.suggestions import Suggestion, suggestions
 from analysis.wide import wide_steps
+from common.findings import Finding, LedgerRow, Preflight
 
 GRAPHS = "CUDA graphs while decoding (actor_rollout_ref.rollout.enforce_eager)"
 BEFORE = Preflight(

@@ -220,8 +220,8 @@ def test_a_stop_signal_saves_and_asks_to_be_requeued(stack_python: Stack, made_i
 # One process tries many orders, since importing the libraries takes longer than refusing.
 REFUSALS = """
 import contextlib, io, json, sys
-from node import trl_grpo
 from node.exit_codes import run
+from trainers.trl.driver import train as trl_grpo
 told = {}
 for name, attempt in json.load(sys.stdin).items():
     sys.argv, said = ["trl_grpo", attempt], io.StringIO()
@@ -262,8 +262,8 @@ def test_mistakes_are_one_line(stack_python: Stack, made_inputs: Path, tmp_path:
         str(greedy): ["asks for 4096 CPUs"],
         str(moved): ["the data changed after it was prepared", "gone.parquet is not there"],
         str(edited): ["the model changed after it was prepared", "not 000000000000; start snakemake again"],
-        str(tmp_path / "empty.json"): ["attempt.json lacks attempt, run_id"],
-        str(tmp_path / "none.json"): ["the attempt cannot be read"],
+        str(tmp_path / "empty.json"): ["attempt must be whole number (got nothing)"],
+        str(tmp_path / "none.json"): ["none.json is not there; it is made by the job on the node"],
     }
     orders = json.dumps({attempt: attempt for attempt in expected})
     done = patience.run(

@@ -9,7 +9,7 @@ from trainers.cases import Case, StackTold
 from trainers.registry import StackFacts
 from workflow.config.plan import Plan, plan_runs
 from workflow.config.reading import parse_config
-from workflow.preflight import Finding, Preflight, preflight
+from workflow.preflight import Finding, PreflightResult, preflight
 from workflow.preflight.cases import cases_of
 from workflow.preflight.surroundings import Surroundings
 
@@ -144,7 +144,7 @@ def planned(
     return plan_runs(parse_config(raw), _facts)
 
 
-def looked_at(plan: Plan, place: Surroundings | None = None, composed: dict[str, Any] | None = None) -> Preflight:
+def looked_at(plan: Plan, place: Surroundings | None = None, composed: dict[str, Any] | None = None) -> PreflightResult:
     return preflight(plan, place, composed, _told)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from workflow.preflight import Preflight
+from workflow.preflight import PreflightResult
 from workflow.preflight.show import WIDTH, preflight_lines, summary_lines
 
 from .plans import ARTICLE, EQUAL, ROLLOUT, codes, found, looked_at, planned
@@ -16,11 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def article() -> Preflight:
+def article() -> PreflightResult:
     return looked_at(planned(ARTICLE))
 
 
-def test_it_finds_what_the_articles_authors_could_not(article: Preflight) -> None:
+def test_it_finds_what_the_articles_authors_could_not(article: PreflightResult) -> None:
     first, second, *_ = article.findings
     assert (first.level, first.code) == ("unequal", "cuda-graphs")
     assert first.what == "CUDA graphs while decoding: off in vllm; on in sglang"
@@ -30,7 +30,7 @@ def test_it_finds_what_the_articles_authors_could_not(article: Preflight) -> Non
     assert "Here vllm has none" in second.why
 
 
-def test_it_finds_nothing_else_that_is_not_there(article: Preflight) -> None:
+def test_it_finds_nothing_else_that_is_not_there(article: PreflightResult) -> None:
     told = [(finding.level, finding.code) for finding in article.findings]
     assert told == [
         ("unequal", "cuda-graphs"),
@@ -46,7 +46,7 @@ def test_it_finds_nothing_else_that_is_not_there(article: Preflight) -> None:
     ]
 
 
-def test_the_articles_own_guess_at_memory_is_ruled_out(article: Preflight) -> None:
+def test_the_articles_own_guess_at_memory_is_ruled_out(article: PreflightResult) -> None:
     row = next(row for row in article.ledger if row.setting.startswith("memory for keys and values"))
     assert row.values == {"vllm": "0.7 of all memory", "sglang": "0.7 of the memory free at its start"}
     assert row.verdict == "different" and "cannot change the speed" in row.why
@@ -78,7 +78,7 @@ def test_graphs_and_no_blocking_leave_only_what_0_4_1_hard_codes() -> None:
     assert found(ARTICLE, options=graphs)["cuda-launch-blocking"].level == "odd"
 
 
-def test_it_fits_100_columns_and_says_what_why_change_and_source(article: Preflight) -> None:
+def test_it_fits_100_columns_and_says_what_why_change_and_source(article: PreflightResult) -> None:
     lines = list(preflight_lines(article))
     assert max(map(len, lines)) <= WIDTH
     text = "\n".join(lines)
@@ -88,7 +88,7 @@ def test_it_fits_100_columns_and_says_what_why_change_and_source(article: Prefli
     assert summary_lines(article)[1].startswith("  1. unequal: CUDA graphs")
 
 
-def test_findings_are_whole_and_the_same_every_time(article: Preflight) -> None:
+def test_findings_are_whole_and_the_same_every_time(article: PreflightResult) -> None:
     again = looked_at(planned(ARTICLE))
     assert article.as_json() == again.as_json()
     for finding in article.findings:

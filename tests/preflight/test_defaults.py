@@ -13,7 +13,7 @@ from common.errors import UserError
 from tests.verl.conftest import verl_python  # noqa: F401 (a fixture)
 from trainers.verl.packaged import parsed, settings_of, value_of
 from trainers.verl.words import VERSIONS
-from workflow.preflight import Preflight, require_possible, settings_id, settings_requests, write_preflight
+from workflow.preflight import PreflightResult, require_possible, settings_id, settings_requests, write_preflight
 from workflow.preflight.cases import settings_request
 from workflow.preflight.command import resolve_settings
 
@@ -47,7 +47,7 @@ def test_what_the_stack_composes_tells_the_same_findings(
     assert {row.setting: row.values for row in deep.ledger} == {row.setting: row.values for row in static.ledger}
 
 
-def _uneven(seen: Preflight) -> set[str]:
+def _uneven(seen: PreflightResult) -> set[str]:
     return {row.setting.split(" (")[0] for row in seen.ledger if row.verdict in ("different", "unverifiable")}
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from workflow.cluster.site import Site
-from workflow.preflight import Preflight, preflight
+from workflow.preflight import PreflightResult, preflight
 from workflow.preflight.show import preflight_lines, summary_lines
 from workflow.preflight.surroundings import Surroundings
 
@@ -36,7 +36,7 @@ def bare(**changes: dict[str, Any]) -> dict[str, Any]:
     return {"experiment": "article", "baseline": next(iter(arms)), "arms": arms}
 
 
-def seen_of(raw: dict[str, Any], **held: Any) -> Preflight:
+def seen_of(raw: dict[str, Any], **held: Any) -> PreflightResult:
     """The preflight of imports; `held` are the contents of imported.json by arm."""
     from workflow.config.plan import plan_runs
     from workflow.config.reading import parse_config

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from common.contracts import PlanFile, read_file
 from common.errors import UserError
-from common.files import read_json_object
 from common.messages import unknown_name
 from workflow.cluster.history import inputs_sha256, read_object
 from workflow.cluster.paths import RunPaths
@@ -67,7 +67,7 @@ def of_name(name: str) -> Experiment:
     if not (folder / "plan.json").is_file():
         known = sorted(file.parent.name for file in Path("results").glob("*/plan.json"))
         raise UserError(unknown_name("experiment", name, known) + "; an experiment has a results/NAME/plan.json")
-    plan = read_json_object(folder / "plan.json", "snakemake")
+    plan = read_file(PlanFile, folder / "plan.json", "snakemake")
     try:
         fingerprints, imported = plan["fingerprints"], set(plan.get("imports", ()))
         wanted = [Wanted(run_id, fingerprints[run_id]) for run_id in plan["runs"]]

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from common.contracts import AttemptFile, SlurmPlace
 from common.files import read_json, write_json
 from common.patience import is_there, patiently
 from node.hardware import THREAD_VARIABLES
@@ -264,15 +265,21 @@ class JobOnNode:
         """The attempts that are counted against the limits."""
         return same_attempts(self.run, self.order["fingerprint"], self.order["inputs_sha256"], self.order["count_from"])
 
-    def _attempt_order(self, attempt: AttemptPaths) -> dict[str, Any]:
+    def _attempt_order(self, attempt: AttemptPaths) -> AttemptFile:
         order = self.order
-        placed = None
+        placed: SlurmPlace | None = None
         if self.slurm_id is not None:
             placed = {"job_id": self.slurm_id, "restart": self.restart, "nodes": self.nodes}
         return {
             "attempt": attempt.number,
-            **{key: order[key] for key in ("run_id", "fingerprint", "inputs", "inputs_sha256", "checkpoint_dir")},
-            **{key: order[key] for key in ("cpus", "cwd", "env")},
+            "run_id": order["run_id"],
+            "fingerprint": order["fingerprint"],
+            "inputs": order["inputs"],
+            "inputs_sha256": order["inputs_sha256"],
+            "checkpoint_dir": order["checkpoint_dir"],
+            "cpus": order["cpus"],
+            "cwd": order["cwd"],
+            "env": order["env"],
             "spec": str(attempt.spec),
             "attempt_dir": str(attempt.folder),
             "command": self._command(attempt),

@@ -15,6 +15,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from common.contracts import PlanFile
 from common.errors import UserError
 from common.files import fingerprint_of
 from trainers.registry import StackFacts, driver_of, require_importable
@@ -125,8 +126,8 @@ class Plan:
         states = [(file, Path(file).stat()) for file in self.import_files(run_id) if Path(file).exists()]
         return [f"{file}: {state.st_size} bytes, {state.st_mtime_ns} ns" for file, state in states]
 
-    def as_json(self) -> dict[str, Any]:
-        """The content of plan.json, as docs/files.md has it."""
+    def as_json(self) -> PlanFile:
+        """The content of plan.json."""
         config = self.config
         return {
             "experiment": config.experiment,

@@ -1,15 +1,19 @@
-"""Writes the configuration's JSON schema and reference page from the model."""
+"""Writes what is documented from code: the configuration's JSON schema and reference page, and the tables of files."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
+from common import contracts, findings
+from common.files import ROOT
 from workflow.config.model import Config
 
 SCHEMA_FILE = "workflow/schemas/config.schema.json"
 REFERENCE_FILE = "docs/configuration.md"
+FILES_PAGE = "docs/files.md"
 
 
 def config_schema() -> str:
@@ -34,6 +38,17 @@ def reference_page() -> str:
             f"## {title}\n\n{_text(section)}\n\n| key | type | default | meaning |\n|---|---|---|---|\n{rows}\n"
         )
     return "\n".join(parts)
+
+
+def files_page() -> str:
+    """The page of the files between the parts, with its tables (between `<!-- Kind -->` and `<!-- /Kind -->`) anew."""
+
+    def anew(found: re.Match[str]) -> str:
+        kind = getattr(contracts, found[1], None) or getattr(findings, found[1])
+        return f"<!-- {found[1]} -->\n{contracts.table(kind)}<!-- /{found[1]} -->"
+
+    text = (ROOT / FILES_PAGE).read_text(encoding="utf-8")
+    return re.sub(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", anew, text, flags=re.DOTALL)
 
 
 def _sections(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import read_json, write_json
-from common.findings import Finding, merged, softened
+from common.findings import Finding, LedgerRow, Preflight, merged, softened
 from trainers.cases import Case, StackTold, points_of
 from trainers.memory_estimate import MemoryEstimate, estimate_of
 from workflow.config.plan import Plan
@@ -20,13 +20,13 @@ from workflow.preflight.checks import variables as environment
 from workflow.preflight.checks.comparison import comparison_findings
 from workflow.preflight.checks.terms import terms_findings
 from workflow.preflight.import_settings import Untold, factor_findings, imported_cases, is_complete
-from workflow.preflight.ledger import Setting, ledger_of
+from workflow.preflight.ledger import ledger_of
 from workflow.preflight.surroundings import Surroundings
 
 __all__ = [
     "Finding",
-    "Preflight",
-    "Setting",
+    "LedgerRow",
+    "PreflightResult",
     "preflight",
     "require_possible",
     "settings_id",
@@ -36,13 +36,13 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Preflight:
+class PreflightResult:
     """All that is said of an experiment before it runs."""
 
     experiment: str
     cases: tuple[Case, ...]
     findings: tuple[Finding, ...]
-    ledger: tuple[Setting, ...]
+    ledger: tuple[LedgerRow, ...]
     memory: dict[str, MemoryEstimate]
     """Arm -> its estimate, where there is one; of the first combination of factors."""
     unverifiable: tuple[str, ...]
@@ -63,13 +63,8 @@ class Preflight:
 
     def as_json(self) -> dict[str, Any]:
         """The content of preflight.json."""
-        return {
-            "experiment": self.experiment,
-            "findings": [finding.as_dict() for finding in self.findings],
-            "ledger": [row.as_dict() for row in self.ledger],
-            "memory": {arm: estimate.as_dict() for arm, estimate in self.memory.items()},
-            "unverifiable": list(self.unverifiable),
-        }
+        memory = {arm: estimate.as_dict() for arm, estimate in self.memory.items()}
+        return Preflight(self.findings, self.ledger, self.unverifiable, self.experiment, memory).as_json()
 
 
 def preflight(
@@ -78,7 +73,7 @@ def preflight(
     composed: Mapping[str, Mapping[str, Any]] | None = None,
     stack_of: Callable[[str], StackTold] = told_by_stack,
     imported: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Preflight:
+) -> PreflightResult:
     """Everything about a plan; `composed` holds the contents of settings.json by settings_id, where they are built,
     `imported` those of imported.json by run_id, where they are read."""
     place = place or Surroundings()
@@ -95,7 +90,7 @@ def preflight(
     found = softened([*found, *time.experiment_findings(plan)], plan.config.imports)
     found += factor_findings(plan, imported or {})
     estimates = {case.arm: estimate_of(case) for case in reversed(cases) if not case.imported}
-    return Preflight(
+    return PreflightResult(
         experiment=plan.config.experiment,
         cases=tuple(cases),
         findings=tuple(merged(found)),
@@ -144,7 +139,7 @@ def _unverifiable(cases: Sequence[Case], place: Surroundings) -> list[str]:
     return told
 
 
-def require_possible(plan: Plan, place: Surroundings | None = None) -> Preflight:
+def require_possible(plan: Plan, place: Surroundings | None = None) -> PreflightResult:
     """The preflight of a plan; a `UserError` that lists all that is impossible in it, before anything is built."""
     found = preflight(plan, place)
     if found.impossible:
@@ -165,7 +160,7 @@ def write_preflight(
     out: Path,
     place: Surroundings | None = None,
     imported_files: Sequence[Path] = (),
-) -> Preflight:
+) -> PreflightResult:
     """Write preflight.json from what the stacks have composed and the imported runs' sources have held.
 
     The files of settings are named `<settings_id>.json`, those of imported runs lie in the runs' folders.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
 
+from common.findings import EQUALITIES, Equality, LedgerRow
 from trainers.behaviour import Behaviour
 from trainers.cases import Case, points_of
 from workflow.preflight.checks.comparison import behaviours_of, engines_own, matters, names_the_engine
@@ -15,8 +15,6 @@ from workflow.preflight.checks.terms import FACTS, fact_of
 from workflow.preflight.checks.variables import HARMLESS
 from workflow.preflight.import_settings import Untold
 
-Verdict = Literal["equal", "equivalent", "different", "unverifiable"]
-_ORDER: tuple[Verdict, ...] = ("different", "unverifiable", "equivalent", "equal")
 # Compared between stacks: what computes. Each engine's own packages are what is compared.
 _PACKAGES = (
     "torch",
@@ -33,21 +31,7 @@ _PACKAGES = (
 _NOT_TOLD = "not told"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting: each arm's value, whether they come to the same, and why."""
-
-    setting: str
-    values: dict[str, str]
-    verdict: Verdict
-    why: str
-    source: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def ledger_of(cases: Sequence[Case], untold: Sequence[Untold] = ()) -> list[Setting]:
+def ledger_of(cases: Sequence[Case], untold: Sequence[Untold] = ()) -> list[LedgerRow]:
     """All rows: what engines make of settings, the workload, variables and packages, then every other setting.
 
     Of `untold` runs no row knows more than the experiment says of them, and none calls them equal.
@@ -64,7 +48,7 @@ def ledger_of(cases: Sequence[Case], untold: Sequence[Untold] = ()) -> list[Sett
         rest = [_with_untold(row, untold) for row in rest]
     uneven = [row for row in rest if row.verdict != "equal"]
     equal = [row for row in rest if row.verdict == "equal"]
-    return [*sorted([*named, *uneven], key=lambda row: _ORDER.index(row.verdict)), *equal]
+    return [*sorted([*named, *uneven], key=lambda row: EQUALITIES.index(row.verdict)), *equal]
 
 
 def _by_arm(cases: Sequence[Case], tell: Callable[[Case], str]) -> dict[str, str]:
@@ -81,7 +65,7 @@ def _differ(cases: Sequence[Case], tell: Callable[[Case], object]) -> bool:
     return any(len({json.dumps(tell(case), default=str) for case in point}) > 1 for point in points_of(cases))
 
 
-def _behaviour_row(behaviour: Behaviour, cases: Sequence[Case]) -> Setting | None:
+def _behaviour_row(behaviour: Behaviour, cases: Sequence[Case]) -> LedgerRow | None:
     if not all(case.on_gpu for case in cases) or not any(case.place in behaviour.does for case in cases):
         return None
     values = _by_arm(cases, lambda case: behaviour.of(case) or _NOT_TOLD)
@@ -90,10 +74,10 @@ def _behaviour_row(behaviour: Behaviour, cases: Sequence[Case]) -> Setting | Non
     verdict, why = _behaviour_verdict(behaviour, cases, known)
     keys = [key for key in behaviour.keys if any(key in case.settings for case in cases)]
     name = behaviour.name + (f" ({keys[0]})" if keys else "")
-    return Setting(name, values, verdict, why, "; ".join(sources))
+    return LedgerRow(name, values, verdict, why, "; ".join(sources))
 
 
-def _behaviour_verdict(behaviour: Behaviour, cases: Sequence[Case], known: bool) -> tuple[Verdict, str]:
+def _behaviour_verdict(behaviour: Behaviour, cases: Sequence[Case], known: bool) -> tuple[Equality, str]:
     if not known:
         return "unverifiable", "it cannot be told without the engine what it takes here"
     if _differ(cases, behaviour.of):
@@ -112,14 +96,14 @@ def _behaviour_verdict(behaviour: Behaviour, cases: Sequence[Case], known: bool)
 
 def _row(
     setting: str, cases: Sequence[Case], tell: Callable[[Case], object], source: str, equal: str, different: str
-) -> Setting:
+) -> LedgerRow:
     """A row whose verdict is the plain one: the same value everywhere, or not."""
     differ = _differ(cases, tell)
     values = _by_arm(cases, lambda case: _text(tell(case)))
-    return Setting(setting, values, "different" if differ else "equal", different if differ else equal, source)
+    return LedgerRow(setting, values, "different" if differ else "equal", different if differ else equal, source)
 
 
-def _workload_rows(cases: Sequence[Case]) -> Iterator[Setting]:
+def _workload_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
     for key in dict.fromkeys(key for case in cases for key in case.workload):
         yield _row(
             f"workload.{key}",
@@ -131,7 +115,7 @@ def _workload_rows(cases: Sequence[Case]) -> Iterator[Setting]:
         )
 
 
-def _environment_rows(cases: Sequence[Case]) -> Iterator[Setting]:
+def _environment_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
     for name in dict.fromkeys(name for case in cases for name in case.env):
         row = _row(
             f"env.{name}",
@@ -146,7 +130,7 @@ def _environment_rows(cases: Sequence[Case]) -> Iterator[Setting]:
         yield row
 
 
-def _package_rows(cases: Sequence[Case]) -> Iterator[Setting]:
+def _package_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
     for package in _PACKAGES:
         if cases and all(package in case.told.packages for case in cases):
             yield _row(
@@ -159,7 +143,7 @@ def _package_rows(cases: Sequence[Case]) -> Iterator[Setting]:
             )
 
 
-def _setting_rows(cases: Sequence[Case]) -> Iterator[Setting]:
+def _setting_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
     spoken = {key for behaviour in behaviours_of(cases) for key in behaviour.keys}
     composed = all(case.settings.composed for case in cases)
     source = "composed in the stack" if composed else "the packaged defaults and the overrides; not composed yet"
@@ -176,7 +160,7 @@ def _setting_rows(cases: Sequence[Case]) -> Iterator[Setting]:
         yield row
 
 
-def _judged(row: Setting, key: str, cases: Sequence[Case]) -> Setting:
+def _judged(row: LedgerRow, key: str, cases: Sequence[Case]) -> LedgerRow:
     """A difference between configured values, by what it can do."""
     if names_the_engine(key, cases):
         return replace(row, why="it is what is compared")
@@ -191,7 +175,7 @@ def _judged(row: Setting, key: str, cases: Sequence[Case]) -> Setting:
     return row
 
 
-def _fact_rows(cases: Sequence[Case], untold: Sequence[Untold]) -> list[Setting]:
+def _fact_rows(cases: Sequence[Case], untold: Sequence[Untold]) -> list[LedgerRow]:
     """What is known also of runs without settings; unverifiable where one of them does not say it."""
     rows = []
     for name, setting in FACTS.items():
@@ -203,27 +187,27 @@ def _fact_rows(cases: Sequence[Case], untold: Sequence[Untold]) -> list[Setting]
             if text not in values.setdefault(arm, []):
                 values[arm].append(text)
         known = [some for some in values.values() if _NOT_TOLD not in some]
-        verdict: Verdict = "equal" if len(known) == len(values) else "unverifiable"
+        verdict: Equality = "equal" if len(known) == len(values) else "unverifiable"
         why = "the same in all arms" if verdict == "equal" else "not every run says it"
         if any(some != known[0] for some in known):
             verdict, why = "different", "the arms did not run on the same terms"
         shown = {arm: " | ".join(some) for arm, some in values.items()}
-        rows.append(Setting(setting, shown, verdict, why, "the experiment's workload and imports"))
+        rows.append(LedgerRow(setting, shown, verdict, why, "the experiment's workload and imports"))
     return rows
 
 
-def _untold_row(untold: Sequence[Untold], cases: Sequence[Case]) -> Setting:
+def _untold_row(untold: Sequence[Untold], cases: Sequence[Case]) -> LedgerRow:
     """The row for all that is hidden where settings are not known: each arm's word, and why."""
     arms = {one.case.arm for one in untold}
     known = dict.fromkeys([*(case.arm for case in cases), *(one.case.arm for one in untold)])
     values = {arm: _NOT_TOLD if arm in arms else "as below" for arm in known}
     why = "; ".join(dict.fromkeys(one.why for one in untold))
-    return Setting(
+    return LedgerRow(
         "all settings of the trainer and the engine", values, "unverifiable", why, "the imported run's source"
     )
 
 
-def _with_untold(row: Setting, untold: Sequence[Untold]) -> Setting:
+def _with_untold(row: LedgerRow, untold: Sequence[Untold]) -> LedgerRow:
     """A row with the arms that nothing is told of; a difference between the others stays one."""
     values = {**row.values, **{one.case.arm: _known_of(one.case, row.setting) for one in untold}}
     if row.verdict == "different":
@@ -262,7 +246,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def counted(rows: Iterable[Setting]) -> dict[Verdict, int]:
+def counted(rows: Iterable[LedgerRow]) -> dict[Equality, int]:
     """How many rows there are of each verdict."""
     told = [row.verdict for row in rows]
-    return {verdict: told.count(verdict) for verdict in _ORDER}
+    return {verdict: told.count(verdict) for verdict in EQUALITIES}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from common.findings import LEVELS, Finding, Level
 from trainers.cases import Case
 from trainers.memory_estimate import MemoryEstimate
-from workflow.preflight import Preflight
+from workflow.preflight import PreflightResult
 from workflow.preflight.checks.case import parts_told
 from workflow.preflight.ledger import counted
 
@@ -21,7 +21,7 @@ _HEADINGS: dict[Level, str] = {
 }
 
 
-def preflight_lines(found: Preflight) -> Iterator[str]:
+def preflight_lines(found: PreflightResult) -> Iterator[str]:
     """All that `rolloutbench preflight` prints."""
     yield from _head(found)
     number = 0
@@ -47,7 +47,7 @@ def preflight_lines(found: Preflight) -> Iterator[str]:
     yield from _wrapped(_depth(found), "        ")
 
 
-def summary_lines(found: Preflight) -> list[str]:
+def summary_lines(found: PreflightResult) -> list[str]:
     """The short list of what does not stop an experiment: a line for each finding, the unequal first."""
     some = [finding for finding in found.findings if finding.level != "impossible"]
     if not some:
@@ -60,7 +60,7 @@ def summary_lines(found: Preflight) -> list[str]:
     return lines
 
 
-def _head(found: Preflight) -> Iterator[str]:
+def _head(found: PreflightResult) -> Iterator[str]:
     cases = {case.arm: case for case in reversed(found.cases)}
     yield found.experiment
     untold = {one.case.arm: one.case for one in found.untold}
@@ -81,7 +81,7 @@ def _system(case: Case) -> str:
     return f"{case.trainer.name} {case.version or 'of a release that is not told'}, {case.engine.label}"
 
 
-def _what(finding: Finding, found: Preflight) -> str:
+def _what(finding: Finding, found: PreflightResult) -> str:
     """What is found, with its arms where these are not all, and it does not name them itself."""
     every = {case.arm for case in (*found.cases, *(one.case for one in found.untold))}
     named = all(re.search(rf"(?<![\w.-]){re.escape(arm)}(?![\w-]|\.\w)", finding.what) for arm in finding.arms)
@@ -94,7 +94,7 @@ def _finding(number: int, finding: Finding, what: str) -> Iterator[str]:
         yield from _wrapped(getattr(finding, name), f"     {name + ':':8}")
 
 
-def _memory(found: Preflight) -> Iterator[str]:
+def _memory(found: PreflightResult) -> Iterator[str]:
     if not found.memory:
         return
     yield ""
@@ -119,7 +119,7 @@ def _estimate(name: str, estimate: MemoryEstimate) -> str:
     return f"{MemoryEstimate.sum(parts):.0f} of {estimate.gib:.0f}: {parts_told(parts)}"
 
 
-def _depth(found: Preflight) -> str:
+def _depth(found: PreflightResult) -> str:
     trained = [case for case in found.cases if not case.imported]
     if not trained:
         return "settings as the runs' sources hold them, or as the experiment and the packaged defaults tell"

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from common.contracts import MetricsLine
 from node.records import append_json_line
 
 STOP, STACKS, TRAINING = "stop", "stacks", "training"
@@ -132,7 +133,7 @@ class StepHooks:
             self._save_unless_saved(step)
             raise _Stop
 
-    def _tell_missing(self, line: dict[str, Any]) -> None:
+    def _tell_missing(self, line: MetricsLine) -> None:
         """0.9.1 goes on without completions whose engine or reward has failed: such a step is shorter than others'."""
         config, got = self._trainer.config, len(line["samples"].get("response_length", ()))
         missing = int(config.data.train_batch_size) * int(config.actor_rollout_ref.rollout.n) - got
@@ -150,9 +151,7 @@ class StepHooks:
         self._trainer._save_checkpoint()
 
 
-def step_line(
-    data: Mapping[str, Any], step: int, lengths: Mapping[str, Any] | None, *, resumed: bool
-) -> dict[str, Any]:
+def step_line(data: Mapping[str, Any], step: int, lengths: Mapping[str, Any] | None, *, resumed: bool) -> MetricsLine:
     """A step's line of metrics.jsonl: verl's own numbers under verl's names, tokens summed, each response's length."""
     scalars = {name: number for name, value in data.items() if (number := _number(value)) is not None}
     samples: dict[str, list[int]] = {}
