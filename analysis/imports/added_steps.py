@@ -36,7 +36,7 @@ def add_known_tokens(
     denied = _denied(chosen, declared, config or {}) if declared else ""
     contradicted, without, inexact, worst = [], 0, 0, (0.0, 0, 0.0)
     for place, c in enumerate(chosen):
-        scalars, rounding = dict(c.record.scalars), dict(c.record.rounding)
+        scalars, rounding = dict(c.record.scalars.items()), dict(c.record.rounding.items())
         told = completions_told(scalars, rounding)
         completions = declared if told is None else told
         if told is not None and declared not in (None, told):

@@ -23,7 +23,8 @@ from analysis.steps import ChosenStep, step_tables, write_steps
 from common.contracts import ImportedFile, ImportedSource, SpecFile
 from common.errors import UserError
 from common.files import fingerprint_of, read_json_object, write_whole
-from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord
+from trainers.logs.log_files import opened
+from trainers.logs.record import Imported, SourceRead, timers_as_phases
 from trainers.timers.lookup import tree_named
 from trainers.timers.own import tree_told
 
@@ -55,8 +56,6 @@ def import_in_parts(
     before = _states(sources)
     parts = [read_source(source, facts.get("format"), names, cache) for source in sources]
     for part in parts:
-        # The same from each source: a wandb file of our own driver holds paths.
-        part.read.records = {step: _flat(record) for step, record in part.read.records.items()}
         _require_possible(part.read, run_id)
         part.read.verdicts += drop_windows_not_ours(part, run_id)
     steps_of = [len(part.read.records) for part in parts]
@@ -70,7 +69,7 @@ def import_in_parts(
     read.records.clear()
     more = in_the_tree(chosen, tree, run_id) if tree.flat else []
     if not tree.flat:
-        chosen = [_by_path(c) for c in chosen]
+        chosen = [replace(c, record=timers_as_phases(c.record)) for c in chosen]
     verdicts = [*read.verdicts, *told, *more]
     if not any(tree.root in c.record.phases for c in chosen):
         have = sorted({path for c in chosen for path in c.record.phases})
@@ -125,19 +124,6 @@ def _text(spec: Mapping[str, Any], key: str) -> str:
     return value
 
 
-def _flat(record: StepRecord) -> StepRecord:
-    timers = {TIMERS + path: seconds for path, seconds in record.phases.items()}
-    return replace(record, phases={}, scalars={**record.scalars, **timers}) if timers else record
-
-
-def _by_path(chosen: ChosenStep) -> ChosenStep:
-    """A step whose timers' names are their paths already."""
-    scalars = chosen.record.scalars
-    phases = {name.removeprefix(TIMERS): value for name, value in scalars.items() if name.startswith(TIMERS)}
-    rest = {name: value for name, value in scalars.items() if not name.startswith(TIMERS)}
-    return replace(chosen, record=replace(chosen.record, phases=phases, scalars=rest))
-
-
 def _end(
     spec: Mapping[str, Any],
     version: str,
@@ -182,7 +168,7 @@ def _source(source: str, part: Imported, steps: int) -> ImportedSource:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

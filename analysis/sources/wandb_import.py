@@ -16,9 +16,9 @@ from analysis.sources.wandb_rows import Row, anew_verdict, logged_steps, read_st
 from common.errors import UserError
 from common.files import read_json_object
 from common.verdicts import Verdict, count_of
-from trainers.logs.counters import Restart, falls, restart_verdicts
-from trainers.logs.json_lines import json_lines
+from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported, SourceRead
+from trainers.logs.restarts import Restart, falls, restart_verdicts
 
 FORMAT_OFFLINE = "wandb-offline"
 FORMAT_API = "wandb"
@@ -62,7 +62,7 @@ class _Attempt:
                 self.about |= content
 
 
-def read_wandb_offline_folder(path: Path, flat: bool = True) -> Imported:
+def read_wandb_offline_folder(path: Path) -> Imported:
     """One run's offline files: a `.wandb` file, its folder, or a `wandb` folder with the attempts of one run.
 
     Attempts are read in the order of their start: where two trained a step, the later counts, and where one began anew
@@ -72,7 +72,7 @@ def read_wandb_offline_folder(path: Path, flat: bool = True) -> Imported:
     _require_one_run(path, files)
     attempts = [_Attempt(file) for file in files]
     # An attempt's start is known when its rows were read.
-    logged = {id(attempt): logged_steps(attempt.rows(), _shown(attempt.file, path), flat) for attempt in attempts}
+    logged = {id(attempt): logged_steps(attempt.rows(), _shown(attempt.file, path)) for attempt in attempts}
     attempts.sort(key=lambda attempt: (attempt.started or 0.0, attempt.file.parent.name))
     reads = read_steps([logged[id(attempt)] for attempt in attempts])
     if not any(attempt.run for attempt in attempts):
@@ -197,7 +197,7 @@ def _lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
 
 
-def read_wandb_api(name: str, cache: Path, flat: bool = True) -> Imported:
+def read_wandb_api(name: str, cache: Path) -> Imported:
     """A finished run on wandb's server, `entity/project/id`, with its whole history; what is in the cache is not
     asked for again.
 
@@ -207,7 +207,7 @@ def read_wandb_api(name: str, cache: Path, flat: bool = True) -> Imported:
     said = read_json_object(folder / RUN_FILE, "the download from wandb")
     about = said.get("metadata") or {}
     damaged: list[Verdict] = []
-    read = steps_of(_cached_rows(folder, name, damaged), name, flat)
+    read = steps_of(_cached_rows(folder, name, damaged), name)
     read.verdicts += damaged
     if (said.get("history_lines") or 0) > said.get("rows", 0):
         text = (

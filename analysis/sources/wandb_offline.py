@@ -12,9 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from analysis.sources.wandb_rows import steps_of
+from analysis.sources.wandb_rows import CALLS, HF_STEP, steps_of
 from common.errors import UserError
-from trainers.logs.record import SourceRead
+from trainers.logs.record import SourceRead, timers_as_phases
 
 HISTORY = "history"
 # The identifier, the magic number 0xBEE1 and the format's version, 0.
@@ -93,5 +93,15 @@ def history_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_wandb_offline(path: Path, shown_as: str, flat: bool = False) -> SourceRead:
-    """The steps of one offline wandb file, by the trainer's own step (see `steps_of`)."""
-    return steps_of(((path, number, row) for number, row in history_rows(path)), shown_as, flat)
+    """The steps of an attempt's offline wandb file, by the trainer's own step.
+
+    `flat`: the trainer logs its timers under flat keys, which stay among the scalars. Else they are those of our own
+    driver, whose names are paths, in the rows that transformers numbers; TRL's own timers are left out.
+    """
+    rows = ((path, number, row) for number, row in history_rows(path) if flat or HF_STEP in row)
+    if flat:
+        return steps_of(rows, shown_as)
+    ours = ((file, n, {k: v for k, v in row.items() if not k.startswith(CALLS)}) for file, n, row in rows)
+    read = steps_of(ours, shown_as)
+    read.records = {step: timers_as_phases(record, {HF_STEP}) for step, record in read.records.items()}
+    return read

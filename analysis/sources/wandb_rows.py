@@ -1,4 +1,4 @@
-"""Which training step does each row of a wandb history belong to?"""
+"""Reads the rows of a wandb history into training steps."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sys import intern
 from typing import Any
 
 from common.verdicts import Verdict, count_of
-from trainers.logs.counters import Restart, falls, restart_verdicts
-from trainers.logs.hf_logs import STEP_TIME, window_verdict, windows_of
+from trainers.logs.hf_rows import STEP_TIME, window_verdict, windows_of
 from trainers.logs.record import STEPS_LOGGED, TIMERS, SourceRead, StepRecord, as_number
+from trainers.logs.restarts import Restart, falls, restart_verdicts
 
 # How a row tells its training step: verl's by its own counter, TRL's and ms-swift's by transformers' (wandb's own
 # `_step` runs ahead of that), or by wandb's, which verl sets.
@@ -35,22 +35,9 @@ LAST_CALL = "last_call_s/"
 Row = tuple[Path, int, dict[str, Any]]
 
 
-def steps_of(rows: Iterable[Row], shown_as: str, flat: bool = False) -> SourceRead:
+def steps_of(rows: Iterable[Row], shown_as: str) -> SourceRead:
     """A history's training steps, by the trainer's own counter (see `logged_steps`)."""
-    return read_steps([logged_steps(rows, shown_as, flat)])[0]
-
-
-def logged_steps(rows: Iterable[Row], shown_as: str, flat: bool = False) -> LoggedSteps:
-    """A history's rows, by the trainer's own counter; `read_steps` makes its steps of them.
-
-    Phases are the keys `timing_s/<path>`; with `flat` they stay among the scalars, for the tree to sort, and the
-    seconds of TRL's and ms-swift's calls (`profiling/Time taken: GRPOTrainer.<name>`) are there summed over the step
-    that they led to. A step's other rows add their keys; where two rows disagree, the row with the timings counts. A
-    row without timings (an evaluation, what a user's code logs, the closing summary) is no training step. A step that
-    comes again after it was timed was trained again: the later one counts. Where the first one comes again, after
-    others, the run began anew: what was before is left out.
-    """
-    return _flat_steps(rows, shown_as) if flat else _nested_steps(rows, shown_as)
+    return read_steps([logged_steps(rows, shown_as)])[0]
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float]:
@@ -81,23 +68,16 @@ def _step(value: float | None) -> int | None:
     return int(value) if value is not None and value >= 1 and value.is_integer() else None
 
 
-def _nested_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
-    steps = LoggedSteps(shown_as)
-    for file, number, row in rows:
-        numbers = _numbers(row)
-        step = _step(numbers.pop(HF_STEP, None))
-        if step is None:
-            continue
-        phases = {k.removeprefix(TIMERS): v for k, v in numbers.items() if k.startswith(TIMERS)}
-        scalars = {k: v for k, v in numbers.items() if not k.startswith(TIMERS)}
-        steps.add(
-            StepRecord(step, phases, scalars, {}, None, file, number, time=time_of(row), elapsed_s=_elapsed_s(row)),
-            bool(phases),
-        )
-    return steps
+def logged_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
+    """A history's rows, by the trainer's own counter; `read_steps` makes its steps of them.
 
-
-def _flat_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
+    Every number stays a scalar, timers too, for a tree to sort. The seconds of TRL's and ms-swift's calls
+    (`profiling/Time taken: GRPOTrainer.<name>`) are summed over the step that they led to. A step's other rows add
+    their keys; where two rows disagree, the row with the timings counts. A row without timings (an evaluation, what a
+    user's code logs, the closing summary) is no training step. A step that comes again after it was timed was trained
+    again: the later one counts. Where the first one comes again, after others, the run began anew: what was before is
+    left out.
+    """
     steps = LoggedSteps(shown_as)
     # The seconds of the calls since the row before, and the step of an evaluation since then.
     calls: dict[str, float] = {}

@@ -7,7 +7,7 @@ import sys
 import make_results
 import pytest
 
-from analysis.sources.metrics_jsonl import read_metrics_jsonl
+from analysis.attempts import read_metrics_jsonl
 from analysis.sources.wandb_offline import history_rows, read_wandb_offline, wandb_files
 from common.errors import UserError
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trainers.logs.lines import Printout
+from trainers.logs.log_files import Printout
 
 TABLE_HINT = "write a table with a column parent (docs/import.md#a-trainer-of-your-own)"
 

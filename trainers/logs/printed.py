@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # numpy 2 and torch print a number with its type around it: np.float64(0.5), tensor(0.5, device='cuda:0').
 _TYPED = re.compile(r"(?:(?:np|numpy|torch)\.\w+|tensor|array)\((?P<inner>[^(),]*)(?:,[^()]*)?\)")
@@ -13,8 +13,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.(?P<decimals>\d*))?|\.(?P<bare>\d+))(?P<e
 _WORDS = {"nan": math.nan, "inf": math.inf, "infinity": math.inf}
 
 
-@dataclass(frozen=True)
-class Printed:
+class Printed(NamedTuple):
     """A printed number: its value, and its digits after the point.
 
     `decimals` is None where that says nothing of what was cut off: a whole number, one with an exponent, one inside
@@ -30,18 +29,20 @@ class Printed:
 
 def printed(text: str) -> Printed | None:
     """The number that a text is; None for any other text (a word, None, null, True)."""
-    text = text.strip()
-    typed = _TYPED.fullmatch(text)
-    if typed is not None:
-        text = typed["inner"].strip()
-    word = _WORDS.get(text.lstrip("+-").lower())
-    if word is not None:
-        return Printed(-word if text.startswith("-") else word, None)
+    text, typed = text.strip(), None
     match = _NUMBER.fullmatch(text)
     if match is None:
+        if (typed := _TYPED.fullmatch(text)) is not None:
+            text = typed["inner"].strip()
+        word = _WORDS.get(text.lstrip("+-").lower())
+        if word is not None:
+            return Printed(-word if text.startswith("-") else word, None)
+        match = _NUMBER.fullmatch(text) if typed is not None else None
+    if match is None:
         return None
-    digits = match["decimals"] or match["bare"]
-    if typed is not None or match["exponent"]:
+    decimals, bare, exponent = match.groups()
+    digits = decimals or bare
+    if typed is not None or exponent:
         return Printed(float(text), None, in_full=True)
     if digits is None:
         return Printed(float(text), None)

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from common.verdicts import Verdict
-from trainers.logs.hf_logs import is_training_row
-from trainers.logs.json_lines import json_lines
-from trainers.logs.logged_rows import LoggedRow, imported_rows, logged_row
+from trainers.logs.hf_rows import LoggedRow, imported_rows, is_training_row, logged_row
+from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported
 from trainers.trl.console import swift_step
 

@@ -46,7 +46,7 @@ def nested(flat: Mapping[str, float], tree: TimerTree, places: Places | None = N
     A timer that is not declared becomes `undeclared/<name>`: where it nests is not guessed. `places` are the
     paths of the timers that may lie in more than one (see `places_of`); the declared ones without it.
     """
-    paths = _declared_paths(tree)
+    paths = tree.paths_by_key
     phases: dict[str, float] = {}
     scalars: dict[str, float] = {}
     undeclared = []
@@ -88,14 +88,6 @@ def _beside(name: str, tree: TimerTree, flat: Mapping[str, float]) -> str | None
     return next((s.replace("*", name) for logged, _, s in tree.beside_if if logged.replace("*", name) in flat), None)
 
 
-def _declared_paths(tree: TimerTree) -> dict[str, list[str]]:
-    paths: dict[str, list[str]] = {}
-    for phase in tree.phases:
-        for key in phase.keys:
-            paths.setdefault(key, []).append(phase.path)
-    return paths
-
-
 def places_of(
     steps: Sequence[Mapping[str, float]],
     tree: TimerTree,
@@ -110,7 +102,7 @@ def places_of(
     place stands; `rounding`, of each step's values by their keys, must not be able to make the difference. Every
     decision is told.
     """
-    movable = {key: paths for key, paths in _declared_paths(tree).items() if len(paths) > 1}
+    movable = {key: paths for key, paths in tree.paths_by_key.items() if len(paths) > 1}
     rests = []
     printed = rounding or [{}] * len(steps)
     for step, cut in zip(steps, printed, strict=True):

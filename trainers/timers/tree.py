@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import cached_property
+from typing import Any
 
 # The words that trainers share. A verl `gen` and a TRL `generate` are both "generation", so that arms
 # of different trainers can stand in one stacked bar.
@@ -99,9 +101,22 @@ class TimerTree:
 
     def unit_beside(self, scalar: str) -> str | None:
         """The unit of a scalar that comes from a timer key which is no part of a sum; None for any other scalar."""
-        beside = ((name.replace("*", pattern), unit) for pattern, unit, name in self.beside)
-        beside_if = ((name, unit) for _, unit, name in self.beside_if)
-        return next((unit for name, unit in (*beside, *beside_if) if fnmatchcase(scalar, name)), None)
+        return next((unit for name, unit in self._beside_units if name(scalar)), None)
+
+    @cached_property
+    def _beside_units(self) -> list[tuple[Callable[[str], Any], str]]:
+        names = [(name.replace("*", pattern), unit) for pattern, unit, name in self.beside]
+        names += [(name, unit) for _, unit, name in self.beside_if]
+        return [(re.compile(translate(name)).match, unit) for name, unit in names]
+
+    @cached_property
+    def paths_by_key(self) -> dict[str, list[str]]:
+        """The paths of each flat key, the declared one first."""
+        paths: dict[str, list[str]] = {}
+        for phase in self.phases:
+            for key in phase.keys:
+                paths.setdefault(key, []).append(phase.path)
+        return paths
 
     def in_order(self, paths: Iterable[str]) -> list[str]:
         """Paths in depth-first order: declared siblings as declared, then the undeclared by name."""

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from common.verdicts import Verdict
-from trainers.logs.hf_logs import TRAIN, is_surely_logged, is_training_row
-from trainers.logs.lines import Printout, printouts
-from trainers.logs.logged_rows import LoggedRow, imported_rows, logged_row
+from trainers.logs.hf_rows import TRAIN, LoggedRow, imported_rows, is_surely_logged, is_training_row, logged_row
+from trainers.logs.log_files import Printout, printouts
 from trainers.logs.printed import printed
 from trainers.logs.record import Imported
 from trainers.trl.totals import Totals

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from common.errors import UserError
-from trainers.logs.hf_logs import is_training_row
-from trainers.logs.json_list import list_of
-from trainers.logs.logged_rows import LoggedRow, imported_rows, logged_row
+from trainers.logs.hf_rows import LoggedRow, imported_rows, is_training_row, logged_row
+from trainers.logs.log_files import list_of
 from trainers.logs.record import Imported
 
 FORMAT = "trainer-state"

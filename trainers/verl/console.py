@@ -13,7 +13,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.verdicts import Verdict, count_of
-from trainers.logs.lines import Printout, printouts
+from trainers.logs.log_files import Printout, printouts
 from trainers.logs.printed import Printed, fixed_decimals, half_digit, number_before, printed
 from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord
 from trainers.logs.restarts import how_to_split, steps_in_sequence

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from common.verdicts import Verdict
-from trainers.logs.json_lines import json_lines
+from trainers.logs.log_files import json_lines
 from trainers.logs.record import TIMERS, Imported, StepRecord, as_number
 from trainers.logs.restarts import steps_in_sequence
 

@@ -11,7 +11,7 @@ from analysis.imports.formats import read_source
 from analysis.sources.wandb_import import _in_one
 from analysis.sources.wandb_rows import logged_steps, read_steps, steps_of
 from common.errors import UserError
-from trainers.logs.counters import OF_TRAINING
+from trainers.logs.restarts import OF_TRAINING
 
 
 def verl_console(rows):
@@ -199,7 +199,7 @@ def test_a_counter_that_falls_in_a_history_of_wandb(tmp_path, name, step, row, m
     """Its own server's and an offline file's rows are read by the same code."""
     values = [100.0, 200.0, 300.0, 50.0, 150.0]
     rows = [(s + missing * (s > 3), {name: v}) for s, v in enumerate(values, 1)]
-    read = steps_of(wandb_rows(tmp_path, rows, step, row), "run", flat=True)
+    read = steps_of(wandb_rows(tmp_path, rows, step, row), "run")
     assert [s for s, r in read.records.items() if r.resumed] == [4 + missing]
     (told,) = [v for v in read.verdicts if v.code == "counter-fell"]
     assert told.level == ("warning" if missing else "note") and "run:4: " in told.text
@@ -212,17 +212,17 @@ def test_a_healthy_history_of_wandb(tmp_path):
         more = {"train/epoch": s / 8, "train/num_tokens": 10.0 * s, "_runtime": 3.0 * s, "_timestamp": 1e9 + 3.0 * s}
         rows += wandb_rows(tmp_path, [(s, more)])
         rows.append((tmp_path, 99, {"train/global_step": s, "train/epoch": 0.0, "eval/runtime": 1.0, "_runtime": 0.5}))
-    read = steps_of(rows, "run", flat=True)
+    read = steps_of(rows, "run")
     assert list(read.records) == list(range(1, 9)) and not read.verdicts
     assert not any(r.resumed for r in read.records.values())
     # NTP set the clock back.
     rows[8][2]["_runtime"] -= 4.0
-    assert not steps_of(rows, "run", flat=True).verdicts
+    assert not steps_of(rows, "run").verdicts
 
 
 def test_what_a_run_began_anew_left_behind_is_not_told(tmp_path):
     rows = [(s, {"train/epoch": e}) for s, e in [(1, 0.5), (2, 0.25), (3, 0.75), (1, 0.1), (2, 0.2)]]
-    read = steps_of(wandb_rows(tmp_path, rows), "run", flat=True)
+    read = steps_of(wandb_rows(tmp_path, rows), "run")
     assert [v.code for v in read.verdicts] == ["began-anew"]
 
 
@@ -230,7 +230,7 @@ def test_counters_of_attempts_that_went_on_are_compared_too(tmp_path):
     first = wandb_rows(tmp_path, [(s, {"train/num_tokens": 100.0 * s, "_runtime": 3.0 * s}) for s in (1, 2, 3)])
     for begins, tokens, codes in ((4, 400.0, []), (4, 50.0, ["counter-fell"]), (3, 300.0, ["overlap"])):
         second = wandb_rows(tmp_path, [(begins, {"train/num_tokens": tokens, "_runtime": 3.0})])
-        reads = read_steps([logged_steps(rows, "run", flat=True) for rows in (first, second)])
+        reads = read_steps([logged_steps(rows, "run") for rows in (first, second)])
         found = _in_one(reads, "run")
         assert [v.code for v in found.verdicts] == codes and found.records[begins].resumed
 

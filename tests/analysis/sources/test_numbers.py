@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.logs import json_list
-from trainers.logs.json_list import list_of
-from trainers.logs.numbers import Numbers, packed
+from trainers.logs import log_files
+from trainers.logs.log_files import list_of
+from trainers.logs.record import Numbers, packed
 
 ROWS = st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False), max_size=5)
 
@@ -51,7 +51,7 @@ def test_a_row_takes_eight_bytes_a_number_and_its_names_are_kept_once():
 @pytest.mark.parametrize("chunk", [7, 50, 1 << 20])
 @pytest.mark.parametrize("indent", [None, 2])
 def test_a_list_is_read_element_by_element(tmp_path, monkeypatch, chunk, indent):
-    monkeypatch.setattr(json_list, "CHUNK_CHARS", chunk)
+    monkeypatch.setattr(log_files, "CHUNK_CHARS", chunk)
     path = tmp_path / "state.json"
     elements = [{"a": [1, {"b": "]},["}], "c": 1e-6}, {}, 12345678901234567890, None, "ö" * 60, [[]]]
     for whole in (elements, [], elements[:1]):

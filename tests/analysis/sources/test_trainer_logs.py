@@ -5,9 +5,7 @@ import json
 import pytest
 
 from common.errors import UserError
-from trainers.logs.cumulative import Average, elapsed_s, step_times_s
-from trainers.logs.hf_logs import numbers_of, windows_of
-from trainers.logs.logged_rows import WALL
+from trainers.logs.hf_rows import WALL, Average, elapsed_s, numbers_of, step_times_s, windows_of
 from trainers.logs.record import STEPS_LOGGED
 from trainers.swift.logging_jsonl import read_swift_jsonl
 from trainers.trl.console import read_trl_console

@@ -151,7 +151,7 @@ def rows_of(listed, tmp_path):
 def test_rows_logged_every_ten_steps_are_means(tmp_path):
     listed = [{TIMER + "vLLM.generate": 1.0}] * 10 + [{"train/step_time": 1.5, "train/global_step": 10}]
     listed += [{TIMER + "vLLM.generate": 2.0}] * 10 + [{"train/step_time": 2.5, "train/global_step": 20}]
-    read = steps_of(rows_of(listed, tmp_path), "log", flat=True)
+    read = steps_of(rows_of(listed, tmp_path), "log")
     assert {s: r.scalars[TIMER + "vLLM.generate"] for s, r in read.records.items()} == {10: 1.0, 20: 2.0}
     (verdict,) = read.verdicts
     assert verdict.code == "logging-window" and "every 10 steps" in verdict.text
@@ -181,7 +181,7 @@ def test_what_a_users_code_logs_within_a_step_takes_no_calls(tmp_path, before):
         own = before and {"train/global_step": step - 1}
         users = [{"my_reward/format": 0.5, **own}, call(5.0) | own, {"eval/my_benchmark": 0.4 + step, **own}]
         listed += [call(), *users, logged(step)]
-    read = steps_of(rows_of(listed, tmp_path), "log", flat=True)
+    read = steps_of(rows_of(listed, tmp_path), "log")
     assert [r.scalars[GENERATE] for r in read.records.values()] == [15.0] * 3 and not read.verdicts
     assert [r.scalars["train/step_time"] for r in read.records.values()] == [14.0] * 3
     assert read.records[1].scalars.get("my_reward/format") == (0.5 if before else None)
@@ -193,7 +193,7 @@ def test_an_evaluation_among_the_steps_of_a_row(tmp_path):
     listed = []
     for step in range(1, 31):
         listed += [call()] + [logged(step)] * (step % 10 == 0) + evaluation(step) * (step % 5 == 0)
-    read = steps_of(rows_of(listed, tmp_path), "log", flat=True)
+    read = steps_of(rows_of(listed, tmp_path), "log")
     assert {s: r.scalars[GENERATE] for s, r in read.records.items()} == {10: 10.0, 20: 10.0, 30: 10.0}
     assert {r.scalars["steps_logged"] for r in read.records.values()} == {10.0}
     assert codes(read) == ["logging-window", "evaluation-in-window"] and "of 5 of 10" in read.verdicts[1].text
@@ -202,19 +202,19 @@ def test_an_evaluation_among_the_steps_of_a_row(tmp_path):
 @pytest.mark.parametrize("at", [2, 3])
 def test_calls_that_an_evaluation_leaves_of_nobody_knows_how_many_steps(tmp_path, at):
     listed = [call(), logged(1), call(), *evaluation(at), call(3.0), logged(2), call(), logged(3)]
-    read = steps_of(rows_of(listed, tmp_path), "log", flat=True)
+    read = steps_of(rows_of(listed, tmp_path), "log")
     found = [read.records[s].scalars[GENERATE] for s in (1, 2, 3)]
     assert found[::2] == [10.0, 10.0] and math.isnan(found[1]), "not 0 s of that step, which then does not count"
     assert codes(read) == ["calls-left-out"] and "1 step (2)" in read.verdicts[0].text
 
 
 def test_a_single_row_does_not_tell_of_how_many_steps_its_calls_are(tmp_path):
-    read = steps_of(rows_of([call(), call(), logged(31)], tmp_path), "log", flat=True)
+    read = steps_of(rows_of([call(), call(), logged(31)], tmp_path), "log")
     assert GENERATE not in read.records[31].scalars and "steps_logged" not in read.records[31].scalars
     assert codes(read) == ["calls-left-out"]
-    first = steps_of(rows_of([call(), call(), logged(1)], tmp_path), "log", flat=True)
+    first = steps_of(rows_of([call(), call(), logged(1)], tmp_path), "log")
     assert first.records[1].scalars[GENERATE] == 20.0 and not first.verdicts
-    evaluated = steps_of(rows_of([*evaluation(30), call(), call(), logged(32)], tmp_path), "log", flat=True)
+    evaluated = steps_of(rows_of([*evaluation(30), call(), call(), logged(32)], tmp_path), "log")
     assert evaluated.records[32].scalars[GENERATE] == 10.0
 
 
@@ -222,7 +222,7 @@ def test_a_single_row_does_not_tell_of_how_many_steps_its_calls_are(tmp_path):
 def test_an_attempt_of_a_single_row_has_the_windows_of_the_others(tmp_path, every, last):
     def attempt(first, end):
         listed = flat([call()] + [logged(s)] * (s % every == 0) for s in range(first, end + 1))
-        return logged_steps(rows_of(listed, tmp_path), "log", flat=True)
+        return logged_steps(rows_of(listed, tmp_path), "log")
 
     reads = read_steps([attempt(1, 30), attempt(31, last)])
     scalars = reads[1].records[last].scalars
@@ -235,14 +235,14 @@ def verl_steps(steps, seconds):
 
 def test_an_attempt_that_began_anew_leaves_out_those_before(tmp_path):
     lives = [verl_steps(range(1, 11), 10.0), verl_steps([8, 9], 20.0), verl_steps(range(1, 5), 50.0)]
-    found = _in_one([steps_of(rows_of(life, tmp_path), "log", flat=True) for life in lives], "wandb")
+    found = _in_one([steps_of(rows_of(life, tmp_path), "log") for life in lives], "wandb")
     assert {s: r.scalars["timing_s/step"] for s, r in found.records.items()} == dict.fromkeys((1, 2, 3, 4), 50.0)
     assert codes(found) == ["began-anew"] and "10 steps (1 to 10)" in found.verdicts[0].text and not found.again
 
 
 def test_a_history_that_began_anew(tmp_path):
     """The attempts of a run on the server are one history."""
-    read = steps_of(rows_of(verl_steps(range(1, 11), 10.0) + verl_steps(range(1, 5), 50.0), tmp_path), "log", flat=True)
+    read = steps_of(rows_of(verl_steps(range(1, 11), 10.0) + verl_steps(range(1, 5), 50.0), tmp_path), "log")
     assert {s: r.scalars["timing_s/step"] for s, r in read.records.items()} == dict.fromkeys((1, 2, 3, 4), 50.0)
     assert codes(read) == ["began-anew"] and not read.again
     assert [s for s, r in read.records.items() if r.resumed] == [1]
@@ -251,33 +251,33 @@ def test_a_history_that_began_anew(tmp_path):
 def test_ms_swifts_calls_in_rows_of_several_steps_are_the_last_steps(tmp_path):
     key = TIMER + "generate"
     listed = [logged(step, **{key: 5.0, TIMER + "compute_loss": 1.0}) for step in (1, 5, 10, 15)]
-    read = steps_of(rows_of(listed, tmp_path), "swift", flat=True)
+    read = steps_of(rows_of(listed, tmp_path), "swift")
     for record in read.records.values():
         assert key not in record.scalars and record.scalars["last_call_s/generate"] == 5.0
         assert record.scalars["last_call_s/compute_loss"] == 1.0 and record.scalars["train/step_time"] == 14.0
     assert codes(read) == ["logging-window", "last-calls-only"]
-    alone = steps_of(rows_of(listed[1:2], tmp_path), "swift", flat=True)
+    alone = steps_of(rows_of(listed[1:2], tmp_path), "swift")
     assert key not in alone.records[5].scalars and codes(alone) == ["last-calls-only"]
 
 
 def test_rows_without_calls_are_means_too_and_verls_never(tmp_path):
     swift = [{"train/step_time": 1.5, "train/global_step": step} for step in (5, 10, 15)]
-    read = steps_of(rows_of(swift, tmp_path), "log", flat=True)
+    read = steps_of(rows_of(swift, tmp_path), "log")
     assert [r.scalars["steps_logged"] for r in read.records.values()] == [5, 5, 5]
     assert [v.code for v in read.verdicts] == ["logging-window"]
     verl = [{"training/global_step": step, "timing_s/step": 3.0} for step in (5, 10, 15)]
-    read = steps_of(rows_of(verl, tmp_path), "log", flat=True)
+    read = steps_of(rows_of(verl, tmp_path), "log")
     assert not read.verdicts and not any("steps_logged" in r.scalars for r in read.records.values())
 
 
 def test_a_run_that_went_on_from_a_checkpoint_is_no_window(tmp_path):
-    read = steps_of(rows_of(flat([trl_step(s) for s in (501, 502)]), tmp_path), "log", flat=True)
+    read = steps_of(rows_of(flat([trl_step(s) for s in (501, 502)]), tmp_path), "log")
     assert read.records[501].scalars[TIMER + "vLLM.generate"] == 2.0 and not read.verdicts
 
 
 def test_a_restart_within_one_history(tmp_path):
     listed = flat([trl_step(s) for s in (1, 2, 3)]) + flat([trl_step(s, generate=5.0) for s in (2, 3, 4)])
-    read = steps_of(rows_of(listed, tmp_path), "me/p/a", flat=True)
+    read = steps_of(rows_of(listed, tmp_path), "me/p/a")
     assert {s: r.scalars[TIMER + "vLLM.generate"] for s, r in read.records.items()} == {1: 2, 2: 5, 3: 5, 4: 5}
     assert [s for s, r in read.records.items() if r.resumed] == [2]
     (verdict,) = read.verdicts
@@ -291,7 +291,7 @@ def test_ms_swifts_calls_are_in_the_row_itself(tmp_path):
         {key: 100.0, "eval/reward": 0.5, "eval/runtime": 101.0, "train/global_step": 1},
         {key: 3.0, "train/loss": 0.5, "train/global_step": 2},
     ]
-    read = steps_of(rows_of(listed, tmp_path), "swift", flat=True)
+    read = steps_of(rows_of(listed, tmp_path), "swift")
     assert {s: r.scalars[key] for s, r in read.records.items()} == {1: 2.0, 2: 3.0} and not read.verdicts
 
 
@@ -301,7 +301,7 @@ def test_verls_rows_by_its_own_counter_or_wandbs(tmp_path):
         {"_step": 1, "training/global_step": 1, "timing_s/step": 3.0},
         {"_step": 2, "timing_s/step": 4.0, "actor/lr": "NaN"},
     ]
-    read = steps_of(rows_of(listed, tmp_path), "verl", flat=True)
+    read = steps_of(rows_of(listed, tmp_path), "verl")
     assert {s: r.scalars["timing_s/step"] for s, r in read.records.items()} == {1: 3.0, 2: 4.0}
 
 

@@ -1,0 +1,189 @@
+"""Opens logs, and reads their lines, their JSON and their printouts."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from io import BufferedReader, BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import Any, TextIO, TypeVar
+
+from common.errors import UserError
+from common.verdicts import Verdict
+
+# Most logs that are compared by hand are smaller.
+KEPT_BYTES = 1 << 20
+# Colours and cursor movements; and the titles that some terminals are sent.
+_ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
+# Ray puts the actor before every line: (TaskRunner pid=123), (WorkerDict pid=123, ip=10.0.0.1).
+_ACTOR = re.compile(r"\s*\((?P<actor>[^()]*\bpid=\d+[^()]*)\)\s?")
+
+
+@dataclass(frozen=True)
+class Printout:
+    """What stands between two line ends or carriage returns, without colours and Ray's prefix.
+
+    `line` counts from 1 in the file. `actor` is what Ray's prefix held, empty without one. `ended` is false for the
+    end of a file that has no line end there: it may have been cut off. `line_chars` is the length of the whole line.
+    """
+
+    line: int
+    actor: str
+    text: str
+    ended: bool
+    line_chars: int
+
+
+@lru_cache(maxsize=1)
+def _content(path: Path, size: int, changed_ns: int) -> bytes:
+    return path.read_bytes()
+
+
+# Whoever begins to read a source calls this: a clock that ticks slowly may give a changed file the same date.
+forget = _content.cache_clear
+
+
+def opened(path: Path) -> BytesIO | BufferedReader:
+    """A file to read from its start; a small one is read from the disk once, for as long as its date stays.
+
+    A log is looked at several times before its steps are read, and a shared disk takes milliseconds to open a file.
+    """
+    state = path.stat()
+    return BytesIO(_content(path, state.st_size, state.st_mtime_ns)) if state.st_size <= KEPT_BYTES else path.open("rb")
+
+
+def require_utf8(path: Path, head: bytes) -> None:
+    """`UserError` with the command that converts a file whose first bytes are those of UTF-16."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        here, there = (shlex.quote(str(p)) for p in (path, path.with_stem(f"{path.stem}-utf8")))
+        raise UserError(
+            f"{path} is UTF-16 text, as some programs on Windows write it. Convert it first: "
+            f"iconv -f UTF-16 -t UTF-8 {here} > {there}"
+        )
+
+
+def printouts(path: Path) -> Iterator[Printout]:
+    """The parts of a console log in their order; `UserError` for a file that is no text.
+
+    A progress bar redraws itself by a carriage return, so that it shares its line with what was printed next.
+    """
+    with opened(path) as file:
+        for number, raw in enumerate(file, start=1):
+            if number == 1:
+                require_utf8(path, raw)
+                raw = raw.removeprefix(codecs.BOM_UTF8)
+            ended = raw.endswith(b"\n")
+            line = raw.decode("utf-8", errors="replace").rstrip("\r\n")
+            parts = line.split("\r")
+            for index, part in enumerate(parts):
+                text = _ANSI.sub("", part) if "\x1b" in part else part
+                actor = ""
+                while "pid=" in text and (prefix := _ACTOR.match(text)) is not None:
+                    actor, text = prefix["actor"], text[prefix.end() :]
+                yield Printout(number, actor, text, ended or index < len(parts) - 1, len(line))
+
+
+T = TypeVar("T")
+
+
+def from_json(raw: bytes | str) -> Any:
+    """What a text of JSON holds; `ValueError` where it is none, is nested too deeply or has texts that are none."""
+    try:
+        found = json.loads(raw)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if (b"\\u" if isinstance(raw, bytes) else "\\u") in raw:  # type: ignore[operator]
+        require_characters(found)
+    return found
+
+
+def require_characters(found: Any) -> None:
+    """`ValueError` for half of a character (a lone surrogate): it can be written in JSON, and nowhere else."""
+    json.dumps(found, ensure_ascii=False).encode()
+
+
+def json_lines(
+    path: Path, shown_as: str, read_row: Callable[[Any, int], T | None], verdicts: list[Verdict]
+) -> Iterator[T]:
+    """What `read_row` makes of each line's content and number, where that is not None.
+
+    A line that is no JSON, or of which `read_row` raises ValueError, TypeError, KeyError or OverflowError, is added to
+    `verdicts` with its number; but a last line without its newline was cut off by a kill, and is left out without a
+    word.
+    """
+    with opened(path) as lines:
+        for number, raw in enumerate(lines, start=1):
+            if not raw.strip():
+                continue
+            try:
+                found = read_row(from_json(raw), number)
+            except (ValueError, TypeError, KeyError, OverflowError) as error:
+                if raw.endswith(b"\n"):
+                    reason = " ".join(str(error).split()) or type(error).__name__
+                    text = f"{shown_as}:{number} cannot be read and was skipped ({reason})"
+                    verdicts.append(Verdict("warning", "corrupt-line", text))
+                continue
+            if found is not None:
+                yield found
+
+
+CHUNK_CHARS = 1 << 20
+# No element is longer: what cannot be read with so much behind it is corrupt.
+LONGEST_CHARS = 1 << 24
+_SPACE = re.compile(r"\s*")
+
+
+def list_of(path: Path, key: str) -> Iterator[Any] | None:
+    """The elements of the list under a key, the first one of that name; None where there is none.
+
+    `ValueError` and `RecursionError`, while they are read, where an element cannot be.
+    """
+    begins = re.compile(rf'(?<!\\)"{re.escape(key)}"\s*:\s*\[')
+    file = TextIOWrapper(opened(path), encoding="utf-8-sig")
+    text = ""
+    try:
+        while more := file.read(CHUNK_CHARS):
+            text = text[-1000:] + more
+            if (found := begins.search(text)) is not None:
+                return _elements(file, text[found.end() :])
+    except ValueError:
+        file.close()
+        raise
+    file.close()
+    return None
+
+
+def _elements(file: TextIO, text: str) -> Iterator[Any]:
+    decode, at = json.JSONDecoder().raw_decode, 0
+    with file:
+        while True:
+            try:
+                at = _after_space(text, at)
+                if text[at : at + 1] == "]":
+                    return
+                found, end = decode(text, at)
+                end = _after_space(text, end)
+                if text[end : end + 1] not in (",", "]"):
+                    raise ValueError("no comma behind it")
+                if "\\u" in text[at:end]:
+                    require_characters(found)
+            except ValueError:
+                text, at = text[at:], 0
+                more = file.read(max(CHUNK_CHARS, len(text))) if len(text) < LONGEST_CHARS else ""
+                if not more:
+                    raise
+                text += more
+                continue
+            yield found
+            at = end + 1 if text[end] == "," else end
+
+
+def _after_space(text: str, at: int) -> int:
+    space = _SPACE.match(text, at)
+    assert space is not None
+    return space.end()
