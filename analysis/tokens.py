@@ -1,4 +1,4 @@
-"""How many tokens did a step's completions have, where only their mean was logged?"""
+"""Computes how many tokens a step's completions had, where only their mean was logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can a GPU hold, read and compute? NVIDIA's data sheets, by our names and by those that drivers report."""
+"""Gives what a GPU can hold, read and compute: NVIDIA's data sheets, by our names and by those that drivers report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does the controller speak to people? Lines on stderr, and mistakes as one message without a traceback."""
+"""Speaks to people for the controller: lines on stderr, and mistakes as one message without a traceback."""
 
 from __future__ import annotations
 

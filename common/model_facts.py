@@ -1,4 +1,4 @@
-"""How large is a model, and what does it read for each token? From its config.json, or known; never guessed."""
+"""Gives how large a model is and what it reads for each token, from its config.json or of known models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may stand in spec.json and the report, which others read? JSON values, and no secrets."""
+"""Checks what may stand in spec.json and the report, which others read: JSON values, and no secrets."""
 
 from __future__ import annotations
 

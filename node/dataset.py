@@ -1,4 +1,4 @@
-"""Which prompts and ground truths does a workload train on?"""
+"""Reads the prompts and ground truths that a workload trains on."""
 
 from __future__ import annotations
 

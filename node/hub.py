@@ -1,4 +1,4 @@
-"""When is a source a hub id, and what is said when the hub cannot give it?"""
+"""Tells a hub id from a path, and says in words why the hub cannot give it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many seconds did each phase of a step take? A clock that knows what is inside what."""
+"""Times the phases of a step, with a clock that knows what is inside what."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where does a workload's policy come from, and can it hold the workload's prompts?"""
+"""Gets a workload's policy, and checks that it can hold the workload's prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written down about each training step, and when does training stop early?"""
+"""Writes down each training step, and stops training early on request."""
 
 from __future__ import annotations
 

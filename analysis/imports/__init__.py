@@ -1,1 +1,1 @@
-"""How does a run that was trained elsewhere become one of ours? `python -m analysis.imports` makes its files."""
+"""Makes a run that was trained elsewhere one of ours: `python -m analysis.imports` writes its files."""

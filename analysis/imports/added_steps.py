@@ -1,4 +1,4 @@
-"""What can be added to an imported run's steps, and what is odd about them?"""
+"""Adds what can be derived to an imported run's steps, and names what is odd about them."""
 
 from __future__ import annotations
 

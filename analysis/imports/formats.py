@@ -1,4 +1,4 @@
-"""Tells what wrote a file that is imported, and reads it."""
+"""Recognises the format of a file that is imported, and reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What did a run do that was trained elsewhere? `python -m analysis.imports SPEC_JSON --out .../steps.parquet`."""
+"""Reads a run that was trained elsewhere: `python -m analysis.imports SPEC_JSON --out .../steps.parquet`."""
 
 from __future__ import annotations
 

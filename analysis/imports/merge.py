@@ -1,4 +1,4 @@
-"""What do several sources of one run say together?"""
+"""Joins several sources of one run by step and name."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is the least that a GPU needs for a step, and where is the rest? Floors, and the waterfall down to them."""
+"""Computes the least time that a GPU needs for a step, and the waterfall from the step down to it."""

@@ -1,4 +1,4 @@
-"""What is the least time in which a step's responses can be decoded? A bound by memory and by arithmetic.
+"""Computes the least time in which a step's responses can be decoded: a bound by memory and by arithmetic.
 
 Decoding writes one token of every running sequence in each iteration, and each iteration reads all weights once and the
 keys and values of every position before the token. The formulas, what they take for granted and where they stand are

@@ -1,4 +1,4 @@
-"""What is known of each step's generation and of its decode floor, before anything is refused?"""
+"""Collects what is known of each step's generation and its decode floor, before anything is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where does an arm's mean step go, from the least that the GPU needs to what no timer covers?"""
+"""Divides an arm's mean step, from the least that the GPU needs to what no timer covers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long did a step generate, and in how little time could its responses have been decoded?"""
+"""Compares how long a step generated with the least time in which its responses can be decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does wandb know about a run besides its history?"""
+"""Reads what wandb knows about a run besides its history."""
 
 from __future__ import annotations
 

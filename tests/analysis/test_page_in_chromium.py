@@ -127,7 +127,10 @@ def test_page_can_be_read_aloud_and_used_by_keyboard(page, report):
     assert page.js("document.documentElement.lang") == "en"
     assert page.js("[...document.querySelectorAll('table')].every(t => t.caption && t.caption.textContent.trim())")
     assert page.js("[...document.querySelectorAll('th')].every(h => h.scope)")
-    names = "[...document.querySelectorAll('svg:not([aria-hidden])')].map(s => [s.getAttribute('role'), s.getAttribute('aria-label').length])"
+    names = (
+        "[...document.querySelectorAll('svg:not([aria-hidden])')]"
+        ".map(s => [s.getAttribute('role'), s.getAttribute('aria-label').length])"
+    )
     labels = page.js(names)
     assert len(labels) >= 5 and all(role == "img" and length > 40 for role, length in labels)
     assert page.js("[...document.querySelectorAll('.scroll')].every(s => s.tabIndex === 0 && s.ariaLabel)")

@@ -1,4 +1,4 @@
-"""What number does a printed text stand for, and how much of it did the printing cut off?"""
+"""Reads the number that a printed text stands for, and how much of it the printing cut off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where in its tree does each of a trainer's flat timer keys belong?"""
+"""Puts each of a trainer's flat timer keys in its place in the tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does the console log of TRL or ms-swift hold? One Python dictionary for each logged step, and progress bars."""
+"""Reads the console log of TRL or ms-swift: one Python dictionary for each logged step, and progress bars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a verl console log hold? Lines such as `step:3 - timing_s/gen:382.913 - ...`."""
+"""Reads a verl console log: lines such as `step:3 - timing_s/gen:382.913 - ...`."""
 
 from __future__ import annotations
 
