@@ -170,7 +170,7 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
     A run that was imported has imported.json in the place of done.json, and no stack that was checked.
     """
     folder = results / "runs" / run_id
-    spec: Any = read_file(SpecFile, folder / "spec.json", "the plan")
+    spec: Any = read_file(SpecFile, folder / "spec.json", "the plan", ("seed",))
     imported = "import" in spec
     made_by = "python -m analysis.imports" if imported else "the training job, as its last act"
     end = "imported.json" if imported else "done.json"
@@ -197,14 +197,10 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
         place = stacks / str(spec.get("stack")) / str(spec.get("lock_id")) / "verify.json"
         verify = _optional(place)
         verdicts += verify_verdicts(verify, str(spec.get("stack")), str(spec.get("lock_id")))
-    try:
-        seed = int(spec["seed"])
-    except (KeyError, TypeError, ValueError):
-        raise UserError(f"spec.json: seed must be a whole number (got {spec.get('seed')!r})") from None
     run = Run(
         run_id=run_id,
         arm=str(spec.get("arm")),
-        seed=seed,
+        seed=spec["seed"],
         factors=dict(spec.get("factors") or {}),
         spec=spec,
         done=done,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -107,17 +107,7 @@ def step_tables(
         columns["value"] += values
         columns["unit"] += [units[pair] for pair in zip(kinds, names, strict=True)]
         columns["exclusive_s"] += own_s
-        source = shown_path(record.file, run_dir)
-        if record.rounding or record.origins:
-            full = [TIMERS + name if kind == "phase" else name for kind, name in zip(kinds, names, strict=True)]
-            places = [record.origins.get(name) for name in full]
-            columns["rounding"] += [record.rounding.get(name) for name in full]
-            columns["source_file"] += [shown_path(p[0], run_dir) if p else source for p in places]
-            columns["source_line"] += [p[1] if p else record.line for p in places]
-        else:
-            columns["rounding"] += [None] * len(rows)
-            columns["source_file"] += [source] * len(rows)
-            columns["source_line"] += [record.line] * len(rows)
+        _add_places(columns, record, kinds, names, run_dir)
         same: dict[str, Any] = {
             "run_id": spec["run_id"],
             "arm": spec["arm"],
@@ -130,6 +120,18 @@ def step_tables(
         for name, value in same.items():
             columns[name].extend([value] * len(rows))
     yield _table(columns, schema)
+
+
+def _add_places(
+    columns: dict[str, list[Any]], record: StepRecord, kinds: Sequence[str], names: Sequence[str], run_dir: Path
+) -> None:
+    """Adds each value's rounding, and where it was read."""
+    source = shown_path(record.file, run_dir)
+    full = [TIMERS + name if kind == "phase" else name for kind, name in zip(kinds, names, strict=True)]
+    places = [record.origins.get(name) for name in full]
+    columns["rounding"] += [record.rounding.get(name) for name in full]
+    columns["source_file"] += [shown_path(p[0], run_dir) if p else source for p in places]
+    columns["source_line"] += [p[1] if p else record.line for p in places]
 
 
 def _table(columns: dict[str, list[Any]], schema: pa.Schema) -> pa.Table:

@@ -7,8 +7,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from common.credentials import CREDENTIAL
 from common.messages import short, told
+
+# The shapes that services give theirs so that they can be found: Hugging Face, OpenAI and its like, GitHub, AWS, Slack,
+# and JSON web tokens. wandb's older keys are 40 hex digits, as a commit is: those are told by their names alone.
+CREDENTIAL = re.compile(
+    r"\b(hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|AKIA[0-9A-Z]{16}"
+    r"|xox[abprs]-[\w-]{10,}|wandb_v\d_\w{20,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,})"
+)
+
 
 # Values of such variables would be written into spec.json and from there into reports. As in node/hardware.py.
 SECRET_VARIABLE = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""From which step does a run go on?"""
+"""Finds the checkpoint that a run goes on from."""
 
 from __future__ import annotations
 

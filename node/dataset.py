@@ -1,10 +1,11 @@
-"""Reads the prompts and ground truths that a workload trains on."""
+"""Reads the prompts and ground truths that a workload trains on, and makes the built-in sums."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import math
+import random
 import tempfile
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -12,9 +13,43 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from node.arithmetic import DEFAULT_ROWS, arithmetic_rows
 from node.exit_codes import causes, nearest, no_space_left, one_line
 from node.hub import check_revision, hub_error, looks_local
+
+DEFAULT_ROWS = 512
+
+
+def arithmetic_rows(rows: int, seed: int) -> list[dict[str, str]]:
+    """Short sums of one or two operations, as rows of `question` and `answer`.
+
+    The same rows and seed give the same sums on every Python: only `Random.random` is drawn from, whose sequence
+    is promised never to change. The answers are whole numbers, some of them negative.
+    """
+    draw = random.Random(seed).random
+
+    def whole(low: int, high: int) -> int:
+        return low + int(draw() * (high - low + 1))
+
+    def pick(choices: tuple[str, ...]) -> str:
+        return choices[whole(0, len(choices) - 1)]
+
+    made = []
+    for _ in range(rows):
+        terms = [whole(2, 99), whole(2, 99)]
+        signs = [pick(("+", "-", "*"))]
+        if signs[0] == "*":
+            terms[1] = whole(2, 12)
+        if draw() < 0.5:
+            signs.append(pick(("+", "-")))
+            terms.append(whole(2, 99))
+        value = {"+": terms[0] + terms[1], "-": terms[0] - terms[1], "*": terms[0] * terms[1]}[signs[0]]
+        if len(signs) == 2:
+            value += terms[2] if signs[1] == "+" else -terms[2]
+        formula = f"{terms[0]}" + "".join(f" {sign} {term}" for sign, term in zip(signs, terms[1:], strict=True))
+        form = pick(("What is {}?", "Compute {}.", "{} = ?"))
+        made.append({"question": form.format(formula), "answer": str(value)})
+    return made
+
 
 BUILTINS = ("builtin:arithmetic",)
 _LOADERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}

@@ -1,4 +1,4 @@
-"""Are two answers equal as mathematics? math_verify says so, in a process of its own that may be ended.
+"""Compares two answers as mathematics: by math_verify, in a process of its own that may be ended.
 
 An answer such as 9^{9^{9}} keeps it busy for hours. Its own time limits are signals, which only a main thread may have
 and trainers call rewards from any; so each comparison is made by a child whose alarm ends it, and a new one goes on.

@@ -1,4 +1,4 @@
-"""What does a job take of its node, and what is the node? Equal terms for all engines start here."""
+"""Takes a job's share of its node and describes the node: equal terms for all engines start here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do all arms of an experiment train, and on what? Prepared once, before any of them starts.
+"""Prepares what all arms of an experiment train, and on what: once, before any of them starts.
 
 `python -m node.inputs --request request.json --out DIR` writes data.parquet, model/ and, last, inputs.json.
 """
@@ -56,21 +56,11 @@ def prepare_inputs(request: dict[str, Any], out: Path) -> dict[str, Any]:
         made_here = model_folder == work / "model"
         answer: dict[str, Any] = {
             "data": {
-                "path": "data.parquet",
-                "sha256": file_sha256(work / "data.parquet"),
-                "rows": len(kept),
+                **_told(work / "data.parquet", kept, data["source"]),
                 "dropped_too_long": len(examples) - len(kept),
-                "source": data["source"],
                 "revision": data.get("revision"),
             },
-            "test": None
-            if test is None
-            else {
-                "path": "test.parquet",
-                "sha256": file_sha256(work / "test.parquet"),
-                "rows": len(test),
-                "source": data["test_source"],
-            },
+            "test": None if test is None else _told(work / "test.parquet", test, data["test_source"]),
             "model": {
                 "path": "model" if made_here else str(model_folder),
                 "sha256": tree_sha256(model_folder),
@@ -81,16 +71,25 @@ def prepare_inputs(request: dict[str, Any], out: Path) -> dict[str, Any]:
             "prompt_tokens": {"min": lengths.minimum, "mean": lengths.mean, "max": lengths.maximum},
             "versions": _versions(),
         }
-        for made in work.glob("*.parquet"):
-            made.replace(out / made.name)
-        if made_here:
-            shutil.rmtree(out / "model", ignore_errors=True)
-            (work / "model").replace(out / "model")
+        _move_out(work, out, made_here)
         write_json(out / "inputs.json", answer)
         _progress(f"done: {len(kept)} prompts, {answer['model']['parameters']} parameters")
         return answer
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _told(file: Path, examples: list[dict[str, Any]], source: str) -> dict[str, Any]:
+    """What inputs.json says of a file of examples."""
+    return {"path": file.name, "sha256": file_sha256(file), "rows": len(examples), "source": source}
+
+
+def _move_out(work: Path, out: Path, with_model: bool) -> None:
+    for made in work.glob("*.parquet"):
+        made.replace(out / made.name)
+    if with_model:
+        shutil.rmtree(out / "model", ignore_errors=True)
+        (work / "model").replace(out / "model")
 
 
 def _test_examples(

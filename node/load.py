@@ -1,4 +1,4 @@
-"""How much of this process's CPUs did others use? Timings taken beside other work are not the engine's own."""
+"""Measures how much of this process's CPUs others used: timings taken beside other work are not the engine's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How good is a long chain of thought? The reward of Phi-4-reasoning-plus, as the verl article's script defines it.
+"""Rewards a long chain of thought: the reward of Phi-4-reasoning-plus, as the verl article's script defines it.
 
     reward = 8/13 · accuracy + 1/13 · repetition
 

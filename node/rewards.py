@@ -1,4 +1,4 @@
-"""How good is a completion? The rewards by name, as plain functions of text and as TRL calls them."""
+"""Gives the rewards by name, as plain functions of text and as TRL calls them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens when the scheduler wants the node back?
+"""Stops training when the scheduler wants the node back.
 
 SIGTERM or SIGUSR2 during training: the step under way is finished and logged, a checkpoint is saved, and the job exits
 with 75 ("requeue me"). Before the first step there is nothing to save, and it exits with 75 at once.

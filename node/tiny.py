@@ -1,4 +1,4 @@
-"""What are the built-in models? Random Qwen2s with a tokenizer of their own: `tiny` for CPUs, `small` for GPUs.
+"""Writes the built-in models: random Qwen2s with a tokenizer of their own: `tiny` for CPUs, `small` for GPUs.
 
 Kernels set the sizes. Heads are 32 wide in the one, since vLLM's attention on CPUs takes no 16, and 64 in the other,
 the narrowest that FlashAttention, FlashInfer and Triton's kernels all take. The tiny one makes a step in a second on

@@ -1,4 +1,4 @@
-"""How does training outlive its tracker?
+"""Keeps training alive when its tracker dies.
 
 wandb keeps a process of its own (wandb-core). Slurm signals every process of a job, so that one is dead in the very
 moment in which the training is to save its checkpoint; and elsewhere it may run out of memory or disk. metrics.jsonl

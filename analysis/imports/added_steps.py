@@ -41,12 +41,12 @@ def add_known_tokens(
         completions = declared if told is None else told
         if told is not None and declared not in (None, told):
             contradicted.append((c.record.step, told))
-        means = {
-            "response_tokens": logged_as("mean_response_length", scalars),
-            "prompt_tokens": "prompt_length/mean" if "prompt_length/mean" in scalars else None,
-        }
-        for name, mean in means.items():
-            if completions is None or mean is None or name in scalars or not scalars[mean] >= 0.0:
+        means = (
+            ("response_tokens", logged_as("mean_response_length", scalars)),
+            ("prompt_tokens", "prompt_length/mean"),
+        )
+        for name, mean in means:
+            if completions is None or mean not in scalars or name in scalars or not scalars[mean] >= 0.0:
                 continue
             if told is None and denied:
                 without += name == "response_tokens"
@@ -68,20 +68,23 @@ def add_known_tokens(
         )
         verdicts.append(Verdict("warning", "tokens-unknown", text))
     if contradicted:
-        step, told = contradicted[0]
+        verdicts.append(_contradicted(run_id, declared, *contradicted[0], len(contradicted) - 1))
+    if inexact:
+        off, step, tokens = worst
         text = (
-            f"{run_id}: its batch_size is said to be {declared}, but its logged tokens are those of {told} completions "
-            f"(step {step}{_and_more(len(contradicted) - 1)}); the tokens are summed over as many as were logged"
+            f"{run_id}: the tokens of {count_of(inexact, 'step')} are sums from rounded means, off by {off:.3g} at "
+            f"most (step {-step}: {tokens:.0f})"
         )
-        verdicts.append(Verdict("warning", "batch-size-contradicted", text))
-    if not inexact:
-        return verdicts
-    off, step, tokens = worst
+        verdicts.append(Verdict("note", "tokens-from-means", text))
+    return verdicts
+
+
+def _contradicted(run_id: str, declared: int | None, step: int, told: int, others: int) -> Verdict:
     text = (
-        f"{run_id}: the tokens of {count_of(inexact, 'step')} are sums from rounded means, off by {off:.3g} at most "
-        f"(step {-step}: {tokens:.0f})"
+        f"{run_id}: its batch_size is said to be {declared}, but its logged tokens are those of {told} completions "
+        f"(step {step}{_and_more(others)}); the tokens are summed over as many as were logged"
     )
-    return [*verdicts, Verdict("note", "tokens-from-means", text)]
+    return Verdict("warning", "batch-size-contradicted", text)
 
 
 def _denied(chosen: Sequence[ChosenStep], batch: int, config: Mapping[str, Any]) -> str:

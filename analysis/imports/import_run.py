@@ -25,7 +25,7 @@ from common.errors import UserError
 from common.files import fingerprint_of, read_json_object, write_whole
 from trainers.logs.log_files import opened
 from trainers.logs.record import Imported, SourceRead, timers_as_phases
-from trainers.timers.lookup import tree_named
+from trainers.timers.lookup import TimerTree, tree_named
 from trainers.timers.own import tree_told
 
 CACHE = Path(".wandb-cache")
@@ -71,13 +71,7 @@ def import_in_parts(
     if not tree.flat:
         chosen = [replace(c, record=timers_as_phases(c.record)) for c in chosen]
     verdicts = [*read.verdicts, *told, *more]
-    if not any(tree.root in c.record.phases for c in chosen):
-        have = sorted({path for c in chosen for path in c.record.phases})
-        raise UserError(
-            f"run {run_id}: none of its {len(chosen)} steps tells how long the whole step took ({root_keys(tree)}; "
-            f"there are {', '.join(have[:8]) or 'no timers at all'}). Import a source that has it; several sources of "
-            "one run are joined by step"
-        )
+    _require_times(chosen, tree, run_id)
     workload = spec.get("workload") or {}
     config = next((part.config for part in parts if part.config), {})
     more = add_known_tokens(chosen, facts.get("batch_size") or workload.get("batch_size"), run_id, config)
@@ -92,11 +86,7 @@ def import_in_parts(
     if tree_named(tree.name) is None:
         metadata["tree"] = tree_told(tree)
     end = _end(spec, version, chosen, sources, parts, steps_of)
-    if changed := [source for source, state in _states(sources).items() if state != before[source]]:
-        raise UserError(
-            f"run {run_id}: {', '.join(changed)} changed while it was read: a run that still writes, or a copy that is "
-            "not whole. Start again; of a run that goes on for long, import a copy"
-        )
+    _require_unchanged(before, run_id)
     return step_tables(cast(SpecFile, spec), run_dir, chosen, tree, metadata), end
 
 
@@ -107,6 +97,26 @@ def _require_possible(read: SourceRead, run_id: str) -> None:
         raise UserError(
             f"run {run_id}: {last.file}:{last.line} is of step {last.step}, and {HIGHEST_STEP} is the highest that can "
             "be read: a damaged line, or a counter of something else. Correct it, or leave it out"
+        )
+
+
+def _require_times(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -> None:
+    """`UserError` where no step tells how long it took."""
+    if not any(tree.root in c.record.phases for c in chosen):
+        have = sorted({path for c in chosen for path in c.record.phases})
+        raise UserError(
+            f"run {run_id}: none of its {len(chosen)} steps tells how long the whole step took ({root_keys(tree)}; "
+            f"there are {', '.join(have[:8]) or 'no timers at all'}). Import a source that has it; several sources of "
+            "one run are joined by step"
+        )
+
+
+def _require_unchanged(before: Mapping[str, tuple[int, int] | None], run_id: str) -> None:
+    """`UserError` where a source is not as it was before it was read."""
+    if changed := [source for source, state in _states(list(before)).items() if state != before[source]]:
+        raise UserError(
+            f"run {run_id}: {', '.join(changed)} changed while it was read: a run that still writes, or a copy that is "
+            "not whole. Start again; of a run that goes on for long, import a copy"
         )
 
 

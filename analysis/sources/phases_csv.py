@@ -181,22 +181,7 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
     own name and rounding. A row that cannot be read is a verdict. `UserError` where the table holds several runs that
     none of the names tells apart, or parents that contradict each other.
     """
-    try:
-        text = TextIOWrapper(opened(path), encoding="utf-8-sig").read()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text ({error}); save the table as CSV UTF-8") from None
-    found = columns_of(text.split("\n", 1)[0])
-    if found is None:
-        raise UserError(other_columns(path, text.split("\n", 1)[0]))
-    columns, delimiter = found
-    rows = csv.reader(StringIO(text, newline=""), delimiter=delimiter)
-    next(rows)
-    try:
-        table = [(rows.line_num, _by_column(columns, row)) for row in rows if any(row)]
-    except csv.Error as error:
-        raise UserError(
-            f"{path}:{rows.line_num} cannot be read ({error}); correct that line, or leave it out"
-        ) from None
+    columns, table = _rows_of(path)
     table = _of_one_run(table, columns, names, path)
     read, verdicts = _values(table, path)
     order = order_of(read, table, path)
@@ -225,6 +210,27 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
         for step, record in records.items()
     }
     return Imported(SourceRead(in_order, verdicts, order.again), FORMAT, selected=selected, tree=tree)
+
+
+def _rows_of(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+    """A table's columns, and its rows with the lines on which they end."""
+    try:
+        text = TextIOWrapper(opened(path), encoding="utf-8-sig").read()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text ({error}); save the table as CSV UTF-8") from None
+    found = columns_of(text.split("\n", 1)[0])
+    if found is None:
+        raise UserError(other_columns(path, text.split("\n", 1)[0]))
+    columns, delimiter = found
+    rows = csv.reader(StringIO(text, newline=""), delimiter=delimiter)
+    next(rows)
+    try:
+        table = [(rows.line_num, _by_column(columns, row)) for row in rows if any(row)]
+    except csv.Error as error:
+        raise UserError(
+            f"{path}:{rows.line_num} cannot be read ({error}); correct that line, or leave it out"
+        ) from None
+    return columns, table
 
 
 def _own_tree(table: Sequence[tuple[int, dict[str, str]]], lines: Collection[int], path: Path) -> dict[str, TablePhase]:

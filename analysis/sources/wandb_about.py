@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from common.credentials import CREDENTIAL
+from common.published import CREDENTIAL
 
 # The packages whose versions bear on what is compared, by the name that they are installed under; ms-swift is `swift`
 # everywhere else here.

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from node.arithmetic import arithmetic_rows
 from node.checkpoints import newest_checkpoint
-from node.dataset import ground_truths
+from node.dataset import arithmetic_rows, ground_truths
 from node.exit_codes import RequeueError, run
 from node.hardware import pin_cpus, set_environment, told_environment
 from node.records import append_json_line, finite, read_json, tree_sha256, write_json

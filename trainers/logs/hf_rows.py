@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 from common.errors import UserError
 from common.verdicts import Verdict
 from trainers.logs.printed import half_digit, half_significant, printed
-from trainers.logs.record import STEPS_LOGGED, TIMERS, Imported, StepRecord, as_number, packed
+from trainers.logs.record import STEPS_LOGGED, TIMERS, Imported, SourceRead, StepRecord, as_number, packed
 from trainers.logs.restarts import falls, require_one_run, steps_in_sequence
 
 # What transformers' callbacks put before a row's names in wandb: so a log's names are those of the wandb run.
@@ -234,34 +234,8 @@ def imported_rows(
     anew = {place for place, (before, record) in enumerate(pairwise(records), start=1) if falls(before, record)}
     read = steps_in_sequence(records, path)
     read.verdicts = [*verdicts, *read.verdicts]
-    if read.records and not any(STEP_TIME in record.scalars for record in read.records.values()):
-        # A run that was started again counts its average from there.
-        lives: list[list[LoggedRow]] = []
-        for place, row in enumerate(rows):
-            if lives and replace(row, line=lives[-1][-1].line) == lives[-1][-1]:
-                continue
-            if not lives or row.step <= lives[-1][-1].step or place in anew:
-                lives.append([])
-            lives[-1].append(row)
-        times: dict[int, tuple[float, float, int]] = {}
-        for life in lives:
-            found = (average_of(row.numbers, row.rounding, row.elapsed_s, row.step, row.line) for row in life)
-            averages = [average for average in found if average is not None]
-            times.update(step_times_s(averages, path))
-        for step, (seconds, error, window) in times.items():
-            record = read.records[step]
-            scalars = {k: v for k, v in record.scalars.items() if k not in (*_AVERAGES, STEPS_LOGGED)} | {WALL: seconds}
-            # What is rounded is there.
-            rounding = {k: v for k, v in record.rounding.items() if k in scalars} | {WALL: error}
-            if window > 1:
-                scalars[STEPS_LOGGED] = float(window)
-            read.records[step] = replace(record, scalars=scalars, rounding=rounding)
-        if times:
-            text = (
-                f"{path} holds no step times, only the average since the start: the times are differences of that, "
-                "each from one logged row to the next, with checkpoints and evaluations in between"
-            )
-            read.verdicts.append(Verdict("warning", "times-from-average", text))
+    if not any(STEP_TIME in record.scalars for record in read.records.values()):
+        _add_average_times(read, rows, anew, path)
     wider = [int(r.scalars[STEPS_LOGGED]) for r in read.records.values() if STEPS_LOGGED in r.scalars]
     if wider:
         read.verdicts.append(window_verdict(str(path), wider))
@@ -269,3 +243,34 @@ def imported_rows(
 
 
 _AVERAGES = (TRAIN + SECONDS_PER_STEP, TRAIN + STEPS_PER_SECOND)
+
+
+def _add_average_times(read: SourceRead, rows: Sequence[LoggedRow], anew: Collection[int], path: Path) -> None:
+    """Adds the steps' times from ms-swift's average since the start, and says so; `anew` are the places of restarts."""
+    # A run that was started again counts its average from there.
+    lives: list[list[LoggedRow]] = []
+    for place, row in enumerate(rows):
+        if lives and replace(row, line=lives[-1][-1].line) == lives[-1][-1]:
+            continue
+        if not lives or row.step <= lives[-1][-1].step or place in anew:
+            lives.append([])
+        lives[-1].append(row)
+    times: dict[int, tuple[float, float, int]] = {}
+    for life in lives:
+        found = (average_of(row.numbers, row.rounding, row.elapsed_s, row.step, row.line) for row in life)
+        averages = [average for average in found if average is not None]
+        times.update(step_times_s(averages, path))
+    for step, (seconds, error, window) in times.items():
+        record = read.records[step]
+        scalars = {k: v for k, v in record.scalars.items() if k not in (*_AVERAGES, STEPS_LOGGED)} | {WALL: seconds}
+        # What is rounded is there.
+        rounding = {k: v for k, v in record.rounding.items() if k in scalars} | {WALL: error}
+        if window > 1:
+            scalars[STEPS_LOGGED] = float(window)
+        read.records[step] = replace(record, scalars=scalars, rounding=rounding)
+    if times:
+        text = (
+            f"{path} holds no step times, only the average since the start: the times are differences of that, "
+            "each from one logged row to the next, with checkpoints and evaluations in between"
+        )
+        read.verdicts.append(Verdict("warning", "times-from-average", text))

@@ -1,4 +1,4 @@
-"""What does ms-swift's `logging.jsonl` hold?"""
+"""Reads ms-swift's `logging.jsonl`."""
 
 from __future__ import annotations
 

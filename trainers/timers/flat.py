@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import product
@@ -103,16 +103,9 @@ def places_of(
     decision is told.
     """
     movable = {key: paths for key, paths in tree.paths_by_key.items() if len(paths) > 1}
-    rests = []
-    printed = rounding or [{}] * len(steps)
-    for step, cut in zip(steps, printed, strict=True):
-        timed = {k: step[TIMERS + k] for k in movable if math.isfinite(step.get(TIMERS + k, math.nan))}
-        fixed = {k: v for k, v in step.items() if k.startswith(_PREFIXES) and timer_name(k) not in movable}
-        phases = nested(fixed, tree).phases
-        if math.isfinite(left := exclusive_s(phases).get(tree.root, math.nan)):
-            rests.append((left, timed, phases[tree.root], math.fsum(v for k, v in cut.items() if timer_name(k))))
-    plain = [left for left, timed, *_ in rests if not timed]
-    usual = median(plain) if plain else 0.0
+    if not movable:
+        return {}, []
+    rests = _residuals(steps, rounding or [{}] * len(steps), movable, tree)
     places: dict[str, str] = {}
     known: dict[str, str] = {}
     verdicts = []
@@ -122,7 +115,7 @@ def places_of(
 
     for key in sorted(movable, key=company):
         fewest = company(key)
-        having = [(left - usual, t, whole, cut) for left, t, whole, cut in rests if key in t and len(t) == fewest]
+        having = [one for one in rests if key in one[1] and len(one[1]) == fewest]
         if not having:
             continue
         inside, outside = [], []
@@ -142,6 +135,25 @@ def places_of(
             known[key] = places[key]
         verdicts.append(_told(run_id, key, places[key], declared, clear, (a, b), tree))
     return places, verdicts
+
+
+def _residuals(
+    steps: Sequence[Mapping[str, float]],
+    rounding: Sequence[Mapping[str, float]],
+    movable: Collection[str],
+    tree: TimerTree,
+) -> list[tuple[float, dict[str, float], float, float]]:
+    """Of each step: its residual without movable timers, less the usual one; these timers; its time; its rounding."""
+    rests = []
+    for step, cut in zip(steps, rounding, strict=True):
+        timed = {k: step[TIMERS + k] for k in movable if math.isfinite(step.get(TIMERS + k, math.nan))}
+        fixed = {k: v for k, v in step.items() if k.startswith(_PREFIXES) and timer_name(k) not in movable}
+        phases = nested(fixed, tree).phases
+        if math.isfinite(left := exclusive_s(phases).get(tree.root, math.nan)):
+            rests.append((left, timed, phases[tree.root], math.fsum(v for k, v in cut.items() if timer_name(k))))
+    plain = [left for left, timed, *_ in rests if not timed]
+    usual = median(plain) if plain else 0.0
+    return [(left - usual, timed, whole, cut) for left, timed, whole, cut in rests]
 
 
 def _shares(value: float, place: str | None, tree: TimerTree) -> tuple[float, ...]:

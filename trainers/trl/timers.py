@@ -81,6 +81,60 @@ _NATIVE_BESIDE = (
 _NATIVE_REWARDS = (("train/rewards/*/mean", "s", "reward_function_s/*"),)
 
 
+_NATIVE_PHASES = (
+    Phase(
+        "step",
+        "Step",
+        "TRL's step_time: all training_steps of one update on the main process. The optimizer, logging and "
+        "checkpoints are not in it.",
+        "other",
+        ("train/step_time",),
+    ),
+    Phase(
+        "step/training_step",
+        "Training step",
+        "Not timed by itself: the step above is its time.",
+        "other",
+    ),
+    Phase(
+        _INPUTS,
+        "Prepare inputs",
+        "Everything from prompts to scored completions; its own time holds the log-probabilities of the old "
+        "policy and the reference, tokenising, advantages.",
+        "other",
+        ("_prepare_inputs",),
+    ),
+    Phase(
+        f"{_INPUTS}/sync_weights",
+        "Sync weights",
+        "Hands the policy's new weights to the rollout engine.",
+        "weight sync",
+        ("sync_weights",),
+    ),
+    Phase(
+        f"{_INPUTS}/generate",
+        "Generate",
+        "The rollout engine writes the completions.",
+        "generation",
+        ("vLLM.generate", "transformers.generate", "transformers.generate_batch"),
+    ),
+    Phase(
+        f"{_INPUTS}/rewards",
+        "Rewards",
+        "Scores the completions with every reward function.",
+        "rewards",
+        ("_calculate_rewards",),
+    ),
+    Phase(
+        "step/training_step/compute_loss",
+        "Compute loss",
+        "Forward pass and the GRPO loss, with the policy's log-probabilities.",
+        "loss+backward",
+        ("compute_loss",),
+    ),
+)
+
+
 def _native(series: str) -> TimerTree:
     """TRL without our driver: `step_time` in its logs, and in wandb its profiling points."""
     return TimerTree(
@@ -91,58 +145,7 @@ def _native(series: str) -> TimerTree:
         source=f"TRL {series} grpo_trainer.py (training_step, profiling decorators), generation/vllm_generation.py",
         beside=_NATIVE_BESIDE,
         beside_if=_NATIVE_REWARDS,
-        phases=(
-            Phase(
-                "step",
-                "Step",
-                "TRL's step_time: all training_steps of one update on the main process. The optimizer, logging and "
-                "checkpoints are not in it.",
-                "other",
-                ("train/step_time",),
-            ),
-            Phase(
-                "step/training_step",
-                "Training step",
-                "Not timed by itself: the step above is its time.",
-                "other",
-            ),
-            Phase(
-                _INPUTS,
-                "Prepare inputs",
-                "Everything from prompts to scored completions; its own time holds the log-probabilities of the old "
-                "policy and the reference, tokenising, advantages.",
-                "other",
-                ("_prepare_inputs",),
-            ),
-            Phase(
-                f"{_INPUTS}/sync_weights",
-                "Sync weights",
-                "Hands the policy's new weights to the rollout engine.",
-                "weight sync",
-                ("sync_weights",),
-            ),
-            Phase(
-                f"{_INPUTS}/generate",
-                "Generate",
-                "The rollout engine writes the completions.",
-                "generation",
-                ("vLLM.generate", "transformers.generate", "transformers.generate_batch"),
-            ),
-            Phase(
-                f"{_INPUTS}/rewards",
-                "Rewards",
-                "Scores the completions with every reward function.",
-                "rewards",
-                ("_calculate_rewards",),
-            ),
-            Phase(
-                "step/training_step/compute_loss",
-                "Compute loss",
-                "Forward pass and the GRPO loss, with the policy's log-probabilities.",
-                "loss+backward",
-                ("compute_loss",),
-            ),
-        ),
+        phases=_NATIVE_PHASES,
     )
 
 

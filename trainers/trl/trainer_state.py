@@ -1,4 +1,4 @@
-"""What does a `trainer_state.json` hold, which transformers' Trainer keeps beside each checkpoint?"""
+"""Reads `trainer_state.json`, which transformers' Trainer keeps beside each checkpoint."""
 
 from __future__ import annotations
 

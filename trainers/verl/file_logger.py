@@ -1,4 +1,4 @@
-"""What does the file of verl's own file logger hold? Lines `{"step": 3, "data": {"timing_s/gen": 382.9, ...}}`."""
+"""Reads the file of verl's own file logger: lines `{"step": 3, "data": {"timing_s/gen": 382.9, ...}}`."""
 
 from __future__ import annotations
 
