@@ -20,7 +20,7 @@ from analysis.imports.which_tree import SYNCHRONOUS
 from analysis.report.content import Content, read_content
 from common.errors import UserError
 from common.files import fingerprint_of
-from trainers.timers import declared
+from trainers.timers.lookup import declared_trees
 from workflow.cli import main
 from workflow.config.entry import require_startable
 from workflow.config.imports import Format, Mode
@@ -281,7 +281,7 @@ def test_a_source_that_is_not_there_is_told_when_the_plan_is_made(
 
 def test_formats_and_modes_are_those_that_can_be_read() -> None:
     assert set(get_args(Format)) == set(formats())
-    assert set(get_args(Mode)) == {tree.mode for tree in declared.declared_trees()} | {SYNCHRONOUS}
+    assert set(get_args(Mode)) == {tree.mode for tree in declared_trees()} | {SYNCHRONOUS}
 
 
 def test_a_repetition_takes_everything_from_its_arm() -> None:

@@ -12,7 +12,7 @@ from common.findings import Finding
 from common.model_facts import ModelFacts
 from engines import Engine
 from trainers.cases import Settings
-from trainers.logs.lines import Printout
+from trainers.logs.log_files import Printout
 from trainers.logs.record import Imported
 from trainers.timers.tree import TimerTree
 from trainers.workload import TrainedArm, Workload

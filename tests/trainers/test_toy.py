@@ -18,7 +18,7 @@ from analysis.collect import main as collect
 from analysis.imports.import_run import main as import_run
 from analysis.report.__main__ import main as report
 from common.errors import UserError
-from node.arithmetic import arithmetic_rows
+from node.dataset import arithmetic_rows
 from node.inputs import _write_parquet
 from node.records import file_sha256, tree_sha256
 from tests.engines.abacus import ABACUS

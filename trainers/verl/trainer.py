@@ -8,7 +8,7 @@ from typing import Any
 
 from common.dotted import positive
 from engines import Engine
-from trainers.logs.lines import Printout
+from trainers.logs.log_files import Printout
 from trainers.logs.record import Imported
 from trainers.protocol import Driver, LogFormat, Trainer
 from trainers.timers.tree import TimerTree, release_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trainers.logs.lines import Printout, printouts
+from trainers.logs.log_files import Printout, printouts
 from trainers.logs.printed import half_digit
 from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord
 
