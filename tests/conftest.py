@@ -16,6 +16,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 from workflow import stacks
 
+from .attempts import made_inputs  # noqa: F401 (a fixture)
+
 ROOT = Path(__file__).resolve().parents[1]
 # Where a container sets it, every process that a test starts would compile again what it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -24,10 +26,10 @@ sys.dont_write_bytecode = False
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Parts that belong together, with what they begin with: one process has each, as they share what takes long to make.
 PARTS = {
-    "verl": ("tests/verl/", "tests/analysis/test_verl_wandb.py"),
+    "verl": ("tests/trainers/verl/", "tests/analysis/test_verl_wandb.py"),
     "end to end": ("tests/test_end_to_end.py",),
     "training on slurm": ("tests/slurm/test_training.py",),
-    "jobs": ("tests/jobs/",),
+    "jobs": ("tests/node/", "tests/trainers/trl/"),
     "slurm 0": ("tests/slurm/test_storm.py",),
 }
 # Tests on Slurm mostly wait: several clusters go side by side, each of the process that first takes such a group.

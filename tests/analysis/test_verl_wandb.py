@@ -6,8 +6,8 @@ import pytest
 
 from analysis.collect import main
 from analysis.steps import read_steps
-from tests.verl.environments import build
-from tests.verl.runs import write_verl_run
+from tests.trainers.verl.environments import build
+from tests.trainers.verl.runs import write_verl_run
 
 VERSIONS = ("0.4.1", "0.9.1")
 

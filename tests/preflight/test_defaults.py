@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from common.errors import UserError
-from tests.verl.conftest import verl_python  # noqa: F401 (a fixture)
+from tests.trainers.verl.conftest import verl_python  # noqa: F401 (a fixture)
 from trainers.verl.packaged import parsed, settings_of, value_of
 from trainers.verl.words import VERSIONS
 from workflow.preflight import PreflightResult, require_possible, settings_id, settings_requests, write_preflight

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.verl.environments import build
+from tests.trainers.verl.environments import build
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,7 +12,7 @@ import yaml
 
 from workflow.config.plan import load_plan
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 RESERVED = """
 import json, sys
 from omegaconf import OmegaConf

@@ -11,9 +11,9 @@ from typing import Any
 
 from common.files import fingerprint_of
 
-from .. import patience
+from ... import patience
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 INPUTS = {"data_sha256": "d" * 64, "model_sha256": "e" * 64}
 
 

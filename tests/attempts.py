@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from .. import patience
+from . import patience
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 TRANSFORMERS, VLLM = "trl-transformers-cpu", "trl-vllm-cpu"
 DATA = {
     "source": "builtin:arithmetic",

@@ -19,7 +19,7 @@ from node.exit_codes import RequeueError, run
 from node.hardware import pin_cpus, set_environment, told_environment
 from node.records import append_json_line, finite, read_json, tree_sha256, write_json
 
-from .conftest import ROOT
+from ..attempts import ROOT
 
 
 def test_json_is_valid_and_whole(tmp_path: Path) -> None:

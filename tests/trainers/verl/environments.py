@@ -1,4 +1,4 @@
-"""Where do tests get a Python with verl, and without a GPU? `python tests/verl/environments.py lock|build [VERSION]`.
+"""Makes Pythons with verl and without a GPU: `python tests/trainers/verl/environments.py lock|build [VERSION]`.
 
 The environments of `env-<version>/` are made by uv from their locks, once per lock, below `.stacks/`. They are no
 stacks: nothing trains in them, and Hydra's parser (antlr4 4.9) comes as a source archive only, which is built here.
@@ -12,13 +12,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from workflow.cluster.locks import try_lock
 from workflow.stacks.uv import Uv, configured_uv, torch_arguments
 
 HERE = Path(__file__).resolve().parent
-CACHE = HERE.parents[1] / ".stacks" / "tests-verl"
+CACHE = HERE.parents[2] / ".stacks" / "tests-verl"
 VERSIONS = ("0.4.1", "0.9.1")
 PYTHON = "3.11"
 TORCH = "torch==2.13.0+cpu"
@@ -56,7 +56,7 @@ def lock(version: str) -> None:
     uv = configured_uv(main_index_first=True)
     command = ["pip", "compile", "requirements.in", "--generate-hashes", "--quiet", "--python-version", PYTHON]
     command += [*_SOURCES, "--overrides", "overrides.txt", "--no-emit-index-url", "--no-emit-find-links"]
-    command += ["--no-emit-build-options", "--custom-compile-command", "python tests/verl/environments.py lock"]
+    command += ["--no-emit-build-options", "--custom-compile-command", f"python {Path(__file__).name} lock"]
     command += [*uv.arguments, *torch_arguments(uv, TORCH, "cpu", PYTHON), "--output-file", "requirements.lock"]
     _uv(uv, command, HERE / f"env-{version}")
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from .. import patience
-from .conftest import DATA, MODEL, ROOT, TRANSFORMERS, job_environment
+from ..attempts import DATA, MODEL, ROOT, TRANSFORMERS, job_environment
 
 # One process prepares many requests, since importing the libraries takes longer than the work.
 MANY = """

@@ -16,7 +16,7 @@ from common.errors import UserError
 from node.phi4_reward import Phi4, answer_part, last_boxed
 from node.rewards import reward_functions
 
-from .conftest import ROOT, TRANSFORMERS
+from ..attempts import ROOT, TRANSFORMERS
 
 RIGHT, NONE = "<think>a</think>So \\boxed{12}", "<think>a</think>So 12"
 

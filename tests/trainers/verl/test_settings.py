@@ -17,7 +17,7 @@ import yaml
 from common.errors import UserError
 from tests.trainers import article
 from tests.trainers.composed import composed_by
-from tests.verl.environments import build
+from tests.trainers.verl.environments import build
 from trainers.protocol import StackFacts
 from trainers.verl import settings as verl
 from trainers.verl.driver.composed import flat
@@ -27,7 +27,7 @@ from trainers.verl.words import LOSSES, OVERRULING, VERSIONS, made_equal, settin
 from trainers.workload import Workload
 from workflow.config.model import Arm
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 A, R, REF, M = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref", "model"))
 
 WORKLOAD: dict[str, Any] = {

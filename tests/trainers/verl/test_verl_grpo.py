@@ -25,7 +25,7 @@ from workflow.config.model import Arm
 from .environments import VERSIONS
 from .test_steps import history_of, read_lines
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 STAND_IN = Path(__file__).with_name("standin")
 REWARDS = [
     {"name": "phi4", "weight": 1.0},

@@ -14,7 +14,7 @@ import pytest
 
 from .environments import VERSIONS
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -11,7 +11,7 @@ import pytest
 
 from node.attempt import stack_origin
 
-from .conftest import TRANSFORMERS, VLLM, run_python
+from ..attempts import TRANSFORMERS, VLLM, run_python
 
 CHECK = """
 import json, sys

@@ -14,9 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from .. import patience
-from ..patience import Patience
-from .conftest import (
+from ... import patience
+from ...attempts import (
     ROOT,
     TRANSFORMERS,
     VLLM,
@@ -26,6 +25,7 @@ from .conftest import (
     run_job,
     write_attempt,
 )
+from ...patience import Patience
 
 Stack = Callable[[str], Path]
 PREPARE = "step/training_step/prepare_inputs"

@@ -16,7 +16,7 @@ from node.records import tree_sha256
 
 from .environments import VERSIONS
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # One process tries many orders, since importing verl takes longer than refusing.
 REFUSALS = """
 import contextlib, io, json, os, sys

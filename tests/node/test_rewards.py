@@ -13,7 +13,7 @@ import pytest
 from common.errors import UserError
 from node.rewards import completion_text, format_match, length_near, reward_functions
 
-from .conftest import ROOT, TRANSFORMERS
+from ..attempts import ROOT, TRANSFORMERS
 
 
 @pytest.mark.parametrize(
