@@ -66,8 +66,8 @@ def job_environment(**changes: str) -> dict[str, str]:
 
 
 def run_job(python: Path, module: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a module of node in a stack's Python, and return what it said."""
-    return run_python(python, "-m", f"node.{module}", *arguments)
+    """Run one of our modules in a stack's Python, and return what it said."""
+    return run_python(python, "-m", module, *arguments)
 
 
 def run_python(python: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -81,7 +81,9 @@ def made_inputs(stack_python: Callable[[str], Path], tmp_path_factory: pytest.Te
     folder = tmp_path_factory.mktemp("inputs")
     request = {"data": DATA, "model": MODEL, "max_prompt_length": 48, "max_response_length": 16}
     (folder / "request.json").write_text(json.dumps(request))
-    done = run_job(stack_python(TRANSFORMERS), "inputs", "--request", folder / "request.json", "--out", folder / "made")
+    done = run_job(
+        stack_python(TRANSFORMERS), "node.inputs", "--request", folder / "request.json", "--out", folder / "made"
+    )
     assert done.returncode == 0, done.stderr
     yield folder / "made" / "inputs.json"
 

@@ -86,7 +86,7 @@ def check_finished(attempt: Path, steps: int) -> tuple[list[dict[str, Any]], dic
 def transformers_run(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished attempt of two steps with transformers."""
     attempt = write_attempt(tmp_path_factory.mktemp("runs") / "tf-s0", made_inputs)
-    done = run_job(stack_python(TRANSFORMERS), "trl_grpo", attempt)
+    done = run_job(stack_python(TRANSFORMERS), "trainers.trl.driver.train", attempt)
     assert done.returncode == 0, done.stderr
     assert "step 2/2  " in done.stdout
     assert " s left" in done.stdout
@@ -148,7 +148,7 @@ def test_vllm_goes_on_after_a_kill(stack_python: Stack, made_inputs: Path, tmp_p
     assert not (first.parent / "done.json").exists()
 
     second = write_attempt(run_folder, made_inputs, 2, **args)
-    done = run_job(stack_python(VLLM), "trl_grpo", second)
+    done = run_job(stack_python(VLLM), "trainers.trl.driver.train", second)
     assert done.returncode == 0, done.stderr
     after = read_lines(second.parent / "metrics.jsonl")
     told = json.loads((second.parent / "done.json").read_text())
@@ -211,7 +211,7 @@ def test_a_stop_signal_saves_and_asks_to_be_requeued(stack_python: Stack, made_i
 
     # Its next life has nothing left to do, if the plan asks for no more steps than were done.
     again = write_attempt(tmp_path / "stopped", made_inputs, 2, max_steps=last, save_strategy="no")
-    done = run_job(stack_python(TRANSFORMERS), "trl_grpo", again)
+    done = run_job(stack_python(TRANSFORMERS), "trainers.trl.driver.train", again)
     assert done.returncode == 0, done.stderr
     told = json.loads((again.parent / "done.json").read_text())
     assert (told["first_step"], told["last_step"], told["steps"]) == (last + 1, last, 0)

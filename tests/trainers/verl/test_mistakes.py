@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 # One process tries many orders, since importing verl takes longer than refusing.
 REFUSALS = """
 import contextlib, io, json, os, sys
-from node import verl_grpo
+from trainers.verl.driver import train as verl_grpo
 from node.exit_codes import run
 told = {}
 for name, [attempt, environment] in json.load(sys.stdin).items():
