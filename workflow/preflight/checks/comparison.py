@@ -177,7 +177,8 @@ def matters(key: str, cases: Sequence[Case]) -> bool:
     """Whether a setting of the configuration can bear on the work: no name, place or seed, no other engine's words."""
     if any(key.rpartition(".")[2] in trainer.bookkeeping for trainer in trainers()):
         return False
-    if key.startswith((*_own_options(cases), *(one for case in cases for one in case.trainer.of_one_engine))):
+    # With a dot at its end an empty section is one, too.
+    if f"{key}.".startswith((*_own_options(cases), *(one for case in cases for one in case.trainer.of_one_engine))):
         return len({case.engine.name for case in cases}) == 1
     model = {one for case in cases for one in case.trainer.keys.get("model", ())}
     return not key.endswith((".path", "seed", "_dir")) or key in model
