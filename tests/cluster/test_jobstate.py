@@ -69,8 +69,11 @@ def test_the_files_verdict(evidence: Evidence, verdict: Verdict) -> None:
         ({"jobs": queued("PENDING")}, QUIET, 0, Life.REQUEUED),
         ({"jobs": queued("SUSPENDED")}, BEATS, 0, Life.SUSPENDED),
         ({"jobs": queued("RUNNING", "8")}, BEATS, 0, Life.RUNNING),  # another number, the same name
-        # Both agree: at once, but where only the node is known to be gone.
-        ({"jobs": queued("CANCELLED"), "ended": ended("CANCELLED")}, BEATS, 1, Life.NONE),
+        # Both agree: at once, but where the trainer writes, or only the node is known to be gone.
+        ({"jobs": queued("CANCELLED"), "ended": ended("CANCELLED")}, Pulse(True, True, None), 1, Life.NONE),
+        ({"jobs": queued("CANCELLED"), "ended": ended("CANCELLED")}, UNSURE, 1, Life.DOUBTED),
+        ({"jobs": queued("FAILED"), "ended": ended("FAILED")}, QUIET, 1, Life.NONE),
+        ({"jobs": queued("FAILED"), "ended": ended("FAILED")}, BEATS, 9, Life.ABANDONED),  # its launch "failed"
         ({"jobs": queued("NODE_FAIL"), "ended": ended("NODE_FAIL")}, BEATS, 9, Life.ABANDONED),
         ({"jobs": queued("NODE_FAIL"), "ended": ended("NODE_FAIL")}, QUIET, 2, Life.NONE),
         # One source alone is not believed at once, and never while the trainer writes.

@@ -87,7 +87,8 @@ def test_jobs_in_slurm_as_its_answer_has_them(experiment: Path) -> None:
     MadeRun(experiment, "runs").job(job_id="1").attempt(steps=4)
     MadeRun(experiment, "waits").job(job_id="2")
     MadeRun(experiment, "again").job(job_id="3").attempt(steps=6)
-    MadeRun(experiment, "gone").job(job_id="4").attempt(steps=1)
+    gone = MadeRun(experiment, "gone").job(job_id="4").attempt(steps=1)
+    write(gone.paths.attempt(1).exit, {"kind": "stopped"})
     MadeRun(experiment, "reused").job(job_id="5")
     MadeRun(experiment, "young").job(job_id="6", answer=["s", 2])
     jobs = [

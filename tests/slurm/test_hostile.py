@@ -122,7 +122,13 @@ def test_a_run_that_finished_is_not_trained_again_when_its_job_is_requeued(run: 
     one.assert_trained_once()
 
 
-@pytest.mark.parametrize("lie", ['"$real" "$@" | head -n 1', "true", '"$real" "$@" | head -c 150', "echo CLUSTER: b"])
+@pytest.mark.parametrize(
+    "lie",
+    [
+        *('"$real" "$@" | head -n 1', "true", '"$real" "$@" | head -c 150', "echo CLUSTER: b"),
+        '"$real" "$@" | sed s/RUNNING/PREEMPTED/',  # and accounting agrees
+    ],
+)
 def test_a_squeue_that_lies_and_a_stale_word_of_accounting_end_no_job(run: MakeRun, tmp_path: Path, lie: str) -> None:
     one = run(steps=40, env=SLOW)
     one.head_env |= fake(tmp_path, "squeue", f'if [ -e {tmp_path}/lie ]; then {lie}; else "$real" "$@"; fi')
@@ -133,6 +139,7 @@ def test_a_squeue_that_lies_and_a_stale_word_of_accounting_end_no_job(run: MakeR
     (tmp_path / "stale").write_text("\x1f".join([record["job_id"], "PREEMPTED", "0:0", "gpu1", record["name"]]) + "\n")
     (tmp_path / "lie").touch()
     time.sleep(8)
+    assert any(word in status(one) for word in (" running ", " unknown ", " finished "))
     (tmp_path / "lie").unlink()
     one.finish(head)
     assert len(list((one.run / "jobs").iterdir())) == 1

@@ -188,8 +188,8 @@ def _slurm_state(seen: Evidence, verdict: Verdict) -> JobState:
         if seen.job.record.get("error") or not seen.submitting:
             return gone
         return JobState(verdict, Life.SUBMITTING, "is being submitted")
-    if state and ended and state == ended.state and word not in _NODE_LOST:
-        return gone  # squeue and accounting agree, and slurmd has ended its processes
+    if state and ended and state == ended.state and word not in _NODE_LOST and seen.pulse.quiet:
+        return gone  # squeue, accounting and the job's own files agree
     if seen.answers_without >= _answers_wanted(seen.answer, ended) and seen.pulse.quiet:
         return gone
     note = f"is {word.lower().replace('_', ' ')} for Slurm" if word else "is unknown to Slurm"
