@@ -385,7 +385,8 @@ def test_what_a_configuration_lacks_is_no_fact() -> None:
 def test_a_finding_of_some_arms_names_them() -> None:
     held = {arm: source(arm, version) for arm, version in (("vllm", "0.4.1"), ("sglang", "0.9.1"))}
     for one in held.values():
-        one["resolved"]["actor_rollout_ref"]["actor"] |= {"use_dynamic_bsz": False, "ppo_micro_batch_size": None}
+        actor = one["resolved"]["actor_rollout_ref"]["actor"]
+        actor |= {"use_dynamic_bsz": False, "ppo_micro_batch_size": None, "ppo_mini_batch_size": 16}
         one["resolved"]["actor_rollout_ref"]["rollout"]["log_prob_micro_batch_size"] = 2
     seen = seen_of(bare(), **held)
     missing = f"{ACTOR}.ppo_micro_batch_size_per_gpu must be given unless"

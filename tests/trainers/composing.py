@@ -18,6 +18,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+# This file's folder has a `verl` and a `trl` of its own, which are no stack's.
+sys.path.remove(str(Path(__file__).parent))
+
 from common.errors import UserError
 from trainers.verl.driver.composed import _config_folder, check, compose, flat
 from trainers.verl.driver.declared import fields
