@@ -28,7 +28,7 @@ from bench.mutations import Mutant, change, sample, statement_lines
 
 SEED = "rolloutbench"
 COUNT = 150
-PLACES = ("analysis/estimates", "analysis/headline", "analysis/timers", "analysis/roofline", "analysis/sources")
+PLACES = ("analysis/estimates", "analysis/headline", "trainers/timers", "analysis/roofline", "trainers/logs")
 FILES = ("trainers/verl/behaviours.py",)
 # Where the tests are that run the program in their own process, where its lines can be seen; those are taken that name
 # a package of the mutated ones. The last starts the command.
