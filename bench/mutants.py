@@ -33,7 +33,7 @@ FILES = ("trainers/verl/behaviours.py",)
 # Where the tests are that run the program in their own process, where its lines can be seen; those are taken that name
 # a package of the mutated ones. The last starts the command.
 TESTS = ("tests/analysis", "tests/preflight")
-NAMES = re.compile(r"analysis\.(estimates|headline|timers|roofline|sources)|workflow\.preflight")
+NAMES = re.compile(r"analysis\.(estimates|headline|roofline)|trainers\.(timers|logs)|workflow\.preflight")
 WITHOUT = ("tests/preflight/test_command.py",)
 ACCEPTED = ROOT / "docs" / "mutants.md"
 # By file and line the tests that run it, and each test's seconds (mutant_plugin.py).

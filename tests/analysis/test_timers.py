@@ -91,9 +91,7 @@ def test_order_is_declared_then_undeclared_by_name():
     ("version", "engine"), [("1.17.0", "vllm"), ("1.1", "vllm"), ("1.160.0", "vllm"), ("1.16.0", "sglang")]
 )
 def test_unknown_version_or_engine_says_how_to_declare(version, engine):
-    with pytest.raises(
-        UserError, match=r"no timer tree.*trl 1\.16? .*with transformers/vllm.*trainers/trl/"
-    ):
+    with pytest.raises(UserError, match=r"no timer tree.*trl 1\.16? .*with transformers/vllm.*trainers/trl/"):
         tree_for("trl", version, engine)
 
 
