@@ -6,14 +6,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from analysis.runs import Run
 from common.dotted import flat, overrides_by_key, positive
 from common.gpus import KNOWN_GPUS, gpu_of, known_name
 from common.model_facts import COUNTED, ModelFacts, model_facts
 from engines import Engine, engine_named
 from trainers.registry import Trainer, trainer_named, trainers
+
+if TYPE_CHECKING:
+    # The plan's program asks here of models, and does without pandas.
+    from analysis.runs import Run
 
 _BYTES: Mapping[str, int] = {
     **{"float32": 4, "fp32": 4, "float": 4},
