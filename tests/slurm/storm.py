@@ -183,10 +183,12 @@ class Storm(Strikes):
 
     def _has_left(self, run: SlurmRun) -> bool:
         """Whether a run has no process and no job; one that is held in the queue is let go, and ends by itself."""
-        if [job for job in run.jobs() if job["state"] in ALIVE]:
+        jobs, processes = [job for job in run.jobs() if job["state"] in ALIVE], run.processes()
+        if jobs:
             self.administer()
-            return False
-        return not run.processes()
+        if not processes:
+            self.free_nodes([job for job in jobs if job["state"] == "COMPLETING"])
+        return not jobs and not processes
 
     def _python(self, code: str, *runs: str) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-c", code, str(self.folder / "results" / "experiment"), *runs]

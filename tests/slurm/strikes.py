@@ -26,6 +26,8 @@ LIES = {
     "sbatch": ('sleep 6; exec "$real" "$@"', "echo sbatch: error: Socket timed out >&2; exit 1"),
     "scontrol": ('sleep 5; exec "$real" "$@"',),
 }
+# Longer than Slurm takes to end a job's processes (KillWait is 5 s).
+COMPLETING_S = 15.0
 # Daemons without which no strike is noticed, and how their strikes are called.
 _DAEMONS = {"slurmctld": "slurmctld", **dict.fromkeys(NODES, "slurmd")}
 
@@ -44,6 +46,7 @@ class Strikes:
         self.heads: dict[str, subprocess.Popen[str]] = {}
         self.restore: list[tuple[float, str, Callable[[], object]]] = []
         self.counts: Counter[str] = Counter()
+        self._completing: dict[str, float] = {}
 
     def strikes(self) -> tuple[Callable[[], str | None], ...]:
         """All of them; some are likelier than others."""
@@ -108,6 +111,20 @@ class Strikes:
                 name, state = line.split()
                 if state.startswith(("down", "drain", "fail")):
                     self.cluster.run("scontrol", "update", f"nodename={name}", "state=resume")
+
+    def free_nodes(self, jobs: list[dict[str, str]]) -> None:
+        """Take the nodes down and up of jobs that stay COMPLETING though no process of theirs is left.
+
+        The word of a slurmd that was killed may have been lost; Slurm asks it again after minutes, an administrator
+        does this.
+        """
+        for job in jobs:
+            since = self._completing.setdefault(job["id"], time.monotonic())
+            if time.monotonic() > since + COMPLETING_S:
+                self.log(f"job {job['id']} stays COMPLETING on {job['nodes']}")
+                for state in ("state=down", "state=resume"):
+                    self.cluster.run("scontrol", "update", f"nodename={job['nodes']}", state, "reason=storm")
+                del self._completing[job["id"]]
 
     def queue(self) -> list[dict[str, str]]:
         """The jobs in the queue; none where the controller does not answer, which a storm must bear."""
