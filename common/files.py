@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import pwd
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,15 @@ class DiskFull(UserError):
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
         self.errno = number
+
+
+def user_name(uid: int | None = None) -> str:
+    """The name of a user, ours by default; the number where there is none, as in containers: Slurm takes it, too."""
+    uid = os.getuid() if uid is None else uid
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def read_json(path: Path) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pwd
 import sys
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from common.files import DiskFull
+from common.files import DiskFull, user_name
 
 T = TypeVar("T")
 
@@ -47,12 +46,7 @@ def owner_of_refused(error: OSError | DiskFull) -> str | None:
     for path in (Path(name), *Path(name).absolute().parents):
         with suppress(OSError):
             owner = path.stat().st_uid
-            if owner == os.getuid():
-                return None
-            try:
-                return pwd.getpwuid(owner).pw_name
-            except KeyError:  # in a container a user may have no name
-                return str(owner)
+            return None if owner == os.getuid() else user_name(owner)
     return None
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from common.files import user_name
 from workflow.cluster import slurm
 from workflow.cluster import slurm_answer as subject
 from workflow.cluster.ends import end_told_by_slurm, kind_of_state
 from workflow.cluster.slurm import EndedJob, SlurmError
 from workflow.cluster.slurm_answer import Answer, ask, read, want
-from workflow.cluster.users import user_name
 
 from .make_runs import MadeRun, write
 

@@ -17,9 +17,8 @@ from common.files import last_lines
 from common.messages import reporting_errors
 from common.patience import patiently
 from workflow.cluster import jobstate
-from workflow.cluster.identity import identity, is_of, make_identity
-from workflow.cluster.inquiry import Submission
-from workflow.cluster.jobstate import Evidence, Life, Pulse, Verdict, Watch, filesystem_now, job_state, pulse_at
+from workflow.cluster.inquiry import Submission, identity, is_of, make_identity
+from workflow.cluster.jobstate import Evidence, JobVerdict, Life, Pulse, Watch, filesystem_now, job_state, pulse_at
 from workflow.cluster.paths import JobPaths, RunPaths
 from workflow.cluster.slurm import EndedJob, QueueJob
 from workflow.cluster.slurm_answer import Answer
@@ -50,14 +49,14 @@ def answer(number: int = 9, **more: Any) -> Answer:
 @pytest.mark.parametrize(
     ("evidence", "verdict"),
     [
-        (Evidence(submission()), Verdict.OPEN),
-        (Evidence(submission(), finished=True, cancelled_by="alice"), Verdict.FINISHED),
-        (Evidence(submission({"kind": "failed"}), cancelled_by="alice"), Verdict.ENDED),
-        (Evidence(submission(), current=False, cancelled_by="alice"), Verdict.SUPERSEDED),
-        (Evidence(submission(), cancelled_by="alice"), Verdict.CANCELLED),
+        (Evidence(submission()), JobVerdict.OPEN),
+        (Evidence(submission(), finished=True, cancelled_by="alice"), JobVerdict.FINISHED),
+        (Evidence(submission({"kind": "failed"}), cancelled_by="alice"), JobVerdict.ENDED),
+        (Evidence(submission(), current=False, cancelled_by="alice"), JobVerdict.SUPERSEDED),
+        (Evidence(submission(), cancelled_by="alice"), JobVerdict.CANCELLED),
     ],
 )
-def test_the_files_verdict(evidence: Evidence, verdict: Verdict) -> None:
+def test_the_files_verdict(evidence: Evidence, verdict: JobVerdict) -> None:
     assert job_state(evidence).verdict is verdict
 
 

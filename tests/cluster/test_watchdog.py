@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from workflow.cluster.memory_use import last_words, oom_kills, slurm_says_so
+from workflow.cluster.ends import last_words, oom_kills, slurm_says_so
 from workflow.cluster.progress import Progress, last_step
 from workflow.cluster.watchdog import Watchdog, dump_stacks
 

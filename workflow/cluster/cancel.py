@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import UserError
-from common.files import write_json, write_text
+from common.files import user_name, write_json, write_text
 from common.messages import unknown_name
 from workflow.cluster import slurm
 from workflow.cluster.ends import cancelled_by
@@ -21,7 +21,6 @@ from workflow.cluster.paths import JobPaths, RunPaths
 from workflow.cluster.slurm import QueueJob, SlurmError
 from workflow.cluster.slurm_answer import Answer, ask
 from workflow.cluster.state import state_of
-from workflow.cluster.users import user_name
 
 # How long a submission that is on its way is waited for; a later one is cancelled by whoever submits it.
 _SUBMIT_PATIENCE_S = 10.0

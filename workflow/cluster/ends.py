@@ -6,14 +6,15 @@ that was stopped by its time limit or by preemption is requeued and lives on in 
 
 from __future__ import annotations
 
+import re
 import signal
+from pathlib import Path
 from typing import Any
 
+from common.files import user_name
 from workflow.cluster.history import attempts_of_job, read_object
-from workflow.cluster.memory_use import slurm_says_so
-from workflow.cluster.paths import JobPaths, RunPaths
+from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.slurm import EndedJob
-from workflow.cluster.users import user_name
 
 # Slurm's states from which a run goes on in another job: nobody wanted them, and the trainer is not to blame.
 _TRY_AGAIN = {
@@ -34,6 +35,17 @@ ENDED_BY_SLURM = "ended by Slurm"
 
 RETRIED = frozenset({*_TRY_AGAIN.values(), "stopped", "lost"})
 """Kinds of end after which a head submits the run again."""
+
+
+# Neither an exit code nor Slurm's state tells for sure of a want of memory: Slurm says OUT_OF_MEMORY only where cgroups
+# limit memory (with its older accounting FAILED), and a process that the kernel kills ends like any that was killed.
+_TAIL_BYTES = 50_000
+# slurmstepd's words, in the job's own output.
+_SLURM = re.compile(r"exceeded (job )?memory limit|oom[-_]kill|oom_kill|out[ -]of[ -]memory", re.IGNORECASE)
+# The last words of a trainer, in its log: torch's, Python's, Ray's.
+_TRAINER = re.compile(
+    r"^.*(?:OutOfMemoryError|CUDA out of memory|\bMemoryError\b|cannot allocate memory).*$", re.I | re.M
+)
 
 
 def kind_of_state(state: str) -> str:
@@ -125,3 +137,54 @@ def why_again(end: dict[str, Any]) -> str:
 
 def _in_words(detail: Any) -> str:
     return f" ({detail})" if detail else ""
+
+
+def exit_of(code: int, attempt: AttemptPaths, killed_for_memory: bool) -> dict[str, Any]:
+    """What a trainer's exit code means when nobody had asked it to stop and it did not finish."""
+    if code < 0 and killed_for_memory:
+        return {"kind": "out of memory", "detail": "the kernel killed it", "code": code}
+    if code < 0:
+        return {"kind": "killed", "code": code}
+    if code == 2:
+        return {"kind": "refused", "code": code}
+    if (words := last_words(attempt.log)) is not None:
+        return {"kind": "out of memory", "detail": words, "code": code}
+    return {"kind": "failed", "code": code}
+
+
+def oom_kills(cgroup: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int:
+    """How many processes of this process's cgroup the kernel has killed for memory so far; 0 where that is unknown."""
+    try:
+        for line in cgroup.read_text(encoding="utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers == "":
+                file = root / path.lstrip("/") / "memory.events"
+            elif "memory" in controllers.split(","):
+                file = root / "memory" / path.lstrip("/") / "memory.oom_control"
+            else:
+                continue
+            if found := re.search(r"^oom_kill (\d+)$", file.read_text(encoding="utf-8"), re.MULTILINE):
+                return int(found.group(1))
+    except (OSError, ValueError):
+        pass
+    return 0
+
+
+def slurm_says_so(output: Path, since: int = 0) -> bool:
+    """Whether slurmstepd has written into a job's output, from a byte on, that memory was exceeded."""
+    return bool(_SLURM.search(_tail(output, since)))
+
+
+def last_words(log: Path) -> str | None:
+    """The last line in a trainer's log that tells of a want of memory; None if none does."""
+    found = _TRAINER.findall(_tail(log))
+    return found[-1].strip()[:300] if found else None
+
+
+def _tail(file: Path, since: int = 0) -> str:
+    try:
+        with file.open("rb") as content:
+            content.seek(max(since, file.stat().st_size - _TAIL_BYTES))
+            return content.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""

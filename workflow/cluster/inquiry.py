@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Iterable
@@ -10,14 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from common.files import user_name, write_json
 from common.patience import is_there
 from workflow.cluster import slurm_answer
 from workflow.cluster.history import read_object
-from workflow.cluster.identity import is_of
 from workflow.cluster.paths import JobPaths, RunPaths, slurm_folder
 from workflow.cluster.slurm import ENDED, QueueJob
 from workflow.cluster.slurm_answer import MAX_AGE_S, Answer
-from workflow.cluster.users import user_name
 
 # An answer older than this tells nothing of now, whoever asked.
 _STALE_S = 10 * MAX_AGE_S
@@ -79,6 +79,34 @@ def submission(job: JobPaths) -> Submission:
     if not is_of(record, RunPaths(job.folder.parents[1])):
         record = {}
     return Submission(job, order, record, read_object(job.end))
+
+
+# Slurm runs one job of a name at a time (singleton), and the identity of a run's folder is part of that name: a second
+# mount, a link or a renamed parent must not make a second name. A copy is another run: its folder has another inode, at
+# another path.
+def identity(run: RunPaths) -> str | None:
+    """The identity of a run's folder, by whatever path it is reached; None without one, or with only its original's."""
+    told = read_object(run.identity)
+    here = run.folder.resolve()
+    # Not every file system keeps its inodes over a mount: there the path must do.
+    ours = told.get("inode") == here.stat().st_ino or told.get("folder") == str(here)
+    return str(told["token"]) if ours and "token" in told else None
+
+
+def make_identity(run: RunPaths) -> str:
+    """The identity of a run's folder, given to it if it has none; for whoever holds the head's lock."""
+    if (token := identity(run)) is None:
+        token, here = secrets.token_hex(16), run.folder.resolve()
+        write_json(run.identity, {"token": token, "inode": here.stat().st_ino, "folder": str(here)})
+    return token
+
+
+def is_of(record: dict[str, Any], run: RunPaths) -> bool:
+    """Whether a job's record was written for this folder, not for one that it was copied from."""
+    if "identity" in record:
+        return bool(record["identity"] == identity(run))
+    here = str(run.folder.resolve())
+    return bool(record.get("folder", here) == here)
 
 
 def slurm_says(experiment: Path, jobs: Iterable[Submission]) -> SlurmSays:

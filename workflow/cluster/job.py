@@ -31,12 +31,11 @@ from common.patience import is_there, patiently
 from node.hardware import THREAD_VARIABLES
 from trainers import driver_module
 from workflow.cluster import slurm
-from workflow.cluster.ends import ENDED_BY_SLURM, cancelled_by
+from workflow.cluster.ends import ENDED_BY_SLURM, cancelled_by, exit_of, oom_kills
 from workflow.cluster.history import finished_attempt, how_it_ended, read_object, same_attempts, without_new_step
 from workflow.cluster.inquiry import submission
-from workflow.cluster.jobstate import HEARTBEAT_S, SILENT_S, Evidence, Verdict, Watch, job_state
+from workflow.cluster.jobstate import HEARTBEAT_S, SILENT_S, Evidence, JobVerdict, Watch, job_state
 from workflow.cluster.locks import try_lock
-from workflow.cluster.memory_use import last_words, oom_kills
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.place import Place
 from workflow.cluster.processes import (
@@ -141,13 +140,13 @@ class JobOnNode:
         by = cancelled_by(self.job) or read_object(self.run.cancelled).get("by")
         current = read_object(self.run.current).get("job") == self.job.number
         verdict = job_state(Evidence(job, finished=done is not None, current=current, cancelled_by=by)).verdict
-        if verdict is Verdict.ENDED:
+        if verdict is JobVerdict.ENDED:
             return {"kind": "superseded"}  # a head has given this life up, and its word stands
-        if verdict is Verdict.FINISHED:
+        if verdict is JobVerdict.FINISHED:
             return {"kind": "finished", "detail": f"attempt {done.number if done else '?'} had finished the run"}
-        if verdict is Verdict.SUPERSEDED:
+        if verdict is JobVerdict.SUPERSEDED:
             return {"kind": "duplicate"}
-        return {"kind": "cancelled", "by": by} if verdict is Verdict.CANCELLED else None
+        return {"kind": "cancelled", "by": by} if verdict is JobVerdict.CANCELLED else None
 
     @property
     def _steps(self) -> int:
@@ -519,19 +518,6 @@ class JobOnNode:
     def _end(self, end: dict[str, Any]) -> None:
         told = {**end, "time": time.time(), "told_by": "job"}
         patiently(lambda: write_json(self.job.end, told), _FILES)
-
-
-def exit_of(code: int, attempt: AttemptPaths, killed_for_memory: bool) -> dict[str, Any]:
-    """What a trainer's exit code means when nobody had asked it to stop and it did not finish."""
-    if code < 0 and killed_for_memory:
-        return {"kind": "out of memory", "detail": "the kernel killed it", "code": code}
-    if code < 0:
-        return {"kind": "killed", "code": code}
-    if code == 2:
-        return {"kind": "refused", "code": code}
-    if (words := last_words(attempt.log)) is not None:
-        return {"kind": "out of memory", "detail": words, "code": code}
-    return {"kind": "failed", "code": code}
 
 
 def trainer_environment(order: dict[str, Any], environ: Mapping[str, str]) -> dict[str, str]:

@@ -30,7 +30,7 @@ _CONFIRMED, _UNCONFIRMED, _WITHOUT_ACCOUNTING = 2, 6, 3
 _NODE_LOST = frozenset({"NODE_FAIL", "BOOT_FAIL"})
 
 
-class Verdict(StrEnum):
+class JobVerdict(StrEnum):
     """What the files say of a job, whatever Slurm says."""
 
     OPEN = "open"
@@ -115,7 +115,7 @@ class Evidence:
 class JobState:
     """What a job is: the files' verdict, and its life."""
 
-    verdict: Verdict
+    verdict: JobVerdict
     life: Life
     note: str = ""
     queued: QueueJob | None = None
@@ -154,14 +154,14 @@ def _unquiet(pulse: Pulse, note: str) -> tuple[Life, str]:
     return (Life.ABANDONED, f"{note}, but still writes") if pulse.beats else (Life.DOUBTED, note)
 
 
-def _verdict(seen: Evidence) -> Verdict:
+def _verdict(seen: Evidence) -> JobVerdict:
     if seen.finished:
-        return Verdict.FINISHED
+        return JobVerdict.FINISHED
     if seen.job.end:
-        return Verdict.ENDED
+        return JobVerdict.ENDED
     if not seen.current:
-        return Verdict.SUPERSEDED
-    return Verdict.CANCELLED if seen.cancelled_by else Verdict.OPEN
+        return JobVerdict.SUPERSEDED
+    return JobVerdict.CANCELLED if seen.cancelled_by else JobVerdict.OPEN
 
 
 def _local_life(seen: Evidence) -> Life:
@@ -172,7 +172,7 @@ def _local_life(seen: Evidence) -> Life:
     return Life.STARTING if seen.submitting and not seen.pulse.began else Life.NONE
 
 
-def _slurm_state(seen: Evidence, verdict: Verdict) -> JobState:
+def _slurm_state(seen: Evidence, verdict: JobVerdict) -> JobState:
     if seen.silence or seen.answer is None:
         return JobState(verdict, Life.SILENT, seen.silence)
     if (queued := queued_job(seen.job, seen.answer)) is not None:

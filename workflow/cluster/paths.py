@@ -10,138 +10,88 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow.cluster.users import user_name
+from common.files import user_name
+
+
+class _File:
+    """A file or folder by its name, below the folder of the object that has it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: _Folder, kind: type[_Folder]) -> Path:
+        return owner.folder / self._name
 
 
 @dataclass(frozen=True, slots=True)
-class _Numbered:
-    """A folder that is called by a number."""
-
+class _Folder:
     folder: Path
 
     @property
     def number(self) -> int:
+        """That of a folder which is called by a number."""
         return int(self.folder.name)
 
 
-@dataclass(frozen=True, slots=True)
-class JobPaths(_Numbered):
+class JobPaths(_Folder):
     """The files of one submission of a run."""
 
-    @property
-    def order(self) -> Path:
-        """What the job is to do, written before it is submitted."""
-        return self.folder / "order.json"
+    __slots__ = ()
 
-    @property
-    def record(self) -> Path:
-        """Its name and id in the scheduler; written before it is submitted, without an id, and after."""
-        return self.folder / "job.json"
-
-    @property
-    def end(self) -> Path:
-        """How the job finally ended: written once, by the job itself or by a head that found it gone."""
-        return self.folder / "end.json"
-
-    @property
-    def stop(self) -> Path:
-        """A request to end: `soon` (after the step, with a checkpoint) or `now`."""
-        return self.folder / "stop"
-
-    @property
-    def cancelled(self) -> Path:
-        """Who asked for the job to be cancelled, where it was asked through us."""
-        return self.folder / "cancelled.json"
-
-    @property
-    def submitit(self) -> Path:
-        """submitit's own files: the script, the job's own output."""
-        return self.folder / "submitit"
-
-    @property
-    def setup_log(self) -> Path:
-        """What the site's setup script said in the job's last life (workflow/cluster/set_up.sh)."""
-        return self.folder / "setup.log"
+    order = _File("order.json")
+    """What the job is to do, written before it is submitted."""
+    record = _File("job.json")
+    """Its name and id in the scheduler; written before it is submitted, without an id, and after."""
+    end = _File("end.json")
+    """How the job finally ended: written once, by the job itself or by a head that found it gone."""
+    stop = _File("stop")
+    """A request to end: `soon` (after the step, with a checkpoint) or `now`."""
+    cancelled = _File("cancelled.json")
+    """Who asked for the job to be cancelled, where it was asked through us."""
+    submitit = _File("submitit")
+    """submitit's own files: the script, the job's own output."""
+    setup_log = _File("setup.log")
+    """What the site's setup script said in the job's last life (workflow/cluster/set_up.sh)."""
 
     def nodes(self, life: str) -> Path:
         """Where the tasks of one life of a job on several nodes meet."""
         return self.folder / "nodes" / life
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptPaths(_Numbered):
+class AttemptPaths(_Folder):
     """The files of one life of a run."""
 
-    @property
-    def order(self) -> Path:
-        return self.folder / "attempt.json"
+    __slots__ = ()
 
-    @property
-    def spec(self) -> Path:
-        """What this attempt was told to run; the run's own spec.json may have moved on."""
-        return self.folder / "spec.json"
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "log"
-
-    @property
-    def metrics(self) -> Path:
-        return self.folder / "metrics.jsonl"
-
-    @property
-    def done(self) -> Path:
-        return self.folder / "done.json"
-
-    @property
-    def exit(self) -> Path:
-        """How the trainer's process ended, written by the job that watched it."""
-        return self.folder / "exit.json"
-
-    @property
-    def heartbeat(self) -> Path:
-        """Touched every few seconds by the job that watches the trainer."""
-        return self.folder / "heartbeat"
+    order = _File("attempt.json")
+    spec = _File("spec.json")
+    """What this attempt was told to run; the run's own spec.json may have moved on."""
+    log = _File("log")
+    metrics = _File("metrics.jsonl")
+    done = _File("done.json")
+    exit = _File("exit.json")
+    """How the trainer's process ended, written by the job that watched it."""
+    heartbeat = _File("heartbeat")
+    """Touched every few seconds by the job that watches the trainer."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunPaths:
+class RunPaths(_Folder):
     """The files of one run."""
 
-    folder: Path
+    __slots__ = ()
 
-    @property
-    def spec(self) -> Path:
-        return self.folder / "spec.json"
-
-    @property
-    def done(self) -> Path:
-        return self.folder / "done.json"
-
-    @property
-    def current(self) -> Path:
-        """Which submission counts: {"job": k}."""
-        return self.folder / "job.json"
-
-    @property
-    def identity(self) -> Path:
-        """Which folder this is, by whatever path it is reached (workflow/cluster/identity.py)."""
-        return self.folder / "identity.json"
-
-    @property
-    def life(self) -> Path:
-        """Which life of which job trains this run: written by one that Slurm has begun; another one's ends by it."""
-        return self.folder / "life.json"
-
-    @property
-    def head_lock(self) -> Path:
-        """Held by the launcher that cares for this run: two heads take turns."""
-        return self.folder / ".head.lock"
-
-    @property
-    def live_lock(self) -> Path:
-        """Held by the job that trains this run, for as long as it lives; the kernel lets go of it when it dies."""
-        return self.folder / ".live.lock"
+    spec = _File("spec.json")
+    done = _File("done.json")
+    current = _File("job.json")
+    """Which submission counts: {"job": k}."""
+    identity = _File("identity.json")
+    """Which folder this is, by whatever path it is reached (workflow/cluster/inquiry.py)."""
+    life = _File("life.json")
+    """Which life of which job trains this run: written by one that Slurm has begun; another one's ends by it."""
+    head_lock = _File(".head.lock")
+    """Held by the launcher that cares for this run: two heads take turns."""
+    live_lock = _File(".live.lock")
+    """Held by the job that trains this run, for as long as it lives; the kernel lets go of it when it dies."""
 
     @property
     def experiment(self) -> Path:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from workflow.cluster.users import user_name
+from common.files import user_name
 
 PATIENCE_S = 60.0  # for one command; slurmctld's own MessageTimeout is 10 s by default
 

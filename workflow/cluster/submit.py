@@ -28,7 +28,7 @@ from submitit.helpers import clean_env
 from common.files import ROOT, write_json
 from common.patience import is_there
 from workflow.cluster import slurm
-from workflow.cluster.identity import make_identity
+from workflow.cluster.inquiry import make_identity
 from workflow.cluster.job import run_job
 from workflow.cluster.paths import JobPaths, RunPaths
 from workflow.cluster.slurm import SlurmError
