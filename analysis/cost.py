@@ -13,18 +13,8 @@ from analysis.wide import ABSURD_S, BAD_TIME, JUMPED, OVERRUN, PHASE, stands_for
 from common.verdicts import count_of
 
 COLUMNS = [
-    "factors",
-    "arm",
-    "gpus",
-    "gpu_hours",
-    "step_gpu_s",
-    "price",
-    "currency",
-    "cost",
-    "to_steps",
-    "gpu_hours_to_steps",
-    "cost_to_steps",
-    "why",
+    *("factors", "arm", "gpus", "gpu_hours", "step_gpu_s", "price", "currency", "cost"),
+    *("to_steps", "gpu_hours_to_steps", "cost_to_steps", "why"),
 ]
 # A row that is left out for one of these has a time that cannot be right: it is no time that was paid for.
 NO_TIME = (BAD_TIME, JUMPED, OVERRUN)

@@ -1,4 +1,4 @@
-"""What a plan promised, and what its runs left behind."""
+"""Reads a plan and the finished runs that it names."""
 
 from __future__ import annotations
 

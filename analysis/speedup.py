@@ -1,14 +1,15 @@
-"""How much faster than the baseline an arm is, over the steps that both have."""
+"""Compares each arm with the baseline over the steps that both have."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
 from analysis.phases import shown_phase
-from analysis.runs import PlanRead, factors_label
-from analysis.wide import PHASE, begins_of, discarding
+from analysis.runs import PlanRead, at, factors_label
+from analysis.wide import OWN, PHASE, begins_of, discarding
 from common.verdicts import Verdict, count_of
 from trainers.timers.lookup import TimerTree, in_order
 
@@ -27,6 +28,16 @@ def paired_steps(
     kept = wide if columns is None else wide[["seed", "step", *(c for c in columns if c in wide)]]
     a, b = kept[rows & (wide["arm"] == baseline)], kept[rows & (wide["arm"] == arm)]
     return a.merge(b, on=["seed", "step"], suffixes=("_a", "_b")).sort_values(["seed", "step"])
+
+
+def compared(
+    wide: pd.DataFrame, plan: PlanRead, columns: Sequence[str] | None = None
+) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """(factors, arm, `paired_steps` with the baseline) of each arm but the baseline, at each factor combination."""
+    for factors in wide["factors"].unique():
+        for arm in plan.arms:
+            if arm != plan.baseline:
+                yield factors, arm, paired_steps(wide, factors, plan.baseline, arm, columns)
 
 
 def ratio(a: float, b: float) -> float:
@@ -87,7 +98,7 @@ OTHER_STEPS_SHARE = 0.01
 def _unpaired(wide: pd.DataFrame, pairs: pd.DataFrame, factors: str, arms: tuple[str, str]) -> list[Verdict]:
     """Says which counted steps of two arms have no partner, and whether tables over all of an arm's mislead."""
     found = []
-    here = f" at {factors_label(factors)}" if factors else ""
+    here = at(factors)
     for side, arm, other in (("a", *arms), ("b", *reversed(arms))):
         own_s = wide.loc[
             wide["counted"].astype(bool) & (wide["factors"] == factors) & (wide["arm"] == arm), PHASE + "step"
@@ -109,19 +120,8 @@ def _unpaired(wide: pd.DataFrame, pairs: pd.DataFrame, factors: str, arms: tuple
 
 
 RATIOS = ["raw_speedup", "per_token_speedup", "median_speedup", "lowest_seed_speedup", "highest_seed_speedup"]
-COMPARISON_COLUMNS = [
-    "factors",
-    "baseline",
-    "arm",
-    "run_pairs",
-    "paired_steps",
-    "baseline_s",
-    "arm_s",
-    "baseline_tokens",
-    "arm_tokens",
-    *RATIOS,
-    "warmup_left_out",
-]
+SUMS = ["baseline_s", "arm_s", "baseline_tokens", "arm_tokens"]
+COMPARISON_COLUMNS = ["factors", "baseline", "arm", "run_pairs", "paired_steps", *SUMS, *RATIOS, "warmup_left_out"]
 
 
 def _apart(wide: pd.DataFrame, factors: str, baseline: str, arm: str) -> str:
@@ -161,68 +161,79 @@ def comparison_table(
     its seconds and no ratio. `warmup_left_out`: the steps left out as warm-up of that run which has the fewest.
     """
     rows, verdicts = [], []
-    for factors in wide["factors"].unique():
-        here = f" at {factors_label(factors)}" if factors else ""
-        for arm in plan.arms:
-            if arm == plan.baseline:
-                continue
-            versus = f"{arm} against {plan.baseline}{here}"
-            pairs = paired_steps(wide, factors, plan.baseline, arm)
-            if pairs.empty:
-                why = _apart(wide, factors, plan.baseline, arm)
-                text = f"{plan.baseline} and {arm} have no counted (seed, step) in common{here}: not compared{why}"
-                verdicts.append(Verdict("error", "no-common-steps", text))
-                continue
-            root = PHASE + "step"
-            base_s, arm_s = float(pairs[root + "_a"].sum()), float(pairs[root + "_b"].sum())
-            base_tokens, arm_tokens = total_tokens(pairs, "a"), total_tokens(pairs, "b")
-            row = {
-                "factors": factors,
-                "baseline": plan.baseline,
-                "arm": arm,
-                "warmup_left_out": _fewest_warmup_steps(wide, factors, (plan.baseline, arm), plan.warmup_steps),
-                "run_pairs": pairs["seed"].nunique(),
-                "paired_steps": len(pairs),
-                "baseline_s": base_s,
-                "arm_s": arm_s,
-                "baseline_tokens": base_tokens,
-                "arm_tokens": arm_tokens,
-                "raw_speedup": ratio(base_s, arm_s),
-                "per_token_speedup": ratio(ratio(base_s, base_tokens), ratio(arm_s, arm_tokens)),
-                "median_speedup": ratio(pairs[root + "_a"].median(), pairs[root + "_b"].median()),
-            }
-            by_seed = pairs.groupby("seed")[[root + "_a", root + "_b"]].sum()
-            seeds = by_seed[root + "_a"] / by_seed[root + "_b"]
-            row |= {"lowest_seed_speedup": seeds.min(), "highest_seed_speedup": seeds.max()}
-            verdicts += _unpaired(wide, pairs, factors, (plan.baseline, arm))
-            if (factors, arm) in (refused or {}):
-                rows.append(row | dict.fromkeys(RATIOS, float("nan")))
-                continue
-            rows.append(row)
-            if disagrees(seeds.min(), seeds.max()):
-                each = ", ".join(f"seed {seed}: {speedup:.2f}×" for seed, speedup in seeds.items())
-                text = f"{versus}: the seeds disagree on which is faster ({each}): the runs differ more than the arms"
-                verdicts.append(Verdict("warning", "seeds-disagree", text))
-            # Where completions were thrown away the estimates say so.
-            thrown_away = any(discarding(pairs, side).any() for side in ("_a", "_b"))
-            if pd.isna(row["per_token_speedup"]) and not thrown_away:
-                text = f"{versus}: response tokens are missing or zero: no speed per token"
-                if uncounted := _uncounted(wide, factors, (plan.baseline, arm)):
-                    text += (
-                        f". {' and '.join(uncounted)} logged lengths, and not how many responses a step has: "
-                        "arms.<arm>.import.batch_size tells it"
-                    )
-                verdicts.append(Verdict("warning", "no-tokens", text))
-            if outliers_decide(row["raw_speedup"], row["median_speedup"]):
-                text = (
-                    f"{versus}: the sums say {row['raw_speedup']:.2f}×, the median steps {row['median_speedup']:.2f}×: "
-                    "a few steps far from the others decide. Look at the step times below, and at what else ran then"
-                )
-                verdicts.append(Verdict("warning", "sums-and-medians-disagree", text))
-            if len(pairs) == 1:
-                text = f"{arm} against {plan.baseline}{here}: a single paired step; it says nothing about spread"
-                verdicts.append(Verdict("warning", "single-step", text))
+    for factors, arm, pairs in compared(wide, plan):
+        both = (plan.baseline, arm)
+        if pairs.empty:
+            why = _apart(wide, factors, *both)
+            text = f"{plan.baseline} and {arm} have no counted (seed, step) in common{at(factors)}: not compared{why}"
+            verdicts.append(Verdict("error", "no-common-steps", text))
+            continue
+        head = {"factors": factors, "baseline": plan.baseline, "arm": arm}
+        row = head | _sums(pairs) | {"warmup_left_out": _fewest_warmup_steps(wide, factors, both, plan.warmup_steps)}
+        verdicts += _unpaired(wide, pairs, factors, both)
+        if (factors, arm) in (refused or {}):
+            row |= dict.fromkeys(RATIOS, float("nan"))
+        else:
+            verdicts += _comparison_verdicts(wide, pairs, row, f"{arm} against {plan.baseline}{at(factors)}")
+        rows.append(row)
     return pd.DataFrame(rows, columns=COMPARISON_COLUMNS), verdicts
+
+
+def _sums(pairs: pd.DataFrame) -> dict[str, Any]:
+    """The counts, sums and ratios of paired steps."""
+    a_s, b_s = pairs[PHASE + "step_a"], pairs[PHASE + "step_b"]
+    base_s, arm_s = float(a_s.sum()), float(b_s.sum())
+    base_tokens, arm_tokens = total_tokens(pairs, "a"), total_tokens(pairs, "b")
+    seeds = _by_seed(pairs)
+    return {
+        "run_pairs": pairs["seed"].nunique(),
+        "paired_steps": len(pairs),
+        "baseline_s": base_s,
+        "arm_s": arm_s,
+        "baseline_tokens": base_tokens,
+        "arm_tokens": arm_tokens,
+        "raw_speedup": ratio(base_s, arm_s),
+        "per_token_speedup": ratio(ratio(base_s, base_tokens), ratio(arm_s, arm_tokens)),
+        "median_speedup": ratio(a_s.median(), b_s.median()),
+        "lowest_seed_speedup": seeds.min(),
+        "highest_seed_speedup": seeds.max(),
+    }
+
+
+def _by_seed(pairs: pd.DataFrame) -> pd.Series:
+    """The raw speed-up of each pair of runs."""
+    sums = pairs.groupby("seed")[[PHASE + "step_a", PHASE + "step_b"]].sum()
+    return sums[PHASE + "step_a"] / sums[PHASE + "step_b"]
+
+
+def _comparison_verdicts(
+    wide: pd.DataFrame, pairs: pd.DataFrame, row: Mapping[str, Any], versus: str
+) -> Iterator[Verdict]:
+    """What to read before the ratios of a row of the comparison."""
+    seeds = _by_seed(pairs)
+    if disagrees(seeds.min(), seeds.max()):
+        each = ", ".join(f"seed {seed}: {speedup:.2f}×" for seed, speedup in seeds.items())
+        text = f"{versus}: the seeds disagree on which is faster ({each}): the runs differ more than the arms"
+        yield Verdict("warning", "seeds-disagree", text)
+    # Where completions were thrown away the estimates say so.
+    thrown_away = any(discarding(pairs, side).any() for side in ("_a", "_b"))
+    if pd.isna(row["per_token_speedup"]) and not thrown_away:
+        text = f"{versus}: response tokens are missing or zero: no speed per token"
+        if uncounted := _uncounted(wide, row["factors"], (row["baseline"], row["arm"])):
+            text += (
+                f". {' and '.join(uncounted)} logged lengths, and not how many responses a step has: "
+                "arms.<arm>.import.batch_size tells it"
+            )
+        yield Verdict("warning", "no-tokens", text)
+    if outliers_decide(row["raw_speedup"], row["median_speedup"]):
+        text = (
+            f"{versus}: the sums say {row['raw_speedup']:.2f}×, the median steps {row['median_speedup']:.2f}×: "
+            "a few steps far from the others decide. Look at the step times below, and at what else ran then"
+        )
+        yield Verdict("warning", "sums-and-medians-disagree", text)
+    if len(pairs) == 1:
+        text = f"{versus}: a single paired step; it says nothing about spread"
+        yield Verdict("warning", "single-step", text)
 
 
 def phase_speedups(
@@ -236,35 +247,18 @@ def phase_speedups(
     NaN where one of the two does not time the phase, or the arms are `refused` (comparable.py). Whole phases,
     children included; the last row of each block is the residual, what no timer of the step covers.
     """
+    paths = in_order([c.removeprefix(PHASE) for c in wide.columns if c.startswith(PHASE)], trees)
+    shown = [(path, shown_phase(path, trees).label, PHASE + path) for path in paths]
     rows = []
-    paths = [c.removeprefix(PHASE) for c in wide.columns if c.startswith(PHASE)]
-    ordered = in_order(paths, trees)
-    for factors in wide["factors"].unique():
-        for arm in plan.arms:
-            pairs = paired_steps(wide, factors, plan.baseline, arm) if arm != plan.baseline else pd.DataFrame()
-            if pairs.empty:
+    for factors, arm, pairs in compared(wide, plan):
+        for path, label, column in [*shown, ("(residual)", "Residual", OWN + "step")] if len(pairs) else ():
+            a, b = (
+                s.fillna(0.0).mean() if (s := pairs[f"{column}_{side}"]).notna().any() else float("nan")
+                for side in "ab"
+            )
+            if pd.isna(a) and pd.isna(b):
                 continue
-            divided = (factors, arm) not in (refused or {})
-            columns = [(p, shown_phase(p, trees).label, PHASE + p) for p in ordered]
-            columns.append(("(residual)", "Residual", "own_s/step"))
-            for path, label, column in columns:
-                a, b = (pairs[f"{column}_{side}"] for side in "ab")
-                if not (a.notna().any() or b.notna().any()):
-                    continue
-                mean_a, mean_b = (s.fillna(0.0).mean() if s.notna().any() else float("nan") for s in (a, b))
-                rows.append(
-                    {
-                        "factors": factors,
-                        "baseline": plan.baseline,
-                        "arm": arm,
-                        "path": path,
-                        "label": label,
-                        "depth": path.count("/"),
-                        "baseline_mean_s": mean_a,
-                        "arm_mean_s": mean_b,
-                        "saved_s": mean_a - mean_b if divided else float("nan"),
-                        "speedup": ratio(mean_a, mean_b) if divided else float("nan"),
-                    }
-                )
+            won = (float("nan"), float("nan")) if (factors, arm) in (refused or {}) else (a - b, ratio(a, b))
+            rows.append((factors, plan.baseline, arm, path, label, path.count("/"), a, b, *won))
     names = ["factors", "baseline", "arm", "path", "label", "depth"]
     return pd.DataFrame(rows, columns=[*names, "baseline_mean_s", "arm_mean_s", "saved_s", "speedup"])

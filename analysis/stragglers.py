@@ -14,21 +14,9 @@ from analysis.runs import PlanRead, Run
 from analysis.wide import PHASE, samples
 
 COLUMNS = [
-    "factors",
-    "arm",
-    "steps",
-    "length_steps",
-    "mean_length",
-    "max_length",
-    "straggler_ratio",
-    "length_bubble",
-    "tail_share",
-    "generation_share",
-    "amdahl_ceiling",
-    "generation_s",
-    "floor_steps",
-    "floor_s",
-    "efficiency",
+    *("factors", "arm", "steps"),
+    *("length_steps", "mean_length", "max_length", "straggler_ratio", "length_bubble", "tail_share"),
+    *("generation_share", "amdahl_ceiling", "generation_s", "floor_steps", "floor_s", "efficiency"),
 ]
 # The tail is when at most this share of a step's responses still runs.
 TAIL = 0.1

@@ -8,11 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.grid import grid_of
 from analysis.roofline.setup import setup_of
 from analysis.runs import Run
 from common.errors import UserError
-from common.verdicts import Verdict, count_of
+from common.verdicts import Verdict, count_of, first_few
 from trainers.logs.record import STEPS_LOGGED
 from trainers.quantities import DISCARDED, QUANTITIES, logged_as, names_of
 from trainers.registry import trainer_named
@@ -48,40 +47,14 @@ def wide_run(run: Run) -> pd.DataFrame:
     its source says nothing. `left_out` says why a step cannot count, as far as its own row tells.
     Quantities that trainers name differently are there under one name besides (trainers/quantities.py).
     """
-    tidy = run.steps
-    phases, scalars = tidy[tidy["kind"] == "phase"], tidy[tidy["kind"] == "scalar"]
-    try:
-        in_phases, in_scalars = grid_of(phases), grid_of(scalars)
-    except ValueError:
-        raise UserError("its steps.parquet holds a value twice; collect the run again") from None
-    seconds, own = in_phases.values(phases["value"]), in_phases.values(phases["exclusive_s"])
-    other = in_scalars.values(scalars["value"])
-    meta = tidy.drop_duplicates("step").set_index("step")[["attempt", "resumed", "overlap"]].sort_index()
-    root = run.tree.root
-    if root not in seconds.columns:
-        raise UserError(f"none of its steps has the root timer {root!r}")
-    left_out = np.full(len(meta), "", dtype=object)
-    with_children = set(phases["parent"].dropna().unique())
-    inner = own[[c for c in own.columns if c in with_children]]
-    cut = _rounding(phases)
-    allowed = (TOLERANCE_SHARE * seconds[inner.columns].abs()).clip(lower=TOLERANCE_S)
-    if cut is not None:
-        allowed = allowed + _own_rounding(phases).reindex_like(allowed).fillna(0.0)
-    occasional = [name for name in seconds if (phase := run.tree.declared(str(name))) and phase.occasional]
-
-    def at(steps: pd.Series) -> npt.NDArray[np.bool_]:
-        found: npt.NDArray[np.bool_] = steps.reindex(meta.index, fill_value=False).to_numpy(dtype=bool)
-        return found
-
-    left_out[at((seconds[occasional] > 0).any(axis=1))] = OCCASIONAL
-    missing = other.get("missing_completions", pd.Series(dtype=float))
-    left_out[at(missing > 0)] = INCOMPLETE
-    left_out[at((inner < -allowed).any(axis=1))] = OVERRUN
-    value = phases["value"]
-    bad = phases.loc[~np.isfinite(value) | (value < 0) | (value > ABSURD_S), "step"].unique()
-    root_s = seconds[root].reindex(meta.index)
-    left_out[at(root_s > JUMP * root_s.median())] = JUMPED
-    left_out[meta.index.isin(bad) | ~at(root_s > 0)] = BAD_TIME
+    phases, scalars = (run.steps[run.steps["kind"] == kind] for kind in ("phase", "scalar"))
+    cut = grids(phases, "rounding")[0] if _is_rounded(phases) else None
+    seconds, own = grids(phases, "value", "exclusive_s")
+    meta = run.steps.drop_duplicates("step").set_index("step")[["attempt", "resumed", "overlap"]].sort_index()
+    if run.tree.root not in seconds.columns:
+        raise UserError(f"none of its steps has the root timer {run.tree.root!r}")
+    other = grids(scalars, "value")[0]
+    left_out = _left_out(run, phases, seconds, own, other, meta.index)
     # A trainer may log a scalar with one of our own columns' names.
     ours = {*KEYS, *QUANTITIES}
     other = other.set_axis([f"scalar/{name}" if name in ours else str(name) for name in other.columns], axis=1)
@@ -92,14 +65,59 @@ def wide_run(run: Run) -> pd.DataFrame:
         other["truncated_share"] = _truncated_share(other, clipped, setup_of(run).max_response_length)
     logged = other[STEPS_LOGGED] if STEPS_LOGGED in other else pd.Series(dtype=float)
     other = other.reindex(meta.index).assign(**{STEPS_LOGGED: logged.reindex(meta.index, fill_value=1.0).fillna(1.0)})
-    parts = [meta, seconds.add_prefix(PHASE), own.add_prefix(OWN), other]
-    if cut is not None:
-        parts.insert(3, cut.add_prefix(ROUNDING))
+    cuts = [] if cut is None else [cut.dropna(axis=1, how="all").add_prefix(ROUNDING)]
     head = pd.DataFrame(
         {"run_id": run.run_id, "arm": run.arm, "factors": run.factors_key, "seed": run.seed}, index=meta.index
     )
-    tail = pd.Series(left_out, index=meta.index, dtype=object, name="left_out")
-    return pd.concat([head, *parts, tail], axis=1).reset_index()
+    parts = [head, meta, seconds.add_prefix(PHASE), own.add_prefix(OWN), *cuts, other, left_out]
+    return pd.concat(parts, axis=1).reset_index()
+
+
+def grids(tidy: pd.DataFrame, *columns: str) -> list[pd.DataFrame]:
+    """Columns of a tidy table, each by step and name; NaN where there is no row.
+
+    pandas' `pivot` takes three times as long, and a report reads thousands of runs and several columns of each.
+    `UserError` where a name comes twice in a step.
+    """
+    steps, row = np.unique(tidy["step"].to_numpy(), return_inverse=True)
+    names = tidy["name"].astype("category").cat
+    codes, column = np.unique(names.codes.to_numpy(), return_inverse=True)
+    if len(np.unique(row * max(1, len(codes)) + column)) < len(tidy):
+        raise UserError("its steps.parquet holds a value twice; collect the run again")
+    found = []
+    for name in columns:
+        filled = np.full((len(steps), len(codes)), np.nan)
+        filled[row, column] = tidy[name].to_numpy(dtype=float, na_value=np.nan)
+        found.append(
+            pd.DataFrame(
+                filled, index=pd.Index(steps, name="step"), columns=[str(name) for name in names.categories[codes]]
+            )
+        )
+    return found
+
+
+def _left_out(
+    run: Run, phases: pd.DataFrame, seconds: pd.DataFrame, own: pd.DataFrame, other: pd.DataFrame, steps: pd.Index
+) -> pd.Series:
+    """Why each step cannot count, as far as its own row tells; "" where nothing speaks against it."""
+    inner = own[[c for c in own.columns if c in set(phases["parent"].dropna())]]
+    allowed = (TOLERANCE_SHARE * seconds[inner.columns].abs()).clip(lower=TOLERANCE_S)
+    if _is_rounded(phases):
+        allowed = allowed + _own_rounding(phases).reindex_like(allowed).fillna(0.0)
+    occasional = [name for name in seconds if (phase := run.tree.declared(str(name))) and phase.occasional]
+    value, root_s = phases["value"], seconds[run.tree.root].reindex(steps)
+    bad = phases.loc[~np.isfinite(value) | (value < 0) | (value > ABSURD_S), "step"]
+    reasons = {
+        OCCASIONAL: (seconds[occasional] > 0).any(axis=1),
+        INCOMPLETE: other.get("missing_completions", pd.Series(dtype=float)) > 0,
+        OVERRUN: (inner < -allowed).any(axis=1),
+        JUMPED: root_s > JUMP * root_s.median(),
+        BAD_TIME: pd.Series(steps.isin(bad), steps) | ~(root_s > 0),
+    }
+    left_out = pd.Series("", index=steps, dtype=object, name="left_out")
+    for reason, holds in reasons.items():
+        left_out[holds.reindex(steps, fill_value=False).to_numpy(dtype=bool)] = reason
+    return left_out
 
 
 def _truncated_share(scalars: pd.DataFrame, clipped: str, limit: int | None) -> pd.Series:
@@ -113,11 +131,8 @@ def _truncated_share(scalars: pd.DataFrame, clipped: str, limit: int | None) -> 
     return share.mask((longest < limit) & scalars[clipped].notna(), 0.0) if limit else share
 
 
-def _rounding(phases: pd.DataFrame) -> pd.DataFrame | None:
-    """Each phase's rounding by step; None where nothing was rounded."""
-    if "rounding" not in phases.columns or not phases["rounding"].notna().any():
-        return None
-    return grid_of(phases).values(phases["rounding"]).dropna(axis=1, how="all")
+def _is_rounded(phases: pd.DataFrame) -> bool:
+    return "rounding" in phases and bool(phases["rounding"].notna().any())
 
 
 def _own_rounding(phases: pd.DataFrame) -> pd.DataFrame:
@@ -160,15 +175,12 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
     wide.loc[elsewhere.to_numpy() & (wide["left_out"] == "").to_numpy(), "left_out"] = ELSEWHERE
     wide["counted"] = wide["left_out"] == ""
     rest = [c for c in wide.columns if c not in KEYS]
-    phases = [c for c in rest if c.startswith(PHASE)]
-    own = [c for c in rest if c.startswith(OWN)]
-    own += [c for c in rest if c.startswith(ROUNDING)]
-    scalars = sorted(c for c in rest if not c.startswith((PHASE, OWN, ROUNDING)))
+    timed = [c for prefix in (PHASE, OWN, ROUNDING) for c in rest if c.startswith(prefix)]
     for run_id, rows in wide.groupby("run_id", sort=False):
         if not rows["counted"].any():
             text = f"run {run_id}: none of its {len(rows)} steps counts ({warmup_steps} are warm-up)"
             verdicts.append(Verdict("error", "no-counted-steps", text))
-    return wide[KEYS + phases + own + scalars], verdicts
+    return wide[KEYS + timed + sorted(set(rest) - set(timed))], verdicts
 
 
 def _no_warmup(wide: pd.DataFrame, warmup_steps: int) -> list[Verdict]:
@@ -233,7 +245,6 @@ def _other_windows(wide: pd.DataFrame) -> list[Verdict]:
     wide.loc[others.index, "left_out"] = OTHER_WINDOW
     for (factors, seed), rows in others.groupby(["factors", "seed"], sort=False):
         steps = sorted(set(rows["step"]))
-        shown = ", ".join(map(str, steps[:10])) + (", …" if len(steps) > 10 else "")
         same = (wide["factors"] == factors) & (wide["seed"] == seed) & (wide["step"] == steps[-1])
         told = "; ".join(
             f"of {arm} the mean of {first} to {steps[-1]}" if first < steps[-1] else f"of {arm} that step alone"
@@ -241,7 +252,8 @@ def _other_windows(wide: pd.DataFrame) -> list[Verdict]:
         )
         text = (
             f"seed {seed}: the arms' records of one number stand for other steps, so they are left out in all arms: "
-            f"step {shown} (step {steps[-1]}: {told}). Runs that log with the same logging_steps can be compared"
+            f"step {first_few(steps)} (step {steps[-1]}: {told}). Runs that log with the same logging_steps can be "
+            "compared"
         )
         verdicts.append(Verdict("error", "windows-differ", text))
     return verdicts
@@ -258,7 +270,7 @@ def _occasional(wide: pd.DataFrame, imported: Collection[str]) -> list[Verdict]:
         if waited.empty:
             continue
         steps = sorted(set(rows.loc[waited, "step"]))
-        shown = ", ".join(map(str, steps[:10])) + (", …" if len(steps) > 10 else "")
+        shown = first_few(steps)
         others = rows[~rows["step"].isin(steps)]
         if all((others.loc[others["run_id"] == run, "left_out"] == "").any() for run in rows["run_id"].unique()):
             text = f"seed {seed}: steps that waited for a validation or a checkpoint do not count, in any arm ({shown})"
@@ -281,8 +293,7 @@ def _occasional(wide: pd.DataFrame, imported: Collection[str]) -> list[Verdict]:
 def _left_out_verdicts(wide: pd.DataFrame, reason: str) -> list[Verdict]:
     found = []
     for run_id, rows in wide[wide["left_out"] == reason].groupby("run_id", sort=False):
-        steps = ", ".join(str(s) for s in rows["step"][:10]) + (", …" if len(rows) > 10 else "")
-        text = f"run {run_id}: left out of every number, in all arms: step {steps} ({reason})"
+        text = f"run {run_id}: left out of every number, in all arms: step {first_few(list(rows['step']))} ({reason})"
         found.append(Verdict("error", "step-left-out", text))
     return found
 

@@ -1,8 +1,8 @@
-"""What the analysis has to say about the data, in named lines."""
+"""Defines verdicts, the named lines that the analysis writes about its data, and how their lists are worded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -51,3 +51,8 @@ def verdict_groups(verdicts: Iterable[Verdict]) -> list[tuple[Level, str, list[V
 def count_of(number: int, one: str, many: str = "") -> str:
     """`1 step`, `3 steps`: a count and what it counts."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def first_few(items: Sequence[object], most: int = 10) -> str:
+    """`1, 2, 3, …`: the first of many items."""
+    return ", ".join(map(str, items[:most])) + (", …" if len(items) > most else "")

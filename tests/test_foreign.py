@@ -11,8 +11,8 @@ import yaml
 
 from analysis.imports.formats import format_of, read_source
 from analysis.imports.import_run import write_import
+from analysis.report.__main__ import write_report
 from analysis.report.content import Content, read_content
-from analysis.report.outputs import write_report
 from common.errors import UserError
 from trainers.logs.foreign import FOREIGN
 from workflow.cli import main

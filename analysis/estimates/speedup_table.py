@@ -28,20 +28,8 @@ __all__ = ["COLUMNS", "EQUAL_WORK", "ESTIMATES", "estimate_table"]
 ROUNDING_MATTERS_FROM = 0.01
 
 COLUMNS = [
-    "factors",
-    "baseline",
-    "arm",
-    "estimate",
-    "value",
-    "low",
-    "high",
-    "verdict",
-    "scope",
-    "run_pairs",
-    "paired_steps",
-    "minimum_detectable_ratio",
-    "runs_to_resolve",
-    "why",
+    *("factors", "baseline", "arm", "estimate", "value", "low", "high", "verdict"),
+    *("scope", "run_pairs", "paired_steps", "minimum_detectable_ratio", "runs_to_resolve", "why"),
 ]
 
 

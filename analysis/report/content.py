@@ -31,9 +31,8 @@ from analysis.installed import (
     mixed_origin_verdicts,
     origin_verdicts,
 )
-from analysis.phases import category_table, phase_table, phase_verdicts
+from analysis.phases import category_table, phase_table, phase_verdicts, sums_table
 from analysis.report.provenance import runs_table
-from analysis.report.sums import sums_table
 from analysis.roofline.floors import floors_of
 from analysis.roofline.waterfall import waterfall_table
 from analysis.roofline.work import with_work, work_verdicts

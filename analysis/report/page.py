@@ -1,10 +1,12 @@
-"""The report as one self-contained page."""
+"""Renders the report as one self-contained page."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import itertools
+import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -12,18 +14,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.figures.drawing import HATCH, HATCHED, Figure
-from analysis.installed import origin_of
 from analysis.report.answer import answers, banner_title
 from analysis.report.cells import significant
 from analysis.report.comparison_tables import comparison_block, estimates_block
 from analysis.report.content import Content
-from analysis.report.language import east_asian, language_of
-from analysis.report.ledger_words import ledger_bridge
-from analysis.report.provenance import analysed_by, runs_block
+from analysis.report.ledger import ledger_bridge, ledger_tables
+from analysis.report.provenance import analysed_by, inputs_lines, runs_block
 from analysis.report.sections import sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
 from analysis.runs import rows_of
-from common.findings import EQUALITIES, LedgerRow
 from common.verdicts import FOLD_AFTER, count_of, verdict_groups
 
 BANNER = "raw-and-equal-work-disagree"
@@ -32,6 +31,11 @@ TALL = 1000
 # Of more settings than these, those that are equal are in the files alone: tables/settings and tables/environment.
 MOST_SETTINGS = 1000
 TEMPLATES = Path(__file__).parent / "templates"
+# Japanese and Chinese share letters that look different.
+_KANA = re.compile(r"[\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f]")
+_HANGUL = re.compile(r"[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]")
+_HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f]")
+_LATIN = re.compile(r"[A-Za-z]")
 
 
 def html_page(content: Content) -> str:
@@ -61,7 +65,7 @@ def html_page(content: Content) -> str:
                 (r.text, r.quantity, r.source, significant(r.value).at("suggestions", r.Index, "value"))
                 for r in rows_of(content.suggestions)
             ],
-            ledger_tables=ledger_tables(content),
+            ledger_tables=ledger_tables(content.preflight),
             ledger_bridge=ledger_bridge(content.preflight) if content.preflight else "",
             runs_block=runs_block(content.provenance),
             verdict_groups=verdict_groups(v for v in content.verdicts if v.level != "note" and v.code != BANNER),
@@ -70,7 +74,7 @@ def html_page(content: Content) -> str:
             hatch=Markup(HATCH) if any(HATCHED in f.svg for f in content.figures) else "",
             sweeps=[f.name for f in content.figures if f.name.startswith("sweep")],
             everything=MOST_SETTINGS,
-            inputs_lines=inputs_lines(content),
+            inputs_lines=inputs_lines(content.runs),
             analysed_by=analysed_by(),
             count_of=count_of,
             fold_after=FOLD_AFTER,
@@ -89,32 +93,6 @@ def _environment() -> Environment:
     )
 
 
-VERDICT_WORDS = {
-    "different": "differ",
-    "unverifiable": "cannot be verified",
-    "equivalent": "come to the same",
-    "equal": "are equal",
-}
-
-
-def ledger_tables(content: Content) -> list[tuple[str, str, list[LedgerRow]]]:
-    """(verdict, caption, rows) of the fairness ledger's parts, differences first."""
-    if content.preflight is None:
-        return []
-    tables = [(verdict, content.preflight.rows(verdict)) for verdict in EQUALITIES]
-    return [
-        (verdict, f"{len(rows)} setting{'s' if len(rows) > 1 else ''} that {_words(verdict, len(rows))}", rows)
-        for verdict, rows in tables
-        if rows
-    ]
-
-
-def _words(verdict: str, count: int) -> str:
-    one = {"differ": "differs", "come to the same": "comes to the same", "are equal": "is equal"}
-    words = VERDICT_WORDS[verdict]
-    return one.get(words, words) if count == 1 else words
-
-
 def inline_svg(figure: Figure) -> Markup:
     """A figure's SVG for the page, named for screen readers and sized by the page.
 
@@ -123,21 +101,31 @@ def inline_svg(figure: Figure) -> Markup:
     return Markup(figure.svg.replace("<svg ", f'<svg role="img" aria-label="{Markup.escape(figure.alt)}" ', 1))
 
 
-def inputs_lines(content: Content) -> list[str]:
-    """Data and model in words, one sentence for each prepared set of inputs; then what the stacks' checks found."""
-    lines = {}
-    for run in content.runs:
-        if run.inputs is not None:
-            data, model = run.inputs.get("data", {}), run.inputs.get("model", {})
-            lines[str(run.spec.get("inputs_id"))] = (
-                f"Data: {data.get('source')}, {count_of(data.get('rows'), 'row')} (sha256 "
-                f"{str(data.get('sha256'))[:12]}); "
-                f"model: {model.get('source')}, {model.get('parameters')} parameters."
-            )
-        if run.verify is not None:
-            checks = run.verify.get("checks", [])
-            passed = sum(bool(c.get("ok")) for c in checks)
-            stack = f"{run.spec.get('stack')} ({run.spec.get('lock_id')})"
-            state = f"{origin_of(run)['state']}; " if "state" in origin_of(run) else ""
-            lines["stack " + stack] = f"Stack {stack}: {state}{passed} of {len(checks)} checks passed."
-    return list(lines.values())
+def east_asian(texts: Iterable[str]) -> str:
+    """`ja`, `ko` or `zh` by the letters of all texts together; "" where there are none, or they do not tell.
+
+    Kana is Japanese and hangul Korean. Han alone is told by what either country's own standard of letters lacks.
+    """
+    text = " ".join(texts)
+    if _KANA.search(text):
+        return "ja"
+    if _HANGUL.search(text):
+        return "ko"
+    han = "".join(_HAN.findall(text))
+    if not _encodes(han, "shift_jis"):
+        return "zh"
+    return "" if _encodes(han, "gb2312") else "ja"
+
+
+def language_of(text: str) -> str:
+    """The language that most of a text is in, "" for English; a Latin letter counts as a third of a Han one."""
+    others = sum(len(letters.findall(text)) for letters in (_KANA, _HANGUL, _HAN))
+    return east_asian([text]) if 3 * others > len(_LATIN.findall(text)) else ""
+
+
+def _encodes(text: str, standard: str) -> bool:
+    try:
+        text.encode(standard)
+    except UnicodeEncodeError:
+        return False
+    return True

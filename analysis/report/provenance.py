@@ -1,4 +1,4 @@
-"""Where do each run's numbers come from?"""
+"""Lists where each run's numbers come from: its files, its machine, its data, model and code."""
 
 from __future__ import annotations
 
@@ -12,101 +12,20 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.installed import origin_of
 from analysis.report.cells import Cell, Table, TableRow, count
 from analysis.runs import Run, factors_label, rows_of
 from common.errors import UserError
 from common.files import read_json_object
+from common.verdicts import count_of
 
 _ROOT = Path(__file__).resolve().parents[2]
 # Of so many runs the page shows a row each; tables/runs has all.
 SHOWN_RUNS = 60
 
-COLUMNS = [
-    "run_id",
-    "arm",
-    "factors",
-    "seed",
-    "steps_counted",
-    "steps",
-    "attempts",
-    "stack",
-    "lock_id",
-    "fingerprint",
-    "data_sha256",
-    "model_sha256",
-    "hosts",
-    "gpus",
-    "driver",
-    "cuda",
-    "slurm_job_ids",
-    "git_commit",
-    "git_dirty",
-    "started",
-    "finished",
-    "sources",
-    "sources_sha256",
-    "spec",
-]
-
-
-def runs_table(runs: Sequence[Run], wide: pd.DataFrame, results: Path) -> pd.DataFrame:
-    """One row per run, texts but for the counts (columns: `COLUMNS`); "" is what was not recorded.
-
-    `slurm_job_ids`, `hosts`: of every attempt that the numbers come from. `sources`: the files or runs that an imported
-    run was read from. `spec`: the run's own file, below results/<experiment>. Times are UTC.
-    """
-    counted = wide.groupby("run_id")["counted"].sum()
-    trained = wide.groupby("run_id").size()
-    attempts = wide.groupby("run_id", sort=False)["attempt"].unique()
-    rows = []
-    for run in runs:
-        numbers = sorted(int(n) for n in attempts[run.run_id])
-        hardware, git = _object(run.done.get("hardware")), _object(run.done.get("git"))
-        inputs, sources = _object(run.done.get("inputs")), run.done.get("sources")
-        lives = [_attempt(results / "runs" / run.run_id / "attempts" / str(n)) for n in numbers]
-        hosts = [str(life["host"]) for life in lives if life.get("host")] or [str(hardware.get("host") or "")]
-        jobs = [str(_object(life.get("slurm")).get("job_id") or "") for life in lives]
-        told = [s for s in sources if isinstance(s, Mapping)] if isinstance(sources, list) else []
-        rows.append(
-            {
-                "run_id": run.run_id,
-                "arm": run.arm,
-                "factors": run.factors_key,
-                "seed": run.seed,
-                "steps_counted": int(counted[run.run_id]),
-                "steps": int(trained[run.run_id]),
-                "attempts": ", ".join(map(str, numbers)),
-                "stack": str(run.spec.get("stack") or ""),
-                "lock_id": str(run.spec.get("lock_id") or ""),
-                "fingerprint": str(run.spec.get("fingerprint") or ""),
-                "data_sha256": str(inputs.get("data_sha256") or ""),
-                "model_sha256": str(inputs.get("model_sha256") or ""),
-                "hosts": _each(hosts),
-                "gpus": gpus_text(hardware.get("gpus")),
-                "driver": str(hardware.get("driver") or ""),
-                "cuda": str(hardware.get("cuda") or ""),
-                "slurm_job_ids": _each(jobs),
-                "git_commit": str(git.get("commit") or ""),
-                "git_dirty": "" if git.get("dirty") is None else "yes" if git["dirty"] else "no",
-                "started": _utc(run.done.get("started")),
-                "finished": _utc(run.done.get("finished")),
-                "sources": _each([str(s.get("source", "")) for s in told]),
-                "sources_sha256": _each([str(s.get("sha256") or "") for s in told]),
-                "spec": f"runs/{run.run_id}/spec.json",
-            }
-        )
-    return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def gpus_text(raw: Any) -> str:
-    """`8 × NVIDIA H100 80GB HBM3` from done.json's list of GPUs; as JSON what is no such list."""
-    if not isinstance(raw, list):
-        return "" if raw is None else json.dumps(raw, ensure_ascii=False)
-    names = [str(g.get("name")) if isinstance(g, Mapping) else str(g) for g in raw]
-    return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
-
-
+# Each column of tables/runs, and its head on the page; those without are in the file alone.
 HEADS = {
+    "run_id": "",
     "arm": "arm",
     "factors": "factors",
     "seed": "seed",
@@ -124,35 +43,89 @@ HEADS = {
     "cuda": "CUDA",
     "slurm_job_ids": "Slurm job",
     "git_commit": "git",
+    "git_dirty": "",
     "started": "started (UTC)",
+    "finished": "",
     "sources": "imported from",
     "sources_sha256": "its sha256",
+    "spec": "",
 }
 _HASHES = ("fingerprint", "data_sha256", "model_sha256", "git_commit", "sources_sha256")
 _NUMBERS = ("seed", "steps_counted", "steps")
 
 
+def runs_table(runs: Sequence[Run], wide: pd.DataFrame, results: Path) -> pd.DataFrame:
+    """One row per run, texts but for the counts (columns: `HEADS`); "" is what was not recorded.
+
+    `slurm_job_ids`, `hosts`: of every attempt that the numbers come from. `sources`: the files or runs that an imported
+    run was read from. `spec`: the run's own file, below results/<experiment>. Times are UTC.
+    """
+    by_run = dict(iter(wide.groupby("run_id")))
+    rows = []
+    for run in runs:
+        steps, folder = by_run[run.run_id], results / "runs" / run.run_id
+        numbers = sorted(int(n) for n in steps["attempt"].unique())
+        hardware, git = _object(run.done.get("hardware")), _object(run.done.get("git"))
+        lives = [_attempt(folder / "attempts" / str(n)) for n in numbers]
+        hosts = [str(life["host"]) for life in lives if life.get("host")] or [str(hardware.get("host") or "")]
+        sources = run.done.get("sources")
+        read = [s for s in sources if isinstance(s, Mapping)] if isinstance(sources, list) else []
+        rows.append(
+            {
+                **{"run_id": run.run_id, "arm": run.arm, "factors": run.factors_key, "seed": run.seed},
+                **{"steps_counted": int(steps["counted"].sum()), "steps": len(steps)},
+                **_texts(run.spec, "stack", "lock_id", "fingerprint"),
+                **_texts(_object(run.done.get("inputs")), "data_sha256", "model_sha256"),
+                **_texts(hardware, "driver", "cuda"),
+                "attempts": ", ".join(map(str, numbers)),
+                "hosts": _each(hosts),
+                "gpus": gpus_text(hardware.get("gpus")),
+                "slurm_job_ids": _each([_texts(_object(life.get("slurm")), "job_id")["job_id"] for life in lives]),
+                "git_commit": str(git.get("commit") or ""),
+                "git_dirty": "" if git.get("dirty") is None else "yes" if git["dirty"] else "no",
+                "started": _utc(run.done.get("started")),
+                "finished": _utc(run.done.get("finished")),
+                "sources": _each([str(s.get("source", "")) for s in read]),
+                "sources_sha256": _each([str(s.get("sha256") or "") for s in read]),
+                "spec": f"runs/{run.run_id}/spec.json",
+            }
+        )
+    return pd.DataFrame(rows, columns=list(HEADS))
+
+
+def _texts(raw: Mapping[str, Any], *keys: str) -> dict[str, str]:
+    """Some of an object's values as texts; "" is what it lacks."""
+    return {key: str(raw.get(key) or "") for key in keys}
+
+
+def gpus_text(raw: Any) -> str:
+    """`8 × NVIDIA H100 80GB HBM3` from done.json's list of GPUs; as JSON what is no such list."""
+    if not isinstance(raw, list):
+        return "" if raw is None else json.dumps(raw, ensure_ascii=False)
+    names = [str(g.get("name")) if isinstance(g, Mapping) else str(g) for g in raw]
+    return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
+
+
 def runs_block(runs: pd.DataFrame) -> Table:
     """The first `SHOWN_RUNS` runs; columns in which nothing was recorded are named in the note instead."""
-    told = [name for name in HEADS if name in _NUMBERS or (runs[name] != "").any()]
+    shown = [name for name, head in HEADS.items() if head]
+    told = [name for name in shown if name in _NUMBERS or (runs[name] != "").any()]
     rows = []
     for r in rows_of(runs.head(SHOWN_RUNS)):
-        cells = []
-        for name in told:
-            value = getattr(r, name)
-            if name in _NUMBERS:
-                cells.append(count(value).at("runs", r.Index, name))
-            else:
-                cells.append(Cell(_shown(name, str(value), dirty=r.git_dirty == "yes")))
+        values = [(name, getattr(r, name)) for name in told]
+        cells = [
+            count(value).at("runs", r.Index, name)
+            if name in _NUMBERS
+            else Cell(_shown(name, str(value), dirty=r.git_dirty == "yes"))
+            for name, value in values
+        ]
         rows.append(TableRow(r.run_id, r.run_id, tuple(cells)))
-    nothing = [
-        HEADS[name] for name in HEADS if name not in told and name not in ("factors", "sources", "sources_sha256")
-    ]
+    lacking = [name for name in shown if name not in (*told, "factors", "sources", "sources_sha256")]
     note = "Hashes are cut to 12 digits; tables/runs.csv has them whole, and a row for every run."
     if len(runs) > SHOWN_RUNS:
         note = f"The first {SHOWN_RUNS} of {len(runs):,} runs. {note}"
-    if nothing:
-        note += f" Not recorded: {', '.join(nothing)}."
+    if lacking:
+        note += f" Not recorded: {', '.join(HEADS[name] for name in lacking)}."
     return Table(
         name="runs",
         caption="Where each number comes from",
@@ -172,6 +145,26 @@ def _shown(name: str, value: str, dirty: bool) -> str:
         short = ", ".join(part[:12] for part in value.split(", "))
         return f"{short} + changes" if name == "git_commit" and value and dirty else short
     return value or "not recorded"
+
+
+def inputs_lines(runs: Sequence[Run]) -> list[str]:
+    """Data and model in words, one sentence for each prepared set of inputs; then what the stacks' checks found."""
+    lines = {}
+    for run in runs:
+        if run.inputs is not None:
+            data, model = run.inputs.get("data", {}), run.inputs.get("model", {})
+            lines[str(run.spec.get("inputs_id"))] = (
+                f"Data: {data.get('source')}, {count_of(data.get('rows'), 'row')} (sha256 "
+                f"{str(data.get('sha256'))[:12]}); "
+                f"model: {model.get('source')}, {model.get('parameters')} parameters."
+            )
+        if run.verify is not None:
+            checks = run.verify.get("checks", [])
+            passed = sum(bool(c.get("ok")) for c in checks)
+            stack = f"{run.spec.get('stack')} ({run.spec.get('lock_id')})"
+            state = f"{origin_of(run)['state']}; " if "state" in origin_of(run) else ""
+            lines["stack " + stack] = f"Stack {stack}: {state}{passed} of {len(checks)} checks passed."
+    return list(lines.values())
 
 
 @cache

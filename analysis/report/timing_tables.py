@@ -1,4 +1,4 @@
-"""Where the step goes, as the report's tables: phases, how their sums close, and phase speed-ups."""
+"""Makes the report's tables of where the step goes: phases, how their sums close, and phase speed-ups."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 import pandas as pd
 
 from analysis.phases import RESIDUAL, shown_phase
-from analysis.report.cells import DASH, Cell, Table, TableRow, decimals, percent, seconds, times
+from analysis.report.cells import DASH, Cell, Table, TableRow, decimals, fixed, percent, seconds, times
 from analysis.report.content import Content
-from analysis.report.nesting import nesting_text
 from analysis.runs import factors_label, rows_of
+from common.verdicts import count_of
 from trainers.timers.lookup import in_order
 
 NOTHING = Cell("")
+MOST_TIMERS = 5
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,40 @@ def sums_blocks(content: Content) -> list[Table]:
             )
         )
     return tables
+
+
+def nesting_text(phases: pd.DataFrame, root: str, digits: int) -> str:
+    """A sentence for each timer of all arms that lies inside another, with its mean seconds in each arm.
+
+    `phases`: the rows of one factor combination, as of `phase_table`. Timers inside others that only some arms log are
+    in no sum (`sums_table`); they are named at the end.
+    """
+    inside = phases[phases["path"].str.startswith(root + "/") & (phases["parent"] != root)]
+    labels = dict(zip(phases["path"], phases["label"], strict=True))
+    arms = phases["arm"].nunique()
+    shared: list[tuple[str, pd.DataFrame]] = []
+    partial: list[tuple[str, pd.DataFrame]] = []
+    for path in inside["path"].unique():
+        rows = inside[inside["path"] == path]
+        (shared if len(rows) == arms else partial).append((str(labels[path]), rows))
+    if not shared and not partial:
+        return "No timer lies inside another."
+    told = []
+    for label, rows in shared[:MOST_TIMERS]:
+        for parent, mine in rows.groupby("parent", sort=False):
+            each = [f"{fixed(r.mean_s, digits)} s ({r.arm})" for r in rows_of(mine)]
+            told.append(f"{label} runs inside {labels[parent]}: adding up both counts {_listed(each)} twice.")
+    if len(shared) > MOST_TIMERS:
+        told.append(f"Inside others, too: {count_of(len(shared) - MOST_TIMERS, 'more timer')}.")
+    for label, rows in partial[:MOST_TIMERS]:
+        who, parent = _listed([str(arm) for arm in rows["arm"]]), labels[rows["parent"].iloc[0]]
+        told.append(f"{label} runs inside {parent}, too, but only {who} logs it: it is in no sum here.")
+    return " ".join(told)
+
+
+def _listed(words: list[str]) -> str:
+    """`a, b and c`."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def speedup_blocks(content: Content) -> list[Table]:

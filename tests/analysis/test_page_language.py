@@ -6,7 +6,7 @@ from page_results import JAPANESE
 
 from analysis.collect import main as collect
 from analysis.report.__main__ import main
-from analysis.report.language import east_asian, language_of
+from analysis.report.page import east_asian, language_of
 
 CHINESE = "比较两个推理引擎：每一步的时间与直接的开销"
 

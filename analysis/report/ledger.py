@@ -1,10 +1,10 @@
-"""How do the ledger's findings and its settings hang together? In words."""
+"""Words the fairness ledger: its findings by weight, and its settings by verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from common.findings import Finding, LedgerRow, Preflight
+from common.findings import EQUALITIES, Finding, LedgerRow, Preflight
 from common.verdicts import count_of
 
 # As the preflight says of a setting that no arm lacks (workflow/preflight/checks).
@@ -53,3 +53,29 @@ def _about(row: LedgerRow, findings: Sequence[Finding]) -> bool:
 def _s(things: Sequence[object]) -> str:
     """The verb's ending."""
     return "s" if len(things) == 1 else ""
+
+
+VERDICT_WORDS = {
+    "different": "differ",
+    "unverifiable": "cannot be verified",
+    "equivalent": "come to the same",
+    "equal": "are equal",
+}
+
+
+def ledger_tables(preflight: Preflight | None) -> list[tuple[str, str, list[LedgerRow]]]:
+    """(verdict, caption, rows) of the fairness ledger's parts, differences first."""
+    if preflight is None:
+        return []
+    tables = [(verdict, preflight.rows(verdict)) for verdict in EQUALITIES]
+    return [
+        (verdict, f"{len(rows)} setting{'s' if len(rows) > 1 else ''} that {_words(verdict, len(rows))}", rows)
+        for verdict, rows in tables
+        if rows
+    ]
+
+
+def _words(verdict: str, count: int) -> str:
+    one = {"differ": "differs", "come to the same": "comes to the same", "are equal": "is equal"}
+    words = VERDICT_WORDS[verdict]
+    return one.get(words, words) if count == 1 else words
