@@ -251,6 +251,13 @@ def test_a_kernel_that_the_stack_lacks_is_impossible() -> None:
     assert (unread.level, unread.arms) == ("odd", ("vllm",))
 
 
+def test_a_kernel_that_is_compiled_in_the_run_needs_a_compiler() -> None:
+    asked = yaml.safe_load((ROOT / "experiments/camino-2025-equal.yaml").read_text())
+    finding = found(asked)["kernel-compiler"]
+    assert finding.level == "odd" and len(finding.arms) == 1 and "nvcc" in finding.change
+    assert "kernel-compiler" not in found(ARTICLE)
+
+
 def test_a_built_in_model_is_not_shared_by_two_transformers() -> None:
     words = {"model": {"source": "builtin:small-qwen2"}, "max_prompt_length": 64, "max_response_length": 64}
     mixed = {name: dict(arm) for name, arm in EQUAL["arms"].items()} | {"old": ARTICLE["arms"]["sglang"]}

@@ -363,6 +363,23 @@ def _attention_backend(case: Case, variables: Variables) -> Iterator[Finding]:
         )
 
 
+def _kernel_compiler(case: Case, variables: Variables) -> Iterator[Finding]:
+    """A kernel that is compiled in every run, which the stack's own checks do not look for."""
+    wanted = case.settings.get(f"{ROLLOUT}.engine_kwargs.vllm.attention_backend")
+    if case.imported or case.engine.name != "vllm" or case.version != "0.9.1" or wanted != "FLASHINFER":
+        return
+    yield Finding(
+        "odd",
+        "kernel-compiler",
+        (case.arm,),
+        "attention_backend FLASHINFER compiles its kernels in the run, with nvcc of CUDA 13",
+        f"stack {case.stack} does not ask for it: vLLM's own kernels need no compiler. Without it the engine ends when "
+        "it is built",
+        "envs/verl09-vllm/stack.yaml: run_needs; docs/verl-stacks.md",
+        "nvcc on the compute nodes (`module load cuda/13.0` in the profile's setup.sh, or the stack's conda layer)",
+    )
+
+
 def _cache(case: Case, variables: Variables) -> Iterator[Finding]:
     """A cache that holds no sequence at its full length."""
     estimate = estimate_of(case)
@@ -381,7 +398,7 @@ def _cache(case: Case, variables: Variables) -> Iterator[Finding]:
     )
 
 
-CHECKS: tuple[Check, ...] = (_refused, *_RULES, _engine_kwargs, _attention_backend, _cache)
+CHECKS: tuple[Check, ...] = (_refused, *_RULES, _engine_kwargs, _attention_backend, _kernel_compiler, _cache)
 
 _CONTEXT_CHECKED = {
     "verl 0.4.1 vllm": f"{_VLLM4}:124",
