@@ -58,6 +58,8 @@ def run_settings(run: Run) -> dict[str, str]:
     parts = {name: run.spec[name] for name in SPEC_PARTS if name in run.spec}
     if isinstance(parts.get("trainer_args"), Mapping):
         parts["trainer_args"] = by_key(parts["trainer_args"])
+    if isinstance(parts.get("workload"), Mapping):
+        parts["workload"] = without_code(parts["workload"])
     parts["resolved"] = run.done.get("resolved", {})
     settings = flat(parts, "")
     names = {run.run_id: "<run_id>"}
@@ -71,6 +73,15 @@ def run_settings(run: Run) -> dict[str, str]:
                 text = text.replace(found, name)
             settings[key] = text
     return settings
+
+
+def without_code(workload: Mapping[str, Any]) -> dict[str, Any]:
+    """A workload whose own rewards show the hash of their file, and not its text."""
+    rewards = workload.get("rewards")
+    if not isinstance(rewards, list):
+        return dict(workload)
+    shown = [{k: v for k, v in one.items() if k != "code"} if isinstance(one, Mapping) else one for one in rewards]
+    return {**workload, "rewards": shown}
 
 
 def by_arm(

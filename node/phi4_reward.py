@@ -95,12 +95,12 @@ class Phi4:
             return BAD_FORMAT
         if is_correct(answer, ground_truth):
             span = self.max_response_length - self.long_from
-            return _between(1.0, 0.5, min(1.0, max(0.0, length - self.long_from) / span))
-        return _between(-1.0, -0.5, min(1.0, length / self.short_to))
+            return between(1.0, 0.5, min(1.0, max(0.0, length - self.long_from) / span))
+        return between(-1.0, -0.5, min(1.0, length / self.short_to))
 
     def repetition(self, tokens: Sequence[Hashable]) -> float:
         """The part for repeated n-grams: from -1 to 0."""
-        n = self.ngram
+        n = int(self.ngram)  # an option comes as a float
         counts = Counter(tuple(tokens[start : start + n]) for start in range(len(tokens) - n + 1))
         frequent = [count for count in counts.values() if count > self.ngram_threshold]
         if not frequent:
@@ -108,7 +108,7 @@ class Phi4:
         return -min(1.0, max(len(frequent) / len(counts), max(frequent) / (len(tokens) / n)))
 
 
-def _between(start: float, end: float, way: float) -> float:
+def between(start: float, end: float, way: float) -> float:
     """From `start` to `end` along half a cosine; `way` is from 0 to 1."""
     return end + 0.5 * (start - end) * (1 + math.cos(math.pi * way))
 

@@ -1,45 +1,17 @@
-"""Gives the rewards by name, as plain functions of text and as TRL calls them."""
+"""Scores completions with a workload's rewards: the built-in ones by name, and functions of a user's own file."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from node.equality import equal
+from node.built_in_rewards import BUILT_IN, Response, Score
 from node.exit_codes import nearest
-from node.phi4_reward import Phi4
+from node.own_reward import OwnReward
 
 Completion = str | Sequence[Mapping[str, Any]]
-RewardFunction = Callable[..., list[float]]
-
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_FORMAT = re.compile(r"\s*<think>(.*?)</think>\s*<answer>(.*?)</answer>\s*", re.DOTALL)
-_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
-
-
-def accuracy(text: str, ground_truth: str) -> float:
-    """1.0 if the answer in a completion equals the ground truth, else 0.0.
-
-    The answer is what stands in the last `<answer>…</answer>`, or else the whole completion. math_verify compares
-    them as mathematics; a ground truth that it cannot parse is compared as text.
-    """
-    tagged = _ANSWER.findall(text)
-    answer = tagged[-1].strip() if tagged else text.strip()
-    return float(answer == ground_truth.strip() or equal(ground_truth, answer))
-
-
-def format_match(text: str) -> float:
-    """1.0 if a completion is `<think>…</think><answer>…</answer>` and nothing else, each tag once, else 0.0."""
-    once = all(text.count(tag) == 1 for tag in _TAGS)
-    return float(once and _FORMAT.fullmatch(text) is not None)
-
-
-def length_near(text: str, target: float = 30.0, alpha: float = 0.15) -> float:
-    """exp(-alpha · |characters - target|): 1.0 at the target length, falling on both sides."""
-    return math.exp(-alpha * abs(len(text) - target))
 
 
 def completion_text(completion: Completion) -> str:
@@ -49,89 +21,119 @@ def completion_text(completion: Completion) -> str:
     return "".join(str(message.get("content") or "") for message in completion)
 
 
-def _accuracy(options: Mapping[str, float]) -> RewardFunction:
-    accuracy("0", "1")  # its process starts here, not in the first step's time
+class RewardFunction:
+    """One reward of a workload, as TRL calls it and as verl's `compute_score` does.
 
-    def reward(completions: Sequence[Completion], reward_model: Sequence[Mapping[str, Any]], **_: Any) -> list[float]:
-        pairs = zip(completions, reward_model, strict=True)
-        return [accuracy(completion_text(made), str(row["ground_truth"])) for made, row in pairs]
+    `__name__` is the name under which trainers log it (`rewards/<name>/mean`). `end_ids` are the tokenizer's end
+    tokens: the last one of a completion is no part of its tokens, and tells that it ended by itself.
+    """
 
-    return reward
+    def __init__(self, name: str, score: Score | OwnReward, longest: int | None, *, takes: Sequence[str]) -> None:
+        self.__name__ = name
+        self.takes = frozenset(takes)
+        self.end_ids: frozenset[int] = frozenset()
+        self._score, self._longest = score, longest
 
-
-def _format(options: Mapping[str, float]) -> RewardFunction:
-    def reward(completions: Sequence[Completion], **_: Any) -> list[float]:
-        return [format_match(completion_text(made)) for made in completions]
-
-    return reward
-
-
-def _length(options: Mapping[str, float]) -> RewardFunction:
-    def reward(completions: Sequence[Completion], **_: Any) -> list[float]:
-        return [length_near(completion_text(made), **options) for made in completions]
-
-    return reward
-
-
-def _phi4(options: Mapping[str, float]) -> RewardFunction:
-    phi4 = Phi4(**options)  # type: ignore[arg-type]
-    phi4.accuracy("<think></think>\\boxed{0}", 1, "1", complete=True)  # as in _accuracy
-
-    def reward(
+    def __call__(
+        self,
         completions: Sequence[Completion],
-        reward_model: Sequence[Mapping[str, Any]],
-        completion_ids: Sequence[Sequence[int]],
+        prompts: Sequence[Any] | None = None,
+        completion_ids: Sequence[Sequence[int]] | None = None,
         complete: Sequence[bool] | None = None,
-        **_: Any,
-    ) -> list[float]:
-        ended = complete or [len(ids) < phi4.max_response_length for ids in completion_ids]
-        rows = zip(completions, completion_ids, ended, reward_model, strict=True)
-        return [
-            phi4.score(completion_text(made), ids, row.get("ground_truth"), complete=whole)
-            for made, ids, whole, row in rows
+        log_metric: Callable[[str, float], None] | None = None,
+        **columns: Sequence[Any],
+    ) -> list[float | None]:
+        """One value for each completion; None where a function of the user's gives none, or fails on that one."""
+        count = len(completions)
+        ids = completion_ids or [()] * count
+        ended = complete or [self._ended(tokens) for tokens in ids]
+        responses = [
+            Response(
+                text=completion_text(completions[at]),
+                tokens=self._own_tokens(ids[at]),
+                complete=ended[at],
+                prompt=prompts[at] if prompts else None,
+                row=_row({name: column[at] for name, column in columns.items() if _is_column(column, count)}),
+            )
+            for at in range(count)
         ]
+        if not isinstance(self._score, OwnReward):
+            return [self._score(response) for response in responses]
+        values, failed = self._score.scored(responses)
+        if log_metric is not None:
+            log_metric(f"rewards/{self.__name__}/failed", float(failed))
+        return values
 
-    return reward
+    def close(self) -> None:
+        """End the process of a user's function."""
+        if isinstance(self._score, OwnReward):
+            self._score.close()
+
+    def _ended(self, tokens: Sequence[int]) -> bool:
+        at_end = bool(tokens) and tokens[-1] in self.end_ids
+        return at_end or self._longest is None or len(tokens) < self._longest
+
+    def _own_tokens(self, tokens: Sequence[int]) -> Sequence[int]:
+        return tokens[:-1] if tokens and tokens[-1] in self.end_ids else tokens
 
 
-# name -> (how it is made, which options it takes)
-_REWARDS: dict[str, tuple[Callable[[Mapping[str, float]], RewardFunction], tuple[str, ...]]] = {
-    "accuracy": (_accuracy, ()),
-    "format": (_format, ()),
-    "length": (_length, ("target", "alpha")),
-    "phi4": (_phi4, ("max_response_length", "positive_from", "negative_to", "ngram", "ngram_threshold")),
-}
-COUNT_TOKENS = frozenset({"phi4"})
-"""Rewards that need a completion's token ids, not its text alone."""
+def _is_column(value: Any, count: int) -> bool:
+    """TRL hands over its own state and loggers beside the data's columns."""
+    return isinstance(value, Sequence) and not isinstance(value, str) and len(value) == count
+
+
+def _row(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the prepared data as rewards see it: `ground_truth`, `index`, `split`, `data_source`."""
+    nested = {**(columns.get("extra_info") or {}), **(columns.get("reward_model") or {})}
+    nested.pop("style", None)
+    return {**{name: value for name, value in columns.items() if name == "data_source"}, **nested}
 
 
 def reward_functions(
-    rewards: Sequence[Mapping[str, Any]], max_response_length: int | None = None
+    rewards: Sequence[Mapping[str, Any]],
+    max_response_length: int | None = None,
+    *,
+    failures: Path | None = None,
 ) -> list[RewardFunction]:
-    """The functions that TRL calls, in order, for `{name, weight, options}` of a workload.
+    """The functions, in order, for a workload's rewards: `{name, weight, options}`, or one of the user's own.
 
     `max_response_length` is the workload's: a reward that has such an option uses it where the option is not given.
-
-    Each takes completions and the data's columns, and returns one float per completion; its `__name__` is the
-    reward's name, under which TRL logs it (`rewards/accuracy/mean`). Raises `UserError` for an unknown name or option.
+    `failures` is the file that tells of each completion on which a user's function fails. Raises `UserError` for an
+    unknown name or option, and for a user's file that cannot be loaded.
     """
-    functions = []
-    for reward in rewards:
-        name, options = str(reward["name"]), dict(reward.get("options") or {})
-        if name not in _REWARDS:
+    return [
+        _of_the_users(reward, max_response_length, failures)
+        if "source" in reward
+        else _built_in(reward, max_response_length)
+        for reward in rewards
+    ]
+
+
+def _built_in(reward: Mapping[str, Any], longest: int | None) -> RewardFunction:
+    name, options = str(reward["name"]), dict(reward.get("options") or {})
+    if name not in BUILT_IN:
+        raise UserError(
+            f"workload.rewards has no reward {name!r}; known: {', '.join(BUILT_IN)}{nearest(name, BUILT_IN)}"
+        )
+    found = BUILT_IN[name]
+    for option in options:
+        if option not in found.options:
             raise UserError(
-                f"workload.rewards has no reward {name!r}; known: {', '.join(_REWARDS)}{nearest(name, _REWARDS)}"
+                f"reward {name!r} has no option {option!r}; known: {', '.join(found.options) or 'none'}"
+                f"{nearest(option, found.options)}"
             )
-        make, known = _REWARDS[name]
-        for option in options:
-            if option not in known:
-                raise UserError(
-                    f"reward {name!r} has no option {option!r}; known: {', '.join(known) or 'none'}"
-                    f"{nearest(option, known)}"
-                )
-        if max_response_length is not None and "max_response_length" in known:
-            options.setdefault("max_response_length", max_response_length)
-        function = make(options)
-        function.__name__ = name
-        functions.append(function)
-    return functions
+    if longest is not None and "max_response_length" in found.options:
+        options.setdefault("max_response_length", longest)
+    # phi4 alone has a longest response of its own: the article's.
+    limit = int(options.get("max_response_length") or found.longest or longest or 0) or None
+    return RewardFunction(name, found.make(options), limit, takes=("token_ids",) if found.counts_tokens else ())
+
+
+def _of_the_users(reward: Mapping[str, Any], longest: int | None, failures: Path | None) -> RewardFunction:
+    own = OwnReward(reward, failures)
+    return RewardFunction(str(reward["function"]), own, longest, takes=own.takes)
+
+
+def name_of(reward: Mapping[str, Any]) -> str:
+    """The name under which a reward is logged."""
+    return str(reward["function"] if "source" in reward else reward["name"])

@@ -8,7 +8,7 @@ import difflib
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -16,10 +16,10 @@ import yaml
 from common.errors import UserError
 from common.published import SECRET_VARIABLE, check_published
 from node import hardware as node
-from node import rewards
+from node.built_in_rewards import BUILT_IN
 from node.hub import looks_local
 from node.tiny import SHAPES
-from trainers.workload import BUILTIN_MODELS, REWARD_OPTIONS, nested, source_kind
+from trainers.workload import BUILTIN_MODELS, Reward, nested, source_kind
 from workflow.cli import main
 from workflow.config.plan import load_plan
 from workflow.config.reading import check_yaml, parse_config, typed
@@ -64,9 +64,31 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         (
             "workload.rewards",
             [{"name": "acuracy"}],
-            "workload.rewards.0.name: must be 'accuracy', 'format', 'length' or 'phi4'",
+            "workload.rewards.0.name: must be 'accuracy', 'format', 'length', 'phi4', 'cosine'",
         ),
         ("workload.rewards", [], "workload.rewards"),
+        (
+            "workload.rewards",
+            [{"source": "./no/such.py", "function": "score"}],
+            "workload.rewards: no such file: ./no/such.py",
+        ),
+        ("workload.rewards", [{"source": "mine.txt", "function": "score"}], "rewards.0.source: must be a Python file"),
+        ("workload.rewards", [{"source": "mine.py"}], "workload.rewards.0.function is missing"),
+        (
+            "workload.rewards",
+            [{"source": "mine.py", "function": "a b"}],
+            "workload.rewards.0.function must be the name of a Python function (got 'a b')",
+        ),
+        (
+            "workload.rewards",
+            [{"source": "mine.py", "function": "score", "wieght": 1}],
+            "workload.rewards.0.wieght is not a known key (did you mean weight?)",
+        ),
+        (
+            "workload.rewards",
+            [{"name": "format"}, {"source": "mine.py", "function": "format"}],
+            "reward format is listed 2 times",
+        ),
         ("workload.num_generations", 1, "workload.num_generations must be at least 2 with trainer trl"),
         ("arms.vllm.options", {"logging_steps": 5}, "options.logging_steps of an arm is not free"),
         ("baseline", "vlm", "baseline must be one of the arms: transformers, vllm (got 'vlm') (did you mean vllm?)"),
@@ -270,7 +292,7 @@ def test_an_innocent_option_is_not_called_a_secret(raw: dict[str, Any], name: st
 
 def test_jobs_and_controller_agree_on_secrets_rewards_and_models() -> None:
     assert node._SECRET.pattern == SECRET_VARIABLE.pattern
-    assert {name: options for name, (_, options) in rewards._REWARDS.items()} == REWARD_OPTIONS
+    assert set(BUILT_IN) == set(get_args(Reward.model_fields["name"].annotation))
     assert tuple(SHAPES) == BUILTIN_MODELS
     assert node.told_environment({"VLLM_PROXY": "http://me:pw@host", "VLLM_HOST": "http://host:1"}) == {
         "VLLM_HOST": "http://host:1"

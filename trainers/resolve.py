@@ -15,6 +15,7 @@ from typing import Any
 
 from common.errors import UserError
 from node.exit_codes import run
+from node.own_reward import OwnReward
 from node.records import read_json, write_json
 
 
@@ -22,8 +23,11 @@ def resolved(request: Mapping[str, Any], resolver: str) -> dict[str, Any]:
     """`{"trainer", "version", "settings"}` of a request of `trainer`, `trainer_args` and `rewards`.
 
     `resolver` is the module of the trainer that knows. `settings` are flat, by dotted key. `UserError` for what the
-    trainer would refuse.
+    trainer would refuse, and for a file of rewards that cannot be loaded in this stack.
     """
+    for reward in request.get("rewards") or ():
+        if "code" in reward:
+            OwnReward(reward).close()
     version, settings = importlib.import_module(resolver).resolved(
         request["trainer_args"], request.get("rewards") or ()
     )

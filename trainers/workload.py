@@ -15,14 +15,17 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     StrictInt,
+    Tag,
     field_validator,
     model_validator,
 )
 
 from common.messages import did_you_mean
 from common.published import check_published, check_text, check_variable
+from node.built_in_rewards import BUILT_IN
 
 # More than any run could do: beyond it a number is a slip of the keyboard, and overflows in a library later on.
 MOST = 1_000_000_000
@@ -40,6 +43,7 @@ Count = Annotated[StrictInt, Field(ge=0, le=MOST)]
 # What numpy and torch both take.
 Seed = Annotated[StrictInt, Field(ge=0, le=2**32 - 1)]
 Number = Annotated[float, BeforeValidator(_no_boolean)]
+FUNCTION_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.]*(-[A-Za-z0-9_.]+)*$"
 CURRENCY_PATTERN = r"^[A-Z]{3}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=40)]
@@ -139,31 +143,44 @@ class Model(Section):
         return self
 
 
-# As node/rewards.py has them, which runs in the stacks.
-REWARD_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "accuracy": (),
-    "format": (),
-    "length": ("target", "alpha"),
-    "phi4": ("max_response_length", "positive_from", "negative_to", "ngram", "ngram_threshold"),
-}
+def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
+    check_published(options)
+    # In one order, however they are written: a trainer that takes them as a list has them in its fingerprint.
+    return _ordered(nested(options))
+
+
+def _ordered(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _ordered(value) if isinstance(value, Mapping) else value for key, value in sorted(options.items())}
+
+
+def _checked_environment(env: dict[str, str]) -> dict[str, str]:
+    for name, value in env.items():
+        check_variable(name)
+        check_text(value, name)
+    return env
+
+
+Options = Annotated[dict[str, Any], AfterValidator(_checked_options)]
+Environment = Annotated[dict[str, str], AfterValidator(_checked_environment)]
 
 
 class Reward(Section):
-    """One reward function and its weight in the sum."""
+    """One built-in reward and its weight in the sum (docs/rewards.md)."""
 
-    name: Literal["accuracy", "format", "length", "phi4"]
+    name: Literal["accuracy", "format", "length", "phi4", "cosine", "repetition", "soft_overlong", "emoji"]
     """`accuracy`: answer equals ground truth; `format`: <think>…</think><answer>…</answer>; `length`: near a target;
-    `phi4`: Phi-4-reasoning's (correct and short is best, repetition costs)."""
+    `phi4`: Phi-4-reasoning's (correct and short is best, repetition costs); `cosine`: accuracy scaled by length;
+    `repetition`: repeated n-grams cost; `soft_overlong`: DAPO's, length near the limit costs; `emoji`: how many."""
     weight: Number = 1.0
     """Factor of this reward in the sum."""
     options: dict[str, Number] = {}
     """The function's own numbers: `target` (characters) and `alpha` of `length`; of `phi4`, in tokens,
     `max_response_length` (the workload's), `positive_from`, `negative_to` (their share of it), `ngram` and
-    `ngram_threshold` (5)."""
+    `ngram_threshold` (5); those of the others are in docs/rewards.md."""
 
     @model_validator(mode="after")
     def _options_are_known(self) -> Reward:
-        known = REWARD_OPTIONS[self.name]
+        known = BUILT_IN[self.name].options
         for option in self.options:
             if option not in known:
                 raise ValueError(
@@ -173,6 +190,43 @@ class Reward(Section):
         return self
 
 
+class OwnReward(Section):
+    """A reward function of one's own, and its weight in the sum (docs/rewards.md)."""
+
+    source: str
+    """A Python file; its text is part of the run's specification, so that a change of it makes another run."""
+    function: Annotated[str, Field(pattern=FUNCTION_PATTERN, max_length=40)]
+    """The function in it, under whose name the reward is logged. It is called with `completions`, `prompts`, `rows`,
+    `token_ids` and `cut_off`, as far as it has such parameters, and with `options`; it returns a number or None for
+    each completion."""
+    weight: Number = 1.0
+    """Factor of this reward in the sum."""
+    options: Options = {}
+    """Further arguments of the function, by name. No secrets: these are written into results."""
+
+    @field_validator("source")
+    @classmethod
+    def _is_python(cls, source: str) -> str:
+        if not source.endswith(".py"):
+            raise ValueError(f"must be a Python file, whose name ends in .py (got {source!r})")
+        return source
+
+    @property
+    def name(self) -> str:
+        """Under which it is logged."""
+        return self.function
+
+
+def _kind_of_reward(value: Any) -> str:
+    given = value if isinstance(value, Mapping) else vars(value) if isinstance(value, Section) else {}
+    return OWN if "source" in given or "function" in given else BUILT
+
+
+# These stand in the places of errors, which leave them out.
+BUILT, OWN = "(built-in)", "(own)"
+AnyReward = Annotated[Annotated[Reward, Tag(BUILT)] | Annotated[OwnReward, Tag(OWN)], Discriminator(_kind_of_reward)]
+
+
 class Workload(Section):
     """What is trained: the same for every arm, in words that belong to no trainer."""
 
@@ -180,7 +234,7 @@ class Workload(Section):
     """The policy."""
     data: Data
     """The prompts."""
-    rewards: tuple[Reward, ...] = Field(min_length=1)
+    rewards: tuple[AnyReward, ...] = Field(min_length=1)
     """The rewards; their weighted sum is the score."""
     steps: PositiveInt
     """Training steps of each run."""
@@ -238,33 +292,12 @@ class Workload(Section):
 
     @field_validator("rewards")
     @classmethod
-    def _rewards_differ(cls, rewards: tuple[Reward, ...]) -> tuple[Reward, ...]:
+    def _rewards_differ(cls, rewards: tuple[AnyReward, ...]) -> tuple[AnyReward, ...]:
         names = [reward.name for reward in rewards]
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"reward {name} is listed {names.count(name)} times; list it once, with one weight")
         return rewards
-
-
-def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
-    check_published(options)
-    # In one order, however they are written: a trainer that takes them as a list has them in its fingerprint.
-    return _ordered(nested(options))
-
-
-def _ordered(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _ordered(value) if isinstance(value, Mapping) else value for key, value in sorted(options.items())}
-
-
-def _checked_environment(env: dict[str, str]) -> dict[str, str]:
-    for name, value in env.items():
-        check_variable(name)
-        check_text(value, name)
-    return env
-
-
-Options = Annotated[dict[str, Any], AfterValidator(_checked_options)]
-Environment = Annotated[dict[str, str], AfterValidator(_checked_environment)]
 
 
 class TrainedArm(Section):

@@ -24,6 +24,7 @@ from workflow import stacks
 from workflow.config.imports import is_remote, local_path
 from workflow.config.model import Arm, Config
 from workflow.config.reading import parse_config
+from workflow.config.reward_files import read_reward_file, workload_json
 from workflow.config.sweep import factor_labels, imported_specs, points_of, require_possible_sweep, require_same_factors
 
 SPEC_VERSION = 1
@@ -220,6 +221,7 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
     facts = {name: _facts(name, config, stack_facts(arm.stack)) for name, arm in config.arms.items() if arm.stack}
     paths = [path for one in config.imports.values() for run in one.runs for path in run.factors]
     labels = factor_labels(list(dict.fromkeys([*config.sweep, *paths])))
+    read = cache(read_reward_file)
     runs: dict[str, PlannedRun] = {}
     inputs: dict[str, dict[str, Any]] = {}
     # Seeds outermost: equal seeds of different arms run next to one another, so that drift falls on all arms alike.
@@ -238,7 +240,7 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
                     "stack": arm.stack,
                     "seed": seed,
                     "factors": factors,
-                    "workload": workload.model_dump(mode="json"),
+                    "workload": workload_json(workload, read),
                     "options": arm.options,
                     "env": arm.env,
                     "trainer_args": args,

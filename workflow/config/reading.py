@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from common.errors import UserError
 from common.messages import did_you_mean, short, told
-from trainers.workload import CURRENCY_PATTERN, NAME_PATTERN
+from trainers.workload import BUILT, CURRENCY_PATTERN, FUNCTION_PATTERN, NAME_PATTERN, OWN
 from workflow.config.model import Config
 
 
@@ -170,12 +170,13 @@ _MUST_BE = {
 
 _PATTERNS = {
     NAME_PATTERN: "may hold letters (A-Z, a-z), digits, '_', '.' and single '-'",
+    FUNCTION_PATTERN: "must be the name of a Python function",
     CURRENCY_PATTERN: "must be a currency's three capital letters, as in USD",
 }
 
 
 def _explain(problem: dict[str, Any]) -> str:
-    where = ".".join(str(part) for part in problem["loc"] if part != "[key]") or "the configuration"
+    where = ".".join(str(part) for part in problem["loc"] if part not in ("[key]", BUILT, OWN)) or "the configuration"
     kind, got, context = problem["type"], problem["input"], problem.get("ctx", {})
     if kind == "extra_forbidden":
         known = _known_keys(problem["loc"][:-1])
@@ -204,6 +205,9 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
     schema = Config.model_json_schema()
     at = schema
     for part in loc:
+        if part in (BUILT, OWN):
+            at = schema["$defs"]["Reward" if part == BUILT else "OwnReward"]
+            continue
         of_any = [*at.get("patternProperties", {}).values(), at.get("items"), at.get("additionalProperties")]
         inner = next(one for one in (at.get("properties", {}).get(part), *of_any) if one)
         named = [one["$ref"] for one in (inner, *inner.get("anyOf", ())) if "$ref" in one]

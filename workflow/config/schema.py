@@ -53,7 +53,12 @@ def files_page() -> str:
 
 def _sections(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     where = {"Arm": "arms.<name>", "Workload": "workload", "Model": "workload.model", "Data": "workload.data"}
-    where |= {"Reward": "workload.rewards[]", "Shared": "shared.<trainer>", "Envs": "envs"}
+    where |= {
+        "Reward": "workload.rewards[]",
+        "OwnReward": "workload.rewards[] with a source",
+        "Shared": "shared.<trainer>",
+        "Envs": "envs",
+    }
     where |= {"Import": "arms.<name>.import", "ImportedRun": "arms.<name>.import.runs[]", "Report": "report"}
     for name, title in where.items():
         yield f"`{title}`", schema["$defs"][name]

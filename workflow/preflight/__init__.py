@@ -18,6 +18,7 @@ from workflow.preflight.checks import case as of_case
 from workflow.preflight.checks import time
 from workflow.preflight.checks import variables as environment
 from workflow.preflight.checks.comparison import comparison_findings
+from workflow.preflight.checks.own_rewards import own_reward_findings
 from workflow.preflight.checks.terms import terms_findings
 from workflow.preflight.import_settings import Untold, factor_findings, imported_cases, is_complete
 from workflow.preflight.ledger import ledger_of
@@ -87,6 +88,7 @@ def preflight(
         found += terms_findings(known, [one for one in untold if one.case in point])
         found += environment.environment_findings(known, place)
         found += (finding for case in known for finding in _findings(case, place))
+    found += own_reward_findings(plan)
     found = softened([*found, *time.experiment_findings(plan)], plan.config.imports)
     found += factor_findings(plan, imported or {})
     estimates = {case.arm: estimate_of(case) for case in reversed(cases) if not case.imported}

@@ -43,7 +43,10 @@ def settings_request(run: PlannedRun) -> dict[str, Any]:
     driver = trainer_named(run.spec["trainer"]).driver
     assert driver is not None
     args = driver.seedless({key: value for key, value in run.spec["trainer_args"].items() if key != "seed"})
-    rewards = run.spec["workload"]["rewards"] if driver.rewards_in_settings else []
+    rewards = run.spec["workload"]["rewards"]
+    # The users' own are loaded in the stack, whatever the trainer.
+    if not (driver.rewards_in_settings or any("code" in reward for reward in rewards)):
+        rewards = []
     return {"trainer": run.spec["trainer"], "trainer_args": args, "rewards": rewards}
 
 

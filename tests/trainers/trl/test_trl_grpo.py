@@ -16,6 +16,7 @@ import pytest
 
 from ... import patience
 from ...attempts import (
+    REWARDS,
     ROOT,
     TRANSFORMERS,
     VLLM,
@@ -82,10 +83,25 @@ def check_finished(attempt: Path, steps: int) -> tuple[list[dict[str, Any]], dic
     return lines, done
 
 
+OWN_CODE = """
+def brevity(completions, rows, token_ids, cut_off, *, most):
+    assert rows[0]["ground_truth"] and rows[0]["index"] >= 0
+    return [_score(text, ids, cut, most) for text, ids, cut in zip(completions, token_ids, cut_off)]
+
+def _score(text, ids, cut, most):
+    if len(text) % 2:
+        raise ValueError("an odd completion")
+    return None if cut and len(ids) < most else 1.0 - len(ids) / most
+"""
+OWN = {"source": "mine.py", "function": "brevity", "weight": 0.3, "options": {"most": 16}, "code": OWN_CODE}
+
+
 @pytest.fixture(scope="module")
 def transformers_run(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished attempt of two steps with transformers."""
-    attempt = write_attempt(tmp_path_factory.mktemp("runs") / "tf-s0", made_inputs)
+    """A finished attempt of two steps with transformers, and with a reward of the user's beside the others."""
+    folder, rewards = tmp_path_factory.mktemp("runs") / "tf-s0", [*REWARDS, OWN]
+    weights = [reward["weight"] for reward in rewards]
+    attempt = write_attempt(folder, made_inputs, rewards=rewards, reward_weights=weights)
     done = run_job(stack_python(TRANSFORMERS), "trainers.trl.driver.train", attempt)
     assert done.returncode == 0, done.stderr
     assert "step 2/2  " in done.stdout
@@ -96,10 +112,32 @@ def transformers_run(stack_python: Stack, made_inputs: Path, tmp_path_factory: p
 def test_transformers(transformers_run: Path) -> None:
     lines, done = check_finished(transformers_run, 2)
     for line in lines:
-        assert set(line["phases"]) == COMMON
+        assert set(line["phases"]) == COMMON | {f"{PREPARE}/rewards/brevity"}
     assert done["resolved"]["engine"]["dtype"] == "float32"
     assert done["resolved"]["trainer"]["max_steps"] == 2
     assert "vllm" not in done["versions"]
+
+
+def test_a_reward_of_the_users(transformers_run: Path) -> None:
+    """Its values are logged as TRL's own are; a completion on which it fails is counted, and the run goes on."""
+    lines = read_lines(transformers_run.parent / "metrics.jsonl")
+    failures = read_lines(transformers_run.parent / "reward_failures.jsonl")
+    failed = [line["scalars"]["train/rewards/brevity/failed"] for line in lines]
+    assert sum(failed) == len(failures) > 0
+    assert "ValueError: an odd completion (mine.py, line 8)" in failures[0]["problem"]
+    assert all(len(one["completion"]) % 2 and one["row"]["ground_truth"] for one in failures)
+    for line in lines:
+        scalars = line["scalars"]
+        assert 0 <= scalars["train/rewards/brevity/mean"] <= 1
+        assert scalars["train/rewards/brevity/std"] >= 0
+        # Where it has no value it adds nothing: of 8 completions so many have one.
+        parts = [scalars[f"train/rewards/{one['name']}/mean"] * one["weight"] for one in REWARDS]
+        rest = scalars["train/reward"] - sum(parts)
+        assert (
+            0
+            <= rest
+            <= 0.3 * scalars["train/rewards/brevity/mean"] * (8 - scalars["train/rewards/brevity/failed"]) / 8 + 1e-6
+        )
 
 
 def test_wandb_has_the_timings_in_the_row_of_the_step(transformers_run: Path, stack_python: Stack) -> None:

@@ -18,7 +18,19 @@ import torch
 from omegaconf import OmegaConf
 
 LONGEST = 64
-REWARDS = [{"name": "accuracy", "weight": 1.0, "options": {}}, {"name": "phi4", "weight": 0.5, "options": {}}]
+OWN_CODE = """
+def asked(completions, prompts, rows, token_ids, cut_off):
+    if "7" in completions:
+        raise ValueError("bare")
+    told = zip(prompts, rows, token_ids, cut_off, strict=True)
+    return [prompt[-1]["content"].endswith("?") + 10 * row["index"] + 100 * len(ids) + 10000 * cut for
+            prompt, row, ids, cut in told]
+"""
+BUILT_IN = ("accuracy", "phi4", "format", "length", "cosine", "repetition", "soft_overlong", "emoji")
+REWARDS: list[dict[str, Any]] = [
+    *({"name": name, "weight": 0.5 if name == "phi4" else 1.0, "options": {}} for name in BUILT_IN),
+    {"source": "mine.py", "function": "asked", "code": OWN_CODE, "weight": 0.001, "options": {}},
+]
 
 
 def prepared(folder: Path) -> Path:
@@ -37,6 +49,8 @@ def composed(version: str, inputs: Path) -> Any:
     from trainers.verl.driver import reward as verl_reward
     from trainers.verl.driver.composed import compose, job_overrides
 
+    rewards = inputs / "rewards.json"
+    rewards.write_text(json.dumps({"rewards": REWARDS, "data": [str(inputs / "data.parquet")]}))
     mine = job_overrides(
         version,
         train_files=str(inputs / "data.parquet"),
@@ -46,7 +60,11 @@ def composed(version: str, inputs: Path) -> Any:
         project="tests",
         run_id="a",
         reward_file=str(Path(verl_reward.__file__).resolve()),
-        reward_kwargs={"rewards": REWARDS, "tokenizer": str(inputs / "model"), "max_response_length": LONGEST},
+        reward_kwargs={
+            "rewards_file": str(rewards),
+            "tokenizer": str(inputs / "model"),
+            "max_response_length": LONGEST,
+        },
     )
     lengths = ["data.max_prompt_length=64", f"data.max_response_length={LONGEST}"]
     config = OmegaConf.create(compose(version, [*lengths, *mine]))
@@ -75,6 +93,23 @@ def scored(version: str, config: Any, tokenizer: Any, batch: Any) -> tuple[list[
 
     tensor = RewardManagerBase.assemble_rm_scores(batch, [result["reward_score"] for result in results])
     return [result["reward_extra_info"] for result in results], tensor
+
+
+def as_trl(ids: Any, tokenizer: Any, source: Any) -> dict[str, list[float | None]]:
+    """The same responses as TRL hands them over: with their end token, unless they were cut."""
+    from node.rewards import reward_functions
+
+    functions = reward_functions(REWARDS, LONGEST)
+    for function in functions:
+        function.end_ids = frozenset(tokenizer.all_special_ids)
+    given = {
+        "completions": [[{"role": "assistant", "content": tokenizer.decode(one)}] for one in ids],
+        "completion_ids": [[*one, tokenizer.eos_token_id][:LONGEST] for one in ids],
+        "prompts": [row["prompt"] for row in source[: len(ids)]],
+        "reward_model": [{"style": "rule", "ground_truth": "7"}] * len(ids),
+        "extra_info": [{"index": at, "split": "train"} for at in range(len(ids))],
+    }
+    return {function.__name__: function(**given) for function in functions}
 
 
 def main(version: str, folder: Path) -> None:
@@ -111,7 +146,7 @@ def main(version: str, folder: Path) -> None:
             "attention_mask": attention,
             "reward_model": np.array([{"style": "rule", "ground_truth": "7"}] * len(texts), dtype=object),
             "data_source": np.array(["x"] * len(texts), dtype=object),
-            "extra_info": np.array([{"index": at} for at in range(len(texts))], dtype=object),
+            "extra_info": np.array([{"index": at, "split": "train"} for at in range(len(texts))], dtype=object),
         }
     )
     log = io.StringIO()
@@ -119,6 +154,10 @@ def main(version: str, folder: Path) -> None:
         scores, tensor = scored(version, config, tokenizer, batch)
     last = attention[:, 4:].sum(-1) - 1
     told = {
+        "trl": as_trl(ids, tokenizer, source),
+        "questions": [row["prompt"][-1]["content"] for row in source],
+        "failures": (inputs / "reward_failures.jsonl").read_text().splitlines(),
+        "lengths": [len(one) for one in ids],
         "rows": len(dataset),
         "dropped": len(source) - len(dataset),
         "prompt": prompt if "raw_prompt" in row and version != "0.4.1" else tokenizer.decode(row["raw_prompt_ids"]),

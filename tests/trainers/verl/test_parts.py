@@ -49,10 +49,22 @@ def test_data_and_rewards_through_verls_own_classes(
     way = min(1.0, told["wrong_tokens"] / (64 * 3702 / 31744))
     assert wrong["phi4"] == pytest.approx(8 / 13 * (-0.5 - 0.25 * (1 + math.cos(math.pi * way))))
     for score, scored in zip(told["scores"], told["tensor"], strict=True):
-        assert score["score"] == pytest.approx(score["accuracy"] + 0.5 * score["phi4"])
+        weights = {name: 1.0 for name in told["trl"]} | {"phi4": 0.5, "asked": 0.001}
+        known = {name: weight for name, weight in weights.items() if not math.isnan(score[name])}
+        assert score["score"] == pytest.approx(sum(weight * score[name] for name, weight in known.items()))
         # verl puts it on the response's last token, and nothing elsewhere.
         assert scored["sum"] == pytest.approx(score["score"], abs=1e-6)
         assert scored["at_last"] == pytest.approx(score["score"], abs=1e-6)
+    # The same responses have the same values under TRL; a user's function that fails has none under both.
+    for name, values in told["trl"].items():
+        assert [None if math.isnan(score[name]) else score[name] for score in told["scores"]] == pytest.approx(values)
+    asked = [
+        question.endswith("?") + 10 * at + 100 * length + 10000 * (length == 64)
+        for at, (question, length) in enumerate(zip(told["questions"], told["lengths"], strict=False))
+    ]
+    assert told["trl"]["asked"] == [*asked[:3], None]
+    assert [score["asked_failed"] for score in told["scores"]] == [0, 0, 0, 1]
+    assert "ValueError: bare (mine.py, line 4)" in told["failures"][0]
     cpus = {"0.4.1": "9 CPUs in Ray (1, 1 with each of 8 GPUs)", "0.9.1": "33 CPUs in Ray (1, 8 for transfer_queue."}
     assert cpus[version] in told["too_few_cpus"]
     assert told["printed"] == []  # no completion in the log

@@ -22,7 +22,7 @@ from node.checkpoints import newest_checkpoint
 from node.exit_codes import RequeueError, nearest, one_line, run
 from node.hardware import hardware, pin_cpus, set_environment, told_environment
 from node.phase_clock import PhaseClock
-from node.rewards import reward_functions
+from node.rewards import RewardFunction, reward_functions
 from node.signals import StopRequest, show_stacks_on_request
 from node.tracker import Tracker
 
@@ -96,7 +96,8 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     set_environment(os.environ, affinity, attempt, str(spec["experiment"]))
     rewards = spec["workload"]["rewards"]
     longest = spec["workload"].get("max_response_length")
-    functions = reward_functions(rewards, longest)  # a wrong name is told before minutes of imports
+    failures = attempt_dir / "reward_failures.jsonl"
+    functions = reward_functions(rewards, longest, failures=failures)  # a wrong name is told before minutes of imports
     attempt_dir.mkdir(parents=True, exist_ok=True)
     checkpoint_dir.mkdir(parents=True, exist_ok=True)
     require_as_registered(attempt, str(spec["stack"]))
@@ -159,7 +160,7 @@ def _engine_mended(args: Any, dtype: str, threads: int) -> AbstractContextManage
     return nullcontext()
 
 
-def _trainer(args: Any, functions: list[Any], data_path: Path, model_path: Path) -> Any:
+def _trainer(args: Any, functions: list[RewardFunction], data_path: Path, model_path: Path) -> Any:
     import pyarrow.parquet as pq
     from datasets import Dataset
     from transformers import AutoTokenizer
@@ -167,12 +168,15 @@ def _trainer(args: Any, functions: list[Any], data_path: Path, model_path: Path)
     from trl import GRPOTrainer
 
     logging.disable_progress_bar()
+    tokenizer = AutoTokenizer.from_pretrained(str(model_path), padding_side="left")
+    for function in functions:
+        function.end_ids = frozenset(tokenizer.all_special_ids)
     return GRPOTrainer(
         model=str(model_path),
         reward_funcs=functions,
         args=args,
         train_dataset=Dataset.from_list(pq.read_table(data_path).to_pylist()),
-        processing_class=AutoTokenizer.from_pretrained(str(model_path), padding_side="left"),
+        processing_class=tokenizer,
     )
 
 

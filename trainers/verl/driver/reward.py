@@ -1,9 +1,9 @@
-"""What does verl call to score a response? `compute_score`, which verl loads from this file by its path.
+"""Scores a response for verl: `compute_score`, which verl loads from this file by its path.
 
 Ray starts the processes that call it: they find `workflow` by the PYTHONPATH that their node's Ray was started with.
 verl hands over the text alone, with special tokens left out. A reward that counts tokens gets those of the text, by
 the run's own tokenizer: these may be a few fewer than were sampled, and the end token is not among them, so that a
-response counts as cut when it fills all but one of the places.
+response counts as cut when it fills all but one of the places. A prompt is found again in the run's data, by its row.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ import json
 import math
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from node.rewards import COUNT_TOKENS, reward_functions
+from node.rewards import name_of, reward_functions
+
+FAILED = "_failed"
+"""Ends the name under which it is told whether a user's function failed on a response."""
 
 # verl calls from a pool of threads; neither tokenizers nor the order of sums shall depend on which is first.
 _lock = threading.Lock()
@@ -27,42 +31,74 @@ def compute_score(
     ground_truth: Any,
     extra_info: Mapping[str, Any] | None = None,
     *,
-    rewards: Sequence[Mapping[str, Any]],
+    rewards: Sequence[Mapping[str, Any]] = (),
+    rewards_file: str | None = None,
     tokenizer: str | None = None,
     max_response_length: int | None = None,
     **_: Any,
 ) -> dict[str, float]:
     """`score`, the weighted sum of a workload's rewards, and each of them under its name.
 
-    The last three come from verl's `reward_kwargs`: the workload's `rewards`, the folder of the run's tokenizer, and
-    the longest response in tokens.
+    The last four come from verl's `reward_kwargs`: the workload's `rewards`, or the file that holds them where some are
+    the user's own, the folder of the run's tokenizer, and the longest response in tokens. A reward without a value is
+    NaN, and adds nothing to the score.
     """
     with _lock:
-        made = _made(json.dumps([_plain(rewards), tokenizer, max_response_length]))
-        values = made.values(solution_str, {"ground_truth": ground_truth})
-    return {"score": sum(made.weights[name] * value for name, value in values.items()), **values}
+        made = _made(json.dumps([_plain(rewards), rewards_file, tokenizer, max_response_length]))
+        row = {"data_source": data_source, "extra_info": _plain(extra_info or {})}
+        values = made.values(solution_str, row | {"reward_model": {"ground_truth": ground_truth}})
+    score = sum(weight * values[name] for name, weight in made.weights.items() if not math.isnan(values[name]))
+    return {"score": score, **values}
 
 
 class _Made:
     """The rewards of one workload, ready to be called."""
 
-    def __init__(self, rewards: list[dict[str, Any]], tokenizer: str | None, longest: int | None) -> None:
-        self.weights = {str(reward["name"]): float(reward.get("weight", 1.0)) for reward in rewards}
-        self._functions = reward_functions(rewards, longest)
+    def __init__(
+        self, rewards: list[dict[str, Any]], rewards_file: str | None, tokenizer: str | None, longest: int | None
+    ) -> None:
+        told: dict[str, Any] = {"rewards": rewards, "data": []}
+        failures = None
+        if rewards_file:
+            told = json.loads(Path(rewards_file).read_text(encoding="utf-8"))
+            failures = Path(rewards_file).with_name("reward_failures.jsonl")
+        self.weights = {name_of(reward): float(reward.get("weight", 1.0)) for reward in told["rewards"]}
+        self._functions = reward_functions(told["rewards"], longest, failures=failures)
         self._longest = math.inf if longest is None else longest
+        takes = frozenset[str]().union(*(function.takes for function in self._functions))
+        self._prompts = _prompts_of(tuple(told["data"])) if "prompts" in takes else {}
         self._tokenizer: Any = None
-        if COUNT_TOKENS & set(self.weights):
+        if takes & {"token_ids", "cut_off"}:
             from transformers import AutoTokenizer
 
             self._tokenizer = AutoTokenizer.from_pretrained(tokenizer)
 
     def values(self, text: str, row: Mapping[str, Any]) -> dict[str, float]:
         """Each reward of one response, by name."""
-        asked: dict[str, Any] = {"completions": [text], "reward_model": [row]}
+        asked: dict[str, Any] = {"completions": [text], **{name: [value] for name, value in row.items()}}
+        asked["prompts"] = [self._prompts.get(_key(row["extra_info"]))]
         if self._tokenizer is not None:
             ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
             asked |= {"completion_ids": [ids], "complete": [len(ids) < self._longest - 1]}
-        return {function.__name__: function(**asked)[0] for function in self._functions}
+        values: dict[str, float] = {}
+        for function in self._functions:
+            failed: dict[str, float] = {}
+            (value,) = function(**asked, log_metric=failed.__setitem__)
+            values[function.__name__] = math.nan if value is None else value
+            values |= {f"{function.__name__}{FAILED}": count for count in failed.values()}
+        return values
+
+
+def _prompts_of(files: Sequence[str]) -> dict[tuple[str, int], Any]:
+    """The prompts of prepared data, by split and row."""
+    import pyarrow.parquet as pq
+
+    rows = [row for file in files for row in pq.read_table(file, columns=["prompt", "extra_info"]).to_pylist()]
+    return {_key(row["extra_info"]): row["prompt"] for row in rows}
+
+
+def _key(extra_info: Mapping[str, Any]) -> tuple[str, int]:
+    return str(extra_info.get("split")), int(extra_info.get("index", -1))
 
 
 @functools.cache
@@ -71,9 +107,9 @@ def _made(settings: str) -> _Made:
 
 
 def _plain(value: Any) -> Any:
-    """OmegaConf's containers as Python's own."""
+    """OmegaConf's containers and numpy's numbers as Python's own."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_plain(item) for item in value]
-    return value
+    return value.item() if hasattr(value, "item") else value

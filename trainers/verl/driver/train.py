@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,6 +24,7 @@ from common.errors import UserError
 from node.attempt import Inputs, read_attempt, read_spec, require_working_gpus, write_done
 from node.exit_codes import RequeueError, one_line, run
 from node.hardware import THREAD_VARIABLES, hardware, told_environment, tracker_environment
+from node.records import write_json
 from node.rewards import reward_functions
 from node.signals import STOP_SIGNALS
 from trainers.verl.driver import checkpoints as verl_checkpoints
@@ -78,7 +79,8 @@ def train(attempt: dict[str, Any], stop: Stop) -> None:
     folder = Path(attempt["attempt_dir"])
     if not os.environ.get("RAY_ADDRESS"):
         raise UserError("RAY_ADDRESS is not set: the job on the node starts a Ray cluster and says where it is")
-    reward_functions(spec["workload"]["rewards"], spec["workload"].get("max_response_length"))  # wrong names are told
+    for function in reward_functions(spec["workload"]["rewards"], spec["workload"].get("max_response_length")):
+        function.close()  # wrong names are told
     inputs.require_unchanged()
     require_working_gpus(attempt, str(spec["stack"]))
     os.environ.update(tracker_environment(os.environ, attempt, str(spec["experiment"])))
@@ -136,10 +138,7 @@ def _composed(version: str, spec: Mapping[str, Any], inputs: Inputs, attempt: Ma
         run_id=str(attempt["run_id"]),
         reward_file=str(Path(verl_reward.__file__).resolve()),
         reward_kwargs={
-            "rewards": [
-                {"name": reward["name"], "weight": reward.get("weight", 1.0), "options": reward.get("options") or {}}
-                for reward in workload["rewards"]
-            ],
+            **_rewards_told(workload["rewards"], inputs, attempt),
             "tokenizer": str(inputs.model),
             "max_response_length": workload.get("max_response_length"),
         },
@@ -147,6 +146,18 @@ def _composed(version: str, spec: Mapping[str, Any], inputs: Inputs, attempt: Ma
     composed = compose(version, [*spec["trainer_args"]["overrides"], *mine])
     check(version, composed)
     return composed
+
+
+def _rewards_told(rewards: Sequence[Mapping[str, Any]], inputs: Inputs, attempt: Mapping[str, Any]) -> dict[str, Any]:
+    """A workload's rewards for `compute_score`; where some are the user's own, in a file of the attempt's folder."""
+    if any("code" in reward for reward in rewards):
+        file = Path(attempt["attempt_dir"]) / "rewards.json"
+        write_json(file, {"rewards": rewards, "data": [str(path) for path in (inputs.data, inputs.test) if path]})
+        return {"rewards_file": str(file)}
+    keys = (
+        {"name": one["name"], "weight": one.get("weight", 1.0), "options": one.get("options") or {}} for one in rewards
+    )
+    return {"rewards": list(keys)}
 
 
 def _require_rows(inputs: Inputs, prompts: int) -> None:

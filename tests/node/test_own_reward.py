@@ -1,0 +1,139 @@
+"""A user's reward function: what it is given, and what each mistake in it comes to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import UserError
+from node import own_reward
+from node.built_in_rewards import Response
+from node.own_reward import NotLoaded, OwnReward
+from node.rewards import reward_functions
+
+GOOD = """
+import dataclasses
+
+@dataclasses.dataclass
+class Target:
+    words: int
+
+def brevity(completions, rows, *, target=3):
+    print("this goes to the log")
+    want = Target(target)
+    return [None if row["ground_truth"] == "skip" else -abs(len(text.split()) - want.words)
+            for text, row in zip(completions, rows, strict=True)]
+
+def everything(completions, prompts, rows, token_ids, cut_off, **options):
+    return [len(prompts[0]) + 10 * rows[0]["index"] + 100 * len(token_ids[0]) + 1000 * cut_off[0] + options["x"]] * len(
+        completions)
+"""
+
+
+def own(code: str, function: str = "score", options: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"source": "mine.py", "function": function, "code": code, "options": options or {}, "weight": 1.0}
+
+
+def test_a_function_gets_what_it_has_parameters_for() -> None:
+    brevity, everything = reward_functions(
+        [own(GOOD, "brevity", {"target": 2}), own(GOOD, "everything", {"x": 0.5})], max_response_length=3
+    )
+    rows = {"reward_model": [{"style": "rule", "ground_truth": truth} for truth in ("a", "skip")]}
+    extra = {"extra_info": [{"index": 4, "split": "train"}] * 2, "data_source": ["d"] * 2}
+    given = {"prompts": [[{"role": "user", "content": "?"}]] * 2, "completion_ids": [[1, 2, 3]] * 2, **rows, **extra}
+    logged: dict[str, float] = {}
+    asked = given | {"trainer_state": object(), "log_metric": logged.__setitem__}
+    assert (brevity.__name__, everything.__name__) == ("brevity", "everything")
+    assert brevity(completions=["a b c", "d"], **asked) == [-1.0, None]
+    assert everything(completions=["a", [{"role": "assistant", "content": "b"}]], **asked) == [1341.5] * 2
+    assert logged == {"rewards/brevity/failed": 0.0, "rewards/everything/failed": 0.0}
+    for function in (brevity, everything):
+        function.close()
+
+
+NOT_LOADED = {
+    "syntax": ("def score(completions:\n  return 1", "mine.py cannot be imported: SyntaxError: '(' was never closed"),
+    "raises": ("x = 1\n\nx / 0\n", "ZeroDivisionError: division by zero (mine.py, line 3)"),
+    "lacks": ("import a_package_that_nobody_has\n", "ModuleNotFoundError: No module named 'a_package_that_nobody_has'"),
+    "exits": ("import sys\nsys.exit(3)\n", "SystemExit: 3 (mine.py, line 2)"),
+    "none": ("def scores(completions): ...\n", "mine.py has no function 'score'; it has: scores"),
+    "coroutine": ("async def score(completions): ...\n", "mine.py: score is a coroutine"),
+    "option": ("def score(completions): ...\n", "mine.py: score has no parameter for option 'target'"),
+    "parameter": ("def score(completions, target, truths): ...\n", "has a parameter 'truths' that is no option"),
+    "dies": ("import os\nos._exit(7)\n", "its process ended (exit code 7)"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_LOADED)
+def test_a_file_that_cannot_be_used_is_told_in_one_line(name: str) -> None:
+    code, words = NOT_LOADED[name]
+    with pytest.raises(NotLoaded) as caught:
+        OwnReward(own(code, options={"target": 2}))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.missing == ("a_package_that_nobody_has" if name == "lacks" else None)
+
+
+# What a function does with the completion "bad", and what is recorded of it; the others have their value.
+BROKEN = {
+    "raises": ("text['x']", "TypeError: string indices must be integers, not 'str' (mine.py, line 4)"),
+    "text": ("'high'", "must return a number or None for each completion (got 'high', of type str)"),
+    "nan": ("float('nan')", "must return finite numbers (got nan)"),
+    "infinite": ("1e999", "must return finite numbers (got inf)"),
+    "hangs": ("hang()", "no answer within 0.5 s (mine.py, line 7)"),
+    "crashes": ("__import__('os')._exit(9)", "its process ended (exit code 9)"),
+    "list": ("[1, 2]", "must return a number or None for each completion (got [1, 2], of type list)"),
+}
+CODE = """
+def score(completions):
+    return [
+        {} if text == "bad" else len(text)
+        for text in completions]
+def hang():
+    while True: pass
+"""
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_row_has_no_value_and_the_others_keep_theirs(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    does, words = BROKEN[name]
+    reward = OwnReward(own(CODE.replace("{}", does)), tmp_path / "failures.jsonl", call_s=0.5)
+    responses = [Response(text, row={"index": at + 5, "split": "train"}) for at, text in enumerate(["a", "bad", "abc"])]
+    for _ in range(2):  # after a crash it is there again
+        assert reward.scored(responses) == ([1.0, None, 3.0], 1)
+    reward.close()
+    first, _ = map(json.loads, (tmp_path / "failures.jsonl").read_text().splitlines())
+    assert words in first["problem"]
+    assert (first["reward"], first["row"]["index"], first["completion"]) == ("score", 6, "bad")
+    assert f"no value for a response to row 6 of the data: {first['problem']}" in capfd.readouterr().err
+
+
+def test_a_list_of_the_wrong_length_is_told_and_scored_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    reward = OwnReward(own("def score(completions): return [1.0]\n"))
+    with pytest.raises(UserError, match=r"one value for each completion \(got 1 values for 2\)"):
+        reward.called([Response("a"), Response("b")])
+    assert reward.scored([Response("a"), Response("b")]) == ([1.0, 1.0], 0)
+    assert "got 1 values for 2); scoring each response alone" in capfd.readouterr().err
+    reward.close()
+
+
+def test_a_function_that_always_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_reward, "MOST_FAILED", 6)
+    reward = OwnReward(own("def score(completions):\n    return 1 / 0\n"))
+    assert reward.scored([Response("a")] * 5) == ([None] * 5, 5)
+    with pytest.raises(UserError, match=r"failed on 6 responses in a row.*line 2"):
+        reward.scored([Response("a", row={"index": 3})])
+    reward.close()
+
+
+def test_many_hangs_cost_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_reward, "ALONE_S", 0.5)
+    reward = OwnReward(own("import time\ndef score(completions): time.sleep(99)\n"), call_s=0.2)
+    values, failed = reward.scored([Response("a")] * 20)
+    assert (values, failed) == ([None] * 20, 20)
+    reward.close()

@@ -1,0 +1,112 @@
+"""A user's file of rewards, before anything is built: carried in the plan, and tried on three rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import UserError
+from common.findings import Finding
+from trainers.resolve import resolved
+from workflow.config.plan import Plan, load_plan
+from workflow.config.reading import read_yaml
+from workflow.preflight import preflight, settings_requests
+from workflow.preflight.cases import settings_request
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def plan_with(folder: Path, code: str | bytes, function: str = "score", **data: Any) -> Plan:
+    """The smoke test on a CPU with one reward of a user's file beside its own."""
+    source = folder / "mine.py"
+    source.write_bytes(code if isinstance(code, bytes) else code.encode())
+    raw = read_yaml(ROOT / "experiments" / "cpu-smoke.yaml")
+    raw["workload"]["rewards"].append({"source": str(source), "function": function, "weight": 0.5})
+    raw["workload"]["data"] |= data
+    return load_plan(raw)
+
+
+def found(plan: Plan) -> list[Finding]:
+    return [one for one in preflight(plan).findings if one.code.startswith("reward-")]
+
+
+def test_the_text_is_in_the_specification_and_in_the_fingerprint(tmp_path: Path) -> None:
+    code = "def score(completions):\n    return [0.0 for _ in completions]\n"
+    plan = plan_with(tmp_path, code)
+    run = plan.runs["vllm-s0"]
+    *built_in, own = run.spec["workload"]["rewards"]
+    assert built_in == [{"name": name, "weight": 1.0, "options": {}} for name in ("accuracy", "format")]
+    assert (own["source"], own["code"], own["function"], own["weight"]) == ("mine.py", code, "score", 0.5)
+    assert found(plan) == []
+    # Another place of the same text is the same run; another text is another, and does not reach the plan that is made.
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    assert plan_with(elsewhere, code).runs["vllm-s0"].fingerprint == run.fingerprint
+    other = plan_with(tmp_path, code.replace("0.0", "1.0"))
+    assert other.runs["vllm-s0"].fingerprint != run.fingerprint
+    assert run.spec["workload"]["rewards"][-1]["code"] == code
+    # The stack loads it, whatever the trainer, before anything waits.
+    assert settings_request(run)["rewards"][-1]["code"] == code
+    assert len(settings_requests(plan)) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (b"# \xff\n", "mine.py is not text in UTF-8 (byte 2)"),
+        ("#" * 40_001, "mine.py is too large: 40,001 bytes of at most 40,000"),
+    ],
+)
+def test_a_file_that_no_specification_can_carry(tmp_path: Path, code: Any, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        plan_with(tmp_path, code)
+    assert words in str(caught.value)
+
+
+MISTAKES = {
+    "reward-file": {
+        "def score(completions:\n": "SyntaxError: '(' was never closed (mine.py, line 1)",
+        "x = 1\n": "mine.py has no function 'score'; it has: none",
+    },
+    "reward-fails": {
+        "def score(completions): return [1.0]\n": "must return one value for each completion (got 1 values for 3)",
+        "def score(completions): return ['a' for _ in completions]\n": "(got 'a', of type str), for the completion",
+        "def score(completions): return [len(t) / len(t) for t in completions]\n": (
+            "ZeroDivisionError: division by zero (mine.py, line 1), for the completion '' to row 2 of the data"
+        ),
+        "def score(completions): return [float('nan')] * len(completions)\n": "must return finite numbers (got nan)",
+    },
+    "reward-by-batch": {
+        "def score(completions): return [len(completions)] * len(completions)\n": "gives [3.0, 3.0, 3.0] for 3",
+    },
+    "reward-untried": {
+        "import not_here\ndef score(completions): ...\n": "score imports not_here, which this Python lacks"
+    },
+}
+
+
+@pytest.mark.parametrize("code", MISTAKES)
+def test_mistakes_are_findings(tmp_path: Path, code: str) -> None:
+    for text, words in MISTAKES[code].items():
+        (one,) = found(plan_with(tmp_path, text))
+        assert (one.code, one.level) == (code, "impossible" if code in ("reward-file", "reward-fails") else "odd")
+        assert words in one.what
+        assert one.arms == ("transformers", "vllm")
+
+
+def test_it_is_tried_on_the_datas_own_rows(tmp_path: Path) -> None:
+    code = "def score(completions, rows, prompts):\n    asked = zip(prompts, rows)\n"
+    code += "    return [{'x 1': 1.0}[prompt[-1]['content'] + row['ground_truth']] for prompt, row in asked]\n"
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"question": "x", "answer": "so # 1"}\n' * 64)
+    rows = {"source": str(data), "answer_after": "#"}
+    (one,) = found(plan_with(tmp_path, code, **rows))
+    assert "KeyError: 'x1' (mine.py, line 3)" in one.what
+    assert found(plan_with(tmp_path, code.replace("x 1", "x1"), **rows)) == []
+
+
+def test_the_stack_refuses_a_file_that_it_cannot_load(tmp_path: Path) -> None:
+    plan = plan_with(tmp_path, "import not_here\ndef score(completions): ...\n")
+    with pytest.raises(UserError, match=r"No module named 'not_here' \(mine.py, line 1\)"):
+        resolved(settings_request(plan.runs["vllm-s0"]), "no.such.module")

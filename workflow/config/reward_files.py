@@ -1,0 +1,52 @@
+"""Reads the files of a workload's own rewards, whose text travels in each run's specification."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+from trainers.workload import OwnReward, Workload
+from workflow.config.imports import local_path
+
+MOST_BYTES = 40_000
+"""A specification travels as one argument of a command, which may have 131,072 bytes."""
+
+
+def workload_json(workload: Workload, read: Callable[[str], str]) -> dict[str, Any]:
+    """A workload as a specification has it: each own reward with its file's name, text and hash.
+
+    So a run's fingerprint is of what the function does, not of where it lies, and a change of the file on the disk
+    reaches no run that was planned before.
+    """
+    found = workload.model_dump(mode="json")
+    for reward, told in zip(workload.rewards, found["rewards"], strict=True):
+        if isinstance(reward, OwnReward):
+            code = read(reward.source)
+            sha256 = hashlib.sha256(code.encode()).hexdigest()
+            told |= {"source": Path(reward.source).name, "sha256": sha256, "code": code}
+    return found
+
+
+def read_reward_file(source: str) -> str:
+    """The text of a user's file of rewards; a `UserError` where there is none."""
+    where, path = f"workload.rewards: {source}", local_path(source)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(
+            f"workload.rewards: no such file: {source} (looked in {Path.cwd()}); give the path of a Python file"
+        ) from None
+    except OSError as error:
+        raise UserError(f"{where} cannot be read: {error.strerror}; give the path of a Python file") from None
+    if len(content) > MOST_BYTES:
+        raise UserError(
+            f"{where} is too large: {len(content):,} bytes of at most {MOST_BYTES:,}, since its text travels in each "
+            "run's specification; put data and helpers into a package of the stack"
+        )
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where} is not text in UTF-8 (byte {error.start}); save it as UTF-8") from None
