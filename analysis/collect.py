@@ -1,4 +1,4 @@
-"""What finished runs' steps took: `python -m analysis.collect RUN_DIR... `, into each run's steps.parquet."""
+"""Collects the steps of finished runs into each run's steps.parquet: `python -m analysis.collect RUN_DIR...`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many GPU-hours did an arm use, and what would so many steps cost?"""
+"""Computes the GPU-hours that each arm used, and what a given number of steps would cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs between the arms besides what is compared."""
+"""Lists what differs between the arms besides what is compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tidy table of a run's steps: its columns, and how a record becomes rows."""
+"""Defines the tidy table of a run's steps: its columns, and how a record becomes rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of generation waits for the longest responses, and how much could a faster engine win at the most?"""
+"""Computes how much of generation waits for the longest responses, and the most that a faster engine could win."""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
-"""What is worth trying next? Each suggestion follows from a number of the report's own tables."""
+"""Suggests what to try next; each suggestion follows from a number of the report's own tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pandas as pd
 
 from analysis.phases import RESIDUAL
-from analysis.runs import factors_label, rows_of
+from analysis.runs import at, rows_of
 from common.findings import Finding, Preflight
 
 # From where on a quantity is worth a suggestion: shares of the step or of the work, as the name says.
@@ -52,6 +53,10 @@ class _Arm:
     truncated: float
     preflight: Preflight | None
 
+    @property
+    def name(self) -> str:
+        return self.arm + at(self.factors)
+
     def number(self, name: str) -> float:
         return float(self.stragglers.get(name, math.nan))
 
@@ -71,8 +76,18 @@ class _Arm:
         rows = self.preflight.ledger if self.preflight else ()
         return any(row.setting.startswith(GRAPHS_ROW) and row.values.get(self.arm) == "off" for row in rows)
 
+    @property
+    def generation(self) -> str:
+        """How long generation takes, in words."""
+        efficiency = self.number("efficiency")
+        known = f", {1 / efficiency:.2f} times its decode floor" if efficiency > 0 else ""
+        return f"generation takes {self.number('generation_s'):.2f} s of the mean step of {self.step_s:.2f} s{known}"
+
     def tells(self, text: str, quantity: str, value: float, source: str) -> Suggestion:
-        return Suggestion(text, quantity, value, source, self.arm, self.factors)
+        return Suggestion(f"{self.name}: {text}", quantity, value, source, self.arm, self.factors)
+
+
+Rule = Callable[[_Arm], Suggestion | None]
 
 
 def suggestions(
@@ -83,20 +98,9 @@ def suggestions(
     `stragglers` of `straggler_table`, `waterfall` of `waterfall_table`, `wide` for the share of truncated responses;
     the preflight tells what an engine was started with. Nothing is suggested without a number.
     """
-    found: dict[tuple[str, str], Suggestion] = {}
-    blocked: dict[str, _Arm] = {}
-    for arm in _arms(stragglers, waterfall, wide, preflight):
-        if arm.finding(BLOCKING) and arm.number("generation_s") > 0 and arm.step_s > 0:
-            before_it = blocked.get(arm.arm)
-            if before_it is None or arm.number("generation_s") > before_it.number("generation_s"):
-                blocked[arm.arm] = arm
-        for rule in _RULES:
-            for one in rule(arm):
-                before = found.get((one.arm, one.quantity))
-                if before is None or _weight(one) > _weight(before):
-                    found[one.arm, one.quantity] = one
-    order = {name: n for n, name in enumerate(_ORDER)}
-    return sorted([*found.values(), *_blocking(list(blocked.values()))], key=lambda one: order[one.quantity])
+    arms = list(_arms(stragglers, waterfall, wide, preflight))
+    first = [*_best(_generation, arms), *_best(_graphs, arms), *_blocking(arms)]
+    return first + [one for rule in _RULES for one in _best(rule, arms)]
 
 
 def _arms(
@@ -117,148 +121,151 @@ def _arms(
         yield _Arm(str(row.arm), str(row.factors), numbers, parts, step_s, float(short), preflight)
 
 
+def _best(rule: Rule, arms: Sequence[_Arm]) -> list[Suggestion]:
+    """A rule's suggestions, of each arm the one at the factors where its number weighs most."""
+    best: dict[str, Suggestion] = {}
+    for one in filter(None, map(rule, arms)):
+        if one.arm not in best or _weight(one) > _weight(best[one.arm]):
+            best[one.arm] = one
+    return list(best.values())
+
+
 def _weight(one: Suggestion) -> float:
     """What decides among the combinations of factors: the larger share, or the lower efficiency."""
     return 1 - one.value if one.quantity == "efficiency" else abs(one.value)
 
 
-def _generation(arm: _Arm) -> Iterator[Suggestion]:
+def _generation(arm: _Arm) -> Suggestion | None:
     """Amdahl's ceiling says whether the engine matters."""
     share, ceiling = arm.number("generation_share"), arm.number("amdahl_ceiling")
     if not math.isfinite(ceiling):
-        return
+        return None
     sum_ = f"1 / (1 - {share:.4f}) = {ceiling:.1f}×"
     if share >= GENERATION_MOST:
         text = (
-            f"{_name(arm)}: generation is {share:.1%} of the mean step, so the engine decides: one that took no time "
-            f"would bring at most {sum_}. Try engine settings and shorter responses before anything in training"
+            f"generation is {share:.1%} of the mean step, so the engine decides: one that took no time would bring at "
+            f"most {sum_}. Try engine settings and shorter responses before anything in training"
         )
     else:
         timed = {part: s for part, s in arm.parts.items() if part not in _GENERATION and part != RESIDUAL}
         largest = max(timed, key=lambda part: timed[part], default=None)
         rest = f": {largest} is the largest, {arm.share(largest):.1%}" if largest else ""
         text = (
-            f"{_name(arm)}: generation is only {share:.1%} of the mean step: an engine that took no time would bring "
-            f"at most {sum_}. Look at the other phases first{rest}"
+            f"generation is only {share:.1%} of the mean step: an engine that took no time would bring at most {sum_}. "
+            f"Look at the other phases first{rest}"
         )
-    yield arm.tells(text, "generation share", share, "stragglers: generation_share")
+    return arm.tells(text, "generation share", share, "stragglers: generation_share")
 
 
-def _efficiency(arm: _Arm) -> Iterator[Suggestion]:
+def _efficiency(arm: _Arm) -> Suggestion | None:
     """How far generation is from what the GPU allows."""
     efficiency = arm.number("efficiency")
-    if not math.isfinite(efficiency):
-        return
     gap = arm.parts.get("framework_gap", math.nan)
-    takes = f"{_name(arm)}: generation takes 1 / {efficiency:.4f} = {1 / efficiency:.2f} times its decode floor"
     if efficiency < EFFICIENCY_LOW:
         text = (
-            f"{takes}: {gap:.2f} s of the mean step of {arm.step_s:.2f} s lie above it. Profile one decode iteration: "
-            "gaps between kernels mean that the CPU is late; short kernels, that few sequences run at once"
+            f": {gap:.2f} s of the mean step of {arm.step_s:.2f} s lie above it. Profile one decode iteration: gaps "
+            "between kernels mean that the CPU is late; short kernels, that few sequences run at once"
         )
-    elif efficiency >= EFFICIENCY_HIGH:
+    elif EFFICIENCY_HIGH <= efficiency < math.inf:
         text = (
-            f"{takes}: no engine setting has much left to win. Only less work helps (shorter responses, smaller "
-            "weights or keys), or more bandwidth (more GPUs for each engine, faster ones)"
+            ": no engine setting has much left to win. Only less work helps (shorter responses, smaller weights or "
+            "keys), or more bandwidth (more GPUs for each engine, faster ones)"
         )
     else:
-        return
-    yield arm.tells(text, "efficiency", efficiency, "stragglers: efficiency")
+        return None
+    takes = f"generation takes 1 / {efficiency:.4f} = {1 / efficiency:.2f} times its decode floor"
+    return arm.tells(takes + text, "efficiency", efficiency, "stragglers: efficiency")
 
 
-def _graphs(arm: _Arm) -> Iterator[Suggestion]:
+def _graphs(arm: _Arm) -> Suggestion | None:
     """Settings that the ledger names and that cost generation."""
     generation_s = arm.number("generation_s")
-    if not generation_s > 0 or not arm.step_s > 0:
-        return
+    if not (generation_s > 0 and arm.step_s > 0 and arm.graphs_off()):
+        return None
     graphs = arm.finding("cuda-graphs")
-    if arm.graphs_off():
-        how = f": {graphs.change}" if graphs else ""
-        text = f"{_name(arm)}: {_generation_size(arm)}, and the ledger has CUDA graphs off: turn them on{how}"
-        yield arm.tells(text, "generation without CUDA graphs", generation_s, "stragglers: generation_s")
+    text = f"{arm.generation}, and the ledger has CUDA graphs off: turn them on{f': {graphs.change}' if graphs else ''}"
+    return arm.tells(text, "generation without CUDA graphs", generation_s, "stragglers: generation_s")
 
 
-def _generation_size(arm: _Arm) -> str:
-    efficiency = arm.number("efficiency")
-    known = f", {1 / efficiency:.2f} times its decode floor" if efficiency > 0 else ""
-    return f"generation takes {arm.number('generation_s'):.2f} s of the mean step of {arm.step_s:.2f} s{known}"
-
-
-def _blocking(arms: list[_Arm]) -> Iterator[Suggestion]:
+def _blocking(arms: Sequence[_Arm]) -> Iterator[Suggestion]:
     """One suggestion for all arms of a finding that blocks kernel launches; its number is the largest."""
+
+    def generation_s(arm: _Arm) -> float:
+        return arm.number("generation_s")
+
+    slowed = [arm for arm in arms if arm.finding(BLOCKING) and generation_s(arm) > 0 and arm.step_s > 0]
     by_finding: dict[Finding, list[_Arm]] = {}
-    for arm in arms:
-        if finding := arm.finding(BLOCKING):
-            by_finding.setdefault(finding, []).append(arm)
+    for name in dict.fromkeys(arm.arm for arm in slowed):
+        slowest = max((arm for arm in slowed if arm.arm == name), key=generation_s)
+        if finding := slowest.finding(BLOCKING):
+            by_finding.setdefault(finding, []).append(slowest)
     for finding, mine in by_finding.items():
-        worst = max(mine, key=lambda arm: arm.number("generation_s"))
-        sizes = "; ".join(f"{_name(arm)}: {_generation_size(arm)}" for arm in mine)
+        worst = max(mine, key=generation_s)
+        sizes = "; ".join(f"{arm.name}: {arm.generation}" for arm in mine)
         text = f"{sizes}. Each kernel launch waits for its kernel ({finding.what}): {finding.change}"
-        yield worst.tells(
-            text, "generation with blocking launches", worst.number("generation_s"), "stragglers: generation_s"
-        )
+        place = ("stragglers: generation_s", worst.arm, worst.factors)
+        yield Suggestion(text, "generation with blocking launches", generation_s(worst), *place)
 
 
-def _stragglers(arm: _Arm) -> Iterator[Suggestion]:
+def _stragglers(arm: _Arm) -> Suggestion | None:
     """Waiting for the longest response."""
     bubble, ratio, tail = (arm.number(name) for name in ("length_bubble", "straggler_ratio", "tail_share"))
     if not bubble >= BUBBLE_MUCH:
-        return
+        return None
     still = f"; in {tail:.1%} of the decode iterations at most a tenth of the responses still runs" if tail >= 0 else ""
     text = (
-        f"{_name(arm)}: the longest response is {arm.number('max_length'):.0f} / {arm.number('mean_length'):.0f} = "
-        f"{ratio:.3f} times the mean, so that 1 - 1 / {ratio:.3f} = {bubble:.1%} of the places in the batch wait for it"
-        f"{still}. Try a lower cap on the length, more prompts than are needed (the last are dropped), or partial "
-        "rollouts that go on in the next step"
+        f"the longest response is {arm.number('max_length'):.0f} / {arm.number('mean_length'):.0f} = {ratio:.3f} times "
+        f"the mean, so that 1 - 1 / {ratio:.3f} = {bubble:.1%} of the places in the batch wait for it{still}. Try a "
+        "lower cap on the length, more prompts than are needed (the last are dropped), or partial rollouts that go on "
+        "in the next step"
     )
-    yield arm.tells(text, "length bubble", bubble, "stragglers: length_bubble")
+    return arm.tells(text, "length bubble", bubble, "stragglers: length_bubble")
 
 
-def _weight_sync(arm: _Arm) -> Iterator[Suggestion]:
+def _weight_sync(arm: _Arm) -> Suggestion | None:
     share = arm.share("weight_sync")
-    if share > WEIGHT_SYNC_MUCH:
-        text = (
-            f"{_name(arm)}: weight sync takes {arm.seconds('weight_sync', share)}. Try not to copy through the CPU "
-            "(offloading, the sleep level), larger buckets, or fewer GPUs that gather"
-        )
-        yield arm.tells(text, "weight sync share", share, "waterfall: seconds (weight_sync)")
+    if not share > WEIGHT_SYNC_MUCH:
+        return None
+    text = (
+        f"weight sync takes {arm.seconds('weight_sync', share)}. Try not to copy through the CPU (offloading, the "
+        "sleep level), larger buckets, or fewer GPUs that gather"
+    )
+    return arm.tells(text, "weight sync share", share, "waterfall: seconds (weight_sync)")
 
 
-def _residual(arm: _Arm) -> Iterator[Suggestion]:
+def _phase(part: str, advice: str, arm: _Arm) -> Suggestion | None:
+    """A phase beside generation that has become large."""
+    share = arm.share(part)
+    if not share > OTHER_MUCH:
+        return None
+    text = (
+        f"{part} takes {arm.seconds(part, share)}: without it the step would be 1 / (1 - {share:.3f}) = "
+        f"{1 / (1 - share):.2f}× as fast. {advice}"
+    )
+    return arm.tells(text, f"{part} share", share, f"waterfall: seconds ({part})")
+
+
+def _residual(arm: _Arm) -> Suggestion | None:
     share = arm.share(RESIDUAL)
-    if abs(share) > RESIDUAL_MUCH and set(arm.parts) != {RESIDUAL}:
-        text = (
-            f"{_name(arm)}: no timer covers {arm.seconds(RESIDUAL, share)}. Profile what lies between the phases "
-            "(data, logging, a phase without a timer)"
-        )
-        yield arm.tells(text, "residual share", share, "waterfall: seconds (residual)")
+    if not abs(share) > RESIDUAL_MUCH or set(arm.parts) == {RESIDUAL}:
+        return None
+    text = (
+        f"no timer covers {arm.seconds(RESIDUAL, share)}. Profile what lies between the phases (data, logging, a phase "
+        "without a timer)"
+    )
+    return arm.tells(text, "residual share", share, "waterfall: seconds (residual)")
 
 
-def _training(arm: _Arm) -> Iterator[Suggestion]:
-    """Phases beside generation that have become large."""
-    for part, advice in _ADVICE.items():
-        share = arm.share(part)
-        if share > OTHER_MUCH:
-            text = (
-                f"{_name(arm)}: {part} takes {arm.seconds(part, share)}: without it the step would be "
-                f"1 / (1 - {share:.3f}) = {1 / (1 - share):.2f}× as fast. {advice}"
-            )
-            yield arm.tells(text, f"{part} share", share, f"waterfall: seconds ({part})")
-
-
-def _truncated(arm: _Arm) -> Iterator[Suggestion]:
-    if arm.truncated > TRUNCATED_MUCH:
-        longest = arm.number("max_length")
-        cap = f" ({longest:.0f} tokens at most)" if math.isfinite(longest) else ""
-        text = (
-            f"{_name(arm)}: {arm.truncated:.1%} of the responses were cut off at the longest length{cap}. They run to "
-            "the end of the step, and most are scored without an answer: raise the cap, or reward shorter answers"
-        )
-        yield arm.tells(text, "truncated share", arm.truncated, "steps: truncated_share")
-
-
-def _name(arm: _Arm) -> str:
-    return f"{arm.arm} at {factors_label(arm.factors)}" if arm.factors else arm.arm
+def _truncated(arm: _Arm) -> Suggestion | None:
+    if not arm.truncated > TRUNCATED_MUCH:
+        return None
+    longest = arm.number("max_length")
+    cap = f" ({longest:.0f} tokens at most)" if math.isfinite(longest) else ""
+    text = (
+        f"{arm.truncated:.1%} of the responses were cut off at the longest length{cap}. They run to the end of the "
+        "step, and most are scored without an answer: raise the cap, or reward shorter answers"
+    )
+    return arm.tells(text, "truncated share", arm.truncated, "steps: truncated_share")
 
 
 _GENERATION = ("weight_read", "kv_read", "compute", "framework_gap", "generation")
@@ -269,16 +276,5 @@ _ADVICE: Mapping[str, str] = {
     "optimizer": "Keep its state on the GPU where memory allows",
     "other": "See in the table of phases which it is",
 }
-_RULES: tuple[Callable[[_Arm], Iterator[Suggestion]], ...] = (
-    *(_generation, _graphs, _efficiency, _stragglers, _weight_sync, _training, _residual, _truncated),
-)
-_ORDER = (
-    *("generation share", "generation without CUDA graphs", "generation with blocking launches", "efficiency"),
-    *(
-        "length bubble",
-        "weight sync share",
-        *(f"{part} share" for part in _ADVICE),
-        "residual share",
-        "truncated share",
-    ),
-)
+_PHASES = tuple(partial(_phase, part, advice) for part, advice in _ADVICE.items())
+_RULES: tuple[Rule, ...] = (_efficiency, _stragglers, _weight_sync, *_PHASES, _residual, _truncated)

@@ -1,4 +1,4 @@
-"""What is shown to the person when something they can mend has gone wrong."""
+"""Defines the error that is shown to the person when something they can mend has gone wrong."""
 
 
 class UserError(Exception):

@@ -1,1 +1,1 @@
-"""How much faster is an arm, at equal work, and how sure is that? Four estimates with their intervals."""
+"""Estimates how much faster an arm is, at equal work, in four ways with their intervals."""

@@ -1,4 +1,4 @@
-"""What are the four estimates of one arm against another, with their intervals?"""
+"""Makes the four estimates of one arm against another, with their intervals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 import pandas as pd
 
 from analysis.estimates.bootstrap import RESAMPLES, Floats, Interval, Sums, block_length, interval_of, resampled_sums
+from analysis.estimates.disagreement import settled_roofline
 from analysis.estimates.equal_work import (
     EQUAL_WORK,
     ESTIMATES,
@@ -22,7 +23,6 @@ from analysis.estimates.equal_work import (
     log_side,
     paired,
 )
-from analysis.estimates.scaling import settled_roofline
 from analysis.speedup import TOKENS
 from analysis.wide import ROUNDING
 from trainers.quantities import DISCARDED

@@ -1,4 +1,4 @@
-"""How differently could an estimate have come out, had other runs and other stretches of steps been seen?
+"""Resamples runs and blocks of steps: the interval in which an estimate would have come out with other ones.
 
 Two levels are drawn anew: the runs, then circular blocks of consecutive steps within each run drawn (Politis and Romano
 1992, "A circular block-resampling procedure for stationary data"). Every estimate here is a function of sums over

@@ -1,4 +1,4 @@
-"""Which arms may be divided by the baseline at all?"""
+"""Decides which arms may be divided by the baseline at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.roofline.setup import DecodeSetup, same_model, setup_of, two_models
-from analysis.runs import PlanRead, Run, factors_label
+from analysis.runs import PlanRead, Run, at
 from analysis.wide import PHASE
 from common.verdicts import Verdict
 
@@ -57,48 +57,56 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
     for run in runs:
         groups.setdefault((run.factors_key, run.arm), []).append(run)
     for (factors, arm), mine in groups.items():
-        here = f" at {factors_label(factors)}" if factors else ""
         if other := plan.same_as.get(arm):
             reasons = _other_facts(facts, groups.get((factors, other), []), mine)
             if reasons:
                 not_repeated[factors, arm] = why = "; ".join(dict.fromkeys(reasons.values()))
-                text = f"{arm} is said to repeat {other}{here}, and ran with {why}: it says nothing of the noise"
+                text = f"{arm} is said to repeat {other}{at(factors)}, and ran with {why}: it says nothing of the noise"
                 verdicts.append(Verdict("error", "no-repetition", text))
-        base = groups.get((factors, plan.baseline), [])
+        base, versus = groups.get((factors, plan.baseline), []), f"{arm} against {plan.baseline}{at(factors)}"
         if arm == plan.baseline or not base:
             continue
         if reasons := _other_facts(facts, base, mine):
             refused[factors, arm] = "; ".join(dict.fromkeys(reasons.values()))
             for fact, reason in reasons.items():
-                text = f"{arm} and {plan.baseline}{here} ran with {reason}: not comparable, no ratio is given"
+                text = f"{arm} and {plan.baseline}{at(factors)} ran with {reason}: not comparable, no ratio is given"
                 verdicts.append(Verdict("error", SAME[fact][0], text))
-        models = sorted({str(one["model"]) for r in (*base, *mine) if "model" in (one := facts[r.run_id])})
-        if any(not same_model(*two) and not two_models(*two) for two in combinations(models, 2)) and not all(
-            "model_sha256" in facts[r.run_id] for r in (*base, *mine)
-        ):
-            text = (
-                f"{arm} against {plan.baseline}{here}: the models are told as {' and '.join(models)}; the name of a "
-                "folder does not tell what is in it, so that nothing says whether they are one. import.model tells it"
-            )
-            verdicts.append(Verdict("warning", "models-unknown", text))
-        uncounted = {r.arm: 1 for r in (*base, *mine) if setups[r.run_id].apart and _uncounted(facts[r.run_id])}
-        if uncounted:
-            text = (
-                f"{arm} against {plan.baseline}{here}: the engines of {' and '.join(uncounted)} have GPUs of their "
-                "own, and nothing tells how many: a ratio may be one of numbers of GPUs. Say it in import.nodes and "
-                "import.gpus_per_node, which are those of the whole run"
-            )
-            verdicts.append(Verdict("warning", "gpu-count-unknown", text))
+        verdicts += _unsure(versus, [*base, *mine], setups, facts)
         overlaps = {r.arm: r.tree.overlap for r in (*base, *mine) if r.tree.overlap}
         if overlaps:
             why = "; ".join(f"{name}: {text}" for name, text in overlaps.items())
             throughput[factors, arm] = f"the phases of a step overlap ({why}): step time and throughput only"
-            text = f"{arm} against {plan.baseline}{here}: {throughput[factors, arm]}, no estimate at equal work"
+            text = f"{versus}: {throughput[factors, arm]}, no estimate at equal work"
             verdicts.append(Verdict("warning", "throughput-only", text))
     verdicts += _trainers(runs)
     verdicts += clock_verdicts(runs, wide)
     verdicts += same_source_verdicts(runs)
     return Comparable(refused, throughput, not_repeated), list(dict.fromkeys(verdicts))
+
+
+def _unsure(
+    versus: str, runs: Sequence[Run], setups: Mapping[str, DecodeSetup], facts: Mapping[str, Mapping[str, Any]]
+) -> list[Verdict]:
+    """Whether nothing tells that the runs of two arms have one model, or how many GPUs their engines have."""
+    found = []
+    models = sorted({str(one["model"]) for r in runs if "model" in (one := facts[r.run_id])})
+    if any(not same_model(*two) and not two_models(*two) for two in combinations(models, 2)) and not all(
+        "model_sha256" in facts[r.run_id] for r in runs
+    ):
+        text = (
+            f"{versus}: the models are told as {' and '.join(models)}; the name of a folder does not tell what is in "
+            "it, so that nothing says whether they are one. import.model tells it"
+        )
+        found.append(Verdict("warning", "models-unknown", text))
+    uncounted = dict.fromkeys(r.arm for r in runs if setups[r.run_id].apart and _uncounted(facts[r.run_id]))
+    if uncounted:
+        text = (
+            f"{versus}: the engines of {' and '.join(uncounted)} have GPUs of their own, and nothing tells how many: a "
+            "ratio may be one of numbers of GPUs. Say it in import.nodes and import.gpus_per_node, which are those of "
+            "the whole run"
+        )
+        found.append(Verdict("warning", "gpu-count-unknown", text))
+    return found
 
 
 def _other_facts(facts: Mapping[str, Mapping[str, Any]], base: Sequence[Run], mine: Sequence[Run]) -> dict[str, str]:

@@ -1,17 +1,22 @@
-"""Do the estimates of one arm contradict one another?"""
+"""Compares the estimates of one arm with each other: where they contradict, and what the roofline takes for granted."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
-from analysis.estimates.equal_work import EQUAL_WORK, Row
+import pandas as pd
+
+from analysis.estimates.equal_work import EQUAL_WORK, FLOOR, GENERATION, STEP, Row
 from analysis.speedup import disagrees
 
 # From here on raw and equal work differ in a way that matters, be it drift or luck: it is what these steps did.
 FAR = 1.15
 # From here on two sums of lengths differ by more than how a mean is printed.
 LENGTHS_DIFFER_FROM = 0.01
+# The roofline's correction of what is no generation is worth a word from here on.
+REST_MATTERS_FROM = 0.02
+UNSETTLED = "not settled by the floor alone"
 
 
 def disagreement(rows: Mapping[str, Row]) -> str:
@@ -54,3 +59,56 @@ def lengths_differ(rows: Mapping[str, Row]) -> bool:
 def has_intervals(rows: Mapping[str, Row]) -> bool:
     """Whether raw and those at equal work that have a value have an interval."""
     return all(rows[n]["low"] > 0 for n in ("raw", *EQUAL_WORK) if rows[n]["value"] > 0)
+
+
+def generation_alone(pairs: pd.DataFrame) -> float:
+    """The roofline estimate if the floor had scaled generation alone; NaN where generation or a floor is not known.
+
+    η takes the whole step, so that all four estimates speak of the same seconds; the rest of a step (training) need not
+    grow as the floor of its generation does.
+    """
+    names = [f"{name}_{side}" for name in (STEP, GENERATION, FLOOR) for side in "ab"]
+    if any(n not in pairs or not (pairs[n] > 0).all() for n in names):
+        return math.nan
+    step_a, step_b, gen_a, gen_b, floor_a, floor_b = (float(pairs[n].sum()) for n in names)
+    mean = (floor_a + floor_b) / 2
+    return (step_a - gen_a + gen_a * mean / floor_a) / (step_b - gen_b + gen_b * mean / floor_b)
+
+
+def rest_of_step(roofline: Row, pairs: pd.DataFrame) -> str:
+    """By how much the roofline estimate would differ if the floor had scaled generation alone, where that matters."""
+    alone = generation_alone(pairs)
+    if not (roofline["value"] > 0 and alone > 0) or not _far(alone, roofline["value"]):
+        return ""
+    share = pairs[[f"{GENERATION}_{s}" for s in "ab"]].sum().sum() / pairs[[f"{STEP}_{s}" for s in "ab"]].sum().sum()
+    return (
+        f"generation is {100 * share:.0f} % of the step, and the roofline estimate ({roofline['value']:.2f}×) scales "
+        f"the rest with it; with generation alone scaled to equal floors it would be {alone:.2f}×"
+    )
+
+
+def settled_roofline(rows: Mapping[str, Row]) -> Row:
+    """The roofline's row; its interval reaches to raw's where the arms' work differs and no fit's interval checks it.
+
+    How much of a step grows with its floor is not known: all of it (the estimate), none (raw), or a part of it. The
+    steps tell a fit how much. Without the fit's interval the truth lies anywhere between, and a direction is resolved
+    where both ends are.
+    """
+    row, raw = rows["roofline"], rows["raw"]["value"]
+    if not (row["low"] > 0 and raw > 0) or rows["standardised"]["low"] > 0 or not _far(raw, row["value"]):
+        return row
+    resolved = row["verdict"] == rows["raw"]["verdict"] and row["verdict"] in "+-"
+    ends = [row["low"], row["high"], raw, *(end for name in ("low", "high") if (end := rows["raw"][name]) > 0)]
+    return row | {
+        "low": min(ends),
+        "high": max(ends),
+        "verdict": row["verdict"] if resolved else "~",
+        "minimum_detectable_ratio": math.nan,
+        "runs_to_resolve": 0.0 if resolved else math.nan,
+        "why": f"{UNSETTLED}: the arms' work differs, it matters how much of a step grows with its floor (all of it: "
+        f"{row['value']:.2f}×; none: {raw:.2f}×), and no fit with an interval tells how much",
+    }
+
+
+def _far(a: float, b: float) -> bool:
+    return abs(math.log(a / b)) >= REST_MATTERS_FROM

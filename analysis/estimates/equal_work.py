@@ -1,4 +1,4 @@
-"""What do the sums over paired steps say of two arms' speed at equal work?
+"""Sums paired steps into the four estimates of two arms' speed.
 
 Baseline A, arm B, T the seconds of a step; above 1 the arm is faster. All are ratios of sums over the same paired steps
 (factors, seed, step), and functions of sums alone, so that bootstrap.py can resample them.

@@ -1,4 +1,4 @@
-"""Did the faster arm still train the same? Reward, truncated responses, and how far the rollout is from the trainer."""
+"""Checks that a faster arm still trains the same: reward, truncated responses, distance of rollout and trainer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pandas as pd
 
 from analysis.estimates.bootstrap import Floats, block_length, interval_of, resampled_sums
 from analysis.estimates.noise import repeated
-from analysis.runs import PlanRead, factors_label, rows_of
-from analysis.speedup import paired_steps
+from analysis.runs import PlanRead, at, rows_of
+from analysis.speedup import compared
 from common.verdicts import Verdict, count_of
 
 # Quantity: which way is worse. Each trainer logs another measure of the rollout's distance; none stands for another.
@@ -51,25 +51,19 @@ def gate_table(wide: pd.DataFrame, plan: PlanRead) -> pd.DataFrame:
     be like what is missing. The reward is there also where one side never has a number.
     """
     rows = []
-    for factors in wide["factors"].unique():
-        for arm in plan.arms:
-            if arm == plan.baseline:
+    for factors, arm, pairs in compared(wide, plan, tuple(WORSE)):
+        for quantity in WORSE:
+            names = [f"{quantity}_{side}" for side in "ab"]
+            if not set(names) <= set(pairs.columns):
                 continue
-            pairs = paired_steps(wide, factors, plan.baseline, arm, tuple(WORSE))
-            for quantity in WORSE:
-                names = [f"{quantity}_{side}" for side in "ab"]
-                if not set(names) <= set(pairs.columns):
-                    continue
-                told = np.isfinite(pairs[names].to_numpy(dtype=np.float64))
-                both = pairs[told.all(axis=1)]
-                if len(both) or (quantity in ALWAYS and told.any()):
-                    head = {"factors": factors, "arm": arm, "quantity": quantity}
-                    missing = (told.any(axis=1) & ~told.T).sum(axis=1)
-                    lacks = {"baseline_missing": int(missing[0]), "arm_missing": int(missing[1])}
-                    row = head | _difference(both, names, WORSE[quantity]) | lacks
-                    rows.append(
-                        row | {"verdict": UNKNOWN} if any(lacks.values()) and row["verdict"] != WORSE_ARM else row
-                    )
+            told = np.isfinite(pairs[names].to_numpy(dtype=np.float64))
+            both = pairs[told.all(axis=1)]
+            if len(both) or (quantity in ALWAYS and told.any()):
+                missing = (told.any(axis=1) & ~told.T).sum(axis=1)
+                lacks = {"baseline_missing": int(missing[0]), "arm_missing": int(missing[1])}
+                head = {"factors": factors, "arm": arm, "quantity": quantity}
+                row = head | _difference(both, names, WORSE[quantity]) | lacks
+                rows.append(row | {"verdict": UNKNOWN} if any(lacks.values()) and row["verdict"] != WORSE_ARM else row)
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -112,11 +106,10 @@ def gate_verdicts(gate: pd.DataFrame, plan: PlanRead) -> list[Verdict]:
     """A warning for each quantity in which an arm is worse by more than chance, or that one side lacks in steps."""
     found = []
     for row in rows_of(unjudged(gate)):
-        here = f" at {factors_label(row.factors)}" if row.factors else ""
         sides = ((plan.baseline, row.baseline_missing), (row.arm, row.arm_missing))
         lacks = " and ".join(f"{name} has none in {count_of(int(n), 'step')}" for name, n in sides if n)
         text = (
-            f"{row.arm} against {plan.baseline}{here}: {LABELS[row.quantity]} has a number in both in "
+            f"{row.arm} against {plan.baseline}{at(row.factors)}: {LABELS[row.quantity]} has a number in both in "
             f"{count_of(row.paired_steps, 'step')}, but {lacks} where the other has one: steps without a number may be "
             "those that went wrong, so that the correctness gate cannot pass"
         )
@@ -124,11 +117,10 @@ def gate_verdicts(gate: pd.DataFrame, plan: PlanRead) -> list[Verdict]:
     for row in rows_of(gate[gate["verdict"] == WORSE_ARM]):
         if repeated(plan, row.arm):
             continue
-        here = f" at {factors_label(row.factors)}" if row.factors else ""
         scope = "; within this pair of runs only: other runs may differ as much" if row.run_pairs == 1 else ""
         text = (
-            f"{row.arm} against {plan.baseline}{here}: {LABELS[row.quantity]} is {row.arm_value:.4g} instead of "
-            f"{row.baseline:.4g} (95% of the difference: {row.low:+.2g} to {row.high:+.2g}{scope}): a gain in speed "
+            f"{row.arm} against {plan.baseline}{at(row.factors)}: {LABELS[row.quantity]} is {row.arm_value:.4g} "
+            f"instead of {row.baseline:.4g} (95% of the difference: {row.low:+.2g} to {row.high:+.2g}{scope}): a gain in speed "
             "that costs correctness is none"
         )
         found.append(Verdict("warning", "correctness-gate", text))

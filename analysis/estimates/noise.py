@@ -1,4 +1,4 @@
-"""How far apart do two runs of one and the same engine come out?"""
+"""Measures how far apart two runs of one and the same engine come out."""
 
 from __future__ import annotations
 

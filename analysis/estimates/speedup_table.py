@@ -1,4 +1,4 @@
-"""How much faster than the baseline is each arm, in four ways that differ in what they take for equal work?
+"""Tables the speed of each arm against the baseline, in four ways that differ in what they take for equal work.
 
 What each of them takes out, and what not, is in docs/estimates.md; how they are computed in equal_work.py, and their
 intervals in bootstrap.py.
@@ -14,11 +14,10 @@ import pandas as pd
 from analysis.estimates.arm import NEEDED, estimates, no_value, rounding_reach
 from analysis.estimates.bootstrap import RESAMPLES
 from analysis.estimates.comparable import Comparable
-from analysis.estimates.disagreement import disagreement
+from analysis.estimates.disagreement import UNSETTLED, disagreement, rest_of_step
 from analysis.estimates.equal_work import EQUAL_WORK, ESTIMATES, Row, discarded
 from analysis.estimates.noise import noise_bands, repeated
-from analysis.estimates.scaling import UNSETTLED, rest_of_step
-from analysis.runs import PlanRead, factors_label
+from analysis.runs import PlanRead, at
 from analysis.speedup import paired_steps
 from common.verdicts import Verdict
 
@@ -60,16 +59,14 @@ def estimate_table(
             if not repeated(plan, arm):
                 found = [_within_noise(row, bands) for row in found]
             rows += [head | row for row in found]
-            here = f"{arm} against {plan.baseline}" + (f" at {factors_label(factors)}" if factors else "")
-            verdicts += _verdicts(here, found, pairs, repeated(plan, arm))
+            verdicts += _verdicts(f"{arm} against {plan.baseline}{at(factors)}", found, pairs, repeated(plan, arm))
     return pd.DataFrame(rows, columns=COLUMNS), verdicts
 
 
 def _not_in_common(wide: pd.DataFrame, factors: str, baseline: str, arm: str) -> str:
     """Why two arms have no pair of steps at a factor combination."""
     lacking = [one for one in (baseline, arm) if not (wide["factors"].eq(factors) & wide["arm"].eq(one)).any()]
-    where = f" at {factors_label(factors)}" if factors else ""
-    return f"{' and '.join(lacking)} has no run{where}" if lacking else f"no counted step in common{where}"
+    return (f"{' and '.join(lacking)} has no run" if lacking else "no counted step in common") + at(factors)
 
 
 def _within_noise(row: Row, bands: Mapping[str, float]) -> Row:
@@ -89,9 +86,8 @@ def _verdicts(here: str, rows: Sequence[Row], pairs: pd.DataFrame, same_as: str)
     by_name = {row["estimate"]: row for row in rows}
     found = []
     if text := discarded(pairs):
-        found.append(
-            Verdict("warning", "completions-discarded", f"{here}: {text}, so that step time alone is compared")
-        )
+        text = f"{here}: {text}, so that step time alone is compared"
+        found.append(Verdict("warning", "completions-discarded", text))
     if same_as:
         off = [f"{n.replace('_', ' ')} {r['value']:.3f}×" for n, r in by_name.items() if r["verdict"] in "+-"]
         if off:

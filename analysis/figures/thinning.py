@@ -1,4 +1,4 @@
-"""What the figures draw: few enough points that a page of 200 runs stays light."""
+"""Thins what the figures draw to so few points that a page of 200 runs stays light."""
 
 from __future__ import annotations
 

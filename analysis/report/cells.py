@@ -1,4 +1,4 @@
-"""What is a cell of the report's tables: a number as it is shown, in full, and where in the files it stands?"""
+"""Defines the report's tables and their cells: a number as it is shown, in full, and its place in the files."""
 
 from __future__ import annotations
 

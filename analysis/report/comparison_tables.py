@@ -1,4 +1,4 @@
-"""How much faster, as the report's tables."""
+"""Makes the report's tables of how much faster each arm is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that a report says, before it has a form."""
+"""Gathers everything that a report says, before it has a form."""
 
 from __future__ import annotations
 

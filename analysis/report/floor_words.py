@@ -1,4 +1,4 @@
-"""On what does each arm's decode floor rest, and what does it come to? In words."""
+"""Says in words on what each arm's decode floor rests, and how large it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parts of the report are one table and its figures?"""
+"""Makes the report's sections that are one table and its figures."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where a step's timings are read from: one module for each source."""
+"""Reads the timings of steps: one module for each source."""

@@ -1,4 +1,4 @@
-"""What a wandb run that was not trained here holds: from its folder on disk, or from wandb's server."""
+"""Reads a wandb run that was not trained here: from its folder on disk, or from wandb's server."""
 
 from __future__ import annotations
 

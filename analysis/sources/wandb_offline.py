@@ -1,4 +1,4 @@
-"""What an offline wandb file holds."""
+"""Reads offline wandb files."""
 
 from __future__ import annotations
 
