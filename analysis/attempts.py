@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from analysis.sources.wandb_offline import read_wandb_offline, wandb_files
 from analysis.steps import ChosenStep
 from common.contracts import AttemptFile, DoneFile, read_file
 from common.errors import UserError
-from common.verdicts import Verdict, count_of
+from common.verdicts import Level, Verdict, count_of
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import TIMERS, SourceRead, StepRecord, as_number
 
@@ -32,14 +33,9 @@ def read_metrics_jsonl(path: Path, shown_as: str, flat: bool = False) -> SourceR
     for record in json_lines(path, shown_as, record_of, found.verdicts):
         earlier = found.records.get(record.step)
         if earlier is not None:
-            found.verdicts.append(
-                Verdict(
-                    "warning",
-                    "duplicate-step",
-                    f"{shown_as} has step {record.step} on lines {earlier.line} and {record.line}; "
-                    f"line {record.line} counts",
-                )
-            )
+            lines = f"on lines {earlier.line} and {record.line}; line {record.line} counts"
+            text = f"{shown_as} has step {record.step} {lines}"
+            found.verdicts.append(Verdict("warning", "duplicate-step", text))
         found.records[record.step] = record
     return found
 
@@ -110,30 +106,28 @@ def read_attempts(
     attempts: list[Attempt] = []
     verdicts: list[Verdict] = []
     for number, folder in attempt_dirs(run_dir):
-        order = folder / "attempt.json"
-        if not order.is_file():
-            verdicts.append(
-                Verdict("warning", "no-attempt-json", f"{run_id}: attempt {number} has no attempt.json; left out")
-            )
-            continue
-        ordered = read_file(AttemptFile, order, "the job on the node")
-        got = ordered.get("fingerprint")
-        if got != fingerprint:
-            text = f"{run_id}: attempt {number} was made for another spec (fingerprint {str(got)[:12]}); left out"
-            verdicts.append(Verdict("note", "other-fingerprint", text))
-            continue
-        if ordered.get("inputs_sha256") != done.get("inputs"):
-            text = f"{run_id}: attempt {number} was made with other data or another model; left out"
-            verdicts.append(Verdict("note", "other-inputs", text))
-            continue
-        if number > done.get("attempt", number):
-            text = f"{run_id}: attempt {number} came after attempt {done['attempt']} had finished; left out"
-            verdicts.append(Verdict("note", "later-attempt", text))
+        if other := _other_run(folder, number, fingerprint, done):
+            level, code, why = other
+            verdicts.append(Verdict(level, code, f"{run_id}: attempt {number} {why}; left out"))
             continue
         read = read_attempt(run_dir, folder, run_id, flat)
         verdicts += read.verdicts
         attempts.append(Attempt(number, read.records))
     return attempts, verdicts
+
+
+def _other_run(folder: Path, number: int, fingerprint: str, done: DoneFile) -> tuple[Level, str, str] | None:
+    """Why an attempt is not of the run that done.json finished, as a verdict's level, code and words."""
+    if not (folder / "attempt.json").is_file():
+        return "warning", "no-attempt-json", "has no attempt.json"
+    ordered = read_file(AttemptFile, folder / "attempt.json", "the job on the node")
+    if (got := ordered.get("fingerprint")) != fingerprint:
+        return "note", "other-fingerprint", f"was made for another spec (fingerprint {str(got)[:12]})"
+    if ordered.get("inputs_sha256") != done.get("inputs"):
+        return "note", "other-inputs", "was made with other data or another model"
+    if number > done.get("attempt", number):
+        return "note", "later-attempt", f"came after attempt {done['attempt']} had finished"
+    return None
 
 
 def read_attempt(run_dir: Path, folder: Path, run_id: str, flat: bool = False) -> SourceRead:
@@ -155,14 +149,11 @@ def read_attempt(run_dir: Path, folder: Path, run_id: str, flat: bool = False) -
             check_agreement(record, mirror[step], run_id, run_dir)
     only_wandb = sorted(set(mirror) - set(found.records))
     if only_wandb:
-        found.verdicts.append(
-            Verdict(
-                "note",
-                "from-wandb",
-                f"{run_id}: {count_of(len(only_wandb), 'step')} of attempt {folder.name} from wandb's file, "
-                "not from metrics.jsonl (no response-length samples there)",
-            )
+        text = (
+            f"{run_id}: {count_of(len(only_wandb), 'step')} of attempt {folder.name} from wandb's file, not from "
+            "metrics.jsonl (no response-length samples there)"
         )
+        found.verdicts.append(Verdict("note", "from-wandb", text))
         found.records.update({step: mirror[step] for step in only_wandb})
     return found
 
@@ -199,14 +190,13 @@ def choose_steps(attempts: list[Attempt], run_id: str) -> tuple[list[ChosenStep]
         resumed = first_of_later_life if record.resumed is None else record.resumed
         chosen.append(ChosenStep(last.number, record, resumed, overlap=len(owners) > 1))
     again = [c.record.step for c in chosen if c.overlap]
-    verdicts = []
-    if again:
-        verdicts.append(
-            Verdict(
-                "note",
-                "overlap",
-                f"{run_id}: {count_of(len(again), 'step')} ({again[0]} to {again[-1]}) trained by more than one "
-                "attempt; the last attempt's timings count",
-            )
-        )
-    return chosen, verdicts
+    return chosen, [overlap_verdict(run_id, again)] if again else []
+
+
+def overlap_verdict(shown_as: str, again: Sequence[int]) -> Verdict:
+    """Says which steps several attempts trained."""
+    text = (
+        f"{shown_as}: {count_of(len(again), 'step')} ({again[0]} to {again[-1]}) trained by more than one attempt; the "
+        "last attempt's timings count"
+    )
+    return Verdict("note", "overlap", text)

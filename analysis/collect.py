@@ -20,7 +20,7 @@ from analysis.tokens import token_sums
 from common.contracts import DoneFile, SpecFile, read_file
 from common.errors import UserError
 from common.files import fingerprint_of
-from common.verdicts import Verdict, count_of
+from common.verdicts import Verdict, count_of, first_few
 from trainers.logs.record import TIMERS
 from trainers.registry import trainer_named
 from trainers.timers.lookup import UNDECLARED, Overrun, TimerTree, mode_of, nested, overruns, places_of, tree_for
@@ -54,7 +54,7 @@ def collect_run(run_dir: Path) -> pa.Table:
     require_steps(chosen, done.get("last_step"), run_id)
     if tree.flat:
         verdicts += in_the_tree(chosen, tree, run_id)
-        chosen = with_tokens(chosen, completions_of(spec))
+        chosen = with_tokens(chosen, spec)
     verdicts += timer_verdicts(chosen, tree, run_id)
     metadata: dict[str, Any] = {
         "timers": tree.name,
@@ -71,10 +71,10 @@ def require_steps(chosen: Sequence[ChosenStep], last_step: object, run_id: str) 
     have = {c.record.step for c in chosen}
     missing = [step for step in range(1, last_step + 1) if step not in have]
     if missing:
-        shown = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
         raise UserError(
             f"run {run_id}: {len(missing)} of its {last_step} steps are in no attempt's metrics.jsonl or wandb file "
-            f"(missing: {shown}). A run with holes is not compared: look at attempts/*/log, then train it again"
+            f"(missing: {first_few(missing)}). A run with holes is not compared: look at attempts/*/log, then train it "
+            "again"
         )
     beyond = sorted(step for step in have if step > last_step)
     if beyond:
@@ -82,13 +82,6 @@ def require_steps(chosen: Sequence[ChosenStep], last_step: object, run_id: str) 
             f"run {run_id}: the attempts hold step {beyond[-1]}, but done.json says that the last is {last_step}: "
             "files of two runs are mixed in this folder. Move the foreign attempt away, then collect again"
         )
-
-
-def completions_of(spec: SpecFile) -> int | None:
-    """How many completions a step has, as the spec says; None where it does not."""
-    workload = spec.get("workload")
-    count = workload.get("batch_size") if isinstance(workload, dict) else None
-    return count if isinstance(count, int) and count > 0 else None
 
 
 def in_the_tree(chosen: list[ChosenStep], tree: TimerTree, run_id: str) -> list[Verdict]:
@@ -122,9 +115,11 @@ def in_the_tree(chosen: list[ChosenStep], tree: TimerTree, run_id: str) -> list[
     return verdicts
 
 
-def with_tokens(chosen: Sequence[ChosenStep], completions: int | None) -> list[ChosenStep]:
+def with_tokens(chosen: Sequence[ChosenStep], spec: SpecFile) -> list[ChosenStep]:
     """Steps with their sums of tokens besides, where the means give them exactly and the trainer told no sums."""
-    if completions is None:
+    workload = spec.get("workload")
+    completions = workload.get("batch_size") if isinstance(workload, dict) else None
+    if not isinstance(completions, int) or completions < 1:
         return list(chosen)
     found = []
     for c in chosen:
@@ -135,57 +130,36 @@ def with_tokens(chosen: Sequence[ChosenStep], completions: int | None) -> list[C
     return found
 
 
-def timer_verdicts(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -> list[Verdict]:
+def timer_verdicts(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -> Iterator[Verdict]:
     """Undeclared phases, steps without their root timer, and children that exceed their parent."""
-    found = []
     paths = {path for c in chosen for path in c.record.phases}
     for path in tree.in_order(p for p in paths if tree.declared(p) is None):
-        found.append(
-            Verdict(
-                "warning",
-                "undeclared-phase",
-                f"{run_id}: phase {path} is not in the declared timers of {tree.name}; it is kept and shown as "
-                "undeclared. Declare it in trainers/<trainer>/timers.py",
-            )
+        text = (
+            f"{run_id}: phase {path} is not in the declared timers of {tree.name}; it is kept and shown as undeclared. "
+            "Declare it in trainers/<trainer>/timers.py"
         )
+        yield Verdict("warning", "undeclared-phase", text)
     for path in sorted(p for p in paths if p.split("/")[0] != tree.root and not (tree.flat and tree.declared(p))):
-        found.append(
-            Verdict(
-                "warning",
-                "outside-step",
-                f"{run_id}: phase {path} lies outside `{tree.root}`: in no step's sum",
-            )
-        )
+        yield Verdict("warning", "outside-step", f"{run_id}: phase {path} lies outside `{tree.root}`: in no step's sum")
     over_of: dict[str, list[tuple[int, Overrun]]] = {}
     for c in chosen:
         rounding = {path: c.record.rounding.get(TIMERS + path, 0.0) for path in c.record.phases}
         for over in overruns(c.record.phases, rounding):
             over_of.setdefault(over.path, []).append((c.record.step, over))
-    return [*found, *(_overrun_verdict(run_id, some) for some in over_of.values())]
+    yield from (_overrun_verdict(run_id, some) for some in over_of.values())
 
 
 def _overrun_verdict(run_id: str, some: Sequence[tuple[int, Overrun]]) -> Verdict:
     """All steps of a run in which one phase's children exceed it, the first in numbers."""
     (step, over), *others = some
     printed = f", and rounding explains only {over.rounding_s:.3g} s" if over.rounding_s else ""
-    shown = ", ".join(str(other) for other, _ in others[:10]) + (", …" if len(others) > 10 else "")
+    shown = first_few([other for other, _ in others])
     left = f". So it is in {count_of(len(others), 'more step')} ({shown}); they are" if others else "; the step is"
-    return Verdict(
-        "error",
-        "children-exceed-parent",
+    text = (
         f"{run_id}, step {step}: the children of {over.path} sum to {over.children_s:.6f} s, but it took "
-        f"{over.parent_s:.6f} s itself{printed}{left} left out of every number",
+        f"{over.parent_s:.6f} s itself{printed}{left} left out of every number"
     )
-
-
-def write_run(run_dir: Path, out: Path) -> tuple[bool, str]:
-    """Collect one run into a file: whether that went well, and what to tell the person."""
-    try:
-        table = collect_run(run_dir)
-        write_steps(table, out)
-    except UserError as error:
-        return False, f"error: {error}"
-    return True, f"{out}: {table.num_rows} rows"
+    return Verdict("error", "children-exceed-parent", text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -206,7 +180,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write(order: tuple[Path, Path]) -> tuple[bool, str]:
-    return write_run(*order)
+    """Collect one run into a file: whether that went well, and what to tell the person."""
+    run_dir, out = order
+    try:
+        return True, f"{out}: {write_steps(collect_run(run_dir), out)} rows"
+    except UserError as error:
+        return False, f"error: {error}"
 
 
 def _side_by_side(order: Sequence[tuple[Path, Path]], jobs: int) -> Iterator[tuple[bool, str]]:

@@ -42,7 +42,7 @@ def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> pd.Da
         shared = _shared(wide[(wide["factors"] == factors) & wide["counted"].astype(bool)])
         for arm in plan.arms:
             mine = groups.get((factors, arm), [])
-            counts = {_gpus(run) for run in mine}
+            counts = {None if run.without_gpu else setup_of(run).gpus for run in mine}
             here = wide[(wide["factors"] == factors) & (wide["arm"] == arm)]
             counted = here[here["counted"].astype(bool)]
             if len(counts) != 1 or not (gpus := counts.pop()) or counted.empty:
@@ -93,12 +93,6 @@ def _missing(rows: pd.DataFrame) -> int:
     before = steps.groupby("run_id")["step"].shift(fill_value=0)
     held = stands_for(steps).clip(upper=steps["step"] - before)
     return int(steps.groupby("run_id")["step"].max().sum() - held.sum())
-
-
-def _gpus(run: Run) -> int | None:
-    """A run's GPUs; None where it is not known, or it had none."""
-    hardware = run.done.get("hardware") or {}
-    return None if "import" not in run.spec and hardware.get("gpus") == [] else setup_of(run).gpus
 
 
 def _number(value: object) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,9 +106,9 @@ def by_arm(
     return settings
 
 
-def config_settings(runs: Sequence[Run], plan: PlanRead) -> list[Setting]:
+def config_settings(runs: Sequence[Run], plan: PlanRead, told_only: bool = False) -> list[Setting]:
     """All settings, in the order of the specs."""
-    return by_arm(runs, plan, {r.run_id: run_settings(r) for r in runs})
+    return by_arm(runs, plan, {r.run_id: run_settings(r) for r in runs}, told_only)
 
 
 def settings_table(settings: Sequence[Setting], plan: PlanRead) -> pd.DataFrame:
@@ -120,14 +120,9 @@ def settings_table(settings: Sequence[Setting], plan: PlanRead) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["setting", *(f"value/{arm}" for arm in plan.arms), "differs"])
 
 
-def version_settings(runs: Sequence[Run], plan: PlanRead) -> list[Setting]:
-    """The versions that each arm's jobs reported."""
-    return by_arm(runs, plan, {r.run_id: _texts(r.done.get("versions")) for r in runs})
-
-
-def hardware_settings(runs: Sequence[Run], plan: PlanRead) -> list[Setting]:
-    """Host, processor, threads and accelerators that each arm's jobs reported."""
-    return by_arm(runs, plan, {r.run_id: _texts(r.done.get("hardware")) for r in runs})
+def reported_settings(runs: Sequence[Run], plan: PlanRead, part: str, told_only: bool = False) -> list[Setting]:
+    """What each arm's jobs reported of a part of done.json: versions, or hardware (host, processor, accelerators)."""
+    return by_arm(runs, plan, {r.run_id: _texts(r.done.get(part)) for r in runs}, told_only)
 
 
 def _texts(raw: Any) -> dict[str, str]:
@@ -137,23 +132,21 @@ def _texts(raw: Any) -> dict[str, str]:
     return {k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for k, v in told.items()}
 
 
-def fairness_verdicts(runs: Sequence[Run], plan: PlanRead) -> list[Verdict]:
+def fairness_verdicts(runs: Sequence[Run], plan: PlanRead) -> Iterator[Verdict]:
     """Differences between arms in hardware, threads, data or model: the comparison is not equal then.
 
     Only the arms that tell a fact are compared in it: what the runs of one do not tell is not held against any.
     """
-    found = []
-    for setting in by_arm(runs, plan, {r.run_id: _texts(r.done.get("hardware")) for r in runs}, told_only=True):
+    for setting in reported_settings(runs, plan, "hardware", told_only=True):
         if setting.key in HARDWARE:
-            found += _differs("hardware-differs", f"hardware: {setting.key}", setting)
+            yield from _differs("hardware-differs", f"hardware: {setting.key}", setting)
     for name, what in (("data_sha256", "training data"), ("model_sha256", "starting model")):
         of = {r.run_id: {name: str((r.done.get("inputs") or {}).get(name) or "")[:12]} for r in runs}
         for setting in by_arm(runs, plan, of, told_only=True):
-            found += _differs("inputs-differ", what, setting)
-    for setting in by_arm(runs, plan, {r.run_id: run_settings(r) for r in runs}, told_only=True):
+            yield from _differs("inputs-differ", what, setting)
+    for setting in config_settings(runs, plan, told_only=True):
         if setting.key.startswith("workload."):
-            found += _differs("workload-differs", setting.key, setting)
-    return found
+            yield from _differs("workload-differs", setting.key, setting)
 
 
 def _differs(code: str, what: str, setting: Setting) -> list[Verdict]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
@@ -140,9 +140,8 @@ def sums_table(phases: pd.DataFrame, wide: pd.DataFrame, trees: Sequence[TimerTr
     return pd.DataFrame(rows, columns=SUMS_COLUMNS)
 
 
-def phase_verdicts(phases: pd.DataFrame) -> list[Verdict]:
+def phase_verdicts(phases: pd.DataFrame) -> Iterator[Verdict]:
     """Phases that some arms lack, and phases that only some of an arm's steps have."""
-    found = []
     arms = list(phases["arm"].unique())
     for path, rows in phases.groupby("path", sort=False):
         have = list(rows["arm"].unique())
@@ -151,11 +150,10 @@ def phase_verdicts(phases: pd.DataFrame) -> list[Verdict]:
         if lacking:
             only, without = ", ".join(have), ", ".join(lacking)
             text = f"{label} ({path}) is timed in {only}, not in {without}: no ratio for it"
-            found.append(Verdict("note", "phase-missing-in-arm", text))
+            yield Verdict("note", "phase-missing-in-arm", text)
         for row in rows_of(rows[rows["present_steps"] < rows["steps"]]):
             text = (
                 f"{label} ({path}) is timed in {row.present_steps} of the {row.steps} counted steps of {row.arm}; "
                 "the others count as 0 s"
             )
-            found.append(Verdict("note", "phase-missing-in-steps", text))
-    return found
+            yield Verdict("note", "phase-missing-in-steps", text)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +26,7 @@ def busy_machine_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> list[Verdi
     other, step = by_run[OTHER_CPU].sum().to_dict(), by_run[PHASE + "step"].sum().to_dict()
     busy = {}
     for run in runs:
-        cpus = (run.done.get("hardware") or {}).get("cpus")
+        cpus = run.hardware.get("cpus")
         if run.run_id in other and isinstance(cpus, int) and cpus > 0:
             other_s, step_s = other[run.run_id], step[run.run_id]
             share = other_s / (step_s * cpus) if step_s > 0 else 0.0
@@ -41,23 +42,21 @@ def busy_machine_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> list[Verdi
     return [Verdict("warning", "busy-machine", text)]
 
 
-def shared_machine_verdicts(runs: Sequence[Run]) -> list[Verdict]:
+def shared_machine_verdicts(runs: Sequence[Run]) -> Iterator[Verdict]:
     """Runs that trained at the same time on the same processors: each was slowed by the others.
 
     Two runs shared a machine where their last attempts overlap in time, on one host, and their processor
     affinities meet (or are not known).
     """
     crowded: dict[str, list[str]] = {}
-    ordered = sorted((r for r in runs if _span(r) is not None), key=lambda r: _span(r) or (0.0, 0.0))
-    for i, run in enumerate(ordered):
-        host, span = str(run.done["hardware"].get("host")), _span(run)
-        for other in ordered[i + 1 :]:
-            later = _span(other)
-            if span is None or later is None or later[0] >= span[1]:
+    ordered = sorted((r.lived, n) for n, r in enumerate(runs) if r.lived is not None and r.hardware)
+    for place, (span, n) in enumerate(ordered):
+        run, host = runs[n], str(runs[n].hardware.get("host"))
+        for later, m in ordered[place + 1 :]:
+            if later[0] >= span[1]:
                 break
-            if str(other.done["hardware"].get("host")) == host and _processors_meet(run, other):
-                crowded.setdefault(host, []).extend((run.run_id, other.run_id))
-    found = []
+            if str(runs[m].hardware.get("host")) == host and _processors_meet(run, runs[m]):
+                crowded.setdefault(host, []).extend((run.run_id, runs[m].run_id))
     for host, ids in crowded.items():
         unique = list(dict.fromkeys(ids))
         names = ", ".join(unique[:6]) + (f" and {len(unique) - 6} more" if len(unique) > 6 else "")
@@ -65,41 +64,32 @@ def shared_machine_verdicts(runs: Sequence[Run]) -> list[Verdict]:
             f"{len(unique)} runs trained at the same time on the same processors of {host} ({names}): they slowed "
             "one another, and not equally. Train one run at a time before believing any ratio"
         )
-        found.append(Verdict("warning", "shared-machine", text))
-    return found
-
-
-def _span(run: Run) -> tuple[float, float] | None:
-    start, end = run.done.get("started"), run.done.get("finished")
-    if not isinstance(start, int | float) or not isinstance(end, int | float):
-        return None
-    return (float(start), float(end)) if isinstance(run.done.get("hardware"), Mapping) else None
+        yield Verdict("warning", "shared-machine", text)
 
 
 def _processors_meet(a: Run, b: Run) -> bool:
-    sets = [r.done["hardware"].get("affinity") for r in (a, b)]
+    sets: list[Any] = [r.hardware.get("affinity") for r in (a, b)]
     if not all(isinstance(s, list) and s for s in sets):
         return True
     return bool(set(sets[0]) & set(sets[1]))
 
 
-def reward_verdicts(wide: pd.DataFrame, runs: Sequence[Run]) -> list[Verdict]:
+def reward_verdicts(wide: pd.DataFrame, runs: Sequence[Run]) -> Iterator[Verdict]:
     """Runs that log no reward, and those whose reward is no finite number at some steps."""
     if not len(wide):
-        return []
+        return
     if REWARD not in wide:
-        return [Verdict("warning", "no-reward", f"no run logs {' or '.join(names_of(REWARD))}: no reward curve")]
-    found = []
+        yield Verdict("warning", "no-reward", f"no run logs {' or '.join(names_of(REWARD))}: no reward curve")
+        return
     silent = {run.run_id for run in runs if logged_as(REWARD, run.steps["name"].unique()) is None}
     for key, rows in wide.groupby("run_id", sort=False):
         run_id, bad = str(key), rows[~np.isfinite(rows[REWARD].astype(float))]
         if run_id in silent:
             text = f"run {run_id} logs no reward: it has no reward curve"
-            found.append(Verdict("note", "run-without-reward", text))
+            yield Verdict("note", "run-without-reward", text)
         elif len(bad):
             text = (
                 f"run {run_id}: the reward is no number at {count_of(len(bad), 'step')} (first: step "
                 f"{int(bad['step'].min())}); not drawn there"
             )
-            found.append(Verdict("warning", "bad-reward", text))
-    return found
+            yield Verdict("warning", "bad-reward", text)

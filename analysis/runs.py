@@ -12,6 +12,7 @@ import pandas as pd
 
 from analysis.steps import read_steps
 from common.contracts import DoneFile, ImportedFile, PlanFile, SpecFile, read_file
+from common.dotted import mapping
 from common.errors import UserError
 from common.files import fingerprint_of, read_json_object
 from common.verdicts import Verdict, verdict_from
@@ -58,6 +59,24 @@ class Run:
     imported: bool = False
     inputs_folder: Path | None = None
     """Where its inputs were prepared: what inputs.json calls by a relative path lies there."""
+
+    @property
+    def lived(self) -> tuple[float, float] | None:
+        """When it started and finished, in seconds since 1970; None where it does not tell both."""
+        start, end = self.done.get("started"), self.done.get("finished")
+        if not isinstance(start, int | float) or not isinstance(end, int | float):
+            return None
+        return float(start), float(end)
+
+    @property
+    def hardware(self) -> Mapping[str, Any]:
+        """What its job reported of the machine; empty where it reported nothing."""
+        return mapping(self.done.get("hardware"))
+
+    @property
+    def without_gpu(self) -> bool:
+        """Whether it was trained here, on the CPU."""
+        return "import" not in self.spec and self.hardware.get("gpus") == []
 
     @property
     def factors_key(self) -> str:

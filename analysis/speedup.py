@@ -95,9 +95,8 @@ def _uncounted(wide: pd.DataFrame, factors: str, arms: Sequence[str]) -> list[st
 OTHER_STEPS_SHARE = 0.01
 
 
-def _unpaired(wide: pd.DataFrame, pairs: pd.DataFrame, factors: str, arms: tuple[str, str]) -> list[Verdict]:
+def _unpaired(wide: pd.DataFrame, pairs: pd.DataFrame, factors: str, arms: tuple[str, str]) -> Iterator[Verdict]:
     """Says which counted steps of two arms have no partner, and whether tables over all of an arm's mislead."""
-    found = []
     here = at(factors)
     for side, arm, other in (("a", *arms), ("b", *reversed(arms))):
         own_s = wide.loc[
@@ -106,7 +105,7 @@ def _unpaired(wide: pd.DataFrame, pairs: pd.DataFrame, factors: str, arms: tuple
         if (unpaired := len(own_s) - len(pairs)) <= 0:
             continue
         text = f"{unpaired} counted steps of {arm}{here} have no partner in {other}: they are in no speed-up"
-        found.append(Verdict("note", "unpaired-steps", text))
+        yield Verdict("note", "unpaired-steps", text)
         paired_s = pairs[f"{PHASE}step_{side}"].mean()
         if abs(own_s.mean() - paired_s) > OTHER_STEPS_SHARE * paired_s:
             text = (
@@ -115,8 +114,7 @@ def _unpaired(wide: pd.DataFrame, pairs: pd.DataFrame, factors: str, arms: tuple
                 f"{len(pairs)} of them are paired with {other}'s, {paired_s:.1f} s in the mean. Do not set these "
                 f"tables beside {other}'s: they are of other steps"
             )
-            found.append(Verdict("warning", "tables-over-other-steps", text))
-    return found
+            yield Verdict("warning", "tables-over-other-steps", text)
 
 
 RATIOS = ["raw_speedup", "per_token_speedup", "median_speedup", "lowest_seed_speedup", "highest_seed_speedup"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -290,12 +290,10 @@ def _occasional(wide: pd.DataFrame, imported: Collection[str]) -> list[Verdict]:
     return verdicts
 
 
-def _left_out_verdicts(wide: pd.DataFrame, reason: str) -> list[Verdict]:
-    found = []
+def _left_out_verdicts(wide: pd.DataFrame, reason: str) -> Iterator[Verdict]:
     for run_id, rows in wide[wide["left_out"] == reason].groupby("run_id", sort=False):
         text = f"run {run_id}: left out of every number, in all arms: step {first_few(list(rows['step']))} ({reason})"
-        found.append(Verdict("error", "step-left-out", text))
-    return found
+        yield Verdict("error", "step-left-out", text)
 
 
 def samples(runs: Sequence[Run], name: str, wide: pd.DataFrame) -> pd.DataFrame:

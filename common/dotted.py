@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 
+def mapping(value: Any) -> Mapping[str, Any]:
+    """A mapping as it is; an empty one for anything else."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def overrides_by_key(trainer_args: Any) -> dict[str, str]:
     """Hydra's `key=value` overrides among a trainer's arguments, by key; the last one wins, as in Hydra.
 

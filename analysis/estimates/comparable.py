@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -86,9 +86,8 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
 
 def _unsure(
     versus: str, runs: Sequence[Run], setups: Mapping[str, DecodeSetup], facts: Mapping[str, Mapping[str, Any]]
-) -> list[Verdict]:
+) -> Iterator[Verdict]:
     """Whether nothing tells that the runs of two arms have one model, or how many GPUs their engines have."""
-    found = []
     models = sorted({str(one["model"]) for r in runs if "model" in (one := facts[r.run_id])})
     if any(not same_model(*two) and not two_models(*two) for two in combinations(models, 2)) and not all(
         "model_sha256" in facts[r.run_id] for r in runs
@@ -97,7 +96,7 @@ def _unsure(
             f"{versus}: the models are told as {' and '.join(models)}; the name of a folder does not tell what is in "
             "it, so that nothing says whether they are one. import.model tells it"
         )
-        found.append(Verdict("warning", "models-unknown", text))
+        yield Verdict("warning", "models-unknown", text)
     uncounted = dict.fromkeys(r.arm for r in runs if setups[r.run_id].apart and _uncounted(facts[r.run_id]))
     if uncounted:
         text = (
@@ -105,8 +104,7 @@ def _unsure(
             "ratio may be one of numbers of GPUs. Say it in import.nodes and import.gpus_per_node, which are those of "
             "the whole run"
         )
-        found.append(Verdict("warning", "gpu-count-unknown", text))
-    return found
+        yield Verdict("warning", "gpu-count-unknown", text)
 
 
 def _other_facts(facts: Mapping[str, Mapping[str, Any]], base: Sequence[Run], mine: Sequence[Run]) -> dict[str, str]:
@@ -124,14 +122,13 @@ def _other_facts(facts: Mapping[str, Mapping[str, Any]], base: Sequence[Run], mi
     return found
 
 
-def same_source_verdicts(runs: Sequence[Run]) -> list[Verdict]:
+def same_source_verdicts(runs: Sequence[Run]) -> Iterator[Verdict]:
     """Imported runs that are made of the same steps of the same bytes: one run was taken for two."""
     readers: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
         told = [str(one["sha256"]) for one in run.done.get("sources") or () if run.imported and one.get("sha256")]
         if told:
             readers.setdefault(tuple(sorted(told)), []).append(run)
-    found = []
     columns = ["step", "kind", "name", "value"]
     for some in readers.values():
         first = some[0].steps[columns].astype({"kind": str, "name": str})
@@ -142,8 +139,7 @@ def same_source_verdicts(runs: Sequence[Run]) -> list[Verdict]:
                 f"the runs {names} are made of the same bytes: one run was taken for several, and what they have in "
                 "common says nothing of engines or of chance. Give each run the files of its own"
             )
-            found.append(Verdict("warning", "same-source", text))
-    return found
+            yield Verdict("warning", "same-source", text)
 
 
 def _uncounted(facts: Mapping[str, Any]) -> bool:
@@ -152,13 +148,10 @@ def _uncounted(facts: Mapping[str, Any]) -> bool:
 
 def _facts(run: Run, setup: DecodeSetup) -> dict[str, Any]:
     """What a run tells of the facts in `SAME`."""
-    hardware = run.done.get("hardware")
-    hardware = hardware if isinstance(hardware, Mapping) else {}
-    declared = run.spec.get("import")
     found: dict[str, Any] = {"gpu": setup.gpu, "gpus": setup.gpus, "nodes": setup.nodes}
-    if declared is None and hardware.get("gpus") == []:
+    if run.without_gpu:
         # Trained without a GPU: what the workload would have liked is not what it ran on.
-        found = {"nodes": setup.nodes, "gpu": "no GPU", "processor": hardware.get("cpu")}
+        found = {"nodes": setup.nodes, "gpu": "no GPU", "processor": run.hardware.get("cpu")}
     found |= {"model": setup.model, "model_sha256": (run.done.get("inputs") or {}).get("model_sha256") or None}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -180,24 +173,21 @@ def _trainers(runs: Sequence[Run]) -> list[Verdict]:
     return [Verdict("note", "trainers-differ", text)]
 
 
-def clock_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> list[Verdict]:
+def clock_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> Iterator[Verdict]:
     """Runs whose steps sum to more than the time from their start to their end: some clock jumped."""
-    found: list[Verdict] = []
     if PHASE + "step" not in wide:
-        return found
+        return
     of_run = dict(iter(wide[["run_id", "attempt", PHASE + "step"]].groupby("run_id", sort=False)))
     for run in runs:
-        start, end = run.done.get("started"), run.done.get("finished")
-        if not isinstance(start, int | float) or not isinstance(end, int | float) or run.run_id not in of_run:
+        if run.lived is None or run.run_id not in of_run:
             continue
         rows = of_run[run.run_id]
         if "attempt" in run.done:
             rows = rows[rows["attempt"] == run.done["attempt"]]
-        steps_s, lived_s = float(rows[PHASE + "step"].clip(lower=0).sum()), float(end - start)
+        steps_s, lived_s = float(rows[PHASE + "step"].clip(lower=0).sum()), run.lived[1] - run.lived[0]
         if lived_s < 0 or steps_s > lived_s * (1 + CLOCKS_SHARE) + CLOCKS_S:
             text = (
                 f"run {run.run_id}: its steps sum to {steps_s:,.0f} s, from its start to its end are {lived_s:,.0f} s: "
                 "a clock jumped, or a time is wrong. Look at its slowest steps before believing a ratio"
             )
-            found.append(Verdict("warning", "clock-jumped", text))
-    return found
+            yield Verdict("warning", "clock-jumped", text)

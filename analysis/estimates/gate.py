@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -102,9 +103,8 @@ def unjudged(gate: pd.DataFrame) -> pd.DataFrame:
     return gate[(gate["baseline_missing"] > 0) | (gate["arm_missing"] > 0)]
 
 
-def gate_verdicts(gate: pd.DataFrame, plan: PlanRead) -> list[Verdict]:
+def gate_verdicts(gate: pd.DataFrame, plan: PlanRead) -> Iterator[Verdict]:
     """A warning for each quantity in which an arm is worse by more than chance, or that one side lacks in steps."""
-    found = []
     for row in rows_of(unjudged(gate)):
         sides = ((plan.baseline, row.baseline_missing), (row.arm, row.arm_missing))
         lacks = " and ".join(f"{name} has none in {count_of(int(n), 'step')}" for name, n in sides if n)
@@ -113,15 +113,14 @@ def gate_verdicts(gate: pd.DataFrame, plan: PlanRead) -> list[Verdict]:
             f"{count_of(row.paired_steps, 'step')}, but {lacks} where the other has one: steps without a number may be "
             "those that went wrong, so that the correctness gate cannot pass"
         )
-        found.append(Verdict("warning", "gate-numbers-missing", text))
+        yield Verdict("warning", "gate-numbers-missing", text)
     for row in rows_of(gate[gate["verdict"] == WORSE_ARM]):
         if repeated(plan, row.arm):
             continue
         scope = "; within this pair of runs only: other runs may differ as much" if row.run_pairs == 1 else ""
         text = (
             f"{row.arm} against {plan.baseline}{at(row.factors)}: {LABELS[row.quantity]} is {row.arm_value:.4g} "
-            f"instead of {row.baseline:.4g} (95% of the difference: {row.low:+.2g} to {row.high:+.2g}{scope}): a gain in speed "
-            "that costs correctness is none"
+            f"instead of {row.baseline:.4g} (95% of the difference: {row.low:+.2g} to {row.high:+.2g}{scope}): a gain "
+            "in speed that costs correctness is none"
         )
-        found.append(Verdict("warning", "correctness-gate", text))
-    return found
+        yield Verdict("warning", "correctness-gate", text)

@@ -7,7 +7,7 @@ intervals in bootstrap.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
@@ -82,24 +82,23 @@ def _within_noise(row: Row, bands: Mapping[str, float]) -> Row:
     return row | {"verdict": "~", "runs_to_resolve": math.nan, "why": row["why"] if row["verdict"] == "~" else why}
 
 
-def _verdicts(here: str, rows: Sequence[Row], pairs: pd.DataFrame, same_as: str) -> list[Verdict]:
+def _verdicts(here: str, rows: Sequence[Row], pairs: pd.DataFrame, same_as: str) -> Iterator[Verdict]:
     by_name = {row["estimate"]: row for row in rows}
-    found = []
     if text := discarded(pairs):
         text = f"{here}: {text}, so that step time alone is compared"
-        found.append(Verdict("warning", "completions-discarded", text))
+        yield Verdict("warning", "completions-discarded", text)
     if same_as:
         off = [f"{n.replace('_', ' ')} {r['value']:.3f}×" for n, r in by_name.items() if r["verdict"] in "+-"]
         if off:
             text = f"{here}: one is a repetition of the other, and yet they differ ({', '.join(off)}): what else does?"
-            found.append(Verdict("warning", "equal-arms-differ", text))
-        return found
+            yield Verdict("warning", "equal-arms-differ", text)
+        return
     if text := disagreement(by_name):
-        found.append(Verdict("warning", "raw-and-equal-work-disagree", f"{here}: {text}"))
+        yield Verdict("warning", "raw-and-equal-work-disagree", f"{here}: {text}")
     if (text := str(by_name["roofline"]["why"])).startswith(UNSETTLED):
-        found.append(Verdict("warning", "roofline-unsettled", f"{here}: the roofline estimate is {text}"))
+        yield Verdict("warning", "roofline-unsettled", f"{here}: the roofline estimate is {text}")
     elif text := rest_of_step(by_name["roofline"], pairs):
-        found.append(Verdict("note", "roofline-scales-the-rest", f"{here}: {text}"))
+        yield Verdict("note", "roofline-scales-the-rest", f"{here}: {text}")
     low, high = rounding_reach(pairs)
     if max(low, high) >= ROUNDING_MATTERS_FROM:
         ratio = by_name["raw"]["value"]
@@ -107,5 +106,4 @@ def _verdicts(here: str, rows: Sequence[Row], pairs: pd.DataFrame, same_as: str)
             f"{here}: the step times are printed with so few digits that their rounding alone lets the ratio of "
             f"{ratio:.2f}× lie between {ratio * math.exp(-low):.2f}× and {ratio * math.exp(high):.2f}×"
         )
-        found.append(Verdict("warning", "rounding-decides", text))
-    return found
+        yield Verdict("warning", "rounding-decides", text)

@@ -1,7 +1,45 @@
-"""`python -m analysis.imports`: the command of the rule that reads a run."""
+"""Imports a run that was trained elsewhere: `python -m analysis.imports SPEC_JSON --out .../steps.parquet`."""
 
+from __future__ import annotations
+
+import argparse
+import json
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from analysis.imports.import_run import main
+from analysis.imports.import_run import CACHE, write_import
+from common.errors import UserError
+from common.files import read_json_object
 
-sys.exit(main())
+
+def _read_spec(given: str) -> dict[str, Any]:
+    if not given.lstrip().startswith("{"):
+        return read_json_object(Path(given), "the plan")
+    try:
+        spec = json.loads(given)
+    except ValueError as error:
+        raise UserError(f"SPEC_JSON is no JSON ({error})") from None
+    if not isinstance(spec, dict):
+        raise UserError("SPEC_JSON must be an object, or the name of a file that holds one")
+    return spec
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m analysis.imports", description="Import one run's steps.")
+    parser.add_argument("spec", metavar="SPEC_JSON", help="the run's spec as JSON, or the file that holds it")
+    parser.add_argument("--out", type=Path, required=True, help="the steps.parquet to write, in the run's folder")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="where downloads from wandb are kept")
+    args = parser.parse_args(argv)
+    try:
+        rows = write_import(_read_spec(args.spec), args.out, args.cache)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{args.out}: {rows} rows")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

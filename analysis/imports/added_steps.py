@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -34,7 +34,7 @@ def add_known_tokens(
     """
     declared = batch if isinstance(batch, int) and batch > 0 else None
     denied = _denied(chosen, declared, config or {}) if declared else ""
-    contradicted, without, inexact, worst = [], 0, 0, (0.0, 0, 0.0)
+    contradicted, without, inexact = [], 0, []
     for place, c in enumerate(chosen):
         scalars, rounding = dict(c.record.scalars.items()), dict(c.record.rounding.items())
         told = completions_told(scalars, rounding)
@@ -58,33 +58,40 @@ def add_known_tokens(
             if off:
                 rounding[name] = off
                 if name == "response_tokens":
-                    inexact, worst = inexact + 1, max(worst, (off, -c.record.step, tokens))
+                    inexact.append((off, -c.record.step, tokens))
         chosen[place] = replace(c, record=replace(c.record, scalars=scalars, rounding=rounding))
-    verdicts = []
+    return list(_token_verdicts(run_id, declared, denied, without, contradicted, inexact))
+
+
+def _token_verdicts(
+    run_id: str,
+    declared: int | None,
+    denied: str,
+    without: int,
+    contradicted: Sequence[tuple[int, int]],
+    inexact: Sequence[tuple[float, int, float]],
+) -> Iterator[Verdict]:
+    """What to know of sums of tokens: steps without, (step, completions) that were logged, (error, -step, tokens)."""
     if without:
         text = (
             f"{run_id}: no response tokens in {count_of(without, 'step')}, as a step's are not its mean length times "
             f"the batch_size of {declared}: {denied}"
         )
-        verdicts.append(Verdict("warning", "tokens-unknown", text))
+        yield Verdict("warning", "tokens-unknown", text)
     if contradicted:
-        verdicts.append(_contradicted(run_id, declared, *contradicted[0], len(contradicted) - 1))
-    if inexact:
-        off, step, tokens = worst
+        step, told = contradicted[0]
         text = (
-            f"{run_id}: the tokens of {count_of(inexact, 'step')} are sums from rounded means, off by {off:.3g} at "
-            f"most (step {-step}: {tokens:.0f})"
+            f"{run_id}: its batch_size is said to be {declared}, but its logged tokens are those of {told} completions "
+            f"(step {step}{_and_more(len(contradicted) - 1)}); the tokens are summed over as many as were logged"
         )
-        verdicts.append(Verdict("note", "tokens-from-means", text))
-    return verdicts
-
-
-def _contradicted(run_id: str, declared: int | None, step: int, told: int, others: int) -> Verdict:
-    text = (
-        f"{run_id}: its batch_size is said to be {declared}, but its logged tokens are those of {told} completions "
-        f"(step {step}{_and_more(others)}); the tokens are summed over as many as were logged"
-    )
-    return Verdict("warning", "batch-size-contradicted", text)
+        yield Verdict("warning", "batch-size-contradicted", text)
+    if inexact:
+        off, step, tokens = max(inexact)
+        text = (
+            f"{run_id}: the tokens of {count_of(len(inexact), 'step')} are sums from rounded means, off by {off:.3g} "
+            f"at most (step {-step}: {tokens:.0f})"
+        )
+        yield Verdict("note", "tokens-from-means", text)
 
 
 def _denied(chosen: Sequence[ChosenStep], batch: int, config: Mapping[str, Any]) -> str:

@@ -71,8 +71,8 @@ def read_source(source: str, form: str | None, names: Collection[str], cache: Pa
     require_unpacked(path)
     found = phases_csv.read_phases_csv(path, names) if form == phases_csv.FORMAT else _logs()[form].read(path)
     if not found.read.records:
-        if form != phases_csv.FORMAT and (other := foreign.printed_by(islice(printouts(path), LINES_LOOKED_AT))):
-            raise UserError(foreign.not_read(source, other))
+        if form != phases_csv.FORMAT:
+            _require_of_ours(path, source, LINES_LOOKED_AT)
         corrupt = next((v.text for v in found.read.verdicts if v.code == "corrupt-line"), None)
         raise UserError(
             f"{source} holds no training step as {form} ({formats()[form]}); {looks_like(path)}. Validation alone "
@@ -85,6 +85,12 @@ def read_source(source: str, form: str | None, names: Collection[str], cache: Pa
 def _require_file(path: Path, form: str) -> None:
     if path.is_dir():
         raise UserError(f"{path} is a folder, but {form} is {formats()[form]}: name the file in it")
+
+
+def _require_of_ours(path: Path, source: str, lines: int) -> None:
+    """`UserError` where so many lines of a console log are of a program that is known, and not read."""
+    if (other := foreign.printed_by(islice(printouts(path), lines))) is not None:
+        raise UserError(foreign.not_read(source, other))
 
 
 def _there(source: str) -> Path:
@@ -105,10 +111,9 @@ def format_of(source: str) -> str:
     if path.is_dir() or path.suffix == ".wandb":
         return FORMAT_OFFLINE
     require_unpacked(path)
-    if (found := _of_data(path) or _of_console(path, LINES_LOOKED_AT)) is not None:
+    if (found := _of_data(path) or next(_of_steps(path, LINES_LOOKED_AT), None)) is not None:
         return found
-    if (other := foreign.printed_by(islice(printouts(path), LINES_LOOKED_AT))) is not None:
-        raise UserError(foreign.not_read(source, other))
+    _require_of_ours(path, source, LINES_LOOKED_AT)
     known = "\n".join(f"  {name}: {what}" for name, what in formats().items())
     raise UserError(
         f"{source}: no training step of any known format was found; {looks_like(path)}. What can be imported:\n{known}"
@@ -138,9 +143,9 @@ def first_look(source: str, form: str | None, versioned: bool = False) -> Import
         _require_format(path, form, LINES_OF_A_LOOK)
     else:
         small = path.stat().st_size <= BYTES_OF_A_LOOK
-        form = format_of(source) if small else _of_data(path) or _of_console(path, LINES_OF_A_LOOK)
-    if form is None and (other := foreign.printed_by(islice(printouts(path), LINES_OF_A_LOOK))) is not None:
-        raise UserError(foreign.not_read(source, other))
+        form = format_of(source) if small else _of_data(path) or next(_of_steps(path, LINES_OF_A_LOOK), None)
+    if form is None:
+        _require_of_ours(path, source, LINES_OF_A_LOOK)
     if form is None or form.startswith("wandb"):
         return None
     found = Imported(SourceRead(), form)
@@ -149,11 +154,6 @@ def first_look(source: str, form: str | None, versioned: bool = False) -> Import
     elif (look := _logs()[form].first_look) is not None:
         found = look(path, islice(printouts(path), LINES_OF_A_LOOK), versioned)
     return found
-
-
-def _of_console(path: Path, lines: int) -> str | None:
-    """The format of a console log, by the first training step in so many lines."""
-    return next(_of_steps(path, lines), None)
 
 
 def _of_steps(path: Path, lines: int) -> Iterator[str]:

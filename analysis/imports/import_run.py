@@ -1,11 +1,9 @@
-"""Reads a run that was trained elsewhere: `python -m analysis.imports SPEC_JSON --out .../steps.parquet`."""
+"""Reads a run that was trained elsewhere, and writes its files as those of one of ours."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +20,7 @@ from analysis.sources.wandb_about import without_secrets
 from analysis.steps import ChosenStep, step_tables, write_steps
 from common.contracts import ImportedFile, ImportedSource, SpecFile
 from common.errors import UserError
-from common.files import fingerprint_of, read_json_object, write_whole
+from common.files import fingerprint_of, write_whole
 from trainers.logs.log_files import opened
 from trainers.logs.record import Imported, SourceRead, timers_as_phases
 from trainers.timers.lookup import TimerTree, tree_named
@@ -33,15 +31,7 @@ CACHE = Path(".wandb-cache")
 HIGHEST_STEP = 2**31 - 1
 
 
-def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> tuple[pa.Table, ImportedFile]:
-    """`import_in_parts` with the table as one, for short runs."""
-    tables, end = import_in_parts(spec, run_dir, cache)
-    return pa.concat_tables(tables), end
-
-
-def import_in_parts(
-    spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE
-) -> tuple[Iterator[pa.Table], ImportedFile]:
+def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> tuple[Iterator[pa.Table], ImportedFile]:
     """An imported run's tidy table, in parts, and its imported.json (both: docs/files.md).
 
     `spec` is its spec.json, with `import` in it; `cache` is where downloads from wandb are kept. `UserError` when a
@@ -186,35 +176,8 @@ def write_import(spec: Mapping[str, Any], out: Path, cache: Path = CACHE) -> int
     """Reads an imported run and writes spec.json and imported.json beside `out`, the steps.parquet; its rows."""
     if spec.get("fingerprint") != fingerprint_of(spec):
         raise UserError("the spec was changed by hand: its fingerprint is of other settings; start snakemake again")
-    tables, end = import_in_parts(spec, out.parent, cache)
+    tables, end = import_run(spec, out.parent, cache)
     for name, content in (("spec.json", dict(spec)), ("imported.json", end)):
         text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
         write_whole(out.parent / name, (text + "\n").encode())
     return write_steps(tables, out)
-
-
-def _read_spec(given: str) -> dict[str, Any]:
-    if not given.lstrip().startswith("{"):
-        return read_json_object(Path(given), "the plan")
-    try:
-        spec = json.loads(given)
-    except ValueError as error:
-        raise UserError(f"SPEC_JSON is no JSON ({error})") from None
-    if not isinstance(spec, dict):
-        raise UserError("SPEC_JSON must be an object, or the name of a file that holds one")
-    return spec
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m analysis.imports", description="Import one run's steps.")
-    parser.add_argument("spec", metavar="SPEC_JSON", help="the run's spec as JSON, or the file that holds it")
-    parser.add_argument("--out", type=Path, required=True, help="the steps.parquet to write, in the run's folder")
-    parser.add_argument("--cache", type=Path, default=CACHE, help="where downloads from wandb are kept")
-    args = parser.parse_args(argv)
-    try:
-        rows = write_import(_read_spec(args.spec), args.out, args.cache)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(f"{args.out}: {rows} rows")
-    return 0

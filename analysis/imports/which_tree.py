@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
 from analysis.imports.formats import WANDB
 from analysis.imports.source_check import require_of_arm, require_own_tree
 from common.errors import UserError
-from common.verdicts import Verdict
+from common.verdicts import Verdict, first_few
 from trainers.logs.record import TIMERS, Imported, SourceRead
 from trainers.registry import trainer_named, trainers
 from trainers.timers.lookup import TimerTree, declared_trees, mode_of, nested, releases, tree_for
@@ -39,7 +39,7 @@ def tree_of(
     if any(part.tree is not None for part in parts):
         release = str(facts.get("version") or "")
         own = own_tree(trainer, release, engine, [part.tree for part in parts])
-        return own, release, _own_verdicts(own, read, run_id)
+        return own, release, list(_own_verdicts(own, read, run_id))
     said = _versions(trainer, parts)
     version = facts.get("version") or next(iter(said), None)
     if version is None:
@@ -109,26 +109,23 @@ def _mode(facts: Mapping[str, Any]) -> str | None:
     return ("" if given == SYNCHRONOUS else given) if given else None
 
 
-def _own_verdicts(tree: TimerTree, read: SourceRead, run_id: str) -> list[Verdict]:
+def _own_verdicts(tree: TimerTree, read: SourceRead, run_id: str) -> Iterator[Verdict]:
     """Says which steps lack their total, and whether the table names no phase of generation."""
     root = tree.phases[0].label
     without = [step for step, record in read.records.items() if TIMERS + root not in record.scalars]
-    found = []
     if without and len(without) < len(read.records):
-        shown = ", ".join(map(str, without[:10])) + (", …" if len(without) > 10 else "")
         has = "has" if len(without) == 1 else "have"
         text = (
-            f"{run_id}: {len(without)} of its {len(read.records)} steps {has} no {root} (step {shown}): a step without "
-            "its total does not count"
+            f"{run_id}: {len(without)} of its {len(read.records)} steps {has} no {root} (step {first_few(without)}): a "
+            "step without its total does not count"
         )
-        found.append(Verdict("warning", "timings-missing", text))
+        yield Verdict("warning", "timings-missing", text)
     if not any(phase.category == "generation" for phase in tree.phases):
         text = (
             f"{run_id}: its table gives no phase the category generation, so there is no roofline for it, and the "
             "waterfall shows no generation. A column category says it (docs/import.md)"
         )
-        found.append(Verdict("note", "no-generation-phase", text))
-    return found
+        yield Verdict("note", "no-generation-phase", text)
 
 
 def require_declared(

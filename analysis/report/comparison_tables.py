@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.report.cells import Cell, Table, TableRow, count, decimals, in_full, number, seconds, times
 from analysis.report.content import Content
-from analysis.runs import Run, factors_label, rows_of
+from analysis.runs import Run, factors_label, rows_of, short_names
 
 COMPARISON_HEADS = (
     "baseline, s/step",
@@ -175,9 +175,7 @@ def frame_table(
 
 def factor_names(runs: Sequence[Run]) -> dict[str, str]:
     """The swept options: dotted path -> the shortest name that tells it from the others."""
-    paths = list(dict.fromkeys(path for run in runs for path in run.factors))
-    short = {path: path.rsplit(".", 1)[-1] for path in paths}
-    return short if len(set(short.values())) == len(short) else {path: path for path in paths}
+    return short_names(list(dict.fromkeys(path for run in runs for path in run.factors)))
 
 
 def factor_cells(key: str, names: dict[str, str]) -> tuple[Cell, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -12,14 +14,7 @@ from analysis.estimates.comparable import comparable
 from analysis.estimates.gate import gate_table, gate_verdicts
 from analysis.estimates.noise import noise_table, repeated
 from analysis.estimates.speedup_table import estimate_table
-from analysis.fairness import (
-    Setting,
-    config_settings,
-    fairness_verdicts,
-    hardware_settings,
-    settings_table,
-    version_settings,
-)
+from analysis.fairness import Setting, config_settings, fairness_verdicts, reported_settings, settings_table
 from analysis.figures import FigureTables, figures_of
 from analysis.figures.drawing import Figure
 from analysis.headline import Headline, headlines
@@ -71,7 +66,6 @@ class Content:
     speedups: pd.DataFrame
     headlines: list[Headline]
     verdicts: list[Verdict]
-    figures: list[Figure]
     config: list[Setting]
     versions: list[Setting]
     hardware: list[Setting]
@@ -89,6 +83,7 @@ class Content:
     suggestions: pd.DataFrame
     sums: pd.DataFrame
     provenance: pd.DataFrame
+    figures: list[Figure] = field(default_factory=list)
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -144,7 +139,6 @@ def read_content(
     wide, more = wide_steps(runs, plan.warmup_steps)
     floors = floors_of(wide, runs)
     wide = with_work(wide, runs, floors, plan.baseline)
-    verdicts += more
     usable = set(wide["run_id"].unique())
     runs = [r for r in runs if r.run_id in usable]
     trees = list(dict.fromkeys(r.tree for r in runs))
@@ -154,40 +148,14 @@ def read_content(
     comparison, paired = comparison_table(wide, plan, divisible.refused)
     estimates, disagreements = estimate_table(wide, plan, divisible)
     gate = gate_table(wide, plan)
-    verdicts += [
-        *refusals,
-        *disagreements,
-        *paired,
-        *gate_verdicts(gate, plan),
-        *phase_verdicts(phases),
-        *work_verdicts(wide, runs, floors),
-        *fairness_verdicts(runs, plan),
-        *(verdict for run in runs for verdict in origin_verdicts(run)),
-        *mixed_origin_verdicts(runs),
-        *shared_machine_verdicts(runs),
-        *busy_machine_verdicts(runs, wide),
-        *reward_verdicts(wide, runs),
-    ]
-    verdicts += arm_verdicts(runs, plan)
     lengths = samples(runs, "response_length", wide)
-    if runs and lengths.empty:
-        text = "no counted step has response_length samples: no distribution of lengths"
-        verdicts.append(Verdict("note", "no-lengths", text))
+    verdicts += [*more, *refusals, *disagreements, *paired, *gate_verdicts(gate, plan), *phase_verdicts(phases)]
+    verdicts += [*work_verdicts(wide, runs, floors), *_run_verdicts(runs, plan, wide, lengths)]
     noise = noise_table(wide, plan, divisible)
     waterfall = waterfall_table(wide, plan, trees, of_arm)
     stragglers = straggler_table(wide, runs, plan, lengths)
-    tables = FigureTables(
-        plan=plan,
-        wide=wide,
-        categories=category_table(phases, trees[0].root) if trees else phases,
-        lengths=lengths,
-        waterfall=waterfall,
-        estimates=estimates,
-        noise=noise,
-        stragglers=stragglers,
-    )
     next_things = suggestions(stragglers, waterfall, wide, before)
-    return Content(
+    content = Content(
         plan=plan,
         runs=runs,
         trees=trees,
@@ -197,13 +165,7 @@ def read_content(
         speedups=phase_speedups(wide, plan, trees, divisible.refused),
         headlines=headlines(comparison, plan, before, estimates, gate),
         verdicts=by_weight(verdicts),
-        figures=worth_drawing(figures_of(tables), wide),
-        config=config_settings(runs, plan),
-        versions=version_settings(runs, plan),
-        hardware=hardware_settings(runs, plan),
-        installed=installed_settings(runs, plan),
-        environment=environment_table(runs),
-        lock_differences=lock_differences(runs),
+        **_about(runs, plan, wide, results),
         preflight=before,
         estimates=estimates,
         noise=noise,
@@ -213,8 +175,36 @@ def read_content(
         cost=cost_table(wide, runs, plan),
         suggestions=pd.DataFrame([asdict(one) for one in next_things], columns=[f.name for f in fields(Suggestion)]),
         sums=sums_table(phases, wide, trees),
-        provenance=runs_table(runs, wide, results),
     )
+    return replace(content, figures=_figures(content, lengths))
+
+
+def _about(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, results: Path) -> dict[str, Any]:
+    """What each arm's runs were asked for, what they ran on, what was installed there, and where each number is "
+    "from."""
+    return {
+        "config": config_settings(runs, plan),
+        "versions": reported_settings(runs, plan, "versions"),
+        "hardware": reported_settings(runs, plan, "hardware"),
+        "installed": installed_settings(runs, plan),
+        "environment": environment_table(runs),
+        "lock_differences": lock_differences(runs),
+        "provenance": runs_table(runs, wide, results),
+    }
+
+
+def _run_verdicts(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, lengths: pd.DataFrame) -> Iterator[Verdict]:
+    """What the runs themselves, their machines and their settings give to read."""
+    yield from fairness_verdicts(runs, plan)
+    for run in runs:
+        yield from origin_verdicts(run)
+    yield from mixed_origin_verdicts(runs)
+    yield from shared_machine_verdicts(runs)
+    yield from busy_machine_verdicts(runs, wide)
+    yield from reward_verdicts(wide, runs)
+    yield from arm_verdicts(runs, plan)
+    if runs and lengths.empty:
+        yield Verdict("note", "no-lengths", "no counted step has response_length samples: no distribution of lengths")
 
 
 def _only_repetitions(plan: PlanRead, others: list[str], noise: pd.DataFrame) -> str:
@@ -232,10 +222,21 @@ def _only_repetitions(plan: PlanRead, others: list[str], noise: pd.DataFrame) ->
     return f"{text} The noise: 95% of the ratios of step time of two such runs lie {between}."
 
 
-def worth_drawing(figures: list[Figure], wide: pd.DataFrame) -> list[Figure]:
+def _figures(content: Content, lengths: pd.DataFrame) -> list[Figure]:
     """The figures, without those over the steps where no run has more than one."""
+    trees, phases, wide = content.trees, content.phases, content.steps
+    tables = FigureTables(
+        plan=content.plan,
+        wide=wide,
+        categories=category_table(phases, trees[0].root) if trees else phases,
+        lengths=lengths,
+        waterfall=content.waterfall,
+        estimates=content.estimates,
+        noise=content.noise,
+        stragglers=content.stragglers,
+    )
     several = bool((wide.groupby("run_id").size() > 1).any())
-    return [figure for figure in figures if several or figure.name not in OVER_STEPS]
+    return [figure for figure in figures_of(tables) if several or figure.name not in OVER_STEPS]
 
 
 def with_rates(comparison: pd.DataFrame) -> pd.DataFrame:
@@ -248,18 +249,16 @@ def with_rates(comparison: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def arm_verdicts(runs: list[Run], plan: PlanRead) -> list[Verdict]:
+def arm_verdicts(runs: list[Run], plan: PlanRead) -> Iterator[Verdict]:
     """Arms without a run, and a report on one arm alone."""
-    found = []
     have = {r.arm for r in runs}
     for arm in plan.arms:
         if arm not in have:
-            found.append(Verdict("error", "arm-without-runs", f"arm {arm} has no run that can be read"))
+            yield Verdict("error", "arm-without-runs", f"arm {arm} has no run that can be read")
     if len(plan.arms) == 1:
-        found.append(Verdict("warning", "one-arm", "the plan has one arm only: there is nothing to compare"))
+        yield Verdict("warning", "one-arm", "the plan has one arm only: there is nothing to compare")
     seeds = {arm: len({r.seed for r in runs if r.arm == arm}) for arm in plan.arms if arm in have}
     if seeds and min(seeds.values()) == 1:
         alone = ", ".join(arm for arm, count in seeds.items() if count == 1)
         text = f"one seed only ({alone}): how much runs differ from one another is not known"
-        found.append(Verdict("note", "one-seed", text))
-    return found
+        yield Verdict("note", "one-seed", text)

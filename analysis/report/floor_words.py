@@ -22,7 +22,7 @@ from analysis.roofline.work import (
     SCALARS,
     WEIGHT_S,
 )
-from analysis.runs import factors_label
+from analysis.runs import at
 from common.gpus import gpu_of
 from common.verdicts import count_of
 
@@ -43,7 +43,7 @@ def floor_lines(content: Content) -> list[str]:
     assumed: dict[str, list[str]] = {}
     sums = []
     for (factors, arm), rows in wide[floored].groupby(["factors", "arm"], sort=False):
-        name = f"{arm} at {factors_label(str(factors))}" if factors else str(arm)
+        name = f"{arm}{at(str(factors))}"
         setup = found.setups[str(rows["run_id"].iloc[0])]
         text = "; ".join([*_setup_words(setup), _work_words(rows, responses[rows.index]), *setup.assumed])
         assumed.setdefault(text, []).append(name)

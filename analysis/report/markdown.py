@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from analysis.report.cells import Table
 from analysis.report.comparison_tables import estimates_block
 from analysis.report.content import Content
-from analysis.report.ledger import ledger_bridge
+from analysis.report.ledger_text import ledger_bridge
 from analysis.report.sections import sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
 from common.verdicts import FOLD_AFTER, count_of, verdict_groups

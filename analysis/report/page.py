@@ -18,7 +18,7 @@ from analysis.report.answer import answers, banner_title
 from analysis.report.cells import significant
 from analysis.report.comparison_tables import comparison_block, estimates_block
 from analysis.report.content import Content
-from analysis.report.ledger import ledger_bridge, ledger_tables
+from analysis.report.ledger_text import ledger_bridge, ledger_tables
 from analysis.report.provenance import analysed_by, inputs_lines, runs_block
 from analysis.report.sections import sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks

@@ -15,6 +15,7 @@ import pandas as pd
 from analysis.installed import origin_of
 from analysis.report.cells import Cell, Table, TableRow, count
 from analysis.runs import Run, factors_label, rows_of
+from common.dotted import mapping
 from common.errors import UserError
 from common.files import read_json_object
 from common.verdicts import count_of
@@ -65,7 +66,7 @@ def runs_table(runs: Sequence[Run], wide: pd.DataFrame, results: Path) -> pd.Dat
     for run in runs:
         steps, folder = by_run[run.run_id], results / "runs" / run.run_id
         numbers = sorted(int(n) for n in steps["attempt"].unique())
-        hardware, git = _object(run.done.get("hardware")), _object(run.done.get("git"))
+        hardware, git = run.hardware, mapping(run.done.get("git"))
         lives = [_attempt(folder / "attempts" / str(n)) for n in numbers]
         hosts = [str(life["host"]) for life in lives if life.get("host")] or [str(hardware.get("host") or "")]
         sources = run.done.get("sources")
@@ -75,12 +76,12 @@ def runs_table(runs: Sequence[Run], wide: pd.DataFrame, results: Path) -> pd.Dat
                 **{"run_id": run.run_id, "arm": run.arm, "factors": run.factors_key, "seed": run.seed},
                 **{"steps_counted": int(steps["counted"].sum()), "steps": len(steps)},
                 **_texts(run.spec, "stack", "lock_id", "fingerprint"),
-                **_texts(_object(run.done.get("inputs")), "data_sha256", "model_sha256"),
+                **_texts(mapping(run.done.get("inputs")), "data_sha256", "model_sha256"),
                 **_texts(hardware, "driver", "cuda"),
                 "attempts": ", ".join(map(str, numbers)),
                 "hosts": _each(hosts),
                 "gpus": gpus_text(hardware.get("gpus")),
-                "slurm_job_ids": _each([_texts(_object(life.get("slurm")), "job_id")["job_id"] for life in lives]),
+                "slurm_job_ids": _each([_texts(mapping(life.get("slurm")), "job_id")["job_id"] for life in lives]),
                 "git_commit": str(git.get("commit") or ""),
                 "git_dirty": "" if git.get("dirty") is None else "yes" if git["dirty"] else "no",
                 "started": _utc(run.done.get("started")),
@@ -191,10 +192,6 @@ def _attempt(folder: Path) -> dict[str, Any]:
         return read_json_object(folder / "attempt.json", "the job on the node")
     except UserError:
         return {}  # an imported run has none; what is lost is "not recorded"
-
-
-def _object(raw: Any) -> Mapping[str, Any]:
-    return raw if isinstance(raw, Mapping) else {}
 
 
 def _each(texts: Sequence[str]) -> str:

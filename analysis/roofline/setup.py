@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.dotted import flat, overrides_by_key, positive
+from common.dotted import flat, mapping, overrides_by_key, positive
 from common.gpus import KNOWN_GPUS, gpu_of, known_name
 from common.model_facts import COUNTED, ModelFacts, model_facts
 from engines import Engine, engine_named
@@ -65,13 +65,13 @@ def setup_of(run: Run) -> DecodeSetup:
     A trained run ran what its workload names. Where an import declares what the run itself denies, the run counts.
     """
     spec, settings = run.spec, _settings(run)
-    declared, workload = _mapping(spec.get("import")), _mapping(spec.get("workload"))
+    declared, workload = mapping(spec.get("import")), mapping(spec.get("workload"))
     trainer = _trainer(run)
     reported = _reported_gpus(run)
     gpu = _gpu(declared, reported, workload)
-    apart, server = _engines_apart(run, settings), _on_a_server(run, settings)
+    apart = _engines_apart(run, settings)
     # An imported run says what its source holds: what it was asked for beside that is the experiment's word.
-    own = _own_facts(run, flat(_mapping(run.done.get("resolved"))) if "import" in spec else settings, reported)
+    own = _own_facts(run, flat(mapping(run.done.get("resolved"))) if "import" in spec else settings, reported)
     nodes, per_node, gpus, denied = _machines(run, own, settings, apart)
     group = positive(trainer.of(settings, "num_generations")) or positive(workload.get("num_generations"))
     parallel = (
@@ -79,23 +79,7 @@ def setup_of(run: Run) -> DecodeSetup:
     )
     model, facts, other = _model(run, own.get("model"), settings)
     number_bytes, assumed = _number_bytes(run, settings, workload)
-    unknown = [
-        *_gpu_unknown(gpu, _hint(run, "gpu")),
-        *([] if gpus or server else [f"how many GPUs {'its engines have of their own' if apart else 'it ran on'}"]),
-        *_parallel_unknown(
-            parallel, None if apart else gpus, _stages(run, settings), server, _hint(run, "tensor_parallel")
-        ),
-        *_model_unknown(model, facts, _hint(run, "model")),
-        *([] if number_bytes else ["the number format in which the engine holds the model"]),
-        *_work_unknown(run, settings),
-    ]
-    if "import" not in spec and not reported and not per_node:
-        unknown = ["a GPU: it trained on the CPU"]
-    elif not unknown and facts and number_bytes and parallel:
-        held = (facts.decode_parameters or 0) * number_bytes / parallel
-        if held < _LEAST_WEIGHTS:
-            unknown.append(f"what the chip's caches hold: only {held / 1e6:.0f} MB of weights lie on a GPU")
-    return DecodeSetup(
+    setup = DecodeSetup(
         gpu=gpu,
         gpus=gpus,
         nodes=nodes,
@@ -113,12 +97,37 @@ def setup_of(run: Run) -> DecodeSetup:
         group=group,
         concurrency=positive(trainer.at_once(run.tree, _engine(run), settings, _held_by_engine(run))),
         max_response_length=_firstpositive(*(one.get("max_response_length") for one in (own, declared, workload))),
-        shortest_prompt=positive(_mapping((run.inputs or {}).get("prompt_tokens")).get("min")),
-        unknown=tuple(unknown),
+        shortest_prompt=positive(mapping((run.inputs or {}).get("prompt_tokens")).get("min")),
         assumed=assumed,
         contradicted=(*_contradicted(own, declared, reported), *denied, *other),
         apart=apart,
     )
+    if "import" not in spec and not reported and not per_node:
+        return replace(setup, unknown=("a GPU: it trained on the CPU",))
+    return replace(setup, unknown=tuple(_unknown(run, settings, setup)))
+
+
+def _unknown(run: Run, settings: Mapping[str, Any], setup: DecodeSetup) -> list[str]:
+    """What is missing for a decode floor, in words."""
+    server, parallel, gpus = _on_a_server(run, settings), setup.tensor_parallel, setup.gpus
+    told_by = {
+        key: f" (import.{key} tells it)" if "import" in run.spec else "" for key in ("gpu", "model", "tensor_parallel")
+    }
+    stages = positive(_trainer(run).of(settings, "pipeline_parallel")) or 1
+    where = "its engines have of their own" if setup.apart else "it ran on"
+    unknown = [
+        *_gpu_unknown(setup.gpu, told_by["gpu"]),
+        *([] if gpus or server else [f"how many GPUs {where}"]),
+        *_parallel_unknown(parallel, None if setup.apart else gpus, stages, server, told_by["tensor_parallel"]),
+        *_model_unknown(setup.model, setup.facts, told_by["model"]),
+        *([] if setup.number_bytes else ["the number format in which the engine holds the model"]),
+        *_work_unknown(run, settings),
+    ]
+    if not unknown and setup.facts and setup.number_bytes and parallel:
+        held = (setup.facts.decode_parameters or 0) * setup.number_bytes / parallel
+        if held < _LEAST_WEIGHTS:
+            return [f"what the chip's caches hold: only {held / 1e6:.0f} MB of weights lie on a GPU"]
+    return unknown
 
 
 def _trainer(run: Run) -> Trainer:
@@ -142,7 +151,7 @@ def _own_facts(run: Run, held: Mapping[str, Any], reported: Sequence[str]) -> di
         found["batch_size"] = _product(prompts, group)
     if "gpus_per_node" not in trainer.keys:
         # Its node's GPUs: of these it may have used a part, if that is said, and no more.
-        said = positive(_mapping(run.spec.get("import")).get("gpus_per_node"))
+        said = positive(mapping(run.spec.get("import")).get("gpus_per_node"))
         if "import" in run.spec and reported and not (said and said <= len(reported)):
             found["gpus_per_node"] = len(reported)
     return {name: value for name, value in found.items() if value}
@@ -156,7 +165,7 @@ def _machines(
     The import's are of the whole run. With engines apart verl's own are the trainer's, and which nodes the engines
     share with it no setting tells.
     """
-    declared, workload = _mapping(run.spec.get("import")), _mapping(run.spec.get("workload"))
+    declared, workload = mapping(run.spec.get("import")), mapping(run.spec.get("workload"))
     names, trainer = ("nodes", "gpus_per_node"), _trainer(run)
     asked = {name: _firstpositive(trainer.of(settings, name), workload.get(name)) for name in names}
     said = {name: positive(declared.get(name)) for name in names}
@@ -194,7 +203,7 @@ def _engines_apart(run: Run, settings: Mapping[str, Any]) -> bool:
 
 def _held_by_engine(run: Run) -> Mapping[str, Any]:
     """The settings that a trained run's engine finally held."""
-    return _mapping(_mapping(run.done.get("resolved")).get("engine"))
+    return mapping(mapping(run.done.get("resolved")).get("engine"))
 
 
 def _contradicted(own: Mapping[str, Any], declared: Mapping[str, Any], reported: Sequence[str]) -> tuple[str, ...]:
@@ -209,10 +218,6 @@ def _contradicted(own: Mapping[str, Any], declared: Mapping[str, Any], reported:
     )
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
 def _firstpositive(*values: Any) -> int | None:
     return next((number for value in values if (number := positive(value))), None)
 
@@ -223,12 +228,12 @@ def _product(one: int | None, other: int | None) -> int | None:
 
 def _settings(run: Run) -> dict[str, Any]:
     """The trainer's settings by dotted key: as the run resolved them, else as it was asked for them."""
-    spec, resolved = run.spec, _mapping(run.done.get("resolved"))
-    asked = _mapping(spec.get("trainer_args"))
+    spec, resolved = run.spec, mapping(run.done.get("resolved"))
+    asked = mapping(spec.get("trainer_args"))
     # A trained run keeps the trainer's settings apart from the engine's; an imported one has its whole config.
-    held = resolved if "import" in spec else _mapping(resolved.get("trainer"))
+    held = resolved if "import" in spec else mapping(resolved.get("trainer"))
     return {
-        **flat(_mapping(spec.get("options"))),
+        **flat(mapping(spec.get("options"))),
         **flat({key: value for key, value in asked.items() if key != "overrides"}),
         **overrides_by_key(asked),
         **flat(held),
@@ -237,7 +242,7 @@ def _settings(run: Run) -> dict[str, Any]:
 
 def _reported_gpus(run: Run) -> list[str]:
     """The GPUs of the node as its driver names them."""
-    raw = _mapping(run.done.get("hardware")).get("gpus")
+    raw = run.hardware.get("gpus")
     named = [one.get("name") if isinstance(one, Mapping) else one for one in raw] if isinstance(raw, list) else []
     return [name for name in named if isinstance(name, str) and name]
 
@@ -247,11 +252,6 @@ def _gpu(declared: Mapping[str, Any], reported: Sequence[str], workload: Mapping
     seen = sorted({known_name(name) or name for name in reported})
     name = " and ".join(seen) or declared.get("gpu") or workload.get("gpu")
     return (known_name(str(name)) or str(name)) if name else None
-
-
-def _hint(run: Run, key: str) -> str:
-    """Where an imported run's fact can be told; nothing for a trained run, which knows it or has none."""
-    return f" (import.{key} tells it)" if "import" in run.spec else ""
 
 
 def _gpu_unknown(gpu: str | None, told_by: str) -> list[str]:
@@ -270,10 +270,6 @@ def _tensor_parallel(run: Run, settings: Mapping[str, Any]) -> int | None:
     return positive(_held_by_engine(run).get("tensor_parallel_size")) or positive(said)
 
 
-def _stages(run: Run, settings: Mapping[str, Any]) -> int:
-    return positive(_trainer(run).of(settings, "pipeline_parallel")) or 1
-
-
 def _parallel_unknown(parallel: int | None, gpus: int | None, stages: int, server: bool, told_by: str) -> list[str]:
     if server:
         return ["the GPUs of the engine's server, which are not the trainer's"]
@@ -288,11 +284,11 @@ def _parallel_unknown(parallel: int | None, gpus: int | None, stages: int, serve
 
 def _model(run: Run, own: object, settings: Mapping[str, Any]) -> tuple[str | None, ModelFacts | None, list[str]]:
     """The model's name, its sizes from the folder that was trained or by that name, and where the import denies it."""
-    prepared = _mapping((run.inputs or {}).get("model"))
-    names = [prepared.get("source"), _mapping(_mapping(run.spec.get("workload")).get("model")).get("source")]
+    prepared = mapping((run.inputs or {}).get("model"))
+    names = [prepared.get("source"), mapping(mapping(run.spec.get("workload")).get("model")).get("source")]
     wrong = []
     if "import" in run.spec:
-        declared = _mapping(run.spec["import"]).get("model")
+        declared = mapping(run.spec["import"]).get("model")
         names = [own, declared, *names]
         if isinstance(own, str) and isinstance(declared, str):
             if _is_another(own, declared):

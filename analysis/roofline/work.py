@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -10,8 +10,8 @@ import pandas as pd
 
 from analysis.roofline.floors import Floors, Rows, equal_floor_s, floors_of
 from analysis.roofline.setup import DecodeSetup
-from analysis.runs import Run, factors_label
-from common.verdicts import Verdict
+from analysis.runs import Run, at
+from common.verdicts import Verdict, first_few
 
 GENERATION_S = "generation_s"
 FLOOR_S = "floor_s"
@@ -46,66 +46,64 @@ def with_work(wide: pd.DataFrame, runs: Sequence[Run], found: Floors | None = No
     )
 
 
-def work_verdicts(wide: pd.DataFrame, runs: Sequence[Run], found: Floors | None = None) -> list[Verdict]:
+def work_verdicts(wide: pd.DataFrame, runs: Sequence[Run], found: Floors | None = None) -> Iterator[Verdict]:
     """Why arms or steps have no decode floor, what their floors take for granted, and facts that cannot be.
 
     `found` is `floors_of(wide, runs)`, where that is at hand.
     """
     found = found or floors_of(wide, runs)
-    verdicts = _contradictions(found.setups, runs) + _unknown_verdicts(found.setups, runs)
+    yield from _contradictions(found.setups, runs)
+    yield from _unknown_verdicts(found.setups, runs)
     counted = wide["counted"].to_numpy(bool)
     for key, rows in wide.groupby(["factors", "arm"], sort=False).indices.items():
         factors, arm = cast(tuple[str, str], key)
-        at = np.asarray(rows, dtype=np.intp)[counted[np.asarray(rows, dtype=np.intp)]]
-        name = f"{arm} at {factors_label(factors)}" if factors else arm
-        verdicts += _arm_verdicts(found, wide, at, name) if len(at) else []
-    return verdicts
+        places = np.asarray(rows, dtype=np.intp)
+        if counted[places].any():
+            yield from _arm_verdicts(found, wide, places[counted[places]], arm + at(factors))
 
 
-def _arm_verdicts(found: Floors, wide: pd.DataFrame, at: Rows, name: str) -> list[Verdict]:
-    """Of one arm at one combination of factors; `at` are its counted rows."""
-    verdicts = []
-    if found.refused[at].any():
-        over = at[found.exceeds[at]]
+def _arm_verdicts(found: Floors, wide: pd.DataFrame, rows: Rows, name: str) -> Iterator[Verdict]:
+    """Of one arm at one combination of factors; `rows` are its counted rows."""
+    if found.refused[rows].any():
+        over = rows[found.exceeds[rows]]
         worst = over[np.argmax(found.floor.floor_s[over] / found.generation_s[over])]
         where = f"run {wide['run_id'].iloc[worst]}, step {wide['step'].iloc[worst]}"
         text = (
-            f"{name}: in {len(over)} of {len(at)} counted steps the decode floor is above the time of generation "
+            f"{name}: in {len(over)} of {len(rows)} counted steps the decode floor is above the time of generation "
             f"({where}: {found.floor.floor_s[worst]:.2f} s against {found.generation_s[worst]:.2f} s). That cannot be: "
             "its GPU, model, tensor parallel size or number of responses is not as said, and the arm has no floor here"
         )
-        verdicts.append(Verdict("error", "floor-exceeds-time", text))
-    without = found.has_roof[at] & ~found.known[at]
-    impossible = without & found.impossible[at]
+        yield Verdict("error", "floor-exceeds-time", text)
+    without = found.has_roof[rows] & ~found.known[rows]
+    impossible = without & found.impossible[rows]
     if impossible.any():
-        steps = [str(step) for step in wide["step"].iloc[at[impossible]]]
+        steps = [str(step) for step in wide["step"].iloc[rows[impossible]]]
         text = (
-            f"{name}: no floor for step {', '.join(steps[:10])}{', …' if len(steps) > 10 else ''}: the logged response "
+            f"{name}: no floor for step {first_few(steps)}: the logged response "
             "lengths cannot be (a mean above the longest, or less than a token)"
         )
-        verdicts.append(Verdict("error", "impossible-lengths", text))
+        yield Verdict("error", "impossible-lengths", text)
     without &= ~impossible
-    if thrown_away := int((without & found.discarded[at]).sum()):
+    if thrown_away := int((without & found.discarded[rows]).sum()):
         text = (
-            f"{name}: no decode floor in {thrown_away} of {len(at)} counted steps: completions were thrown away, and "
+            f"{name}: no decode floor in {thrown_away} of {len(rows)} counted steps: completions were thrown away, and "
             "the lengths are of the rest"
         )
-        verdicts.append(Verdict("note", "no-lengths-for-floor", text))
-    without &= ~found.discarded[at]
+        yield Verdict("note", "no-lengths-for-floor", text)
+    without &= ~found.discarded[rows]
     if missing := int(without.sum()):
-        timed = np.isfinite(found.generation_s[at][without]).all()
+        timed = np.isfinite(found.generation_s[rows][without]).all()
         what = "neither each response's length nor the longest is logged" if timed else "generation is not timed"
-        text = f"{name}: no decode floor in {missing} of {len(at)} counted steps: {what}"
-        verdicts.append(Verdict("note", "no-lengths-for-floor", text))
-    by_scalars = found.known[at] & ~found.from_lengths[at] & np.isfinite(found.declared[at])
-    other = at[by_scalars & (found.declared[at] != found.completions[at])]
+        text = f"{name}: no decode floor in {missing} of {len(rows)} counted steps: {what}"
+        yield Verdict("note", "no-lengths-for-floor", text)
+    by_scalars = found.known[rows] & ~found.from_lengths[rows] & np.isfinite(found.declared[rows])
+    other = rows[by_scalars & (found.declared[rows] != found.completions[rows])]
     if len(other):
         text = (
             f"{name}: the token counts say {found.completions[other[0]]:.0f} responses a step, the settings "
             f"{found.declared[other[0]]:.0f}; the floor is of the former"
         )
-        verdicts.append(Verdict("warning", "completions-differ", text))
-    return verdicts
+        yield Verdict("warning", "completions-differ", text)
 
 
 def _contradictions(setups: Mapping[str, DecodeSetup], runs: Sequence[Run]) -> list[Verdict]:

@@ -201,15 +201,11 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
                 words = f"{path} has {name} of step {step} on lines {earlier} and {line}; line {line} counts"
                 verdicts.append(Verdict("warning", "duplicate-value", words))
         values[name] = line, value.value
-    records = {step: _record(step, *found, rounding, path) for step, found in sorted(steps.items())}
+    records = {step: _record(step, *found, rounding, path, order) for step, found in sorted(steps.items())}
     # Of one run, so that each of these columns has one value, and all rows with these values are the run's.
     selected = {column: table[0][1].get(column, "") for column in SELECTING if column in columns and table}
     tree = _own_tree(table, {line for line, *_ in read}, path) if PARENT in columns else None
-    in_order = {
-        step: replace(record, resumed=step in order.resumed, time=order.times.get(step))
-        for step, record in records.items()
-    }
-    return Imported(SourceRead(in_order, verdicts, order.again), FORMAT, selected=selected, tree=tree)
+    return Imported(SourceRead(records, verdicts, order.again), FORMAT, selected=selected, tree=tree)
 
 
 def _rows_of(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
@@ -261,14 +257,20 @@ def _name(text: str) -> str:
 
 
 def _record(
-    step: int, first_line: int, values: Mapping[str, tuple[int, float]], rounding: Mapping[str, float], path: Path
+    step: int,
+    first_line: int,
+    values: Mapping[str, tuple[int, float]],
+    rounding: Mapping[str, float],
+    path: Path,
+    order: TableOrder,
 ) -> StepRecord:
     """A step's record, of the line and the seconds of each name."""
     scalars = {name: value for name, (_, value) in values.items()}
     cuts = {name: rounding[TIMERS if name.startswith(TIMERS) else name] for name in scalars}
     cut = {name: off for name, off in cuts.items() if off and math.isfinite(scalars[name])}
     origins = {name: (path, line) for name, (line, _) in values.items()}
-    return StepRecord(step, {}, scalars, {}, None, path, first_line, cut, origins)
+    resumed, time = step in order.resumed, order.times.get(step)
+    return StepRecord(step, {}, scalars, {}, resumed, path, first_line, cut, origins, time=time)
 
 
 def _by_column(columns: Sequence[str], row: Sequence[str]) -> dict[str, str]:

@@ -27,6 +27,12 @@ _USERINFO = re.compile(r"(?<=://)[^\s/@]+@")
 HIDDEN = "(not shown)"
 
 
+def facts_of(config: Mapping[str, Any], requirements: Iterable[str], about: Mapping[str, Any]) -> dict[str, Any]:
+    """What an import keeps of a run's configuration, its requirements.txt and wandb's metadata."""
+    versions, hardware = versions_in(requirements, about), hardware_in(about)
+    return {"config": plain_config(config), "versions": versions, "hardware": hardware, "git": git_in(about)}
+
+
 def plain_config(raw: Mapping[str, Any]) -> dict[str, Any]:
     """A run's configuration as its program set it: wandb's own entries and `value` wrappers are gone, and secrets."""
     plain = {}

@@ -9,13 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from analysis.sources.wandb_about import git_in, hardware_in, plain_config, seconds_since_1970, versions_in
+from analysis.attempts import overlap_verdict
+from analysis.sources.wandb_about import facts_of, seconds_since_1970
 from analysis.sources.wandb_api import HISTORY_PARTS, RUN_FILE, download
 from analysis.sources.wandb_offline import records
 from analysis.sources.wandb_rows import Row, anew_verdict, logged_steps, read_steps, steps_of, time_of
 from common.errors import UserError
 from common.files import read_json_object
-from common.verdicts import Verdict, count_of
+from common.verdicts import Verdict
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported, SourceRead
 from trainers.logs.restarts import Restart, falls, restart_verdicts
@@ -81,14 +82,12 @@ def read_wandb_offline_folder(path: Path) -> Imported:
             "leaves an empty one. Import the log that the trainer printed instead"
         )
     about = {key: value for attempt in attempts for key, value in (_metadata(attempt.file) | attempt.about).items()}
+    config = {key: value for attempt in attempts for key, value in attempt.config.items()}
     ends = [attempt.last_row_at for attempt in attempts if attempt.last_row_at is not None]
     return Imported(
         _in_one(reads, path.name),
         FORMAT_OFFLINE,
-        config=plain_config({key: value for attempt in attempts for key, value in attempt.config.items()}),
-        versions=versions_in(_lines(attempts[-1].file.parent / "files" / "requirements.txt"), about),
-        hardware=hardware_in(about),
-        git=git_in(about),
+        **facts_of(config, _lines(attempts[-1].file.parent / "files" / "requirements.txt"), about),
         started=attempts[0].started,
         finished=max(ends, default=None),
     )
@@ -185,11 +184,7 @@ def _in_one(reads: Sequence[SourceRead], shown_as: str) -> SourceRead:
     found.again |= again
     found.records = dict(sorted(found.records.items()))
     if again:
-        text = (
-            f"{shown_as}: {count_of(len(again), 'step')} ({min(again)} to {max(again)}) trained by more than one "
-            "attempt; the last attempt's timings count"
-        )
-        found.verdicts.append(Verdict("note", "overlap", text))
+        found.verdicts.append(overlap_verdict(shown_as, sorted(again)))
     return found
 
 
@@ -205,7 +200,6 @@ def read_wandb_api(name: str, cache: Path) -> Imported:
     """
     folder = download(name, cache)
     said = read_json_object(folder / RUN_FILE, "the download from wandb")
-    about = said.get("metadata") or {}
     damaged: list[Verdict] = []
     read = steps_of(_cached_rows(folder, name, damaged), name)
     read.verdicts += damaged
@@ -218,10 +212,7 @@ def read_wandb_api(name: str, cache: Path) -> Imported:
     return Imported(
         read,
         FORMAT_API,
-        config=plain_config(said.get("config") or {}),
-        versions=versions_in(said.get("requirements") or [], about),
-        hardware=hardware_in(about),
-        git=git_in(about),
+        **facts_of(said.get("config") or {}, said.get("requirements") or [], said.get("metadata") or {}),
         started=seconds_since_1970(said.get("created_at")),
         finished=seconds_since_1970(said.get("heartbeat_at")),
     )

@@ -18,7 +18,7 @@ def gate(a, b, seeds=1, same_as=None):
         for s in range(seeds)
     ]
     found = gate_table(pd.concat(frames), plan("a", "b", **(same_as or {})))
-    return found.set_index("quantity"), gate_verdicts(found, plan("a", "b", **(same_as or {})))
+    return found.set_index("quantity"), list(gate_verdicts(found, plan("a", "b", **(same_as or {}))))
 
 
 def noisy(draw, mean, steps=40):

@@ -7,9 +7,9 @@ import make_results
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.imports.__main__ import main
 from analysis.imports.added_steps import add_known_tokens
 from analysis.imports.formats import read_source
-from analysis.imports.import_run import main
 from analysis.phases import phase_table, phase_verdicts
 from analysis.runs import read_plan, read_run, read_runs
 from analysis.steps import ChosenStep, read_steps

@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow as pa
 import pytest
 
 from analysis.imports.import_run import import_run
@@ -25,7 +26,8 @@ def run_of(tmp_path, text, trainer, engine="vllm", version="0.4.1", arm="one", n
     facts = {"sources": [str(source)], "version": version, "mode": "", "format": None}
     spec = {"run_id": f"{arm}-s0", "arm": arm, "trainer": trainer, "engine": engine, "seed": 0, "factors": {}}
     spec |= {"experiment": "x", "stack": "", "import": facts}
-    return import_run(spec | {"fingerprint": fingerprint_of(spec)}, tmp_path / "out")
+    tables, end = import_run(spec | {"fingerprint": fingerprint_of(spec)}, tmp_path / "out")
+    return pa.concat_tables(tables), end
 
 
 def refused(tmp_path, *args, **more):

@@ -13,7 +13,7 @@ from test_comparison import content, results, row
 
 from analysis.report.answer import answers, banner_title
 from analysis.report.comparison_tables import _reasons
-from analysis.report.ledger import ledger_bridge
+from analysis.report.ledger_text import ledger_bridge
 from analysis.report.sections import cost_block, gate_block
 from analysis.report.timing_tables import MOST_TIMERS, nesting_text
 from common.findings import Finding, LedgerRow, Preflight

@@ -15,7 +15,7 @@ import pytest
 
 import engines
 from analysis.collect import main as collect
-from analysis.imports.import_run import main as import_run
+from analysis.imports.__main__ import main as import_run
 from analysis.report.__main__ import main as report
 from common.errors import UserError
 from node.dataset import arithmetic_rows

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from analysis.imports.import_run import import_run
@@ -80,7 +81,8 @@ def run_of(tmp_path: Path, text: str, engine: str = "vllm", version: str = "0.4.
     facts = {"sources": [str(source)], "version": version, "mode": "", "format": None}
     spec = {"run_id": "one-s0", "arm": "one", "trainer": "verl", "engine": engine, "seed": 0, "factors": {}}
     spec |= {"experiment": "x", "stack": "", "import": facts}
-    return import_run(spec | {"fingerprint": fingerprint_of(spec)}, tmp_path / "out")
+    tables, end = import_run(spec | {"fingerprint": fingerprint_of(spec)}, tmp_path / "out")
+    return pa.concat_tables(tables), end
 
 
 def test_an_engine_that_only_the_command_line_tells_is_seen(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from analysis.imports.added_steps import hole_verdicts
 from analysis.imports.formats import read_source
-from analysis.imports.import_run import import_in_parts
+from analysis.imports.import_run import import_run
 from analysis.sources.wandb_api import RUN_FILE
 from analysis.steps import ChosenStep
 from common.errors import UserError
@@ -143,7 +143,7 @@ def imported(folder, form, content):
     known |= {"sources": ["wandb:a/b/c" if form == "wandb" else str(source)], "version": RELEASES[TRAINERS[form]]}
     spec = {"run_id": "a", "arm": "a", "trainer": TRAINERS[form], "engine": "vllm", "seed": 0, "factors": {}}
     spec |= {"experiment": "x", "stack": "", "import": known | {"batch_size": 16}}
-    tables, _ = import_in_parts(spec | {"fingerprint": fingerprint_of(spec)}, folder / "out", folder)
+    tables, _ = import_run(spec | {"fingerprint": fingerprint_of(spec)}, folder / "out", folder)
     return sum(table.num_rows for table in tables)
 
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from analysis.imports.formats import read_source
@@ -36,7 +37,8 @@ def run_of(tmp_path: Path, *texts: str, trainer: str = "nemo-rl", engine: str = 
     said = {"sources": sources, "version": None, "mode": "", "format": None, **facts}
     spec = {"run_id": "nemo-s0", "arm": "nemo", "trainer": trainer, "engine": engine, "seed": 0, "factors": {}}
     spec |= {"experiment": "x", "stack": "", "import": said}
-    return import_run(spec | {"fingerprint": fingerprint_of(spec)}, tmp_path / "out")
+    tables, end = import_run(spec | {"fingerprint": fingerprint_of(spec)}, tmp_path / "out")
+    return pa.concat_tables(tables), end
 
 
 def refused(tmp_path: Path, *texts: str, **more) -> str:
