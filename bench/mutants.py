@@ -29,7 +29,12 @@ from bench.mutations import Mutant, change, sample, statement_lines
 SEED = "rolloutbench"
 COUNT = 150
 PLACES = ("analysis/estimates", "analysis/headline", "trainers/timers", "analysis/roofline", "trainers/logs")
-FILES = ("trainers/verl/behaviours.py",)
+FILES = (
+    "trainers/verl/behaviours.py",
+    "trainers/verl/engine_settings.py",
+    "trainers/verl/releases/v0_4_1.py",
+    "trainers/verl/releases/v0_9_1.py",
+)
 # Where the tests are that run the program in their own process, where its lines can be seen; those are taken that name
 # a package of the mutated ones. The last starts the command.
 TESTS = ("tests/analysis", "tests/preflight")

@@ -26,9 +26,9 @@ class Behaviour:
     code: str
     name: str
     keys: tuple[str, ...]
-    does: Mapping[str, Does]
     why: str
-    change: Callable[[Sequence[Case]], str]
+    does: Mapping[str, Does] = field(default_factory=dict)
+    change: Callable[[Sequence[Case]], str] = field(default=lambda cases: "")
     level: Level | None = "unequal"
     """None: in the ledger only."""
     moot: Callable[[Sequence[Case]], str] = field(default=lambda cases: "")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.findings import Finding, Level
 from trainers.cases import Case
-from trainers.protocol import Variables
+
+if TYPE_CHECKING:
+    from trainers.protocol import Variables
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from roofline_results import trained as trained_run
 from analysis.roofline.setup import DecodeSetup, setup_of
 from analysis.runs import Run
 from trainers.timers.lookup import TimerTree, tree_for
-from trainers.verl.timers import VERL_0_4_1, VERL_0_9_1, VERL_0_9_1_COLOCATE_ASYNC, VERL_0_9_1_OVERLAPPING
+from trainers.verl.releases.v0_4_1 import V0_4_1
+from trainers.verl.releases.v0_9_1 import V0_9_1
 
 VERL = {
     "data.train_batch_size": 16,
@@ -31,6 +32,8 @@ VERL = {
 
 
 POOL = {"nnodes": 1, "n_gpus_per_node": 8}
+(VERL_0_4_1,) = V0_4_1.trees
+VERL_0_9_1, VERL_0_9_1_COLOCATE_ASYNC, _, *VERL_0_9_1_OVERLAPPING = V0_9_1.trees
 SEPARATE, ONE_STEP_OFF, FULLY = VERL_0_9_1_OVERLAPPING
 
 

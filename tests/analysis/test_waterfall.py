@@ -18,7 +18,8 @@ from analysis.roofline.waterfall import waterfall_table, with_rest
 from analysis.roofline.work import with_work
 from analysis.runs import PlanRead, Run
 from analysis.wide import wide_steps
-from trainers.verl.timers import VERL_0_4_1, VERL_0_9_1_OVERLAPPING
+from trainers.verl.releases.v0_4_1 import V0_4_1
+from trainers.verl.releases.v0_9_1 import V0_9_1
 
 
 def plan_of(*arms: str) -> PlanRead:
@@ -100,7 +101,7 @@ def test_a_loop_that_overlaps_has_no_parts() -> None:
         {"run_id": "r", "arm": "a", "factors": "", "seed": 0, "step": [1, 2], "counted": True}
         | {"timing_s/step": [3.0, 4.0], "own_s/step": [3.0, 4.0]}
     )
-    assert waterfall_table(frame, plan_of("a"), [VERL_0_9_1_OVERLAPPING[0]]).empty
+    assert waterfall_table(frame, plan_of("a"), [V0_9_1.trees[3]]).empty
     assert waterfall_table(frame[:0], plan_of("a"), []).empty
 
 
@@ -131,10 +132,10 @@ def test_the_parts_are_the_step_to_the_last_bit(
     frame |= {"generation_s": own[0], "floor_s": share * own[0], "weight_floor_s": 0.7 * share * own[0]}
     frame |= {"kv_floor_s": 0.3 * share * own[0], "compute_floor_s": 0.1 * share * own[0]}
     wide = pd.DataFrame(frame, index=range(len(phases)))
-    table = waterfall_table(wide, plan_of("a"), [VERL_0_4_1])
+    table = waterfall_table(wide, plan_of("a"), [*V0_4_1.trees])
     assert math.fsum(table["seconds"]) == wide["timing_s/step"].mean()
     # What is left over is the root's own time, and no phase is hidden in it.
-    root = phase_table(wide, ["a"], [VERL_0_4_1]).set_index("path").loc["step", "own_mean_s"]
+    root = phase_table(wide, ["a"], [*V0_4_1.trees]).set_index("path").loc["step", "own_mean_s"]
     left = of(table, "a")["residual"]
     assert left == pytest.approx(root, abs=1e-9 * (1 + wide["timing_s/step"].mean()))
     assert (table.loc[table["kind"] != "residual", "seconds"] >= -1e-9).all()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainers.verl.behaviours import ATTENTION, BEHAVIOURS, GRAPH_SIZES, PREFILL, S4, S9, V4, V9
+from trainers.verl.trainer import VERL
 
 from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, cases, codes, found, looked_at, planned
 
@@ -16,8 +16,9 @@ LONG = {"max_prompt_length": 16000, "max_response_length": 16000}
 
 
 def test_every_row_knows_all_four_places_or_says_why_not() -> None:
-    for behaviour in BEHAVIOURS:
-        wanted = {V4, S4} if behaviour.code == "engine-environment" else {V4, S4, V9, S9}
+    places = [f"verl {release} {engine}" for release in VERL.releases for engine in VERL.engines]
+    for behaviour in VERL.behaviours:
+        wanted = set(places[:2] if behaviour.code == "engine-environment" else places)
         assert set(behaviour.does) == wanted, behaviour.code
         assert all(does.source for does in behaviour.does.values())
 
@@ -137,7 +138,7 @@ def test_it_keeps_quiet(code: str, raw: dict[str, Any], changes: dict[str, Any])
 
 def _moot(code: str, arms: dict[str, Any]) -> bool:
     """Whether the row has nothing to say of these cases, its moot condition alone."""
-    behaviour = next(one for one in BEHAVIOURS if one.code == code)
+    behaviour = next(one for one in VERL.behaviours if one.code == code)
     return bool(behaviour.moot(list(arms.values())))
 
 
@@ -178,8 +179,8 @@ def test_the_lowest_of_the_arms_limits_counts() -> None:
 )
 def test_a_backends_name_tells_its_kernels(backend: str, kernels: str) -> None:
     options = {f"{KWARGS}.vllm.attention_backend": backend}
-    assert ATTENTION.of(cases(EQUAL, options=options)["vllm"]) == kernels
-    assert ATTENTION.of(cases(ARTICLE, env={"VLLM_ATTENTION_BACKEND": backend})["vllm"]) == kernels
+    assert cases(EQUAL, options=options)["vllm"].behaviour("attention-kernels") == kernels
+    assert cases(ARTICLE, env={"VLLM_ATTENTION_BACKEND": backend})["vllm"].behaviour("attention-kernels") == kernels
 
 
 def test_long_prompts_are_not_moot_however_few_they_are() -> None:
@@ -211,8 +212,8 @@ def test_many_prompts_are_read_in_more_than_two_passes() -> None:
 def test_what_sglang_reads_in_a_pass_by_the_gpus_memory(gpu: str, chunk_s4: str, chunk_s9: str) -> None:
     """sglang 0.4.6.post5, srt/server_args.py:271; 0.5.12, srt/server_args.py:1459."""
     chosen = {f"+{ROLLOUT}.engine_kwargs.sglang.chunked_prefill_size": None}
-    assert PREFILL.of(cases(ARTICLE, gpu=gpu)["sglang"]) == chunk_s4
-    assert PREFILL.of(cases(EQUAL, gpu=gpu, options=chosen)["sglang"]) == chunk_s9
+    assert cases(ARTICLE, gpu=gpu)["sglang"].behaviour("prefill-limit") == chunk_s4
+    assert cases(EQUAL, gpu=gpu, options=chosen)["sglang"].behaviour("prefill-limit") == chunk_s9
 
 
 @pytest.mark.parametrize(
@@ -227,8 +228,8 @@ def test_what_sglang_reads_in_a_pass_by_the_gpus_memory(gpu: str, chunk_s4: str,
 def test_the_largest_batch_that_sglang_captures(gpu: str, parallel: int, largest_s4: str, largest_s9: str) -> None:
     """sglang 0.4.6.post5, srt/server_args.py:298 and cuda_graph_runner.py:127; 0.5.12, srt/server_args.py:1401."""
     options = {f"{ROLLOUT}.tensor_model_parallel_size": parallel}
-    assert GRAPH_SIZES.of(cases(ARTICLE, gpu=gpu, options=options)["sglang"]) == largest_s4
-    assert GRAPH_SIZES.of(cases(EQUAL, gpu=gpu, options=options)["sglang"]) == largest_s9
+    assert cases(ARTICLE, gpu=gpu, options=options)["sglang"].behaviour("graph-sizes") == largest_s4
+    assert cases(EQUAL, gpu=gpu, options=options)["sglang"].behaviour("graph-sizes") == largest_s9
 
 
 @pytest.mark.parametrize(
@@ -237,7 +238,7 @@ def test_the_largest_batch_that_sglang_captures(gpu: str, parallel: int, largest
 def test_the_largest_batch_that_vllm_captures(sequences: int, tokens: int, largest: str) -> None:
     """Twice the sequences, 512 at the most, and no more than a pass reads: vllm/config/vllm.py."""
     options = {f"{ROLLOUT}.max_num_seqs": sequences, f"{ROLLOUT}.max_num_batched_tokens": tokens}
-    assert GRAPH_SIZES.of(cases(EQUAL, options=options)["vllm"]) == largest
+    assert cases(EQUAL, options=options)["vllm"].behaviour("graph-sizes") == largest
 
 
 def test_other_modes_differ() -> None:

@@ -12,7 +12,7 @@ import pytest
 from common.errors import UserError
 from tests.trainers.verl.conftest import verl_python  # noqa: F401 (a fixture)
 from trainers.verl.packaged import parsed, settings_of, value_of
-from trainers.verl.words import VERSIONS
+from trainers.verl.releases import releases
 from workflow.preflight import PreflightResult, require_possible, settings_id, settings_requests, write_preflight
 from workflow.preflight.cases import settings_request
 from workflow.preflight.command import resolve_settings
@@ -152,6 +152,6 @@ def test_overrides_are_flat_keys() -> None:
 
 def test_references_are_followed() -> None:
     said = ["actor_rollout_ref.actor.ppo_max_token_len_per_gpu=1000"]
-    for version in VERSIONS:
+    for version in (release.version for release in releases()):
         settings = settings_of({"version": version, "overrides": said}, None)
         assert settings.get(f"{ROLLOUT}.log_prob_max_token_len_per_gpu") == 1000

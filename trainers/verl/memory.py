@@ -6,6 +6,8 @@ from common.model_facts import ModelFacts
 from trainers.cases import Case
 from trainers.memory_estimate import CONTEXT_GIB, GIB, MemoryEstimate, Part, working
 from trainers.verl.driver.overrides import ACTOR, MODEL, REF, ROLLOUT
+from trainers.verl.engine_settings import WEIGHTS_STAY
+from trainers.verl.releases import release_named
 
 _BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 
@@ -58,7 +60,7 @@ def _update(case: Case, model: ModelFacts) -> list[Part]:
 
 def _rollout(case: Case, gib: float, model: ModelFacts) -> tuple[float, tuple[Part, ...], list[Part]]:
     """GiB for keys and values, all parts while the engine generates, and what of it stays for the update."""
-    settings, parameters = case.settings, model.parameters or 0
+    settings, parameters, release = case.settings, model.parameters or 0, release_named(case.version)
     shard = parameters * _width(case) / _shards(case) / GIB
     streamed = settings.true(f"{ACTOR}.fsdp_config.offload_policy")
     share = settings.number(f"{ROLLOUT}.gpu_memory_utilization") or 0.5
@@ -76,7 +78,7 @@ def _rollout(case: Case, gib: float, model: ModelFacts) -> tuple[float, tuple[Pa
     prefill = _prefill_gib(case, model) if case.engine.name == "vllm" else 0.0
     pool = budget - weights - prefill
     if case.engine.name == "vllm":
-        pool -= at_start if case.version == "0.4.1" else CONTEXT_GIB
+        pool -= at_start if release.engine_in_worker else CONTEXT_GIB
     rollout = (
         Part(f"the engine's weights, 1/{case.tensor_parallel}", weights, True),
         Part("room for keys and values", max(0.0, pool), False),
@@ -85,9 +87,9 @@ def _rollout(case: Case, gib: float, model: ModelFacts) -> tuple[float, tuple[Pa
         Part("CUDA context, NCCL, graphs", CONTEXT_GIB, False),
     )
     awake = []
-    if case.version != "0.4.1" and not settings.true(f"{ROLLOUT}.free_cache_engine"):
+    if not release.engine_in_worker and not settings.true(f"{ROLLOUT}.free_cache_engine"):
         awake = [Part("the engine, awake all the time (free_cache_engine: False)", max(0.0, budget), True)]
-    elif case.lora and case.place == "verl 0.9.1 sglang" and not settings.true(f"{MODEL}.lora.merge"):
+    elif case.behaviour("sleep") == WEIGHTS_STAY:
         awake = [Part("the engine's weights, which stay beside an adapter", weights, True)]
     return pool, rollout, awake
 
@@ -95,18 +97,19 @@ def _rollout(case: Case, gib: float, model: ModelFacts) -> tuple[float, tuple[Pa
 def _reference(case: Case, model: ModelFacts) -> list[Part]:
     """The reference's weights where they stay; the policy without its adapter is one, too."""
     settings, ways = case.settings, _shards(case)
-    kept = case.version != "0.4.1" and not case.lora and settings.true(f"{ACTOR}.use_kl_loss")
+    kept = release_named(case.version).reference_stays and not case.lora and settings.true(f"{ACTOR}.use_kl_loss")
     if not kept or settings.get(f"{ACTOR}.strategy") == "fsdp2" or settings.true(f"{REF}.fsdp_config.param_offload"):
         return []
     return [Part(f"the reference's weights, 1/{ways}", (model.parameters or 0) * 4 / ways / GIB, False)]
 
 
 def _at_once(case: Case) -> int:
-    """Sequences that 0.9.1 lets an engine decode at once; all of them where verl passes no limit (0.4.1)."""
-    limit = case.settings.int(f"{ROLLOUT}.max_num_seqs") if case.version != "0.4.1" else 0
-    given = case.settings.int(f"{ROLLOUT}.engine_kwargs.{case.engine.name}.{case.engine.at_once}")
-    unread = case.place == "verl 0.4.1 sglang"
-    return (limit if unread else given or limit) or case.per_replica
+    """Sequences that verl lets an engine decode at once; all of them where it passes no limit."""
+    release = release_named(case.version)
+    if case.engine.name in release.deaf_engines:
+        return case.per_replica
+    limits = (f"{ROLLOUT}.engine_kwargs.{case.engine.name}.{case.engine.at_once}", release.sequence_limit)
+    return next((limit for key in limits if (limit := case.settings.int(key))), case.per_replica)
 
 
 def _tokens_per_pass(case: Case) -> int:

@@ -48,7 +48,8 @@ def _keys(version: str) -> frozenset[str]:
 def problem(version: str, key: str, value: Any) -> str | None:
     """What is wrong with an option as it is written, `key` with its leading + or ++, if anything."""
     bare = key.lstrip("+")
-    if key.startswith("++"):
+    # Of a release whose configuration is not packaged here, the stack's own Hydra tells.
+    if key.startswith("++") or not defaults(version):
         return None
     if found := key_problem(bare, key.startswith("+"), _keys(version), version):
         return found

@@ -1,18 +1,43 @@
-"""The phases that verl's trainers share, under the flat keys that they log."""
+"""The phases that verl's trainers share, under the flat keys that they log, and how a tree is made of them."""
+
+from typing import Any
 
 from trainers.timers.tree import Phase, TimerTree
 
-ENGINES = ("vllm", "sglang")
 GEN = "step/gen"
 
-REWARD = Phase("step/reward", "Reward", "The driver waits until every response is scored.", "rewards", ("reward",))
-ADV = Phase("step/adv", "Advantages", "Group statistics and advantages, on the driver.", "other", ("adv",))
-OLD_LOG_PROB = Phase(
-    "step/old_log_prob",
+
+def tree_of(series: str, source: str, *phases: Phase, **more: Any) -> TimerTree:
+    """The timers of one loop of a release."""
+    return TimerTree("verl", series, ("vllm", "sglang"), phases, source, **more)
+
+
+def _timed(key: str, label: str, description: str, category: str = "other", **more: Any) -> Phase:
+    """A timer within the step, under the key's own name."""
+    return Phase(f"step/{key}", label, description, category, (key,), **more)
+
+
+def gen(description: str) -> Phase:
+    """The generation, whose own time is what lies around the engine's."""
+    return Phase(GEN, "Generate", description, "generation", ("gen",))
+
+
+def reward(description: str = "The driver waits until every response is scored.") -> Phase:
+    """The wait for rewards."""
+    return _timed("reward", "Reward", description, "rewards")
+
+
+ADV = _timed("adv", "Advantages", "Group statistics and advantages, on the driver.")
+ADV_ASYNC_REWARD = _timed(
+    "adv",
+    "Advantages",
+    "Group statistics and advantages, on the driver; with launch_reward_fn_async it waits for the rewards.",
+)
+OLD_LOG_PROB = _timed(
+    "old_log_prob",
     "Old log-probs",
     "Log-probabilities under the policy that wrote the responses, by the trainer; driver wall clock.",
     "log-probs",
-    ("old_log_prob",),
 )
 REF = Phase(
     "step/ref",
@@ -22,54 +47,29 @@ REF = Phase(
     # Releases whose roles have no name of their own print the enumeration's member.
     ("ref", "Role.RefPolicy"),
 )
-VALUES = Phase("step/values", "Values", "The critic's values (none with GRPO).", "other", ("values",))
-UPDATE_CRITIC = Phase("step/update_critic", "Update critic", "The critic's update.", "other", ("update_critic",))
-UPDATE_ACTOR = Phase(
-    "step/update_actor",
+VALUES = _timed("values", "Values", "The critic's values (none with GRPO).")
+UPDATE_CRITIC = _timed("update_critic", "Update critic", "The critic's update.")
+UPDATE_ACTOR = _timed(
+    "update_actor",
     "Update actor",
     "Forward, backward and the optimizer of every mini-batch, with offloading; driver wall clock.",
     "loss+backward",
-    ("update_actor",),
 )
-DUMP = Phase(
-    "step/dump_rollout_generations",
-    "Dump generations",
-    "Writes prompts and responses to files.",
-    "other",
-    ("dump_rollout_generations",),
-)
-SAVE_INSIDE = Phase(
-    "step/save_checkpoint",
-    "Save checkpoint",
-    "The step waits for the checkpoint.",
-    "other",
-    ("save_checkpoint",),
-    occasional=True,
-)
-SAVE_OUTSIDE = Phase(
-    "save_checkpoint", "Save checkpoint", "Found outside the step: in no step's sum.", "other", ("save_checkpoint",)
-)
-TESTING_INSIDE = Phase(
-    "step/testing", "Validation", "The step waits for the validation.", "other", ("testing",), occasional=True
-)
-TESTING_OUTSIDE = Phase("testing", "Validation", "Outside the step: in no step's sum.", "other", ("testing",))
-UPDATE_WEIGHTS = Phase(
-    "step/update_weights",
+DUMP = _timed("dump_rollout_generations", "Dump generations", "Writes prompts and responses to files.")
+UPDATE_WEIGHTS = _timed(
+    "update_weights",
     "Update weights",
     "Wakes the engines and hands them the new weights; driver wall clock.",
     "weight sync",
-    ("update_weights",),
 )
-
+GEN_MAX = _timed("gen_max", "Greedy baseline", "ReMax's greedy responses and their reward.", "generation")
+SAVE_INSIDE = _timed("save_checkpoint", "Save checkpoint", "The step waits for the checkpoint.", occasional=True)
+SAVE_OUTSIDE = Phase(
+    "save_checkpoint", "Save checkpoint", "Found outside the step: in no step's sum.", "other", ("save_checkpoint",)
+)
+TESTING_INSIDE = _timed("testing", "Validation", "The step waits for the validation.", occasional=True)
+TESTING_OUTSIDE = Phase("testing", "Validation", "Outside the step: in no step's sum.", "other", ("testing",))
 STEP = Phase("step", "Step", "Wall clock of one training step on the driver.", "other", ("step",))
-GEN_WORKERS = Phase(
-    GEN,
-    "Generate",
-    "Driver wall clock; its own time is waiting for the slowest rank, putting the engine to sleep and "
-    "moving the batch.",
-    "generation",
-    ("gen",),
-)
 GENERATE_SEQUENCES = Phase(
     f"{GEN}/generate_sequences",
     "Generate sequences",
@@ -87,18 +87,23 @@ RESHARD = Phase(
     "weight sync",
     ("reshard",),
 )
-GEN_MAX = Phase(
-    "step/gen_max", "Greedy baseline", "ReMax's greedy responses and their reward.", "generation", ("gen_max",)
-)
-ADV_ASYNC_REWARD = Phase(
-    "step/adv",
-    "Advantages",
-    "Group statistics and advantages, on the driver; with launch_reward_fn_async it waits for the rewards.",
-    "other",
-    ("adv",),
-)
-TRAINING = (OLD_LOG_PROB, REF, VALUES, ADV_ASYNC_REWARD, UPDATE_CRITIC, UPDATE_ACTOR)
+BEFORE_V1 = (OLD_LOG_PROB, REF, VALUES, ADV_ASYNC_REWARD, UPDATE_CRITIC, UPDATE_ACTOR)
+TRAINING = (OLD_LOG_PROB, REF, VALUES, ADV, UPDATE_CRITIC, UPDATE_ACTOR)
+INSIDE_FIRST = (TESTING_INSIDE, SAVE_INSIDE, TESTING_OUTSIDE, SAVE_OUTSIDE)
+AFTER_WEIGHTS = (SAVE_INSIDE, UPDATE_WEIGHTS, TESTING_OUTSIDE, TESTING_INSIDE, SAVE_OUTSIDE)
+OUTSIDE_FIRST = (TESTING_OUTSIDE, SAVE_OUTSIDE, TESTING_INSIDE, SAVE_INSIDE)
 
+
+def _slowest(name: str, what: str, description: str, category: str) -> Phase:
+    label = f"Slowest sample: {what}"
+    return Phase(f"{GEN}/slowest_{name}", label, description, category, (f"agent_loop/slowest/{name}",))
+
+
+SLOWEST = (
+    _slowest("generate_sequences", "generate", "The engine's part of the sample that took longest.", "generation"),
+    _slowest("tool_calls", "tools", "Tool calls of the sample that took longest.", "generation"),
+    _slowest("compute_score", "reward", "Scoring of the sample that took longest.", "rewards"),
+)
 # min, max and mean are three numbers about samples that run at the same time: no sum holds them. The slowest
 # sample bounds the batch, so that its parts, one after the other, are what lies inside gen.
 AGENT_LOOP = (
@@ -109,7 +114,6 @@ AGENT_LOOP = (
     ("agent_loop/tool_calls/*", "s", "*"),
     ("agent_loop/compute_score/*", "s", "*"),
 )
-
 PROFILES = (
     ("start_profile", "s", "outside_step_s/*"),
     ("stop_profile", "s", "outside_step_s/*"),
@@ -119,40 +123,6 @@ GENERATION_TIMING = (
     ("generation_timing/topk_ratio", "1", "*"),
     ("generation_timing/*", "s", "*"),
 )
-GEN_LOOP = Phase(
-    GEN,
-    "Generate",
-    "Driver wall clock; its own time is what the slowest rank or sample does not explain: waiting for an engine, "
-    "putting it to sleep, moving the batch, and up to 0.7.0 handing over the weights.",
-    "generation",
-    ("gen",),
-)
-SLOWEST = (
-    Phase(
-        f"{GEN}/slowest_generate_sequences",
-        "Slowest sample: generate",
-        "The engine's part of the sample that took longest.",
-        "generation",
-        ("agent_loop/slowest/generate_sequences",),
-    ),
-    Phase(
-        f"{GEN}/slowest_tool_calls",
-        "Slowest sample: tools",
-        "Tool calls of the sample that took longest.",
-        "generation",
-        ("agent_loop/slowest/tool_calls",),
-    ),
-    Phase(
-        f"{GEN}/slowest_compute_score",
-        "Slowest sample: reward",
-        "Scoring of the sample that took longest.",
-        "rewards",
-        ("agent_loop/slowest/compute_score",),
-    ),
-)
-INSIDE_FIRST = (TESTING_INSIDE, SAVE_INSIDE, TESTING_OUTSIDE, SAVE_OUTSIDE)
-OUTSIDE_FIRST = (TESTING_OUTSIDE, SAVE_OUTSIDE, TESTING_INSIDE, SAVE_INSIDE)
-
 
 # What only these loops log: recipe/ or experimental/ one_step_off_policy/ray_trainer.py, fully_async_policy/
 # {fully_async_trainer,detach_utils}.py, trainer/ppo/v1/trainer_separate_async.py (where its engines may be lent GPUs).
@@ -161,17 +131,21 @@ _MARKS = {
     "fully_async": ("fully_async/*", "timing_s/fully_async/*", "timing_s/*param_sync"),
     "separate_async": ("separate_async/*", "timing_s/switch_*"),
 }
+_OVERLAP = {
+    "one_step_off": "the next step's responses are generated while this step trains",
+    "fully_async": "generation never waits for training, and a step takes what is ready",
+    "separate_async": "engines on GPUs of their own generate while the trainer trains",
+}
 
 
-def overlapping(mode: str, source: str, why: str, series: str = "0.9.1") -> TimerTree:
+def overlapping(series: str, mode: str, file: str) -> TimerTree:
     """A loop that generates while it trains: a step, and no phases."""
-    return TimerTree(
-        trainer="verl",
-        series=series,
+    return tree_of(
+        series,
+        f"verl {series} {file}",
+        Phase("step", "Step", "Wall clock of one training step on the trainer.", "other", ("step",)),
         mode=mode,
-        engines=ENGINES,
-        source=source,
-        overlap=why,
+        overlap=_OVERLAP[mode],
         marks=_MARKS[mode],
         beside=(
             *AGENT_LOOP,
@@ -179,5 +153,4 @@ def overlapping(mode: str, source: str, why: str, series: str = "0.9.1") -> Time
             ("fully_async/*", "1", "*"),
             ("*", "s", "overlapping_s/*"),
         ),
-        phases=(Phase("step", "Step", "Wall clock of one training step on the trainer.", "other", ("step",)),),
     )

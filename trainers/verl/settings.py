@@ -1,4 +1,4 @@
-"""Writes a workload and an arm's options as verl's settings (Hydra overrides of verl 0.4.1 and 0.9.1)."""
+"""Writes a workload and an arm's options as verl's settings (Hydra overrides)."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ from common.errors import UserError
 from common.messages import short
 from trainers.protocol import StackFacts
 from trainers.verl import packaged
-from trainers.verl.driver.overrides import JOB_KEYS, leaves, override
-from trainers.verl.words import OVERRULING, VERSIONS, Settings, made_equal, settings
+from trainers.verl.driver.overrides import leaves, override
+from trainers.verl.releases import Release, release_named, releases
+from trainers.verl.releases.release import Words
+from trainers.verl.words import settings
 from trainers.workload import TrainedArm, Workload
-
-_SECTIONS = {version: dict.fromkeys(JOB_KEYS[version], "job") | dict(OVERRULING[version]) for version in VERSIONS}
 
 
 def trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
     """verl's version and its Hydra overrides for one run: the workload's words translated, then the arm's options.
 
-    Paths, names and loggers are not among them: `trainers.verl.driver.overrides.job_overrides` adds those on the node.
+    Paths, names and loggers are not among them: `trainers.verl.driver.composed.job_overrides` adds those on the node.
     An option that contradicts a workload word is refused: it would make the arms unequal behind the reader's back.
     """
-    version = stack.trainer_version
-    if version not in VERSIONS:
+    known = {one.version: one for one in releases()}
+    release = known.get(stack.trainer_version)
+    if release is None:
         raise UserError(
-            f"the stack {arm.stack} pins verl {version}, whose settings are not known here; known: "
-            f"{', '.join(VERSIONS)} (a further one is a column in trainers/verl/words.py)"
+            f"the stack {arm.stack} pins verl {stack.trainer_version}, whose settings are not known here; known: "
+            f"{', '.join(known)} (a further one is a file in trainers/verl/releases/)"
         )
     options = list(leaves(arm.options))
     given = {key.lstrip("+"): value for key, value in options}
     ulysses = given.get("actor_rollout_ref.actor.ulysses_sequence_parallel_size", 1)
     dynamic = given.get("actor_rollout_ref.actor.use_dynamic_bsz", False) is True
-    owned = settings(workload, arm.engine, seed, version, ulysses if isinstance(ulysses, int) else 1, dynamic)
+    owned = settings(workload, arm.engine, seed, release, ulysses if isinstance(ulysses, int) else 1, dynamic)
     try:
         written = [override(key, value) for key, (_, value) in owned.items()]
-        written += [override(key, value) for key, value in made_equal(version).items() if key not in given]
-        written += [override(key, value) for key, value in _checked_leaves(options, owned, _SECTIONS[version], version)]
+        written += [override(key, value) for key, value in release.made_equal.items() if key not in given]
+        written += [override(key, value) for key, value in _checked_leaves(options, owned, release)]
     except ValueError as error:
         raise UserError(f"options of an arm: {error}") from None
-    return {"version": version, "overrides": written}
+    return {"version": release.version, "overrides": written}
 
 
 _STORAGE_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
@@ -51,11 +52,10 @@ def least_cpus(args: dict[str, Any], workload: Workload) -> int:
     As `trainers.verl.driver.train.require_cpus` counts them on the node, from the composed settings; source there.
     """
     gpus = workload.nodes * workload.gpus_per_node
-    if args["version"] == "0.4.1":
-        return 1 + gpus
+    release = release_named(args["version"])
     given = dict(one.lstrip("+").split("=", 1) for one in args["overrides"])
-    units = int(given.get(_STORAGE_UNITS, 8)) if given.get("trainer.use_v1", "true") == "true" else 0
-    return 1 + units + 3 * gpus
+    v1 = release.storage_units and given.get("trainer.use_v1", "true") == "true"
+    return 1 + (int(given.get(_STORAGE_UNITS, release.storage_units)) if v1 else 0) + release.cpus_with_gpu * gpus
 
 
 # Where a run's seed is written; no option may set these.
@@ -69,15 +69,12 @@ def seedless(args: dict[str, Any]) -> dict[str, Any]:
     return {**args, "overrides": [new or old for new, old in zip(zero, args["overrides"], strict=True)]}
 
 
-def _checked_leaves(
-    leaves: list[tuple[str, Any]], owned: Settings, sections: Mapping[str, str], version: str
-) -> Iterator[tuple[str, Any]]:
+def _checked_leaves(leaves: list[tuple[str, Any]], owned: Words, release: Release) -> Iterator[tuple[str, Any]]:
     """The options that are free; a `UserError` at the first that is not.
 
-    `owned` are single keys with the word that each follows from, `sections` whole parts of verl's configuration
-    with who sets them.
+    `owned` are single keys with the word that each follows from; the release knows whole parts of its configuration.
     """
-    parents = _parents(owned)
+    parents, sections = _parents(owned), dict.fromkeys(release.job_keys, "job") | dict(release.overruling)
     for key, value in leaves:
         bare = key.lstrip("+")
         word = _owner(bare, owned, sections)
@@ -96,12 +93,12 @@ def _checked_leaves(
                 f"options.{key} reads an environment variable (got {short(value)}); write the value itself, or give "
                 "the variable in the arm's env"
             )
-        if wrong := packaged.problem(version, key, value):
+        if wrong := packaged.problem(release.version, key, value):
             raise UserError(f"options.{key} of an arm: {wrong}")
         yield key, value
 
 
-def _owner(bare: str, owned: Settings, sections: Mapping[str, str]) -> str | None:
+def _owner(bare: str, owned: Words, sections: Mapping[str, str]) -> str | None:
     for name in (bare, f"+{bare}"):
         if name in owned:
             return owned[name][0]
@@ -123,7 +120,7 @@ def _whose(word: str) -> str:
     return f"it follows from workload.{word}. Change the workload's own word instead"
 
 
-def _parents(owned: Settings) -> set[str]:
+def _parents(owned: Words) -> set[str]:
     found: set[str] = set()
     for key in owned:
         at = key.lstrip("+").rpartition(".")[0]

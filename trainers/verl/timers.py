@@ -1,160 +1,66 @@
-"""The timers of the verl releases that we run: one tree for each version and loop."""
+"""The timers of verl's releases from 0.3 to 0.8, which are imported alone."""
 
 from trainers.timers.tree import Phase, TimerTree
 from trainers.verl.phases import (
-    ADV,
+    AFTER_WEIGHTS,
     AGENT_LOOP,
+    BEFORE_V1,
     DUMP,
-    ENGINES,
-    GEN,
     GEN_MAX,
-    GEN_WORKERS,
     GENERATE_SEQUENCES,
-    OLD_LOG_PROB,
+    GENERATION_TIMING,
+    INSIDE_FIRST,
+    OUTSIDE_FIRST,
     PROFILES,
-    REF,
     RESHARD,
-    REWARD,
-    SAVE_INSIDE,
-    SAVE_OUTSIDE,
     SLOWEST,
     STEP,
-    TESTING_INSIDE,
-    TESTING_OUTSIDE,
-    TRAINING,
-    UPDATE_ACTOR,
-    UPDATE_CRITIC,
-    UPDATE_WEIGHTS,
-    VALUES,
+    gen,
     overlapping,
+    reward,
+    tree_of,
 )
 
-VERL_0_4_1 = TimerTree(
-    trainer="verl",
-    series="0.4.1",
-    engines=ENGINES,
-    source="verl 0.4.1 trainer/ppo/ray_trainer.py (fit), workers/fsdp_workers.py, workers/sharding_manager/",
-    phases=(
-        STEP,
-        GEN_WORKERS,
-        GENERATE_SEQUENCES,
-        RESHARD,
-        GEN_MAX,
-        REWARD,
-        *TRAINING,
-        DUMP,
-        TESTING_INSIDE,
-        SAVE_INSIDE,
-        TESTING_OUTSIDE,
-        SAVE_OUTSIDE,
+
+def _driver_only(series: str, more: str = "") -> TimerTree:
+    """Releases whose workers timed nothing: `gen` has no children."""
+    generate = gen("Driver wall clock: generation, and handing over the weights.")
+    source = f"verl {series}{'' if series.count('.') > 1 else '.0'} trainer/ppo/ray_trainer.py (fit){more}"
+    return tree_of(series, source, STEP, generate, GEN_MAX, reward(), *BEFORE_V1, DUMP, *INSIDE_FIRST)
+
+
+def _one_loop(series: str, parts: tuple[Phase, ...], end: tuple[Phase, ...]) -> TimerTree:
+    """A release between 0.4.1 and 0.9: one loop, with agent loops (rollout.mode=async) or without."""
+    generate = gen(
+        "Driver wall clock; its own time is what the slowest rank or sample does not explain: waiting for an engine, "
+        "putting it to sleep, moving the batch, and up to 0.7.0 handing over the weights."
+    )
+    return tree_of(
+        series,
+        f"verl {series} trainer/ppo/ray_trainer.py (fit), experimental/agent_loop/agent_loop.py",
+        *(STEP, generate, *parts, *SLOWEST, GEN_MAX, reward(), *BEFORE_V1, DUMP, *end),
+        beside=(*AGENT_LOOP, *GENERATION_TIMING, *PROFILES),
+    )
+
+
+# Until 0.7.0 these loops were recipes beside the package.
+_PLACES = {"0.5": "recipe", "0.6": "recipe", "0.7.0": "recipe", "0.7.1": "experimental", "0.8": "experimental"}
+
+EARLIER = (
+    _driver_only("0.3", "; rewards are computed inside adv"),
+    _driver_only("0.4.0"),
+    _one_loop("0.5", (GENERATE_SEQUENCES, RESHARD), INSIDE_FIRST),
+    _one_loop("0.6", (GENERATE_SEQUENCES, RESHARD), OUTSIDE_FIRST),
+    _one_loop("0.7.0", (GENERATE_SEQUENCES,), OUTSIDE_FIRST),
+    _one_loop("0.7.1", (GENERATE_SEQUENCES,), AFTER_WEIGHTS),
+    _one_loop("0.8", (), AFTER_WEIGHTS),
+    *(
+        overlapping(series, "one_step_off", f"{at}/one_step_off_policy/ray_trainer.py")
+        for series, at in _PLACES.items()
     ),
-)
-
-
-_V1_STEP = Phase(
-    "step",
-    "Step",
-    "Wall clock of one training step on the driver; its residual holds the handing out of prompts and the "
-    "balancing of the batch.",
-    "other",
-    ("step",),
-)
-_V1_GEN_WORDS = (
-    "The driver waits until the replay buffer holds the batch, which it looks up every 2 s, then puts the engines "
-    "to sleep. Rewards by rule are computed inside."
-)
-_V1_AFTER_GEN = (
-    Phase("step/reward", "Reward", "Only with a reward model on the training GPUs.", "rewards", ("reward",)),
-    OLD_LOG_PROB,
-    REF,
-    VALUES,
-    ADV,
-    UPDATE_CRITIC,
-    UPDATE_ACTOR,
-    SAVE_INSIDE,
-    UPDATE_WEIGHTS,
-    TESTING_OUTSIDE,
-    TESTING_INSIDE,
-    SAVE_OUTSIDE,
-)
-
-VERL_0_9_1 = TimerTree(
-    trainer="verl",
-    series="0.9.1",
-    engines=ENGINES,
-    source="verl 0.9.1 trainer/ppo/v1/trainer_base.py (fit, _step_once) and trainer_sync.py",
-    phases=(_V1_STEP, Phase(GEN, "Generate", _V1_GEN_WORDS, "generation", ("gen",)), *_V1_AFTER_GEN),
-)
-
-VERL_0_9_1_COLOCATE_ASYNC = TimerTree(
-    trainer="verl",
-    series="0.9.1",
-    mode="colocate_async",
-    engines=ENGINES,
-    source="verl 0.9.1 trainer/ppo/v1/trainer_base.py and trainer_colocate_async.py",
-    phases=(
-        _V1_STEP,
-        Phase(
-            GEN,
-            "Generate",
-            _V1_GEN_WORDS + " Responses may have begun in an earlier step: its seconds and its tokens are not of "
-            "the same work.",
-            "generation",
-            ("gen",),
-        ),
-        *_V1_AFTER_GEN,
-    ),
-)
-
-VERL_0_9_1_LEGACY = TimerTree(
-    trainer="verl",
-    series="0.9.1",
-    mode="legacy",
-    engines=ENGINES,
-    source="verl 0.9.1 trainer/ppo/ray_trainer.py (fit, use_v1=False), experimental/agent_loop/agent_loop.py",
-    beside=(*AGENT_LOOP, *PROFILES),
-    phases=(
-        STEP,
-        Phase(
-            GEN,
-            "Generate",
-            "Driver wall clock; its own time is what the slowest sample does not explain: waiting for an engine, "
-            "putting it to sleep, moving the batch.",
-            "generation",
-            ("gen",),
-        ),
-        *SLOWEST,
-        Phase("step/reward", "Reward", "Collects the scores; a reward model scores here.", "rewards", ("reward",)),
-        OLD_LOG_PROB,
-        REF,
-        VALUES,
-        ADV,
-        UPDATE_CRITIC,
-        UPDATE_ACTOR,
-        SAVE_INSIDE,
-        UPDATE_WEIGHTS,
-        DUMP,
-        TESTING_OUTSIDE,
-        TESTING_INSIDE,
-        SAVE_OUTSIDE,
-    ),
-)
-
-
-VERL_0_9_1_OVERLAPPING = (
-    overlapping(
-        "separate_async",
-        "verl 0.9.1 trainer/ppo/v1/trainer_separate_async.py",
-        "engines on GPUs of their own generate while the trainer trains",
-    ),
-    overlapping(
-        "one_step_off",
-        "verl 0.9.1 experimental/one_step_off_policy/ray_trainer.py",
-        "the next step's responses are generated while this step trains",
-    ),
-    overlapping(
-        "fully_async",
-        "verl 0.9.1 experimental/fully_async_policy/fully_async_trainer.py",
-        "generation never waits for training, and a step takes what is ready",
+    *(
+        overlapping(series, "fully_async", f"{at}/fully_async_policy/fully_async_trainer.py")
+        for series, at in _PLACES.items()
+        if series != "0.5"
     ),
 )

@@ -12,13 +12,14 @@ from trainers.logs.log_files import Printout
 from trainers.logs.record import Imported
 from trainers.protocol import Driver, LogFormat, Trainer
 from trainers.timers.tree import TimerTree, release_of
-from trainers.verl import console, file_logger, memory, timers, timers_earlier
-from trainers.verl.behaviours import BEHAVIOURS
+from trainers.verl import console, file_logger, memory
+from trainers.verl.behaviours import behaviours
 from trainers.verl.checks import CHECKS, context
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT
 from trainers.verl.packaged import settings_of
+from trainers.verl.releases import Release, release_named, releases
 from trainers.verl.settings import least_cpus, seedless, trainer_args
-from trainers.verl.words import VERSIONS
+from trainers.verl.timers import EARLIER
 
 _KEYS = {
     "engine": (f"{ROLLOUT}.name",),
@@ -55,12 +56,19 @@ def _loop(version: str, settings: Mapping[str, Any]) -> str:
     return "" if mode == "sync" else mode
 
 
+def _release_of(tree: TimerTree) -> Release:
+    """The release that a tree is of; of one that is imported alone nothing more is known."""
+    known = (one for one in releases() if any(own.series == tree.series for own in one.trees))
+    return next(known, Release(tree.series))
+
+
 def _at_once(tree: TimerTree, engine: Engine, settings: Mapping[str, Any], held: Mapping[str, Any]) -> object:
-    """0.4.1 passes no limit but vLLM's own arguments; 0.9.1 passes `max_num_seqs`, which the engine's own wins over."""
+    """The engine's own argument, else the setting that a release which is known passes on."""
+    release = _release_of(tree)
+    if engine.name in release.deaf_engines:
+        return None
     given = positive(settings.get(f"{ROLLOUT}.engine_kwargs.{engine.name}.{engine.at_once}"))
-    if tree.series == "0.4.1":
-        return given if engine.name == "vllm" else None
-    return given or (settings.get(f"{ROLLOUT}.max_num_seqs") if tree.series == "0.9.1" else None)
+    return given or (settings.get(release.sequence_limit) if release.trees else None)
 
 
 def _engine_gpus(mode: str, settings: Mapping[str, Any]) -> int | None:
@@ -74,9 +82,8 @@ def _engine_gpus(mode: str, settings: Mapping[str, Any]) -> int | None:
 
 
 def _clipped_at_longest(tree: TimerTree) -> str:
-    """0.9.1's loops that pad a batch to its longest response (trainer/ppo/v1)."""
-    padded = tree.series == "0.9.1" and tree.mode in ("", "colocate_async", "separate_async")
-    return _CLIPPED if padded else ""
+    """Loops that pad a batch to its longest response (trainer/ppo/v1 of 0.9.1)."""
+    return _CLIPPED if tree.mode in _release_of(tree).padded_loops else ""
 
 
 def _first_look(path: Path, parts: Iterable[Printout], versioned: bool) -> Imported:
@@ -89,83 +96,82 @@ def _first_look(path: Path, parts: Iterable[Printout], versioned: bool) -> Impor
 
 _CLIPPED = "response_length/clip_ratio"
 
-VERL = Trainer(
-    name="verl",
-    engines=("vllm", "sglang"),
-    driver=Driver(
-        job_module="workflow.jobs.verl_grpo",
-        resolver="trainers.verl.driver.composed",
-        trainer_args=trainer_args,
-        ray=True,
-        least_cpus=least_cpus,
-        seedless=seedless,
-    ),
-    keys=_KEYS,
-    marks=("actor_rollout_ref",),
-    # verl says its names again elsewhere (actor_rollout_ref.rollout.trace.experiment_name): the last part tells.
-    bookkeeping=frozenset(key.rpartition(".")[2] for key in BOOKKEEPING),
-    engine_options=f"{ROLLOUT}.engine_kwargs.{{engine}}.",
-    settings=settings_of,
-    releases=VERSIONS,
-    behaviours=BEHAVIOURS,
-    checks=CHECKS,
-    memory=memory.memory,
-    context=context,
-    reads_engine_options=lambda case: case.place != "verl 0.4.1 sglang",
-    trees=(
-        *timers_earlier.VERL_BEFORE_0_4_1,
-        timers.VERL_0_4_1,
-        *timers_earlier.VERL_BETWEEN,
-        *timers_earlier.VERL_EARLIER_OVERLAPPING,
-        timers.VERL_0_9_1,
-        timers.VERL_0_9_1_COLOCATE_ASYNC,
-        timers.VERL_0_9_1_LEGACY,
-        *timers.VERL_0_9_1_OVERLAPPING,
-    ),
-    loop=_loop,
-    formats=(
-        LogFormat(
-            console.FORMAT,
-            "verl's console log, with lines `step:3 - timing_s/gen:382.913 - ...`",
-            console.read_verl_console,
-            is_step=lambda part: console.looks_like_verl((part,)),
-            first_look=_first_look,
+
+def verl() -> Trainer:
+    """verl, with the releases that are registered now."""
+    driven = releases()
+    trees = (*EARLIER, *(tree for release in driven for tree in release.trees))
+    return Trainer(
+        name="verl",
+        engines=("vllm", "sglang"),
+        driver=Driver(
+            job_module="workflow.jobs.verl_grpo",
+            resolver="trainers.verl.driver.composed",
+            trainer_args=trainer_args,
+            ray=True,
+            least_cpus=least_cpus,
+            seedless=seedless,
         ),
-        LogFormat(
-            file_logger.FORMAT,
-            'the file of verl\'s file logger, with lines {"step": 3, "data": {...}}',
-            file_logger.read_verl_jsonl,
-            is_row=lambda row: "data" in row and "step" in row,
+        keys=_KEYS,
+        marks=("actor_rollout_ref",),
+        # verl says its names again elsewhere (actor_rollout_ref.rollout.trace.experiment_name): the last part tells.
+        bookkeeping=frozenset(key.rpartition(".")[2] for key in BOOKKEEPING),
+        engine_options=f"{ROLLOUT}.engine_kwargs.{{engine}}.",
+        settings=settings_of,
+        releases=tuple(release.version for release in driven),
+        behaviours=behaviours(),
+        checks=CHECKS,
+        memory=memory.memory,
+        context=context,
+        reads_engine_options=lambda case: case.engine.name not in release_named(case.version).deaf_engines,
+        trees=tuple(sorted(trees, key=lambda tree: [int(part) for part in tree.series.split(".")])),
+        loop=_loop,
+        formats=(
+            LogFormat(
+                console.FORMAT,
+                "verl's console log, with lines `step:3 - timing_s/gen:382.913 - ...`",
+                console.read_verl_console,
+                is_step=lambda part: console.looks_like_verl((part,)),
+                first_look=_first_look,
+            ),
+            LogFormat(
+                file_logger.FORMAT,
+                'the file of verl\'s file logger, with lines {"step": 3, "data": {...}}',
+                file_logger.read_verl_jsonl,
+                is_row=lambda row: "data" in row and "step" in row,
+            ),
         ),
-    ),
-    quantities={
-        "reward": ("critic/score/mean", "critic/rewards/mean"),
-        "mean_response_length": ("response_length/mean",),
-        "max_response_length": ("response_length/max",),
-        "truncated_share": (_CLIPPED,),
-        "reference_kl": ("actor/kl_loss",),
-        "policy_entropy": ("actor/entropy",),
-        "rollout_kl": ("rollout_corr/kl",),
-        "rollout_probability_gap": ("training/rollout_probs_diff_mean",),
-        "gradient_norm": ("actor/grad_norm",),
-    },
-    # Prompts whose completions 0.9.1 (trainer/ppo/v1/replay_buffer.py) threw away in a step.
-    discarded=(
-        "training/filter_groups/evicted_samples",
-        "training/filter_groups/discarded_surplus_samples",
-        "training/off_policy/evicted_samples",
-        "training/rollout_failure/evicted_samples",
-    ),
-    clipped_at_longest=_clipped_at_longest,
-    otherwise={
-        f"{ROLLOUT}.multi_turn.enable": "tools' answers are among the response lengths",
-        f"{ROLLOUT}.mtp.enable": "several tokens are written in one iteration",
-        f"{ROLLOUT}.mtp.enable_rollout": "several tokens are written in one iteration",
-        f"{ROLLOUT}.quantization": "the rollout's weights are quantised",
-    },
-    carried_over={
-        "colocate_async": "which tokens a step's seconds went to: responses may have begun in an earlier step"
-    },
-    at_once=_at_once,
-    engine_gpus=_engine_gpus,
-)
+        quantities={
+            "reward": ("critic/score/mean", "critic/rewards/mean"),
+            "mean_response_length": ("response_length/mean",),
+            "max_response_length": ("response_length/max",),
+            "truncated_share": (_CLIPPED,),
+            "reference_kl": ("actor/kl_loss",),
+            "policy_entropy": ("actor/entropy",),
+            "rollout_kl": ("rollout_corr/kl",),
+            "rollout_probability_gap": ("training/rollout_probs_diff_mean",),
+            "gradient_norm": ("actor/grad_norm",),
+        },
+        # Prompts whose completions 0.9.1 (trainer/ppo/v1/replay_buffer.py) threw away in a step.
+        discarded=(
+            "training/filter_groups/evicted_samples",
+            "training/filter_groups/discarded_surplus_samples",
+            "training/off_policy/evicted_samples",
+            "training/rollout_failure/evicted_samples",
+        ),
+        clipped_at_longest=_clipped_at_longest,
+        otherwise={
+            f"{ROLLOUT}.multi_turn.enable": "tools' answers are among the response lengths",
+            f"{ROLLOUT}.mtp.enable": "several tokens are written in one iteration",
+            f"{ROLLOUT}.mtp.enable_rollout": "several tokens are written in one iteration",
+            f"{ROLLOUT}.quantization": "the rollout's weights are quantised",
+        },
+        carried_over={
+            "colocate_async": "which tokens a step's seconds went to: responses may have begun in an earlier step"
+        },
+        at_once=_at_once,
+        engine_gpus=_engine_gpus,
+    )
+
+
+VERL = verl()

@@ -20,14 +20,16 @@ from tests.trainers.composed import composed_by
 from tests.trainers.verl.environments import build
 from trainers.protocol import StackFacts
 from trainers.verl import settings as verl
-from trainers.verl.driver.composed import flat
-from trainers.verl.driver.overrides import JOB_KEYS, job_overrides, leaves, override
+from trainers.verl.driver.composed import flat, job_overrides
+from trainers.verl.driver.overrides import leaves, override
 from trainers.verl.driver.rules import problems
-from trainers.verl.words import LOSSES, OVERRULING, VERSIONS, made_equal, settings
+from trainers.verl.releases import release_named, releases
+from trainers.verl.words import settings
 from trainers.workload import Workload
 from workflow.config.model import Arm
 
 ROOT = Path(__file__).resolve().parents[3]
+VERSIONS = tuple(release.version for release in releases())
 A, R, REF, M = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref", "model"))
 
 WORKLOAD: dict[str, Any] = {
@@ -514,7 +516,7 @@ def test_a_bad_setting_is_told_before_the_queue(version: str, case: str, compose
     if by == "rules":
         # Hydra takes these; composing dozens of them anew would take minutes.
         changed = flat(_changed(composed(version)["small"]["config"], asked))
-        said = "; ".join(problem.text for problem in problems(version, changed))
+        said = "; ".join(problem.text for problem in problems(release_named(version), changed))
     else:
         said = composed(version)[case]["error"]
     assert says in (said or "no error")
@@ -611,11 +613,11 @@ def test_an_option_that_is_not_free_is_refused(version: str, key: str, says: str
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_word_and_every_key_of_the_job_is_refused_as_an_option(version: str) -> None:
-    owned = settings(Workload.model_validate(WORKLOAD), "vllm", 0, version, 1, False)
-    for key in [*owned, *JOB_KEYS[version], *OVERRULING[version]]:
+    owned = settings(Workload.model_validate(WORKLOAD), "vllm", 0, release_named(version), 1, False)
+    for key in [*owned, *release_named(version).job_keys, *release_named(version).overruling]:
         with pytest.raises(UserError, match="of an arm is not free"):
             overrides(version, {key.lstrip("+"): 1})
-    for key, value in made_equal(version).items():
+    for key, value in release_named(version).made_equal.items():
         other = not value if isinstance(value, bool) else [0.5, 0.5] if isinstance(value, list) else value + 1
         assert overrides(version, {key: other})[-1] == override(key, other)
 
@@ -676,17 +678,17 @@ def test_every_loss_type_is_had_from_every_version() -> None:
     from typing import get_args
 
     types = get_args(Workload.model_fields["loss_type"].annotation)
-    assert all(set(LOSSES[version]) == set(types) for version in VERSIONS)
+    assert all(set(release.losses) == set(types) for release in releases())
 
 
 def test_the_page_lists_every_word_with_its_keys() -> None:
     page = (ROOT / "docs" / "verl.md").read_text(encoding="utf-8")
     for version in VERSIONS:
-        owned = settings(Workload.model_validate(WORKLOAD), "vllm", 0, version, 1, False)
+        owned = settings(Workload.model_validate(WORKLOAD), "vllm", 0, release_named(version), 1, False)
         for key, (word, _) in owned.items():
             row = (
                 rf"^\| [^|]*{f'`{word}`' if word else ''}[^|]*\|.*`{re.escape(key.removeprefix('actor_rollout_ref.'))}`"
             )
             assert re.search(row, page, re.MULTILINE), f"docs/verl.md has no row for {word or 'GRPO'} with {key}"
-        for key in made_equal(version):
+        for key in release_named(version).made_equal:
             assert f"`{key.removeprefix('actor_rollout_ref.')}`" in page, key

@@ -22,12 +22,49 @@ from node.exit_codes import nearest, one_line, run
 from node.records import write_json
 from trainers.verl.driver.declared import fields
 from trainers.verl.driver.keys import key_problem, kind_problem
-from trainers.verl.driver.overrides import job_overrides, leaves
+from trainers.verl.driver.overrides import leaves, override
 from trainers.verl.driver.rules import problems
-
-__all__ = ["check", "compose", "flat", "job_overrides"]
+from trainers.verl.releases import release_named
 
 _CONFIG = "ppo_trainer"
+
+
+def job_overrides(
+    version: str,
+    *,
+    train_files: str,
+    val_files: str,
+    model: str,
+    checkpoints: str,
+    project: str,
+    run_id: str,
+    reward_file: str,
+    reward_name: str = "compute_score",
+    reward_kwargs: Mapping[str, Any] | None = None,
+    num_cpus: int | None = None,
+) -> list[str]:
+    """The overrides that only the job on the node knows: paths, names, loggers, the reward's entry point, Ray.
+
+    `num_cpus` is for a Ray that verl starts itself (on Slurm it would count the whole
+    node's cores); None where it joins a cluster that runs. `ValueError` for what Hydra cannot be told.
+    """
+    release = release_named(version)
+    reward = release.reward_key
+    settings: dict[str, Any] = {
+        "data.train_files": train_files,
+        "data.val_files": val_files,
+        "actor_rollout_ref.model.path": model,
+        f"{reward}.path": reward_file,
+        f"{reward}.name": reward_name,
+        "trainer.project_name": project,
+        "trainer.experiment_name": run_id,
+        "trainer.default_local_dir": checkpoints,
+        "trainer.logger": list(release.loggers),
+        "trainer.resume_mode": "auto",
+        release.ray_cpus_key: num_cpus,
+    }
+    written = [override(key, value) for key, value in settings.items()]
+    return [*written, *([override(f"+{reward}.reward_kwargs", reward_kwargs)] if reward_kwargs else [])]
 
 
 def compose(version: str, overrides: Sequence[str]) -> dict[str, Any]:
@@ -59,7 +96,7 @@ def check(version: str, config: Mapping[str, Any]) -> None:
     configuration's dataclasses) cannot be called here, since verl imports torch first; `rules` has them again, with
     further ones.
     """
-    found = problems(version, flat(config))
+    found = problems(release_named(version), flat(config))
     if found:
         raise UserError(f"verl {version} would not run with these settings: " + "; ".join(one.text for one in found))
 

@@ -1,4 +1,4 @@
-"""How is a setting written so that verl's Hydra reads the same value back, and which settings are the job's own?
+"""Writes a setting so that verl's Hydra reads the same value back.
 
 Only the standard library: the controller writes a run's settings with it, and the job adds its own on the node.
 """
@@ -28,64 +28,6 @@ BOOKKEEPING = (
     *("trainer.resume_mode", "trainer.resume_from_path"),
 )
 """Names, trackers, places, and what only a resumed run reads: no work of a step."""
-
-_OWNED_ALIKE = (
-    *("data.train_files", "data.val_files", "actor_rollout_ref.model.path"),
-    *(*BOOKKEEPING, "trainer.val_only", "custom_reward_function"),
-    *("data.prompt_key", "data.reward_fn_key", "data.custom_cls"),
-)
-JOB_KEYS: Mapping[str, tuple[str, ...]] = {
-    "0.4.1": (*_OWNED_ALIKE, "ray_init.num_cpus"),
-    "0.9.1": (
-        *(*_OWNED_ALIKE, "reward.custom_reward_function", "ray_kwargs.ray_init.num_cpus"),
-        "ray_kwargs.ray_init.runtime_env",
-    ),
-}
-"""By verl's version: the keys, and what lies below them, that only the job on the node sets."""
-
-REWARD_KEY: Mapping[str, str] = {"0.4.1": "custom_reward_function", "0.9.1": "reward.custom_reward_function"}
-"""Where each version looks for a reward function of ours. 0.9.1 composes the old key, too, and may ignore it."""
-
-_RAY_KEY: Mapping[str, str] = {"0.4.1": "ray_init.num_cpus", "0.9.1": "ray_kwargs.ray_init.num_cpus"}
-# 0.4.1 has no logger that writes a file.
-_LOGGERS: Mapping[str, tuple[str, ...]] = {"0.4.1": ("console", "wandb"), "0.9.1": ("console", "wandb", "file")}
-
-
-def job_overrides(
-    version: str,
-    *,
-    train_files: str,
-    val_files: str,
-    model: str,
-    checkpoints: str,
-    project: str,
-    run_id: str,
-    reward_file: str,
-    reward_name: str = "compute_score",
-    reward_kwargs: Mapping[str, Any] | None = None,
-    num_cpus: int | None = None,
-) -> list[str]:
-    """The overrides that only the job on the node knows: paths, names, loggers, the reward's entry point, Ray.
-
-    `version` is a key of JOB_KEYS. `num_cpus` is for a Ray that verl starts itself (on Slurm it would count the whole
-    node's cores); None where it joins a cluster that runs. `ValueError` for what Hydra cannot be told.
-    """
-    reward = REWARD_KEY[version]
-    settings: dict[str, Any] = {
-        "data.train_files": train_files,
-        "data.val_files": val_files,
-        "actor_rollout_ref.model.path": model,
-        f"{reward}.path": reward_file,
-        f"{reward}.name": reward_name,
-        "trainer.project_name": project,
-        "trainer.experiment_name": run_id,
-        "trainer.default_local_dir": checkpoints,
-        "trainer.logger": list(_LOGGERS[version]),
-        "trainer.resume_mode": "auto",
-        _RAY_KEY[version]: num_cpus,
-    }
-    written = [override(key, value) for key, value in settings.items()]
-    return [*written, *([override(f"+{reward}.reward_kwargs", reward_kwargs)] if reward_kwargs else [])]
 
 
 def override(key: str, value: Any) -> str:

@@ -1,0 +1,93 @@
+"""A release of verl of the tests' own, one object: planned, checked, read, without a word of it in any other file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from common.errors import UserError
+from engines import engine_named
+from tests.preflight import plans
+from trainers import registry
+from trainers.behaviour import Does
+from trainers.protocol import StackFacts
+from trainers.rule import Rule
+from trainers.timers.lookup import tree_for
+from trainers.verl import releases as of_verl
+from trainers.verl.driver.composed import check, job_overrides
+from trainers.verl.driver.overrides import ROLLOUT
+from trainers.verl.phases import STEP, gen, tree_of
+from trainers.verl.releases.release import FlatConfig, Problem
+from trainers.verl.releases.v0_9_1 import V0_9_1
+from trainers.verl.trainer import verl
+from workflow.config.plan import plan_runs
+from workflow.config.reading import parse_config
+from workflow.preflight import preflight
+
+
+def _problems(config: FlatConfig) -> Iterator[Problem]:
+    if config.get(f"{ROLLOUT}.n") == 4:
+        yield Problem("four", "it cannot count to four")
+
+
+V9_0_0 = replace(
+    V0_9_1,
+    version="9.0.0",
+    reward_key="score.function",
+    choices={**V0_9_1.choices, f"{ROLLOUT}.dtype": ("float8",)},
+    problems=_problems,
+    sources={"four": "verl 9.0.0, counting.py:4"},
+    checks=(Rule("novel", "odd", lambda case: True, "{version} is new", "nobody knows it", "its notes", "wait"),),
+    does={
+        "vllm": {"cuda-graphs": Does(lambda case: "on", "verl 9.0.0, vllm.py:1")},
+        "sglang": {"cuda-graphs": Does(lambda case: "off", "verl 9.0.0, sglang.py:1")},
+    },
+    changes={"cuda-graphs": lambda cases: "nothing yet"},
+    sequence_limit=f"{ROLLOUT}.at_most",
+    cpus_with_gpu=5,
+    trees=(tree_of("9.0", "verl 9.0.0 trainer.py", STEP, gen("All of it.")),),
+)
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is there as long as a test lasts."""
+    monkeypatch.setattr(of_verl, "_RELEASES", dict(of_verl._RELEASES))
+    monkeypatch.setattr(registry, "_TRAINERS", dict(registry._TRAINERS))
+    of_verl.register(V9_0_0)
+    registry.register(verl())
+
+
+def _preflighted(**words: Any) -> Any:
+    config = parse_config(plans.EQUAL | {"workload": plans.EQUAL["workload"] | words})
+    plan = plan_runs(config, lambda stack: StackFacts("verl", stack.rpartition("-")[2], "cuda", "9.0.0", "0" * 12))
+    return plan, preflight(plan, stack_of=lambda stack: replace(plans._told(stack), trainer_version="9.0.0"))
+
+
+def test_it_is_planned_and_checked_by_its_own_rules() -> None:
+    plan, found = _preflighted(num_generations=4)
+    spec = plan.runs["vllm-s0"].spec
+    # 8 GPUs, the transfer queue's 8 units, one for the controller.
+    assert (spec["trainer_args"]["version"], spec["least_cpus"]) == ("9.0.0", 5 * 8 + 8 + 1)
+    by_code = {one.code: one for one in found.findings}
+    assert by_code["novel"].what == "9.0.0 is new" and by_code["setting-choice"].level == "impossible"
+    graphs = by_code["cuda-graphs"]
+    assert graphs.change == "nothing yet" and "verl 9.0.0, sglang.py:1" in graphs.source
+    assert "attention-kernels" not in by_code and not [text for text in found.unverifiable if "known of" in text]
+
+
+def test_its_stack_refuses_what_it_stops_at_and_its_job_knows_its_keys() -> None:
+    config = {"actor_rollout_ref": {"rollout": {"n": 4, "tensor_model_parallel_size": 1}}}
+    with pytest.raises(UserError, match=r"verl 9\.0\.0 would not run with these settings: it cannot count to four"):
+        check("9.0.0", config)
+    paths = dict.fromkeys(("train_files", "val_files", "model", "checkpoints", "project", "run_id"), "x")
+    assert "score.function.path=r" in job_overrides("9.0.0", **paths, reward_file="r")
+
+
+def test_its_timers_are_read_and_its_limit_is_known() -> None:
+    tree = tree_for("verl", "9.0.2", "vllm")
+    assert tree.name == "verl 9.0" and [phase.label for phase in tree.phases] == ["Step", "Generate"]
+    assert verl().at_once(tree, engine_named("vllm"), {f"{ROLLOUT}.at_most": 7}, {}) == 7

@@ -1,0 +1,24 @@
+"""The releases of verl that are driven from here, a file each. Loaded in the stacks, too."""
+
+from trainers.verl.releases.release import Release
+from trainers.verl.releases.v0_4_1 import V0_4_1
+from trainers.verl.releases.v0_9_1 import V0_9_1
+
+__all__ = ["Release", "register", "release_named", "releases"]
+
+_RELEASES: dict[str, Release] = {one.version: one for one in (V0_4_1, V0_9_1)}
+
+
+def register(release: Release) -> None:
+    """Add a release, or replace the one of that version; `trainers.verl.trainer.verl` then makes a trainer of all."""
+    _RELEASES[release.version] = release
+
+
+def releases() -> tuple[Release, ...]:
+    """All releases that are driven from here, the earliest first."""
+    return tuple(_RELEASES.values())
+
+
+def release_named(version: str) -> Release:
+    """The release of that version; of one that is unknown here no more than its version."""
+    return _RELEASES.get(version) or Release(version)

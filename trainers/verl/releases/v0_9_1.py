@@ -1,0 +1,446 @@
+"""verl 0.9.1: its settings, what it stops at, what vLLM 0.24 and SGLang 0.5.12 make of them, and its timers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from common.findings import Finding
+from trainers.behaviour import Does
+from trainers.cases import Case
+from trainers.rule import Rule
+from trainers.timers.tree import Phase
+from trainers.verl import engine_settings as told
+from trainers.verl import phases
+from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
+from trainers.verl.releases import alike
+from trainers.verl.releases.release import FlatConfig, Loss, Problem, Release, Words
+
+if TYPE_CHECKING:
+    from trainers.protocol import Variables
+    from trainers.workload import Workload
+
+_VLLM = "verl 0.9.1, workers/rollout/vllm_rollout/vllm_async_server.py"
+_SGLANG = "verl 0.9.1, workers/rollout/sglang_rollout/async_sglang_server.py"
+_CONFIG = "verl 0.9.1, utils/config.py"
+_BLACKWELL = ("b100", "b200", "b300", "gb200", "gb300")
+
+
+def _words(workload: Workload, seed: int) -> Words:
+    longest = workload.max_response_length if workload.loss_type == "dr_grpo" else None
+    return {
+        f"{ACTOR}.optim.lr_scheduler_type": ("lr_warmup_steps", "constant"),
+        f"{ACTOR}.loss_scale_factor": ("loss_type", longest),
+        "reward.reward_model.enable": ("rewards", False),
+        "reward.reward_manager.name": ("rewards", "naive"),
+        "data.seed": ("seeds", seed),
+        f"{ACTOR}.data_loader_seed": ("seeds", seed),
+        f"{ROLLOUT}.seed": ("seeds", seed),
+    }
+
+
+def _problems(config: FlatConfig) -> Iterator[Problem]:
+    packs = config.get(f"{ROLLOUT}.log_prob_use_dynamic_bsz")
+    if packs is not None and bool(packs) != config.dynamic:  # workers/engine_workers.py
+        yield Problem(
+            "dynamic-tokens",
+            f"{ROLLOUT}.log_prob_use_dynamic_bsz must be as {ACTOR}.use_dynamic_bsz in verl 0.9.1 (got {bool(packs)})",
+        )
+    if config.of(f"{ROLLOUT}.pipeline_model_parallel_size") > 1:
+        yield Problem(
+            "tensor-parallel-gpus",
+            f"{ROLLOUT}.pipeline_model_parallel_size must be 1 with vLLM and SGLang in verl 0.9.1 (got more)",
+        )
+    # workers/rollout/vllm_rollout/utils.py:get_vllm_max_lora_rank; a merged adapter never reaches vLLM.
+    rank = config.get(f"{MODEL}.lora_rank", 0)
+    if rank > 512 and config.get(f"{ROLLOUT}.name") == "vllm" and not config.get(f"{MODEL}.lora.merge"):
+        text = f"{MODEL}.lora_rank must be at most 512 with vLLM, unless {MODEL}.lora.merge is true (got {rank})"
+        yield Problem("lora-weights", text)
+
+
+def _old_reward_key(case: Case) -> str | None:
+    old = [one for one in case.overrides if one.lstrip("+").startswith("custom_reward_function.")]
+    return old[0].split("=")[0] if old else None
+
+
+def _eos_unheard(case: Case) -> bool:
+    asked = case.engine.name == "sglang" and case.settings.true(f"{ROLLOUT}.ignore_eos")
+    return asked and case.behaviour("ignore-eos") == told.STOPS
+
+
+def _attention_backend(case: Case, variables: Variables) -> Iterator[Finding]:
+    """A variable that is no longer read."""
+    name = "VLLM_ATTENTION_BACKEND"
+    wanted = case.env.get(name, variables.get(name, ("", ""))[0])
+    if case.engine.name == "vllm" and wanted:
+        yield Finding(
+            "odd",
+            "attention-backend",
+            (case.arm,),
+            f"{name}={wanted} has no effect",
+            "vLLM 0.24.0 no longer reads it, and only says so in a warning",
+            "vLLM 0.24.0, vllm/envs.py:2004, which has no such variable",
+            f"+{ROLLOUT}.engine_kwargs.vllm.attention_backend: {wanted}",
+        )
+
+
+def _kernel_compiler(case: Case, variables: Variables) -> Iterator[Finding]:
+    """A kernel that is compiled in every run, which the stack's own checks do not look for."""
+    wanted = case.settings.get(f"{ROLLOUT}.engine_kwargs.vllm.attention_backend")
+    if case.imported or case.engine.name != "vllm" or wanted != "FLASHINFER":
+        return
+    yield Finding(
+        "odd",
+        "kernel-compiler",
+        (case.arm,),
+        "attention_backend FLASHINFER compiles its kernels in the run, with nvcc of CUDA 13",
+        f"stack {case.stack} does not ask for it: vLLM's own kernels need no compiler. Without it the engine ends when "
+        "it is built",
+        "envs/verl09-vllm/stack.yaml: run_needs; docs/verl-stacks.md",
+        "nvcc on the compute nodes (`module load cuda/13.0` in the profile's setup.sh, or the stack's conda layer)",
+    )
+
+
+_CHECKS = (
+    Rule(
+        "reward-key",
+        "impossible",
+        _old_reward_key,
+        "{got} is set, which verl {version} does not read",
+        "its default entry point never moves the old key to the new one: the run would train on verl's own reward for "
+        "the data source, or fail for an unknown one, and say nothing of yours",
+        "verl 0.9.1, trainer/ppo/reward.py:70; only fully_async_main.py:237 moves the key",
+        "workload.rewards; or, in your own verl runs, reward.custom_reward_function.path and .name",
+    ),
+    Rule(
+        "ignore-eos",
+        "unequal",
+        _eos_unheard,
+        "ignore_eos: True does not reach SGLang",
+        "it stops at the end token all the same, so the lengths are not the fixed ones that were asked for; vLLM's are",
+        "verl 0.9.1, trainer/ppo/v1/agent_loop_tq.py:64: no ignore_eos among the sampling parameters",
+        f"{ROLLOUT}.ignore_eos: False in all arms, and compare at equal work; or, beside it, {told.PREFERRED}",
+    ),
+    _attention_backend,
+    _kernel_compiler,
+)
+
+
+def _graphs_of_vllm(case: Case) -> str | None:
+    """engine_kwargs come after verl's own arguments, and win."""
+    mode = told.engine_kwarg(case, "compilation_config.cudagraph_mode")
+    if isinstance(mode, str) and mode.upper() == "NONE":
+        return "off"
+    return told.switch(told.engine_kwarg(case, "enforce_eager"), "on", "off") or told.graphs(case)
+
+
+def _graphs_of_sglang(case: Case) -> str | None:
+    return told.switch(told.engine_kwarg(case, "disable_cuda_graph"), "on", "off") or told.graphs(case)
+
+
+def _attention_of_vllm(case: Case) -> str | None:
+    backend = told.engine_kwarg(case, "attention_backend") or told.engine_kwarg(case, "attention_config.backend")
+    if backend and str(backend).lower() != "auto":
+        return told.attention_name(str(backend))
+    return "flashinfer" if str(case.workload.get("gpu") or "").lower().startswith(_BLACKWELL) else "FlashAttention"
+
+
+def _attention_of_sglang(case: Case) -> str | None:
+    backend = told.engine_kwarg(case, "attention_backend")
+    if backend:
+        return told.attention_name(str(backend))
+    release = case.told.packages.get("sglang")
+    if release is None:
+        return None
+    return "flashinfer" if _numbers(release) >= (0, 5, 12) else "FlashAttention"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    parts = version.split("+")[0].split(".")[:3]
+    return tuple(int("".join(filter(str.isdigit, part.split("rc")[0].split("post")[0])) or 0) for part in parts)
+
+
+def _all_reduce(case: Case) -> str:
+    return "off" if told.spans_nodes(case) or told.engine_kwarg(case, "disable_custom_all_reduce") is True else "on"
+
+
+def _sequences_of_vllm(case: Case) -> str | None:
+    return told.first_told(told.engine_kwarg(case, "max_num_seqs"), told.rollout(case, "max_num_seqs"))
+
+
+def _sequences_of_sglang(case: Case) -> str | None:
+    return told.first_told(told.engine_kwarg(case, "max_running_requests"), told.rollout(case, "max_num_seqs"))
+
+
+def _prefill_of_sglang(case: Case) -> str | None:
+    given = told.engine_kwarg(case, "chunked_prefill_size")
+    return str(given) if given else told.by_memory(case, ((35, 2048), (60, 4096), (160, 8192), (told.ANY_GPU, 16384)))
+
+
+def _captured_by_vllm(case: Case) -> str | None:
+    sizes = told.rollout(case, "cudagraph_capture_sizes")
+    if isinstance(sizes, list) and sizes:
+        return str(max(sizes))
+    limits = [told for told in (_sequences_of_vllm(case), told.prefill_limit(case)) if told and told.isdigit()]
+    return str(min(2 * int(limits[0]), 512, int(limits[1]))) if len(limits) == 2 else None
+
+
+def _captured_by_sglang(case: Case) -> str | None:
+    if given := told.engine_kwarg(case, "cuda_graph_max_bs"):
+        return str(given)
+    sizes = (80, 160, 512, 512) if case.tensor_parallel >= 4 else (24, 32, 256, 512)
+    return told.by_memory(case, tuple(zip((35, 60, 160, told.ANY_GPU), sizes, strict=True)))
+
+
+def _prefix_of_vllm(case: Case) -> str | None:
+    return told.switch(told.engine_kwarg(case, "enable_prefix_caching")) or told.switch(
+        told.rollout(case, "enable_prefix_caching")
+    )
+
+
+def _seed_of_vllm(case: Case) -> str | None:
+    given = told.engine_kwarg(case, "seed")
+    # The adapter puts the run's seed into rollout.seed; no option may.
+    return "fixed: the run's seed + the replica's number" if given is None else f"fixed: {given} in every replica"
+
+
+def _seed_of_sglang(case: Case) -> str:
+    seed = told.engine_kwarg(case, "random_seed")
+    return "random at each start" if seed is None else f"fixed: {seed} in every replica"
+
+
+def _sleep_of_vllm(case: Case) -> str | None:
+    return told.switch(
+        told.rollout(case, "free_cache_engine"), "stays awake", told.COPIED if told.with_adapter(case) else told.DROPPED
+    )
+
+
+def _sleep_of_sglang(case: Case) -> str | None:
+    return told.switch(
+        told.rollout(case, "free_cache_engine"),
+        "stays awake",
+        told.WEIGHTS_STAY if told.with_adapter(case) else told.COPIED,
+    )
+
+
+def _end_token_of_sglang(case: Case) -> str | None:
+    """verl passes no ignore_eos on; SGLang's own preference stands where a request says nothing."""
+    wanted = told.engine_kwarg(case, "preferred_sampling_params.ignore_eos")
+    said = told.engine_kwarg(case, "preferred_sampling_params")
+    if isinstance(said, str):
+        try:
+            parsed = json.loads(said)
+        except ValueError:
+            return None
+        wanted = parsed.get("ignore_eos") if isinstance(parsed, Mapping) else None
+    return told.GOES_ON if wanted is True else told.STOPS
+
+
+_SERVER_ONLY = Does(told.always("async"), "verl 0.9.1, workers/config/rollout.py: sync has been removed")
+_OF_VLLM = {
+    "cuda-graphs": Does(_graphs_of_vllm, f"{_VLLM}:339"),
+    "graph-sizes": Does(_captured_by_vllm, f"{_VLLM}:321; vLLM, vllm/config/vllm.py, _set_cudagraph_sizes"),
+    "attention-kernels": Does(
+        _attention_of_vllm,
+        "vLLM 0.24.0, vllm/platforms/cuda.py:144: FlashAttention, on Blackwell flashinfer; "
+        f"{_VLLM}:349 passes another one on. VLLM_ATTENTION_BACKEND is no longer read",
+    ),
+    "custom-all-reduce": Does(_all_reduce, f"{_VLLM}:325, vLLM's default"),
+    "memory-share": Does(
+        told.share("all memory", "num_gpu_blocks_override", 16),
+        f"{_VLLM}:340; vLLM 0.24.0, vllm/v1/worker/utils.py:410",
+    ),
+    "sequence-limit": Does(_sequences_of_vllm, f"{_VLLM}:333"),
+    "prefill-limit": Does(told.prefill_limit, f"{_VLLM}:335"),
+    "prefix-cache": Does(_prefix_of_vllm, f"{_VLLM}:336"),
+    "sampling-seed": Does(_seed_of_vllm, f"{_VLLM}:343"),
+    "sleep": Does(_sleep_of_vllm, f"{_VLLM}:853 and :1289 (level 2; with an adapter level 1)"),
+    "ignore-eos": Does(told.end_token, f"{_VLLM}:624"),
+    "rollout-mode": _SERVER_ONLY,
+}
+_OF_SGLANG = {
+    "cuda-graphs": Does(_graphs_of_sglang, f"{_SGLANG}:318"),
+    "graph-sizes": Does(_captured_by_sglang, "sglang 0.5.12, srt/server_args.py:1401"),
+    "attention-kernels": Does(_attention_of_sglang, f"{_SGLANG}:289: flashinfer from sglang 0.5.12 on"),
+    "custom-all-reduce": Does(_all_reduce, f"{_SGLANG}:314, SGLang's default"),
+    "memory-share": Does(
+        told.share("the memory free at its start", "max_total_tokens"),
+        f"{_SGLANG}:317; sglang 0.5.12, srt/model_executor/model_runner_kv_cache_mixin.py:70",
+    ),
+    "sequence-limit": Does(_sequences_of_sglang, f"{_SGLANG}:329 as max_running_requests"),
+    "prefill-limit": Does(
+        _prefill_of_sglang, f"{_SGLANG}:314, which maps none; sglang 0.5.12, srt/server_args.py:1459"
+    ),
+    "prefix-cache": Does(
+        lambda case: "off" if told.engine_kwarg(case, "disable_radix_cache") is True else "on",
+        f"{_SGLANG}:314, which does not map enable_prefix_caching: SGLang's default (radix cache)",
+    ),
+    "sampling-seed": Does(_seed_of_sglang, f"{_SGLANG}:314; sglang 0.5.12, srt/server_args.py:1174"),
+    "sleep": Does(_sleep_of_sglang, f"{_SGLANG}:387 and :516"),
+    "ignore-eos": Does(
+        _end_token_of_sglang,
+        "verl 0.9.1, trainer/ppo/v1/agent_loop_tq.py:64: no ignore_eos in it; sglang 0.5.12, "
+        "srt/managers/tokenizer_manager.py:983",
+    ),
+    "rollout-mode": _SERVER_ONLY,
+}
+
+
+def _graph_sizes_change(cases: Sequence[Case]) -> str:
+    if any(case.version == V0_9_1.version and case.engine.name == "sglang" for case in cases):
+        return f"+{ROLLOUT}.engine_kwargs.sglang.cuda_graph_max_bs: what a replica decodes at once, or more"
+    return f"{ROLLOUT}.max_num_seqs or cudagraph_capture_sizes: the same in all arms"
+
+
+_CHANGES = {
+    "cuda-graphs": told.always(f"{ROLLOUT}.enforce_eager: the same in all arms"),
+    "graph-sizes": _graph_sizes_change,
+    "attention-kernels": told.always(told.SAME_KERNEL),
+    "custom-all-reduce": told.always(
+        f"+{ROLLOUT}.engine_kwargs.<engine>.disable_custom_all_reduce: the same in all arms"
+    ),
+    "memory-share": told.always(
+        f"the same cache by number: +{ROLLOUT}.engine_kwargs.vllm.num_gpu_blocks_override (blocks of 16 tokens) and "
+        f"+{ROLLOUT}.engine_kwargs.sglang.max_total_tokens"
+    ),
+    "sequence-limit": told.always(f"{ROLLOUT}.max_num_seqs: the same in all arms"),
+    "prefill-limit": told.always(
+        f"+{ROLLOUT}.engine_kwargs.sglang.chunked_prefill_size at {ROLLOUT}.max_num_batched_tokens of the others"
+    ),
+    "sampling-seed": told.always(
+        f"+{ROLLOUT}.engine_kwargs.sglang.random_seed: a number; and several seeds of the experiment"
+    ),
+    "sleep": told.always(f"{ROLLOUT}.free_cache_engine: False, where the engine fits beside the trainer"),
+}
+
+_V1_STEP = Phase(
+    "step",
+    "Step",
+    "Wall clock of one training step on the driver; its residual holds the handing out of prompts and the "
+    "balancing of the batch.",
+    "other",
+    ("step",),
+)
+_V1_GEN = (
+    "The driver waits until the replay buffer holds the batch, which it looks up every 2 s, then puts the engines "
+    "to sleep. Rewards by rule are computed inside."
+)
+_REWARD = phases.reward("Only with a reward model on the training GPUs.")
+_V1_AFTER_GEN = (_REWARD, *phases.TRAINING, *phases.AFTER_WEIGHTS)
+
+_TREES = (
+    phases.tree_of(
+        "0.9.1",
+        "verl 0.9.1 trainer/ppo/v1/trainer_base.py (fit, _step_once) and trainer_sync.py",
+        *(_V1_STEP, phases.gen(_V1_GEN), *_V1_AFTER_GEN),
+    ),
+    phases.tree_of(
+        "0.9.1",
+        "verl 0.9.1 trainer/ppo/v1/trainer_base.py and trainer_colocate_async.py",
+        _V1_STEP,
+        phases.gen(
+            _V1_GEN
+            + " Responses may have begun in an earlier step: its seconds and its tokens are not of the same work."
+        ),
+        *_V1_AFTER_GEN,
+        mode="colocate_async",
+    ),
+    phases.tree_of(
+        "0.9.1",
+        "verl 0.9.1 trainer/ppo/ray_trainer.py (fit, use_v1=False), experimental/agent_loop/agent_loop.py",
+        phases.STEP,
+        phases.gen(
+            "Driver wall clock; its own time is what the slowest sample does not explain: waiting for an engine, "
+            "putting it to sleep, moving the batch."
+        ),
+        *(*phases.SLOWEST, phases.reward("Collects the scores; a reward model scores here."), *phases.TRAINING),
+        *(*phases.AFTER_WEIGHTS[:2], phases.DUMP, *phases.AFTER_WEIGHTS[2:]),
+        mode="legacy",
+        beside=(*phases.AGENT_LOOP, *phases.PROFILES),
+    ),
+    phases.overlapping("0.9.1", "separate_async", "trainer/ppo/v1/trainer_separate_async.py"),
+    phases.overlapping("0.9.1", "one_step_off", "experimental/one_step_off_policy/ray_trainer.py"),
+    phases.overlapping("0.9.1", "fully_async", "experimental/fully_async_policy/fully_async_trainer.py"),
+)
+
+_PENALTIES = (*alike.PENALTIES, *(f"{kind}+" for kind in alike.PENALTIES))
+
+V0_9_1 = Release(
+    "0.9.1",
+    job_keys=(
+        *(*alike.JOB_KEYS, "reward.custom_reward_function"),
+        *("ray_kwargs.ray_init.num_cpus", "ray_kwargs.ray_init.runtime_env"),
+    ),
+    # It composes the key of 0.4.1, too, and may ignore it.
+    reward_key="reward.custom_reward_function",
+    ray_cpus_key="ray_kwargs.ray_init.num_cpus",
+    loggers=("console", "wandb", "file"),
+    losses={
+        "grpo": Loss("seq-mean-token-mean"),
+        "dr_grpo": Loss("seq-mean-token-sum-norm"),
+        "bnpo": Loss("token-mean", f"verl 0.9.1 takes {alike.GLOBAL_MEAN}; TRL takes {alike.LOCAL_MEAN}"),
+        "dapo": Loss("token-mean"),
+    },
+    words=_words,
+    overruling={
+        **alike.OVERRULING,
+        # Composed for old scripts; when verl starts it moves what they hold over what stands in `reward`.
+        "reward_model": "rewards",
+        "sandbox_fusion": "rewards",
+        f"{ACTOR}.optim.warmup_style": "lr_warmup_steps",
+        "data.train_max_samples": "data.rows",
+        "critic.enable": "",
+    },
+    # It still composes actor.grad_clip, and reads optim.clip_grad (workers/engine/fsdp).
+    made_equal={**alike.MADE_EQUAL, f"{ACTOR}.optim.clip_grad": 1.0, f"{ACTOR}.optim.betas": [0.9, 0.999]},
+    choices={
+        **alike.CHOICES,
+        # workers/config/rollout.py refuses sync, and only warns of others.
+        f"{ROLLOUT}.mode": ("async",),
+        # No more "dummy_dtensor": it goes to the engine as it is.
+        f"{ROLLOUT}.load_format": alike.LOADS,
+        f"{ACTOR}.loss_agg_mode": (
+            *("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
+        ),
+        f"{ACTOR}.policy_loss.loss_mode": (
+            *("vanilla", "clip_cov", "kl_cov", "gspo", "sapo", "gpg", "geo_mean", "dro", "cispo"),
+            *("dppo_tv", "dppo_kl", "bypass_mode"),
+        ),
+        f"{ACTOR}.kl_loss_type": _PENALTIES,
+        "algorithm.kl_penalty": _PENALTIES,
+        f"{ACTOR}.optim.lr_scheduler_type": ("constant", "cosine"),
+        f"{ACTOR}.fsdp_config.dtype": ("bfloat16", "float16"),
+        "trainer.logger": (
+            *("console", "wandb", "file", "tensorboard", "mlflow", "swanlab", "vemlp_wandb", "clearml"),
+            *("trackio", "rl_insight"),
+        ),
+        "trainer.v1.trainer_mode": ("sync", "colocate_async", "separate_async"),
+        "trainer.v1.sampler.max_off_policy_strategy": ("drop", "wait"),
+        "reward.reward_manager.source": ("register", "importlib"),
+        # Those of SGLang 0.5.12's ServerArgs that an NVIDIA GPU can run.
+        f"{ROLLOUT}.engine_kwargs.sglang.attention_backend": (
+            *("fa3", "fa4", "flashinfer", "triton", "torch_native", "flex_attention", "nsa", "dsa", "dsv4"),
+            *("flashmla", "cutlass_mla", "trtllm_mla", "trtllm_mha", "cutedsl_mla", "tokenspeed_mla"),
+            *("dual_chunk_flash_attn", "compressed"),
+        ),
+    },
+    problems=_problems,
+    sources={
+        "batch-over-gpus": f"{_CONFIG}:124",
+        "mini-batch": "verl 0.9.1, workers/config/actor.py:225",
+        "micro-batch": "verl 0.9.1, workers/engine_workers.py",
+        "micro-batch-missing": f"{_CONFIG}:155",
+        "dynamic-tokens": "verl 0.9.1, utils/seqlen_balancing.py:384",
+        "tensor-parallel-gpus": "verl 0.9.1, workers/engine_workers.py:659",
+        "rollout-mode": "verl 0.9.1, workers/config/rollout.py",
+    },
+    checks=_CHECKS,
+    pads_packed_batches=True,
+    does={"vllm": _OF_VLLM, "sglang": _OF_SGLANG},
+    changes=_CHANGES,
+    context_checked={"vllm": f"{_VLLM}:1107 and :593", "sglang": f"{_SGLANG}:170 and :588"},
+    storage_units=8,
+    trees=_TREES,
+    padded_loops=("", "colocate_async", "separate_async"),
+)
