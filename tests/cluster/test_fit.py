@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from common.errors import UserError
-from workflow.cluster.job import trainer_environment
 from workflow.cluster.request import gpus_here, require_fit
+from workflow.cluster.training import trainer_environment
 
 
 def request(

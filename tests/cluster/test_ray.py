@@ -21,10 +21,11 @@ import psutil
 import pytest
 
 from workflow.cluster import locks
-from workflow.cluster import ray as subject
+from workflow.cluster import ray_meeting as subject
+from workflow.cluster.network import source_ip
 from workflow.cluster.place import Place, expand_hosts
 from workflow.cluster.processes import LIFE_VARIABLE, end_processes_of
-from workflow.cluster.ray import LONGEST_TEMPORARY, RayError, RayHead, RaySetup, RayWorker
+from workflow.cluster.ray import RayError, RayHead, RaySetup, RayWorker
 
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "nowhere[1-2]", "SLURM_CPUS_PER_TASK": "3"}
@@ -218,7 +219,7 @@ def test_two_clusters_on_one_machine_keep_to_themselves_and_end_as_wholes(
     assert a[0] != b[0]
     for (address, environment, workers), (head, worker) in zip((a, b), jobs, strict=True):
         assert environment["RAY_ADDRESS"] == workers["RAY_ADDRESS"] == address
-        assert not address.startswith("127.") or subject._source_ip("198.51.100.1") is None
+        assert not address.startswith("127.") or source_ip("198.51.100.1") is None
         assert head.temporary() != worker.temporary()
         assert {head.temporary().stat().st_mode & 0o777, worker.temporary().stat().st_mode & 0o777} == {0o700}
         assert Path(environment["RAY_AUTH_TOKEN_PATH"]).stat().st_mode & 0o777 == 0o600
@@ -284,7 +285,7 @@ def test_a_dead_head_ends_all_and_a_killed_task_takes_its_ray_with_it(
     assert gone(everything, within_s=1)
     # The folder goes with the next Ray on this node.
     assert folder.exists()
-    subject._Temporary({"TMPDIR": str(base)}).remove()
+    subject.PrivateFolder({"TMPDIR": str(base)}).remove()
     assert not folder.exists()
 
 
@@ -393,7 +394,7 @@ def test_time_in_which_one_did_not_listen_oneself_is_no_silence(
     now = 1000.0
     monkeypatch.setattr(subject.time, "monotonic", lambda: now)
     (tmp_path / "rank-1.json").write_text(json.dumps({"state": "joined", "beat": 1}))
-    other = subject._Other(tmp_path / "rank-1.json", "rank 1 (b)", stale_s=30)
+    other = subject.Other(tmp_path / "rank-1.json", "rank 1 (b)", stale_s=30)
     assert other.trouble() is None
     now += 3600  # the job was suspended
     assert other.trouble() is None
@@ -444,20 +445,20 @@ def test_rays_folder_is_under_the_jobs_own_if_sockets_can_have_such_a_path(tmp_p
     job = Path("/tmp") / f"job{os.getpid()}"
     job.mkdir()
     try:
-        temporary = subject._Temporary({"SLURM_TMPDIR": "/missing", "TMPDIR": str(job)})
+        temporary = subject.PrivateFolder({"SLURM_TMPDIR": "/missing", "TMPDIR": str(job)})
         assert temporary.folder.parent == job
         temporary.remove()
         assert list(job.iterdir()) == []
         # Another task of ours that lives keeps its folder.
-        kept = subject._Temporary({"TMPDIR": str(job)})
-        subject._Temporary({"TMPDIR": str(job)}).remove()
+        kept = subject.PrivateFolder({"TMPDIR": str(job)})
+        subject.PrivateFolder({"TMPDIR": str(job)}).remove()
         assert kept.folder.exists()
         kept.remove()
     finally:
         job.rmdir()
-    deep = tmp_path / ("d" * LONGEST_TEMPORARY)
+    deep = tmp_path / ("d" * subject.LONGEST_TEMPORARY)
     deep.mkdir()
-    temporary = subject._Temporary({"TMPDIR": str(deep)})
+    temporary = subject.PrivateFolder({"TMPDIR": str(deep)})
     assert temporary.folder.parent == Path("/tmp")
     temporary.remove()
 
@@ -475,9 +476,9 @@ def test_two_tasks_that_begin_at_once_do_not_take_each_others_folder(
         flock(descriptor, operation)
 
     monkeypatch.setattr(locks.fcntl, "flock", after_the_other)
-    ours = subject._Temporary({"TMPDIR": str(base)})
+    ours = subject.PrivateFolder({"TMPDIR": str(base)})
     assert ours.folder.stat().st_mode & 0o777 == 0o700
-    subject._Temporary({"TMPDIR": str(base)}).remove()
+    subject.PrivateFolder({"TMPDIR": str(base)}).remove()
     assert ours.folder.exists(), "it is locked"
     ours.remove()
     assert list(base.iterdir()) == []

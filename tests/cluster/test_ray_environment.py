@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from workflow.cluster.job import trainer_environment
+from workflow.cluster.training import trainer_environment
 
 from ..preload import preloaded_library
 from .test_ray import ROOT, TASK

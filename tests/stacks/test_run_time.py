@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from common.errors import UserError
-from workflow.cluster.job import trainer_environment
+from workflow.cluster.training import trainer_environment
 from workflow.stacks import stack_environment
 from workflow.stacks.definition import SITE_PACKAGES, load_stack
 from workflow.stacks.environment import cache_folder, environment_in, run_in_stack, run_time

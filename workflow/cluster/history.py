@@ -11,6 +11,9 @@ from common.patience import is_there
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.progress import last_step
 
+FILES = "the run's files"
+"""What is waited for where the file system refuses them."""
+
 
 def read_object(path: Any) -> dict[str, Any]:
     """The object in a JSON file; an empty one if it is not there, or damaged.

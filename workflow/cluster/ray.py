@@ -36,30 +36,23 @@ import os
 import re
 import secrets
 import shutil
-import socket
-import stat
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from common.errors import UserError
-from common.files import read_json, write_json
-from workflow.cluster.locks import Lock, try_lock
+from workflow.cluster.network import free_port, machine_id, own_ip, source_ip, unreachable
 from workflow.cluster.place import Place
 from workflow.cluster.processes import LIFE_VARIABLE, dying_with_us, end_processes_of
+from workflow.cluster.ray_meeting import Other, PrivateFolder, Sign, write_secret
 
 POLL_S = 0.2
-LOOK_S = 0.5  # no file on the shared file system is read more often
 TRIES = 3  # a port that was free may be taken when it is used
 SMALLEST_STORE = 80_000_000  # Ray refuses less
-# Ray appends `/session_<date>_<time>_<microseconds>_<pid>/sockets/plasma_store`; a socket's path has 107 bytes.
-LONGEST_TEMPORARY = 107 - len("/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store.99")
 # A Ray that the user has elsewhere must not be taken for ours.
 _FOREIGN_VARIABLES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_REDIS_ADDRESS", "RAY_TMPDIR")
 
@@ -101,10 +94,10 @@ class _Member:
     def __init__(self, setup: RaySetup, file: str) -> None:
         self.address = ""
         self._setup = setup
-        self._sign = _Sign(setup.folder / file, setup)
+        self._sign = Sign(setup.folder / file, setup.place.host, setup.beat_s)
         self._process: subprocess.Popen[bytes] | None = None
         self._sessions: set[int] = set()
-        self._temporary: list[_Temporary] = []
+        self._temporary: list[PrivateFolder] = []
         self._borrowed: Path | None = None
         self._deadline = time.monotonic() + setup.deadline_s
         self._closed = False
@@ -142,7 +135,7 @@ class _Member:
         """Start this node's Ray and wait until it is up; try again when it ends instead."""
         code = None
         for _ in range(TRIES):
-            self._temporary.append(_Temporary(self._setup.environment))
+            self._temporary.append(PrivateFolder(self._setup.environment))
             self._process = self._spawn(arguments())
             self._sessions.add(self._process.pid)
             while (code := self._process.poll()) is None:
@@ -246,17 +239,17 @@ class RayHead(_Member):
     def __init__(self, setup: RaySetup) -> None:
         super().__init__(setup, "head.json")
         self._others = [
-            _Other(setup.folder / f"rank-{rank}.json", setup.place.name(rank), setup.stale_s)
+            Other(setup.folder / f"rank-{rank}.json", setup.place.name(rank), setup.stale_s)
             for rank in range(1, setup.place.nodes)
         ]
 
     def start(self) -> None:
         """Start Ray's head on this node and tell the others where it is."""
         with self._telling_failure():
-            _write_secret(self._setup.folder / "secret")
+            write_secret(self._setup.folder / "secret")
             has_client = _has_grpcio(self._setup.python)
             self._start(lambda: self._arguments(has_client), self._find_address)
-        self._sign.tell("up", address=self.address, machine=_machine(), temporary=str(self._temporary[-1].folder))
+        self._sign.tell("up", address=self.address, machine=machine_id(), temporary=str(self._temporary[-1].folder))
 
     def wait_for_nodes(self) -> None:
         """Return when all ranks have joined; a `RayError` when one fails or the time is up."""
@@ -281,7 +274,7 @@ class RayHead(_Member):
 
     def _arguments(self, has_client: bool) -> list[str]:
         arguments = ["--head", "--port=0", "--include-dashboard=false"]
-        arguments += [f"--ray-client-server-port={_free_port()}"] if has_client else []
+        arguments += [f"--ray-client-server-port={free_port()}"] if has_client else []
         return [*arguments, f"--node-ip-address={own_ip(self._setup.place)}"]
 
     def _find_address(self) -> bool:
@@ -296,7 +289,7 @@ class RayWorker(_Member):
 
     def __init__(self, setup: RaySetup) -> None:
         super().__init__(setup, f"rank-{setup.place.rank}.json")
-        self._head = _Other(setup.folder / "head.json", setup.place.name(0), setup.stale_s)
+        self._head = Other(setup.folder / "head.json", setup.place.name(0), setup.stale_s)
         self.over = False
         """Rank 0 has ended the life: there is nothing left to do."""
 
@@ -324,19 +317,19 @@ class RayWorker(_Member):
                 raise RayError(trouble)
             self._pause(f"nothing was heard of {name} for {self._setup.deadline_s:.0f} s")
         ip, _, port = head["address"].rpartition(":")
-        if ip.startswith("127.") and head["machine"] != _machine():
+        if ip.startswith("127.") and head["machine"] != machine_id():
             raise RayError(f"{name} has no address by which {self._own_name()} could reach it")
-        while (why := _unreachable(ip, int(port))) is not None:
+        while (why := unreachable(ip, int(port))) is not None:
             if (trouble := self._head.trouble()) is not None:
                 raise RayError(trouble)
             self._pause(f"{self._own_name()} cannot reach {name} at {head['address']}: {why}")
-        if head["machine"] != _machine():
+        if head["machine"] != machine_id():
             # Older releases work there on this node, too, and would make it readable for everybody.
             self._borrowed = Path(head["temporary"])
             with suppress(OSError):
                 self._borrowed.mkdir(mode=0o700)
         self.address = head["address"]
-        arguments = [f"--address={self.address}", f"--node-ip-address={_source_ip(ip) or ip}"]
+        arguments = [f"--address={self.address}", f"--node-ip-address={source_ip(ip) or ip}"]
         before = self._setup.log.stat().st_size if self._setup.log.exists() else 0
         self._start(lambda: arguments, lambda: self._is_up(before))
 
@@ -346,190 +339,6 @@ class RayWorker(_Member):
             return b"Ray runtime started" in log.read()
 
 
-class _Sign:
-    """A task's own file in the folder where they meet."""
-
-    def __init__(self, path: Path, setup: RaySetup) -> None:
-        self._path = path
-        self._every_s = setup.beat_s
-        self._content: dict[str, Any] = {"host": setup.place.host, "state": "starting", "beat": 0}
-        self._last = float("-inf")
-
-    def tell(self, state: str, **facts: str) -> None:
-        if self._content["state"] != "failed":  # the reason is worth more than what follows from it
-            self._content |= {"state": state, **facts}
-        self._write()
-
-    def beat(self) -> None:
-        if time.monotonic() - self._last >= self._every_s:
-            self._content["beat"] += 1
-            self._write()
-
-    def _write(self) -> None:
-        self._last = time.monotonic()
-        try:
-            write_json(self._path, self._content)
-        except (OSError, UserError):
-            return  # a full or faltering file system: the others bear a few beats missing
-
-
-class _Other:
-    """Another task's file, and how long it has been silent."""
-
-    def __init__(self, path: Path, name: str, stale_s: float) -> None:
-        self.name = name
-        self._path = path
-        self._stale_s = stale_s
-        self._content: dict[str, Any] = {}
-        self._silent_s = 0.0
-        self._looked = float("-inf")
-
-    def look(self) -> dict[str, Any]:
-        """What it last said; nothing before it first did."""
-        now = time.monotonic()
-        if now - self._looked < LOOK_S:
-            return self._content
-        self._silent_s += min(now - self._looked, 5.0)  # while we did not look ourselves, we cannot have heard it
-        self._looked = now
-        try:
-            content = read_json(self._path)
-        except (OSError, ValueError):
-            return self._content
-        if content != self._content:
-            self._content, self._silent_s = content, 0.0
-        return self._content
-
-    def trouble(self) -> str | None:
-        """A sentence when it failed, left or fell silent."""
-        match self.look():
-            case {"state": "failed", "error": str(error)}:
-                return error
-            case {"state": "ended"}:
-                return f"{self.name} has left the Ray cluster"
-            case {"state": str()} if self._silent_s > self._stale_s:
-                return f"nothing was heard of {self.name} for {self._stale_s:.0f} s"
-        return None
-
-
-class _Temporary:
-    """A private folder on this node whose path is short enough for Ray's sockets."""
-
-    def __init__(self, env: Mapping[str, str]) -> None:
-        prefix = f"rb{os.getuid()}-"
-        base = _temporary_base(env, prefix)
-        for leftover in base.glob(f"{prefix}*/lock"):
-            _remove_leftover(leftover)
-        self.folder, lock = _new_folder(prefix, base)
-        self._lock: Lock | None = lock
-        self.ray = self.folder / "r"
-        """Ray's part, which Ray opens to everybody; the folder around it stays private."""
-
-    def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-        if self._lock is not None:
-            self._lock.__exit__(None, None, None)
-            self._lock = None
-
-
-def _temporary_base(env: Mapping[str, str], prefix: str) -> Path:
-    for told in (env.get("SLURM_TMPDIR"), env.get("TMPDIR")):
-        if told and os.access(told, os.W_OK | os.X_OK):
-            base = Path(told).absolute()
-            if len(os.fsencode(base / f"{prefix}12345678" / "r")) <= LONGEST_TEMPORARY:
-                return base
-    return Path("/tmp")
-
-
-def _new_folder(prefix: str, base: Path) -> tuple[Path, Lock]:
-    """A new folder and its lock.
-
-    Another task of ours that starts at this moment may find the lock file before it is locked, take the folder for a
-    leftover and remove it: then there is another one.
-    """
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
-        lock = try_lock(folder / "lock", patience_s=1.0)
-        if lock is not None:
-            if (folder / "lock").exists():
-                return folder, lock
-            lock.__exit__(None, None, None)
-
-
-def _remove_leftover(lock: Path) -> None:
-    """Remove the folder of a task that was killed: its lock is free."""
-    with suppress(OSError):
-        folder = lock.parent.lstat()  # in /tmp others may have laid a trap under such a name
-        is_ours = stat.S_ISDIR(folder.st_mode) and folder.st_uid == os.getuid()
-        if is_ours and (held := try_lock(lock)) is not None:
-            with held:
-                shutil.rmtree(lock.parent, ignore_errors=True)
-
-
-def own_ip(place: Place) -> str:
-    """The address by which the job's other nodes reach this one."""
-    named = _resolve(place.host)
-    if named is not None and _is_ours(named):
-        return named
-    others = [ip for rank, host in enumerate(place.hosts) if rank != place.rank and (ip := _resolve(host))]
-    for target in (*others, "198.51.100.1"):  # the last is nobody's: it asks for the default route
-        if ip := _source_ip(target):
-            return ip
-    return "127.0.0.1"  # no network at all, so all ranks must be on this machine; the others check that
-
-
-def _resolve(host: str) -> str | None:
-    try:
-        found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
-    except OSError:
-        return None
-    addresses = [str(entry[4][0]) for entry in found]
-    return next((ip for ip in addresses if not ip.startswith("127.")), None)
-
-
-def _is_ours(ip: str) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind((ip, 0))
-        except OSError:
-            return False
-    return True
-
-
-def _source_ip(target: str) -> str | None:
-    """Our address on the way to another one; nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((target, 9))
-        except OSError:
-            return None
-        return str(probe.getsockname()[0])
-
-
-def _unreachable(ip: str, port: int) -> str | None:
-    try:
-        socket.create_connection((ip, port), timeout=5).close()
-    except OSError as error:
-        return str(error)
-    return None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
-
-
 def _has_grpcio(python: Path) -> bool:
     find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('grpc') is None)"
     return subprocess.run([python, "-I", "-c", find], stdin=subprocess.DEVNULL, check=False).returncode == 0
-
-
-def _machine() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def _write_secret(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # no other life's folder, no other's file
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secrets.token_hex(32))
