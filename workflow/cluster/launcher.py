@@ -17,51 +17,32 @@ from __future__ import annotations
 
 import argparse
 import errno
-import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from common import patience
 from common.errors import UserError
-from common.files import ROOT, last_lines, read_json, write_json, write_text
+from common.files import read_json, write_json, write_text
 from common.messages import remedy, reporting_errors, say
 from workflow.cluster.ends import RETRIED, cancelled_by, end_told_by_slurm, explain, final_end, why_again
 from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, read_object, why_unfinished
 from workflow.cluster.jobstate import JobState, Life
 from workflow.cluster.locks import Lock, try_lock
-from workflow.cluster.news import News
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
-from workflow.cluster.request import command_line, request_of, require_fit
+from workflow.cluster.request import command_line, request_of
 from workflow.cluster.scheduler import LocalScheduler, Scheduler, SlurmScheduler, remark
-from workflow.cluster.slurm import is_submit_limit, may_pass
+from workflow.cluster.submitter import Submitter, log_tail
+from workflow.cluster.waiting import ASKING, NOTHING_STARTED, Detached, HeadStop, News
 
-MIN_FREE_GIB = 0.5
 MOST_DUPLICATES = 3
-LOG_TAIL_LINES = 15
-# How long a head tries to reach a scheduler that does not answer, before it gives up; a restart takes a minute or two.
-SUBMIT_PATIENCE_S = 1800.0
 # How long a head waits for a file system that cannot be read; a quarter of an hour without such an error, and anew.
 FILES_PATIENCE_S = 1800.0
 # Of a folder that never was this head's, these are an answer, not a fault that passes.
 _NOT_MINE = (errno.EACCES, errno.EPERM, errno.EROFS)
-_NOTHING_STARTED = "stopped while it waited; nothing was started"
-_ASKING = "stopped while it waited for Slurm; what was submitted goes on. Start the same command again to attach to it"
-_SUBMITTING = (
-    "stopped while its job was being submitted, which goes on by itself. Start the same command again to attach to it; "
-    "`rolloutbench cancel` ends it"
-)
-
-
-class Detached(BaseException):
-    """A head was told to stop; what runs in Slurm goes on. No handler of errors may swallow it."""
 
 
 class Launcher:
@@ -72,9 +53,9 @@ class Launcher:
         self.spec: dict[str, Any] = request["spec"]
         self.run_id, self.fingerprint = str(self.spec["run_id"]), str(self.spec["fingerprint"])
         self.steps = int(self.spec["workload"]["steps"])
+        self._stop = HeadStop(self.run_id)
         self.scheduler = self._scheduler(request["cluster"])
-        self._stop_requests = 0
-        self._if_stopped = _NOTHING_STARTED
+        self._submitter = Submitter(run, request, self.scheduler, self._stop)
         self._head_lock: Lock | None = None
         self._was_head = False
         self._news: dict[int, News] = {}
@@ -84,7 +65,7 @@ class Launcher:
 
     def _scheduler(self, cluster: str) -> Scheduler:
         if cluster == "slurm":
-            return SlurmScheduler(self.run, self.run_id, self._leave_if_told)
+            return SlurmScheduler(self.run, self.run_id, self._stop.leave_if_told)
         return LocalScheduler(self.run)
 
     def ensure_done(self) -> None:
@@ -112,14 +93,14 @@ class Launcher:
                         "again to attach to it"
                     ) from None
                 last = now
-                self._leave_if_told()
+                self._stop.leave_if_told()
                 time.sleep(self.scheduler.poll_s)
 
     def _ensure_done(self) -> None:
         with self._become_head() as self._head_lock:
             self._was_head = True
             try:
-                self._leave_if_told()
+                self._stop.leave_if_told()
                 write_json(self.run.spec, self.spec)
                 finished = self.finished_attempt()
                 if finished is not None:
@@ -137,13 +118,9 @@ class Launcher:
             if not waiting:
                 say(f"{self.run_id}: another head cares for this run; waiting for it")
                 waiting = True
-            self._leave_if_told()
+            self._stop.leave_if_told()
             time.sleep(self.scheduler.poll_s)
         return lock
-
-    def _leave_if_told(self) -> None:
-        if self._stop_requests:
-            raise Detached(f"{self.run_id}: {self._if_stopped}")
 
     def finished_attempt(self) -> AttemptPaths | None:
         """The newest attempt that finished this very run: same fingerprint, same data, same model, all steps."""
@@ -151,7 +128,7 @@ class Launcher:
 
     def _train(self) -> AttemptPaths:
         """Jobs, one after another, until one has finished the run."""
-        self._if_stopped = _ASKING
+        self._stop.means = ASKING
         self._require_one_cluster()
         barren = 0
         last, count_from = 0, None
@@ -160,7 +137,8 @@ class Launcher:
             job = None if read_object(self.run.current).get("job") == last else self._cares_for or self._live_job()
             if (finished := self.finished_attempt()) is not None and job is None:
                 return finished
-            self._cares_for = job or self._submit(count_from)
+            assert self._head_lock is not None
+            self._cares_for = job or self._submitter.submit(self._head_lock, count_from)
             end = self._end_of(self._cares_for)
             last = int(end["job"])
             job = self.run.job(last)
@@ -232,7 +210,7 @@ class Launcher:
             if state.life is Life.ABANDONED and said is None:
                 said = remark(state)
                 say(f"{self.run_id}: {self.scheduler.named(job)} {said}; `rolloutbench cancel` ends it")
-            self._leave_if_told()
+            self._stop.leave_if_told()
             time.sleep(self.scheduler.poll_s)
 
     def _other_settings(self, order: dict[str, Any]) -> str:
@@ -247,100 +225,10 @@ class Launcher:
             f"`rolloutbench cancel` it and start again"
         )
 
-    def _submit(self, count_from: int | None = None) -> JobPaths:
-        """Submit a new job; with a scheduler that is down, again and again."""
-        self._require_space()
-        self._require_fit()
-        attempts = self.run.attempts()
-        request = self.request | {"count_from": count_from or (attempts[-1].number + 1 if attempts else 1)}
-        give_up = time.monotonic() + SUBMIT_PATIENCE_S
-        pause_s = 5.0
-        while True:
-            self._require_not_cancelled()
-            self._run_submit(request)
-            job = self.run.job(read_json(self.run.current)["job"])
-            record = read_json(job.record)
-            if record["job_id"] is not None:
-                break
-            # sbatch may have failed and have submitted: nothing is tried again before Slurm was asked.
-            error = record.get("error") or "the submission ended without a word"
-            if (found := self.scheduler.adopt(job)) is not None:
-                job = found
-                break
-            self._require_not_cancelled()  # it saw that, too
-            if is_submit_limit(error):
-                give_up = time.monotonic() + SUBMIT_PATIENCE_S  # one's own other jobs will end
-            elif not may_pass(error) or time.monotonic() > give_up:
-                write_json(job.end, {"kind": "not submitted", "detail": error, "time": time.time(), "told_by": "head"})
-                raise UserError(
-                    f"{self.run_id}: its job was not taken: {error}\n"
-                    f"asked for: {json.dumps(self.request['site'])}; these come from set-resources in the profile"
-                )
-            say(f"{self.run_id}: {error}; trying again in {pause_s:.0f} s")
-            self._sleep(pause_s)
-            pause_s = min(2 * pause_s, 120.0)
-            if (found := self.scheduler.adopt(job)) is not None:
-                job = found
-                break
-        say(f"{self.run_id}: submitted as {self.scheduler.named(job)}{self._goes_on(attempts)}, {self.steps} steps")
-        return job
-
-    def _run_submit(self, request: dict[str, Any]) -> None:
-        """Run submitit in a program of its own; it outlives this head, and keeps its lock until it has finished."""
-        assert self._head_lock is not None
-        self._if_stopped = _SUBMITTING
-        with (self.run.folder / "submit.log").open("ab") as log, tempfile.TemporaryFile() as order:
-            order.write(json.dumps(request).encode())  # whole before the program starts, whatever becomes of this head
-            order.seek(0)
-            program = subprocess.Popen(
-                [sys.executable, "-m", "workflow.cluster.submit", str(self.run.folder)],
-                cwd=ROOT,
-                stdin=order,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                pass_fds=[self._head_lock.descriptor],
-            )
-            program.wait()
-        self._if_stopped = _ASKING
-        if program.returncode != 0:
-            tail = _tail(self.run.folder / "submit.log")
-            raise UserError(f"{self.run_id}: the submission failed\nlog: {self.run.folder / 'submit.log'}\n{tail}")
-
-    def _goes_on(self, attempts: list[AttemptPaths]) -> str:
-        if not attempts:
-            return ""
-        folder = self.run.checkpoints(self.fingerprint, self.request["inputs_sha256"])
-        there = folder.is_dir() and any(folder.iterdir())
-        return f" (after attempt {attempts[-1].number}; " + (
-            "goes on from a checkpoint)" if there else "from the start: no checkpoint)"
-        )
-
-    def _require_space(self) -> None:
-        free_gib = shutil.disk_usage(self.run.folder).free / 2**30
-        if free_gib < MIN_FREE_GIB:
-            raise UserError(
-                f"{self.run_id}: {free_gib:.2f} GiB free in {self.run.folder}, at least {MIN_FREE_GIB} GiB is needed "
-                "for logs and checkpoints; free some and start again (nothing was started)"
-            )
-
-    def _require_fit(self) -> None:
-        try:
-            remark = require_fit(self.request)
-        except UserError as error:
-            raise UserError(f"{self.run_id}: {error}") from None
-        if remark:
-            say(f"{self.run_id}: {remark}")
-
-    def _require_not_cancelled(self) -> None:
-        if patience.is_there(self.run.cancelled):
-            by = read_json(self.run.cancelled)["by"]
-            raise UserError(f"{self.run_id}: {by} cancelled the experiment meanwhile; start snakemake again to go on")
-
     def _end_of(self, job: JobPaths) -> dict[str, Any]:
         """How a job ended, when it has; until then its news are told."""
         news = self._news.setdefault(job.number, News(self.run, self.run_id, self.steps, job))
-        self._if_stopped = (
+        self._stop.means = (
             f"detached; {self.scheduler.named(job)} goes on without this head. Start the same command again to attach "
             "to it; `rolloutbench cancel` ends it"
         )
@@ -354,11 +242,11 @@ class Launcher:
             if (words := remark(state)) and words != said:
                 said = words
                 say(f"{self.run_id}: {self.scheduler.named(job)} {words}")
-            if self._stop_requests:
+            if self._stop.requests:
                 self._pass_stop_on(job)
             time.sleep(self.scheduler.poll_s)
         news.tell(last=True)
-        self._if_stopped = _ASKING
+        self._stop.means = ASKING
         return {**final_end(job, read_json(job.end)), "job": job.number}
 
     def _note_end(self, job: JobPaths, state: JobState) -> None:
@@ -380,25 +268,19 @@ class Launcher:
                 problem = why_unfinished(mine[-1], self.fingerprint, self.steps, self.request["inputs_sha256"])
             reason = f"its job ended well, but its done.json does not prove it: {problem}"
         text = f"{self.run_id}: {reason}"
-        return UserError(text if log is None else f"{text}\nlog: {log}\n{_tail(log)}".rstrip())
+        return UserError(text if log is None else f"{text}\nlog: {log}\n{log_tail(log)}".rstrip())
 
     def request_stop(self, number: int, frame: FrameType | None) -> None:
         """Signal handler. On a cluster the head leaves at once, whatever it waits for, and its job stays."""
-        self._stop_requests += 1
+        self._stop.requests += 1
         if self.scheduler.detaches and self._head_lock is not None:
-            self._leave_if_told()
-
-    def _sleep(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            self._leave_if_told()
-            time.sleep(0.2)
+            self._stop.leave_if_told()
 
     def _pass_stop_on(self, job: JobPaths) -> None:
         """Stop the job of this machine: after the step, then at once; one in Slurm goes on."""
         if self.scheduler.detaches:
-            self._leave_if_told()
-        wanted = "soon" if self._stop_requests == 1 else "now"
+            self._stop.leave_if_told()
+        wanted = "soon" if self._stop.requests == 1 else "now"
         if not job.stop.exists() or job.stop.read_text() != wanted:
             say(
                 f"{self.run_id}: stopping after the current step (once more to stop at once)"
@@ -406,10 +288,6 @@ class Launcher:
                 else f"{self.run_id}: stopping at once"
             )
             write_text(job.stop, wanted)
-
-
-def _tail(log: Path) -> str:
-    return "\n".join(f"  | {line}" for line in last_lines(log, LOG_TAIL_LINES))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -423,7 +301,7 @@ def _run(args: argparse.Namespace) -> None:
     try:
         request = request_of(args)
     except KeyboardInterrupt:
-        raise UserError(f"{args.spec['run_id']}: {_NOTHING_STARTED}") from None
+        raise UserError(f"{args.spec['run_id']}: {NOTHING_STARTED}") from None
     launcher = Launcher(RunPaths(args.run_folder.resolve()), request)
     signal.signal(signal.SIGINT, launcher.request_stop)
     signal.signal(signal.SIGTERM, launcher.request_stop)

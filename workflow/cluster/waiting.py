@@ -1,4 +1,4 @@
-"""Reports a job's progress while a head waits for it: new attempts, how they ended, and their steps."""
+"""What a head tells and hears while it waits: a job's progress, and that it shall stop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,36 @@ from workflow.cluster.history import read_object
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.progress import Progress
 
+NOTHING_STARTED = "stopped while it waited; nothing was started"
+ASKING = "stopped while it waited for Slurm; what was submitted goes on. Start the same command again to attach to it"
+SUBMITTING = (
+    "stopped while its job was being submitted, which goes on by itself. Start the same command again to attach to it; "
+    "`rolloutbench cancel` ends it"
+)
 PROGRESS_EVERY_S = 2.0
+
+
+class Detached(BaseException):
+    """A head was told to stop; what runs in Slurm goes on. No handler of errors may swallow it."""
+
+
+class HeadStop:
+    """How often a head was told to stop, and what that means at this moment."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self.requests = 0
+        self.means = NOTHING_STARTED
+
+    def leave_if_told(self) -> None:
+        if self.requests:
+            raise Detached(f"{self._run_id}: {self.means}")
+
+    def sleep(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.leave_if_told()
+            time.sleep(0.2)
 
 
 class News:

@@ -1,0 +1,132 @@
+"""Submits a run's job for its head, again and again while the scheduler is down."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from common import patience
+from common.errors import UserError
+from common.files import ROOT, last_lines, read_json, write_json
+from common.messages import say
+from workflow.cluster.locks import Lock
+from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
+from workflow.cluster.request import require_fit
+from workflow.cluster.scheduler import Scheduler
+from workflow.cluster.slurm import is_submit_limit, may_pass
+from workflow.cluster.waiting import ASKING, SUBMITTING, HeadStop
+
+MIN_FREE_GIB = 0.5
+LOG_TAIL_LINES = 15
+# How long a head tries to reach a scheduler that does not answer, before it gives up; a restart takes a minute or two.
+SUBMIT_PATIENCE_S = 1800.0
+
+
+class Submitter:
+    """Submits the jobs of one run."""
+
+    def __init__(self, run: RunPaths, request: dict[str, Any], scheduler: Scheduler, stop: HeadStop) -> None:
+        self._run, self._request, self._scheduler, self._stop = run, request, scheduler, stop
+        spec = request["spec"]
+        self._run_id, self._fingerprint = str(spec["run_id"]), str(spec["fingerprint"])
+        self._steps = int(spec["workload"]["steps"])
+
+    def submit(self, lock: Lock, count_from: int | None) -> JobPaths:
+        """Submit a new job; with a scheduler that is down, again and again."""
+        self._require_space()
+        self._require_fit()
+        attempts = self._run.attempts()
+        request = self._request | {"count_from": count_from or (attempts[-1].number + 1 if attempts else 1)}
+        give_up = time.monotonic() + SUBMIT_PATIENCE_S
+        pause_s = 5.0
+        while True:
+            self._require_not_cancelled()
+            self._run_submit(request, lock)
+            job = self._run.job(read_json(self._run.current)["job"])
+            record = read_json(job.record)
+            if record["job_id"] is not None:
+                break
+            # sbatch may have failed and have submitted: nothing is tried again before Slurm was asked.
+            error = record.get("error") or "the submission ended without a word"
+            if (found := self._scheduler.adopt(job)) is not None:
+                job = found
+                break
+            self._require_not_cancelled()  # it saw that, too
+            if is_submit_limit(error):
+                give_up = time.monotonic() + SUBMIT_PATIENCE_S  # one's own other jobs will end
+            elif not may_pass(error) or time.monotonic() > give_up:
+                write_json(job.end, {"kind": "not submitted", "detail": error, "time": time.time(), "told_by": "head"})
+                raise UserError(
+                    f"{self._run_id}: its job was not taken: {error}\n"
+                    f"asked for: {json.dumps(self._request['site'])}; these come from set-resources in the profile"
+                )
+            say(f"{self._run_id}: {error}; trying again in {pause_s:.0f} s")
+            self._stop.sleep(pause_s)
+            pause_s = min(2 * pause_s, 120.0)
+            if (found := self._scheduler.adopt(job)) is not None:
+                job = found
+                break
+        say(f"{self._run_id}: submitted as {self._scheduler.named(job)}{self._goes_on(attempts)}, {self._steps} steps")
+        return job
+
+    def _run_submit(self, request: dict[str, Any], lock: Lock) -> None:
+        """Run submitit in a program of its own; it outlives this head, and keeps its lock until it has finished."""
+        self._stop.means = SUBMITTING
+        with (self._run.folder / "submit.log").open("ab") as log, tempfile.TemporaryFile() as order:
+            order.write(json.dumps(request).encode())  # whole before the program starts, whatever becomes of this head
+            order.seek(0)
+            program = subprocess.Popen(
+                [sys.executable, "-m", "workflow.cluster.submit", str(self._run.folder)],
+                cwd=ROOT,
+                stdin=order,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=[lock.descriptor],
+            )
+            program.wait()
+        self._stop.means = ASKING
+        if program.returncode != 0:
+            tail = log_tail(self._run.folder / "submit.log")
+            raise UserError(f"{self._run_id}: the submission failed\nlog: {self._run.folder / 'submit.log'}\n{tail}")
+
+    def _goes_on(self, attempts: list[AttemptPaths]) -> str:
+        if not attempts:
+            return ""
+        folder = self._run.checkpoints(self._fingerprint, self._request["inputs_sha256"])
+        there = folder.is_dir() and any(folder.iterdir())
+        return f" (after attempt {attempts[-1].number}; " + (
+            "goes on from a checkpoint)" if there else "from the start: no checkpoint)"
+        )
+
+    def _require_space(self) -> None:
+        free_gib = shutil.disk_usage(self._run.folder).free / 2**30
+        if free_gib < MIN_FREE_GIB:
+            raise UserError(
+                f"{self._run_id}: {free_gib:.2f} GiB free in {self._run.folder}, at least {MIN_FREE_GIB} GiB is needed "
+                "for logs and checkpoints; free some and start again (nothing was started)"
+            )
+
+    def _require_fit(self) -> None:
+        try:
+            remark = require_fit(self._request)
+        except UserError as error:
+            raise UserError(f"{self._run_id}: {error}") from None
+        if remark:
+            say(f"{self._run_id}: {remark}")
+
+    def _require_not_cancelled(self) -> None:
+        if patience.is_there(self._run.cancelled):
+            by = read_json(self._run.cancelled)["by"]
+            raise UserError(f"{self._run_id}: {by} cancelled the experiment meanwhile; start snakemake again to go on")
+
+
+def log_tail(log: Path) -> str:
+    """The last lines of a log, for a message."""
+    return "\n".join(f"  | {line}" for line in last_lines(log, LOG_TAIL_LINES))
