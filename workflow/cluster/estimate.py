@@ -13,7 +13,7 @@ from pathlib import Path
 from workflow.cluster.experiment import of_plan
 from workflow.cluster.inquiry import SlurmSays
 from workflow.cluster.paths import RunPaths
-from workflow.cluster.site import Site, gpus_of_gres, read_site
+from workflow.cluster.site import Site, gpus_of_gres
 from workflow.cluster.state import RunState, run_states
 from workflow.config.plan import Plan, PlannedRun
 
@@ -69,11 +69,10 @@ def estimates_of(plan: Plan, site: Site, given_step_s: float | None) -> tuple[li
     return [_estimate(*each, site) for each in zip(runs, states, saved, paces, strict=True)], says
 
 
-def usual_site(plan: Plan) -> Site:
-    """The Slurm profile's, if there is one; of no use to an experiment that needs no GPU."""
-    found = [folder for folder in (Path("slurm"), Path("profiles/slurm")) if folder.is_dir()]
+def usual_profile(plan: Plan) -> Path | None:
+    """The folder of the Slurm profile, if there is one; of no use to an experiment that needs no GPU."""
     on_gpus = any(run.spec["workload"]["gpus_per_node"] for run in plan.runs.values())
-    return read_site(found[0]) if found and on_gpus else Site()
+    return next((folder for folder in (Path("slurm"), Path("profiles/slurm")) if on_gpus and folder.is_dir()), None)
 
 
 def paces_of(runs: Sequence[PlannedRun], states: Sequence[RunState], given_step_s: float | None) -> list[Pace]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from common.messages import table_lines
-from workflow.cluster.estimate import Estimate, estimates_of, usual_site
+from workflow.cluster.estimate import Estimate, estimates_of, usual_profile
 from workflow.cluster.experiment import is_read, of_plan
 from workflow.cluster.inquiry import SlurmSays
 from workflow.cluster.progress import readable_duration
@@ -24,7 +24,8 @@ _ACTIONS = ("skip", "attach", "resume", "submit", "attach?")
 
 def plan_lines(plan: Plan, profile: Path | None, given_step_s: float | None) -> list[str]:
     """All that is printed of a plan."""
-    site = read_site(profile) if profile else usual_site(plan)
+    profile = profile or usual_profile(plan)
+    site = read_site(profile) if profile else Site()
     estimates, says = estimates_of(plan, site, given_step_s)
     experiment = of_plan(plan)
     read = {want.run_id for want in experiment.imports if is_read(experiment, want)}

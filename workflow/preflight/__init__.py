@@ -14,8 +14,7 @@ from trainers.cases import Case, StackTold, points_of
 from trainers.memory_estimate import MemoryEstimate, estimate_of
 from workflow.config.plan import Plan
 from workflow.preflight.cases import cases_of, settings_id, settings_requests, told_by_stack
-from workflow.preflight.checks import case as of_case
-from workflow.preflight.checks import time
+from workflow.preflight.checks import fit, time
 from workflow.preflight.checks import variables as environment
 from workflow.preflight.checks.comparison import comparison_findings
 from workflow.preflight.checks.own_rewards import own_reward_findings
@@ -109,11 +108,11 @@ def _findings(case: Case, place: Surroundings) -> list[Finding]:
     Of what has run elsewhere this shell and this site tell nothing; whether it fits the machine and how long it takes
     has shown itself.
     """
-    own, here = case.trainer.checks, [*of_case.CHECKS, *environment.CHECKS, *time.CHECKS]
+    own, here = case.trainer.checks, [*fit.CHECKS, *environment.CHECKS, *time.CHECKS]
     if case.imported:
         if not is_complete(case):
             return []
-        here, place = [*of_case.CHECKS_OF_IMPORTED, environment.arch_list], Surroundings()
+        here, place = [*fit.CHECKS_OF_IMPORTED, environment.arch_list], Surroundings()
     found = [finding for check in own for finding in check(case, place.variables)]
     return [*found, *(finding for check in here for finding in check(case, place))]
 

@@ -12,7 +12,7 @@ from common.errors import UserError
 from common.files import read_json, write_json
 from common.messages import say
 from trainers.registry import trainer_named
-from workflow.cluster.estimate import estimates_of
+from workflow.cluster.estimate import estimates_of, usual_profile
 from workflow.cluster.site import read_site
 from workflow.config.plan import Plan, load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
@@ -21,8 +21,6 @@ from workflow.preflight.cases import settings_requests
 from workflow.preflight.show import preflight_lines, summary_lines
 from workflow.preflight.surroundings import Surroundings, variables_of
 from workflow.stacks.environment import run_in_stack
-
-_PROFILES = (Path("slurm"), Path("profiles/slurm"))
 
 
 def show_preflight(raw: Mapping[str, Any], profile: Path | None, step_s: float | None, as_json: bool) -> None:
@@ -54,9 +52,7 @@ def _read_before(plan: Plan) -> dict[str, dict[str, Any]]:
 
 def place_of(plan: Plan, profile: Path | None, step_s: float | None) -> Surroundings:
     """What is known of where the runs would go, and of how long a step takes: from earlier runs, or as given."""
-    on_gpu = any(run.spec["workload"].get("gpus_per_node") for run in plan.runs.values())
-    if profile is None and on_gpu:
-        profile = next((folder for folder in _PROFILES if folder.is_dir()), None)
+    profile = profile or usual_profile(plan)
     if profile is None:
         return Surroundings(variables=variables_of(None))
     site = read_site(profile)

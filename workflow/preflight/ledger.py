@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 from common.findings import EQUALITIES, Equality, LedgerRow
 from trainers.behaviour import Behaviour
@@ -51,36 +50,41 @@ def ledger_of(cases: Sequence[Case], untold: Sequence[Untold] = ()) -> list[Ledg
     return [*sorted([*named, *uneven], key=lambda row: EQUALITIES.index(row.verdict)), *equal]
 
 
-def _by_arm(cases: Sequence[Case], tell: Callable[[Case], str]) -> dict[str, str]:
-    values: dict[str, list[str]] = {}
-    for case in cases:
-        told = values.setdefault(case.arm, [])
-        if (value := tell(case)) not in told:
-            told.append(value)
-    return {arm: " | ".join(told) for arm, told in values.items()}
+def _by_arm(cases: Sequence[Case], values: Iterable[object]) -> dict[str, str]:
+    """Each arm's values as one text; `values` are those of the cases, one each."""
+    texts: dict[str, dict[str, None]] = {}
+    for case, value in zip(cases, values, strict=True):
+        texts.setdefault(case.arm, {})[_text(value)] = None
+    return {arm: " | ".join(some) for arm, some in texts.items()}
 
 
-def _differ(cases: Sequence[Case], tell: Callable[[Case], object]) -> bool:
+def _differ(cases: Sequence[Case], values: Iterable[object]) -> bool:
     """Whether arms differ at any one point of the sweep; that a factor varies is no difference between arms."""
-    return any(len({json.dumps(tell(case), default=str) for case in point}) > 1 for point in points_of(cases))
+    told = {id(case): json.dumps(value, default=str) for case, value in zip(cases, values, strict=True)}
+    return any(len({told[id(case)] for case in point}) > 1 for point in points_of(cases))
+
+
+def _settings(key: str, cases: Sequence[Case]) -> list[object]:
+    """A setting's value in each case."""
+    return [case.settings.get(key) if key in case.settings else "none" for case in cases]
 
 
 def _behaviour_row(behaviour: Behaviour, cases: Sequence[Case]) -> LedgerRow | None:
     if not all(case.on_gpu for case in cases) or not any(case.place in behaviour.does for case in cases):
         return None
-    values = _by_arm(cases, lambda case: behaviour.of(case) or _NOT_TOLD)
-    known = all(behaviour.of(case) is not None for case in cases)
+    told = [behaviour.of(case) for case in cases]
     sources = dict.fromkeys(behaviour.does[case.place].source for case in cases if case.place in behaviour.does)
-    verdict, why = _behaviour_verdict(behaviour, cases, known)
+    verdict, why = _behaviour_verdict(behaviour, cases, told)
     keys = [key for key in behaviour.keys if any(key in case.settings for case in cases)]
     name = behaviour.name + (f" ({keys[0]})" if keys else "")
+    values = _by_arm(cases, [value or _NOT_TOLD for value in told])
     return LedgerRow(name, values, verdict, why, "; ".join(sources))
 
 
-def _behaviour_verdict(behaviour: Behaviour, cases: Sequence[Case], known: bool) -> tuple[Equality, str]:
-    if not known:
+def _behaviour_verdict(behaviour: Behaviour, cases: Sequence[Case], told: Sequence[str | None]) -> tuple[Equality, str]:
+    if None in told:
         return "unverifiable", "it cannot be told without the engine what it takes here"
-    if _differ(cases, behaviour.of):
+    if _differ(cases, told):
         if not behaviour.effect_known:
             return "unverifiable", behaviour.why
         moot = behaviour.moot(list(cases))
@@ -88,19 +92,18 @@ def _behaviour_verdict(behaviour: Behaviour, cases: Sequence[Case], known: bool)
         if moot:
             return ("equivalent" if behaviour.equal_if_moot else "different"), moot
         return "different", behaviour.why
-    configured = any(_differ(cases, partial(_setting, key)) for key in behaviour.keys)
-    if configured:
+    if any(_differ(cases, _settings(key, cases)) for key in behaviour.keys):
         return "equivalent", "said in different words, to the same effect"
     return "equal", "the same in all arms"
 
 
 def _row(
-    setting: str, cases: Sequence[Case], tell: Callable[[Case], object], source: str, equal: str, different: str
+    setting: str, cases: Sequence[Case], values: Sequence[object], source: str, equal: str, different: str
 ) -> LedgerRow:
     """A row whose verdict is the plain one: the same value everywhere, or not."""
-    differ = _differ(cases, tell)
-    values = _by_arm(cases, lambda case: _text(tell(case)))
-    return LedgerRow(setting, values, "different" if differ else "equal", different if differ else equal, source)
+    verdict: Equality = "different" if _differ(cases, values) else "equal"
+    why = different if verdict == "different" else equal
+    return LedgerRow(setting, _by_arm(cases, values), verdict, why, source)
 
 
 def _workload_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
@@ -108,7 +111,7 @@ def _workload_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
         yield _row(
             f"workload.{key}",
             cases,
-            partial(_word, key),
+            [case.workload.get(key) for case in cases],
             "the experiment's workload",
             "one workload for all arms",
             "the arms do not do the same work",
@@ -120,7 +123,7 @@ def _environment_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
         row = _row(
             f"env.{name}",
             cases,
-            partial(_variable, name),
+            [case.env.get(name, "not set") for case in cases],
             "the experiment's env",
             "set alike in all arms; whether it costs all of them the same, the findings say",
             "only some arms' processes have it",
@@ -136,7 +139,7 @@ def _package_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
             yield _row(
                 f"package {package}",
                 cases,
-                partial(_package, package),
+                [case.told.packages[package] for case in cases],
                 "envs/<stack>/requirements.lock",
                 "pinned alike",
                 "the stacks pin different releases",
@@ -151,7 +154,7 @@ def _setting_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
     for key in dict.fromkeys(key for case in cases for key in case.settings.values):
         if key in spoken and on_gpu:
             continue
-        row = _row(key, cases, partial(_setting, key), source, "the same in all arms", "the configuration says so")
+        row = _row(key, cases, _settings(key, cases), source, "the same in all arms", "the configuration says so")
         if engines_own(key, cases) and any(key in case.settings.given for case in cases):
             # Also where both arms hold it, by the shared options: only one engine is given it.
             row = replace(row, verdict="unverifiable", why="an engine's own option: the other has none of that name")
@@ -224,22 +227,6 @@ def _known_of(case: Case, setting: str) -> str:
     kind, _, name = setting.replace("package ", "package.", 1).partition(".")
     known = case.env if kind == "env" else case.told.packages if kind == "package" else {}
     return known.get(name, _NOT_TOLD)
-
-
-def _word(key: str, case: Case) -> object:
-    return case.workload.get(key)
-
-
-def _variable(name: str, case: Case) -> object:
-    return case.env.get(name, "not set")
-
-
-def _package(name: str, case: Case) -> object:
-    return case.told.packages[name]
-
-
-def _setting(key: str, case: Case) -> object:
-    return case.settings.get(key) if key in case.settings else "none"
 
 
 def _text(value: object) -> str:

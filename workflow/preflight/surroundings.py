@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.errors import UserError
+from common.findings import Finding, Level
+from trainers.cases import Case
 from workflow.cluster.site import Site
 
 _EXPORT = re.compile(
@@ -25,6 +27,11 @@ class Surroundings:
     """Arm -> seconds per step."""
     variables: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Variable -> (value, who sets it), for all arms alike."""
+
+
+def finding_of(case: Case, level: Level, code: str, what: str, why: str, source: str, change: str) -> Finding:
+    """A finding of one case's arm."""
+    return Finding(level, code, (case.arm,), what, why, source, change)
 
 
 def exported(script: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from common.findings import Finding
 from trainers.behaviour import Behaviour
@@ -49,6 +49,11 @@ def _names(some: Sequence[Case], of: Sequence[Case]) -> str:
     return ", ".join(dict.fromkeys(case.arm if case.arm in whole else case.label for case in some))
 
 
+def _by_value(found: Mapping[str, list[Case]], of: Sequence[Case]) -> str:
+    """`value in arm, arm; value in arm`."""
+    return "; ".join(f"{value} in {_names(some, of)}" for value, some in found.items())
+
+
 def _arms(cases: Iterable[Case]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(case.arm for case in cases))
 
@@ -63,7 +68,7 @@ def _behaviour(behaviour: Behaviour, cases: Sequence[Case]) -> Iterator[Finding]
         level=behaviour.level,
         code=behaviour.code,
         arms=_arms(known),
-        what=f"{behaviour.name}: " + "; ".join(f"{value} in {_names(some, known)}" for value, some in by_value.items()),
+        what=f"{behaviour.name}: " + _by_value(by_value, known),
         why=behaviour.why,
         source="; ".join(sources),
         change=behaviour.change(known),
@@ -77,11 +82,9 @@ def _trainers(cases: Sequence[Case]) -> Iterator[Finding]:
             "unequal",
             "trainers",
             _arms(cases),
-            "the arms have different trainers: "
-            + "; ".join(f"{name} in {_names(some, cases)}" for name, some in by_trainer.items()),
-            "a step is not the same work in both: other losses' details, other sharding, other timers. "
-            "Such a comparison is "
-            "one of whole systems, not of engines",
+            f"the arms have different trainers: {_by_value(by_trainer, cases)}",
+            "a step is not the same work in both: other losses' details, other sharding, other timers. Such a "
+            "comparison is one of whole systems, not of engines",
             "docs/preflight.md#unequal",
             "one trainer in all arms, to compare engines",
         )
@@ -92,8 +95,7 @@ def _trainers(cases: Sequence[Case]) -> Iterator[Finding]:
             "unequal",
             "trainer-versions",
             _arms(cases),
-            "the arms have different releases: "
-            + "; ".join(f"{name} in {_names(some, cases)}" for name, some in by_version.items()),
+            f"the arms have different releases: {_by_value(by_version, cases)}",
             "defaults, the update itself and what is inside a step's time changed in between",
             "docs/preflight.md#unequal",
             "stacks of one release in all arms",
@@ -115,7 +117,7 @@ def _settings(cases: Sequence[Case]) -> Iterator[Finding]:
     told = []
     for key in keys[:_MOST_LISTED]:
         values = groups(cases, [repr(case.settings.get(key)) if key in case.settings else "not told" for case in cases])
-        told.append(f"{key} ({'; '.join(f'{value} in {_names(some, cases)}' for value, some in values.items())})")
+        told.append(f"{key} ({_by_value(values, cases)})")
     # What a run's own source holds, no option of the experiment can change any more.
     held = any(case.imported and case.settings.composed for case in cases)
     more = f" and {len(keys) - _MOST_LISTED} more" if len(keys) > _MOST_LISTED else ""
@@ -148,8 +150,7 @@ def _engine_options(cases: Sequence[Case]) -> Iterator[Finding]:
             "unequal",
             "engine-options",
             _arms(case for some in told.values() for case in some),
-            "options in one engine's own words: "
-            + "; ".join(f"{what} in {_names(some, cases)}" for what, some in told.items()),
+            f"options in one engine's own words: {_by_value(told, cases)}",
             "it is not known here what they do, nor whether the other engine is told the same in other words",
             "the experiment: engine_kwargs",
             "take them out, or see that the other engine has their counterpart",
@@ -196,8 +197,7 @@ def _packages(cases: Sequence[Case]) -> Iterator[Finding]:
                 "unequal",
                 f"{package}-versions",
                 _arms(cases),
-                f"the stacks have different {package}: "
-                + "; ".join(f"{version} in {_names(some, cases)}" for version, some in by_version.items()),
+                f"the stacks have different {package}: {_by_value(by_version, cases)}",
                 why,
                 "envs/<stack>/requirements.lock",
                 "stacks that pin the same release",
@@ -216,8 +216,7 @@ def _built_in_tokenizer(cases: Sequence[Case]) -> Iterator[Finding]:
             "impossible",
             "built-in-tokenizer",
             _arms(cases),
-            "a built-in model in stacks with different transformers: "
-            + "; ".join(f"{major} in {_names(some, cases)}" for major, some in by_major.items()),
+            f"a built-in model in stacks with different transformers: {_by_value(by_major, cases)}",
             "the baseline's stack writes its tokenizer for all arms: transformers 4 cannot load what 5 has written, "
             "and 5 tokenizes numbers otherwise than 4 did",
             "envs/<stack>/requirements.lock; seen with transformers 4.51 and 5.9",

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from common.findings import Finding
 from trainers.cases import Case
 from workflow.cluster.progress import readable_duration
+from workflow.cluster.site import Site
 from workflow.config.plan import Plan
-from workflow.preflight.surroundings import Surroundings
-
-_SOURCE = "docs/slurm.md: a job goes on from its last checkpoint; profile {}"
+from workflow.preflight.surroundings import Surroundings, finding_of
 
 
 def walltime(case: Case, place: Surroundings) -> Iterator[Finding]:
@@ -19,53 +18,57 @@ def walltime(case: Case, place: Surroundings) -> Iterator[Finding]:
     if not life or not case.on_gpu:
         return
     save, steps = int(case.workload.get("save_steps") or 0), int(case.workload["steps"])
-    source = _SOURCE.format(place.site.profile or "unknown")
-    if pace is None:
-        if not save:
-            yield Finding(
-                "odd",
-                "no-checkpoints",
-                (case.arm,),
-                f"no checkpoints (save_steps: 0), and a job is stopped after {readable_duration(life)} of training",
-                "a run that takes longer would start from nothing each time and never end; its step time is not known "
-                "yet (--seconds-per-step X says what you expect)",
-                source,
-                "workload.save_steps: as many steps as you can bear to lose",
-            )
+    source = f"docs/slurm.md: a job goes on from its last checkpoint; profile {place.site.profile or 'unknown'}"
+    if pace is not None:
+        yield from _paced(case, place.site, source, pace, steps, save)
+    elif not save:
+        yield finding_of(
+            case,
+            "odd",
+            "no-checkpoints",
+            f"no checkpoints (save_steps: 0), and a job is stopped after {readable_duration(life)} of training",
+            "a run that takes longer would start from nothing each time and never end; its step time is not known "
+            "yet (--seconds-per-step X says what you expect)",
+            source,
+            "workload.save_steps: as many steps as you can bear to lose",
+        )
+
+
+def _paced(case: Case, site: Site, source: str, pace: float, steps: int, save: int) -> Iterator[Finding]:
+    """What the time of a step, in seconds, makes of a run that outlasts one life of its job."""
+    life, whole, between = site.life_s, steps * pace, save * pace
+    if whole <= life:
         return
-    whole, shown = steps * pace, readable_duration(pace)
-    if whole > life and not 0 < save * pace <= life:
-        yield Finding(
+    trains, comes = readable_duration(life), readable_duration(between)
+    if not 0 < between <= life:
+        yield finding_of(
+            case,
             "impossible",
             "never-ends",
-            (case.arm,),
-            f"{steps} steps of about {shown} take {readable_duration(whole)}, a job trains "
-            f"{readable_duration(life)}, and "
-            + (f"a checkpoint comes every {readable_duration(save * pace)}" if save else "there are no checkpoints"),
+            f"{steps} steps of about {readable_duration(pace)} take {readable_duration(whole)}, a job trains {trains}, "
+            f"and {f'a checkpoint comes every {comes}' if save else 'there are no checkpoints'}",
             "every life of the job would start where the one before it did",
             source,
             f"workload.save_steps: {max(1, int(life / 4 // pace))} or fewer; or a longer runtime in the profile",
         )
-    elif save and whole > life and save * pace > life / 4:
-        yield Finding(
+    elif between > life / 4:
+        yield finding_of(
+            case,
             "odd",
             "rare-checkpoints",
-            (case.arm,),
-            f"a checkpoint every {save} steps, about {readable_duration(save * pace)}",
-            f"a job trains {readable_duration(life)} and its last steps are lost unless a checkpoint "
-            "can be written at the "
-            "end of its time; a node's failure loses as much",
+            f"a checkpoint every {save} steps, about {comes}",
+            f"a job trains {trains} and its last steps are lost unless a checkpoint can be written at the end of its "
+            "time; a node's failure loses as much",
             source,
             f"workload.save_steps: {max(1, int(life / 10 // pace))}",
         )
-    if pace > place.site.stop_grace_s and whole > life:
-        yield Finding(
+    if pace > site.stop_grace_s:
+        yield finding_of(
+            case,
             "odd",
             "stop-grace",
-            (case.arm,),
-            f"a step takes about {shown}, and a job is told to stop "
-            f"{readable_duration(place.site.stop_grace_s)} before "
-            "its limit",
+            f"a step takes about {readable_duration(pace)}, and a job is told to stop "
+            f"{readable_duration(site.stop_grace_s)} before its limit",
             "the step that is running then cannot end: its work is lost in every life",
             source,
             f"stop_grace_s in the profile: {int(pace * 1.5)} or more",
@@ -75,10 +78,10 @@ def walltime(case: Case, place: Surroundings) -> Iterator[Finding]:
 def few_steps(case: Case, place: Surroundings) -> Iterator[Finding]:
     """Too few steps that count."""
     if case.on_gpu and int(case.workload["steps"]) < 3:
-        yield Finding(
+        yield finding_of(
+            case,
             "odd",
             "few-steps",
-            (case.arm,),
             f"a run has {case.workload['steps']} steps",
             "the first is not like the others (compilation, graphs, caches), and one or two steps tell no spread",
             "docs/preflight.md#odd",

@@ -1,18 +1,14 @@
-"""Checks one case of any trainer: its GPUs, its model and its memory."""
+"""Checks whether one case of any trainer fits its GPUs: their number, its model and its memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from common.findings import Finding, Level
+from common.findings import Finding
 from common.model_facts import ModelFacts, model_facts
 from trainers.cases import Case
 from trainers.memory_estimate import MemoryEstimate, Part, estimate_of
-from workflow.preflight.surroundings import Surroundings
-
-
-def _finding(case: Case, level: Level, code: str, what: str, why: str, source: str, change: str) -> Finding:
-    return Finding(level, code, (case.arm,), what, why, source, change)
+from workflow.preflight.surroundings import Surroundings, finding_of
 
 
 def _model(case: Case) -> ModelFacts | None:
@@ -23,7 +19,7 @@ def learning_rate_warmup(case: Case, place: Surroundings) -> Iterator[Finding]:
     """A warm-up that outlasts the run."""
     warmup, steps = int(case.workload.get("lr_warmup_steps") or 0), int(case.workload["steps"])
     if warmup and warmup >= steps:
-        yield _finding(
+        yield finding_of(
             case,
             "odd",
             "lr-warmup",
@@ -46,7 +42,7 @@ def heads(case: Case, place: Surroundings) -> Iterator[Finding]:
         wrong.append(f"{model.kv_heads} heads of keys and values")
     if wrong:
         fits = [n for n in (2, 4, 5, 8, 10, 16) if model.heads % n == 0 and _splits(model.kv_heads, n)]
-        yield _finding(
+        yield finding_of(
             case,
             "impossible",
             "tensor-parallel-heads",
@@ -67,7 +63,7 @@ def accelerator(case: Case, place: Surroundings) -> Iterator[Finding]:
     said = int(case.workload.get("gpus_per_node") or 0)
     if case.on_gpu == (said > 0):
         return
-    yield _finding(
+    yield finding_of(
         case,
         "impossible",
         "accelerator",
@@ -85,7 +81,7 @@ def profile_gpus(case: Case, place: Surroundings) -> Iterator[Finding]:
     if of_site is None or said in (0, of_site) or not case.on_gpu:
         return
     fewer = of_site < said
-    yield _finding(
+    yield finding_of(
         case,
         "impossible" if fewer else "odd",
         "profile-gpus",
@@ -105,7 +101,7 @@ def context(case: Case, place: Surroundings) -> Iterator[Finding]:
     refused, why, source = case.trainer.context(case, model)
     if case.engine.in_trainer:
         refused, why = False, "nothing refuses it: the model goes on at positions that it has never seen"
-    yield _finding(
+    yield finding_of(
         case,
         "impossible" if refused else "odd",
         "context",
@@ -134,7 +130,7 @@ def memory(case: Case, place: Surroundings) -> Iterator[Finding]:
         counted, whole = MemoryEstimate.sum(parts, counted_only=True), MemoryEstimate.sum(parts)
         sure = counted > estimate.gib
         if whole > estimate.gib:
-            yield _finding(
+            yield finding_of(
                 case,
                 "impossible" if sure else "odd",
                 "memory",
