@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -102,3 +103,31 @@ def test_snakemake_is_otherwise_its_own(program: Path, tmp_path: Path) -> None:
 )
 def test_the_files_are_those_that_snakemake_reads(argv: list[str], files: list[str]) -> None:
     assert config_files(argv) == [Path(file) for file in files]
+
+
+LAUNCHER = ("-m", "workflow.cluster.launcher", "run", "--spec", "{}", "--inputs", "i", "--stack", "s", "--cpus", "1")
+
+
+@pytest.mark.parametrize(
+    ("words", "loads"),
+    [
+        (LAUNCHER, "workflow.cluster.scheduler"),
+        (("-c", "from workflow.start import rolloutbench; rolloutbench()", "plan"), "workflow.config.model"),
+        (("-c", "from workflow.start import snakemake; snakemake()", "-n"), "workflow.config.model"),
+        (("-c", "from workflow.start import snakemake; snakemake()", "-n"), "snakemake"),
+    ],
+)
+def test_a_ctrl_c_while_a_program_loads_leaves_no_traceback(words: tuple[str, ...], loads: str) -> None:
+    """Python says of each module that it has loaded it; after this one others are to come."""
+    command = [sys.executable, "-X", "importtime", *words]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True) as head:
+        assert head.stderr is not None
+        said = []
+        for line in head.stderr:
+            said.append(line)
+            if line.rpartition("|")[2].strip() == loads:
+                head.send_signal(signal.SIGINT)
+                break
+        said += head.stderr.readlines()
+    told = "".join(line for line in said if not line.startswith("import time:"))
+    assert (head.returncode, told) == (-signal.SIGINT, "")

@@ -46,6 +46,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         status = reporting_errors(lambda: args.action(args))
         sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except BrokenPipeError:  # `| head` has seen enough; what is left in the buffer goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE

@@ -15,10 +15,14 @@ Hundreds of these wait at once on a login node: what is heavy (submitit) runs in
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":  # a Ctrl-C while the rest loads ends the head without a traceback: nothing is started yet
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import argparse
 import errno
 import os
-import signal
 import sys
 import time
 from types import FrameType
@@ -299,6 +303,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> None:
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         request = request_of(args)
     except KeyboardInterrupt:
         raise UserError(f"{args.spec['run_id']}: {NOTHING_STARTED}") from None

@@ -29,6 +29,7 @@ from workflow.config.imports import is_remote, local_path
 from workflow.config.plan import Plan, PlannedRun
 from workflow.config.reading import read_yaml
 from workflow.preflight import require_possible
+from workflow.start import ending_at_once
 
 # More are alike.
 SHOWN = 5
@@ -41,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             continue  # it can be read once
         with exiting_on_mistakes():
             read_yaml(file)
-    from snakemake.cli import main as snakemake
+    with ending_at_once():
+        from snakemake.cli import main as snakemake
 
     snakemake(argv)
     sys.exit(0)
