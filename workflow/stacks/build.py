@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
 import subprocess
 import time
@@ -21,9 +20,8 @@ from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id
 from workflow.stacks.lockfile import Pin, check_lock
 from workflow.stacks.needs import find_nvcc, require_needs
 from workflow.stacks.source_builds import GivenWheel, build_from_source, given_wheels, wheel_records
-from workflow.stacks.sources import redacted
 from workflow.stacks.uv import Uv, configured_uv, explained, torch_arguments
-from workflow.stacks.verification import built_by, is_ready, origin_of, verify, was_chosen
+from workflow.stacks.verification import Environment, built_by, is_ready, origin_of, verify, was_chosen
 
 BACKENDS = ("auto", "conda", "uv")
 
@@ -87,15 +85,9 @@ def build(
     if is_ready(stack, final, wanted):
         _require_wheels(stack, given, final)
         return final
-    try:
-        with place.builder_lock(final.parent, name) as fds:
-            place.remove_leftovers(final.parent)
-            if not is_ready(stack, final, wanted) and not _verified_again(stack, final, wanted, given, fds):
-                _build(stack, pins, final, wanted, given, fds)
-    except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-            raise UserError(f"{name}: {redacted(str(error))}") from error
-        raise UserError(f"{name}: the disk of {final.parent.resolve()} is full (or your quota is)") from None
+    with place.explaining_disk(name, final.parent), place.builder_lock(final.parent, name) as fds:
+        if not is_ready(stack, final, wanted) and not _verified_again(stack, final, wanted, given, fds):
+            _build(stack, pins, final, wanted, given, fds)
     return final
 
 
@@ -121,7 +113,7 @@ def _verified_again(stack: Stack, final: Path, wanted: str, wheels: list[GivenWh
     _require_wheels(stack, wheels, final)
     try:
         stack.say("verifying the environment that is there")
-        verify(stack, final / "env", final, final.name, check_conda_lock(stack), fds, origin)
+        verify(Environment(stack, final / "env", final.name, check_conda_lock(stack), origin, fds), final)
     except UserError as error:
         if was_chosen(origin):
             raise UserError(f"{error}\n{advice}") from None
@@ -172,7 +164,7 @@ def verify_and_move(stack: Stack, temporary: Path, final: Path, origin: dict[str
             "when it is renamed; the packages that made them cannot be part of a stack"
         )
     stack.say("verifying")
-    verify(stack, temporary / "env", temporary, final.name, [], fds, origin)
+    verify(Environment(stack, temporary / "env", final.name, (), origin, fds), temporary)
     place.move_into_place(temporary, final)
 
 
@@ -183,7 +175,7 @@ def _build_in_place(layer: PipLayer, packages: list[CondaPackage], final: Path) 
         create_prefix(stack, packages, prefix, final.parent.parent, uv, layer.fds)
         install(replace(layer, uv=replace(uv, environ=activated(prefix, uv.environ))), prefix, work)
         stack.say("verifying")
-        verify(stack, prefix, work, final.name, packages, layer.fds, wheel_records(layer.wheels))
+        verify(Environment(stack, prefix, final.name, packages, wheel_records(layer.wheels), layer.fds), work)
         (final / "verify.json").unlink(missing_ok=True)
         place.link_into_place(prefix, final)
         (work / "verify.json").replace(final / "verify.json")

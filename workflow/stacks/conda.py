@@ -20,7 +20,7 @@ from workflow.stacks import staging as place
 from workflow.stacks.condalock import CondaPackage
 from workflow.stacks.definition import ENVS, Stack, sha256_of
 from workflow.stacks.sources import redacted
-from workflow.stacks.uv import Uv, explained, run
+from workflow.stacks.uv import NO_SPACE, Uv, explained, last_lines, run
 
 PROGRAMS = ("micromamba", "mamba", "conda")
 HOW_TO_GET_ONE = (
@@ -30,7 +30,6 @@ HOW_TO_GET_ONE = (
 PUBLIC_ALIAS = "https://conda.anaconda.org/"
 """conda's own default of `channel_alias`: what locks of the public channels name."""
 INSTALLER_LOCK = ENVS / "conda-installer" / "requirements.lock"
-_NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|os error (28|122)\b")
 _MISMATCH = re.compile(r"hash mismatch when extracting (?P<url>\S+) to .*: expected \w+, got (?P<got>\w+)")
 
 
@@ -66,7 +65,6 @@ def create_prefix(
     be moved afterwards.
     """
     with place.builder_lock(stacks_dir / ".conda-installer", f"{stack.name}: py-rattler"):
-        place.remove_leftovers(stacks_dir / ".conda-installer")
         library = installer_library(stacks_dir / ".conda-installer", uv)
     alias = channel_alias() or PUBLIC_ALIAS
     urls = [re.sub(f"^{re.escape(PUBLIC_ALIAS)}", lambda _: alias, package.url) for package in packages]
@@ -87,7 +85,7 @@ def create_prefix(
 
 
 def _not_installed(stack: Stack, packages: list[CondaPackage], said: str) -> UserError:
-    if _NO_SPACE.search(said):
+    if NO_SPACE.search(said):
         return UserError(f"{stack.name}: conda packages: the disk is full (or your quota is)")
     if wrong := _MISMATCH.search(said):
         package = next(package for package in packages if package.filename == Path(wrong["url"]).name)
@@ -97,11 +95,10 @@ def _not_installed(stack: Stack, packages: list[CondaPackage], said: str) -> Use
             "or the file was changed; do not use it before you know which.\n"
             f"It came from {redacted(wrong['url'])}."
         )
-    last = "\n".join(f"  {line}" for line in said.strip().splitlines()[-12:])
     return UserError(
-        f"{stack.name}: the conda packages could not be installed; py-rattler said last:\n{last}\nConda packages come "
-        "from where conda-lock.yml says, or from the mirror that `channel_alias` names (.condarc, or "
-        "CONDA_CHANNEL_ALIAS). What was unpacked stays: run again to go on, or build without the conda layer "
+        f"{stack.name}: the conda packages could not be installed; py-rattler said last:\n{last_lines(said)}\n"
+        "Conda packages come from where conda-lock.yml says, or from the mirror that `channel_alias` names (.condarc, "
+        "or CONDA_CHANNEL_ALIAS). What was unpacked stays: run again to go on, or build without the conda layer "
         "(`envs.backend: uv`)."
     )
 

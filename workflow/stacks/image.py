@@ -11,7 +11,7 @@ from common.errors import UserError
 from workflow.stacks import staging as place
 from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id, verify_id
 from workflow.stacks.lockfile import Pin, check_lock, parse_lock
-from workflow.stacks.verification import require_free, verify
+from workflow.stacks.verification import Environment, require_free, verify
 
 BUILDER = ("packaging", "pyyaml", "uv")
 """What `python -m workflow.stacks build` imports beside the standard library, from the controller's lock."""
@@ -159,18 +159,19 @@ def adopt(name: str, image: Path, stacks_dir: Path, envs: Path = ENVS) -> Path:
         raise UserError("neither apptainer nor singularity is on PATH; install it, or load its module, and try again")
     final = stacks_dir / name / lock_id(name, envs)
     require_free(stack, final, ADOPTED, f"adopt {image}")
-    with place.builder_lock(final.parent, name) as fds:
-        place.remove_leftovers(final.parent)
-        with place.building_folder(final.parent, final.name) as temporary:
-            python = temporary / "env" / "bin" / "python"
-            python.parent.mkdir(parents=True)
-            binds = [envs.absolute().parent, stacks_dir.absolute()]
-            python.write_text(wrapper(program, image.absolute(), binds, gpu=stack.cuda is not None), encoding="utf-8")
-            python.chmod(0o755)
-            origin = {"state": ADOPTED, "image": str(image.absolute())}
-            stack.say(f"verifying {image}")
-            verify(stack, temporary / "env", temporary, final.name, [], fds, origin)
-            place.move_into_place(temporary, final)
+    with (
+        place.builder_lock(final.parent, name) as fds,
+        place.building_folder(final.parent, final.name) as temporary,
+    ):
+        python = temporary / "env" / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        binds = [envs.absolute().parent, stacks_dir.absolute()]
+        python.write_text(wrapper(program, image.absolute(), binds, gpu=stack.cuda is not None), encoding="utf-8")
+        python.chmod(0o755)
+        origin = {"state": ADOPTED, "image": str(image.absolute())}
+        stack.say(f"verifying {image}")
+        verify(Environment(stack, temporary / "env", final.name, (), origin, fds), temporary)
+        place.move_into_place(temporary, final)
     return final
 
 

@@ -13,7 +13,7 @@ from workflow.stacks.conda import HOW_TO_GET_ONE, find_conda
 from workflow.stacks.condalock import PLATFORM, check_conda_lock
 from workflow.stacks.definition import ENVS, load_stack
 from workflow.stacks.lockfile import check_lock, env_folder
-from workflow.stacks.uv import configured_uv, explained, torch_arguments
+from workflow.stacks.uv import configured_uv, explained, last_lines, torch_arguments
 
 CONTROLLER_PYTHON = "3.11"
 """The oldest Python that the controller runs on; its locks serve every later one too."""
@@ -105,7 +105,7 @@ def refresh_conda_lock(name: str, envs: Path = ENVS) -> Path | None:
             [*command, "--lockfile", fresh.name], cwd=folder, capture_output=True, text=True, check=False
         )
         if done.returncode != 0 or not fresh.exists():
-            last = "\n".join(f"  {line}" for line in (done.stderr or done.stdout).strip().splitlines()[-12:])
+            last = last_lines(done.stderr or done.stdout)
             raise UserError(f"{name}: resolving {folder / 'environment.yml'} failed; conda-lock said last:\n{last}")
         check_conda_lock(stack, fresh)
         fresh.replace(folder / "conda-lock.yml")

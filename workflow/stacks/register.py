@@ -80,19 +80,11 @@ def register(
         read_names("--leave-out", leave_out, ":none:", locked),
     )
     given = _used_wheels(stack, given_wheels(stack, pins, wheels, there.release), choice)
-    origin = {
-        "state": REGISTERED,
-        "python": str(there.path),
-        "accepted": choice.accepted,
-        "differences": {one.name: one.wanted for one in found if one.name in choice.accepted},
-        "laid_over": choice.laid_over,
-        **wheel_records(given),
-    }
+    origin = _origin(there, found, choice, given)
     if is_ready(stack, final, "auto") and origin_of(final) == origin:
         return final
     uv = _sources(find_links)
     with place.builder_lock(final.parent, name) as fds:
-        place.remove_leftovers(final.parent)
         missing = [pin for pin in pins if pin.name in choice.laid_over]
         layer = PipLayer(stack, missing, given, uv, fds)
         # What runs need is looked for by verify.py, with this interpreter.
@@ -101,6 +93,20 @@ def register(
         stack.say(f"{there.path} has {len(kept)} of {len(pins)} packages; {len(missing)} are laid over it")
         _lay_over(layer.with_torch_index(there.release), there, kept, origin, final)
     return final
+
+
+def _origin(
+    there: Interpreter, found: Sequence[Difference], choice: Choice, wheels: Sequence[GivenWheel]
+) -> dict[str, Any]:
+    """What verify.json tells of the registered stack."""
+    return {
+        "state": REGISTERED,
+        "python": str(there.path),
+        "accepted": choice.accepted,
+        "differences": {one.name: one.wanted for one in found if one.name in choice.accepted},
+        "laid_over": choice.laid_over,
+        **wheel_records(wheels),
+    }
 
 
 def chosen(

@@ -19,7 +19,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from common.errors import UserError
 from workflow.stacks.definition import SITE_PACKAGES, Stack, sha256_of, site_folders
 from workflow.stacks.lockfile import Pin
-from workflow.stacks.uv import Uv, explained
+from workflow.stacks.uv import Uv, explained, last_lines
 
 GIB_PER_JOB = 8
 """Memory that one of CUDA's compilers may take at flash-attn's largest files, with room."""
@@ -51,8 +51,8 @@ def build_from_source(stack: Stack, pins: list[Pin], python: Path, uv: Uv, work:
             status, said = replace(uv, environ=environ).run(command, cwd=work, fds=fds)
         if status != 0:
             if "Failed to build" in said or "build backend" in said:
-                last = "\n".join(f"  {line}" for line in said.strip().splitlines()[-30:])
-                raise UserError(f"{stack.name}: {name} {pin.version} could not be built; it said last:\n{last}")
+                what = f"{stack.name}: {name} {pin.version} could not be built"
+                raise UserError(f"{what}; it said last:\n{last_lines(said, 30)}")
             raise explained(said, f"{stack.name}: building {name}", uv)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from common.errors import UserError
+from workflow.stacks.sources import redacted
 
 _PREFIX = ".building-"
 _PREFIX_NAME = re.compile(r"env-(?P<host>.+)-(?P<pid>\d+)-\d+(\.[a-z]+)?$")
@@ -25,7 +26,10 @@ _FOREIGN_LEFTOVER_S = 24 * 3600
 
 @contextlib.contextmanager
 def builder_lock(folder: Path, name: str) -> Iterator[tuple[int, ...]]:
-    """Holds the stack's build lock, waiting for another builder; yields what uv must inherit to hold it too."""
+    """Holds the folder's build lock, waiting for another builder; yields what uv must inherit to hold it too.
+
+    What killed builders left there is removed first.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -39,6 +43,7 @@ def builder_lock(folder: Path, name: str) -> Iterator[tuple[int, ...]]:
                 raise
             # Two builders then do the work twice; the rename still lets only whole environments appear.
             print(f"{name}: {folder} has no file locks; building without", file=sys.stderr, flush=True)
+        _remove_leftovers(folder)
         yield (descriptor,)
     finally:
         os.close(descriptor)
@@ -92,8 +97,7 @@ def link_into_place(prefix: Path, final: Path) -> None:
         shutil.rmtree(before, ignore_errors=True)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Removes what killed builders left; call with the stack's lock held."""
+def _remove_leftovers(folder: Path) -> None:
     for leftover in folder.glob(f"{_PREFIX}*"):
         rest, _, host = leftover.name.rpartition("@")
         _remove_unless_used(leftover, host, rest.rpartition("-")[2])
@@ -113,6 +117,17 @@ def move_into_place(temporary: Path, final: Path) -> None:
     _flush(final.parent)
     for old in final.parent.glob(f"{_PREFIX}*-{os.getpid()}-replaced@*"):
         shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def explaining_disk(name: str, folder: Path, advice: str = "") -> Iterator[None]:
+    """An error of the file system in it becomes a UserError, which tells a disk that is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise UserError(f"{name}: {redacted(str(error))}") from error
+        raise UserError(f"{name}: the disk of {folder.resolve()} is full (or your quota is){advice}") from None
 
 
 def require_space(folder: Path, needed_gib: float, name: str) -> None:

@@ -16,7 +16,7 @@ from common.errors import UserError
 from workflow.stacks import sources
 
 _QUIET = re.compile(r"^ [+~-] |^Using Python |^Using CPython|^Creating virtual|^Activate with|^$")
-_NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|os error (28|122)\b")
+NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|os error (28|122)\b")
 _NO_HASH = re.compile(r"Hash mismatch for `([^`]+)`")
 _NO_FOLDER = re.compile(r"Failed to read `--find-links`[^\n]*")
 _UNREACHABLE = re.compile(
@@ -100,6 +100,11 @@ def run(
         process.stderr.close()
 
 
+def last_lines(said: str, count: int = 12) -> str:
+    """The end of what a program said, for a message."""
+    return "\n".join(f"  {line}" for line in said.strip().splitlines()[-count:])
+
+
 def configured_uv(*, main_index_first: bool = False) -> Uv:
     """uv with the sources that pip would use."""
     settings = sources.pip_settings()
@@ -145,7 +150,7 @@ def explained(said: str, doing: str, uv: Uv) -> UserError:
             "build of that version, or the file was changed; do not use it before you know which.\n"
             f"Sources: {uv.sources}."
         )
-    elif _NO_SPACE.search(said):
+    elif NO_SPACE.search(said):
         what = (
             "the disk is full (or your quota is). uv needs space for its cache (UV_CACHE_DIR), for temporary files "
             "(TMPDIR) and for the environment itself."
@@ -171,5 +176,4 @@ def explained(said: str, doing: str, uv: Uv) -> UserError:
         )
     else:
         what = "uv failed."
-    last = "\n".join(f"  {line}" for line in said.strip().splitlines()[-12:])
-    return UserError(f"{doing}: {what}\nuv said:\n{last}")
+    return UserError(f"{doing}: {what}\nuv said:\n{last_lines(said)}")

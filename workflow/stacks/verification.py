@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,28 @@ from workflow.stacks.conda import activation
 from workflow.stacks.condalock import CondaPackage, check_conda_lock
 from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id, verify_id
 from workflow.stacks.environment import environment_in, run_time
+from workflow.stacks.uv import last_lines
 
 ORIGIN = "origin.json"
 """In the environment's own folder, so that the two appear and go together: where it comes from."""
 _VERIFY_LIMIT_S = 1800
 _GPU_VERIFY_LIMIT_S = 3600  # as for a job's check: FlashInfer and SGLang may compile for minutes
 _SHOWN_FAILURES = 8
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What is to be verified."""
+
+    stack: Stack
+    env: Path
+    lock_id: str
+    packages: Sequence[CondaPackage]
+    """Of its conda layer."""
+    origin: Mapping[str, Any]
+    """Where it comes from, as `origin_of` tells it."""
+    fds: tuple[int, ...] = ()
+    """Locks that verify.py holds, too."""
 
 
 def built_by(final: Path) -> str:
@@ -119,60 +136,41 @@ def verify_again(name: str, out: Path, stacks_dir: Path, envs: Path = ENVS, *, g
         raise UserError(f"{name} is not built for its present lock; run `python -m workflow.stacks build {name}`")
     out.parent.mkdir(parents=True, exist_ok=True)
     packages = check_conda_lock(stack) if built_by(final) == "conda" else []
-    _run_verify(stack, final / "env", out, final.name, packages, origin_of(final), gpu=gpu)
+    _run_verify(Environment(stack, final / "env", final.name, packages, origin_of(final)), out, gpu=gpu)
     return out
 
 
-def verify(
-    stack: Stack,
-    env: Path,
-    folder: Path,
-    lock: str,
-    packages: list[CondaPackage],
-    fds: tuple[int, ...],
-    origin: dict[str, Any],
-) -> None:
+def verify(found: Environment, folder: Path) -> None:
     """Runs verify.py in that environment; leaves `env/origin.json` and `folder/verify.json` only when it passes."""
     verdict_path = folder / ".verify.json"
     try:
-        verdict = _run_verify(stack, env, verdict_path, lock, packages, origin, fds)
+        verdict = _run_verify(found, verdict_path)
     except UserError:
         verdict_path.unlink(missing_ok=True)
         raise
     # What a process needs that runs in the stack without `conda activate`.
-    verdict["environment"] = activation(env.absolute())
-    write_json(env / ORIGIN, origin)
+    verdict["environment"] = activation(found.env.absolute())
+    write_json(found.env / ORIGIN, dict(found.origin))
     write_json(folder / "verify.json", verdict)
     verdict_path.unlink()
 
 
-def _run_verify(
-    stack: Stack,
-    env: Path,
-    out: Path,
-    lock: str,
-    packages: list[CondaPackage],
-    origin: dict[str, Any],
-    fds: tuple[int, ...] = (),
-    *,
-    gpu: bool = False,
-) -> dict[str, Any]:
+def _run_verify(found: Environment, out: Path, *, gpu: bool = False) -> dict[str, Any]:
     """The verdict of verify.py in that environment, also written to `out`; UserError when it is not good."""
     out.unlink(missing_ok=True)
-    env = env.absolute()
-    run = run_time(stack, lock, env)
+    stack, env = found.stack, found.env.absolute()
+    run = run_time(stack, found.lock_id, env)
     # As every process in the stack has it: what passes here by another environment would fail in a job.
     environ = environment_in(env, {"environment": activation(env), "run": run}, os.environ)
     environ |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
     limit_s = _GPU_VERIFY_LIMIT_S if gpu else _VERIFY_LIMIT_S
     with tempfile.TemporaryDirectory() as folder:
-        command = _command(stack, env, out, lock, Path(folder), packages, origin)
-        command += ["--run", json.dumps(run), *(["--gpu"] if gpu else [])]
+        command = [*_command(found, env, out, Path(folder)), "--run", json.dumps(run), *(["--gpu"] if gpu else [])]
         try:
             done = subprocess.run(
                 command,
                 env=environ,
-                pass_fds=fds,
+                pass_fds=found.fds,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -192,20 +190,18 @@ def _run_verify(
     return verdict
 
 
-def _command(
-    stack: Stack, env: Path, out: Path, lock: str, folder: Path, packages: list[CondaPackage], origin: dict[str, Any]
-) -> list[str]:
+def _command(found: Environment, env: Path, out: Path, folder: Path) -> list[str]:
     """The command that runs verify.py; what is too long for it lies in the folder."""
-    backend = "conda" if (env / "conda-meta").is_dir() else "uv"
+    stack, backend = found.stack, "conda" if (env / "conda-meta").is_dir() else "uv"
     # -I: neither PYTHONPATH nor the user's own packages may stand in for what the stack lacks.
     command = [str(env / "bin" / "python"), "-I", str(stack.verify.absolute())]
-    command += ["--stack", stack.name, "--lock", str(stack.lock.absolute()), "--lock-id", lock]
+    command += ["--stack", stack.name, "--lock", str(stack.lock.absolute()), "--lock-id", found.lock_id]
     command += ["--python-version", stack.python, "--verify-id", verify_id(stack), "--backend", backend]
     command += ["--cuda", stack.cuda] if stack.cuda else []
-    write_json(folder / "origin.json", origin)
+    write_json(folder / "origin.json", dict(found.origin))
     command += ["--out", str(out.absolute()), "--origin", str(folder / "origin.json")]
     if backend == "conda":
-        shown = [{key: value for key, value in vars(package).items() if key != "needs"} for package in packages]
+        shown = [{key: value for key, value in vars(package).items() if key != "needs"} for package in found.packages]
         write_json(folder / "conda.json", shown)
         command += ["--conda", str(folder / "conda.json")]
     return command
@@ -213,8 +209,7 @@ def _command(
 
 def _no_verdict(stack: Stack, status: int, said: str) -> str:
     how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-    last = "\n".join(f"  {line}" for line in said.strip().splitlines()[-12:])
-    return f"{stack.name}: {stack.verify} {how} and gave no verdict; it said last:\n{last}"
+    return f"{stack.name}: {stack.verify} {how} and gave no verdict; it said last:\n{last_lines(said)}"
 
 
 def _failed_checks(stack: Stack, verdict: dict[str, Any]) -> str:

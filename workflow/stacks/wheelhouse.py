@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ from workflow.stacks.distfiles import DistFile, Target, chosen, located
 from workflow.stacks.interpreter import is_pinned
 from workflow.stacks.lockfile import check_lock
 from workflow.stacks.sources import redacted
+from workflow.stacks.staging import explaining_disk
 from workflow.stacks.uv import configured_uv
 
 _LISTS = ("requirements.txt", "requirements-source.txt", "SHA256SUMS")
@@ -132,7 +132,8 @@ def collect(selection: Selection, out: Path, part_mb: float | None = None) -> Pa
     if out.exists() and (strange := sorted(path.name for path in out.iterdir() if path.name not in own)):
         # Old parts are removed below: only in a folder that is a wheelhouse's own.
         raise UserError(f"{out} holds {strange[0]}, which is no part of a wheelhouse; give a new folder with --out")
-    try:
+    advice = "; what is there stays: make room and run again, or collect elsewhere with --out"
+    with explaining_disk(stack.name, out, advice):
         wheels.mkdir(parents=True, exist_ok=True)
         digests = _fetch_missing(selection, wheels)
         sizes = {name: (wheels / name).stat().st_size for name in digests}
@@ -140,13 +141,6 @@ def collect(selection: Selection, out: Path, part_mb: float | None = None) -> Pa
         shutil.rmtree(parts, ignore_errors=True)
         if part_mb is not None:
             _write_parts(selection, out, list(sizes), round(part_mb * _MB))
-    except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-            raise UserError(f"{stack.name}: {redacted(str(error))}") from error
-        raise UserError(
-            f"{stack.name}: the disk of {out.resolve()} is full (or your quota is); what is there stays: make room "
-            "and run again, or collect elsewhere with --out"
-        ) from None
     written = f" in {len(list(parts.glob('part-*')))} parts" if part_mb is not None else ""
     stack.say(f"{len(sizes)} files, {sum(sizes.values()) / _MB:.1f} MB{written}, {selection.target}: {out}")
     for remark in selection.remarks():
@@ -241,17 +235,10 @@ def _write_parts(selection: Selection, out: Path, names: list[str], limit: int) 
         raise UserError(f"{out.resolve()} has {free / _MB:.0f} MB free, and the parts need {needed / _MB:.0f} MB more")
     parts = out / "parts"
     parts.mkdir()
-    archive = [
-        "tar",
-        "--create",
-        "--mtime=2000-01-01 UTC",
-        "--owner=0",
-        "--group=0",
-        "--numeric-owner",
-        "--mode=u=rw,go=r",
-    ]
+    archive = ["tar", "--create", "--mtime=2000-01-01 UTC", "--owner=0", "--group=0", "--numeric-owner"]
+    archive += ["--mode=u=rw,go=r", f"--directory={out}", *contents]
     split = ["split", f"--bytes={limit}", "--suffix-length=3", "--numeric-suffixes=1", "-", str(parts / "part-")]
-    with subprocess.Popen([*archive, f"--directory={out}", *contents], stdout=subprocess.PIPE) as tar:
+    with subprocess.Popen(archive, stdout=subprocess.PIPE) as tar:
         done = subprocess.run(split, stdin=tar.stdout, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0 or tar.returncode != 0:
         raise UserError(f"{selection.stack.name}: the parts could not be written to {parts}: {done.stderr.strip()}")
