@@ -22,8 +22,7 @@ import pytest
 
 from workflow.cluster import locks
 from workflow.cluster import ray_meeting as subject
-from workflow.cluster.network import source_ip
-from workflow.cluster.place import Place, expand_hosts
+from workflow.cluster.place import Place, expand_hosts, source_ip
 from workflow.cluster.processes import LIFE_VARIABLE, end_processes_of
 from workflow.cluster.ray import RayError, RayHead, RaySetup, RayWorker
 

@@ -1,4 +1,4 @@
-"""Reads a task's place in its Slurm job: its nodes, its rank, and the CPUs and GPUs that it may use."""
+"""Reads a task's place in its Slurm job: nodes, rank, CPUs and GPUs; finds the addresses by which nodes meet."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 _NO_GPU = {"", "-1", "NoDevFiles"}
 
@@ -83,3 +84,61 @@ def _memory(env: Mapping[str, str], cpus: int) -> int | None:
     """What Slurm granted on this node; it counts in MiB, and 0 means all there is."""
     granted = int(env.get("SLURM_MEM_PER_NODE") or "0") or int(env.get("SLURM_MEM_PER_CPU") or "0") * cpus
     return granted * 2**20 or None
+
+
+def own_ip(place: Place) -> str:
+    """The address by which the job's other nodes reach this one."""
+    named = _resolve(place.host)
+    if named is not None and _is_ours(named):
+        return named
+    others = [ip for rank, host in enumerate(place.hosts) if rank != place.rank and (ip := _resolve(host))]
+    for target in (*others, "198.51.100.1"):  # the last is nobody's: it asks for the default route
+        if ip := source_ip(target):
+            return ip
+    return "127.0.0.1"  # no network at all, so all ranks must be on this machine; the others check that
+
+
+def _resolve(host: str) -> str | None:
+    try:
+        found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+    except OSError:
+        return None
+    addresses = [str(entry[4][0]) for entry in found]
+    return next((ip for ip in addresses if not ip.startswith("127.")), None)
+
+
+def _is_ours(ip: str) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((ip, 0))
+        except OSError:
+            return False
+    return True
+
+
+def source_ip(target: str) -> str | None:
+    """Our address on the way to another one; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((target, 9))
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
+
+
+def unreachable(ip: str, port: int) -> str | None:
+    try:
+        socket.create_connection((ip, port), timeout=5).close()
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def machine_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -45,8 +45,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from workflow.cluster.network import free_port, machine_id, own_ip, source_ip, unreachable
-from workflow.cluster.place import Place
+from workflow.cluster.place import Place, free_port, machine_id, own_ip, source_ip, unreachable
 from workflow.cluster.processes import LIFE_VARIABLE, dying_with_us, end_processes_of
 from workflow.cluster.ray_meeting import Other, PrivateFolder, Sign, write_secret
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from common.errors import UserError
 from common.files import read_json, write_json
@@ -49,7 +50,7 @@ REASONS = {
 }
 
 
-class Scheduler(Protocol):
+class Scheduler(ABC):
     """What a head must know of where its jobs run."""
 
     poll_s: ClassVar[float]
@@ -58,23 +59,28 @@ class Scheduler(Protocol):
     retries: ClassVar[bool]
     """Whether a job that was taken away is submitted again without being asked."""
 
+    @abstractmethod
     def live_job(self) -> tuple[JobPaths, JobState] | None:
         """The run's last job, whatever it computes, and its state as far as waiting settles it; None without one."""
 
+    @abstractmethod
     def look(self, job: JobPaths) -> JobState:
         """A job's state, as far as it is known by now."""
 
     def adopt(self, job: JobPaths) -> JobPaths | None:
         """The job that a submission without an answer has made after all."""
+        return None
 
     def withdraw(self, job: JobPaths) -> None:
-        """Take a job out of the queue whose run is finished: it would wait to find that out."""
+        """Take a job out of the queue, if there is one, whose run is finished: it would wait to find that out."""
+        return None
 
     def named(self, job: JobPaths) -> str:
         """A job's name for people."""
+        return f"job {job.number}"
 
 
-class LocalScheduler:
+class LocalScheduler(Scheduler):
     """Jobs on this machine: alive while they hold their run's lock."""
 
     poll_s: ClassVar[float] = 0.2
@@ -107,17 +113,8 @@ class LocalScheduler:
             self._files[job.number] = submission(job)
         return job_state(Evidence(self._files[job.number], holds_lock=holds, submitting=silent_s <= patience_s))
 
-    def adopt(self, job: JobPaths) -> JobPaths | None:
-        return None
 
-    def withdraw(self, job: JobPaths) -> None:
-        return None  # it holds no place in a queue
-
-    def named(self, job: JobPaths) -> str:
-        return f"job {job.number}"
-
-
-class SlurmScheduler:
+class SlurmScheduler(Scheduler):
     """Jobs in Slurm, known through the answer that all heads share."""
 
     poll_s: ClassVar[float] = 2.0

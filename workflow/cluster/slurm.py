@@ -36,16 +36,7 @@ ENDED = frozenset(
 _SEPARATOR, _END = "\x1f", "\x1e"
 _FIELDS = ("%A", "%T", "%N", "%l", "%L", "%S", "%e", "%P", "%r", "%j")
 _HEADER = [
-    "JOBID",
-    "STATE",
-    "NODELIST",
-    "TIME_LIMIT",
-    "TIME_LEFT",
-    "START_TIME",
-    "END_TIME",
-    "PARTITION",
-    "REASON",
-    "NAME",
+    *("JOBID", "STATE", "NODELIST", "TIME_LIMIT", "TIME_LEFT", "START_TIME", "END_TIME", "PARTITION", "REASON", "NAME")
 ]
 _ACCOUNTED = ["JobIDRaw", "State", "ExitCode", "NodeList", "JobName"]
 

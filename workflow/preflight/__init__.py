@@ -14,11 +14,10 @@ from trainers.cases import Case, StackTold, points_of
 from trainers.memory_estimate import MemoryEstimate, estimate_of
 from workflow.config.plan import Plan
 from workflow.preflight.cases import cases_of, settings_id, settings_requests, told_by_stack
-from workflow.preflight.checks import fit, time
+from workflow.preflight.checks import one_case
 from workflow.preflight.checks import variables as environment
-from workflow.preflight.checks.comparison import comparison_findings
+from workflow.preflight.checks.comparison import comparison_findings, terms_findings
 from workflow.preflight.checks.own_rewards import own_reward_findings
-from workflow.preflight.checks.terms import terms_findings
 from workflow.preflight.import_settings import Untold, factor_findings, imported_cases, is_complete
 from workflow.preflight.ledger import ledger_of
 from workflow.preflight.surroundings import Surroundings
@@ -88,7 +87,7 @@ def preflight(
         found += environment.environment_findings(known, place)
         found += (finding for case in known for finding in _findings(case, place))
     found += own_reward_findings(plan)
-    found = softened([*found, *time.experiment_findings(plan)], plan.config.imports)
+    found = softened([*found, *one_case.experiment_findings(plan)], plan.config.imports)
     found += factor_findings(plan, imported or {})
     estimates = {case.arm: estimate_of(case) for case in reversed(cases) if not case.imported}
     return PreflightResult(
@@ -108,11 +107,11 @@ def _findings(case: Case, place: Surroundings) -> list[Finding]:
     Of what has run elsewhere this shell and this site tell nothing; whether it fits the machine and how long it takes
     has shown itself.
     """
-    own, here = case.trainer.checks, [*fit.CHECKS, *environment.CHECKS, *time.CHECKS]
+    own, here = case.trainer.checks, [*one_case.CHECKS, *environment.CHECKS, *one_case.CHECKS_OF_TIME]
     if case.imported:
         if not is_complete(case):
             return []
-        here, place = [*fit.CHECKS_OF_IMPORTED, environment.arch_list], Surroundings()
+        here, place = [*one_case.CHECKS_OF_IMPORTED, environment.arch_list], Surroundings()
     found = [finding for check in own for finding in check(case, place.variables)]
     return [*found, *(finding for check in here for finding in check(case, place))]
 

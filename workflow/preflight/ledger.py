@@ -9,23 +9,21 @@ from dataclasses import replace
 from common.findings import EQUALITIES, Equality, LedgerRow
 from trainers.behaviour import Behaviour
 from trainers.cases import Case, points_of
-from workflow.preflight.checks.comparison import behaviours_of, engines_own, matters, names_the_engine
-from workflow.preflight.checks.terms import FACTS, fact_of
+from workflow.preflight.checks.comparison import (
+    FACTS,
+    behaviours_of,
+    engines_own,
+    fact_of,
+    matters,
+    names_the_engine,
+)
 from workflow.preflight.checks.variables import HARMLESS
 from workflow.preflight.import_settings import Untold
 
 # Compared between stacks: what computes. Each engine's own packages are what is compared.
 _PACKAGES = (
-    "torch",
-    "triton",
-    "transformers",
-    "flash-attn",
-    "nvidia-nccl-cu12",
-    "nvidia-cudnn-cu12",
-    "ray",
-    "numpy",
-    "trl",
-    "verl",
+    *("torch", "triton", "transformers", "flash-attn", "nvidia-nccl-cu12", "nvidia-cudnn-cu12"),
+    *("ray", "numpy", "trl", "verl"),
 )
 _NOT_TOLD = "not told"
 
@@ -181,21 +179,17 @@ def _judged(row: LedgerRow, key: str, cases: Sequence[Case]) -> LedgerRow:
 def _fact_rows(cases: Sequence[Case], untold: Sequence[Untold]) -> list[LedgerRow]:
     """What is known also of runs without settings; unverifiable where one of them does not say it."""
     rows = []
+    everyone = [*cases, *(one.case for one in untold)]
+    runs: list[Case | Untold] = [*cases, *untold]
     for name, setting in FACTS.items():
-        values: dict[str, list[str]] = {}
-        told = [(case.arm, fact_of(name, case)) for case in cases]
-        told += [(one.case.arm, fact_of(name, one)) for one in untold]
-        for arm, value in told:
-            text = _NOT_TOLD if value is None else _text(value)
-            if text not in values.setdefault(arm, []):
-                values[arm].append(text)
-        known = [some for some in values.values() if _NOT_TOLD not in some]
-        verdict: Equality = "equal" if len(known) == len(values) else "unverifiable"
+        facts = [fact_of(name, one) for one in runs]
+        values = _by_arm(everyone, [_NOT_TOLD if fact is None else fact for fact in facts])
+        known = {value for value in values.values() if _NOT_TOLD not in value.split(" | ")}
+        verdict: Equality = "unverifiable" if None in facts else "equal"
         why = "the same in all arms" if verdict == "equal" else "not every run says it"
-        if any(some != known[0] for some in known):
+        if len(known) > 1:
             verdict, why = "different", "the arms did not run on the same terms"
-        shown = {arm: " | ".join(some) for arm, some in values.items()}
-        rows.append(LedgerRow(setting, shown, verdict, why, "the experiment's workload and imports"))
+        rows.append(LedgerRow(setting, values, verdict, why, "the experiment's workload and imports"))
     return rows
 
 

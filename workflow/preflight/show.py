@@ -10,7 +10,7 @@ from common.findings import LEVELS, Finding, Level
 from trainers.cases import Case
 from trainers.memory_estimate import MemoryEstimate
 from workflow.preflight import PreflightResult
-from workflow.preflight.checks.fit import parts_told
+from workflow.preflight.checks.one_case import parts_told
 from workflow.preflight.ledger import counted
 
 WIDTH = 100

@@ -28,65 +28,7 @@ _PROGRAMS = ("apptainer", "singularity")
 _OLDEST_BUILDER = (3, 11)
 _BASE = re.compile(r"(?P<agent>docker|oras|library|localimage)(://|:)(?P<name>\S+)$")
 
-_TEMPLATE = """\
-# {name}, lock {lock_id}: an image of the environment that `python -m workflow.stacks build {name}` makes.
-# Made by `make container STACK={name}`; build it in the repository's folder: apptainer build {name}.sif {name}.def
-Bootstrap: {agent}
-From: {base}
-
-%files
-    common /opt/rolloutbench/common
-    envs /opt/rolloutbench/envs
-    workflow /opt/rolloutbench/workflow
-
-%post
-    set -eu
-    export DEBIAN_FRONTEND=noninteractive PYTHONNOUSERSITE=1 PYTHONDONTWRITEBYTECODE=1
-    export UV_PYTHON_INSTALL_DIR=/opt/python UV_CACHE_DIR=/opt/rolloutbench/cache UV_LINK_MODE=copy
-    apt-get update
-    apt-get install -y --no-install-recommends ca-certificates g++ libnuma1 python3-dev python3-pip python3-venv
-    rm -rf /var/lib/apt/lists/*
-    cd /opt/rolloutbench
-
-    # The builder: three packages of envs/controller/requirements.lock.
-    cat > uv.txt <<'END'
-{uv}END
-    cat > builder.txt <<'END'
-{builder}END
-    python3 -m venv first
-    first/bin/python -m pip install --no-cache-dir --no-deps --only-binary :all: --require-hashes -r uv.txt
-    uv=$PWD/first/bin/uv
-
-    # The image's own Python where it has the release; else the one whose hash this uv carries.
-    for release in {pythons}; do
-        "$uv" python find --no-python-downloads "$release" || "$uv" python install "$release"
-    done
-    "$uv" venv builder --python {builder_python} --no-python-downloads --no-project
-    "$uv" pip install --python builder/bin/python --no-deps --no-build --require-hashes -r builder.txt
-
-    # The same code builds and verifies here as everywhere; another lock than {lock_id} is refused.
-    builder/bin/python -m workflow.stacks build {name} --backend uv --stacks-dir /opt/stacks --expect {lock_id}
-    ln -s {built} /opt/stack
-    rm -rf first builder cache uv.txt builder.txt
-
-%environment
-    export PATH=/opt/stack/bin:$PATH PYTHONNOUSERSITE=1
-
-%runscript
-    exec /opt/stack/bin/python "$@"
-
-%labels
-    rolloutbench.stack {name}
-    rolloutbench.lock_id {lock_id}
-    rolloutbench.verify_id {verify_id}
-    rolloutbench.python {python}
-    rolloutbench.uv {uv_version}
-
-%help
-    {description}
-    Its interpreter is /opt/stack/bin/python, which `apptainer run` runs; /opt/stack/../verify.json tells what was
-    checked when the image was built.
-"""
+_TEMPLATE = Path(__file__).with_name("image.def")
 
 
 def definition(name: str, envs: Path = ENVS, base: str | None = None) -> str:
@@ -103,7 +45,7 @@ def definition(name: str, envs: Path = ENVS, base: str | None = None) -> str:
     pins = _builder_pins(envs)
     builder_python = stack.python if _release(stack.python) >= _OLDEST_BUILDER else "3.11"
     present = lock_id(name, envs)
-    return _TEMPLATE.format(
+    return _TEMPLATE.read_text(encoding="utf-8").format(
         name=name,
         lock_id=present,
         verify_id=verify_id(stack),

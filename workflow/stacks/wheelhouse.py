@@ -28,24 +28,7 @@ _MOST_PARTS = 999
 _HAVE = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)\s*==\s*(?P<version>[^\s;#]+)")
 _NAMED_ONLY = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)\s*@\s")
 
-_JOIN = """\
-#!/bin/sh
-# Checks the parts that lie beside this script, joins them into a folder and checks every file in it:
-#     sh join.sh [FOLDER]
-set -eu
-parts=$(cd "$(dirname "$0")" && pwd)
-mkdir -p "${{1:-wheelhouse}}"
-out=$(cd "${{1:-wheelhouse}}" && pwd)
-cd "$parts"
-sha256sum --quiet -c SHA256SUMS || {{ echo "error: bring the parts that are named above over again" >&2; exit 1; }}
-cat $(cut -c67- SHA256SUMS) | tar -xf - -C "$out"
-cd "$out"
-sha256sum --quiet -c SHA256SUMS
-cat <<END
-{name}: {count} files, all as their sha256 says, in $out/wheels
-{next}
-END
-"""
+_JOIN = Path(__file__).with_name("join.sh")
 _BUILD = """\
 Build the stack from it, in the repository:
   PIP_NO_INDEX=1 PIP_FIND_LINKS=$out/wheels python -m workflow.stacks build {name}"""
@@ -252,4 +235,5 @@ def _join_script(selection: Selection) -> str:
         after = _INSTALL.format(lacks=len(selection.left_out))
         if any(not file.is_wheel for file in selection.files):
             after += f"\n{_INSTALL_SOURCES}"
-    return _JOIN.format(name=name, count=len(selection.files), next=after)
+    text = _JOIN.read_text(encoding="utf-8")
+    return text.replace("@NAME@", name).replace("@COUNT@", str(len(selection.files))).replace("@NEXT@", after)
