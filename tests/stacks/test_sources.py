@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from common.errors import UserError
-from workflow.stacks.sources import described, pip_settings, redacted, uv_arguments, uv_environment
+from workflow.stacks.uv import described, pip_settings, redacted, uv_arguments, uv_environment
 
 DEFAULTS = {
     "index_url": "https://main.invalid/simple",

@@ -23,8 +23,7 @@ from packaging.tags import sys_tags
 from common.errors import UserError
 from workflow.stacks import wheelhouse
 from workflow.stacks.definition import load_stack, lock_id
-from workflow.stacks.distfiles import DistFile, Target, chosen
-from workflow.stacks.fetch import fetched
+from workflow.stacks.distfiles import DistFile, Target, chosen, fetched
 from workflow.stacks.lockfile import Pin, parse_lock
 from workflow.stacks.wheelhouse import Selection, parse_have
 

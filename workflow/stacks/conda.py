@@ -19,8 +19,7 @@ from workflow.stacks import conda_install
 from workflow.stacks import staging as place
 from workflow.stacks.condalock import CondaPackage
 from workflow.stacks.definition import ENVS, Stack, sha256_of
-from workflow.stacks.sources import redacted
-from workflow.stacks.uv import NO_SPACE, Uv, explained, last_lines, run
+from workflow.stacks.uv import NO_SPACE, Uv, explained, last_lines, redacted, run
 
 PROGRAMS = ("micromamba", "mamba", "conda")
 HOW_TO_GET_ONE = (

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from common.errors import UserError
-from workflow.stacks.sources import redacted
+from workflow.stacks.uv import redacted
 
 _PREFIX = ".building-"
 _PREFIX_NAME = re.compile(r"env-(?P<host>.+)-(?P<pid>\d+)-\d+(\.[a-z]+)?$")

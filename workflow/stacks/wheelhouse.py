@@ -13,14 +13,12 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from common.errors import UserError
-from workflow.stacks import fetch
 from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id, sha256_of
-from workflow.stacks.distfiles import DistFile, Target, chosen, located
+from workflow.stacks.distfiles import DistFile, Target, chosen, fetched, located, sizes_of
 from workflow.stacks.interpreter import is_pinned
 from workflow.stacks.lockfile import check_lock
-from workflow.stacks.sources import redacted
 from workflow.stacks.staging import explaining_disk
-from workflow.stacks.uv import configured_uv
+from workflow.stacks.uv import configured_uv, redacted
 
 _LISTS = ("requirements.txt", "requirements-source.txt", "SHA256SUMS")
 _MB = 1_000_000
@@ -96,7 +94,7 @@ def select(name: str, target: Target, have: str | None = None, envs: Path = ENVS
 def listed(selection: Selection) -> str:
     """The files and their sizes in MB as lines of text; servers are asked for sizes that the index does not give."""
     unsized = [file for file in selection.files if file.size is None]
-    asked = dict(zip([file.name for file in unsized], fetch.sizes([file.url for file in unsized]), strict=True))
+    asked = dict(zip([file.name for file in unsized], sizes_of([file.url for file in unsized]), strict=True))
     sizes = {file.name: asked.get(file.name, file.size) for file in selection.files}
     known = [size for size in sizes.values() if size is not None]
     lines = [f"{'?' if size is None else f'{size / _MB:.2f}':>9} MB  {name}" for name, size in sizes.items()]
@@ -171,7 +169,7 @@ def _fetch_missing(selection: Selection, wheels: Path) -> dict[str, str]:
     # The hash in the name: half a file of another build of the same version is not gone on with.
     halves = [wheels / f".{file.name}.{file.hashes[0][:12]}.part" for file in missing]
     addresses = [(file.url, half) for file, half in zip(missing, halves, strict=True)]
-    for count, number in enumerate(fetch.fetched(addresses), start=1):
+    for count, number in enumerate(fetched(addresses), start=1):
         file, half = missing[number], halves[number]
         digest, size = sha256_of(half), half.stat().st_size
         if digest not in file.hashes:
