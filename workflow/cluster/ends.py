@@ -99,8 +99,8 @@ def explain(end: dict[str, Any]) -> str:
         "refused": "was refused by the trainer's job",
         "killed": f"was killed by signal {-(code or 0)}"
         + (" (often: out of memory; see `dmesg`)" if code == -signal.SIGKILL else ""),
-        "out of memory": f"ran out of memory{_in_words(detail)}; ask for more (mem_mb in the profile), or "
-        "make its batches smaller",
+        "out of memory": f"ran out of memory{f' ({detail})' if detail else ''}; ask for more (mem_mb in the profile), "
+        "or make its batches smaller",
         "hung": f"hung twice: {detail}; what its processes were doing is in the log",
         "no progress": f"made no progress: {detail}; mend what keeps ending it, then start again",
         "cancelled": f"was cancelled by {end.get('by') or 'somebody'}; start again and it goes on from its last "
@@ -133,10 +133,6 @@ def why_again(end: dict[str, Any]) -> str:
         "lost": "is unknown to Slurm",
     }
     return words.get(end["kind"], str(end["kind"]))
-
-
-def _in_words(detail: Any) -> str:
-    return f" ({detail})" if detail else ""
 
 
 def exit_of(code: int, attempt: AttemptPaths, killed_for_memory: bool) -> dict[str, Any]:

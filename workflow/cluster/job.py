@@ -92,7 +92,8 @@ class JobOnNode:
 
     def _over_now(self) -> dict[str, Any] | None:
         order, job = self.order, submission(self.job)
-        done = finished_attempt(self.run, order["fingerprint"], self._steps, order["inputs_sha256"])
+        steps = int(order["spec"]["workload"]["steps"])
+        done = finished_attempt(self.run, order["fingerprint"], steps, order["inputs_sha256"])
         by = cancelled_by(self.job) or read_object(self.run.cancelled).get("by")
         current = read_object(self.run.current).get("job") == self.job.number
         verdict = job_state(Evidence(job, finished=done is not None, current=current, cancelled_by=by)).verdict
@@ -103,10 +104,6 @@ class JobOnNode:
         if verdict is JobVerdict.SUPERSEDED:
             return {"kind": "duplicate"}
         return {"kind": "cancelled", "by": by} if verdict is JobVerdict.CANCELLED else None
-
-    @property
-    def _steps(self) -> int:
-        return int(self.order["spec"]["workload"]["steps"])
 
     def _take_over(self) -> AbstractContextManager[object] | None:
         """The run, once the life before this one has let go of it or fallen silent; None if it goes on training.

@@ -107,7 +107,8 @@ class Training:
             if self._stops.asked() == "now":
                 self._kill_at = min(self._kill_at, now)
             if now >= self._kill_at:
-                _kill_session(process)
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
             if now >= self._kill_at + _UNKILLABLE_S:
                 # In the kernel for good (a GPU, a file system): Slurm must see to the node, the run goes on elsewhere.
                 stop = self._stop or {}
@@ -203,8 +204,3 @@ def _gpus_in_sight(order: dict[str, Any], env: Mapping[str, str], wanted: int) -
         # submitit's local executor hides all of them.
         visible = order["env"].get("CUDA_VISIBLE_DEVICES", order["visible_gpus"])
     return (list(map(str, range(wanted))) if visible is None else visible.split(","))[:wanted]
-
-
-def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)

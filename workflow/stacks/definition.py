@@ -141,10 +141,6 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _is_string(value: object) -> bool:
-    return isinstance(value, str)
-
-
 def _is_texts(value: object) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
 
@@ -157,10 +153,6 @@ def _is_paths(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(_is_text(item) and os.pathsep not in item for item in value)
 
 
-def _is_folder(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"[a-z0-9][a-z0-9-]*", value) is not None
-
-
 def _is_mapping(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, dict) and all(_is_text(key) and fits(value[key]) for key in value)
 
@@ -168,10 +160,6 @@ def _is_mapping(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
 def _is_build_job(value: object) -> bool:
     counts = _is_mapping(lambda count: _is_number(count) and isinstance(count, int) and count > 0)
     return isinstance(value, dict) and set(value) <= set(BUILD_JOB) and counts(value)
-
-
-def _tuples(lists: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:
-    return {key: tuple(items) for key, items in lists.items()}
 
 
 def _normalized(names: list[str]) -> tuple[str, ...]:
@@ -186,13 +174,21 @@ _KINDS: dict[str, _Kind] = {
     "source_builds": (_is_texts, "be a list of package names", _normalized),
     "build_job": (_is_build_job, f"hold whole numbers by {', '.join(BUILD_JOB)}", lambda value: {**BUILD_JOB, **value}),
     "run_needs": (_is_texts, f"be a list of {', '.join(RUN_NEEDS)}", tuple),
-    "run_paths": (_is_mapping(_is_paths), 'hold NAME: ["folder", ...] pairs', _tuples),
+    "run_paths": (
+        _is_mapping(_is_paths),
+        'hold NAME: ["folder", ...] pairs',
+        lambda lists: {key: tuple(items) for key, items in lists.items()},
+    ),
     "run_caches": (
-        _is_mapping(_is_folder),
+        _is_mapping(lambda value: isinstance(value, str) and bool(re.fullmatch(r"[a-z0-9][a-z0-9-]*", value))),
         "hold NAME: folder pairs, each folder of lower-case letters, digits and dashes",
         dict,
     ),
-    "source_environment": (_is_mapping(_is_string), 'hold NAME: "text" pairs, numbers in quotes too', dict),
+    "source_environment": (
+        _is_mapping(lambda value: isinstance(value, str)),
+        'hold NAME: "text" pairs, numbers in quotes too',
+        dict,
+    ),
 }
 """Of each key of stack.yaml that is not text: what it must be, in words, and what it becomes."""
 

@@ -93,7 +93,8 @@ def run_time(stack: Stack, lock: str, env: Path) -> dict[str, Any]:
     A path below `{site-packages}` is there once for every folder that the interpreter imports from and that has it: an
     interpreter that lies over another one has several.
     """
-    packages = _package_folders(env) if any(map(_has_packages, stack.run_paths.values())) else []
+    below_packages = any(SITE_PACKAGES in path for listed in stack.run_paths.values() for path in listed)
+    packages = _package_folders(env) if below_packages else []
     layer = (env / "conda-meta").is_dir()
     paths = {
         variable: [
@@ -110,10 +111,6 @@ def run_time(stack: Stack, lock: str, env: Path) -> dict[str, Any]:
         "cache": f"{stack.name}-{lock}",
         "needs": list(stack.run_needs),
     }
-
-
-def _has_packages(paths: tuple[str, ...]) -> bool:
-    return any(SITE_PACKAGES in path for path in paths)
 
 
 def _resolved(path: str, env: Path, packages: list[str]) -> list[str]:
@@ -133,8 +130,7 @@ def _package_folders(env: Path) -> list[str]:
     folders: list[str] = json.loads(done.stdout)
     # Its own folders by the name that stays; those of an interpreter below it, and of an image, as they are.
     own = {str(env.absolute()), str(env.resolve())}
-    return [next((ENV + folder[len(each) :] for each in own if _lies_in(folder, each)), folder) for folder in folders]
-
-
-def _lies_in(folder: str, prefix: str) -> bool:
-    return folder.startswith(prefix.rstrip("/") + "/")
+    return [
+        next((ENV + folder[len(each) :] for each in own if folder.startswith(each.rstrip("/") + "/")), folder)
+        for folder in folders
+    ]

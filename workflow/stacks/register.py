@@ -124,8 +124,11 @@ def chosen(
                 laid_over[one.name] = one.wanted
         elif accept.has(one) or (accept.every and one.kind == "extra"):
             accepted[one.name] = one.there
+        # A wheelhouse has no other build of the lock's version (0.26.0+cu130): it counts there as the lock's.
         elif (
-            one.kind == "different" and one.name != "python" and (overlay.has(one) or (overlay.every and _travels(one)))
+            one.kind == "different"
+            and one.name != "python"
+            and (overlay.has(one) or (overlay.every and not is_pinned(one.wanted, one.there)))
         ):
             laid_over[one.name] = one.wanted
         else:
@@ -133,11 +136,6 @@ def chosen(
     if open_ones:
         raise UserError(_refusal(stack, there, open_ones))
     return Choice(accepted, laid_over)
-
-
-def _travels(one: Difference) -> bool:
-    """Whether a wheelhouse has it: a build of the lock's version (0.26.0+cu130) counts there as the lock's."""
-    return not is_pinned(one.wanted, one.there)
 
 
 def _refusal(stack: Stack, there: Interpreter, open_ones: Sequence[Difference]) -> str:

@@ -89,8 +89,8 @@ def uv_environment(
             extra = [str(main), *extra]
     if extra and not {"UV_INDEX", "UV_EXTRA_INDEX_URL"} & set(environ):
         found["UV_INDEX"] = " ".join(extra)
-    if links := [str(link) for link in settings.get("find_links") or [] if _exists(str(link))]:
-        found["UV_FIND_LINKS"] = ",".join(_absolute(link) for link in links)
+    if links := [link for one in settings.get("find_links") or [] if (link := _link(str(one)))]:
+        found["UV_FIND_LINKS"] = ",".join(links)
     if hosts := settings.get("trusted_hosts"):
         found["UV_INSECURE_HOST"] = " ".join(hosts)
     if settings.get("timeout") not in {None, _PIP_TIMEOUT_S}:
@@ -128,22 +128,13 @@ def described(environ: Mapping[str, str], arguments: list[str]) -> str:
     return redacted(", ".join(part for part in parts if part))
 
 
-def _local(link: str) -> Path | None:
-    if "://" not in link:
-        return Path(link).expanduser()
-    return Path(link.removeprefix("file://")) if link.startswith("file://") else None
-
-
-def _exists(link: str) -> bool:
-    # pip passes over a folder that is not there; uv stops.
-    path = _local(link)
-    return path is None or path.exists()
-
-
-def _absolute(link: str) -> str:
+def _link(link: str) -> str | None:
+    """A link as uv takes it; None for a folder that is not there, which pip passes over, and at which uv stops."""
+    if "://" in link and not link.startswith("file://"):
+        return link
+    path = Path(link.removeprefix("file://")) if "://" in link else Path(link).expanduser()
     # uv also runs in a stack's folder; pip means the folder in which it was started.
-    path = _local(link)
-    return link if path is None else str(path.absolute())
+    return str(path.absolute()) if path.exists() else None
 
 
 @dataclass(frozen=True)
