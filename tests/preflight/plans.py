@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from common.findings import Finding
 from trainers.cases import Case, StackTold
 from trainers.registry import StackFacts
 from workflow.config.plan import Plan, plan_runs
 from workflow.config.reading import parse_config
-from workflow.preflight import Finding, PreflightResult, preflight
+from workflow.preflight import PreflightResult, preflight
 from workflow.preflight.cases import cases_of
 from workflow.preflight.surroundings import Surroundings
 

@@ -13,8 +13,8 @@ import yaml
 
 from workflow.cli import main
 from workflow.config.plan import load_plan
-from workflow.preflight import preflight, settings_requests
-from workflow.preflight.cases import settings_request
+from workflow.preflight import preflight
+from workflow.preflight.cases import settings_request, settings_requests
 from workflow.preflight.command import resolve_settings
 from workflow.preflight.surroundings import Surroundings
 

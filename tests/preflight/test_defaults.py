@@ -13,8 +13,8 @@ from common.errors import UserError
 from tests.trainers.verl.conftest import verl_python  # noqa: F401 (a fixture)
 from trainers.verl.packaged import parsed, settings_of, value_of
 from trainers.verl.releases import releases
-from workflow.preflight import PreflightResult, require_possible, settings_id, settings_requests, write_preflight
-from workflow.preflight.cases import settings_request
+from workflow.preflight import PreflightResult, require_possible, write_preflight
+from workflow.preflight.cases import settings_id, settings_request, settings_requests
 from workflow.preflight.command import resolve_settings
 
 from .plans import ARTICLE, EQUAL, ROLLOUT, looked_at, planned

@@ -13,7 +13,7 @@ from common.findings import Finding, LedgerRow, Preflight, merged, softened
 from trainers.cases import Case, StackTold, points_of
 from trainers.memory_estimate import MemoryEstimate, estimate_of
 from workflow.config.plan import Plan
-from workflow.preflight.cases import cases_of, settings_id, settings_requests, told_by_stack
+from workflow.preflight.cases import cases_of, told_by_stack
 from workflow.preflight.checks import one_case
 from workflow.preflight.checks import variables as environment
 from workflow.preflight.checks.comparison import comparison_findings, terms_findings
@@ -21,17 +21,6 @@ from workflow.preflight.checks.own_rewards import own_reward_findings
 from workflow.preflight.import_settings import Untold, factor_findings, imported_cases, is_complete
 from workflow.preflight.ledger import ledger_of
 from workflow.preflight.surroundings import Surroundings
-
-__all__ = [
-    "Finding",
-    "LedgerRow",
-    "PreflightResult",
-    "preflight",
-    "require_possible",
-    "settings_id",
-    "settings_requests",
-    "write_preflight",
-]
 
 
 @dataclass(frozen=True)
