@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import signal
 
-if __name__ == "__main__":  # a Ctrl-C while the rest loads ends the head without a traceback: nothing is started yet
+# A Ctrl-C while the rest loads ends the head without a traceback: nothing is started yet.
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import argparse
@@ -303,7 +304,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> None:
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         request = request_of(args)
     except KeyboardInterrupt:
         raise UserError(f"{args.spec['run_id']}: {NOTHING_STARTED}") from None
