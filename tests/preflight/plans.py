@@ -12,7 +12,7 @@ from workflow.config.plan import Plan, plan_runs
 from workflow.config.reading import parse_config
 from workflow.preflight import PreflightResult, preflight
 from workflow.preflight.cases import cases_of
-from workflow.preflight.surroundings import Surroundings
+from workflow.preflight.checks import Surroundings
 
 ROLLOUT = "actor_rollout_ref.rollout"
 ACTOR = "actor_rollout_ref.actor"

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from workflow.cluster.site import Site
+from workflow.preflight.checks import Surroundings, exported, variables_of
 from workflow.preflight.checks.variables import VARIABLES
-from workflow.preflight.surroundings import Surroundings, exported, variables_of
 
 from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, codes, found, looked_at, planned
 

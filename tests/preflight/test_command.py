@@ -15,8 +15,8 @@ from workflow.cli import main
 from workflow.config.plan import load_plan
 from workflow.preflight import preflight
 from workflow.preflight.cases import settings_request, settings_requests
+from workflow.preflight.checks import Surroundings
 from workflow.preflight.command import resolve_settings
-from workflow.preflight.surroundings import Surroundings
 
 ROOT = Path(__file__).resolve().parents[2]
 RAW: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))

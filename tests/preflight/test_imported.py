@@ -11,8 +11,8 @@ import yaml
 
 from workflow.cluster.site import Site
 from workflow.preflight import PreflightResult, preflight
+from workflow.preflight.checks import Surroundings
 from workflow.preflight.show import preflight_lines, summary_lines
-from workflow.preflight.surroundings import Surroundings
 
 from .plans import ACTOR, ARTICLE, ROLLOUT, looked_at, planned
 

@@ -14,13 +14,12 @@ from trainers.cases import Case, StackTold, points_of
 from trainers.memory_estimate import MemoryEstimate, estimate_of
 from workflow.config.plan import Plan
 from workflow.preflight.cases import cases_of, told_by_stack
-from workflow.preflight.checks import one_case
+from workflow.preflight.checks import Surroundings, one_case
 from workflow.preflight.checks import variables as environment
 from workflow.preflight.checks.comparison import comparison_findings, terms_findings
 from workflow.preflight.checks.own_rewards import own_reward_findings
 from workflow.preflight.import_settings import Untold, factor_findings, imported_cases, is_complete
 from workflow.preflight.ledger import ledger_of
-from workflow.preflight.surroundings import Surroundings
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from workflow.config.plan import Plan, load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight, write_preflight
 from workflow.preflight.cases import settings_requests
+from workflow.preflight.checks import Surroundings, variables_of
 from workflow.preflight.show import preflight_lines, summary_lines
-from workflow.preflight.surroundings import Surroundings, variables_of
 from workflow.stacks.environment import run_in_stack
 
 

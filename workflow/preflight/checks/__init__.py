@@ -1,0 +1,51 @@
+"""Gives every check of a case what it needs: where and how fast its runs would go, outer variables, a finding."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common.errors import UserError
+from common.findings import Finding, Level
+from trainers.cases import Case
+from workflow.cluster.site import Site
+
+_EXPORT = re.compile(
+    r"^\s*(?:export\s+|declare\s+-x\s+)([A-Z][A-Z0-9_]*)=(\"[^\"]*\"|'[^']*'|[^\s;#&|]*)", re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """All that the checks know of where and how fast the runs would go."""
+
+    site: Site = field(default_factory=Site)
+    paces: Mapping[str, float] = field(default_factory=dict)
+    """Arm -> seconds per step."""
+    variables: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Variable -> (value, who sets it), for all arms alike."""
+
+
+def finding_of(case: Case, level: Level, code: str, what: str, why: str, source: str, change: str) -> Finding:
+    """A finding of one case's arm."""
+    return Finding(level, code, (case.arm,), what, why, source, change)
+
+
+def exported(script: str) -> dict[str, str]:
+    """The variables that a shell script exports in plain words; what it works out, or sources, is not seen."""
+    return {name: value.strip("\"'") for name, value in _EXPORT.findall(script)}
+
+
+def variables_of(profile: Path | None, environment: Mapping[str, str] | None = None) -> dict[str, tuple[str, str]]:
+    """What this shell and the profile's setup.sh would hand to every training process."""
+    found = {name: (value, "this shell") for name, value in (environment or os.environ).items()}
+    script = profile / "setup.sh" if profile is not None else None
+    if script is not None and script.is_file():
+        try:
+            found |= {name: (value, str(script)) for name, value in exported(script.read_text("utf-8")).items()}
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{script} cannot be read: {error}") from None
+    return found

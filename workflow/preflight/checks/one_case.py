@@ -11,7 +11,7 @@ from trainers.memory_estimate import MemoryEstimate, Part, estimate_of
 from workflow.cluster.progress import readable_duration
 from workflow.cluster.site import Site
 from workflow.config.plan import Plan
-from workflow.preflight.surroundings import Surroundings, finding_of
+from workflow.preflight.checks import Surroundings, finding_of
 
 
 def _model(case: Case) -> ModelFacts | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from common.findings import Finding
 from trainers.cases import Case
-from workflow.preflight.surroundings import Surroundings
+from workflow.preflight.checks import Surroundings
 
 _OFF = ("", "0", "false", "off", "no")
 
