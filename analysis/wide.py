@@ -13,7 +13,7 @@ from analysis.runs import Run
 from common.errors import UserError
 from common.verdicts import Verdict, count_of, first_few
 from trainers.logs.record import STEPS_LOGGED
-from trainers.quantities import DISCARDED, QUANTITIES, logged_as, names_of
+from trainers.quantities import QUANTITIES, discarded, logged_as, names_of
 from trainers.registry import trainer_named
 from trainers.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
 
@@ -223,7 +223,7 @@ def discarding(rows: pd.DataFrame, side: str = "") -> npt.NDArray[np.bool_]:
 
     `side` ends the columns' names, as `paired_steps` has them.
     """
-    counts = [name + side for name in DISCARDED if name + side in rows]
+    counts = [name + side for name in discarded() if name + side in rows]
     return np.asarray((rows[counts].to_numpy(dtype=np.float64) > 0).any(axis=1), dtype=np.bool_)
 
 

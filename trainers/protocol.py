@@ -107,6 +107,8 @@ class Trainer:
     """A trainer, as its folder describes it; one that is known by its name alone has all defaults."""
 
     name: str
+    label: str = ""
+    """As people write it, where that is not its name."""
     engines: tuple[str, ...] = ()
     """The engines that it can be driven with, or imported."""
     package: str = ""
@@ -124,8 +126,8 @@ class Trainer:
     """Last parts of its settings that are names, trackers and places: no work of a step."""
     engine_options: str = ""
     """What stands before an engine's own options, with `{engine}` for its name."""
-    engine_switches: tuple[str, ...] = ()
-    """Settings that say which engine it is, beside `keys["engine"]`."""
+    engine_switches: Mapping[str, Mapping[bool, str]] = field(default_factory=dict)
+    """Switches that say which engine it is, beside `keys["engine"]`."""
     of_one_engine: tuple[str, ...] = ()
     """How settings begin that mean something with one of its engines alone."""
     settings: Callable[[Mapping[str, Any], Mapping[str, Any] | None], Settings] = plain_settings

@@ -13,8 +13,11 @@ QUANTITIES = (
     *("reward", "mean_response_length", "max_response_length", "truncated_share", "reference_kl", "policy_entropy"),
     *("rollout_kl", "rollout_logp_gap", "rollout_probability_gap", "gradient_norm"),
 )
-DISCARDED = tuple(name for one in trainers() for name in one.discarded)
-"""Scalars that count completions which are in a step's seconds, and not in its tokens and lengths."""
+
+
+def discarded() -> tuple[str, ...]:
+    """Scalars that count completions which are in a step's seconds, and not in its tokens and lengths."""
+    return tuple(name for one in trainers() for name in one.discarded)
 
 
 def names_of(quantity: str) -> tuple[str, ...]:

@@ -25,16 +25,20 @@ from analysis.estimates.equal_work import (
 )
 from analysis.speedup import TOKENS
 from analysis.wide import ROUNDING
-from trainers.quantities import DISCARDED
+from trainers.quantities import discarded
 
 STEP_ROUNDING = ROUNDING + "step"
-NEEDED = (STEP, STEP_ROUNDING, TOKENS, LONGEST, FLOOR, FLOOR_BASIS, GENERATION, *DISCARDED)
-"""The columns of `wide` that the estimates are made of."""
+_NEEDED = (STEP, STEP_ROUNDING, TOKENS, LONGEST, FLOOR, FLOOR_BASIS, GENERATION)
 
 ACROSS, WITHIN, ONE_STEP = "across runs", "within-run only", "one step"
 # The fit's interval is so much wider at each end: its bias is up to 1% in `python -m bench coverage`, here taken twice.
 FIT_BIAS = 0.02
 ONE_PAIR = "one pair of runs does not tell how much other runs differ, so no direction is claimed"
+
+
+def needed() -> tuple[str, ...]:
+    """The columns of `wide` that the estimates are made of."""
+    return (*_NEEDED, *discarded())
 
 
 def estimates(pairs: pd.DataFrame, overlap: str = "", resamples: int = RESAMPLES) -> list[Row]:

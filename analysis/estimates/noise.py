@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from analysis.estimates.arm import NEEDED, estimates
+from analysis.estimates.arm import estimates, needed
 from analysis.estimates.bootstrap import CONFIDENCE, RESAMPLES, Floats, students_t
 from analysis.estimates.comparable import Comparable
 from analysis.estimates.equal_work import STEP
@@ -100,7 +100,7 @@ def noise_bands(
     """
     bands: dict[str, float] = {}
     for arm, other in repetitions(plan, factors, comparable or Comparable()):
-        pairs = paired_steps(wide, factors, other, arm, NEEDED)
+        pairs = paired_steps(wide, factors, other, arm, needed())
         for row in estimates(pairs, resamples=resamples) if len(pairs) else []:
             told = [abs(math.log(row[end])) for end in ("value", "low", "high") if row[end] > 0]
             if told:

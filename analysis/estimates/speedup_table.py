@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from analysis.estimates.arm import NEEDED, estimates, no_value, rounding_reach
+from analysis.estimates.arm import estimates, needed, no_value, rounding_reach
 from analysis.estimates.bootstrap import RESAMPLES
 from analysis.estimates.comparable import Comparable
 from analysis.estimates.disagreement import UNSETTLED, disagreement, rest_of_step
@@ -50,7 +50,7 @@ def estimate_table(
                 continue
             head: Row = {"factors": factors, "baseline": plan.baseline, "arm": arm}
             reason = known.refused.get((factors, arm), "")
-            pairs = paired_steps(wide, factors, plan.baseline, arm, NEEDED)
+            pairs = paired_steps(wide, factors, plan.baseline, arm, needed())
             if reason or pairs.empty:
                 reason = reason or _not_in_common(wide, factors, plan.baseline, arm)
                 rows += [head | no_value(name, reason) for name in ESTIMATES]

@@ -18,8 +18,6 @@ from trainers.logs.foreign import known_as
 from trainers.logs.record import Imported
 from trainers.registry import trainers
 
-_ROLLOUT = "actor_rollout_ref.rollout.name"
-
 
 def _ours() -> tuple[str, ...]:
     return tuple(trainer.name for trainer in trainers() if trainer.trees)
@@ -93,27 +91,30 @@ def _trainer_told(part: Imported) -> tuple[tuple[str, ...], str] | None:
     """The trainers that a source can be of, and what it is in words; None where it does not say."""
     if part.format in _writers():
         return _writers()[part.format], formats()[part.format].partition(",")[0]
-    if any(str(key).partition(".")[0] == "actor_rollout_ref" for key in part.config):
-        return ("verl",), "a run of verl (its configuration has actor_rollout_ref)"
-    if "use_vllm" in part.config:
-        return ("trl", "swift"), "a run of TRL or ms-swift (its configuration has use_vllm)"
-    return None
+    sections = {str(key).partition(".")[0] for key in part.config}
+    mark = next((mark for one in trainers() for mark in one.marks if mark in sections), None)
+    if mark is None:
+        return None
+    of = [one for one in trainers() if mark in one.marks]
+    labels = " or ".join(one.label or one.name for one in of)
+    return tuple(one.name for one in of), f"a run of {labels} (its configuration has {mark})"
 
 
 def _engine_told(part: Imported) -> tuple[str, str] | None:
     """The engine of a source and where it says so; None where it does not, or by a name that is not known."""
-    rollout = setting(part.config, _ROLLOUT)
-    # Earlier releases of verl had sglang_async beside sglang.
-    found = _engine_called(rollout.partition("_")[0]) if isinstance(rollout, str) else None
-    if found is not None:
-        return found, f"holds the configuration of a run with {_ROLLOUT}: {rollout}"
-    asked = part.overrides.get(_ROLLOUT) if rollout is None else None
-    found = _engine_called(asked.partition("_")[0]) if asked else None
-    if found is not None:
-        return found, f"shows the command of a run with {_ROLLOUT}={asked}"
-    uses = part.config.get("use_vllm")
-    if isinstance(uses, bool):
-        return "vllm" if uses else "transformers", f"is of a run with use_vllm: {str(uses).lower()}"
+    for key in dict.fromkeys(key for one in trainers() for key in one.keys.get("engine", ())):
+        held = setting(part.config, key)
+        # Earlier releases of verl had sglang_async beside sglang.
+        found = _engine_called(held.partition("_")[0]) if isinstance(held, str) else None
+        if found is not None:
+            return found, f"holds the configuration of a run with {key}: {held}"
+        asked = part.overrides.get(key) if held is None else None
+        found = _engine_called(asked.partition("_")[0]) if asked else None
+        if found is not None:
+            return found, f"shows the command of a run with {key}={asked}"
+    for key, means in (item for one in trainers() for item in one.engine_switches.items()):
+        if isinstance(uses := part.config.get(key), bool):
+            return means[uses], f"is of a run with {key}: {str(uses).lower()}"
     column = part.selected.get("engine", "")
     found = _engine_called(column) if part.format == TABLE else None
     return (found, f"has only rows of engine {column} for this run") if found is not None else None

@@ -8,6 +8,7 @@ from trainers.trl.trainer import KEYS, SERVER, TRAINER_STATE
 
 SWIFT = Trainer(
     name="swift",
+    label="ms-swift",
     engines=("vllm", "transformers"),
     package="ms-swift",
     keys=KEYS,

@@ -182,6 +182,7 @@ TRAINER_STATE = LogFormat(
 
 TRL = Trainer(
     name="trl",
+    label="TRL",
     engines=("transformers", "vllm"),
     driver=Driver(
         job_module="workflow.jobs.trl_grpo",
@@ -192,7 +193,7 @@ TRL = Trainer(
     keys=KEYS,
     marks=("use_vllm",),
     bookkeeping=BOOKKEEPING,
-    engine_switches=("use_vllm",),
+    engine_switches={"use_vllm": {True: "vllm", False: "transformers"}},
     of_one_engine=("use_vllm", "vllm_"),
     checks=(_one_gpu,),
     memory=_memory,

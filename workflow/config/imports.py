@@ -7,12 +7,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator
 
 from common.messages import short, told
 from common.published import as_number, check_published, check_text
+from trainers.registry import trainers
 from trainers.workload import SECTION, Count, PositiveInt, Seed
 
 WANDB = "wandb:"
@@ -20,18 +21,13 @@ WANDB = "wandb:"
 _WANDB_PART = r"[A-Za-z0-9_-][A-Za-z0-9_.-]*"
 _WANDB_RUN = re.compile(rf"wandb:{_WANDB_PART}(/{_WANDB_PART}){{2}}")
 
-Format = Literal[
-    "wandb",
-    "wandb-offline",
-    "verl-console",
-    "trl-console",
-    "swift-console",
-    "verl-jsonl",
-    "trainer-state",
-    "swift-jsonl",
-    "phases-csv",
-]
-Mode = Literal["", "sync", "native", "legacy", "colocate_async", "separate_async", "one_step_off", "fully_async"]
+# The trainers' own formats and loops, and what is nobody's own. mypy takes no Literal of names that are computed.
+if TYPE_CHECKING:
+    Format, Mode = str, str
+else:
+    _OWN = dict.fromkeys(form.name for trainer in trainers() for form in trainer.formats)
+    Format = Literal[("wandb", "wandb-offline", *_OWN, "phases-csv")]
+    Mode = Literal[("", "sync", *dict.fromkeys(tree.mode for trainer in trainers() for tree in trainer.trees))]
 
 
 def is_remote(source: str) -> bool:
