@@ -1,4 +1,4 @@
-"""Takes a job's share of its node and describes the node: equal terms for all engines start here."""
+"""Takes a job's share of its node, describes the node, and measures how much of the share others used."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import platform
 import re
 import socket
 import subprocess
-from collections.abc import Mapping, MutableMapping
+import time
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ _ROOT = Path(__file__).resolve().parents[1]
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"://[^\s/@:]*:[^\s/@]+@")
 _TOLD = re.compile(r"^(OMP|MKL|KMP|GOMP|VLLM|TORCH|PYTORCH|CUDA|NCCL|TOKENIZERS|HF_HUB_OFFLINE|WANDB_MODE|LD_PRELOAD)")
+# Columns of /proc/stat: user, nice, system, irq, softirq, steal. Idle and iowait are no work; guest is in user.
+_BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)
 _OF_THIS_PROCESS = re.compile(r"_(DIR|PATH|ROOT|NAME|IDENT|PORT)$")
 
 
@@ -165,3 +168,43 @@ def _cpu_name() -> str:
         return platform.processor() or platform.machine()
     found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return found.group(1) if found else platform.machine()
+
+
+def busy_s(stat: str, cpus: Sequence[int]) -> float:
+    """Seconds that the given CPUs have worked since boot, from the text of /proc/stat; steal counts as work."""
+    ticks = 0
+    for line in stat.splitlines():
+        name, *columns = line.split()
+        if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in cpus:
+            ticks += sum(int(columns[column]) for column in _BUSY_COLUMNS)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class OtherLoad:
+    """Counts the CPU-seconds that other processes (or other machines on the same hardware) take.
+
+    The kernel counts in ticks of 10 ms a CPU, so short spans are rough; sums over many steps are not.
+    """
+
+    def __init__(self, cpus: Sequence[int], stat: Path = Path("/proc/stat")) -> None:
+        self._cpus = tuple(cpus)
+        self._stat = stat
+        self._began: tuple[float, float] | None = None
+
+    def begin(self) -> None:
+        """Start a span."""
+        self._began = self._now()
+
+    def taken_s(self) -> float | None:
+        """CPU-seconds that others took since `begin`; None where the system does not tell."""
+        began, ended = self._began, self._now()
+        if began is None or ended is None:
+            return None
+        return max(0.0, (ended[0] - began[0]) - (ended[1] - began[1]))
+
+    def _now(self) -> tuple[float, float] | None:
+        try:
+            text = self._stat.read_text(encoding="ascii")
+        except OSError:
+            return None
+        return busy_s(text, self._cpus), time.process_time()

@@ -34,49 +34,52 @@ def prepare_inputs(request: dict[str, Any], out: Path) -> dict[str, Any]:
     missing = [key for key in _REQUEST_KEYS if key not in request]
     if missing:
         raise UserError(f"request.json lacks {', '.join(missing)}; it must have {', '.join(_REQUEST_KEYS)}")
-    data, model = request["data"], request["model"]
     out.mkdir(parents=True, exist_ok=True)
     (out / "inputs.json").unlink(missing_ok=True)
     work = Path(tempfile.mkdtemp(prefix=".making-", dir=out))
     try:
-        _progress(f"data: {data['source']}")
-        examples = read_examples(data)
-        conversations = [example["prompt"] for example in examples]
-        _progress(f"model: {model['source']}")
-        model_folder = prepare_model(model, conversations, work / "model")
-        _progress(f"prompts: {len(examples)}")
-        limit = int(request["max_prompt_length"])
-        lengths = prompt_lengths(model_folder, conversations, limit, int(request["max_response_length"]))
-        kept = _without_too_long(examples, lengths, limit, str(data.get("too_long", "error")))
-        _write_parquet(kept, work / "data.parquet")
-        test = _test_examples(data, model_folder, limit, int(request["max_response_length"]))
-        if test is not None:
-            _write_parquet(test, work / "test.parquet")
-
-        made_here = model_folder == work / "model"
-        answer: dict[str, Any] = {
-            "data": {
-                **_told(work / "data.parquet", kept, data["source"]),
-                "dropped_too_long": len(examples) - len(kept),
-                "revision": data.get("revision"),
-            },
-            "test": None if test is None else _told(work / "test.parquet", test, data["test_source"]),
-            "model": {
-                "path": "model" if made_here else str(model_folder),
-                "sha256": tree_sha256(model_folder),
-                "source": model["source"],
-                "revision": model.get("revision"),
-                "parameters": parameter_count(model_folder),
-            },
-            "prompt_tokens": {"min": lengths.minimum, "mean": lengths.mean, "max": lengths.maximum},
-            "versions": _versions(),
-        }
-        _move_out(work, out, made_here)
+        answer = _made(request, work)
+        _move_out(work, out, with_model=answer["model"]["path"] == "model")
         write_json(out / "inputs.json", answer)
-        _progress(f"done: {len(kept)} prompts, {answer['model']['parameters']} parameters")
+        _progress(f"done: {answer['data']['rows']} prompts, {answer['model']['parameters']} parameters")
         return answer
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _made(request: dict[str, Any], work: Path) -> dict[str, Any]:
+    """Write data and model into a folder, and return what inputs.json says of them."""
+    data, model = request["data"], request["model"]
+    limit, max_response_length = int(request["max_prompt_length"]), int(request["max_response_length"])
+    _progress(f"data: {data['source']}")
+    examples = read_examples(data)
+    conversations = [example["prompt"] for example in examples]
+    _progress(f"model: {model['source']}")
+    model_folder = prepare_model(model, conversations, work / "model")
+    _progress(f"prompts: {len(examples)}")
+    lengths = prompt_lengths(model_folder, conversations, limit, max_response_length)
+    kept = _without_too_long(examples, lengths, limit, str(data.get("too_long", "error")))
+    _write_parquet(kept, work / "data.parquet")
+    test = _test_examples(data, model_folder, limit, max_response_length)
+    if test is not None:
+        _write_parquet(test, work / "test.parquet")
+    return {
+        "data": {
+            **_told(work / "data.parquet", kept, data["source"]),
+            "dropped_too_long": len(examples) - len(kept),
+            "revision": data.get("revision"),
+        },
+        "test": None if test is None else _told(work / "test.parquet", test, data["test_source"]),
+        "model": {
+            "path": "model" if model_folder == work / "model" else str(model_folder),
+            "sha256": tree_sha256(model_folder),
+            "source": model["source"],
+            "revision": model.get("revision"),
+            "parameters": parameter_count(model_folder),
+        },
+        "prompt_tokens": {"min": lengths.minimum, "mean": lengths.mean, "max": lengths.maximum},
+        "versions": _versions(),
+    }
 
 
 def _told(file: Path, examples: list[dict[str, Any]], source: str) -> dict[str, Any]:

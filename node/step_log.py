@@ -11,10 +11,10 @@ from transformers import TrainerCallback
 from transformers.integrations.integration_utils import rewrite_logs
 
 from common.contracts import MetricsLine
-from node.load import OtherLoad
+from node.exit_codes import StopRequest
+from node.hardware import OtherLoad
 from node.phase_clock import ROOT, PhaseClock
 from node.records import append_json_line
-from node.signals import StopRequest
 
 WANDB_PREFIX = "timing_s/"
 

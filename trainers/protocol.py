@@ -18,9 +18,9 @@ from trainers.timers.tree import TimerTree
 from trainers.workload import TrainedArm, Workload
 
 if TYPE_CHECKING:
-    from trainers.behaviour import Behaviour
     from trainers.cases import Case
     from trainers.memory_estimate import MemoryEstimate
+    from trainers.rows import Behaviour
 
 Variables = Mapping[str, tuple[str, str]]
 """Variable -> (value, who sets it), outside of the experiment."""

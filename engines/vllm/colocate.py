@@ -1,4 +1,4 @@
-"""Does the engine inside the trainer get the run's seed and the workload's number format? TRL 1.16 passes neither."""
+"""Gives the engine inside the trainer the run's seed and the workload's number format, which TRL 1.16 does not pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do new weights reach vLLM on a CPU, and who sets the threads there?"""
+"""Mends vLLM on a CPU: how new weights reach it, and how many threads the training keeps."""
 
 from __future__ import annotations
 

@@ -162,8 +162,7 @@ def test_cpus_are_bounded_by_what_is_allowed() -> None:
 def test_a_stop_before_the_first_step_requeues() -> None:
     code = (
         "import os, signal, sys, time\n"
-        "from node.exit_codes import run\n"
-        "from node.signals import StopRequest\n"
+        "from node.exit_codes import StopRequest, run\n"
         "def main():\n"
         "    StopRequest().install(); os.kill(os.getpid(), signal.SIGUSR2); time.sleep(5)\n"
         "sys.exit(run(main))"

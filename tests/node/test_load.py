@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from node.load import OtherLoad, busy_s
+from node.hardware import OtherLoad, busy_s
 
 STAT = """cpu  100 0 50 900 10 5 5 20 7 0
 cpu0 60 1 20 400 5 2 3 10 3 0

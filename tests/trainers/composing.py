@@ -23,7 +23,7 @@ sys.path.remove(str(Path(__file__).parent))
 
 from common.errors import UserError
 from trainers.verl.driver.composed import _config_folder, check, compose, flat
-from trainers.verl.driver.declared import fields
+from trainers.verl.driver.keys import fields
 
 
 def main(version: str, cases: Path, out: Path) -> None:

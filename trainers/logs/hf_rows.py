@@ -1,4 +1,4 @@
-"""Makes steps of the rows that transformers' Trainer logs (TRL, ms-swift), from whichever file they were read."""
+"""Makes steps of the rows that transformers' Trainer logs (TRL, ms-swift), and reads its `trainer_state.json`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from typing import Any
 
 from common.errors import UserError
 from common.verdicts import Verdict
+from trainers.logs.log_files import list_of
 from trainers.logs.printed import half_digit, half_significant, printed
 from trainers.logs.record import STEPS_LOGGED, TIMERS, Imported, SourceRead, StepRecord, as_number, packed
 from trainers.logs.restarts import falls, require_one_run, steps_in_sequence
 
+TRAINER_STATE = "trainer-state"
 # What transformers' callbacks put before a row's names in wandb: so a log's names are those of the wandb run.
 TRAIN = "train/"
 STEP_TIME = "train/step_time"
@@ -274,3 +276,28 @@ def _add_average_times(read: SourceRead, rows: Sequence[LoggedRow], anew: Collec
             "each from one logged row to the next, with checkpoints and evaluations in between"
         )
         read.verdicts.append(Verdict("warning", "times-from-average", text))
+
+
+def read_trainer_state(path: Path) -> Imported:
+    """The steps of a `trainer_state.json`, which the Trainer keeps beside each checkpoint, under wandb's names.
+
+    A record's line is its place in the log_history, from 1. Evaluations and the summary at the end are no steps.
+    `UserError` when the file is no such state.
+    """
+    rows: list[LoggedRow] = []
+    place = 0
+    try:
+        history = list_of(path, "log_history")
+        if history is None:
+            raise UserError(f"{path} has no log_history (a list): it is no trainer_state.json")
+        for place, row in enumerate(history, start=1):
+            step = row.get("step") if isinstance(row, dict) else None
+            if isinstance(step, bool) or not isinstance(step, int) or step < 1 or not is_training_row(row):
+                continue
+            rows.append(logged_row(step, {k: v for k, v in row.items() if k != "step"}, place))
+    except (ValueError, RecursionError, OverflowError) as error:
+        raise UserError(
+            f"{path} is cut off or corrupt after record {place} of its log_history ({' '.join(str(error).split())}). "
+            "Copy it again, or import the trainer_state.json of another checkpoint"
+        ) from None
+    return imported_rows(rows, path, TRAINER_STATE)

@@ -9,9 +9,10 @@ from common.errors import UserError
 from common.findings import Finding
 from common.model_facts import ModelFacts
 from trainers.cases import Case
+from trainers.logs import hf_rows
 from trainers.memory_estimate import GIB, MemoryEstimate, Part, working
 from trainers.protocol import Driver, LogFormat, StackFacts, Trainer, Variables
-from trainers.trl import console, trainer_state
+from trainers.trl import console
 from trainers.trl.timers import TRL_1_16, TRL_NATIVE
 from trainers.workload import TrainedArm, Workload
 
@@ -172,9 +173,9 @@ def _memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
 
 
 TRAINER_STATE = LogFormat(
-    trainer_state.FORMAT,
+    hf_rows.TRAINER_STATE,
     "trainer_state.json of transformers' Trainer",
-    trainer_state.read_trainer_state,
+    hf_rows.read_trainer_state,
     is_row=lambda row: "log_history" in row,
     mark=b'"log_history"',
     step_alone=True,

@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from trainers.behaviour import Behaviour
 from trainers.cases import Case
 from trainers.memory_estimate import MemoryEstimate, estimate_of
+from trainers.rows import Behaviour
 from trainers.verl.driver.overrides import ROLLOUT
 from trainers.verl.engine_settings import PREFERRED, always
 from trainers.verl.releases import releases

@@ -10,7 +10,7 @@ from common.model_facts import ModelFacts
 from trainers.cases import Case
 from trainers.memory_estimate import MemoryEstimate, estimate_of
 from trainers.protocol import Check, Variables
-from trainers.rule import Rule
+from trainers.rows import Rule
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
 from trainers.verl.driver.rules import problems
 from trainers.verl.releases import release_named

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from common.gpus import gpu_of
-from trainers.behaviour import Tell
 from trainers.cases import Case
+from trainers.rows import Tell
 from trainers.verl.driver.overrides import MODEL, ROLLOUT
 
 # SGLang's own way to a fixed length; read in its code, not tried on a GPU.

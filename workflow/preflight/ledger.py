@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from common.findings import EQUALITIES, Equality, LedgerRow
-from trainers.behaviour import Behaviour
 from trainers.cases import Case, points_of
+from trainers.rows import Behaviour
 from workflow.preflight.checks.comparison import (
     FACTS,
     behaviours_of,

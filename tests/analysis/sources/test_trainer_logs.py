@@ -5,11 +5,10 @@ import json
 import pytest
 
 from common.errors import UserError
-from trainers.logs.hf_rows import WALL, Average, elapsed_s, numbers_of, step_times_s, windows_of
+from trainers.logs.hf_rows import WALL, Average, elapsed_s, numbers_of, read_trainer_state, step_times_s, windows_of
 from trainers.logs.record import STEPS_LOGGED
-from trainers.swift.logging_jsonl import read_swift_jsonl
+from trainers.swift.trainer import read_swift_jsonl
 from trainers.trl.console import read_trl_console
-from trainers.trl.trainer_state import read_trainer_state
 
 SUMMARY = {"train_runtime": 40.5, "train_samples_per_second": 1.2, "train_loss": 0.01, "epoch": 1.0}
 

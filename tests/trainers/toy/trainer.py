@@ -7,7 +7,7 @@ from typing import Any
 from common.errors import UserError
 from tests.trainers.toy import console
 from trainers.protocol import Driver, LogFormat, StackFacts, Trainer
-from trainers.rule import Rule
+from trainers.rows import Rule
 from trainers.timers.tree import Phase, TimerTree
 from trainers.workload import TrainedArm, Workload
 

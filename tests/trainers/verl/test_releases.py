@@ -12,9 +12,8 @@ from common.errors import UserError
 from engines import engine_named
 from tests.preflight import plans
 from trainers import registry
-from trainers.behaviour import Does
 from trainers.protocol import StackFacts
-from trainers.rule import Rule
+from trainers.rows import Does, Rule
 from trainers.timers.lookup import tree_for
 from trainers.verl import releases as of_verl
 from trainers.verl.driver.composed import check, job_overrides

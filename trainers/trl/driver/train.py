@@ -19,11 +19,10 @@ from common.dotted import flat
 from common.errors import UserError
 from node.attempt import Inputs, read_attempt, read_spec, require_as_registered, write_done
 from node.checkpoints import newest_checkpoint
-from node.exit_codes import RequeueError, nearest, one_line, run
+from node.exit_codes import RequeueError, StopRequest, nearest, one_line, run, show_stacks_on_request
 from node.hardware import hardware, pin_cpus, set_environment, told_environment
 from node.phase_clock import PhaseClock
 from node.rewards import RewardFunction, reward_functions
-from node.signals import StopRequest, show_stacks_on_request
 from node.tracker import Tracker
 
 # What each attempt says for itself, or the machine that happens to resolve the settings.
@@ -202,7 +201,7 @@ def _engine_settings(trainer: Any, args: Any, dtype: str) -> dict[str, Any]:
 def _hooked(trainer: Any, clock: PhaseClock, path: Path, resumed_from: int, stop: StopRequest) -> Any:
     from transformers import PrinterCallback
 
-    from node.load import OtherLoad
+    from node.hardware import OtherLoad
     from node.step_log import StepLog
     from trainers.trl.driver.timers import TrlTimers
 

@@ -1,4 +1,4 @@
-"""From which step does a run of verl go on, and which of its checkpoints are kept?
+"""Finds the step that a run of verl goes on from, and removes the checkpoints that are not kept.
 
 verl resumes from the step that `latest_checkpointed_iteration.txt` names. It writes that file last, but not at once,
 and an empty one stops it; a step whose folder is missing starts training anew without a word, and a folder that is

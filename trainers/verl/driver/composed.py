@@ -20,8 +20,7 @@ from common.dotted import setting
 from common.errors import UserError
 from node.exit_codes import nearest, one_line, run
 from node.records import write_json
-from trainers.verl.driver.declared import fields
-from trainers.verl.driver.keys import key_problem, kind_problem
+from trainers.verl.driver.keys import fields, key_problem, kind_problem
 from trainers.verl.driver.overrides import leaves, override
 from trainers.verl.driver.rules import problems
 from trainers.verl.releases import release_named

@@ -1,4 +1,4 @@
-"""How are verl's steps written down, and how does verl stop early? Hooks in the process of its TaskRunner.
+"""Writes down verl's steps and stops verl early, by hooks in the process of its TaskRunner.
 
 verl's fit loops (0.4.1's, and 0.9.1's V1 and legacy ones) have no callbacks and end a step in different orders. Alike
 in all of them are four places, and these are hooked:

@@ -1,12 +1,16 @@
-"""Is this a setting that verl has, and a value of its kind? By the settings of verl's own packaged configuration.
+"""Tells whether verl has a setting, and whether a value is of its kind, by the settings of verl's own configuration.
 
 Only the standard library: the job asks it of what Hydra composed in the stack, and the controller of the tables in
-`trainers/verl/packaged/`, so that a slip is told before a stack is built.
+`trainers/verl/packaged/`, so that a slip is told before a stack is built. verl 0.9.1 makes dataclasses of parts of its
+configuration (those with `_target_`), when the workers start: a setting that Hydra was told to add and the dataclass
+lacks ends the run there. Their fields are read from the source, since importing it would import torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import ast
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from node.exit_codes import nearest
@@ -58,3 +62,44 @@ def kind_problem(key: str, was: Any, now: Any) -> str | None:
         return None
     quoted = ", without quotes" if isinstance(now, str) and wanted in ("true or false", "a number") else ""
     return f"{key} must be {wanted}{quoted}, as verl's own {was!r} (got {now!r})"
+
+
+def fields(package: Path, target: str) -> frozenset[str] | None:
+    """The fields of the class that `target` (verl.workers.config.RolloutConfig) names, inherited ones too.
+
+    None if a class of the chain is not in that module or package: then nothing is known.
+    """
+    *modules, name = target.split(".")
+    if modules[:1] != ["verl"]:
+        return None
+    place = package.joinpath(*modules[1:])
+    classes = {
+        one.name: one
+        for file in _sources(place)
+        for one in ast.parse(file.read_text("utf-8")).body
+        if isinstance(one, ast.ClassDef)
+    }
+    return _with_inherited(classes, name)
+
+
+def _sources(place: Path) -> Iterator[Path]:
+    single = place.with_suffix(".py")
+    yield from [single] if single.is_file() else sorted(place.glob("*.py"))
+
+
+def _with_inherited(classes: dict[str, ast.ClassDef], name: str) -> frozenset[str] | None:
+    if name == "BaseConfig":  # verl/base_config.py: every dataclass's root, with no settings of its own
+        return frozenset()
+    if name not in classes:
+        return None
+    found = {
+        line.target.id
+        for line in classes[name].body
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+    }
+    for base in classes[name].bases:
+        inherited = _with_inherited(classes, base.id) if isinstance(base, ast.Name) else None
+        if inherited is None:
+            return None
+        found |= inherited
+    return frozenset(found)

@@ -22,11 +22,10 @@ from typing import Any
 
 from common.errors import UserError
 from node.attempt import Inputs, read_attempt, read_spec, require_working_gpus, write_done
-from node.exit_codes import RequeueError, one_line, run
+from node.exit_codes import STOP_SIGNALS, RequeueError, one_line, run
 from node.hardware import THREAD_VARIABLES, hardware, told_environment, tracker_environment
 from node.records import write_json
 from node.rewards import reward_functions
-from node.signals import STOP_SIGNALS
 from trainers.verl.driver import checkpoints as verl_checkpoints
 from trainers.verl.driver import hooks as verl_run
 from trainers.verl.driver import reward as verl_reward

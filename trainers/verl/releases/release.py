@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from trainers.behaviour import Does
 from trainers.cases import Case
+from trainers.rows import Does
 from trainers.timers.tree import TimerTree
 from trainers.verl.driver.overrides import ACTOR, ROLLOUT
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from common.findings import Finding
 from common.model_facts import model_facts
-from trainers.behaviour import Does
 from trainers.cases import Case
-from trainers.rule import Rule
+from trainers.rows import Does, Rule
 from trainers.verl import engine_settings as told
 from trainers.verl import phases
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT

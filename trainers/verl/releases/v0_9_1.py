@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from common.findings import Finding
-from trainers.behaviour import Does
 from trainers.cases import Case
-from trainers.rule import Rule
+from trainers.rows import Does, Rule
 from trainers.timers.tree import Phase
 from trainers.verl import engine_settings as told
 from trainers.verl import phases

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from common.findings import Finding
-from trainers.behaviour import Behaviour
 from trainers.cases import Case, differing
 from trainers.registry import trainers
+from trainers.rows import Behaviour
 from workflow.preflight.import_settings import Untold
 
 _MOST_LISTED = 6
