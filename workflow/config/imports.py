@@ -23,7 +23,8 @@ _WANDB_RUN = re.compile(rf"wandb:{_WANDB_PART}(/{_WANDB_PART}){{2}}")
 
 # The trainers' own formats and loops, and what is nobody's own. mypy takes no Literal of names that are computed.
 if TYPE_CHECKING:
-    Format, Mode = str, str
+    Format = str
+    Mode = str
 else:
     _OWN = dict.fromkeys(form.name for trainer in trainers() for form in trainer.formats)
     Format = Literal[("wandb", "wandb-offline", *_OWN, "phases-csv")]
