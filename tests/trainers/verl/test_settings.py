@@ -24,7 +24,7 @@ from trainers.verl.driver.composed import flat, job_overrides
 from trainers.verl.driver.overrides import leaves, override
 from trainers.verl.driver.rules import problems
 from trainers.verl.releases import release_named, releases
-from trainers.verl.words import settings
+from trainers.verl.settings import settings
 from trainers.workload import Workload
 from workflow.config.model import Arm
 
