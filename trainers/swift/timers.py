@@ -1,6 +1,7 @@
 """The timers of ms-swift's GRPO trainer, as it logs them."""
 
 from trainers.timers.tree import Phase, TimerTree
+from trainers.trl.timers import generate, sync_weights
 
 _ROLLOUT = "step/rollout"
 
@@ -38,20 +39,8 @@ SWIFT_4_6 = TimerTree(
             "other",
             ("_generate_and_score_completions",),
         ),
-        Phase(
-            f"{_ROLLOUT}/sync_weights",
-            "Sync weights",
-            "Hands the policy's new weights to the rollout engine.",
-            "weight sync",
-            ("_move_model_to_vllm",),
-        ),
-        Phase(
-            f"{_ROLLOUT}/generate",
-            "Generate",
-            "The rollout engine writes the completions; with several turns or dynamic_sample, the last call.",
-            "generation",
-            ("generate",),
-        ),
+        sync_weights(_ROLLOUT, "_move_model_to_vllm"),
+        generate(_ROLLOUT, "generate", more="; with several turns or dynamic_sample, the last call"),
         Phase(
             f"{_ROLLOUT}/score",
             "Score completions",

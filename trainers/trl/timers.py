@@ -2,7 +2,31 @@
 
 from trainers.timers.tree import Phase, TimerTree
 
-_INPUTS = "step/training_step/prepare_inputs"
+_TRAINING_STEP = "step/training_step"
+_INPUTS = f"{_TRAINING_STEP}/prepare_inputs"
+
+
+def _inputs(own_time: str, *keys: str) -> Phase:
+    described = f"Everything from prompts to scored completions; its own time {own_time}."
+    return Phase(_INPUTS, "Prepare inputs", described, "other", keys)
+
+
+def sync_weights(within: str, *keys: str) -> Phase:
+    """The weights on their way to the engine, of ms-swift, too."""
+    described = "Hands the policy's new weights to the rollout engine."
+    return Phase(f"{within}/sync_weights", "Sync weights", described, "weight sync", keys)
+
+
+def generate(within: str, *keys: str, more: str = "") -> Phase:
+    """The engine's part, of ms-swift, too."""
+    described = f"The rollout engine writes the completions{more}."
+    return Phase(f"{within}/generate", "Generate", described, "generation", keys)
+
+
+def _rewards(*keys: str) -> Phase:
+    described = "Scores the completions with every reward function."
+    return Phase(f"{_INPUTS}/rewards", "Rewards", described, "rewards", keys)
+
 
 TRL_1_16 = TimerTree(
     trainer="trl",
@@ -17,24 +41,14 @@ TRL_1_16 = TimerTree(
             "other",
         ),
         Phase(
-            "step/training_step",
+            _TRAINING_STEP,
             "Training step",
             "Prepare inputs, forward and backward; its own time is what lies between those.",
             "other",
         ),
-        Phase(
-            _INPUTS,
-            "Prepare inputs",
-            "Everything from prompts to scored completions; its own time is tokenising, padding, advantages.",
-            "other",
-        ),
-        Phase(
-            f"{_INPUTS}/sync_weights",
-            "Sync weights",
-            "Hands the policy's new weights to the rollout engine.",
-            "weight sync",
-        ),
-        Phase(f"{_INPUTS}/generate", "Generate", "The rollout engine writes the completions.", "generation"),
+        _inputs("is tokenising, padding, advantages"),
+        sync_weights(_INPUTS),
+        generate(_INPUTS),
         Phase(
             f"{_INPUTS}/old_log_prob",
             "Old log-probs",
@@ -47,21 +61,21 @@ TRL_1_16 = TimerTree(
             "Log-probabilities under the frozen reference model, for the KL term.",
             "log-probs",
         ),
-        Phase(f"{_INPUTS}/rewards", "Rewards", "Scores the completions with every reward function.", "rewards"),
+        _rewards(),
         Phase(f"{_INPUTS}/rewards/*", "Reward: *", "One reward function.", "rewards"),
         Phase(
-            "step/training_step/compute_loss",
+            f"{_TRAINING_STEP}/compute_loss",
             "Compute loss",
             "Forward pass and the GRPO loss; its own time is the loss without the log-probabilities.",
             "loss+backward",
         ),
         Phase(
-            "step/training_step/compute_loss/policy_log_prob",
+            f"{_TRAINING_STEP}/compute_loss/policy_log_prob",
             "Policy log-probs",
             "Log-probabilities under the policy being trained, with gradients.",
             "log-probs",
         ),
-        Phase("step/training_step/backward", "Backward", "Gradients of the loss.", "loss+backward"),
+        Phase(f"{_TRAINING_STEP}/backward", "Backward", "Gradients of the loss.", "loss+backward"),
         Phase(
             "step/optimizer_step",
             "Optimizer step",
@@ -79,8 +93,6 @@ _NATIVE_BESIDE = (
     ("_get_last_hidden_state", "s", "last_hidden_state_s"),
 )
 _NATIVE_REWARDS = (("train/rewards/*/mean", "s", "reward_function_s/*"),)
-
-
 _NATIVE_PHASES = (
     Phase(
         "step",
@@ -90,43 +102,15 @@ _NATIVE_PHASES = (
         "other",
         ("train/step_time",),
     ),
-    Phase(
-        "step/training_step",
-        "Training step",
-        "Not timed by itself: the step above is its time.",
-        "other",
+    Phase(_TRAINING_STEP, "Training step", "Not timed by itself: the step above is its time.", "other"),
+    _inputs(
+        "holds the log-probabilities of the old policy and the reference, tokenising, advantages", "_prepare_inputs"
     ),
+    sync_weights(_INPUTS, "sync_weights"),
+    generate(_INPUTS, "vLLM.generate", "transformers.generate", "transformers.generate_batch"),
+    _rewards("_calculate_rewards"),
     Phase(
-        _INPUTS,
-        "Prepare inputs",
-        "Everything from prompts to scored completions; its own time holds the log-probabilities of the old "
-        "policy and the reference, tokenising, advantages.",
-        "other",
-        ("_prepare_inputs",),
-    ),
-    Phase(
-        f"{_INPUTS}/sync_weights",
-        "Sync weights",
-        "Hands the policy's new weights to the rollout engine.",
-        "weight sync",
-        ("sync_weights",),
-    ),
-    Phase(
-        f"{_INPUTS}/generate",
-        "Generate",
-        "The rollout engine writes the completions.",
-        "generation",
-        ("vLLM.generate", "transformers.generate", "transformers.generate_batch"),
-    ),
-    Phase(
-        f"{_INPUTS}/rewards",
-        "Rewards",
-        "Scores the completions with every reward function.",
-        "rewards",
-        ("_calculate_rewards",),
-    ),
-    Phase(
-        "step/training_step/compute_loss",
+        f"{_TRAINING_STEP}/compute_loss",
         "Compute loss",
         "Forward pass and the GRPO loss, with the policy's log-probabilities.",
         "loss+backward",
