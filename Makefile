@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help venv quickstart article status cancel cpu-smoke gpu-smoke test check bench locks wheelhouse container docs picture
 
 help:
-	@echo "make quickstart        build everything, train both engines on this CPU, compare, print the headline"
+	@echo "make quickstart        build everything, train both engines on this CPU, compare, print the verdict"
 	@echo "make article           the published comparison that this project began with, read again (no GPU, seconds)"
 	@echo "make venv              the controller's environment alone: source .venv/bin/activate, then snakemake"
 	@echo "make status            what each run is doing (EXPERIMENT=name: of another experiment than config.yaml's)"

@@ -15,8 +15,7 @@ import numpy as np
 from analysis.estimates.arm import estimates
 from analysis.estimates.disagreement import disagreement
 from analysis.estimates.equal_work import ESTIMATES
-from analysis.headline.case import ArmAtPoint, claim_from
-from analysis.headline.ratios import direction
+from analysis.verdict.claim import Claim, claim_from, direction
 from bench.engines import REGIMES, Regime, paired_runs
 from bench.measure import Line
 
@@ -33,7 +32,7 @@ class Found:
 
     regime: Regime
     speed: float
-    cases: list[ArmAtPoint] = field(default_factory=list)
+    cases: list[Claim] = field(default_factory=list)
 
     def values(self, name: str, column: str = "value") -> np.ndarray:
         """One column of an estimate over the experiments, NaN where there is none."""
@@ -129,7 +128,7 @@ VETOES: dict[str, Callable[[list[bool]], bool]] = {"no other": lambda _: False, 
 """Rules for a veto that are not the headline's, of whether each other estimate points the other way."""
 
 
-def _by_rule(case: ArmAtPoint, rule: str) -> str:
+def _by_rule(case: Claim, rule: str) -> str:
     """The verdict of a case, had other estimates the right to veto it."""
     side = direction(case.row["value"])
     against = [direction(row["value"]) == -side for row in case.rows.values()]

@@ -222,6 +222,49 @@ class StepRow(TypedDict):
     source_line: Annotated[int, "the line there; of a wandb file the record's number"]
 
 
+class RatioInFile(TypedDict):
+    """A ratio in verdict.json: seconds of the baseline over seconds of the arm; above 1 the arm is faster."""
+
+    unit: Annotated[str, "`at equal work`, `per response token` or `per step`"]
+    estimates: Annotated[list[str], "the estimates that are claimed (docs/estimates.md)"]
+    at: Annotated[list[str], "the factor combinations that it spans"]
+    value: Annotated[list[float], "the lowest and the highest of these, as in tables/estimates"]
+    interval: Annotated[list[float | None], "the lowest and the highest end of the 95% intervals over runs, or nulls"]
+    interval_at: Annotated[list[str], "the factor combinations that have an interval"]
+
+
+class CaveatInFile(TypedDict):
+    """A caveat in verdict.json."""
+
+    kind: Annotated[str, "by order of harm: `terms`, `gate`, `spread` (of runs), `estimates`, `data`"]
+    text: Annotated[str, "one sentence"]
+    section: Annotated[str, "the id of the section of report.html with the details"]
+
+
+class ArmInVerdict(TypedDict):
+    """An arm in verdict.json."""
+
+    arm: Annotated[str, "the arm"]
+    baseline: Annotated[str, "what it is compared with"]
+    verdict: Annotated[str, "`+` faster, `-` slower, `~` not resolved (or not at all factors), `x` not comparable"]
+    words: Annotated[str, "the verdict in words"]
+    ratios: Annotated[list[RatioInFile], "what says most about speed first; [] where nothing is comparable"]
+    run_pairs: Annotated[int, "pairs of runs, by seed, over all factor combinations"]
+    paired_steps: Annotated[int, "pairs of steps that count"]
+    basis: Annotated[str, "these in words"]
+    caveats: Annotated[list[CaveatInFile], "the most harmful first"]
+    settle: Annotated[list[str], "what would settle it"]
+
+
+class VerdictFile(TypedDict):
+    """`results/<experiment>/verdict.json`, written by analysis.report: what the comparison claims."""
+
+    experiment: Annotated[str, "the experiment's name"]
+    baseline: Annotated[str, "the arm that the others are compared with"]
+    arms: Annotated[list[ArmInVerdict], "a verdict for each other arm that has steps in common with the baseline"]
+    no_comparison: Annotated[str, "why there is no verdict; empty where there is one"]
+
+
 FileT = TypeVar("FileT")
 
 

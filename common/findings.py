@@ -87,9 +87,9 @@ class Preflight:
         told = [f"{len(self.rows(v))} {v}" for v in EQUALITIES if self.rows(v)]
         return f"{count_of(len(self.ledger), 'setting')}: " + ", ".join(told) if told else "no setting was compared"
 
-    def unequal(self, arms: Sequence[str]) -> int:
-        """How many findings say that these arms do not meet on equal terms."""
-        return sum(f.level == "unequal" and bool(set(f.arms) & set(arms)) for f in self.findings)
+    def unequal(self, arms: Sequence[str]) -> list[Finding]:
+        """The findings by which these arms do not meet on equal terms."""
+        return [f for f in self.findings if f.level == "unequal" and set(f.arms) & set(arms)]
 
 
 def read_preflight(path: Path, experiment: str) -> Preflight | None:

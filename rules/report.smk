@@ -15,6 +15,7 @@ rule report:
             },
         ),
         markdown=f"{RESULTS}/report.md",
+        verdict=f"{RESULTS}/verdict.json",
         tables=report(
             directory(f"{RESULTS}/tables"),
             patterns=["{table}.csv"],

@@ -142,18 +142,21 @@ def _experiment(config: Path | None, name: str | None) -> Experiment:
 
 
 def _print_headline(args: argparse.Namespace) -> None:
+    from analysis.verdict.arm_verdict import ArmVerdict
+    from analysis.verdict.verdict_block import print_verdict
+    from common.contracts import VerdictFile, read_file
+
     plan = load_plan(read_yaml(args.config or CONFIG))
-    summary = Path(plan.folder) / "report.md"
-    if not summary.is_file():
-        raise UserError(f"no report yet in {plan.folder}; make it with: snakemake --profile profiles/local")
-    reported = read_json(Path(plan.folder) / "plan.json")
-    if reported["fingerprint"] != plan.fingerprint:
+    folder = Path(plan.folder)
+    if not (folder / "verdict.json").is_file():
+        raise UserError(f"no report yet in {folder}; make it with: snakemake --profile profiles/local")
+    if read_json(folder / "plan.json")["fingerprint"] != plan.fingerprint:
         raise UserError(
-            f"the report in {plan.folder} is of another configuration than this one; start snakemake with this one"
+            f"the report in {folder} is of another configuration than this one; start snakemake with this one"
         )
-    paragraphs = [line for line in summary.read_text(encoding="utf-8").splitlines() if line.strip()]
-    print(next(line for line in paragraphs if not line.startswith("#")).replace("**", ""))
-    print(f"report: {(Path(plan.folder) / 'report.html').resolve()}")
+    found: VerdictFile = read_file(VerdictFile, folder / "verdict.json", "the report", ("arms", "no_comparison"))
+    print_verdict([ArmVerdict.from_json(dict(one)) for one in found["arms"]])
+    print("\n".join(filter(None, [found["no_comparison"], f"report: {(folder / 'report.html').resolve()}"])))
 
 
 def _schema(args: argparse.Namespace) -> None:
@@ -211,7 +214,7 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.Namespace], None], str]] = {
     "status": ("what each run is doing, and why it waits", _status, "config --experiment --every"),
     "cancel": ("end an experiment's jobs, or those of some of its runs", _cancel, "words --experiment --now"),
     "only": ("write a configuration with some of another one's arms", _only, "config arms --out"),
-    "headline": ("print a finished report's headline and where it lies", _print_headline, "config"),
+    "headline": ("print a finished report's verdict and where it lies", _print_headline, "config"),
     "schema": ("print the configuration's JSON schema", _schema, "--write"),
     "write-plan": ("for rules: write plan.json", _write_plan, "request --out"),
     "prepare-inputs": (

@@ -37,6 +37,7 @@ NEEDS = {"raw": (), "per_token": (TOKENS,), "roofline": (FLOOR,), "standardised"
 NO_ONE_ROOF = "the baseline's runs differ here in GPUs, model, tensor parallel size or caps: no one bound to divide by"
 NO_SUPPORT = "no common support: hardly a step of one arm is like any of the other's in lengths"
 WORDS = {TOKENS: "response tokens", LONGEST: "the longest response", FLOOR: "the floor"}
+NOT_KNOWN = "not known"
 MADE_OF = {
     "lengths": "all lengths",
     "scalars": "the number of responses, their mean and their longest",
@@ -148,7 +149,7 @@ def _lacking(side: dict[str, dict[str, Floats]], needs: tuple[str, ...], steps: 
             of = " and ".join(w for s, w in (("a", "the baseline"), ("b", "the arm")) if bad[s])
             most = max(bad.values())
             share = "" if most == steps else f" in {most} of {steps} paired steps"
-            return f"{WORDS[name]} of {of} {'are' if name == TOKENS else 'is'} not known{share}"
+            return f"{WORDS[name]} of {of} {'are' if name == TOKENS else 'is'} {NOT_KNOWN}{share}"
     return ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,13 +17,14 @@ import pyarrow.parquet
 from analysis.report.content import Content, read_content
 from analysis.report.markdown import markdown
 from analysis.report.page import html_page
+from analysis.verdict.verdict_block import print_verdict
 from common.errors import UserError
 from common.files import write_whole
 from common.verdicts import count_of
 
 
 def write_report(content: Content, out: Path) -> list[Path]:
-    """Write report.html, report.md, tables/ and figures/ under `out`; returns what was written.
+    """Write report.html, report.md, verdict.json, tables/ and figures/ under `out`; returns what was written.
 
     The page comes last: where it is, the rest is too.
     """
@@ -33,7 +35,12 @@ def write_report(content: Content, out: Path) -> list[Path]:
         written += [out / "figures" / f"{figure.name}.svg", out / "figures" / f"{figure.name}.png"]
         write_whole(written[-2], figure.standalone_svg.encode())
         write_whole(written[-1], figure.png())
-    for name, text in (("report.md", markdown(content)), ("report.html", html_page(content))):
+    verdict = json.dumps(content.verdict_file, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    for name, text in (
+        ("verdict.json", verdict),
+        ("report.md", markdown(content)),
+        ("report.html", html_page(content)),
+    ):
         write_whole(out / name, text.encode())
         written.append(out / name)
     return written
@@ -74,8 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    for headline in content.headlines:
-        print(headline.sentence)
+    if content.headlines:
+        print_verdict(content.headlines)
     if content.no_comparison:
         print(content.no_comparison)
     serious = sum(v.level != "note" for v in content.verdicts)

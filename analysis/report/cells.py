@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from analysis.headline.ratios import ratio_text
+from analysis.verdict.arm_verdict import ratio_text
 
 DASH = "—"
 MINUS = "\N{MINUS SIGN}"

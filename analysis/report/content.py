@@ -17,7 +17,6 @@ from analysis.estimates.speedup_table import estimate_table
 from analysis.fairness import Setting, config_settings, fairness_verdicts, reported_settings, settings_table
 from analysis.figures import FigureTables, figures_of
 from analysis.figures.drawing import Figure
-from analysis.headline import Headline, headlines
 from analysis.installed import (
     LockDifference,
     environment_table,
@@ -36,7 +35,10 @@ from analysis.runs import PlanRead, Run, read_plan, read_runs
 from analysis.speedup import comparison_table, phase_speedups
 from analysis.stragglers import straggler_table
 from analysis.suggestions import Suggestion, suggestions
+from analysis.verdict.arm_verdict import ArmVerdict
+from analysis.verdict.verdict_table import verdict_table
 from analysis.wide import samples, wide_steps
+from common.contracts import VerdictFile
 from common.findings import Preflight, read_preflight
 from common.verdicts import Verdict, by_weight
 from trainers.timers.lookup import TimerTree
@@ -64,7 +66,7 @@ class Content:
     phases: pd.DataFrame
     comparison: pd.DataFrame
     speedups: pd.DataFrame
-    headlines: list[Headline]
+    headlines: list[ArmVerdict]
     verdicts: list[Verdict]
     config: list[Setting]
     versions: list[Setting]
@@ -104,6 +106,16 @@ class Content:
             "settings": settings_table([*self.config, *self.hardware, *self.versions], self.plan),
             "environment": self.environment,
             "runs": self.provenance,
+        }
+
+    @property
+    def verdict_file(self) -> VerdictFile:
+        """The content of verdict.json."""
+        return {
+            "experiment": self.plan.experiment,
+            "baseline": self.plan.baseline,
+            "arms": [one.as_json() for one in self.headlines],
+            "no_comparison": self.no_comparison,
         }
 
     @property
@@ -163,7 +175,7 @@ def read_content(
         phases=phases,
         comparison=with_rates(comparison),
         speedups=phase_speedups(wide, plan, trees, divisible.refused),
-        headlines=headlines(comparison, plan, before, estimates, gate),
+        headlines=verdict_table(comparison, plan, before, estimates, gate),
         verdicts=by_weight(verdicts),
         **_about(runs, plan, wide, results),
         preflight=before,

@@ -10,19 +10,13 @@ from analysis.report.content import Content
 from analysis.report.ledger_text import ledger_bridge
 from analysis.report.sections import sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
+from analysis.verdict.verdict_block import escaped, verdict_markdown
 from common.verdicts import FOLD_AFTER, count_of, verdict_groups
 
 MAX_BLOCKS = 4
 MAX_SETTINGS = 20
 MAX_ROWS = 24
 MAX_SUGGESTIONS = 5
-
-
-def escaped(text: str) -> str:
-    """A text from the data so that Markdown shows it as it is, inside a table too."""
-    for character in "\\`*_[]<>|#":
-        text = text.replace(character, "\\" + character)
-    return text.replace("\n", " ")
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: Iterable[int] = ()) -> str:
@@ -34,9 +28,9 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: Iterable[i
 
 
 def markdown(content: Content) -> str:
-    """Headline, what to read first, the four estimates, where the step goes, the gate, and what differs."""
+    """The verdicts, what to read first, the four estimates, where the step goes, the gate, and what differs."""
     parts = [f"# {escaped(content.plan.experiment)}\n"]
-    parts += [f"**{escaped(h.sentence)}**\n" for h in content.headlines]
+    parts += [f"{verdict_markdown([one])}\n" for one in content.headlines]
     if content.no_comparison:
         parts.append(f"**{escaped(content.no_comparison)}**\n")
     if content.verdicts:

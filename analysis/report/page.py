@@ -6,7 +6,7 @@ import base64
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -14,18 +14,18 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.figures.drawing import HATCH, HATCHED, Figure
-from analysis.report.answer import answers, banner_title
+from analysis.report.answer import answers
 from analysis.report.cells import significant
 from analysis.report.comparison_tables import comparison_block, estimates_block
 from analysis.report.content import Content
 from analysis.report.ledger_text import ledger_bridge, ledger_tables
 from analysis.report.provenance import analysed_by, inputs_lines, runs_block
-from analysis.report.sections import sections
+from analysis.report.sections import ReportSection, sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
 from analysis.runs import rows_of
+from analysis.verdict.verdict_block import verdict_html
 from common.verdicts import FOLD_AFTER, count_of, verdict_groups
 
-BANNER = "raw-and-equal-work-disagree"
 # A figure of many panels is on demand.
 TALL = 1000
 # Of more settings than these, those that are equal are in the files alone: tables/settings and tables/environment.
@@ -40,6 +40,7 @@ _LATIN = re.compile(r"[A-Za-z]")
 
 def html_page(content: Content) -> str:
     """The page: no network, figures inline, everything from the data escaped; only its own script may run."""
+    shown = sections(content)
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     return (
         _environment()
@@ -53,14 +54,14 @@ def html_page(content: Content) -> str:
             script_sha256=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             number=itertools.count(1).__next__,
             answers=answers(content),
-            banner=banner_title(content),
-            banners=[v.text for v in content.verdicts if v.code == BANNER],
+            verdict_html=verdict_html,
+            linked=linked_sections(content, shown),
             estimates=estimates_block(content),
             phase_blocks=phase_blocks(content),
             sums_blocks=sums_blocks(content),
             speedup_blocks=speedup_blocks(content),
             comparison=comparison_block(content),
-            sections=sections(content),
+            sections=shown,
             next_things=[
                 (r.text, r.quantity, r.source, significant(r.value).at("suggestions", r.Index, "value"))
                 for r in rows_of(content.suggestions)
@@ -68,7 +69,7 @@ def html_page(content: Content) -> str:
             ledger_tables=ledger_tables(content.preflight),
             ledger_bridge=ledger_bridge(content.preflight) if content.preflight else "",
             runs_block=runs_block(content.provenance),
-            verdict_groups=verdict_groups(v for v in content.verdicts if v.level != "note" and v.code != BANNER),
+            verdict_groups=verdict_groups(v for v in content.verdicts if v.level != "note"),
             note_groups=verdict_groups(v for v in content.verdicts if v.level == "note"),
             figures=[(f, inline_svg(f), f.height > TALL) for f in content.figures],
             hatch=Markup(HATCH) if any(HATCHED in f.svg for f in content.figures) else "",
@@ -80,6 +81,12 @@ def html_page(content: Content) -> str:
             fold_after=FOLD_AFTER,
         )
     )
+
+
+def linked_sections(content: Content, shown: Sequence[ReportSection]) -> list[str]:
+    """The sections of the page that a caveat may link to."""
+    always = ["answer", "first", "ledger"]
+    return [*always, *(["steps"] if len(content.comparison) else []), *(section.id for section in shown)]
 
 
 @cache

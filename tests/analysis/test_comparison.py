@@ -14,6 +14,7 @@ from analysis.report.page import html_page
 from analysis.report.timing_tables import phase_blocks
 from analysis.speedup import comparison_table
 from analysis.steps import write_steps
+from analysis.verdict.verdict_block import verdict_text
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -51,6 +52,11 @@ def content(folder, **more):
     return found
 
 
+def block(found):
+    """The verdicts, each line whole."""
+    return verdict_text(found.headlines, width=10_000)
+
+
 def codes(found):
     return {v.code for v in found.verdicts}
 
@@ -71,14 +77,15 @@ def test_ratios_of_sums_by_hand(tmp_path):
     assert (only["baseline_s"], only["arm_s"], only["baseline_tokens"], only["arm_tokens"]) == (20, 5, 200, 150)
     assert only["raw_speedup"] == 4.0
     assert only["per_token_speedup"] == pytest.approx((20 / 200) / (5 / 150), rel=1e-15)
-    assert found.headlines[0].sentence == (
-        "One pair of runs, so no direction is claimed: "
-        "per response token vllm is 3.00× as fast as transformers (no interval); "
-        "per step vllm is 4.00× as fast as transformers; at equal work it is not known. "
-        "Over both estimates: 3.00× to 4.00×. "
-        "There is no fairness ledger: what else differs was not checked. "
-        "From 1 pair of runs and 2 paired steps, after 0 warm-up steps in each run."
-    )
+    assert block(found).splitlines() == [
+        "vllm vs transformers: not resolved, one run pair only. Per response token 3.00× (no confidence interval).",
+        "· 1 run pair, 2 paired steps.",
+        "≠ The settings are not compared: there is no preflight.",
+        "± One run pair: how much other runs differ is unknown.",
+        "? Speed at equal work is unknown: the longest response of the baseline and the arm is not known.",
+        "→ To settle it: a preflight, which compares the settings; "
+        "logs in which the longest response of the baseline and the arm is known.",
+    ]
     speedups = found.speedups.set_index("path")
     assert speedups.loc[GEN, ["baseline_mean_s", "arm_mean_s", "saved_s", "speedup"]].tolist() == [9, 1.5, 7.5, 6]
     assert speedups.loc["(residual)", ["baseline_mean_s", "arm_mean_s"]].tolist() == [0.75, 0.75]
@@ -132,20 +139,19 @@ def test_lengths_without_their_number_say_what_tells_it(tmp_path):
 
 
 def test_slower_arm_is_called_slower(tmp_path):
-    (headline,) = pair(tmp_path, [row(1, 1)], [row(1, 4)]).headlines
-    assert "per step the baseline transformers is 2.50× as fast as vllm" in headline.sentence.lower()
+    found = pair(tmp_path, [row(1, 1)], [row(1, 4)])
+    assert found.comparison["raw_speedup"].tolist() == [0.4] and "one step only" in block(found)
 
 
 def test_equal_times_are_called_equal(tmp_path):
-    (headline,) = pair(tmp_path, [row(1, 3)], [row(1, 3.001)]).headlines
-    assert "per step vllm and transformers take the same time (1.00×)" in headline.sentence
+    assert "token 1.00× (no confidence interval)" in block(pair(tmp_path, [row(1, 3)], [row(1, 3.001)]))
 
 
 def test_disagreement_of_raw_and_per_token_is_said(tmp_path):
     found = pair(tmp_path, [row(1, 9, 100)], [row(1, 4, 20)])
-    assert "per step vllm is 2.00× as fast" in found.headlines[0].sentence
-    assert "per response token the baseline transformers is 2.50× as fast" in found.headlines[0].sentence
-    assert "The two disagree on which is faster" in found.headlines[0].sentence
+    assert found.comparison["raw_speedup"].tolist() == [2.0]
+    assert "Per response token 0.40× (" in block(found)
+    assert "Per step and per response token disagree on which arm is faster" in block(found)
 
 
 def test_other_baseline(tmp_path):
@@ -162,8 +168,7 @@ def test_sweep_gives_one_row_per_factor_combination(tmp_path):
     found = content(results(tmp_path, runs))
     assert found.comparison["raw_speedup"].tolist() == [5.0, 2.0]
     assert json.loads(found.comparison["factors"][1]) == {"workload.temperature": 1.0}
-    assert "vllm is 2.00× to 5.00× as fast" in found.headlines[0].sentence
-    assert "over 2 factor combinations" in found.headlines[0].sentence
+    assert "of 2 factor combinations. Per response token 2.00× to 5.00× (" in block(found)
     assert '<td class="text" data-value="0.7">0.7</td>' in html_page(found)
 
 
@@ -284,7 +289,7 @@ def test_without_tokens_there_is_no_per_token_number(tmp_path, tokens, drawn):
             one["scalars"]["response_tokens"] = tokens
     found = pair(tmp_path, [row(1, 3), row(2, 3)], arm)
     assert "no-tokens" in codes(found) and found.comparison["per_token_speedup"].isna().all()
-    assert "per response token it is not known" in found.headlines[0].sentence
+    assert "Per step 2.00×" in block(found)
     assert found.comparison["raw_speedup"].tolist() == [2.0]
 
 
@@ -385,7 +390,7 @@ def test_seeds_that_disagree_are_said(tmp_path):
     }
     found = content(results(tmp_path, runs))
     assert "(seed 0: 0.67×, seed 1: 3.33×)" in text(found, "seeds-disagree")
-    assert "The seeds disagree on which is faster" in found.headlines[0].sentence
+    assert "By step time the seeds disagree on which arm is faster." in block(found)
 
 
 def test_a_changed_spec_is_noticed(tmp_path):
@@ -406,14 +411,14 @@ def test_a_machine_that_others_used_is_said(tmp_path):
 def test_outlying_steps_that_decide_are_said(tmp_path):
     found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], [row(1, 1), row(2, 1), row(3, 99)])
     assert "the sums say 0.12×, the median steps 2.00×" in text(found, "sums-and-medians-disagree")
-    assert "The median steps point the other way" in found.headlines[0].sentence
+    assert "The median steps point to the other arm: a few outlying steps decide." in block(found)
 
 
 def test_outlying_steps_that_exaggerate_are_said(tmp_path):
     """Sums and medians on the same side of 1, but far apart: one busy minute of the machine made the number."""
     found = pair(tmp_path, [row(s, 1) for s in (1, 2, 3)], [row(1, 1.5), row(2, 1.5), row(3, 12)])
     assert "the sums say 0.33×, the median steps 0.80×" in text(found, "sums-and-medians-disagree")
-    assert "a few outlying steps decide how much" in found.headlines[0].sentence
+    assert "A few outlying steps decide how much: by median steps 0.80×." in block(found)
     calm = pair(tmp_path / "calm", [row(s, 1) for s in (1, 2, 3)], [row(1, 1.5), row(2, 1.4), row(3, 1.7)])
     assert not text(calm, "sums-and-medians-disagree")
 

@@ -14,10 +14,10 @@ from test_estimates import arm_rows, engine_s, plan, work
 from analysis.estimates.disagreement import disagreement, lengths_differ
 from analysis.estimates.equal_work import NO_ONE_ROOF
 from analysis.estimates.speedup_table import estimate_table
-from analysis.headline import headlines
 from analysis.roofline.work import with_work
 from analysis.runs import Run
 from analysis.speedup import comparison_table
+from analysis.verdict.verdict_table import verdict_table
 from analysis.wide import wide_steps
 
 LENGTHS = [5001] * 32
@@ -125,6 +125,6 @@ def test_the_headline_does_not_say_that_lengths_differ_where_the_tokens_do_not()
         frames.append(arm_rows(arm, engine_s(columns, c=0.0) * np.linspace(1, 1.001, 40), **columns))
     wide, of = pd.concat(frames, ignore_index=True), plan("a", "b")
     estimates, _ = estimate_table(wide, of, None, 200)
-    (found,) = headlines(comparison_table(wide, of, {})[0], of, None, estimates, None)
-    assert "Step time and equal work disagree: yet the responses of both arms come to as many tokens" in found.sentence
-    assert "differ in length" not in found.sentence
+    (found,) = verdict_table(comparison_table(wide, of, {})[0], of, None, estimates, None)
+    (told,) = [c.text for c in found.caveats if c.kind == "estimates"]
+    assert told.startswith("Step time (per step ") and "equally many tokens" in told and "in length" not in told

@@ -48,7 +48,7 @@ def test_ledger_puts_differences_first_and_folds_the_rest(page, report):
         "[...document.querySelectorAll('table.ledger')].filter(t => t.checkVisibility()).map(t => t.dataset.verdict)"
     )
     assert seen == ["different"]
-    assert "The comparison is not on equal terms" in page.js("document.querySelector('.headline').textContent")
+    assert "Unequal terms" in page.js("document.querySelector('.caveats .terms').textContent")
     listed = page.js("[...document.querySelectorAll('.findings > li')].map(l => [l.className, l.checkVisibility()])")
     assert listed == [["impossible", True], ["unequal", True], ["odd", False]]
 

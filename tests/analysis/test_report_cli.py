@@ -26,7 +26,7 @@ def run(results, out, *more):
 
 def test_writes_everything_the_same_way_twice(results, tmp_path, capsys):
     assert run(results, tmp_path / "a") == 0 and run(results, tmp_path / "b") == 0
-    assert "as fast as transformers" in capsys.readouterr().out
+    assert "vllm vs transformers: " in capsys.readouterr().out
     written = sorted(p.relative_to(tmp_path / "a") for p in (tmp_path / "a").rglob("*") if p.is_file())
     names = {folder: {p.name for p in written if p.parent.name == folder} for folder in ("tables", "figures")}
     for folder, ends in (("tables", ("csv", "parquet")), ("figures", ("svg", "png"))):
@@ -36,7 +36,7 @@ def test_writes_everything_the_same_way_twice(results, tmp_path, capsys):
     assert {f"{name}.csv" for name in tables} <= names["tables"]
     figures = ("phases", "step-time", "response-length", "reward", "tokens-per-second")
     assert {f"{name}.svg" for name in figures} <= names["figures"]
-    assert {p.as_posix() for p in written if p.parent == Path()} == {"report.html", "report.md"}
+    assert {p.as_posix() for p in written if p.parent == Path()} == {"report.html", "report.md", "verdict.json"}
     for path in written:
         assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes(), path
 

@@ -55,7 +55,12 @@ def hiding(folder: Path) -> Hide:
 def results_of(folder: Path, experiment: str) -> Whole:
     """Everything that an experiment's end leaves to be compared: plan, preflight, imports, steps, tables, page."""
     results, hide, found = folder / "results" / experiment, hiding(folder), {}
-    for file in (results / "plan.json", results / "preflight.json", *sorted(results.glob("runs/*/imported.json"))):
+    for file in (
+        results / "plan.json",
+        results / "preflight.json",
+        results / "verdict.json",
+        *sorted(results.glob("runs/*/imported.json")),
+    ):
         found[str(file.relative_to(results))] = of_json(file, hide)
     for file in (*sorted(results.glob("runs/*/steps.parquet")), *sorted(results.glob("tables/*.parquet"))):
         found[str(file.relative_to(results))] = of_parquet(file, hide)

@@ -1,5 +1,7 @@
-"""The sentence at the top: what is claimed, on what it rests, and what speaks against it."""
+"""The verdict: what is claimed, on what it rests, what speaks against it; every form says what the tables say."""
 
+import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,10 +13,11 @@ from analysis.estimates.comparable import Comparable
 from analysis.estimates.disagreement import disagreement
 from analysis.estimates.gate import gate_table
 from analysis.estimates.speedup_table import estimate_table
-from analysis.headline import headlines
-from analysis.headline.case import claim_from
-from analysis.headline.ratios import ratio_text
 from analysis.speedup import comparison_table
+from analysis.verdict.arm_verdict import ArmVerdict, Caveat, ratio_text
+from analysis.verdict.claim import claim_from
+from analysis.verdict.verdict_block import MOST_CAVEATS, SYMBOLS, verdict_html, verdict_markdown, verdict_text
+from analysis.verdict.verdict_table import verdict_table
 from common.findings import Finding, LedgerRow, Preflight
 
 
@@ -31,8 +34,21 @@ def said(frames, the_plan=None, preflight=None, comparable=None):
     wide, of = pd.concat(frames, ignore_index=True), the_plan or plan("a", "b")
     may = comparable or Comparable()
     comparison, _ = comparison_table(wide, of, may.refused)
-    estimates, _ = estimate_table(wide, of, may, 300)
-    return headlines(comparison, of, preflight, estimates, gate_table(wide, of))
+    estimates, _ = estimate_table(wide, of, may, 200)
+    return verdict_table(comparison, of, preflight, estimates, gate_table(wide, of))
+
+
+def line(found):
+    """The first line of the block."""
+    return verdict_text([found], width=10_000).splitlines()[0]
+
+
+def caveats(found, kind=""):
+    return " ".join(c.text for c in found.caveats if c.kind == kind or not kind)
+
+
+def settle(found):
+    return "; ".join(found.settle)
 
 
 def engines(speed=1.0, seeds=3, scale=1.0, factors="", noise=0.01, **more):
@@ -49,55 +65,58 @@ def engines(speed=1.0, seeds=3, scale=1.0, factors="", noise=0.01, **more):
 
 def test_faster_at_equal_work():
     (found,) = said(engines(2.0), preflight=EQUAL)
-    assert found.verdict == "+" and found.claimed == ("standardised",)
-    assert found.sentence.startswith("At equal work b is 2.0") or found.sentence.startswith("At equal work b is 1.99×")
-    assert "(by standardised, 95%: " in found.sentence and "; per step b is " in found.sentence
-    assert found.interval[0] < 2 < found.interval[1] and found.everything[0] <= found.values[0]
-    assert (
-        "Over all four estimates: " in found.sentence and "The fairness ledger found nothing unequal." in found.sentence
-    )
-    assert "From 3 pairs of runs and 90 paired steps" in found.sentence and "Within one" not in found.sentence
+    (ratio,) = found.ratios
+    assert found.verdict == "+" and ratio.estimates == ("standardised",)
+    assert re.fullmatch(r"b vs a: faster\. At equal work (2\.0\d|1\.99)× \(95% CI 1\.\d\d-2\.\d\d\)\.", line(found))
+    assert ratio.interval[0] < 2 < ratio.interval[1]
+    assert found.basis == "3 run pairs, 90 paired steps, 0 of 1 setting found unequal"
+    assert not found.caveats and not found.settle
 
 
 def test_a_ledger_that_knows_little_vouches_for_little():
     (found,) = said(engines(2.0), preflight=UNKNOWN)
-    assert "nothing unequal, but 1 of its 2 settings cannot be verified: all settings." in found.sentence
+    assert caveats(found, "data") == "1 of 2 settings cannot be verified (all settings)."
     (found,) = said(engines(2.0), preflight=Preflight((), (), ()))
-    assert "no setting could be compared" in found.sentence
+    assert caveats(found, "terms") == "The settings are not compared: the fairness ledger is empty."
+    (found,) = said(engines(2.0))
+    assert "there is no preflight" in caveats(found, "terms") and "a preflight" in settle(found)
 
 
 def test_slower_at_equal_work():
     (found,) = said(engines(0.5))
-    assert found.verdict == "-" and "t equal work the baseline a is 2.0" in found.sentence
-    low, high = (float(x.rstrip("×)")) for x in found.sentence.split("95%: ")[1].split("×)")[0].split(" to "))
-    assert 1.8 < low < high < 2.2 and "no fairness ledger" in found.sentence
+    assert found.verdict == "-" and line(found).startswith("b vs a: slower. At equal work 0.50× (95% CI 0.")
+    low, high = found.ratios[0].interval
+    assert 0.45 < low < 0.5 < high < 0.55
 
 
 def test_not_resolved_says_what_would():
     (found,) = said(engines(1.0, noise=0.05))
-    assert found.verdict == "~" and found.sentence.startswith("Not resolved which is faster: at equal work")
-    assert "These runs would have shown a ratio of 1." in found.sentence
+    assert found.verdict == "~" and line(found).startswith("b vs a: not resolved. At equal work ")
+    assert "These runs resolve only ratios from 1." in caveats(found, "spread")
 
 
 def test_on_unequal_terms_and_with_other_lengths_and_a_failed_gate():
     frames = [f.assign(reward=0.3 if f["arm"].iloc[0] == "b" else 0.5) for f in engines(1.5, scale=1.6)]
     (found,) = said(frames, preflight=UNEQUAL)
-    assert found.unequal == 2 and "not on equal terms" in found.sentence and "see 2 findings" in found.sentence
-    assert "Step time and equal work disagree" in found.sentence
-    assert "The correctness gate fails: b is worse in reward." in found.sentence
+    assert [c.kind for c in found.caveats] == ["terms", "gate", "spread", "estimates", "estimates"]
+    assert caveats(found, "terms").startswith("Unequal terms (x, y): the engines alone do not explain")
+    assert caveats(found, "gate") == "The correctness gate fails: b is worse in reward."
+    assert caveats(found, "estimates").startswith("Step time (per step ")
+    assert settle(found) == "equal x, y" and "found unequal" not in found.basis
 
 
 def test_one_pair_of_runs_and_one_step():
     (found,) = said(engines(2.0, seeds=1))
-    assert found.verdict == "~" and 1.9 < found.values[0] < 2.1 and np.isnan(found.interval).all()
-    assert found.sentence.startswith("One pair of runs, so no direction is claimed: at equal work b is 2.0")
-    assert "(by standardised, no interval)" in found.sentence and "95%" not in found.sentence
-    assert "At least 1 more pair of runs is needed to resolve it." in found.sentence
-    assert "would have shown" not in found.sentence
+    (ratio,) = found.ratios
+    assert found.verdict == "~" and 1.9 < ratio.value[0] < 2.1 and np.isnan(ratio.interval).all()
+    assert line(found).startswith("b vs a: not resolved, one run pair only. At equal work 2.0")
+    assert line(found).endswith("(no confidence interval).")
+    assert "at least 1 more run pair" in settle(found)
+    assert "resolve only" not in caveats(found) and "other runs differ is unknown" in caveats(found, "spread")
     (found,) = said([f.head(1) for f in engines(2.0, seeds=1)])
-    assert found.verdict == "~" and found.sentence.startswith("One step of one run each: at equal work b is ")
-    assert "(by roofline)" in found.sentence and "; no interval can be given. " in found.sentence
-    assert "One step says nothing of other steps." in found.sentence and np.isnan(found.interval[0])
+    assert found.verdict == "~" and line(found).startswith("b vs a: not resolved, one step only. At equal work ")
+    assert found.ratios[0].estimates == ("roofline",) and np.isnan(found.ratios[0].interval[0])
+    assert "One step of one run each" in caveats(found, "spread") and "more steps" in settle(found)
 
 
 def with_a_part_that_knows_no_equal_work(speed=2.0, elsewhere=4.0):
@@ -108,27 +127,28 @@ def with_a_part_that_knows_no_equal_work(speed=2.0, elsewhere=4.0):
 
 def test_equal_work_is_claimed_only_where_it_is_known():
     (found,) = said(with_a_part_that_knows_no_equal_work())
-    start = "Of 2 factor combinations b is faster in 1, not known at equal work in 1. At t = 1: at equal work b is "
-    assert found.verdict == "~" and found.sentence.startswith(start)
-    assert found.claimed == ("standardised",)
-    assert 1.9 < found.values[0] < 2.1 and 1.9 < found.interval[0] < found.interval[1] < 2.1
-    assert found.everything[1] > 3.8
-    here, there = found.sentence.split(" At t = 2: ")
-    assert "4.0" not in here and "3.9" not in here and "standardised" in here
-    claim = there.split(". ")[0]
-    assert claim.startswith("per response token b is ") and "at equal work it is not known" in claim
-    assert "(95%: " in claim and "; per step b is " in claim and "roofline" not in claim
+    start = "b vs a: faster at 1, unknown at equal work at 1 of 2 factor combinations. At t = 1: at equal work "
+    assert found.verdict == "~" and line(found).startswith(start)
+    here, there = found.ratios
+    assert (here.unit, here.estimates, here.at) == ("at equal work", ("standardised",), ("t = 1",))
+    assert 1.9 < here.value[0] < 2.1 and 1.9 < here.interval[0] < here.interval[1] < 2.1
+    assert (there.unit, there.at) == ("per response token", ("t = 2",)) and there.value[1] > 3.8
+    assert " At t = 2: per response token " in line(found)
+    assert (
+        "at equal work is unknown at t = 2: the longest response of the baseline and the arm is not known"
+        in caveats(found, "data")
+    )
+    assert "logs in which the longest response of the baseline and the arm is known" in settle(found)
 
 
 def test_where_equal_work_is_not_known_what_is_known_may_point_the_other_way():
     (found,) = said(with_a_part_that_knows_no_equal_work(elsewhere=0.5))
-    assert " At t = 2: per response token the baseline a is " in found.sentence
-    assert 1.9 < found.values[0] < 2.1 and "faster in 1, not known at equal work in 1." in found.sentence
+    assert 1.9 < found.ratios[0].value[0] < 2.1 and found.ratios[1].value[1] < 0.6
 
 
 def test_of_what_is_not_known_at_equal_work_the_unresolved_is_said():
     (found,) = said(with_a_part_that_knows_no_equal_work(elsewhere=1.0))
-    assert "Not resolved per response token at t = 2." in found.sentence
+    assert "Not resolved at t = 2." in caveats(found, "spread")
 
 
 def test_per_token_is_claimed_only_where_tokens_are_known():
@@ -136,18 +156,18 @@ def test_per_token_is_claimed_only_where_tokens_are_known():
     some = [f.drop(columns=lengths) for f in engines(2.0, factors='{"t": 1}')]
     none = [f.drop(columns=[*lengths, "response_tokens"]) for f in engines(2.0, factors='{"t": 2}')]
     (found,) = said([*some, *none])
-    start = "Of 2 factor combinations b is faster in 1, not known per response token in 1. At t = 1: per response token"
-    assert found.claimed == ("per_token",) and found.sentence.startswith(start)
-    assert " At t = 2: per step b is " in found.sentence
-    assert "at equal work and per response token it is not known" in found.sentence
+    start = (
+        "b vs a: faster per response token at 1, unknown per response token at 1 of 2 factor combinations. At t = 1: "
+    )
+    assert line(found).startswith(start) and " At t = 2: per step " in line(found)
+    assert caveats(found, "data").count("Speed at equal work is unknown") == 1
 
 
 def test_what_is_refused_is_not_divided():
     frames = engines(2.0)
     may = Comparable(refused={("", "b"): "other GPUs (a: H100; b: H200)"})
     (found,) = said(frames, comparable=may)
-    assert found.verdict == "x" and "×" not in found.sentence
-    assert found.sentence == "Not comparable, so that there is no ratio of b and a: other GPUs (a: H100; b: H200)."
+    assert verdict_text([found]) == "b vs a: not comparable, other GPUs (a: H100; b: H200)." and found.verdict == "x"
     comparison, _ = comparison_table(pd.concat(frames), plan("a", "b"), may.refused)
     assert comparison["raw_speedup"].isna().all() and (comparison["baseline_s"] > 0).all()
 
@@ -162,22 +182,22 @@ def test_a_repetition_is_no_competitor():
 def test_factor_combinations_are_counted():
     frames = [*engines(2.0, factors='{"f": 1}'), *engines(0.5, factors='{"f": 2}'), *engines(1.0, factors='{"f": 3}')]
     (found,) = said(frames)
-    start = "Of 3 factor combinations b is faster in 1, slower in 1, not resolved in 1: at equal work b is 0."
-    assert found.verdict == "~" and found.sentence.startswith(start)
-    assert "over 3 factor combinations" in found.sentence and "Not resolved at f = 3." in found.sentence
+    start = "b vs a: faster at 1, slower at 1, not resolved at 1 of 3 factor combinations. At equal work 0."
+    assert found.verdict == "~" and line(found).startswith(start)
+    assert "Not resolved at f = 3." in caveats(found, "spread")
 
 
 def test_of_a_sweep_it_says_where_there_is_an_interval_and_where_nothing_is_resolved():
     few = [f.head(1) for f in engines(2.0, seeds=1, factors='{"f": 1}')]
     (found,) = said([*few, *engines(2.0, factors='{"f": 2}')])
-    assert "95% known at f = 2 only: " in found.sentence and "no interval," not in found.sentence
-    assert "Not resolved at f = 1 (" in found.sentence and "Not resolved at f = 2" not in found.sentence
+    assert found.ratios[0].interval_at == ("f = 2",) and " at f = 2 only)." in line(found)
+    assert "Not resolved at f = 2" not in caveats(found)
 
 
 def test_the_combination_at_which_step_time_misleads_is_named():
     alike, apart = engines(1.0, factors='{"f": 1}'), engines(1.0, scale=3.0, factors='{"f": 2}')
     (found,) = said([*alike, *apart])
-    assert "Step time and equal work disagree at f = 2: " in found.sentence
+    assert "Step time and equal work disagree at f = 2: " in caveats(found, "estimates")
 
 
 @pytest.mark.parametrize(
@@ -211,16 +231,15 @@ def test_a_reward_without_numbers_is_said():
         for f in engines(2.0)
     ]
     (found,) = said(frames)
-    assert "The correctness gate cannot judge reward: some steps of one arm have no number." in found.sentence
+    assert "The correctness gate cannot judge reward: " in caveats(found, "data")
 
 
 def test_identical_arms_are_not_told_apart_and_more_runs_are_not_called_for():
     frames = [f for f in engines(1.0) if f["arm"].iloc[0] == "a"]
     (found,) = said([*frames, *(f.assign(arm="b") for f in frames)])
-    assert found.verdict == "~" and found.sentence.startswith("No difference to be seen: at equal work b and a take")
     # The fit's bias is all that is open.
-    assert "95%: 0.98× to 1.02×" in found.sentence and "would have shown a ratio of 1.02×, not less" in found.sentence
-    assert "could resolve" not in found.sentence
+    assert found.verdict == "~" and line(found) == "b vs a: no difference. At equal work 1.00× (95% CI 0.98-1.02)."
+    assert "resolve only ratios from 1.02× on" in caveats(found, "spread") and "run pair" not in settle(found)
 
 
 def test_a_difference_that_does_not_print_is_not_claimed():
@@ -228,7 +247,7 @@ def test_a_difference_that_does_not_print_is_not_claimed():
     frames = [f.drop(columns=lengths) for f in engines(1.0) if f["arm"].iloc[0] == "a"]
     steps = "timing_s/step"
     (found,) = said([*frames, *(f.assign(arm="b", **{steps: f[steps] / 1.0037}) for f in frames)])
-    assert found.interval[0] > 1 and found.verdict == "~" and found.sentence.startswith("No difference to be seen: ")
+    assert found.ratios[0].interval[0] > 1 and found.verdict == "~" and found.words == "no difference"
 
 
 def test_the_claim_is_that_of_the_least_biased_estimate_with_an_interval():
@@ -238,7 +257,7 @@ def test_the_claim_is_that_of_the_least_biased_estimate_with_an_interval():
         for f in engines(2.0)
     ]
     (found,) = said(steps)
-    assert found.claimed == ("roofline",) and found.verdict == "+" and "(by roofline, 95%: " in found.sentence
+    assert found.ratios[0].estimates == ("roofline",) and found.verdict == "+" and "(95% CI " in line(found)
 
 
 def of_rows(**values):
@@ -285,30 +304,26 @@ def of_rows(**values):
 )
 def test_which_estimates_contradict_a_direction(values, claimed, verdict):
     case = of_rows(**values)
-    assert (case.claimed, case.verdict) == (claimed, verdict)
+    assert (case.estimate, case.verdict) == (claimed, verdict)
     assert ("point to the other arm" in case.why) == (verdict == "~" and abs(values[claimed] - 1) > 0.005)
 
 
-def test_one_paragraph_has_one_direction():
-    (found,) = said(engines(0.5))
-    over = found.sentence.split("Over all four estimates: ")[1].split("×.")[0]
-    assert all(1.8 < float(ratio.rstrip("×")) < 2.3 for ratio in over.split(" to "))
-    assert found.everything[1] < 1
+def test_medians_that_point_the_other_way_are_a_caveat():
     slow = [
         f.assign(**{"timing_s/step": np.where((f["step"] == 4) & (f["arm"] == "b"), 1e5, f["timing_s/step"])})
         for f in engines(0.8)
     ]
     (found,) = said(slow)
-    assert "The median steps say 1." in found.sentence
+    assert "A few outlying steps decide how much: by median steps 0." in caveats(found, "estimates")
 
 
 def test_a_combination_that_one_arm_lacks_is_said():
     base = [f for f in engines(1.0, factors='{"lr": 2}') if f["arm"].iloc[0] == "a"]
     (found,) = said([*engines(2.0, factors='{"lr": 1}'), *base])
-    assert found.verdict == "~" and found.sentence.startswith(
-        "Of 2 factor combinations b is faster in 1, not compared in 1: "
-    )
-    assert "could resolve" not in found.sentence and "would have shown" not in found.sentence
+    start = "b vs a: faster at 1, not comparable at 1 of 2 factor combinations. "
+    assert found.verdict == "~" and line(found).startswith(start)
+    assert "Not compared at lr = 2: b has no run at lr = 2." in caveats(found, "data")
+    assert "run pair" not in settle(found) and "resolve only" not in caveats(found)
     wide = pd.concat([*engines(2.0, factors='{"lr": 1}'), *base], ignore_index=True)
     table, _ = estimate_table(wide, plan("a", "b"), None, 100)
     lacking = table[table["factors"] == '{"lr": 2}']
@@ -317,15 +332,13 @@ def test_a_combination_that_one_arm_lacks_is_said():
 
 def test_without_an_interval_step_time_may_mislead():
     (found,) = said([f.head(1) for f in engines(1.0, scale=3.0, seeds=1)])
-    assert "step time alone may mislead" in found.sentence and "alone misleads" not in found.sentence
+    assert "step time alone may mislead" in caveats(found, "estimates")
 
 
 def test_what_the_floor_alone_cannot_settle_is_not_claimed():
     (found,) = said(far_apart())
-    assert found.verdict == "~" and found.sentence.startswith("Not resolved which is faster: at equal work ")
-    assert (
-        found.interval[1] > 1.4 and "Roofline: not settled by the floor alone: the arms' work differs" in found.sentence
-    )
+    assert found.verdict == "~" and found.words == "not resolved" and found.ratios[0].interval[1] > 1.4
+    assert "Not resolved by roofline: not settled by the floor alone: the arms' work differs" in caveats(found)
 
 
 def test_more_runs_are_not_called_for_where_outliers_decide():
@@ -342,17 +355,17 @@ def test_more_runs_are_not_called_for_where_outliers_decide():
         for f in frames
     ]
     (found,) = said(hang)
-    assert "could resolve it" in calm.sentence and "could resolve it" not in found.sentence
-    assert "outlying steps decide" in found.sentence
+    assert "more run pair" in settle(calm) and "more run pair" not in settle(found)
+    assert "outlying steps decide" in caveats(found, "estimates")
 
 
 def test_the_warm_up_that_was_really_left_out():
     of = replace(plan("a", "b"), warmup_steps=1)
     frames = engines(2.0)
     begun = [f.assign(counted=f["step"] > 1) for f in frames]
-    assert "87 paired steps, after 1 warm-up step in each run." in said(begun, of)[0].sentence
+    assert said(begun, of)[0].basis == "3 run pairs, 87 paired steps after 1 warm-up step"
     (found,) = said([f.assign(step=f["step"] + 100) for f in frames], of)
-    assert "90 paired steps; of some runs no step was left out as warm-up, since they begin later." in found.sentence
+    assert "90 paired steps (0 of 1 warm-up steps left out of a run that begins later)" in found.basis
 
 
 def two_arms(a, b, **more):
@@ -367,29 +380,29 @@ def test_what_would_have_been_shown_is_told_where_chance_alone_leaves_it_open():
 
     frames = [*runs("a", 1.0), *runs("b", 1.05), *runs("again", 1.1)]
     (found,) = said(frames, plan("a", "b", "again", again="a"))
-    assert "within the noise" in found.sentence and "would have shown" not in found.sentence
+    assert "within the noise" in caveats(found, "spread") and "resolve only" not in caveats(found)
     # Printed to whole seconds: 12 against 11, and what is not printed could be the difference.
     a, b = ([12.0, 12.0, 12.0, 13.0] * 5, [11.0, 11.0, 11.0, 11.0, 12.0] * 4)
     (found,) = said([f for seed in range(2) for f in two_arms(a, b, seed=seed, **{"rounding/step": [0.5] * 20})])
-    assert "rounding alone" in found.sentence
-    least = float(found.sentence.split("would have shown a ratio of ")[1].split("×")[0])
-    assert least > found.values[1] > 1.05
+    assert "rounding alone" in caveats(found, "spread")
+    least = float(caveats(found).split("resolve only ratios from ")[1].split("×")[0])
+    assert least > found.ratios[0].value[1] > 1.05
 
 
 def test_a_roofline_that_stands_alone_against_the_others_does_not_veto():
     frames = engines(1.5)
     frames = [f.assign(equal_floor_s=f["equal_floor_s"] / (2 if f["arm"].iloc[0] == "b" else 1)) for f in frames]
     (found,) = said(frames)
-    assert found.verdict == "+" and found.claimed == ("standardised",) and 1.4 < found.values[0] < 1.6
-    assert found.everything[0] < 0.8
+    (ratio,) = found.ratios
+    assert found.verdict == "+" and ratio.estimates == ("standardised",) and 1.4 < ratio.value[0] < 1.6
 
 
 def test_what_contradicts_a_claim_is_not_open_for_want_of_runs():
     """Longer responses that no floor knows of: step time and roofline say 0.8, and the fit 1.2."""
     (found,) = said([f.assign(equal_floor_s=1.0) for f in engines(1.2, scale=1.6)])
-    assert found.verdict == "~" and found.claimed == ("standardised",) and found.values[0] > 1.1
-    assert "Standardised: raw and roofline point to the other arm." in found.sentence
-    assert "would have shown" not in found.sentence and "could resolve" not in found.sentence
+    assert found.verdict == "~" and found.ratios[0].estimates == ("standardised",) and found.ratios[0].value[0] > 1.1
+    assert "The estimates disagree: raw and roofline point to the other arm." in caveats(found, "estimates")
+    assert "resolve only" not in caveats(found) and "run pair" not in settle(found)
 
 
 def test_no_more_runs_are_called_for_where_the_ratio_is_one():
@@ -402,7 +415,7 @@ def test_no_more_runs_are_called_for_where_the_ratio_is_one():
             for arm, x, y in (("a", a, 1.003), ("b", b, 1.0))
         ]
     )
-    assert "take the same time (1.00×)" in found.sentence and "could resolve" not in found.sentence
+    assert " 1.00× (" in line(found) and "more run pair" not in settle(found)
 
 
 def test_medians_are_told_of_the_combinations_that_they_are_of():
@@ -412,8 +425,8 @@ def test_medians_are_told_of_the_combinations_that_they_are_of():
         frames += two_arms(a, b, factors=f'{{"t": {t}}}')
     may = Comparable(refused={('{"t": 2}', "b"): "other GPUs"})
     (found,) = said(frames, comparable=may)
-    assert "The median steps say 2.00× at t = 1: a few outlying steps decide how much" in found.sentence
-    assert "nan" not in found.sentence
+    assert "A few outlying steps decide how much: by median steps 2.00× at t = 1." in caveats(found, "estimates")
+    assert "nan" not in verdict_text([found])
 
 
 @pytest.mark.parametrize(
@@ -433,7 +446,7 @@ def test_step_time_and_tokens_that_disagree_are_told_only_where_they_do(tokens, 
         for seed in range(2)
     ]
     (found,) = said(frames)
-    assert ("The two disagree on which is faster" in found.sentence) == opposite
+    assert ("Per step and per response token disagree" in caveats(found, "estimates")) == opposite
 
 
 @pytest.mark.parametrize(("ends", "unmoved"), [((0.99, 1.01), True), ((0.9, 1.1), False), ((np.nan, np.nan), False)])
@@ -441,3 +454,99 @@ def test_no_difference_is_seen_only_within_an_interval(ends, unmoved):
     rows = of_rows(raw=1.0).rows
     rows["raw"] |= {"low": ends[0], "high": ends[1], "verdict": "~"}
     assert claim_from("", rows).unmoved is unmoved
+
+
+# Frames whose tables are as different as tables of verdicts can be.
+TABLES = {
+    "faster": lambda: engines(2.0),
+    "slower": lambda: engines(0.5),
+    "equal": lambda: engines(1.0, noise=0.05),
+    "other lengths": lambda: engines(1.2, scale=1.6),
+    "floors apart": far_apart,
+    "one pair": lambda: engines(2.0, seeds=1),
+    "one step": lambda: [f.head(1) for f in engines(2.0, seeds=1)],
+    "one step, many runs": lambda: [f.head(1) for f in engines(2.0)],
+    "step time alone": lambda: [
+        f.drop(columns=["max_response_length", "equal_floor_s", "response_tokens"]) for f in engines(1.3)
+    ],
+    "a sweep": lambda: [*engines(2.0, factors='{"f": 1}'), *engines(0.5, factors='{"f": 2}')],
+    "a sweep of one direction": lambda: [*engines(2.0, factors='{"f": 1}'), *engines(1.5, factors='{"f": 2}')],
+    "a sweep that knows little": with_a_part_that_knows_no_equal_work,
+}
+
+
+@pytest.mark.parametrize("frames", TABLES.values(), ids=list(TABLES))
+def test_the_line_claims_no_more_than_the_table(frames):
+    """A direction only where every row that is claimed has it, and no ratio that is not in the table."""
+    wide, of = pd.concat(frames(), ignore_index=True), plan("a", "b")
+    comparison, _ = comparison_table(wide, of)
+    table, _ = estimate_table(wide, of, None, 100)
+    gate = gate_table(wide, of)
+    kinds = [None, EQUAL, UNKNOWN, UNEQUAL]
+    founds = [verdict_table(comparison, of, preflight, table, gate)[0] for preflight in kinds]
+    assert founds[-1].caveats[0].kind == "terms" and len({line(found) for found in founds}) == 1
+    found = founds[0]
+    at = {
+        "": [""],
+        **{f"f = {n}": [f'{{"f": {n}}}'] for n in (1, 2)},
+        **{f"t = {n}": [f'{{"t": {n}}}'] for n in (1, 2)},
+    }
+    claimed = []
+    for ratio in found.ratios:
+        rows = table[table["factors"].isin([key for name in ratio.at for key in at[name]])]
+        mine = rows[rows["estimate"].isin(ratio.estimates)]
+        values, bound = mine["value"].dropna(), mine[(mine["run_pairs"] > 1) & mine["low"].notna()]
+        assert ratio.value[0] in set(values) and ratio.value[1] in set(values)
+        assert (np.isnan(ratio.interval[0]) and bound.empty) or (
+            ratio.interval[0] in set(bound["low"]) and ratio.interval[1] in set(bound["high"])
+        )
+        claimed += [set(mine[mine["factors"].isin(at[name])]["verdict"]) for name in ratio.at]
+    for verdict, words in (("+", "faster"), ("-", "slower")):
+        assert (found.verdict == verdict) == (
+            len(found.ratios) == 1 and all(some == {verdict} for some in claimed)
+        ) or found.verdict == "~"
+        counted = re.search(rf"{words}[a-z ]* at (\d+)", found.words)
+        count = int(counted[1]) if counted else int(found.words.startswith(words))
+        assert count <= sum(verdict in some for some in claimed)
+    (raw,) = table["run_pairs"].unique()[:1]
+    if raw == 1:
+        assert found.verdict == "~" and "CI" not in verdict_text([found])
+    shown = set(re.findall(r"[\d.]+(?=×)", line(found)))
+    assert shown <= {ratio_text(value).rstrip("×") for value in table["value"].dropna()}
+
+
+def test_every_form_says_the_same():
+    frames = [f.assign(reward=0.3 if f["arm"].iloc[0] == "b" else 0.5) for f in engines(1.5, scale=1.6)]
+    (found,) = said(frames, preflight=UNEQUAL)
+    assert ArmVerdict.from_json(json.loads(json.dumps(found.as_json(), allow_nan=False))) == found
+
+    def plain(text):
+        return " ".join(re.sub(r"[*\\]|^- |<li[^>]*>|</li>|</?[a-z][^>]*>|\x1b\[\d+m", "", text, flags=re.M).split())
+
+    text = verdict_text([found])
+    assert all(len(one) <= 80 for one in text.splitlines())
+    assert plain(text).replace("· ", "") == plain(verdict_markdown([found]))
+    assert plain(text) == plain(verdict_text([found], colour=True))
+    page = verdict_html(found, ["ledger", "gate"])
+    assert plain(page) == plain(text)
+    assert '<a href="#ledger">Unequal' in page and '<a href="#gate">The' in page and 'href="#answer"' not in page
+
+
+def test_the_most_harmful_caveats_come_first_and_the_rest_is_counted():
+    (found,) = said(engines(2.0), preflight=EQUAL)
+    many = [c for kind in SYMBOLS for c in (kind,) * 2]
+    found = replace(found, caveats=tuple(_caveat(kind, n) for n, kind in enumerate(many)))
+    lines = verdict_text([found]).splitlines()
+    assert [one[0] for one in lines[2 : 2 + MOST_CAVEATS]] == ["≠", "≠", "✗", "✗", "±"]
+    assert lines[2 + MOST_CAVEATS] == "+ 5 more: spread, estimates, data."
+
+
+def _caveat(kind, n):
+    return Caveat(kind, f"Caveat {n}.", "ledger")
+
+
+def test_what_the_data_hold_is_escaped():
+    (found,) = said(engines(2.0), preflight=EQUAL)
+    found = replace(found, arm="<b>*b*</b>", caveats=(Caveat("data", "<script>", "x"),))
+    assert "<script>" not in verdict_html(found, []) and "<b>*" not in verdict_html(found, [])
+    assert "\\*b\\*" in verdict_markdown([found])

@@ -1,0 +1,1 @@
+"""Decides what a comparison claims, and writes it as one block of text."""

@@ -1,0 +1,137 @@
+"""Renders the verdict table as one block: for the terminal, Markdown, the page, and JSON."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
+
+from analysis.verdict.arm_verdict import ArmVerdict, Ratio, places, ratio_text
+
+MOST_CAVEATS = 5
+SYMBOLS = {"terms": "≠", "gate": "✗", "spread": "±", "estimates": "⇄", "data": "?"}
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+_COLOURS = {"gate": "\x1b[31m", "settle": "\x1b[36m", "rests-on": "\x1b[2m"} | dict.fromkeys(
+    ("terms", "spread", "estimates", "data"), "\x1b[33m"
+)
+_WIDTH = 80
+
+
+class _Text:
+    """Lines for a terminal: wrapped, with colour where it is one."""
+
+    end = ""
+
+    def __init__(self, width: int, colour: bool) -> None:
+        self.width, self.colour = width, colour
+
+    def line(self, claim: str, ratios: str) -> str:
+        lines = self._wrapped(f"{claim} {ratios}".strip(), "")
+        if not self.colour:
+            return lines
+        # The claim may be broken over two lines.
+        shown = textwrap.fill(claim, self.width)
+        return f"{_BOLD}{shown}{_PLAIN}{lines[len(shown) :]}" if lines.startswith(shown) else lines
+
+    def item(self, kind: str, symbol: str, text: str, section: str) -> str:
+        start, end = (_COLOURS.get(kind, ""), _PLAIN) if self.colour else ("", "")
+        return f"{start}{self._wrapped(f'{symbol} {text}', '  ')}{end if start else ''}"
+
+    def _wrapped(self, text: str, later: str) -> str:
+        return textwrap.fill(text, self.width, subsequent_indent=later, break_long_words=False, break_on_hyphens=False)
+
+
+class _Markdown:
+    """A bold line and a list, to paste into a pull request."""
+
+    end = ""
+
+    def line(self, claim: str, ratios: str) -> str:
+        return f"**{escaped(claim)}** {escaped(ratios)}".rstrip() + "\n"
+
+    def item(self, kind: str, symbol: str, text: str, section: str) -> str:
+        return f"- {symbol} {escaped(text)}" if section or kind == "settle" else f"- {escaped(text)}"
+
+
+class _Page:
+    """Paragraph and list of the page; a caveat links to its section."""
+
+    end = Markup("</ul>")
+
+    def __init__(self, sections: frozenset[str]) -> None:
+        self.sections = sections
+
+    def line(self, claim: str, ratios: str) -> Markup:
+        return Markup('<p class="headline"><strong>{}</strong> {}</p>\n<ul class="caveats">').format(claim, ratios)
+
+    def item(self, kind: str, symbol: str, text: str, section: str) -> Markup:
+        shown = Markup('<a href="#{}">{}</a>').format(section, text) if section in self.sections else escape(text)
+        return Markup('<li class="{}"><span aria-hidden="true">{}</span> {}</li>').format(kind, symbol, shown)
+
+
+def verdict_text(verdicts: Sequence[ArmVerdict], width: int = _WIDTH, colour: bool = False) -> str:
+    """The block for a terminal."""
+    return _rendered(verdicts, _Text(width, colour))
+
+
+def verdict_markdown(verdicts: Sequence[ArmVerdict]) -> str:
+    """The block for a pull request or a job summary."""
+    return _rendered(verdicts, _Markdown())
+
+
+def verdict_html(verdict: ArmVerdict, sections: Sequence[str]) -> Markup:
+    """One arm's block for the page, which has `sections`; everything in it is escaped."""
+    return Markup(_rendered([verdict], _Page(frozenset(sections))))
+
+
+def print_verdict(verdicts: Sequence[ArmVerdict]) -> None:
+    """Prints the block, with colour on a terminal unless NO_COLOR is set, no wider than the terminal."""
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    print(verdict_text(verdicts, min(shutil.get_terminal_size().columns, 100) if colour else _WIDTH, colour))
+
+
+def escaped(text: str) -> str:
+    """A text from the data so that Markdown shows it as it is, inside a table too."""
+    for character in "\\`*_[]<>|#":
+        text = text.replace(character, "\\" + character)
+    return text.replace("\n", " ")
+
+
+def _rendered(verdicts: Sequence[ArmVerdict], form: Any) -> str:
+    template = _template()
+    return template.render(verdicts=verdicts, f=form, most=MOST_CAVEATS, symbols=SYMBOLS, sentences=_sentences).strip()
+
+
+@cache
+def _template() -> Template:
+    folder = FileSystemLoader(Path(__file__).parent)
+    # Each form escapes what it writes.
+    environment = Environment(loader=folder, undefined=StrictUndefined, trim_blocks=True, autoescape=False)
+    return environment.get_template("verdict.j2")
+
+
+def _sentences(verdict: ArmVerdict) -> str:
+    """The ratios of a verdict with their intervals; of several units where each is known."""
+    return " ".join(_ratio(ratio, len(verdict.ratios) > 1) for ratio in verdict.ratios)
+
+
+def _ratio(ratio: Ratio, several: bool) -> str:
+    low, high = (ratio_text(value) for value in ratio.value)
+    text = f"{ratio.unit} {low if low == high else f'{low} to {high}'}"
+    interval = "no confidence interval"
+    if not math.isnan(ratio.interval[0]):
+        interval = f"95% CI {'-'.join(ratio_text(end).rstrip('×') for end in ratio.interval)}"
+        if len(ratio.interval_at) < len(ratio.at):
+            interval += f" at {places(ratio.interval_at)} only"
+    where = f"at {places(ratio.at)}: " if several else ""
+    sentence = f"{where}{text} ({interval})."
+    return sentence[0].upper() + sentence[1:]
