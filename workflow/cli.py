@@ -141,6 +141,12 @@ def _experiment(config: Path | None, name: str | None) -> Experiment:
     return patiently(lambda: of_name(name), "the plan", LOOK_PATIENCE_S, for_others=False)
 
 
+def _compare(args: argparse.Namespace) -> None:
+    from workflow.compare import compare
+
+    compare(args)
+
+
 def _print_headline(args: argparse.Namespace) -> None:
     from analysis.verdict.arm_verdict import ArmVerdict
     from analysis.verdict.verdict_block import print_verdict
@@ -189,7 +195,18 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "request": {"type": json.loads, "help": "JSON"},
     "--profile": {"type": Path, "help": "whose GPUs, walltime and setup.sh (default: slurm, if it is there)"},
     "--seconds-per-step": {"type": float, "metavar": "X", "help": "for runs that were not measured yet"},
-    "--json": {"action": "store_true", "help": "print the content of preflight.json"},
+    "--json": {"action": "store_true", "help": "print it as JSON"},
+    "sources": {"nargs": "+", "metavar": "RUN", "help": "a log, a folder, wandb:entity/project/id, or NAME=log1,log2"},
+    "--names": {"metavar": "A,B", "help": "names of the arms; one that begins with an engine's says its engine"},
+    "--trainer": {"help": "of runs that do not say it"},
+    "--release": {"help": "the trainer's release, of runs that do not say it"},
+    "--mode": {"help": "the trainer's loop, of runs that do not say it (docs/import.md)"},
+    "--warmup": {"type": int, "default": 1, "metavar": "N", "help": "first steps that do not count (default: 1)"},
+    "--report": {"type": Path, "default": Path("comparison"), "metavar": "FOLDER", "help": "default: comparison"},
+    "--verdict-only": {"action": "store_true", "help": "write no report"},
+    "--open": {"action": "store_true", "help": "open the report in a browser"},
+    "--save": {"type": Path, "metavar": "FILE", "help": "write the configuration that snakemake takes"},
+    "--markdown": {"action": "store_true", "help": "print the verdict as Markdown"},
     "--experiment": {"metavar": "NAME", "help": "read results/NAME/plan.json, not a configuration"},
     "--every": {"type": float, "metavar": "SECONDS", "help": "print it again and again until all is finished"},
     "--now": {"action": "store_true", "help": "on this machine: without finishing the step"},
@@ -201,6 +218,11 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 # A command's meaning, its function and the names of its arguments.
 COMMANDS: dict[str, tuple[str, Callable[[argparse.Namespace], None], str]] = {
+    "compare": (
+        "compare logs: prints the verdict, then writes the report",
+        _compare,
+        "sources --names --trainer --release --mode --warmup --report --verdict-only --open --save --json --markdown",
+    ),
     "plan": (
         "list the runs that a configuration means, and what they will cost",
         _print_plan,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -15,8 +16,6 @@ from analysis.estimates.gate import gate_table, gate_verdicts
 from analysis.estimates.noise import noise_table, repeated
 from analysis.estimates.speedup_table import estimate_table
 from analysis.fairness import Setting, config_settings, fairness_verdicts, reported_settings, settings_table
-from analysis.figures import FigureTables, figures_of
-from analysis.figures.drawing import Figure
 from analysis.installed import (
     LockDifference,
     environment_table,
@@ -42,6 +41,9 @@ from common.contracts import VerdictFile
 from common.findings import Preflight, read_preflight
 from common.verdicts import Verdict, by_weight
 from trainers.timers.lookup import TimerTree
+
+if TYPE_CHECKING:
+    from analysis.figures.drawing import Figure
 
 # Figures of single steps, which say nothing where there is but one.
 OVER_STEPS = (
@@ -85,7 +87,27 @@ class Content:
     suggestions: pd.DataFrame
     sums: pd.DataFrame
     provenance: pd.DataFrame
-    figures: list[Figure] = field(default_factory=list)
+    lengths: pd.DataFrame
+    """The samples of response_length in counted steps."""
+
+    @cached_property
+    def figures(self) -> list[Figure]:
+        """The figures, drawn when they are first asked for; those over the steps where a run has more than one."""
+        # Altair takes a second to load, and a verdict needs no figure.
+        from analysis.figures import FigureTables, figures_of
+
+        tables = FigureTables(
+            plan=self.plan,
+            wide=self.steps,
+            categories=category_table(self.phases, self.trees[0].root) if self.trees else self.phases,
+            lengths=self.lengths,
+            waterfall=self.waterfall,
+            estimates=self.estimates,
+            noise=self.noise,
+            stragglers=self.stragglers,
+        )
+        several = bool((self.steps.groupby("run_id").size() > 1).any())
+        return [figure for figure in figures_of(tables) if several or figure.name not in OVER_STEPS]
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -167,7 +189,7 @@ def read_content(
     waterfall = waterfall_table(wide, plan, trees, of_arm)
     stragglers = straggler_table(wide, runs, plan, lengths)
     next_things = suggestions(stragglers, waterfall, wide, before)
-    content = Content(
+    return Content(
         plan=plan,
         runs=runs,
         trees=trees,
@@ -187,8 +209,8 @@ def read_content(
         cost=cost_table(wide, runs, plan),
         suggestions=pd.DataFrame([asdict(one) for one in next_things], columns=[f.name for f in fields(Suggestion)]),
         sums=sums_table(phases, wide, trees),
+        lengths=lengths,
     )
-    return replace(content, figures=_figures(content, lengths))
 
 
 def _about(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, results: Path) -> dict[str, Any]:
@@ -232,23 +254,6 @@ def _only_repetitions(plan: PlanRead, others: list[str], noise: pd.DataFrame) ->
     where = "" if len(bands) == 1 else " at any factor combination"
     between = f"between {low:.3g} and {high:.3g}{where}"
     return f"{text} The noise: 95% of the ratios of step time of two such runs lie {between}."
-
-
-def _figures(content: Content, lengths: pd.DataFrame) -> list[Figure]:
-    """The figures, without those over the steps where no run has more than one."""
-    trees, phases, wide = content.trees, content.phases, content.steps
-    tables = FigureTables(
-        plan=content.plan,
-        wide=wide,
-        categories=category_table(phases, trees[0].root) if trees else phases,
-        lengths=lengths,
-        waterfall=content.waterfall,
-        estimates=content.estimates,
-        noise=content.noise,
-        stragglers=content.stragglers,
-    )
-    several = bool((wide.groupby("run_id").size() > 1).any())
-    return [figure for figure in figures_of(tables) if several or figure.name not in OVER_STEPS]
 
 
 def with_rates(comparison: pd.DataFrame) -> pd.DataFrame:

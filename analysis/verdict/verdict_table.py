@@ -67,8 +67,9 @@ def _verdict(
     verdict: Any = verdicts.pop() if len(verdicts) == 1 and len(groups[0]) == len(claims) else "~"
     unequal = preflight.unequal((plan.baseline, arm)) if preflight is not None else []
     basis = [count_of(pairs, "run pair"), f"{count_of(steps, 'paired step')}{_warmup(comparison, plan)}"]
-    if preflight is not None and preflight.ledger and not unequal:
-        basis.append(f"0 of {count_of(len(preflight.ledger), 'setting')} found unequal")
+    verified = len(preflight.ledger) - len(preflight.rows("unverifiable")) if preflight is not None else 0
+    if verified and not unequal:
+        basis.append(f"0 of {count_of(verified, 'verified setting')} found unequal")
     return ArmVerdict(
         arm,
         plan.baseline,

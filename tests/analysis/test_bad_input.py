@@ -136,7 +136,7 @@ DRAWN = ("an empty run", "one arm only", "other GPUs", "one step", "no samples")
 @pytest.mark.parametrize("name", CASES)
 def test_bad_input_is_named_and_never_in_a_number(tmp_path, monkeypatch, name):
     if name not in DRAWN:
-        monkeypatch.setattr("analysis.report.content.figures_of", lambda tables: [])
+        monkeypatch.setattr("analysis.figures.figures_of", lambda tables: [])
     runs, expected, divided = CASES[name]
     found = content(tmp_path / "case", runs)
     codes = {v.code for v in found.verdicts}
@@ -177,7 +177,7 @@ def test_arms_whose_timers_have_other_names_are_compared_by_what_they_share(tmp_
 
 
 def test_an_unreadable_file_beside_a_run_is_not_recorded(tmp_path, monkeypatch):
-    monkeypatch.setattr("analysis.report.content.figures_of", lambda tables: [])
+    monkeypatch.setattr("analysis.figures.figures_of", lambda tables: [])
     folder = tmp_path / "case"
     content(folder, {"b": ("base", rows(), {}), "a": ("arm", rows(1.0), {})})
     (folder / "runs" / "a" / "attempts" / "1" / "attempt.json").write_text("{ not json")
@@ -187,7 +187,7 @@ def test_an_unreadable_file_beside_a_run_is_not_recorded(tmp_path, monkeypatch):
 
 
 def test_provenance_says_what_is_there_and_what_is_not(tmp_path, monkeypatch):
-    monkeypatch.setattr("analysis.report.content.figures_of", lambda tables: [])
+    monkeypatch.setattr("analysis.figures.figures_of", lambda tables: [])
     folder = tmp_path / "case"
     git = {"commit": "c0ffee" * 6 + "abcd", "dirty": True}
     machine = hardware()

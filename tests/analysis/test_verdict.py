@@ -69,7 +69,7 @@ def test_faster_at_equal_work():
     assert found.verdict == "+" and ratio.estimates == ("standardised",)
     assert re.fullmatch(r"b vs a: faster\. At equal work (2\.0\d|1\.99)× \(95% CI 1\.\d\d-2\.\d\d\)\.", line(found))
     assert ratio.interval[0] < 2 < ratio.interval[1]
-    assert found.basis == "3 run pairs, 90 paired steps, 0 of 1 setting found unequal"
+    assert found.basis == "3 run pairs, 90 paired steps, 0 of 1 verified setting found unequal"
     assert not found.caveats and not found.settle
 
 

@@ -1,0 +1,123 @@
+"""`rolloutbench compare`: the verdict of two logs in one command, and the configuration that makes the same tables."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workflow.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+LOGS = ROOT / "tests" / "goldens" / "data" / "formats"
+VLLM, SGLANG = LOGS / "verl-console-vllm-0.log", LOGS / "verl-console-sglang-0.log"
+RELEASE = ("--release", "0.4.1")
+PAIR = (f"vllm={VLLM}", f"sglang={SGLANG}", *RELEASE)
+
+
+def program(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    words = [str(Path(sys.executable).with_name(command[0])), *command[1:]]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder in which two seeds of two engines were compared, and what the command printed."""
+    folder = tmp_path_factory.mktemp("compared")
+    arms = [
+        f"{name}=" + ",".join(f"logs/verl-console-{name}-{seed}.log" for seed in (0, 1)) for name in ("vllm", "sglang")
+    ]
+    shutil.copytree(LOGS, folder / "logs")
+    done = program(folder, "rolloutbench", "compare", *arms, *RELEASE, "--save", "mine.yaml")
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def test_it_says_what_it_read_then_the_verdict_then_where_the_report_is(compared: tuple[Path, str]) -> None:
+    folder, printed = compared
+    lines = printed.splitlines()
+    assert lines[:2] == ["vllm: verl 0.4.1, vllm; 2 runs, 12 steps", "sglang: verl 0.4.1, sglang; 2 runs, 12 steps"]
+    assert lines[2].startswith("sglang vs vllm: ") and lines[-1] == f"report: {folder / 'comparison' / 'report.html'}"
+    assert (folder / "comparison" / "report.html").is_file() and len(
+        list((folder / "comparison" / "figures").iterdir())
+    )
+
+
+def test_the_saved_configuration_gives_the_same_tables_bit_by_bit(compared: tuple[Path, str]) -> None:
+    folder, _ = compared
+    profile = ("--profile", str(ROOT / "profiles" / "local"), "--cores", "2")
+    source = ("-s", str(ROOT / "workflow" / "Snakefile"), "--configfile", "mine.yaml")
+    done = program(folder, "snakemake", *profile, *source)
+    assert done.returncode == 0, done.stderr
+    here, there = folder / "comparison", folder / "results" / "mine"
+    names = sorted(
+        file.relative_to(there) for file in (*there.glob("tables/[a-z]*"), *there.glob("runs/*/steps.parquet"))
+    )
+    assert len(names) > 30
+    for name in (*names, Path("verdict.json"), Path("preflight.json"), Path("plan.json"), Path("report.md")):
+        assert (here / name).read_bytes() == (there / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((str(VLLM), *RELEASE), "compare needs two runs or more (got 1)"),
+        ((f"vllm={VLLM}", f"sglang={VLLM}", *RELEASE), "are the same run"),
+        ((f"vllm={VLLM}", "sglang=nowhere.log", *RELEASE), "nowhere.log is not there"),
+        ((f"vllm={VLLM}", f"sglang={ROOT / 'LICENSE'}", *RELEASE), "no training step of any known format"),
+        ((str(VLLM), str(SGLANG), *RELEASE), "does not say its engine (vllm, sglang, transformers); name the arms"),
+        ((f"vllm={VLLM}", f"sglang={SGLANG}"), "does not say its release of verl; give it: --release"),
+        ((str(VLLM), str(SGLANG), "--names", "vllm", *RELEASE), "--names must name the 2 arms in order (got 'vllm')"),
+        ((f"vllm={VLLM}", f"vllm={SGLANG}", *RELEASE), "two arms have one name (vllm, vllm)"),
+        ((f"vllm={VLLM}", f"vllm-b={LOGS}", *RELEASE), "that can be read; give one file of it"),
+        ((*PAIR, "--report", str(LOGS)), "holds no report of this command; give another one with --report"),
+    ],
+)
+def test_a_mistake_is_one_line_with_its_remedy(
+    given: tuple[str, ...],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", *given]) == 1
+    told = capsys.readouterr().err
+    assert said in told and told.startswith("error: ") and len(told.splitlines()) == 1, told
+    assert not list(tmp_path.iterdir())
+
+
+def test_for_programs_the_verdict_is_alone_on_its_stream(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", *PAIR, "--verdict-only", "--json"]) == 0
+    streams = capsys.readouterr()
+    (verdict,) = json.loads(streams.out)["arms"]
+    assert (verdict["arm"], verdict["baseline"], verdict["verdict"]) == ("sglang", "vllm", "~")
+    assert "vllm: verl 0.4.1" in streams.err and not list(tmp_path.iterdir())
+    assert main(["compare", *PAIR, "--verdict-only", "--markdown"]) == 0
+    assert capsys.readouterr().out.startswith("**sglang vs vllm: not resolved, one run pair only.** ")
+
+
+def test_what_a_source_says_need_not_be_given(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log with its command and release; a folder with one log; arms are named after their engines."""
+    monkeypatch.chdir(tmp_path)
+    for log in (VLLM, SGLANG):
+        engine = log.stem.split("-")[2]
+        Path(engine).mkdir()
+        head = f"verl==0.4.1\n+ python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.name={engine}\n"
+        Path(engine, "train.log").write_text(head + log.read_text(encoding="utf-8"), encoding="utf-8")
+    assert main(["compare", "vllm", "sglang/train.log", "--verdict-only"]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "vllm: verl 0.4.1, vllm; 1 run, 6 steps",
+        "sglang: verl 0.4.1, sglang; 1 run, 6 steps",
+    ]
+    assert main(["compare", f"sglang={tmp_path / 'vllm'}", "sglang/train.log", "--verdict-only"]) == 1
+    assert "vllm/train.log is a run of vllm, and its arm is named sglang; swap the logs" in capsys.readouterr().err

@@ -1,0 +1,262 @@
+"""Compares logs in one command: finds what each is of, and makes the verdict and the report without Snakemake."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+import webbrowser
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from analysis.imports.formats import WANDB, first_look, format_of, read_source
+from analysis.imports.import_run import CACHE, write_import
+from analysis.imports.source_check import engine_told, trainer_told
+from common.errors import UserError
+from common.files import write_json, write_text
+from common.verdicts import count_of
+from engines import engines
+from trainers.logs.record import Imported
+from trainers.registry import trainer_named
+from trainers.workload import NAME_PATTERN
+from workflow.config.plan import Plan, load_plan
+from workflow.preflight import write_preflight
+from workflow.preflight.surroundings import Surroundings, variables_of
+
+_USE = "rolloutbench compare A.log B.log"
+
+
+@dataclass
+class ComparedArm:
+    """One arm: its name as given, its runs' sources, and what they are of as far as that is known."""
+
+    name: str
+    sources: list[str]
+    trainer: str = ""
+    engine: str = ""
+    release: str = ""
+    looks: list[Imported] = field(default_factory=list)
+
+
+def compare(args: argparse.Namespace) -> None:
+    """`rolloutbench compare`: the verdict first, then the report."""
+    arms = _arms(args.sources, args.names)
+    for arm in arms:
+        _detect(arm, args)
+    _name(arms)
+    raw = _configuration(arms, args)
+    if args.save:
+        head = f"# Written by rolloutbench compare; run it with: snakemake --configfile {args.save}\n"
+        write_text(args.save, head + yaml.safe_dump(raw, sort_keys=False, allow_unicode=True))
+    plan = load_plan(raw)
+    if args.verdict_only:
+        with tempfile.TemporaryDirectory() as folder:
+            _compare(plan, Path(folder), args)
+        return
+    folder = args.report
+    if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]) and not _ours(folder):
+        raise UserError(f"{folder} is there and holds no report of this command; give another one with --report FOLDER")
+    content = _compare(plan, folder, args)
+    # Altair and the page's parts take seconds to load: after the verdict.
+    from analysis.report.__main__ import write_report
+
+    write_report(content, folder)
+    _say(f"report: {(folder / 'report.html').resolve()}", args)
+    if args.open:
+        webbrowser.open((folder / "report.html").resolve().as_uri())
+
+
+def _compare(plan: Plan, folder: Path, args: argparse.Namespace) -> Any:
+    """Reads every run into a folder as the workflow lays it out, and prints the verdict; the report's content."""
+    write_json(folder / "plan.json", plan.as_json())
+    imported = []
+    for run in plan.imports.values():
+        place = folder / "runs" / run.run_id
+        rows = write_import(run.spec, place / "steps.parquet", CACHE)
+        assert rows
+        imported.append(place / "imported.json")
+    write_preflight(plan, [], folder / "preflight.json", Surroundings(variables=variables_of(None)), imported)
+    from analysis.report.content import read_content
+    from analysis.verdict.verdict_block import print_verdict, verdict_markdown
+
+    content = read_content(folder / "plan.json", folder, None, None)
+    for line in _told(plan, content.runs):
+        _say(line, args)
+    if args.json:
+        print(json.dumps(content.verdict_file, indent=1, ensure_ascii=False, allow_nan=False))
+    elif args.markdown:
+        print(verdict_markdown(content.headlines) or content.no_comparison)
+    elif content.headlines:
+        print_verdict(content.headlines)
+    else:
+        print(content.no_comparison)
+    sys.stdout.flush()
+    return content
+
+
+def _say(line: str, args: argparse.Namespace) -> None:
+    """A line beside the verdict: where the verdict is for a program, not on its stream."""
+    print(line, file=sys.stderr if args.json or args.markdown else sys.stdout, flush=True)
+
+
+def _told(plan: Plan, runs: Sequence[Any]) -> list[str]:
+    """What each arm was read as."""
+    lines = []
+    for name in plan.config.arms:
+        mine = [run for run in runs if run.arm == name]
+        if mine:
+            steps = sum(run.steps["step"].nunique() for run in mine)
+            read_as = ", ".join(dict.fromkeys(run.tree.name for run in mine))
+            engine = plan.config.arms[name].engine
+            lines.append(f"{name}: {read_as}, {engine}; {count_of(len(mine), 'run')}, {count_of(steps, 'step')}")
+    return lines
+
+
+def _arms(given: Sequence[str], names: str | None) -> list[ComparedArm]:
+    """The arms that the command line means: `log`, `log1,log2`, or `NAME=log1,log2`."""
+    arms = []
+    for word in given:
+        name, equals, rest = word.partition("=")
+        if not equals or Path(word).exists() or not re.fullmatch(NAME_PATTERN, name):
+            name, rest = "", word
+        sources = [rest] if Path(rest).exists() else [one for one in rest.split(",") if one]
+        arms.append(ComparedArm(name, [_source(one) for one in sources]))
+    if len(arms) < 2:
+        raise UserError(f"compare needs two runs or more (got {len(arms)}); give another log: {_USE}")
+    if names is not None:
+        listed = names.split(",")
+        if len(listed) != len(arms):
+            raise UserError(f"--names must name the {len(arms)} arms in order (got {names!r})")
+        for arm, name in zip(arms, listed, strict=True):
+            arm.name = name
+    seen: dict[str, str] = {}
+    for source in (source for arm in arms for source in arm.sources):
+        same = source if source.startswith(WANDB) else str(Path(source).resolve())
+        if same in seen and Path(source).suffix.lower() not in (".csv", ".tsv"):
+            raise UserError(f"{seen[same]} and {source} are the same run; give the logs of two runs")
+        seen[same] = source
+    return arms
+
+
+def _source(given: str) -> str:
+    """A source as the import takes it; of a folder without a run of wandb the one log in it."""
+    path = Path(given).expanduser()
+    if given.startswith(WANDB) or not path.is_dir():
+        return given
+    if any(path.glob("**/*.wandb")):
+        return given
+    inside = [file for file in sorted(path.iterdir()) if file.is_file() and not file.name.startswith(".")]
+    logs = [file for file in inside if _is_log(file)]
+    if len(logs) != 1:
+        found = f"{len(logs)} logs ({', '.join(file.name for file in logs)})" if logs else "no log"
+        raise UserError(f"{given} holds {found} that can be read; give one file of it")
+    return str(logs[0])
+
+
+def _is_log(file: Path) -> bool:
+    try:
+        return bool(format_of(str(file)))
+    except UserError:
+        return False
+
+
+def _detect(arm: ComparedArm, args: argparse.Namespace) -> None:
+    """Trainer, engine and release of an arm, by its sources, else by the flags; `UserError` names the flag."""
+    for source in arm.sources:
+        arm.looks.append(_look(source, bool(args.release)))
+    first = arm.sources[0]
+    possible = [of[0] for look in arm.looks if (of := trainer_told(look)) is not None]
+    packages = {name for look in arm.looks for name in look.versions}
+    fitting = [name for name in (possible[0] if possible else ()) if not args.trainer or name == args.trainer]
+    if len(fitting) > 1:
+        fitting = [name for name in fitting if trainer_named(name).distribution in packages] or fitting
+    if args.trainer and not fitting:
+        fitting = [args.trainer]
+    if len(fitting) != 1:
+        among = f" ({' or '.join(fitting)})" if fitting else ""
+        raise UserError(f"{first} does not say its trainer{among}; give it: --trainer NAME")
+    arm.trainer = fitting[0]
+    held = [found[0] for look in arm.looks if (found := engine_told(look)) is not None]
+    named = _engine_named(arm.name)
+    arm.engine = held[0] if held else named
+    if named and arm.engine != named:
+        raise UserError(
+            f"{first} is a run of {arm.engine}, and its arm is named {arm.name}; swap the logs or rename it"
+        )
+    if not arm.engine:
+        known = ", ".join(one.name for one in engines())
+        raise UserError(f"{first} does not say its engine ({known}); name the arms by engine: --names vllm,sglang")
+    package = trainer_named(arm.trainer).distribution
+    versions = [v for look in arm.looks if (v := look.versions.get(package) or look.versions.get(arm.trainer))]
+    if not versions and not args.release and all(look.tree is None for look in arm.looks):
+        raise UserError(f"{first} does not say its release of {arm.trainer}; give it: --release 0.7.1")
+    arm.release = "" if versions else args.release or ""
+
+
+def _look(source: str, versioned: bool) -> Imported:
+    """What a source says beside its steps."""
+    try:
+        found = None if source.startswith(WANDB) else first_look(source, None, versioned)
+        return found or read_source(source, None, (), CACHE)
+    except UserError as error:
+        # The list of all formats is longer than the rest of the answer.
+        what, listed, _ = str(error).partition(" What can be imported:")
+        raise UserError(f"{what} docs/import.md lists what can be read" if listed else what) from None
+
+
+def _engine_named(name: str) -> str:
+    """The engine that an arm's name begins with; "" where it begins with none."""
+    begins = name.lower().partition("-")[0]
+    return next((one.name for one in engines() if begins in (one.name, *one.called)), "")
+
+
+def _name(arms: Sequence[ComparedArm]) -> None:
+    """Names the arms that have no name: by engine, else by trainer and engine, else by file."""
+    free = [arm for arm in arms if not arm.name]
+    for make in (
+        lambda arm: arm.engine,
+        lambda arm: f"{arm.trainer}-{arm.engine}",
+        lambda arm: re.sub(r"[^A-Za-z0-9_.]+", "-", Path(arm.sources[0]).stem).strip("-.")[:40],
+    ):
+        names = [arm.name or make(arm) for arm in arms]
+        if len(set(names)) == len(names):
+            break
+    else:
+        names = [arm.name or f"{arm.engine}-{number}" for number, arm in enumerate(arms, 1)]
+    for arm, name in zip(arms, names, strict=True):
+        if arm in free:
+            arm.name = name
+    if len({arm.name for arm in arms}) < len(arms):
+        raise UserError(f"two arms have one name ({', '.join(arm.name for arm in arms)}); give others with --names")
+
+
+def _configuration(arms: Sequence[ComparedArm], args: argparse.Namespace) -> dict[str, Any]:
+    """The configuration that the workflow would take."""
+    given = {"mode": args.mode, "format": None}
+    return {
+        "experiment": (args.save or args.report).stem,
+        "baseline": arms[0].name,
+        "warmup_steps": args.warmup,
+        "arms": {
+            arm.name: {
+                "trainer": arm.trainer,
+                "engine": arm.engine,
+                "import": {
+                    **({"version": arm.release} if arm.release else {}),
+                    **{key: value for key, value in given.items() if value},
+                    "runs": arm.sources,
+                },
+            }
+            for arm in arms
+        },
+    }
+
+
+def _ours(folder: Path) -> bool:
+    return (folder / "plan.json").is_file()
