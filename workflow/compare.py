@@ -27,7 +27,7 @@ from trainers.registry import trainer_named
 from trainers.workload import NAME_PATTERN
 from workflow.config.plan import Plan, load_plan
 from workflow.preflight import write_preflight
-from workflow.preflight.checks.__init__ import Surroundings, variables_of
+from workflow.preflight.checks import Surroundings, variables_of
 
 _USE = "rolloutbench compare A.log B.log"
 
