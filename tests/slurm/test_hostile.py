@@ -211,7 +211,8 @@ def test_a_life_that_was_given_up_requeues_no_other_life(run: MakeRun, tmp_path:
 
 
 def test_a_slow_sbatch_hears_ctrl_c_and_cancel_wins_against_it(run: MakeRun, tmp_path: Path) -> None:
-    one = run(head_env=fake(tmp_path, "sbatch", f'touch {tmp_path}/called; sleep 15; exec "$real" "$@"'))
+    waits = f"timeout 120 sh -c 'until [ -e {tmp_path}/go ]; do sleep 0.2; done'"
+    one = run(head_env=fake(tmp_path, "sbatch", f'touch {tmp_path}/called; {waits}; exec "$real" "$@"'))
     head = one.start()
     one.wait((tmp_path / "called").exists)
     began = time.monotonic()
@@ -220,6 +221,7 @@ def test_a_slow_sbatch_hears_ctrl_c_and_cancel_wins_against_it(run: MakeRun, tmp
     assert time.monotonic() - began < 5, "two seconds, and a busy machine's start of a process"
     assert "stopped while its job was being submitted, which goes on by itself" in said
     assert "is cancelled as soon as its submission comes back" in cancel(one)
+    (tmp_path / "go").touch()
     one.wait(lambda: one.read("jobs", "1", "job.json")["job_id"])
     one.wait(lambda: not one.jobs())
     assert one.journal() == []
