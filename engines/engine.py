@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
@@ -23,3 +24,31 @@ class Engine:
     """Its own option for the most sequences that it decodes at once."""
     otherwise: Mapping[str, str] = field(default_factory=dict)
     """Its own options with which an iteration writes several tokens or reads other bytes, and what they do."""
+
+
+class Replayed(Protocol):
+    """An engine alone: `engines.<name>.replay` has `build(model, policy, settings, threads)`, which gives one.
+
+    `model` is the policy's folder, `policy` its model of transformers, `settings` a replay's (trainers/replay).
+    """
+
+    sleeps: bool
+    """Whether it gives its memory back between steps."""
+
+    def generate(self, prompts: Sequence[list[int]], lengths: Sequence[int], greedy: bool = False) -> list[list[int]]:
+        """One completion for each prompt, each of its own length in tokens, whatever the model would end with."""
+
+    def update(self, weights: Iterable[tuple[str, Any]]) -> None:
+        """Take all weights anew, as after a training step; (name, tensor)."""
+
+    def sleep(self) -> None:
+        """Give memory back."""
+
+    def wake(self) -> None:
+        """Take it again."""
+
+    def held(self) -> dict[str, Any]:
+        """The settings that it finally holds."""
+
+    def close(self) -> None:
+        """End its processes."""

@@ -152,8 +152,12 @@ def write_done(
     packages: Iterable[str],
     hardware: Mapping[str, Any],
     resolved: Mapping[str, Any],
+    releases: Mapping[str, str] | None = None,
 ) -> None:
-    """Write done.json, and a last line to the log; `first_step` is None where an earlier attempt had done them all."""
+    """Write done.json, and a last line to the log; `first_step` is None where an earlier attempt had done them all.
+
+    `releases` are of what is no package of the stack, beside those of `packages`.
+    """
     steps = last_step - first_step + 1 if first_step else 0
     done: DoneFile = {
         "run_id": attempt["run_id"],
@@ -165,7 +169,7 @@ def write_done(
         "started": started,
         "finished": time.time(),
         "inputs": {"data_sha256": inputs.told["data"]["sha256"], "model_sha256": inputs.told["model"]["sha256"]},
-        "versions": versions(packages),
+        "versions": {**versions(packages), **(releases or {})},
         "hardware": dict(hardware),
         "resolved": dict(resolved),
         "git": attempt.get("git"),

@@ -58,6 +58,8 @@ class Driver:
     """CPUs, of all nodes together, that the trainer with these settings needs to start at all."""
     seedless: Callable[[dict[str, Any]], dict[str, Any]] = lambda args: args
     """Its settings without what a run's seed decides, beside `seed` itself."""
+    any_stack: bool = False
+    """Whether it runs in every stack of its engine, whichever trainer that is for."""
     rewards_in_settings: bool = False
     """Whether its resolved settings depend on the workload's rewards."""
 

@@ -10,6 +10,7 @@ from common.errors import UserError
 from common.messages import did_you_mean
 from trainers.logs.foreign import known_as
 from trainers.protocol import Driver, StackFacts, Trainer
+from trainers.replay.trainer import REPLAY
 from trainers.swift.trainer import SWIFT
 from trainers.trl.trainer import TRL
 from trainers.verl.trainer import VERL
@@ -17,7 +18,7 @@ from trainers.workload import NAME_PATTERN, TrainedArm
 
 __all__ = ["StackFacts", "Trainer", "driver_of", "register", "require_importable", "trainer_named", "trainers"]
 
-_TRAINERS: dict[str, Trainer] = {one.name: one for one in (TRL, VERL, SWIFT)}
+_TRAINERS: dict[str, Trainer] = {one.name: one for one in (TRL, VERL, SWIFT, REPLAY)}
 
 
 def register(trainer: Trainer) -> None:

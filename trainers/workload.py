@@ -304,7 +304,8 @@ class TrainedArm(Section):
     """Who trains and who generates, in which stack, with which settings of their own."""
 
     trainer: str
-    """Who trains: `trl` or `verl`; of imported runs also `swift`, and any other where a table brings its timer tree."""
+    """Who trains: `trl` or `verl`; `replay` trains nothing (docs/replay.md); of imported runs also `swift`, and any
+    other where a table brings its timer tree."""
     engine: str
     """Who generates: `vllm`, with trl also `transformers`, with verl also `sglang`; with another trainer its own."""
     stack: str = ""
@@ -313,7 +314,7 @@ class TrainedArm(Section):
     options: Options = {}
     """Raw settings of the trainer, passed through as they are: for trl GRPOConfig's fields, for verl Hydra's keys
     (`actor_rollout_ref.rollout.tensor_model_parallel_size: 2`, nested if you like; `+key` adds one that verl's own
-    configuration lacks). No secrets: these are written into results."""
+    configuration lacks). No secrets: these are written into results. For replay: `lengths` and `engine`."""
     env: Environment = {}
     """Environment variables of this arm's training processes. No secrets: these are written into results."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,21 +26,26 @@ def sync_through_reload() -> None:
     """
     from trl.generation.vllm_generation import VLLMGeneration
 
-    # Its warning is about the layer that is mended below, and would come at every step.
-    logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
     original = VLLMGeneration.sync_weights
 
     def sync_weights(generation: Any) -> None:
         if generation.mode != "colocate":
             original(generation)
             return
-        runner = generation.llm.llm_engine.model_executor.driver_worker.model_runner
-        runner.reload_weights(weights_iterator=generation._iter_named_params())
-        _repack_tied_output_layers(runner.get_model())
-        # Cached prefixes hold keys and values of the old weights.
-        generation.llm.reset_prefix_cache()
+        reload_weights(generation.llm, generation._iter_named_params())
 
     VLLMGeneration.sync_weights = sync_weights
+
+
+def reload_weights(llm: Any, weights: Iterable[tuple[str, Any]]) -> None:
+    """Give a vLLM in this process new weights, by name, on a CPU."""
+    # Its warning is about the layer that is mended below, and would come at every step.
+    logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
+    runner = llm.llm_engine.model_executor.driver_worker.model_runner
+    runner.reload_weights(weights_iterator=weights)
+    _repack_tied_output_layers(runner.get_model())
+    # Cached prefixes hold keys and values of the old weights.
+    llm.reset_prefix_cache()
 
 
 def _repack_tied_output_layers(model: Any) -> None:

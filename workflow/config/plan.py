@@ -18,7 +18,7 @@ from typing import Any
 from common.contracts import PlanFile
 from common.errors import UserError
 from common.files import fingerprint_of
-from trainers.registry import StackFacts, driver_of, require_importable
+from trainers.registry import StackFacts, driver_of, require_importable, trainer_named
 from trainers.workload import Workload, source_kind
 from workflow import stacks
 from workflow.config.imports import is_remote, local_path
@@ -284,7 +284,9 @@ def _request(workload: Workload) -> dict[str, Any]:
 def _facts(name: str, config: Config, facts: StackFacts) -> StackFacts:
     """What a stack says, if it is one for the arm and the workload; a `UserError` otherwise."""
     arm, workload = config.arms[name], config.workload
-    if (facts.trainer, facts.engine) != (arm.trainer, arm.engine):
+    driver = trainer_named(arm.trainer).driver
+    fits = facts.trainer == arm.trainer or (driver is not None and driver.any_stack)
+    if not fits or facts.engine != arm.engine:
         raise UserError(
             f"arms.{name}.stack {arm.stack} is built for trainer {facts.trainer} with engine {facts.engine} "
             f"(got {arm.trainer} with {arm.engine}); choose a stack in envs/ that fits"

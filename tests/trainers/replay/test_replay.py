@@ -1,0 +1,164 @@
+"""Real replays of a few steps: each engine makes exactly the lengths that were asked for, and is what it says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from analysis.collect import main as collect
+from common.errors import UserError
+from trainers.registry import StackFacts
+from trainers.replay import RELEASE
+from trainers.replay.lengths import drawn
+from workflow.config.plan import Plan, plan_runs
+from workflow.config.reading import parse_config
+
+from ...attempts import TRANSFORMERS, VLLM, run_job, run_python
+from .test_lengths import steps_table
+
+Stack = Callable[[str], Path]
+STACKS = {"transformers": TRANSFORMERS, "vllm": VLLM}
+LENGTHS = {"mean": 5, "shortest": 2, "longest": 12}
+VLLM_ENGINE = {"gpu_memory_utilization": 0.3, "enforce_eager": True, "max_num_seqs": 4}
+
+
+def planned(engine: str, workload: dict[str, Any] | None = None, /, **options: Any) -> Plan:
+    arm = {"trainer": "replay", "engine": engine, "stack": STACKS[engine], "options": {"lengths": LENGTHS, **options}}
+    config = {
+        "experiment": "replayed",
+        "baseline": "alone",
+        "arms": {"alone": arm},
+        "workload": {
+            "model": {"source": "builtin:tiny-qwen2"},
+            "data": {"source": "builtin:arithmetic", "rows": 32},
+            "rewards": [{"name": "format"}],
+            "steps": 3,
+            "batch_size": 8,
+            "num_generations": 4,
+            "max_prompt_length": 48,
+            "max_response_length": 16,
+            "dtype": "float32",
+            **(workload or {}),
+        },
+        "seeds": [0],
+        "warmup_steps": 1,
+    }
+    return plan_runs(parse_config(config), lambda stack: StackFacts("trl", engine, "cpu", "1.16.0", "0"))
+
+
+def attempt_of(spec: dict[str, Any], folder: Path, inputs: Path) -> Path:
+    """attempt.json of a run whose results lie in a folder, as the launcher writes it."""
+    run = folder / "results" / "replayed" / "runs" / spec["run_id"]
+    told = json.loads(inputs.read_text())
+    attempt = {
+        "inputs_sha256": {f"{part}_sha256": told[part]["sha256"] for part in ("data", "model")},
+        "attempt": 1,
+        "run_id": spec["run_id"],
+        "fingerprint": spec["fingerprint"],
+        "spec": str(run / "spec.json"),
+        "inputs": str(inputs),
+        "attempt_dir": str(run / "attempts" / "1"),
+        "checkpoint_dir": str(run / "checkpoints"),
+        "cpus": 2,
+    }
+    (run / "attempts" / "1").mkdir(parents=True)
+    (run / "spec.json").write_text(json.dumps(spec))
+    (run / "attempts" / "1" / "attempt.json").write_text(json.dumps(attempt))
+    return run / "attempts" / "1" / "attempt.json"
+
+
+def replayed(
+    stack_python: Stack, plan: Plan, folder: Path, inputs: Path
+) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    (run,) = plan.runs.values()
+    attempt = attempt_of(run.spec, folder, inputs)
+    return attempt.parent, run_job(stack_python(run.stack), run.spec["job_module"], attempt)
+
+
+@pytest.mark.parametrize(
+    ("engine", "options"), [("transformers", {}), ("vllm", {"engine": VLLM_ENGINE})], ids=["transformers", "vllm"]
+)
+def test_every_completion_has_the_length_that_was_asked_for(
+    engine: str, options: dict[str, Any], stack_python: Stack, made_inputs: Path, tmp_path: Path
+) -> None:
+    folder, told = replayed(stack_python, planned(engine, **options), tmp_path, made_inputs)
+    assert told.returncode == 0, told.stderr + told.stdout
+    done = json.loads((folder / "done.json").read_text())
+    # Exact in float32, after an update of all weights.
+    assert done["resolved"]["engine"]["name"] == engine and done["resolved"]["engine"]["greedy_equal"] == 1.0
+    assert done["versions"]["replay"] == RELEASE and (done["first_step"], done["last_step"]) == (1, 3)
+    for name, value in options.get("engine", {}).items():
+        assert done["resolved"]["engine"].get(name, value) == value
+
+    run = folder.parents[1]
+    (run / "done.json").write_text(json.dumps(done))
+    assert collect([str(run)]) == 0
+    steps = pq.read_table(run / "steps.parquet").to_pandas()
+    for step in (1, 2, 3):
+        of_step = steps[steps["step"] == step]
+        made = of_step[of_step["kind"] == "sample"]["value"].tolist()
+        assert made == drawn(5, 2, 12, 8, f"step {step}")
+        named = of_step.set_index("name")["value"]
+        assert named["response_tokens"] == 40 and named["replay/max_length"] == 12
+        phases = set(of_step[of_step["kind"] == "phase"]["name"])
+        assert phases == {"step", "step/sync_weights", "step/generate"}
+        assert named["step"] >= named["step/generate"] + named["step/sync_weights"]
+
+
+def test_lengths_of_a_run_are_pinned_when_it_is_planned(
+    stack_python: Stack, made_inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [(step, "sample", "response_length", float(step + n)) for step in (1, 2) for n in range(4)]
+    source = steps_table(tmp_path / "steps.parquet", rows)
+    words = {"steps": 2, "batch_size": 4}
+    before = planned("transformers", words, lengths={"source": source})
+    folder, told = replayed(stack_python, before, tmp_path, made_inputs)
+    assert told.returncode == 0, told.stderr
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["samples"]["response_length"] for line in lines] == [[1, 2, 3, 4], [2, 3, 4, 5]]
+
+    steps_table(tmp_path / "steps.parquet", [*rows, (3, "sample", "response_length", 1.0)])
+    after = planned("transformers", words, lengths={"source": source})
+    assert after.runs["alone-s0"].fingerprint != before.runs["alone-s0"].fingerprint
+    folder, told = replayed(stack_python, before, tmp_path / "again", made_inputs)
+    assert told.returncode == 2 and "is not what it was when the run was planned" in told.stderr + told.stdout
+    assert "Traceback" not in told.stderr + told.stdout
+
+
+def test_a_stack_of_another_engine_and_unknown_options_are_refused(tmp_path: Path) -> None:
+    for options, words, said in (
+        ({"speed": 3}, {}, "options.speed is no option of a replay"),
+        ({"lengths": {"source": "nosuch.parquet"}}, {}, "no such file: nosuch.parquet"),
+        ({}, {"nodes": 2}, "trainer replay runs one engine on one device"),
+    ):
+        with pytest.raises(UserError, match=said):
+            planned("vllm", words, **options)
+
+
+def test_an_engine_that_stops_short_is_named_and_no_result(
+    stack_python: Stack, made_inputs: Path, tmp_path: Path
+) -> None:
+    """The engine's end of text is let through on purpose."""
+    (run,) = planned("transformers").runs.values()
+    attempt = attempt_of(run.spec, tmp_path, made_inputs)
+    program = f"""
+import sys
+from engines.transformers.replay import TransformersReplay as Whole
+from node.exit_codes import run
+from trainers.replay import driver
+made = Whole.generate
+Whole.generate = lambda self, prompts, lengths, greedy=False: [
+    row if greedy else row[:-1] for row in made(self, prompts, lengths, greedy)]
+sys.argv[1:] = [{str(attempt)!r}]
+sys.exit(run(driver.main))
+"""
+    told = run_python(stack_python(TRANSFORMERS), "-c", program)
+    assert told.returncode == 2 and "the work is not equal: in step 1" in told.stderr + told.stdout
+    assert not (attempt.parent / "done.json").exists()

@@ -1,0 +1,105 @@
+"""Replay: a trainer that trains nothing, so that engines meet on equal work by construction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+from node.records import file_sha256
+from trainers.protocol import Driver, StackFacts, Trainer
+from trainers.replay import RELEASE
+from trainers.replay.lengths import checked
+from trainers.timers.tree import Phase, TimerTree
+from trainers.workload import TrainedArm, Workload
+
+
+def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
+    if unknown := sorted(set(arm.options) - {"lengths", "engine"}):
+        raise UserError(
+            f"options.{unknown[0]} is no option of a replay; it has lengths, and engine: the engine's own settings"
+        )
+    if workload.nodes > 1 or workload.gpus_per_node > 1:
+        raise UserError(
+            "trainer replay runs one engine on one device: workload.nodes must be 1 and workload.gpus_per_node at most "
+            f"1 (got {workload.nodes} and {workload.gpus_per_node})"
+        )
+    lengths = checked(arm.options.get("lengths"), workload.max_response_length)
+    if "source" in lengths:
+        lengths["sha256"] = _sha256(lengths["source"])
+    return {
+        "steps": workload.steps,
+        "prompts": workload.batch_size // workload.num_generations,
+        "num_generations": workload.num_generations,
+        "max_prompt_length": workload.max_prompt_length,
+        "max_response_length": workload.max_response_length,
+        "temperature": workload.temperature,
+        "top_p": workload.top_p,
+        "dtype": workload.dtype,
+        "seed": seed,
+        "lengths": lengths,
+        "engine": dict(arm.options.get("engine") or {}),
+    }
+
+
+def _sha256(source: str) -> str:
+    path = Path(source).expanduser()
+    if not path.is_file():
+        raise UserError(
+            f"options.lengths.source: no such file: {source} (looked in {Path.cwd()}); give the steps.parquet of a run "
+            "that is collected: snakemake writes it as soon as the run has finished"
+        )
+    return file_sha256(path)
+
+
+TREE = TimerTree(
+    trainer="replay",
+    series=RELEASE,
+    engines=("transformers", "vllm"),
+    source="trainers/replay/driver.py",
+    phases=(
+        Phase("step", "Step", "Wakes the engine, gives it the weights, and has it write the completions.", "other"),
+        Phase(
+            "step/wake", "Wake", "The engine takes its memory back; only where it sleeps between steps.", "weight sync"
+        ),
+        Phase(
+            "step/sync_weights",
+            "Sync weights",
+            "All weights are handed to the engine, as after an update.",
+            "weight sync",
+        ),
+        Phase("step/generate", "Generate", "The engine writes completions of the given lengths.", "generation"),
+        Phase(
+            "step/sleep",
+            "Sleep",
+            "The engine gives its memory back; only where it sleeps between steps.",
+            "weight sync",
+        ),
+    ),
+)
+
+REPLAY = Trainer(
+    name="replay",
+    engines=("transformers", "vllm"),
+    driver=Driver(
+        job_module="trainers.replay.driver",
+        resolver="trainers.replay.driver",
+        trainer_args=_trainer_args,
+        any_stack=True,
+    ),
+    keys={
+        word: (word,)
+        for word in (
+            "steps",
+            "prompts",
+            "num_generations",
+            "max_prompt_length",
+            "max_response_length",
+            "temperature",
+            "top_p",
+        )
+    },
+    engine_options="engine.",
+    trees=(TREE,),
+    quantities={"mean_response_length": ("replay/mean_length",), "max_response_length": ("replay/max_length",)},
+)
