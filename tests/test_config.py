@@ -93,7 +93,11 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("arms.vllm.options", {"logging_steps": 5}, "options.logging_steps of an arm is not free"),
         ("baseline", "vlm", "baseline must be one of the arms: transformers, vllm (got 'vlm') (did you mean vllm?)"),
         ("arms.vllm.engine", "sglang", "arms.vllm.engine (of trainer trl) must be one of: transformers, vllm"),
-        ("arms.vllm.trainer", "trll", "arms.vllm.trainer must be one of: trl, verl, replay (got 'trll') (did you mean trl?)"),
+        (
+            "arms.vllm.trainer",
+            "trll",
+            "arms.vllm.trainer must be one of: trl, verl, replay (got 'trll') (did you mean trl?)",
+        ),
         ("arms.vllm.stack", "trl-transformers-cpu", "is built for trainer trl with engine transformers"),
         ("arms.vllm.stack", "trl-vlm-cpu", "trl-vllm-cpu"),
         ("arms.vllm.env", {"WANDB_API_KEY": "x"}, "WANDB_API_KEY looks like a secret"),
