@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.runs import Run
 from analysis.wide import PHASE, REWARD
 from common.verdicts import Verdict, count_of
-from trainers.quantities import logged_as, names_of
+from trainers.quantities import logged_as, names_of, single_rewards
 
 OTHER_CPU = "other_cpu_s"
 # wandb's own process and the system's daemons take a percent or two; from here on others were at work.
@@ -74,10 +74,24 @@ def _processors_meet(a: Run, b: Run) -> bool:
     return bool(set(sets[0]) & set(sets[1]))
 
 
+def failed_reward_verdicts(wide: pd.DataFrame) -> Iterator[Verdict]:
+    """Runs in which a user's reward function failed on completions, which had no value then."""
+    for reward, columns in single_rewards(map(str, wide.columns), "failed").items():
+        failed = wide[columns].apply(pd.to_numeric, errors="coerce").bfill(axis=1).iloc[:, 0]
+        for run_id, rows in wide[failed > 0].groupby("run_id", sort=False):
+            text = (
+                f"run {run_id}: reward {reward} failed on {count_of(int(failed[rows.index].sum()), 'completion')} in "
+                f"{count_of(len(rows), 'step')} (first: step {int(rows['step'].min())}); these had no value of it. "
+                "attempts/*/reward_failures.jsonl has each with its reason"
+            )
+            yield Verdict("warning", "reward-failed", text)
+
+
 def reward_verdicts(wide: pd.DataFrame, runs: Sequence[Run]) -> Iterator[Verdict]:
     """Runs that log no reward, and those whose reward is no finite number at some steps."""
     if not len(wide):
         return
+    yield from failed_reward_verdicts(wide)
     if REWARD not in wide:
         yield Verdict("warning", "no-reward", f"no run logs {' or '.join(names_of(REWARD))}: no reward curve")
         return

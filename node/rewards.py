@@ -11,6 +11,9 @@ from node.built_in_rewards import BUILT_IN, Response, Score
 from node.exit_codes import nearest
 from node.own_reward import OwnReward
 
+FAILED = "_failed"
+"""Ends the name under which verl is told whether a user's function failed on a response."""
+
 Completion = str | Sequence[Mapping[str, Any]]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from trainers.registry import trainers
@@ -18,6 +19,19 @@ QUANTITIES = (
 def discarded() -> tuple[str, ...]:
     """Scalars that count completions which are in a step's seconds, and not in its tokens and lengths."""
     return tuple(name for one in trainers() for name in one.discarded)
+
+
+# TRL under wandb's train/; ms-swift, and verl by the driver's hooks, without.
+_OF_A_REWARD = re.compile(r"(?:train/)?rewards/([^/]+)/(mean|failed)")
+
+
+def single_rewards(names: Iterable[str], kind: str = "mean") -> dict[str, list[str]]:
+    """Each reward's name, with the scalars that hold its `mean` in a step, or how many completions it `failed` on."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        if (match := _OF_A_REWARD.fullmatch(name)) and match[2] == kind:
+            found.setdefault(match[1], []).append(name)
+    return found
 
 
 def names_of(quantity: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from analysis.figures.over_steps import (
     length_scalars_figure,
     over_steps,
     reward_distribution,
+    single_reward_figures,
     straggler_figure,
 )
 from analysis.figures.ratios import estimates_figure, paired_figure
@@ -57,6 +58,7 @@ def figures_of(tables: FigureTables) -> list[Figure]:
         length_figure(lengths, plan) if len(lengths) else length_scalars_figure(wide, plan),
         straggler_figure(wide, plan, t.stragglers, lengths),
         over_steps(wide, plan, REWARD, "reward", "Reward", "mean reward", from_zero=False),
+        *single_reward_figures(wide, plan),
         reward_distribution(wide, plan),
         over_steps(with_tokens_per_second(wide), plan, *rate),
         *sweep_figures(estimates, plan),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,10 +17,14 @@ from analysis.figures.thinning import cumulative_shares, length_histogram, serie
 from analysis.runs import PlanRead, rows_of
 from analysis.wide import REWARD
 from common.verdicts import count_of
+from trainers.quantities import single_rewards
 
 MANY_ARMS = 6
 """With more arms than that, each has a panel of its own: their lines could not be told apart in one."""
 MAX_PANELS = 24
+MAX_REWARDS = 8
+SINGLE_REWARD = "reward-of-"
+"""Begins the names of the figures of single rewards."""
 PANEL_WIDTH = 185
 ARM_LEGEND = alt.Legend(symbolType="stroke", symbolSize=300, columns=3, labelLimit=150)
 MEAN, LONGEST, BUBBLE = "mean_response_length", "max_response_length", "length_bubble"
@@ -100,6 +105,22 @@ def over_steps(
         _draw(frame, _lines(frame, plan, y, not each_run, many), arms, 110),
         "steps",
     )
+
+
+def single_reward_figures(wide: pd.DataFrame, plan: PlanRead) -> list[Figure]:
+    """Each reward over the steps, where the score is the sum of several; the first `MAX_REWARDS`."""
+    rewards = single_rewards(map(str, wide.columns))
+    if len(rewards) < 2:
+        return []
+    drawn = []
+    for reward, columns in list(rewards.items())[:MAX_REWARDS]:
+        values = wide[columns].apply(pd.to_numeric, errors="coerce").bfill(axis=1).iloc[:, 0]
+        name = SINGLE_REWARD + re.sub(r"[^A-Za-z0-9_-]+", "-", reward)
+        caption = "Before its weight; completions without a value are left out. "
+        column, unit = "single reward", f"mean of {reward}"
+        frame = wide.assign(**{column: values})
+        drawn.append(over_steps(frame, plan, column, name, f"Reward: {reward}", unit, from_zero=False, caption=caption))
+    return [figure for figure in drawn if figure is not None]
 
 
 def _y_of(frame: pd.DataFrame, title: str | None, ticks: int, log: bool, from_zero: bool) -> Callable[[str], Any]:

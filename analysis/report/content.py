@@ -29,7 +29,11 @@ from analysis.report.provenance import runs_table
 from analysis.roofline.floors import floors_of
 from analysis.roofline.waterfall import waterfall_table
 from analysis.roofline.work import with_work, work_verdicts
-from analysis.run_checks import busy_machine_verdicts, reward_verdicts, shared_machine_verdicts
+from analysis.run_checks import (
+    busy_machine_verdicts,
+    reward_verdicts,
+    shared_machine_verdicts,
+)
 from analysis.runs import PlanRead, Run, read_plan, read_runs
 from analysis.speedup import comparison_table, phase_speedups
 from analysis.stragglers import straggler_table
@@ -45,14 +49,13 @@ from trainers.timers.lookup import TimerTree
 if TYPE_CHECKING:
     from analysis.figures.drawing import Figure
 
-# Figures of single steps, which say nothing where there is but one.
+# How the names of figures of single steps begin, which say nothing where there is but one.
 OVER_STEPS = (
     "paired-steps",
     "step-time",
     "response-length",
     "stragglers",
     "reward",
-    "reward-distribution",
     "tokens-per-second",
 )
 
@@ -107,7 +110,7 @@ class Content:
             stragglers=self.stragglers,
         )
         several = bool((self.steps.groupby("run_id").size() > 1).any())
-        return [figure for figure in figures_of(tables) if several or figure.name not in OVER_STEPS]
+        return [figure for figure in figures_of(tables) if several or not figure.name.startswith(OVER_STEPS)]
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:

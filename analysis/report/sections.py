@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from analysis.estimates.gate import LABELS
+from analysis.figures.over_steps import SINGLE_REWARD
 from analysis.report.cells import Cell, Table, count, number, percent, seconds, significant, times
 from analysis.report.comparison_tables import Column, frame_table, word
 from analysis.report.content import Content
@@ -27,9 +28,11 @@ def sections(content: Content) -> list[ReportSection]:
     """Those that have anything to show, in the page's order."""
     lines = tuple(floor_lines(content))
     drawn = {figure.name for figure in content.figures}
+    single = (figure.name for figure in content.figures if figure.name.startswith(SINGLE_REWARD))
+    rewards = ("reward", *single, "reward-distribution")
     found = [
         ReportSection("stragglers", "What the step waits for", stragglers_block(content), ("stragglers",), lines),
-        ReportSection("gate", "Do the arms train the same?", gate_block(content), ("reward", "reward-distribution")),
+        ReportSection("gate", "Do the arms train the same?", gate_block(content), rewards),
         ReportSection("cost", "What it costs", cost_block(content)),
     ]
     return [s for s in found if s.table.rows or drawn & set(s.figures)]

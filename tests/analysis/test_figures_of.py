@@ -17,11 +17,17 @@ import pytest
 from analysis.figures import FigureTables, figures_of
 from analysis.figures.bars import bar_ends, cascade, phase_bars, waterfall_figure
 from analysis.figures.drawing import HATCHED, Figure
-from analysis.figures.over_steps import length_figure, length_scalars_figure, straggler_figure
+from analysis.figures.over_steps import (
+    length_figure,
+    length_scalars_figure,
+    single_reward_figures,
+    straggler_figure,
+)
 from analysis.figures.panels import log_ticks, seconds_text
 from analysis.figures.ratios import estimates_figure, paired_figure, step_ratios
 from analysis.figures.sweeps import cell_colour, sweep_figures, swept
 from analysis.figures.thinning import cumulative_shares
+from analysis.run_checks import failed_reward_verdicts, reward_verdicts
 
 SWEEP = [{"workload.temperature": t, "workload.num_generations": n} for t in (0.7, 1.0) for n in (16, 4, 128)]
 HOSTILE = '変換器＝基準 <b>&"bold"</b> </svg> url(#x) id="y" currentColor ' * 2
@@ -370,3 +376,29 @@ def test_a_thousand_runs_make_a_light_page() -> None:
     seconds = time.process_time() - before
     assert sum(len(figure.svg) + len(figure.alt) for figure in figures) < 1_500_000
     assert seconds < 20, f"half of that is what they take on a slow machine; took {seconds:.1f} s"
+
+
+def test_each_reward_has_its_curve_under_any_trainers_name() -> None:
+    wide = made.wide_of(["trl", "verl"], seeds=2, steps=6)
+    mine = (wide["arm"] == "trl").to_numpy()
+    for name, value in (("accuracy", 0.25), ("my own", 3.0)):
+        wide[f"train/rewards/{name}/mean"] = np.where(mine, value, math.nan)
+        wide[f"rewards/{name}/mean"] = np.where(mine, math.nan, 2 * value)
+    drawn = single_reward_figures(wide, made.plan_of(["trl", "verl"]))
+    assert [figure.name for figure in drawn] == ["reward-of-accuracy", "reward-of-my-own"]
+    assert "trl: median 0.25; verl: median 0.5" in drawn[0].alt
+    assert "trl: median 3; verl: median 6" in drawn[1].alt
+    check_svg(drawn[0])
+    # The only reward is the score.
+    one = wide[[column for column in wide if "my own" not in column]]
+    assert single_reward_figures(one, made.plan_of(["trl", "verl"])) == []
+
+
+def test_failures_of_a_users_reward_are_told() -> None:
+    wide = made.wide_of(["trl", "verl"], seeds=1, steps=4)
+    assert list(failed_reward_verdicts(wide)) == []
+    mine = (wide["arm"] == "verl").to_numpy()
+    wide["rewards/brevity/failed"] = np.where(mine & (wide["step"] >= 3), 2.0, np.where(mine, 0.0, math.nan))
+    (verdict, *_) = reward_verdicts(wide, [])
+    assert (verdict.code, verdict.level) == ("reward-failed", "warning")
+    assert "reward brevity failed on 4 completions in 2 steps (first: step 3)" in verdict.text

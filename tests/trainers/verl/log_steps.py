@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 PROMPT, RESPONSE = 12, 40  # tokens
@@ -49,6 +51,10 @@ def batch_of(version: str, rows: int, lengths: random.Random) -> Any:
     }
     batch = DataProto.from_single_dict(tensors)
     batch.meta_info["global_token_num"] = attention.sum(-1).tolist()
+    # As `compute_score` tells them: a function of the user's has no value for the first completion.
+    accuracy, mine = [float(row % 2) for row in range(rows)], [math.nan, *range(1, rows)]
+    failed = [1.0] + [0.0] * (rows - 1)
+    batch.non_tensor_batch |= {"accuracy": np.array(accuracy), "mine": np.array(mine), "mine_failed": np.array(failed)}
     return batch
 
 
@@ -114,7 +120,7 @@ def main(order: dict[str, Any]) -> None:
     from trainers.verl.driver.hooks import StepHooks
 
     os.environ.update(order["environment"])
-    StepHooks(Path(order["folder"])).install(Trainer)
+    StepHooks(Path(order["folder"]), ("accuracy", "mine")).install(Trainer)
     Trainer(order).fit()
     import wandb
 

@@ -50,6 +50,10 @@ def test_metrics_are_wandbs_to_the_last_digit(version: str, verl_python: Callabl
         assert scalars.pop("prompt_tokens") + sum(responses) == scalars["perf/total_num_tokens"]
         assert scalars == {name: value for name, value in row.items() if not name.startswith("_")}
         assert line["phases"] == {}
+        # Each reward by itself, under TRL's names, which verl would not log; one without a value is in no mean.
+        assert (scalars["rewards/accuracy/mean"], scalars["rewards/mine/mean"]) == (0.5, 4.0)
+        assert scalars["rewards/accuracy/std"] == pytest.approx((2 / 7) ** 0.5)
+        assert scalars["rewards/mine/failed"] == 1 and "rewards/accuracy/failed" not in scalars
     log = (folder / "log").read_text()
     assert f"step 2/3  {lines[1]['scalars']['timing_s/step']:.2f} s  reward " in log
     if version != "0.4.1":

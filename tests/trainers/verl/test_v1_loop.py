@@ -35,4 +35,6 @@ def test_rewards_come_by_way_of_the_queue_and_lost_completions_are_told(
     for line in (first, second):
         # phi4 gives -9/13 to 8/13, and half of length's, which is between 0 and 1, is added.
         assert -0.7 <= line["scalars"]["critic/score/min"] < line["scalars"]["critic/score/max"] <= 1.12
+        mean = {name: line["scalars"][f"rewards/{name}/mean"] for name in ("phi4", "length")}
+        assert line["scalars"]["critic/score/mean"] == pytest.approx(mean["phi4"] + 0.5 * mean["length"], abs=1e-5)
         assert {"timing_s/gen", "timing_s/old_log_prob", "timing_s/ref", "timing_s/adv"} <= line["scalars"].keys()

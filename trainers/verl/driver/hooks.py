@@ -19,10 +19,12 @@ for the stacks of all threads. `training` is there once `fit` has begun: before 
 from __future__ import annotations
 
 import faulthandler
+import math
 import os
+import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +32,7 @@ from typing import Any, ClassVar
 
 from common.contracts import MetricsLine
 from node.records import append_json_line
+from node.rewards import FAILED
 
 STOP, STACKS, TRAINING = "stop", "stacks", "training"
 _LOOK_S = 1.0
@@ -43,6 +46,8 @@ class HookOrder:
     """The attempt's, on a file system that all nodes share."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """What only this process needs beside what its node's Ray has: where the tracker writes, and under which id."""
+    rewards: tuple[str, ...] = ()
+    """The workload's rewards by name, as `compute_score` tells them: verl itself logs their sum alone."""
 
 
 class _Stop(BaseException):
@@ -52,8 +57,10 @@ class _Stop(BaseException):
 class StepHooks:
     """Writes metrics.jsonl and a line of progress after each training step, and ends training when asked to."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rewards: Sequence[str] = ()) -> None:
         self._folder = folder
+        self._names = tuple(rewards)
+        self._rewards: dict[str, float] = {}
         self._trainer: Any = None
         self._lengths: Mapping[str, Any] | None = None
         self._saved: int | None = None
@@ -68,6 +75,8 @@ class StepHooks:
         _wrap(trainer, "fit", self._fit)
         _wrap(trainer, "_save_checkpoint", self._save)
         _wrap(metric_utils, "_compute_response_info", self._see_lengths)
+        if self._names and hasattr(trainer, "_compute_metrics"):
+            _wrap(trainer, "_compute_metrics", self._see_rewards)
         _wrap(tracking.Tracking, "__init__", self._bear_wandb)
         _wrap(tracking.Tracking, "log", self._log)
 
@@ -108,7 +117,26 @@ class StepHooks:
     def _see_lengths(self, original: Callable[..., Any], *args: Any, **named: Any) -> Any:
         info = original(*args, **named)
         self._lengths = self._lengths or info
+        told = getattr(args[0] if args else named.get("batch"), "non_tensor_batch", {})
+        self._rewards = self._rewards or reward_scalars(told, self._names)
         return info
+
+    def _see_rewards(self, original: Callable[..., Any], trainer: Any, batch: Any, *args: Any, **named: Any) -> Any:
+        """V1 keeps in its queue what else a reward has told of each completion."""
+        result = original(trainer, batch, *args, **named)
+        try:
+            from verl.trainer.ppo.v1 import trainer_base
+
+            keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+            fields = trainer_base.tq.kv_batch_get(
+                keys=keys, partition_id=batch.partition_id, select_fields=["extra_fields"]
+            ).pop("extra_fields")
+            told = [one.get("reward_extra_info") or {} for one in fields.tolist() if isinstance(one, dict)]
+            values = {name: [one[name] for one in told if name in one] for name in set().union(*told)}
+            self._rewards = reward_scalars(values, self._names)
+        except Exception as error:  # curves are not worth a run
+            print(f"the single rewards of a step are not logged: {type(error).__name__}: {error}", flush=True)
+        return result
 
     def _bear_wandb(self, original: Callable[..., Any], tracking: Any, *args: Any, **named: Any) -> None:
         original(tracking, *args, **named)
@@ -122,6 +150,8 @@ class StepHooks:
             original(tracking, *args, **named)
             return
         self._first_step = self._first_step or step
+        data.update(self._rewards)
+        self._rewards = {}
         line = step_line(data, step, self._lengths, resumed=step > 1 and step == self._first_step)
         self._lengths = None
         self._tell_missing(line)
@@ -168,6 +198,23 @@ def step_line(data: Mapping[str, Any], step: int, lengths: Mapping[str, Any] | N
         "scalars": scalars,
         "samples": samples,
     }
+
+
+def reward_scalars(values: Mapping[str, Sequence[Any]], names: Sequence[str]) -> dict[str, float]:
+    """`rewards/<name>/mean` and `/std` of a step, as TRL has them, and `/failed` of a user's function.
+
+    A completion without a value (NaN) is in neither mean nor deviation, which is a sample's.
+    """
+    found = {}
+    for name in names:
+        known = [float(value) for value in values.get(name, ()) if value is not None and not math.isnan(float(value))]
+        if known:
+            found[f"rewards/{name}/mean"] = statistics.fmean(known)
+        if len(known) > 1:
+            found[f"rewards/{name}/std"] = statistics.stdev(known)
+        if failed := [float(value) for value in values.get(f"{name}{FAILED}", ())]:
+            found[f"rewards/{name}/failed"] = sum(failed)
+    return found
 
 
 def _number(value: Any) -> int | float | None:
@@ -239,7 +286,7 @@ class TaskRunner:
         """Train to the end, or until a stop request."""
         os.environ.update(self.order.environment)  # wandb and the file logger read theirs when they start
         runner, trainer = _verls_own(config)
-        StepHooks(self.order.folder).install(trainer)
+        StepHooks(self.order.folder, self.order.rewards).install(trainer)
         try:
             runner.run(config)
         finally:

@@ -16,10 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from node.rewards import name_of, reward_functions
-
-FAILED = "_failed"
-"""Ends the name under which it is told whether a user's function failed on a response."""
+from node.rewards import FAILED, name_of, reward_functions
 
 # verl calls from a pool of threads; neither tokenizers nor the order of sums shall depend on which is first.
 _lock = threading.Lock()

@@ -25,7 +25,7 @@ from node.attempt import Inputs, read_attempt, read_spec, require_working_gpus, 
 from node.exit_codes import STOP_SIGNALS, RequeueError, one_line, run
 from node.hardware import THREAD_VARIABLES, hardware, told_environment, tracker_environment
 from node.records import write_json
-from node.rewards import reward_functions
+from node.rewards import name_of, reward_functions
 from trainers.verl.driver import checkpoints as verl_checkpoints
 from trainers.verl.driver import hooks as verl_run
 from trainers.verl.driver import reward as verl_reward
@@ -251,7 +251,9 @@ def _order(attempt: Mapping[str, Any]) -> verl_run.HookOrder:
     folder = Path(attempt["attempt_dir"])
     environment = {name: value for name, value in os.environ.items() if name.startswith("WANDB_")}
     # verl empties its file when it starts: one for each attempt.
-    return verl_run.HookOrder(folder, {**environment, "VERL_FILE_LOGGER_PATH": str(folder / "verl.jsonl")})
+    environment["VERL_FILE_LOGGER_PATH"] = str(folder / "verl.jsonl")
+    rewards = tuple(name_of(reward) for reward in read_spec(attempt)["workload"]["rewards"])
+    return verl_run.HookOrder(folder, environment, rewards)
 
 
 def _verls_start(config: Any, order: verl_run.HookOrder) -> Callable[[], None]:
