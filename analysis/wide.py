@@ -21,6 +21,8 @@ PHASE = "timing_s/"
 OWN = "own_s/"
 ROUNDING = "rounding/"
 REWARD = "reward"
+SINGLE_REWARD = "reward-of-"
+"""Begins the names of the figures of single rewards."""
 KEYS = ["run_id", "arm", "factors", "seed", "attempt", "step", "resumed", "overlap", "counted", "left_out"]
 
 WARMUP = "warm-up"

@@ -15,7 +15,7 @@ from analysis.figures.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, das
 from analysis.figures.panels import listed, log_ticks, panel_name, panels
 from analysis.figures.thinning import cumulative_shares, length_histogram, series, wants_log
 from analysis.runs import PlanRead, rows_of
-from analysis.wide import REWARD
+from analysis.wide import REWARD, SINGLE_REWARD
 from common.verdicts import count_of
 from trainers.quantities import single_rewards
 
@@ -23,8 +23,6 @@ MANY_ARMS = 6
 """With more arms than that, each has a panel of its own: their lines could not be told apart in one."""
 MAX_PANELS = 24
 MAX_REWARDS = 8
-SINGLE_REWARD = "reward-of-"
-"""Begins the names of the figures of single rewards."""
 PANEL_WIDTH = 185
 ARM_LEGEND = alt.Legend(symbolType="stroke", symbolSize=300, columns=3, labelLimit=150)
 MEAN, LONGEST, BUBBLE = "mean_response_length", "max_response_length", "length_bubble"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from analysis.estimates.gate import LABELS
-from analysis.figures.over_steps import SINGLE_REWARD
 from analysis.report.cells import Cell, Table, count, number, percent, seconds, significant, times
 from analysis.report.comparison_tables import Column, frame_table, word
 from analysis.report.content import Content
 from analysis.report.floor_words import floor_lines
+from analysis.wide import SINGLE_REWARD
 
 
 @dataclass(frozen=True)
