@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from common.findings import Finding
@@ -15,54 +15,6 @@ from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
 from trainers.verl.driver.rules import problems
 from trainers.verl.releases import release_named
 
-_STOPS = "verl {version} refuses it, often only when the workers and the engine are built"
-# Code of a problem -> why it stops, and what to change; where each release has it, its own file says.
-_PROBLEMS: Mapping[str, tuple[str, str]] = {
-    "batch-over-gpus": (
-        "verl ends with an assertion: each GPU takes the same number",
-        "workload.batch_size: a multiple of the GPUs",
-    ),
-    "mini-batch": (
-        "verl ends with an assertion as long as use_dynamic_bsz is off",
-        "workload.mini_batch_size: at most batch_size, or null for the whole batch",
-    ),
-    "micro-batch": (
-        "verl's workers end with an assertion, in 0.4.1 also with use_dynamic_bsz, which does not use the number",
-        "workload.micro_batch_size: a divisor of the completions per GPU and mini-batch",
-    ),
-    "micro-batch-missing": (
-        "verl refuses to start without it as long as use_dynamic_bsz is off",
-        "workload.micro_batch_size: completions per pass and GPU",
-    ),
-    "dynamic-tokens": (
-        "verl ends with an assertion: 0.4.1 in the first step, 0.9.1 as soon as a sequence is longer",
-        f"{ACTOR}.ppo_max_token_len_per_gpu: prompt and response at their longest, or more",
-    ),
-    "tensor-parallel-gpus": (
-        "verl ends with an assertion",
-        f"{ROLLOUT}.tensor_model_parallel_size: a divisor of the GPUs; or more GPUs (workload.gpus_per_node)",
-    ),
-    "batched-tokens": (
-        "verl 0.4.1 refuses it with chunked prefill, though vLLM itself would not",
-        f"{ROLLOUT}.max_num_batched_tokens: prompt and response at their longest, or more",
-    ),
-    "eager-and-cache": (
-        "verl 0.4.1 ends with an assertion when the engine is built",
-        f"{ROLLOUT}.free_cache_engine: False. It costs no memory in 0.4.1: with the vLLM and SGLang pinned here the "
-        "engine sleeps between rollouts all the same",
-    ),
-    "lora-sglang": (
-        "verl 0.4.1 hands SGLang the adapters' weights under names that it does not know, and nothing refuses it: the "
-        "engine would generate from dummy weights or fail. First supported in 0.8.0",
-        f"the vLLM engine for LoRA, or a stack of 0.9.1 with {MODEL}.lora.merge: True",
-    ),
-    "rollout-mode": (
-        "it is no mode of this release, or has been removed (sync in 0.9.1); verl {version} ends with an error",
-        f"take {ROLLOUT}.mode out",
-    ),
-}
-_OF_ANY = (_STOPS, "the setting, as it must be")
-
 
 def _refused(case: Case) -> Iterator[Finding]:
     """Everything that verl would stop at; of a run that has run, what of it was chosen shows that it can."""
@@ -70,15 +22,14 @@ def _refused(case: Case) -> Iterator[Finding]:
     for problem in problems(release, case.settings.values):
         if case.imported and problem.code.startswith("setting-"):
             continue
-        why, change = _PROBLEMS.get(problem.code, _OF_ANY)
         yield Finding(
             "impossible",
             problem.code,
             (case.arm,),
             problem.text,
-            why.replace("{version}", case.version),
+            problem.why.replace("{version}", case.version),
             release.sources.get(problem.code, "trainers/verl/driver/rules.py"),
-            change,
+            problem.change,
         )
 
 

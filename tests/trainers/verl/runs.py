@@ -17,6 +17,22 @@ ROOT = Path(__file__).resolve().parents[3]
 INPUTS = {"data_sha256": "d" * 64, "model_sha256": "e" * 64}
 
 
+def answer_of(python: Path, program: str, request: Any) -> Any:
+    """What a program prints as its last line, in a stack's Python that finds this checkout; both are JSON."""
+    done = subprocess.run(
+        [str(python), "-W", "ignore", "-c", program],
+        input=json.dumps(request),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def spec_of(run_id: str, version: str, steps: int) -> dict[str, Any]:
     """A spec.json of verl with vLLM."""
     spec: dict[str, Any] = {

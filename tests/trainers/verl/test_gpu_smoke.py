@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import yaml
 
+from tests.trainers.verl.runs import answer_of
 from workflow.config.plan import load_plan
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,15 +34,4 @@ print("\\n" + json.dumps(fitting))
 def test_it_fits_a_small_machine(verl_python: Callable[[str], Path]) -> None:
     plan = load_plan(yaml.safe_load((ROOT / "experiments" / "gpu-smoke.yaml").read_text(encoding="utf-8")))
     for run in plan.runs.values():
-        done = subprocess.run(
-            [str(verl_python("0.9.1")), "-W", "ignore", "-c", RESERVED],
-            input=json.dumps(run.spec["trainer_args"]),
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout.splitlines()[-1]) == 5
+        assert answer_of(verl_python("0.9.1"), RESERVED, run.spec["trainer_args"]) == 5

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 from node.records import tree_sha256
 
 from .environments import VERSIONS
+from .runs import answer_of
 
 ROOT = Path(__file__).resolve().parents[3]
 # One process tries many orders, since importing verl takes longer than refusing.
@@ -107,18 +106,7 @@ def test_mistakes_are_one_line(version: str, verl_python: Callable[[str], Path],
     asked = {name: [order, {"RAY_ADDRESS": "192.0.2.1:1"}] for name, (order, _) in cases.items()}
     cases["ray"] = (write_order(tmp_path / "ray", version, good), "RAY_ADDRESS is not set")
     asked["ray"] = [cases["ray"][0], {}]
-    done = subprocess.run(
-        [str(verl_python(version)), "-W", "ignore", "-c", REFUSALS],
-        input=json.dumps(asked),
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    told = answer_of(verl_python(version), REFUSALS, asked)
     for name, (_, words) in cases.items():
         code, said = told[name]
         assert (code, said.count("\n")) == (2, 1), (name, said)

@@ -7,13 +7,14 @@ before. Each rule names its source in verl's code; paths are below `verl/`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from trainers.verl.driver.overrides import ACTOR as _A
 from trainers.verl.driver.overrides import MODEL as _M
 from trainers.verl.driver.overrides import REF as _REF
 from trainers.verl.driver.overrides import ROLLOUT as _R
-from trainers.verl.releases import Release
+from trainers.verl.releases import Release, alike
 from trainers.verl.releases.release import FlatConfig, Problem
 
 # Counts that verl divides by, or makes a loop of.
@@ -23,6 +24,14 @@ _COUNTS = (
     *(f"{_A}.ulysses_sequence_parallel_size", f"{_REF}.ulysses_sequence_parallel_size"),
     *("trainer.nnodes", "trainer.n_gpus_per_node", "trainer.total_training_steps", "trainer.total_epochs"),
     *(f"{_R}.max_num_batched_tokens", f"{_R}.max_num_seqs"),
+)
+
+
+_mode = partial(
+    Problem,
+    "rollout-mode",
+    why="it is no mode of this release, or has been removed (sync in 0.9.1); verl {version} ends with an error",
+    change=f"take {_R}.mode out",
 )
 
 
@@ -50,9 +59,8 @@ def _choices(release: Release, config: FlatConfig) -> Iterator[Problem]:
         for one in value if isinstance(value, list) else [] if value is None else [value]:
             if one not in allowed:
                 either = str(allowed[0]) if len(allowed) == 1 else "one of " + ", ".join(map(str, allowed))
-                yield Problem(
-                    "rollout-mode" if key == f"{_R}.mode" else "setting-choice", f"{key} must be {either} (got {one!r})"
-                )
+                text = f"{key} must be {either} (got {one!r})"
+                yield _mode(text) if key == f"{_R}.mode" else Problem("setting-choice", text)
 
 
 def _counts(config: FlatConfig) -> Iterator[Problem]:
@@ -82,18 +90,21 @@ def _batches(config: FlatConfig, padded: bool) -> Iterator[Problem]:
             "batch-over-gpus",
             f"data.train_batch_size x {_R}.n, the completions of a step, must be a multiple of the {gpus} GPUs "
             f"(got {prompts} x {n} = {prompts * n})",
+            "verl ends with an assertion: each GPU takes the same number",
+            "workload.batch_size: a multiple of the GPUs",
         )
     if prompts < mini and not dynamic:
         yield Problem(
             "mini-batch",
             f"{_A}.ppo_mini_batch_size must be at most data.train_batch_size, both in prompts, unless "
             f"{_A}.use_dynamic_bsz is true (got {mini} and {prompts})",
+            "verl ends with an assertion as long as use_dynamic_bsz is off",
+            "workload.mini_batch_size: at most batch_size, or null for the whole batch",
         )
     # 0.4.1 workers/fsdp_workers.py divides and drops the rest; 0.9.1 workers/engine_workers.py asserts.
     groups = gpus // sp
     if mini * n % groups:
-        yield Problem(
-            "micro-batch",
+        yield alike.micro_batch(
             f"{_A}.ppo_mini_batch_size x {_R}.n must be a multiple of the {groups} data-parallel groups "
             f"(got {mini} x {n} = {mini * n})",
         )
@@ -109,16 +120,20 @@ def _micro_batches(config: FlatConfig, share: int) -> Iterator[Problem]:
         total = key.removesuffix("_per_gpu")
         micro, old = config.get(key), config.get(total)
         if micro is not None and old is not None:
-            yield Problem("micro-batch", f"{key} and {total} must not both be given (got {micro} and {old})")
+            yield alike.micro_batch(f"{key} and {total} must not both be given (got {micro} and {old})")
         elif micro is None and old is None:
             # A configuration that is not whole does not say it.
             if not config.dynamic and (key in config.values or total in config.values):
-                yield Problem("micro-batch-missing", f"{key} must be given unless {_A}.use_dynamic_bsz is true")
+                yield Problem(
+                    "micro-batch-missing",
+                    f"{key} must be given unless {_A}.use_dynamic_bsz is true",
+                    "verl refuses to start without it as long as use_dynamic_bsz is off",
+                    "workload.micro_batch_size: completions per pass and GPU",
+                )
         elif micro is not None and (not isinstance(micro, int) or micro < 1):
-            yield Problem("micro-batch", f"{key} must be a whole number of at least 1 (got {micro!r})")
+            yield alike.micro_batch(f"{key} must be a whole number of at least 1 (got {micro!r})")
         elif micro is not None and key == wanted[0] and share % micro:
-            yield Problem(
-                "micro-batch",
+            yield alike.micro_batch(
                 f"{key} must divide the {share} completions of a mini-batch on each data-parallel group (got {micro}); "
                 "change workload.micro_batch_size or mini_batch_size",
             )
@@ -135,8 +150,7 @@ def _packing(config: FlatConfig) -> Iterator[Problem]:
         room = config.get(key)
         if packs and key in config.values and (not isinstance(room, int) or room * sp < longest):
             over = f" over {sp} GPUs" if sp > 1 else ""
-            yield Problem(
-                "dynamic-tokens",
+            yield alike.dynamic_tokens(
                 f"{key} must hold one prompt with its completion, {longest} tokens{over} (got {room})",
             )
 
@@ -158,8 +172,7 @@ def _engine(config: FlatConfig) -> Iterator[Problem]:
     dp = config.of(f"{_R}.data_parallel_size")
     replica = config.of(f"{_R}.tensor_model_parallel_size") * dp
     if nodes * per_node % replica or (per_node % replica and replica % per_node):
-        yield Problem(
-            "tensor-parallel-gpus",
+        yield alike.tensor_parallel(
             f"{_R}.tensor_model_parallel_size{' x data_parallel_size' if dp > 1 else ''} must divide the GPUs of a "
             f"node (got {replica}, with {nodes} node{'s' if nodes > 1 else ''} of {per_node}); verl's default is 2",
         )

@@ -32,10 +32,12 @@ class Loss:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with some settings, in one sentence; `code` is the preflight's."""
+    """What is wrong with some settings, in one sentence, why it stops and what to change; `code` is the preflight's."""
 
     code: str
     text: str
+    why: str = "verl {version} refuses it, often only when the workers and the engine are built"
+    change: str = "the setting, as it must be"
 
 
 @dataclass(frozen=True)

@@ -44,15 +44,25 @@ def _problems(config: FlatConfig) -> Iterator[Problem]:
             "batched-tokens",
             f"{ROLLOUT}.max_num_batched_tokens must be at least {longest}, the longest sequence, with vLLM in verl "
             f"0.4.1 (got {room})",
+            "verl 0.4.1 refuses it with chunked prefill, though vLLM itself would not",
+            f"{ROLLOUT}.max_num_batched_tokens: prompt and response at their longest, or more",
         )
     if config.get(f"{ROLLOUT}.enforce_eager") is False and config.get(f"{ROLLOUT}.free_cache_engine"):
         yield Problem(
             "eager-and-cache",
             f"{ROLLOUT}.free_cache_engine must be false where {ROLLOUT}.enforce_eager is, in verl 0.4.1 (got true)",
+            "verl 0.4.1 ends with an assertion when the engine is built",
+            f"{ROLLOUT}.free_cache_engine: False. It costs no memory in 0.4.1: with the vLLM and SGLang pinned here "
+            "the engine sleeps between rollouts all the same",
         )
     if rank and engine == "sglang":
-        text = f"{MODEL}.lora_rank must be 0 with SGLang in verl 0.4.1, which has no LoRA there (got {rank})"
-        yield Problem("lora-sglang", text)
+        yield Problem(
+            "lora-sglang",
+            f"{MODEL}.lora_rank must be 0 with SGLang in verl 0.4.1, which has no LoRA there (got {rank})",
+            "verl 0.4.1 hands SGLang the adapters' weights under names that it does not know, and nothing refuses it: "
+            "the engine would generate from dummy weights or fail. First supported in 0.8.0",
+            f"the vLLM engine for LoRA, or a stack of 0.9.1 with {MODEL}.lora.merge: True",
+        )
     # With dummy weights vLLM never gets the base model's once only the adapter is sent (sharding_manager/fsdp_vllm.py).
     load = config.get(f"{ROLLOUT}.load_format")
     if rank and config.get(f"{ROLLOUT}.layered_summon") and str(load).startswith("dummy"):

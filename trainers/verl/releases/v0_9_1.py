@@ -42,13 +42,11 @@ def _words(workload: Workload, seed: int) -> Words:
 def _problems(config: FlatConfig) -> Iterator[Problem]:
     packs = config.get(f"{ROLLOUT}.log_prob_use_dynamic_bsz")
     if packs is not None and bool(packs) != config.dynamic:  # workers/engine_workers.py
-        yield Problem(
-            "dynamic-tokens",
+        yield alike.dynamic_tokens(
             f"{ROLLOUT}.log_prob_use_dynamic_bsz must be as {ACTOR}.use_dynamic_bsz in verl 0.9.1 (got {bool(packs)})",
         )
     if config.of(f"{ROLLOUT}.pipeline_model_parallel_size") > 1:
-        yield Problem(
-            "tensor-parallel-gpus",
+        yield alike.tensor_parallel(
             f"{ROLLOUT}.pipeline_model_parallel_size must be 1 with vLLM and SGLang in verl 0.9.1 (got more)",
         )
     # workers/rollout/vllm_rollout/utils.py:get_vllm_max_lora_rank; a merged adapter never reaches vLLM.
