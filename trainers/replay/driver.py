@@ -19,12 +19,10 @@ from common.dotted import flat
 from common.errors import UserError
 from engines.engine import Replayed
 from node.attempt import Inputs, read_attempt, read_spec, require_as_registered, write_done
-from node.exit_codes import RequeueError, run
-from node.hardware import hardware, pin_cpus, set_environment, told_environment
-from node.load import OtherLoad
+from node.exit_codes import RequeueError, StopRequest, run, show_stacks_on_request
+from node.hardware import OtherLoad, hardware, pin_cpus, set_environment, told_environment
 from node.phase_clock import ROOT, PhaseClock
 from node.records import append_json_line, file_sha256
-from node.signals import StopRequest, show_stacks_on_request
 from trainers.replay import RELEASE
 from trainers.replay.lengths import of_steps
 
@@ -127,7 +125,7 @@ def _greedy_agreement(engine: Replayed, policy: Any, prompts: list[list[int]], s
     reference = TransformersReplay(policy, {**settings, "engine": {}})
     theirs = [reference.generate([prompt], [tokens], greedy=True)[0] for prompt in some]
     alike = sum(_common(one, other) for one, other in zip(own, theirs, strict=True))
-    share = alike / (tokens * len(some))
+    share: float = alike / (tokens * len(some))
     if settings["dtype"] == "float32" and share < 1:
         raise UserError(
             f"the engine does not write what the model writes: greedily, {alike} of {tokens * len(some)} first "
@@ -209,7 +207,7 @@ def _peak_gib() -> float:
 
     if torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
-        return round((total - free) / 2**30, 3)
+        return float(round((total - free) / 2**30, 3))
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 3)
 
 
