@@ -18,6 +18,7 @@ BENCHES = {
     "plan": "planning:plan_lines",
     "dry-run": "planning:dry_run_lines",
     "report": "report:report_lines",
+    "first-verdict": "first_verdict:first_verdict_lines",
     "collect": "collect:collect_lines",
     "import-memory": "import_memory:import_lines",
     "coverage": "coverage:coverage_lines",

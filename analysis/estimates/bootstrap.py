@@ -8,7 +8,6 @@ steps, so that a resample is one row of a matrix of weighted sums and nothing is
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -91,25 +90,39 @@ def block_length(series: Sequence[Floats], spent: int = 1) -> int:
     there are blocks to draw, and so that `LEAST_FREE_BLOCKS` are left of all runs' blocks when `spent` are taken off.
     """
     steps = int(np.median([len(s) for s in series]))
-    by_length: dict[int, list[Floats]] = {}
+    found: list[float] = []
     for one in series[:RUNS_FOR_A_LENGTH]:
         if len(one) >= LEAST_STEPS_FOR_A_LENGTH and np.ptp(one) > 1e-12 * max(1.0, float(np.abs(one).max())):
             # In units of their own spread: squares and products of huge numbers overflow, and the length knows no unit.
             scaled = one / np.abs(one).max()
-            by_length.setdefault(len(one), []).append((scaled - scaled.mean()) / scaled.std())
-    found: list[float] = []
-    # Runs of one length in one call, which costs more than its columns.
-    for columns in by_length.values():
-        from arch.bootstrap import optimal_block_length  # takes over a second, which a report of few steps saves
-
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore", RuntimeWarning)
-            lengths = optimal_block_length(np.stack(columns, axis=1))["circular"]
-        found += [length for length in lengths.tolist() if math.isfinite(length)]
+            found.append(optimal_length((scaled - scaled.mean()) / scaled.std()))
+    found = [length for length in found if math.isfinite(length)]
     wanted = float(np.mean(found)) if found else 1.0
     # Of noise the optimum is long now and then by chance alone: that must not cost a fit its interval.
     most = min(steps // 4, sum(len(s) for s in series) // (spent + LEAST_FREE_BLOCKS))
     return int(max(1, min(most, max(round(steps ** (1 / 3)), round(wanted)))))
+
+
+def optimal_length(series: Floats) -> float:
+    """The block length that Politis and White (2004, corrected 2009) find best for the circular bootstrap.
+
+    As `arch.bootstrap.optimal_block_length` has it, whose import takes longer than all the rest of a short report.
+    """
+    n, off = len(series), series - series.mean()
+    insignificant_lags = max(5, int(math.log10(n)))
+    lags = range(math.ceil(n**0.5) + insignificant_lags + 1)
+    sums = np.array([off[k:] @ off[: n - k] for k in lags])
+    sizes = np.array([(off[k + 1 :] @ off[k + 1 :]) * (off[: n - k - 1] @ off[: n - k - 1]) for k in lags])
+    with np.errstate(all="ignore"):
+        small = np.abs(sums) / np.sqrt(sizes) < 2 * math.sqrt(math.log10(n) / n)
+        runs = (k for k in range(len(lags) - insignificant_lags) if small[k : k + insignificant_lags].all())
+        first = next(runs, None)
+        most = lags[-1] if first is None else min(2 * max(first, 1), lags[-1])
+        k = np.arange(1, most + 1)
+        weights = 2 * np.minimum(1.0, 2 * (1 - k / most)) * sums[k] / n
+        curvature, spectrum = float((weights * k).sum()), float(sums[0] / n + weights.sum())
+        length = float(np.cbrt(np.float64(1.5 * n) * curvature**2 / spectrum**2))
+    return min(length, float(math.ceil(min(3 * n**0.5, n / 3))))
 
 
 def resampled_sums(columns: Floats, lengths: Sequence[int], block: int, resamples: int = RESAMPLES) -> Sums:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from analysis.estimates.bootstrap import Interval, block_length, interval_of, resampled_sums, students_t
+from analysis.estimates.bootstrap import Interval, block_length, interval_of, optimal_length, resampled_sums, students_t
 
 
 def mean(sums):
@@ -21,6 +21,18 @@ def autoregressive(draw, steps, keeps=0.7):
     for i in range(1, steps):
         series[i] = keeps * series[i - 1] + draw.normal()
     return series
+
+
+def test_the_optimal_block_length_is_archs():
+    from arch.bootstrap import optimal_block_length
+
+    draw = np.random.default_rng(5)
+    for steps in (9, 10, 12, 25, 40, 100, 400):
+        for keeps in (-0.6, 0.0, 0.3, 0.7, 0.95):
+            series = autoregressive(draw, steps, keeps)
+            with np.errstate(all="ignore"):
+                wanted = float(optimal_block_length(series)["circular"].iloc[0])
+            assert optimal_length(series) == pytest.approx(wanted, rel=1e-9, nan_ok=True), (steps, keeps)
 
 
 @pytest.mark.parametrize("steps, block", [(40, 5), (43, 5), (60, 1)])
