@@ -2,6 +2,7 @@
 
 import pytest
 
+from analysis.fairness import without_code
 from common.dotted import flat, overrides_by_key, setting
 
 
@@ -29,3 +30,13 @@ def test_a_setting_is_found_flat_or_nested(held: object) -> None:
 
 def test_flat() -> None:
     assert flat({"a": {"+b": {"c": 1}, "d": {}}, "e": [{"f": 2}]}) == {"a.b.c": 1, "a.d": {}, "e": [{"f": 2}]}
+
+
+def test_a_users_reward_shows_its_hash_and_not_its_text() -> None:
+    own = {"source": "mine.py", "function": "f", "sha256": "ab", "code": "def f(completions): ..."}
+    shown = without_code({"steps": 2, "rewards": [{"name": "format"}, own]})
+    assert shown == {
+        "steps": 2,
+        "rewards": [{"name": "format"}, {"source": "mine.py", "function": "f", "sha256": "ab"}],
+    }
+    assert without_code({"steps": 2}) == {"steps": 2}

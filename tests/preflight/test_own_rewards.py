@@ -12,8 +12,8 @@ from common.findings import Finding
 from trainers.resolve import resolved
 from workflow.config.plan import Plan, load_plan
 from workflow.config.reading import read_yaml
-from workflow.preflight import preflight, settings_requests
-from workflow.preflight.cases import settings_request
+from workflow.preflight import preflight
+from workflow.preflight.cases import settings_request, settings_requests
 
 ROOT = Path(__file__).resolve().parents[2]
 
