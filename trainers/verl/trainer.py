@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,80 +98,84 @@ def _first_look(path: Path, parts: Iterable[Printout], versioned: bool) -> Impor
 _CLIPPED = "response_length/clip_ratio"
 
 
+_ALIKE = Trainer(
+    name="verl",
+    engines=("vllm", "sglang"),
+    driver=Driver(
+        job_module="workflow.jobs.verl_grpo",
+        resolver="trainers.verl.driver.composed",
+        trainer_args=trainer_args,
+        ray=True,
+        least_cpus=least_cpus,
+        seedless=seedless,
+    ),
+    keys=_KEYS,
+    marks=("actor_rollout_ref",),
+    # verl says its names again elsewhere (actor_rollout_ref.rollout.trace.experiment_name): the last part tells.
+    bookkeeping=frozenset(key.rpartition(".")[2] for key in BOOKKEEPING),
+    engine_options=f"{ROLLOUT}.engine_kwargs.{{engine}}.",
+    settings=settings_of,
+    checks=CHECKS,
+    memory=memory.memory,
+    context=context,
+    reads_engine_options=lambda case: case.engine.name not in release_named(case.version).deaf_engines,
+    loop=_loop,
+    formats=(
+        LogFormat(
+            console.FORMAT,
+            "verl's console log, with lines `step:3 - timing_s/gen:382.913 - ...`",
+            console.read_verl_console,
+            is_step=lambda part: console.looks_like_verl((part,)),
+            first_look=_first_look,
+        ),
+        LogFormat(
+            file_logger.FORMAT,
+            'the file of verl\'s file logger, with lines {"step": 3, "data": {...}}',
+            file_logger.read_verl_jsonl,
+            is_row=lambda row: "data" in row and "step" in row,
+        ),
+    ),
+    quantities={
+        "reward": ("critic/score/mean", "critic/rewards/mean"),
+        "mean_response_length": ("response_length/mean",),
+        "max_response_length": ("response_length/max",),
+        "truncated_share": (_CLIPPED,),
+        "reference_kl": ("actor/kl_loss",),
+        "policy_entropy": ("actor/entropy",),
+        "rollout_kl": ("rollout_corr/kl",),
+        "rollout_probability_gap": ("training/rollout_probs_diff_mean",),
+        "gradient_norm": ("actor/grad_norm",),
+    },
+    # Prompts whose completions 0.9.1 (trainer/ppo/v1/replay_buffer.py) threw away in a step.
+    discarded=(
+        "training/filter_groups/evicted_samples",
+        "training/filter_groups/discarded_surplus_samples",
+        "training/off_policy/evicted_samples",
+        "training/rollout_failure/evicted_samples",
+    ),
+    clipped_at_longest=_clipped_at_longest,
+    otherwise={
+        f"{ROLLOUT}.multi_turn.enable": "tools' answers are among the response lengths",
+        f"{ROLLOUT}.mtp.enable": "several tokens are written in one iteration",
+        f"{ROLLOUT}.mtp.enable_rollout": "several tokens are written in one iteration",
+        f"{ROLLOUT}.quantization": "the rollout's weights are quantised",
+    },
+    carried_over={
+        "colocate_async": "which tokens a step's seconds went to: responses may have begun in an earlier step"
+    },
+    at_once=_at_once,
+    engine_gpus=_engine_gpus,
+)
+
+
 def verl() -> Trainer:
     """verl, with the releases that are registered now."""
-    driven = releases()
-    trees = (*EARLIER, *(tree for release in driven for tree in release.trees))
-    return Trainer(
-        name="verl",
-        engines=("vllm", "sglang"),
-        driver=Driver(
-            job_module="workflow.jobs.verl_grpo",
-            resolver="trainers.verl.driver.composed",
-            trainer_args=trainer_args,
-            ray=True,
-            least_cpus=least_cpus,
-            seedless=seedless,
-        ),
-        keys=_KEYS,
-        marks=("actor_rollout_ref",),
-        # verl says its names again elsewhere (actor_rollout_ref.rollout.trace.experiment_name): the last part tells.
-        bookkeeping=frozenset(key.rpartition(".")[2] for key in BOOKKEEPING),
-        engine_options=f"{ROLLOUT}.engine_kwargs.{{engine}}.",
-        settings=settings_of,
-        releases=tuple(release.version for release in driven),
+    trees = (*EARLIER, *(tree for release in releases() for tree in release.trees))
+    return replace(
+        _ALIKE,
+        releases=tuple(release.version for release in releases()),
         behaviours=behaviours(),
-        checks=CHECKS,
-        memory=memory.memory,
-        context=context,
-        reads_engine_options=lambda case: case.engine.name not in release_named(case.version).deaf_engines,
         trees=tuple(sorted(trees, key=lambda tree: [int(part) for part in tree.series.split(".")])),
-        loop=_loop,
-        formats=(
-            LogFormat(
-                console.FORMAT,
-                "verl's console log, with lines `step:3 - timing_s/gen:382.913 - ...`",
-                console.read_verl_console,
-                is_step=lambda part: console.looks_like_verl((part,)),
-                first_look=_first_look,
-            ),
-            LogFormat(
-                file_logger.FORMAT,
-                'the file of verl\'s file logger, with lines {"step": 3, "data": {...}}',
-                file_logger.read_verl_jsonl,
-                is_row=lambda row: "data" in row and "step" in row,
-            ),
-        ),
-        quantities={
-            "reward": ("critic/score/mean", "critic/rewards/mean"),
-            "mean_response_length": ("response_length/mean",),
-            "max_response_length": ("response_length/max",),
-            "truncated_share": (_CLIPPED,),
-            "reference_kl": ("actor/kl_loss",),
-            "policy_entropy": ("actor/entropy",),
-            "rollout_kl": ("rollout_corr/kl",),
-            "rollout_probability_gap": ("training/rollout_probs_diff_mean",),
-            "gradient_norm": ("actor/grad_norm",),
-        },
-        # Prompts whose completions 0.9.1 (trainer/ppo/v1/replay_buffer.py) threw away in a step.
-        discarded=(
-            "training/filter_groups/evicted_samples",
-            "training/filter_groups/discarded_surplus_samples",
-            "training/off_policy/evicted_samples",
-            "training/rollout_failure/evicted_samples",
-        ),
-        clipped_at_longest=_clipped_at_longest,
-        otherwise={
-            f"{ROLLOUT}.multi_turn.enable": "tools' answers are among the response lengths",
-            f"{ROLLOUT}.mtp.enable": "several tokens are written in one iteration",
-            f"{ROLLOUT}.mtp.enable_rollout": "several tokens are written in one iteration",
-            f"{ROLLOUT}.quantization": "the rollout's weights are quantised",
-        },
-        carried_over={
-            "colocate_async": "which tokens a step's seconds went to: responses may have begun in an earlier step"
-        },
-        at_once=_at_once,
-        engine_gpus=_engine_gpus,
     )
 
 

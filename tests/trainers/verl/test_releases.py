@@ -19,7 +19,7 @@ from trainers.verl import releases as of_verl
 from trainers.verl.driver.composed import check, job_overrides
 from trainers.verl.driver.overrides import ROLLOUT
 from trainers.verl.phases import STEP, gen, tree_of
-from trainers.verl.releases.release import FlatConfig, Problem
+from trainers.verl.releases.release import FlatConfig, Refusal
 from trainers.verl.releases.v0_9_1 import V0_9_1
 from trainers.verl.trainer import verl
 from workflow.config.plan import plan_runs
@@ -27,9 +27,9 @@ from workflow.config.reading import parse_config
 from workflow.preflight import preflight
 
 
-def _problems(config: FlatConfig) -> Iterator[Problem]:
+def _problems(config: FlatConfig) -> Iterator[Refusal]:
     if config.get(f"{ROLLOUT}.n") == 4:
-        yield Problem("four", "it cannot count to four")
+        yield Refusal("four", "it cannot count to four")
 
 
 V9_0_0 = replace(

@@ -15,7 +15,7 @@ from trainers.verl.driver.overrides import MODEL as _M
 from trainers.verl.driver.overrides import REF as _REF
 from trainers.verl.driver.overrides import ROLLOUT as _R
 from trainers.verl.releases import Release, alike
-from trainers.verl.releases.release import FlatConfig, Problem
+from trainers.verl.releases.release import FlatConfig, Refusal
 
 # Counts that verl divides by, or makes a loop of.
 _COUNTS = (
@@ -28,14 +28,14 @@ _COUNTS = (
 
 
 _mode = partial(
-    Problem,
+    Refusal,
     "rollout-mode",
     why="it is no mode of this release, or has been removed (sync in 0.9.1); verl {version} ends with an error",
     change=f"take {_R}.mode out",
 )
 
 
-def problems(release: Release, settings: Mapping[str, Any]) -> list[Problem]:
+def problems(release: Release, settings: Mapping[str, Any]) -> list[Refusal]:
     """Everything that is wrong with flat settings; empty if verl can start with them, or its release is not known."""
     if not release.choices:
         return []
@@ -53,40 +53,40 @@ def problems(release: Release, settings: Mapping[str, Any]) -> list[Problem]:
     ]
 
 
-def _choices(release: Release, config: FlatConfig) -> Iterator[Problem]:
+def _choices(release: Release, config: FlatConfig) -> Iterator[Refusal]:
     for key, allowed in release.choices.items():
         value = config.get(key)
         for one in value if isinstance(value, list) else [] if value is None else [value]:
             if one not in allowed:
                 either = str(allowed[0]) if len(allowed) == 1 else "one of " + ", ".join(map(str, allowed))
                 text = f"{key} must be {either} (got {one!r})"
-                yield _mode(text) if key == f"{_R}.mode" else Problem("setting-choice", text)
+                yield _mode(text) if key == f"{_R}.mode" else Refusal("setting-choice", text)
 
 
-def _counts(config: FlatConfig) -> Iterator[Problem]:
+def _counts(config: FlatConfig) -> Iterator[Refusal]:
     for key in _COUNTS:
         value = config.get(key)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            yield Problem("setting-count", f"{key} must be a whole number of at least 1 (got {value!r})")
+            yield Refusal("setting-count", f"{key} must be a whole number of at least 1 (got {value!r})")
     share = config.get(f"{_R}.gpu_memory_utilization", 0.5)
     if not isinstance(share, int | float) or not 0 < share < 1:
-        yield Problem("setting-count", f"{_R}.gpu_memory_utilization must be a share between 0 and 1 (got {share!r})")
+        yield Refusal("setting-count", f"{_R}.gpu_memory_utilization must be a share between 0 and 1 (got {share!r})")
 
 
-def _batches(config: FlatConfig, padded: bool) -> Iterator[Problem]:
+def _batches(config: FlatConfig, padded: bool) -> Iterator[Refusal]:
     prompts, n, mini = config.of("data.train_batch_size"), config.of(f"{_R}.n"), config.of(f"{_A}.ppo_mini_batch_size")
     gpus, sp, dynamic = config.gpus, config.of(f"{_A}.ulysses_sequence_parallel_size"), config.dynamic
     if gpus % sp:
-        yield Problem(
+        yield Refusal(
             "sequence-parallel", f"{_A}.ulysses_sequence_parallel_size must divide the {gpus} GPUs (got {sp})"
         )
         return
     if max(sp, config.of(f"{_REF}.ulysses_sequence_parallel_size")) > 1 and not config.get(f"{_M}.use_remove_padding"):
         key = f"{_A}.ulysses_sequence_parallel_size"
-        yield Problem("sequence-parallel", f"{_M}.use_remove_padding must be true with {key} above 1 (got false)")
+        yield Refusal("sequence-parallel", f"{_M}.use_remove_padding must be true with {key} above 1 (got false)")
     # 0.4.1 trainer/ppo/ray_trainer.py:_validate_config; 0.9.1 pads the batch where it packs by tokens.
     if prompts * n % gpus and not padded:
-        yield Problem(
+        yield Refusal(
             "batch-over-gpus",
             f"data.train_batch_size x {_R}.n, the completions of a step, must be a multiple of the {gpus} GPUs "
             f"(got {prompts} x {n} = {prompts * n})",
@@ -94,7 +94,7 @@ def _batches(config: FlatConfig, padded: bool) -> Iterator[Problem]:
             "workload.batch_size: a multiple of the GPUs",
         )
     if prompts < mini and not dynamic:
-        yield Problem(
+        yield Refusal(
             "mini-batch",
             f"{_A}.ppo_mini_batch_size must be at most data.train_batch_size, both in prompts, unless "
             f"{_A}.use_dynamic_bsz is true (got {mini} and {prompts})",
@@ -112,7 +112,7 @@ def _batches(config: FlatConfig, padded: bool) -> Iterator[Problem]:
         yield from _micro_batches(config, mini * n // groups)
 
 
-def _micro_batches(config: FlatConfig, share: int) -> Iterator[Problem]:
+def _micro_batches(config: FlatConfig, share: int) -> Iterator[Refusal]:
     wanted = [f"{_A}.ppo_micro_batch_size_per_gpu", f"{_R}.log_prob_micro_batch_size_per_gpu"]
     if config.get(f"{_A}.use_kl_loss") or config.get("algorithm.use_kl_in_reward"):
         wanted.append(f"{_REF}.log_prob_micro_batch_size_per_gpu")
@@ -124,7 +124,7 @@ def _micro_batches(config: FlatConfig, share: int) -> Iterator[Problem]:
         elif micro is None and old is None:
             # A configuration that is not whole does not say it.
             if not config.dynamic and (key in config.values or total in config.values):
-                yield Problem(
+                yield Refusal(
                     "micro-batch-missing",
                     f"{key} must be given unless {_A}.use_dynamic_bsz is true",
                     "verl refuses to start without it as long as use_dynamic_bsz is off",
@@ -139,7 +139,7 @@ def _micro_batches(config: FlatConfig, share: int) -> Iterator[Problem]:
             )
 
 
-def _packing(config: FlatConfig) -> Iterator[Problem]:
+def _packing(config: FlatConfig) -> Iterator[Refusal]:
     longest, sp = config.longest, config.of(f"{_A}.ulysses_sequence_parallel_size")
     # utils/seqlen_balancing.py:rearrange_micro_batches
     for key, packs in (
@@ -155,19 +155,19 @@ def _packing(config: FlatConfig) -> Iterator[Problem]:
             )
 
 
-def _sharding(config: FlatConfig) -> Iterator[Problem]:
+def _sharding(config: FlatConfig) -> Iterator[Refusal]:
     # workers/fsdp_workers.py and workers/engine/fsdp: create_device_mesh
     for role in (_A, _REF):
         size, gpus = config.get(f"{role}.fsdp_config.fsdp_size", -1), config.gpus
         if not isinstance(size, int) or isinstance(size, bool) or size == 0 or (0 < size < gpus and gpus % size):
-            yield Problem(
+            yield Refusal(
                 "sharding", f"{role}.fsdp_config.fsdp_size must be -1 or divide the {gpus} GPUs (got {size!r})"
             )
     if config.get(f"{_A}.fsdp_config.offload_policy") and config.get(f"{_A}.strategy") == "fsdp":
-        yield Problem("sharding", f"{_A}.fsdp_config.offload_policy needs {_A}.strategy fsdp2 (got fsdp)")
+        yield Refusal("sharding", f"{_A}.fsdp_config.offload_policy needs {_A}.strategy fsdp2 (got fsdp)")
 
 
-def _engine(config: FlatConfig) -> Iterator[Problem]:
+def _engine(config: FlatConfig) -> Iterator[Refusal]:
     nodes, per_node = config.of("trainer.nnodes"), config.of("trainer.n_gpus_per_node")
     dp = config.of(f"{_R}.data_parallel_size")
     replica = config.of(f"{_R}.tensor_model_parallel_size") * dp
@@ -178,7 +178,7 @@ def _engine(config: FlatConfig) -> Iterator[Problem]:
         )
     length = config.get(f"{_R}.max_model_len")
     if length is not None and (not isinstance(length, int) or length < config.longest):
-        yield Problem(
+        yield Refusal(
             "model-length",
             f"{_R}.max_model_len must hold a prompt with its completion, {config.longest} tokens (got {length!r})",
         )

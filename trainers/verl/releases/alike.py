@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, REF, ROLLOUT
-from trainers.verl.releases.release import Problem
+from trainers.verl.releases.release import Refusal
 
 LOCAL_MEAN = "the mean over the tokens of each micro-batch, averaged over micro-batches and devices"
 GLOBAL_MEAN = "the mean over all tokens of the optimizer step"
@@ -67,19 +67,19 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
 
 # Problems that are found in more than one place.
 micro_batch = partial(
-    Problem,
+    Refusal,
     "micro-batch",
     why="verl's workers end with an assertion, in 0.4.1 also with use_dynamic_bsz, which does not use the number",
     change="workload.micro_batch_size: a divisor of the completions per GPU and mini-batch",
 )
 dynamic_tokens = partial(
-    Problem,
+    Refusal,
     "dynamic-tokens",
     why="verl ends with an assertion: 0.4.1 in the first step, 0.9.1 as soon as a sequence is longer",
     change=f"{ACTOR}.ppo_max_token_len_per_gpu: prompt and response at their longest, or more",
 )
 tensor_parallel = partial(
-    Problem,
+    Refusal,
     "tensor-parallel-gpus",
     why="verl ends with an assertion",
     change=f"{ROLLOUT}.tensor_model_parallel_size: a divisor of the GPUs; or more GPUs (workload.gpus_per_node)",

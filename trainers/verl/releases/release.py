@@ -31,7 +31,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Refusal:
     """What is wrong with some settings, in one sentence, why it stops and what to change; `code` is the preflight's."""
 
     code: str
@@ -95,7 +95,7 @@ class Release:
     # What it stops at
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """A key, and the values it may have, each of them if it is a list."""
-    problems: Callable[[FlatConfig], Iterator[Problem]] = lambda config: iter(())
+    problems: Callable[[FlatConfig], Iterator[Refusal]] = lambda config: iter(())
     """What this release stops at, and not every one."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Code of a problem -> where in its code."""

@@ -13,7 +13,7 @@ from trainers.verl import engine_settings as told
 from trainers.verl import phases
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
 from trainers.verl.releases import alike
-from trainers.verl.releases.release import FlatConfig, Loss, Problem, Release, Words
+from trainers.verl.releases.release import FlatConfig, Loss, Refusal, Release, Words
 
 if TYPE_CHECKING:
     from trainers.protocol import Variables
@@ -34,13 +34,13 @@ def _words(workload: Workload, seed: int) -> Words:
     }
 
 
-def _problems(config: FlatConfig) -> Iterator[Problem]:
+def _problems(config: FlatConfig) -> Iterator[Refusal]:
     engine, rank = config.get(f"{ROLLOUT}.name"), config.get(f"{MODEL}.lora_rank", 0)
     # workers/rollout/vllm_rollout/vllm_rollout_spmd.py stops with chunked prefill, vLLM itself without it.
     room = config.get(f"{ROLLOUT}.max_num_batched_tokens")
     longest = config.get(f"{ROLLOUT}.max_model_len") or config.longest
     if engine == "vllm" and room is not None and room < longest:
-        yield Problem(
+        yield Refusal(
             "batched-tokens",
             f"{ROLLOUT}.max_num_batched_tokens must be at least {longest}, the longest sequence, with vLLM in verl "
             f"0.4.1 (got {room})",
@@ -48,7 +48,7 @@ def _problems(config: FlatConfig) -> Iterator[Problem]:
             f"{ROLLOUT}.max_num_batched_tokens: prompt and response at their longest, or more",
         )
     if config.get(f"{ROLLOUT}.enforce_eager") is False and config.get(f"{ROLLOUT}.free_cache_engine"):
-        yield Problem(
+        yield Refusal(
             "eager-and-cache",
             f"{ROLLOUT}.free_cache_engine must be false where {ROLLOUT}.enforce_eager is, in verl 0.4.1 (got true)",
             "verl 0.4.1 ends with an assertion when the engine is built",
@@ -56,7 +56,7 @@ def _problems(config: FlatConfig) -> Iterator[Problem]:
             "the engine sleeps between rollouts all the same",
         )
     if rank and engine == "sglang":
-        yield Problem(
+        yield Refusal(
             "lora-sglang",
             f"{MODEL}.lora_rank must be 0 with SGLang in verl 0.4.1, which has no LoRA there (got {rank})",
             "verl 0.4.1 hands SGLang the adapters' weights under names that it does not know, and nothing refuses it: "
@@ -67,7 +67,7 @@ def _problems(config: FlatConfig) -> Iterator[Problem]:
     load = config.get(f"{ROLLOUT}.load_format")
     if rank and config.get(f"{ROLLOUT}.layered_summon") and str(load).startswith("dummy"):
         text = f"{ROLLOUT}.load_format must be safetensors with {ROLLOUT}.layered_summon and LoRA (got {load})"
-        yield Problem("lora-weights", text)
+        yield Refusal("lora-weights", text)
 
 
 # What it gives vLLM by name (vllm_rollout_spmd.py:149): a second time in engine_kwargs is a TypeError.

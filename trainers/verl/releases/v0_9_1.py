@@ -14,7 +14,7 @@ from trainers.verl import engine_settings as told
 from trainers.verl import phases
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
 from trainers.verl.releases import alike
-from trainers.verl.releases.release import FlatConfig, Loss, Problem, Release, Words
+from trainers.verl.releases.release import FlatConfig, Loss, Refusal, Release, Words
 
 if TYPE_CHECKING:
     from trainers.protocol import Variables
@@ -39,7 +39,7 @@ def _words(workload: Workload, seed: int) -> Words:
     }
 
 
-def _problems(config: FlatConfig) -> Iterator[Problem]:
+def _problems(config: FlatConfig) -> Iterator[Refusal]:
     packs = config.get(f"{ROLLOUT}.log_prob_use_dynamic_bsz")
     if packs is not None and bool(packs) != config.dynamic:  # workers/engine_workers.py
         yield alike.dynamic_tokens(
@@ -53,7 +53,7 @@ def _problems(config: FlatConfig) -> Iterator[Problem]:
     rank = config.get(f"{MODEL}.lora_rank", 0)
     if rank > 512 and config.get(f"{ROLLOUT}.name") == "vllm" and not config.get(f"{MODEL}.lora.merge"):
         text = f"{MODEL}.lora_rank must be at most 512 with vLLM, unless {MODEL}.lora.merge is true (got {rank})"
-        yield Problem("lora-weights", text)
+        yield Refusal("lora-weights", text)
 
 
 def _old_reward_key(case: Case) -> str | None:
