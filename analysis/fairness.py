@@ -12,6 +12,7 @@ import pandas as pd
 from analysis.runs import PlanRead, Run
 from common.dotted import overrides_by_key
 from common.verdicts import Verdict
+from trainers.workload import without_code
 
 SPEC_PARTS = ("trainer", "engine", "stack", "workload", "options", "env", "trainer_args")
 HARDWARE = ("host", "cpu", "cpus", "threads", "memory_gib", "gpus", "driver")
@@ -73,15 +74,6 @@ def run_settings(run: Run) -> dict[str, str]:
                 text = text.replace(found, name)
             settings[key] = text
     return settings
-
-
-def without_code(workload: Mapping[str, Any]) -> dict[str, Any]:
-    """A workload whose own rewards show the hash of their file, and not its text."""
-    rewards = workload.get("rewards")
-    if not isinstance(rewards, list):
-        return dict(workload)
-    shown = [{k: v for k, v in one.items() if k != "code"} if isinstance(one, Mapping) else one for one in rewards]
-    return {**workload, "rewards": shown}
 
 
 def by_arm(

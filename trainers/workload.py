@@ -227,6 +227,15 @@ BUILT, OWN = "(built-in)", "(own)"
 AnyReward = Annotated[Annotated[Reward, Tag(BUILT)] | Annotated[OwnReward, Tag(OWN)], Discriminator(_kind_of_reward)]
 
 
+def without_code(workload: Mapping[str, Any]) -> dict[str, Any]:
+    """A workload whose own rewards show the hash of their file, and not its text."""
+    rewards = workload.get("rewards")
+    if not isinstance(rewards, list):
+        return dict(workload)
+    shown = [{k: v for k, v in one.items() if k != "code"} if isinstance(one, Mapping) else one for one in rewards]
+    return {**workload, "rewards": shown}
+
+
 class Workload(Section):
     """What is trained: the same for every arm, in words that belong to no trainer."""
 

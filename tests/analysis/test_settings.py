@@ -2,8 +2,8 @@
 
 import pytest
 
-from analysis.fairness import without_code
 from common.dotted import flat, overrides_by_key, setting
+from trainers.workload import without_code
 
 
 def test_overrides_by_key() -> None:

@@ -40,6 +40,9 @@ def test_the_text_is_in_the_specification_and_in_the_fingerprint(tmp_path: Path)
     assert built_in == [{"name": name, "weight": 1.0, "options": {}} for name in ("accuracy", "format")]
     assert (own["source"], own["code"], own["function"], own["weight"]) == ("mine.py", code, "score", 0.5)
     assert found(plan) == []
+    # The ledger, and the page with it, show the hash and not the text.
+    ledger = str(preflight(plan).as_json())
+    assert own["sha256"] in ledger and "return [0.0" not in ledger
     # Another place of the same text is the same run; another text is another, and does not reach the plan that is made.
     (elsewhere := tmp_path / "elsewhere").mkdir()
     assert plan_with(elsewhere, code).runs["vllm-s0"].fingerprint == run.fingerprint

@@ -13,6 +13,7 @@ from typing import Any
 from engines import engine_named
 from trainers.cases import Case, StackTold, names_of
 from trainers.registry import trainer_named
+from trainers.workload import without_code
 from workflow import stacks
 from workflow.config.plan import Plan, PlannedRun
 
@@ -99,7 +100,7 @@ def case_of(run: PlannedRun, told: StackTold, composed: Mapping[str, Any] | None
         stack=run.stack,
         version=str((composed or {}).get("version") or args.get("version") or told.trainer_version),
         told=told,
-        workload=spec["workload"],
+        workload=without_code(spec["workload"]),
         env=spec["env"],
         settings=trainer.settings(args, composed["settings"] if composed else None),
         overrides=tuple(args.get("overrides", ())),
