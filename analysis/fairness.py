@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.runs import PlanRead, Run
-from common.dotted import overrides_by_key
+from common.dotted import flat, overrides_by_key
 from common.verdicts import Verdict
 from trainers.workload import without_code
 
@@ -35,14 +35,6 @@ class Setting:
         return self.differs and "" in self.values.values()
 
 
-def flat(value: Any, key: str) -> dict[str, str]:
-    """A nested value as dotted keys to JSON texts."""
-    if isinstance(value, Mapping) and value:
-        parts = [flat(inner, f"{key}.{name}" if key else str(name)) for name, inner in value.items()]
-        return {k: v for part in parts for k, v in part.items()}
-    return {key: json.dumps(value, sort_keys=True, ensure_ascii=False)}
-
-
 def by_key(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
     """A trainer's arguments with a list of `key=value` overrides spread out, so that they differ one by one."""
     overrides = overrides_by_key(trainer_args)
@@ -62,7 +54,7 @@ def run_settings(run: Run) -> dict[str, str]:
     if isinstance(parts.get("workload"), Mapping):
         parts["workload"] = without_code(parts["workload"])
     parts["resolved"] = run.done.get("resolved", {})
-    settings = flat(parts, "")
+    settings = {key: json.dumps(value, sort_keys=True, ensure_ascii=False) for key, value in flat(parts).items()}
     names = {run.run_id: "<run_id>"}
     fingerprint = run.spec.get("fingerprint")
     if isinstance(fingerprint, str) and len(fingerprint) >= 12:

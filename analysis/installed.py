@@ -117,24 +117,22 @@ def installed_settings(runs: Sequence[Run], plan: PlanRead) -> list[Setting]:
     """Every installed thing's version by arm; empty unless all runs' stacks were checked."""
     if not runs or any(run.verify is None for run in runs):
         return []
-    by_stack = {stack_of(run): _labelled(_verify_of(run)) for run in runs}
+    by_stack = {
+        stack: {name if kind == "stack" else f"{kind} {name}": version for (kind, name), version in found.items()}
+        for stack, found in _by_stack(runs).items()
+    }
     return by_arm(runs, plan, {run.run_id: by_stack[stack_of(run)] for run in runs})
 
 
-def _verify_of(run: Run) -> Mapping[str, Any]:
-    return {**run.verify, "origin": origin_of(run)} if run.verify is not None else {}
-
-
-def _labelled(verify: Mapping[str, Any]) -> dict[str, str]:
-    return {name if kind == "stack" else f"{kind} {name}": v for (kind, name), v in installed(verify).items()}
+def _by_stack(runs: Sequence[Run]) -> dict[tuple[str, str], dict[tuple[str, str], str]]:
+    """What is installed in each stack that was used, as its check says, and its origin as the runs say."""
+    checks = {stack_of(run): run.verify and {**run.verify, "origin": origin_of(run)} for run in runs}
+    return {stack: installed(verify or {}) for stack, verify in checks.items()}
 
 
 def environment_table(runs: Sequence[Run]) -> pd.DataFrame:
     """The exact installed state of every stack that was used: one row per stack and thing (columns: `COLUMNS`)."""
-    rows = []
-    for (stack, lock_id), verify in {stack_of(run): _verify_of(run) for run in runs}.items():
-        for (kind, name), version in installed(verify).items():
-            rows.append((stack, lock_id, kind, name, version))
+    rows = [(*stack, *thing, version) for stack, found in _by_stack(runs).items() for thing, version in found.items()]
     return pd.DataFrame(rows, columns=COLUMNS).astype(str)
 
 

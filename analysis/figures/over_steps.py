@@ -132,10 +132,10 @@ def _y_of(frame: pd.DataFrame, title: str | None, ticks: int, log: bool, from_ze
     return lambda field: alt.Y(field, type="quantitative", title=title, scale=scale, axis=axis)
 
 
-def _step_axis(field: str = "step") -> Any:
+def _step_axis() -> Any:
     axis = alt.Axis(tickMinStep=1, format=",d", labelFlush=False, labelOverlap="greedy")
     scale = alt.Scale(nice=False, zero=False)
-    return alt.X(field, type="quantitative", title="training step", axis=axis, scale=scale)
+    return alt.X("step:Q", title="training step", axis=axis, scale=scale)
 
 
 def _lines(frame: pd.DataFrame, plan: PlanRead, y: Callable[[str], Any], band: bool, many: bool) -> list[Any]:

@@ -13,11 +13,6 @@ MAX_LINES = 8
 MAX_POINTS = 300
 
 
-def draws_each_run(wide: pd.DataFrame) -> bool:
-    """Whether every run gets its own line; with more runs, medians and bands stand for them."""
-    return int(wide["run_id"].nunique()) <= MAX_LINES
-
-
 def binned(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with its steps rounded to the middle of at most `MAX_POINTS` equal bins."""
     last = int(frame["step"].max()) if len(frame) else 0
@@ -41,7 +36,7 @@ def series(wide: pd.DataFrame, column: str) -> pd.DataFrame:
     frame = binned(frame[np.isfinite(frame["value"])])
     if frame.empty:
         return pd.DataFrame(columns=names)
-    frame["line"] = frame["run_id"] if draws_each_run(wide) else frame["arm"]
+    frame["line"] = frame["run_id"] if wide["run_id"].nunique() <= MAX_LINES else frame["arm"]
     point = ["arm", "line", "step"]
     # A point with counted steps is drawn from those alone.
     some = frame.groupby(point)["counted"].transform("any")

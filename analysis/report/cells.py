@@ -122,10 +122,10 @@ def times(value: float | None) -> Cell:
     return Cell(DASH) if value is None or math.isnan(value) else Cell(ratio_text(value), in_full(value))
 
 
-def significant(value: float | None, digits: int = 4, unit: str = "") -> Cell:
-    """A number of unknown size."""
+def significant(value: float | None) -> Cell:
+    """A number of unknown size, to four digits."""
     if value is None or not math.isfinite(value):
         return Cell(DASH)
     if value and 1e-3 <= abs(value) < 1e7:
-        return number(value, max(0, digits - 1 - math.floor(math.log10(abs(value)))), unit)
-    return Cell(f"{value:.{digits}g}".replace("-", MINUS) + unit, in_full(value))
+        return number(value, max(0, 3 - math.floor(math.log10(abs(value)))))
+    return Cell(f"{value:.4g}".replace("-", MINUS), in_full(value))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -17,20 +16,6 @@ from trainers.timers.lookup import in_order
 
 NOTHING = Cell("")
 MOST_TIMERS = 5
-
-
-@dataclass(frozen=True)
-class _Phases:
-    """Which columns the phase table has: a single step has no median apart from its mean."""
-
-    medians: bool
-
-    @property
-    def heads(self) -> tuple[str, ...]:
-        return ("mean", "median", "own", "own, share") if self.medians else ("seconds", "own", "own, share")
-
-    def cells(self, mean: Cell, median: Cell, own: Cell, share: Cell) -> list[Cell]:
-        return [mean, median, own, share] if self.medians else [mean, own, share]
 
 
 def phase_blocks(content: Content) -> list[Table]:
@@ -48,14 +33,20 @@ def _phase_table(content: Content, factors: str, rows: pd.DataFrame, root: str) 
     by_key = {(r.arm, r.path): r for r in rows_of(rows)}
     sums = {r.arm: r for r in rows_of(content.sums[content.sums["factors"] == factors])}
     digits = decimals(min(by_key[arm, root].mean_s for arm in arms))
-    shape = _Phases(medians=int(rows["steps"].max()) > 1)
+    # A single step has no median apart from its mean.
+    medians = int(rows["steps"].max()) > 1
+    heads = ("mean", "median", "own", "own, share") if medians else ("seconds", "own", "own, share")
+
+    def shown(mean: Cell, median: Cell, own: Cell, share: Cell) -> tuple[Cell, ...]:
+        return (mean, median, own, share) if medians else (mean, own, share)
+
     inside: list[TableRow] = []
     outside: list[TableRow] = []
     for path in in_order(rows["path"], content.trees):
         phase = shown_phase(path, content.trees)
         cells: list[Cell] = []
         for arm in arms:
-            cells += shape.cells(*_phase_cells(by_key.get((arm, path)), digits, is_root=path == root))
+            cells += shown(*_phase_cells(by_key.get((arm, path)), digits, is_root=path == root))
         kind = "total" if path == root else "phase" if path.startswith(root + "/") else "outside"
         row = TableRow(phase.label, path, tuple(cells), phase.description, phase.depth, kind)
         (outside if kind == "outside" else inside).append(row)
@@ -65,10 +56,10 @@ def _phase_table(content: Content, factors: str, rows: pd.DataFrame, root: str) 
         step, own = by_key[arm, root], sums[arm]
         left_s = seconds(step.own_mean_s, digits, own.residual_rounding_s).at("phases", step.Index, "own_mean_s")
         left_share = percent(step.own_share).at("phases", step.Index, "own_share")
-        residual += shape.cells(NOTHING, NOTHING, left_s, left_share)
+        residual += shown(NOTHING, NOTHING, left_s, left_share)
         own_s = seconds(own.own_sum_s, digits).at("sums", own.Index, "own_sum_s")
         own_share = percent(own.own_sum_share).at("sums", own.Index, "own_sum_share")
-        total += shape.cells(NOTHING, NOTHING, own_s, own_share)
+        total += shown(NOTHING, NOTHING, own_s, own_share)
     words = "The part of the step that no timer covers."
     inside.append(TableRow("Residual", f"({RESIDUAL})", tuple(residual), words, 1, "residual"))
     inside.append(TableRow("Sum of own times", "(sum)", tuple(total), "Equals the mean step.", 0, "total"))
@@ -78,16 +69,16 @@ def _phase_table(content: Content, factors: str, rows: pd.DataFrame, root: str) 
             r = sums[arm]
             mean = seconds(r.between_steps_mean_s, digits).at("sums", r.Index, "between_steps_mean_s")
             median = seconds(r.between_steps_median_s, digits).at("sums", r.Index, "between_steps_median_s")
-            between += shape.cells(mean, median, NOTHING, NOTHING)
+            between += shown(mean, median, NOTHING, NOTHING)
         words = "Logging, checkpoints and data between two steps: wall clock that is in no step."
         outside.append(TableRow("Between steps", "(between)", tuple(between), words, 0, "outside"))
     return Table(
         name="phases",
         caption="Seconds per step, by phase and arm" + _at(factors),
         corner="phase",
-        heads=shape.heads * len(arms),
+        heads=heads * len(arms),
         rows=(*inside, *outside),
-        groups=tuple((str(arm), len(shape.heads)) for arm in arms),
+        groups=tuple((str(arm), len(heads)) for arm in arms),
         factors=factors_label(factors),
     )
 
