@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.runs import PlanRead, Run
-from common.dotted import flat, overrides_by_key
+from common.dotted import by_key, flat
 from common.verdicts import Verdict
 from trainers.workload import without_code
 
@@ -33,13 +33,6 @@ class Setting:
     @property
     def only_some_have_it(self) -> bool:
         return self.differs and "" in self.values.values()
-
-
-def by_key(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
-    """A trainer's arguments with a list of `key=value` overrides spread out, so that they differ one by one."""
-    overrides = overrides_by_key(trainer_args)
-    rest = {key: value for key, value in trainer_args.items() if key != "overrides" or not overrides}
-    return rest | overrides
 
 
 def run_settings(run: Run) -> dict[str, str]:

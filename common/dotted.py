@@ -21,6 +21,13 @@ def overrides_by_key(trainer_args: Any) -> dict[str, str]:
     return {key.lstrip("+"): value.strip("'\"") for key, _, value in pairs}
 
 
+def by_key(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
+    """A trainer's arguments with a list of `key=value` overrides spread out, so that they differ one by one."""
+    overrides = overrides_by_key(trainer_args)
+    rest = {key: value for key, value in trainer_args.items() if key != "overrides" or not overrides}
+    return rest | overrides
+
+
 def setting(held: Any, key: str) -> Any:
     """A dotted key's value, from flat or from nested settings; None where it is not there."""
     if not isinstance(held, Mapping):
