@@ -102,7 +102,7 @@ class Content:
         tables = FigureTables(
             plan=self.plan,
             wide=self.steps,
-            categories=category_table(self.phases, self.trees[0].root) if self.trees else self.phases,
+            categories=category_table(self.phases, "step"),
             lengths=self.lengths,
             waterfall=self.waterfall,
             estimates=self.estimates,
@@ -189,7 +189,7 @@ def read_content(
     verdicts += [*more, *refusals, *disagreements, *paired, *gate_verdicts(gate, plan), *phase_verdicts(phases)]
     verdicts += [*work_verdicts(wide, runs, floors), *_run_verdicts(runs, plan, wide, lengths)]
     noise = noise_table(wide, plan, divisible)
-    waterfall = waterfall_table(wide, plan, trees, of_arm)
+    waterfall = waterfall_table(wide, category_table(phases, "step"))
     stragglers = straggler_table(wide, runs, plan, lengths)
     next_things = suggestions(stragglers, waterfall, wide, before)
     return Content(
@@ -217,8 +217,7 @@ def read_content(
 
 
 def _about(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, results: Path) -> dict[str, Any]:
-    """What each arm's runs were asked for, what they ran on, what was installed there, and where each number is "
-    "from."""
+    """What each arm's runs were asked for, what they ran on, what was installed there, and where numbers are from."""
     return {
         "config": config_settings(runs, plan),
         "versions": reported_settings(runs, plan, "versions"),

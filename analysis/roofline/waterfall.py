@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
-from analysis.phases import RESIDUAL, category_table, phase_table
+from analysis.phases import RESIDUAL
 from analysis.roofline.work import COMPUTE_S, FLOOR_S, GENERATION_S, KV_S, WEIGHT_S
-from analysis.runs import PlanRead
 from analysis.wide import PHASE
-from trainers.timers.lookup import CATEGORIES, TimerTree
+from trainers.timers.lookup import CATEGORIES
 
 COLUMNS = ["factors", "arm", "part", "label", "seconds", "kind", "steps", "floor_steps"]
 # kind: `floor` and `gap` divide generation where there is a floor.
@@ -32,35 +31,26 @@ _LABELS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def waterfall_table(
-    wide: pd.DataFrame,
-    plan: PlanRead,
-    trees: Sequence[TimerTree],
-    own: Mapping[str, Sequence[TimerTree]] | None = None,
-) -> pd.DataFrame:
+def waterfall_table(wide: pd.DataFrame, categories: pd.DataFrame) -> pd.DataFrame:
     """The parts of each arm's mean counted step, in seconds, in the order in which they are shown (`COLUMNS`).
 
-    With `math.fsum` an arm's parts give the mean of its `timing_s/step` to the last bit. Generation is divided
-    by the steps that have a decode floor (`wide` as of `with_work`; `floor_steps` of the arm's `steps` do): weights
-    and keys read, or arithmetic where that binds, and what is above. Without such a step it is one part. The residual
-    is what is left, and keeps its sign. An arm of which only the step itself is timed has no parts. `trees` and
-    `own` are as in `phase_table`.
+    `categories` as of `category_table`. With `math.fsum` an arm's parts give the mean of its `timing_s/step` to the
+    last bit. Generation is divided by the steps that have a decode floor (`wide` as of `with_work`; `floor_steps` of
+    the arm's `steps` do): weights and keys read, or arithmetic where that binds, and what is above. Without such a step
+    it is one part. The residual is what is left, and keeps its sign. An arm of which only the step itself is timed has
+    no parts.
     """
-    if not trees:
-        return pd.DataFrame(columns=COLUMNS)
-    root = trees[0].root
-    by_category = category_table(phase_table(wide, list(plan.arms), trees, own), root)
     counted = wide[wide["counted"].astype(bool)]
     rows: list[tuple[object, ...]] = []
-    for (factors, arm), categories in by_category.groupby(["factors", "arm"], sort=False):
+    for (factors, arm), mine in categories.groupby(["factors", "arm"], sort=False):
         group = counted[(counted["factors"] == factors) & (counted["arm"] == arm)]
-        seconds = dict(zip(categories["category"], categories["own_mean_s"].astype(float), strict=True))
+        seconds = dict(zip(mine["category"], mine["own_mean_s"].astype(float), strict=True))
         if set(seconds) == {RESIDUAL}:
             continue
         parts, floor_steps = _generation_parts(seconds.pop("generation", None), group)
         timed = [category for category in CATEGORIES if category in seconds]
         parts |= {category.replace(" ", "_"): seconds[category] for category in timed}
-        parts = with_rest(parts, RESIDUAL, float(group[PHASE + root].mean()))
+        parts = with_rest(parts, RESIDUAL, float(group[PHASE + "step"].mean()))
         rows += [
             (factors, arm, part, _LABELS[part][0], s, _LABELS[part][1], len(group), floor_steps)
             for part, s in parts.items()

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to, trained
+from test_waterfall import waterfall_of
 
-from analysis.roofline.waterfall import waterfall_table
 from analysis.roofline.work import with_work
 from analysis.runs import PlanRead, Run
 from analysis.stragglers import straggler_table
@@ -32,7 +32,7 @@ BEFORE = Preflight(
 def tables(*runs: Run) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     wide = with_work(wide_steps(runs, 2)[0], runs)
     plan = PlanRead("made-up", "", runs[0].arm, {run.arm: {} for run in runs}, 2, (), {})
-    return straggler_table(wide, runs, plan), waterfall_table(wide, plan, [run.tree for run in runs]), wide
+    return straggler_table(wide, runs, plan), waterfall_of(wide, list(plan.arms), [run.tree for run in runs]), wide
 
 
 def found(*runs: Run, preflight: Preflight | None = None) -> dict[tuple[str, str], Suggestion]:

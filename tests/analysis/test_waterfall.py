@@ -13,13 +13,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to, trained
 
-from analysis.phases import phase_table
+from analysis.phases import category_table, phase_table
 from analysis.roofline.waterfall import waterfall_table, with_rest
 from analysis.roofline.work import with_work
 from analysis.runs import PlanRead, Run
 from analysis.wide import wide_steps
 from trainers.verl.releases.v0_4_1 import V0_4_1
 from trainers.verl.releases.v0_9_1 import V0_9_1
+
+
+def waterfall_of(wide, arms, trees):
+    return waterfall_table(wide, category_table(phase_table(wide, arms, trees), "step"))
 
 
 def plan_of(*arms: str) -> PlanRead:
@@ -29,7 +33,7 @@ def plan_of(*arms: str) -> PlanRead:
 def waterfall(*runs: Run, warmup: int = 2) -> pd.DataFrame:
     wide, _ = wide_steps(runs, warmup)
     trees = list(dict.fromkeys(run.tree for run in runs))
-    return waterfall_table(with_work(wide, runs), plan_of(*(run.arm for run in runs)), trees)
+    return waterfall_of(with_work(wide, runs), [run.arm for run in runs], trees)
 
 
 def of(table: pd.DataFrame, arm: str) -> dict[str, float]:
@@ -85,7 +89,7 @@ def test_steps_with_a_floor_stand_for_those_without(tmp_path: Path) -> None:
 def test_without_floors_generation_is_one_part(tmp_path: Path) -> None:
     """`wide` as it is before `with_work`."""
     run = an_import(tmp_path, steps_to(article_row()))
-    table = waterfall_table(wide_steps([run], 2)[0], plan_of("sglang"), [run.tree])
+    table = waterfall_of(wide_steps([run], 2)[0], ["sglang"], [run.tree])
     assert of(table, "sglang")["generation"] == pytest.approx(380.602) and set(table["floor_steps"]) == {0}
 
 
@@ -101,8 +105,8 @@ def test_a_loop_that_overlaps_has_no_parts() -> None:
         {"run_id": "r", "arm": "a", "factors": "", "seed": 0, "step": [1, 2], "counted": True}
         | {"timing_s/step": [3.0, 4.0], "own_s/step": [3.0, 4.0]}
     )
-    assert waterfall_table(frame, plan_of("a"), [V0_9_1.trees[3]]).empty
-    assert waterfall_table(frame[:0], plan_of("a"), []).empty
+    assert waterfall_of(frame, ["a"], [V0_9_1.trees[3]]).empty
+    assert waterfall_of(frame[:0], ["a"], []).empty
 
 
 SECONDS = st.floats(0, 1e4, allow_subnormal=False)
@@ -132,7 +136,7 @@ def test_the_parts_are_the_step_to_the_last_bit(
     frame |= {"generation_s": own[0], "floor_s": share * own[0], "weight_floor_s": 0.7 * share * own[0]}
     frame |= {"kv_floor_s": 0.3 * share * own[0], "compute_floor_s": 0.1 * share * own[0]}
     wide = pd.DataFrame(frame, index=range(len(phases)))
-    table = waterfall_table(wide, plan_of("a"), [*V0_4_1.trees])
+    table = waterfall_of(wide, ["a"], [*V0_4_1.trees])
     assert math.fsum(table["seconds"]) == wide["timing_s/step"].mean()
     # What is left over is the root's own time, and no phase is hidden in it.
     root = phase_table(wide, ["a"], [*V0_4_1.trees]).set_index("path").loc["step", "own_mean_s"]
