@@ -36,7 +36,7 @@ def straggler_table(
     `floor_steps` that have a floor, whose mean is `floor_s`. NaN where nothing tells. `lengths` are the counted
     steps' samples of `response_length`, if they are at hand.
     """
-    by_step = _by_step(samples(runs, "response_length", wide) if lengths is None else lengths)
+    by_step = lengths_by_step(samples(runs, "response_length", wide) if lengths is None else lengths)
     whole = pd.Series(generation_phase_s(wide, runs), index=wide.index)
     rows = []
     counted = wide["counted"].astype(bool)
@@ -50,14 +50,10 @@ def straggler_table(
 
 
 def _arm(steps: pd.DataFrame, lengths: pd.DataFrame, whole: pd.Series) -> dict[str, float]:
-    told = steps[_KEY].merge(lengths, on=_KEY, how="left")
-    mean, longest = (
-        _logged(steps, name).fillna(pd.Series(told[own].to_numpy(), index=steps.index))
-        for name, own in (("mean_response_length", "mean"), ("max_response_length", "longest"))
-    )
+    mean, longest = mean_and_longest(steps, lengths)
     good = (mean > 0) & (longest >= mean) & np.isfinite(longest)
     straggler_ratio = _ratio(longest[good].sum(), mean[good].sum())
-    tailed = told[told["tail"].notna()]
+    tailed = steps[_KEY].merge(lengths[lengths["tail"].notna()], on=_KEY)
     timed = whole.notna() & (steps[PHASE + "step"] > 0)
     share = _ratio(whole[timed].sum(), steps.loc[timed, PHASE + "step"].sum())
     floored = steps[steps[FLOOR_S].notna()] if FLOOR_S in steps else steps[:0]
@@ -77,15 +73,21 @@ def _arm(steps: pd.DataFrame, lengths: pd.DataFrame, whole: pd.Series) -> dict[s
     }
 
 
-def _logged(steps: pd.DataFrame, name: str) -> pd.Series:
-    return steps[name].astype(float) if name in steps else pd.Series(np.nan, index=steps.index)
+def mean_and_longest(steps: pd.DataFrame, lengths: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Each step's mean and longest response as its trainer logs them, else of its own `lengths_by_step`."""
+    own = steps[_KEY].merge(lengths, on=_KEY, how="left").set_index(steps.index)
+    mean, longest = (
+        (steps[name].astype(float) if name in steps else pd.Series(np.nan, index=steps.index)).fillna(own[column])
+        for name, column in (("mean_response_length", "mean"), ("max_response_length", "longest"))
+    )
+    return mean, longest
 
 
 def _ratio(above: float, below: float) -> float:
     return above / below if below > 0 else math.nan
 
 
-def _by_step(lengths: pd.DataFrame) -> pd.DataFrame:
+def lengths_by_step(lengths: pd.DataFrame) -> pd.DataFrame:
     """Of each run and step: `mean` and `longest` response in tokens, decode `iterations`, and those of the `tail`.
 
     The tail is NaN with fewer than ten responses: a tenth of them is none.

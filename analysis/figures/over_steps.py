@@ -15,6 +15,7 @@ from analysis.figures.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, das
 from analysis.figures.panels import listed, log_ticks, panel_name, panels
 from analysis.figures.thinning import cumulative_shares, length_histogram, series, wants_log
 from analysis.runs import PlanRead, rows_of
+from analysis.stragglers import lengths_by_step, mean_and_longest
 from analysis.wide import REWARD, SINGLE_REWARD
 from common.verdicts import count_of
 from trainers.quantities import single_rewards
@@ -162,17 +163,8 @@ def with_length_bubble(wide: pd.DataFrame, lengths: pd.DataFrame | None = None) 
 
     From what the trainer logs of a step; where it logs neither, from the single lengths.
     """
-    mean, longest = (
-        pd.to_numeric(wide[name], errors="coerce").astype(float)
-        if name in wide
-        else pd.Series(math.nan, index=wide.index)
-        for name in (MEAN, LONGEST)
-    )
-    if lengths is not None and len(lengths):
-        values = lengths.assign(value=lengths["value"].astype(float))
-        own = values.groupby(["run_id", "step"])["value"].agg(["mean", "max"])
-        told = own.reindex(pd.MultiIndex.from_frame(wide[["run_id", "step"]])).set_axis(wide.index)
-        mean, longest = mean.fillna(told["mean"]), longest.fillna(told["max"])
+    known = lengths if lengths is not None and len(lengths) else pd.DataFrame({"value": []})
+    mean, longest = mean_and_longest(wide, lengths_by_step(known))
     good = (mean >= 0) & (longest > 0) & (mean <= longest) & np.isfinite(longest)
     return wide.assign(**{BUBBLE: (1 - mean / longest).where(good)})
 

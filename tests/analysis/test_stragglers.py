@@ -14,7 +14,7 @@ from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to
 
 from analysis.roofline.work import with_work
 from analysis.runs import PlanRead, Run
-from analysis.stragglers import _by_step, straggler_table
+from analysis.stragglers import lengths_by_step, straggler_table
 from analysis.wide import wide_steps
 
 
@@ -78,7 +78,7 @@ def test_nothing_counted_gives_no_row(tmp_path: Path) -> None:
 @settings(max_examples=60, deadline=None)
 def test_the_tail_is_what_counting_iteration_by_iteration_gives(lengths: list[int]) -> None:
     frame = pd.DataFrame({"run_id": "r", "step": 1, "value": [float(length) for length in lengths]})
-    found = _by_step(frame).iloc[0]
+    found = lengths_by_step(frame).iloc[0]
     running = [sum(length - 1 >= j for length in lengths) for j in range(1, max(lengths))]
     assert found["iterations"] == len(running)
     assert found["tail"] == sum(10 * r <= len(lengths) for r in running)

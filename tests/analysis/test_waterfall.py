@@ -16,7 +16,7 @@ from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to
 from analysis.phases import category_table, phase_table
 from analysis.roofline.waterfall import waterfall_table, with_rest
 from analysis.roofline.work import with_work
-from analysis.runs import PlanRead, Run
+from analysis.runs import Run
 from analysis.wide import wide_steps
 from trainers.verl.releases.v0_4_1 import V0_4_1
 from trainers.verl.releases.v0_9_1 import V0_9_1
@@ -24,10 +24,6 @@ from trainers.verl.releases.v0_9_1 import V0_9_1
 
 def waterfall_of(wide, arms, trees):
     return waterfall_table(wide, category_table(phase_table(wide, arms, trees), "step"))
-
-
-def plan_of(*arms: str) -> PlanRead:
-    return PlanRead("made-up", "", arms[0], {arm: {} for arm in arms}, 2, (), {})
 
 
 def waterfall(*runs: Run, warmup: int = 2) -> pd.DataFrame:
