@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.runs import PlanRead, Run
-from common.dotted import by_key, flat
+from common.dotted import as_text, by_key, flat, mapping
 from common.verdicts import Verdict
 from trainers.workload import without_code
 
@@ -47,7 +47,8 @@ def run_settings(run: Run) -> dict[str, str]:
     if isinstance(parts.get("workload"), Mapping):
         parts["workload"] = without_code(parts["workload"])
     parts["resolved"] = run.done.get("resolved", {})
-    settings = {key: json.dumps(value, sort_keys=True, ensure_ascii=False) for key, value in flat(parts).items()}
+    held = flat(parts, keep_plus=True)
+    settings = {key: json.dumps(value, sort_keys=True, ensure_ascii=False) for key, value in held.items()}
     names = {run.run_id: "<run_id>"}
     fingerprint = run.spec.get("fingerprint")
     if isinstance(fingerprint, str) and len(fingerprint) >= 12:
@@ -103,10 +104,7 @@ def reported_settings(runs: Sequence[Run], plan: PlanRead, part: str, told_only:
 
 
 def _texts(raw: Any) -> dict[str, str]:
-    if not isinstance(raw, Mapping):
-        return {}
-    told = {str(k): v for k, v in raw.items() if v is not None}
-    return {k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for k, v in told.items()}
+    return {str(key): as_text(value) for key, value in mapping(raw).items() if value is not None}
 
 
 def fairness_verdicts(runs: Sequence[Run], plan: PlanRead) -> Iterator[Verdict]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ import pandas as pd
 
 from analysis.fairness import Setting, by_arm
 from analysis.runs import PlanRead, Run
+from common.dotted import as_text
 from common.verdicts import Verdict, count_of
 
 # Of verify.json, besides its packages.
@@ -47,7 +47,7 @@ class LockDifference:
 def lock_differences(runs: Sequence[Run]) -> list[LockDifference]:
     """What the user accepted of each registered stack, once each."""
     found = [
-        LockDifference(stack_of(run)[0], name, _text(origin.get("differences", {}).get(name, "?")), _text(there))
+        LockDifference(stack_of(run)[0], name, as_text(origin.get("differences", {}).get(name, "?")), as_text(there))
         for run in runs
         for origin in [origin_of(run)]
         for name, there in origin.get("accepted", {}).items()
@@ -75,7 +75,7 @@ def mixed_origin_verdicts(runs: Sequence[Run]) -> list[Verdict]:
     by_arm_name: dict[tuple[str, str], dict[str, str]] = {}
     for run in runs:
         where = by_arm_name.setdefault((run.arm, stack_of(run)[0]), {})
-        where.setdefault(_text(origin_of(run)), run.run_id)
+        where.setdefault(as_text(origin_of(run)), run.run_id)
     return [
         Verdict(
             "warning",
@@ -93,11 +93,11 @@ def installed(verify: Mapping[str, Any]) -> dict[tuple[str, str], str]:
 
     Kinds: stack, conda, pip, accepted (what is not as the lock says), wheel (installed in place of a source build).
     """
-    found = {("stack", name): _text(verify[name]) for name in _ALONE if verify.get(name) is not None}
+    found = {("stack", name): as_text(verify[name]) for name in _ALONE if verify.get(name) is not None}
     origin = verify.get("origin") or {}
     for name in ("state", "python", "image"):
         if name in origin:
-            found["stack", "interpreter" if name == "python" else name] = _text(origin[name])
+            found["stack", "interpreter" if name == "python" else name] = as_text(origin[name])
     for name, there in origin.get("accepted", {}).items():
         found["accepted", name] = f"{there} (lock: {origin.get('differences', {}).get(name, '?')})"
     for wheel in origin.get("wheels", []):
@@ -109,7 +109,7 @@ def installed(verify: Mapping[str, Any]) -> dict[tuple[str, str], str]:
             found["conda", str(package["name"])] = " ".join(words)
     packages = verify.get("packages")
     for name, version in packages.items() if isinstance(packages, Mapping) else ():
-        found["pip", str(name)] = _text(version)
+        found["pip", str(name)] = as_text(version)
     return found
 
 
@@ -139,7 +139,3 @@ def environment_table(runs: Sequence[Run]) -> pd.DataFrame:
 def stack_of(run: Run) -> tuple[str, str]:
     """A run's stack and lock."""
     return str(run.spec.get("stack", "")), str(run.spec.get("lock_id", ""))
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)

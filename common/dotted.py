@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,11 @@ def overrides_by_key(trainer_args: Any) -> dict[str, str]:
     given = trainer_args.get("overrides") if isinstance(trainer_args, Mapping) else None
     pairs = [str(o).partition("=") for o in given] if isinstance(given, list) else []
     return {key.lstrip("+"): value.strip("'\"") for key, _, value in pairs}
+
+
+def as_text(value: Any) -> str:
+    """A text as it is; anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
 def by_key(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,13 +47,13 @@ def setting(held: Any, key: str) -> Any:
     return held
 
 
-def flat(nested: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Nested settings by dotted key, without Hydra's `+`; an empty mapping is a value."""
+def flat(nested: Mapping[str, Any], above: str = "", *, keep_plus: bool = False) -> dict[str, Any]:
+    """Nested settings by dotted key, without Hydra's `+` unless it is kept; an empty mapping is a value."""
     found: dict[str, Any] = {}
     for key, value in nested.items():
-        path = f"{above}{str(key).lstrip('+')}"
+        path = above + (str(key) if keep_plus else str(key).lstrip("+"))
         if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{path}.")
+            found |= flat(value, f"{path}.", keep_plus=keep_plus)
         else:
             found[path] = value
     return found

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
+from common.dotted import as_text
 from common.errors import UserError
 from common.files import read_json_object
 from common.verdicts import count_of
@@ -119,10 +119,7 @@ def _finding(raw: Mapping[str, Any]) -> Finding:
 
 def _row(raw: Mapping[str, Any]) -> LedgerRow:
     verdict: Equality = _one_of(EQUALITIES, "verdict", raw)
-    values = {
-        str(arm): v if isinstance(v, str) else json.dumps(v, sort_keys=True, ensure_ascii=False)
-        for arm, v in raw["values"].items()
-    }
+    values = {str(arm): as_text(value) for arm, value in raw["values"].items()}
     return LedgerRow(str(raw["setting"]), values, verdict, str(raw["why"]), str(raw["source"]))
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from analysis.estimates.bootstrap import RESAMPLES, Floats, Interval, Sums, block_length, interval_of, resampled_sums
+from analysis.estimates.bootstrap import RESAMPLES, Interval, Sums, block_length, interval_of, resampled_sums
 from analysis.estimates.disagreement import settled_roofline
 from analysis.estimates.equal_work import (
     EQUAL_WORK,
@@ -122,16 +122,11 @@ def _interval(name: str, steps: Paired, sums: Sums) -> Interval | None:
     The other two divide the same prompts' steps, whose lengths are alike in both arms of a pair.
     """
 
-    def whole(some: Floats) -> Floats:
-        return log_estimate(name, steps.fitted, some)
-
-    def of_a(some: Floats) -> Floats:
-        return log_side(name, steps.fitted, some, "a")
-
-    def of_b(some: Floats) -> Floats:
-        return -log_side(name, steps.fitted, some, "b")
-
-    return interval_of(whole, sums, _spent(name, steps), (of_a, of_b) if name in EQUAL_WORK else ())
+    of = (name, steps.fitted)
+    sides = (lambda some: log_side(*of, some, "a"), lambda some: -log_side(*of, some, "b"))
+    return interval_of(
+        lambda some: log_estimate(*of, some), sums, _spent(name, steps), sides if name in EQUAL_WORK else ()
+    )
 
 
 def _of_one_pair(row: Row) -> Row:

@@ -97,7 +97,8 @@ def _unsure(
             "it, so that nothing says whether they are one. import.model tells it"
         )
         yield Verdict("warning", "models-unknown", text)
-    uncounted = dict.fromkeys(r.arm for r in runs if setups[r.run_id].apart and _uncounted(facts[r.run_id]))
+    apart = [(r.arm, facts[r.run_id]) for r in runs if setups[r.run_id].apart]
+    uncounted = dict.fromkeys(arm for arm, told in apart if "gpus" not in told and told.get("gpu") != "no GPU")
     if uncounted:
         text = (
             f"{versus}: the engines of {' and '.join(uncounted)} have GPUs of their own, and nothing tells how many: a "
@@ -140,10 +141,6 @@ def same_source_verdicts(runs: Sequence[Run]) -> Iterator[Verdict]:
                 "common says nothing of engines or of chance. Give each run the files of its own"
             )
             yield Verdict("warning", "same-source", text)
-
-
-def _uncounted(facts: Mapping[str, Any]) -> bool:
-    return "gpus" not in facts and facts.get("gpu") != "no GPU"
 
 
 def _facts(run: Run, setup: DecodeSetup) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from analysis.estimates.bootstrap import Floats, block_length, interval_of, resampled_sums
+from analysis.estimates.bootstrap import block_length, interval_of, resampled_sums
 from analysis.estimates.noise import repeated
 from analysis.runs import PlanRead, at, rows_of
 from analysis.speedup import compared
@@ -76,7 +76,7 @@ def _difference(pairs: pd.DataFrame, names: list[str], worse: int) -> dict[str, 
     lengths = [int(n) for n in pairs.groupby("seed", sort=False).size()]
     series = np.split(b - a, np.cumsum(lengths)[:-1])
     sums = resampled_sums(np.stack([np.ones(len(a)), b - a], axis=1), lengths, block_length(list(series)))
-    found = interval_of(_mean, sums)
+    found = interval_of(lambda some: some[..., 1] / some[..., 0], sums)
     verdict = UNKNOWN
     if found is not None:
         side = -1 if found.high < 0 else 1 if found.low > 0 else 0
@@ -91,11 +91,6 @@ def _difference(pairs: pd.DataFrame, names: list[str], worse: int) -> dict[str, 
         "run_pairs": len(lengths),
         "paired_steps": len(pairs),
     }
-
-
-def _mean(sums: Floats) -> Floats:
-    found: Floats = sums[..., 1] / sums[..., 0]
-    return found
 
 
 def unjudged(gate: pd.DataFrame) -> pd.DataFrame:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
 import pandas as pd
 
 from analysis.estimates.arm import estimates, needed
-from analysis.estimates.bootstrap import CONFIDENCE, RESAMPLES, Floats, students_t
+from analysis.estimates.bootstrap import CONFIDENCE, RESAMPLES, students_t
 from analysis.estimates.comparable import Comparable
 from analysis.estimates.equal_work import STEP
 from analysis.runs import PlanRead
@@ -42,42 +43,35 @@ def noise_table(wide: pd.DataFrame, plan: PlanRead, comparable: Comparable | Non
         for arm, other in repetitions(plan, factors, known):
             pairs = paired_steps(wide, factors, other, arm, (STEP,))
             if len(pairs):
-                logs = [_logs(p[f"{STEP}_a"], p[f"{STEP}_b"]) for _, p in pairs.groupby("seed")]
-                sums = _of_sums([(p[f"{STEP}_a"], p[f"{STEP}_b"]) for _, p in pairs.groupby("seed")])
-                rows.append(_row(factors, sums, len(sums), logs, 2 * len(sums), f"{arm}, the repetition of {other}"))
-        sums, logs, runs, freedom = [], [], 0, 0
+                matched = [(p[f"{STEP}_a"], p[f"{STEP}_b"]) for _, p in pairs.groupby("seed")]
+                source = f"{arm}, the repetition of {other}"
+                rows.append(_row(factors, matched, len(matched), 2 * len(matched), source))
+        matched, runs = [], 0
         arms: list[str] = []
         for arm in plan.arms:
             if (factors, arm) in known.refused or (factors, arm) in known.not_repeated:
                 continue
             seeds = list(here[here["arm"] == arm].groupby("seed"))[:MOST_SEEDS]
-            by_seed = {seed: rows.set_index("step")[STEP] for seed, rows in seeds}
-            matched = [pd.concat(two, axis=1, join="inner") for two in combinations(by_seed.values(), 2)]
-            matched = [m for m in matched if len(m)]
-            if matched:
-                sums += _of_sums([(m.iloc[:, 0], m.iloc[:, 1]) for m in matched])
-                logs += [_logs(m.iloc[:, 0], m.iloc[:, 1]) for m in matched]
-                runs, freedom, arms = runs + len(by_seed), freedom + len(by_seed) - 1, [*arms, arm]
-        if sums:
-            rows.append(_row(factors, sums, freedom, logs, runs, f"pairs of seeds of {', '.join(arms)}"))
+            of_seed = [rows.set_index("step")[STEP] for _, rows in seeds]
+            both = [pd.concat(two, axis=1, join="inner") for two in combinations(of_seed, 2)]
+            if mine := [(m.iloc[:, 0], m.iloc[:, 1]) for m in both if len(m)]:
+                matched, runs, arms = matched + mine, runs + len(seeds), [*arms, arm]
+        if matched:
+            rows.append(_row(factors, matched, runs - len(arms), runs, f"pairs of seeds of {', '.join(arms)}"))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _logs(a: pd.Series, b: pd.Series) -> Floats:
-    found: Floats = np.log(a.to_numpy(dtype=float) / b.to_numpy(dtype=float))
-    return found
-
-
-def _of_sums(pairs: list[tuple[pd.Series, pd.Series]]) -> list[float]:
-    return [math.log(float(a.sum()) / float(b.sum())) for a, b in pairs]
-
-
 def _row(
-    factors: str, sums: list[float], freedom: int, logs: list[Floats], runs: int, source: str
+    factors: str, matched: Sequence[tuple[pd.Series, pd.Series]], freedom: int, runs: int, source: str
 ) -> dict[str, object]:
-    """The band from log ratios whose mean is 0 by what they are: their mean square is of `freedom` degrees."""
+    """The band from log ratios of step times whose mean is 0 by what they are.
+
+    The mean square of those of the runs' sums is of `freedom` degrees.
+    """
+    sums = [math.log(float(a.sum()) / float(b.sum())) for a, b in matched]
+    logs = np.concatenate([np.log(a.to_numpy(dtype=float) / b.to_numpy(dtype=float)) for a, b in matched])
     size = float(np.mean(np.square(sums))) ** 0.5 * students_t(freedom)
-    steps = float(np.quantile(np.abs(np.concatenate(logs)), CONFIDENCE))
+    steps = float(np.quantile(np.abs(logs), CONFIDENCE))
     band = {"low": math.exp(-size), "high": math.exp(size), "step_low": math.exp(-steps), "step_high": math.exp(steps)}
     return {"factors": factors, **band, "runs": runs, "source": source}
 

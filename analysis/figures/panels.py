@@ -11,6 +11,7 @@ from unicodedata import east_asian_width
 import altair as alt
 
 from analysis.figures.drawing import TITLE_SIZE, Panels
+from analysis.report.cells import fixed
 from analysis.runs import factors_label
 
 
@@ -61,8 +62,7 @@ def seconds_digits(step_s: float) -> int:
 
 def seconds_text(value: float, digits: int) -> str:
     """Seconds with a real minus sign, and none before a zero that rounding made."""
-    text = f"{value:,.{digits}f} s"
-    return text.replace("-", "\N{MINUS SIGN}") if any(c in "123456789" for c in text) else text.removeprefix("-")
+    return f"{fixed(value, digits)} s"
 
 
 def times_text(value: float) -> str:

@@ -45,7 +45,7 @@ def tree_of(
     if version is None:
         raise _no_version(spec, [facts["sources"]])
     version = str(version)
-    if said and not _same_version(said[0], version):
+    if said and release_of(said[0]) != release_of(version):
         text = f"{run_id}: its source says {trainer} {said[0]}, its arm {version}: the arm's counts"
         verdicts.append(Verdict("warning", "version-differs", text))
     tree, more = _of_release(spec, facts, parts, read, version)
@@ -175,10 +175,6 @@ def _no_version(spec: Mapping[str, Any], runs: Sequence[Sequence[str]]) -> UserE
         f"import.version of arm {spec.get('arm')} (declared: {known}):\n"
         f'  import: {{version: "...", runs: {json.dumps(listed, ensure_ascii=False)}}}'
     )
-
-
-def _same_version(a: str, b: str) -> bool:
-    return release_of(a) == release_of(b)
 
 
 def _marked(

@@ -12,6 +12,7 @@ import pandas as pd
 from analysis.report.cells import Cell, Table, TableRow, count, decimals, in_full, number, seconds, times
 from analysis.report.content import Content
 from analysis.runs import Run, factors_label, rows_of, short_names
+from common.dotted import as_text
 
 COMPARISON_HEADS = (
     "baseline, s/step",
@@ -186,5 +187,5 @@ def factor_cells(key: str, names: dict[str, str]) -> tuple[Cell, ...]:
 
 def _factor_cell(value: Any) -> Cell:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return Cell(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        return Cell(as_text(value))
     return Cell(str(value), in_full(value))

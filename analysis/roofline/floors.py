@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -67,7 +67,7 @@ def floors_of(wide: pd.DataFrame, runs: Sequence[Run]) -> Floors:
     """The floors of all rows of `wide`; what the formulas are, roofline.py says, and with what facts, setup.py."""
     setups = {run.run_id: setup_of(run) for run in runs}
     places = _places(wide)
-    generation = _generation_s(wide, runs, places)
+    generation = generation_s(wide, runs, OWN)
     roof, has_roof = _roofs(len(wide), setups, places)
     declared = np.full(len(wide), np.nan)
     of_data = np.full(len(wide), np.nan)
@@ -142,13 +142,27 @@ def _common_prompt(wide: pd.DataFrame, floored: Flags, of_step: Array, of_data: 
     return common
 
 
-def generation_phase_s(wide: pd.DataFrame, runs: Sequence[Run]) -> Array:
-    """Whole seconds of a step's phases of generation, with what nests in them: verl 0.4.1 wakes its engine there."""
-    whole = np.full(len(wide), np.nan)
-    for columns, rows in _by_tree(wide, runs, _places(wide), PHASE):
-        outermost = [c for c in columns if not any(c.startswith(f"{above}/") for above in columns)]
-        whole[rows] = _sum(wide, outermost, rows)
-    return whole
+def generation_s(wide: pd.DataFrame, runs: Sequence[Run], prefix: str) -> Array:
+    """Seconds of a step's phases of generation; NaN where none is timed.
+
+    With the prefix `OWN` their own seconds, with `PHASE` the whole, with what nests in them: verl 0.4.1 wakes its
+    engine there.
+    """
+    places, seconds = _places(wide), np.full(len(wide), np.nan)
+    paths = [c.removeprefix(prefix) for c in wide.columns if c.startswith(prefix)]
+    by_tree: dict[TimerTree, list[Rows]] = {}
+    for run in runs:
+        if run.run_id in places:
+            by_tree.setdefault(run.tree, []).append(places[run.run_id])
+    for tree, at in by_tree.items():
+        mine = [path for path in paths if tree.phase(path).category == "generation"]
+        if prefix == PHASE:
+            mine = [path for path in mine if not any(path.startswith(f"{above}/") for above in mine)]
+        if mine:
+            rows = np.concatenate(at)
+            summed = wide[[prefix + path for path in mine]].iloc[rows].sum(axis=1, min_count=1)
+            seconds[rows] = summed.to_numpy(np.float64)
+    return seconds
 
 
 def _column(wide: pd.DataFrame, name: str) -> Array:
@@ -159,33 +173,6 @@ def _places(wide: pd.DataFrame) -> dict[str, Rows]:
     """Each run's rows."""
     groups = wide.groupby("run_id", sort=False).indices
     return {str(run_id): np.asarray(at, dtype=np.intp) for run_id, at in groups.items()}
-
-
-def _by_tree(
-    wide: pd.DataFrame, runs: Sequence[Run], places: Mapping[str, Rows], prefix: str
-) -> Iterator[tuple[list[str], Rows]]:
-    """The columns of generation's phases, and the rows of the runs whose trees say so."""
-    paths = [c.removeprefix(prefix) for c in wide.columns if c.startswith(prefix)]
-    by_tree: dict[TimerTree, list[Rows]] = {}
-    for run in runs:
-        if run.run_id in places:
-            by_tree.setdefault(run.tree, []).append(places[run.run_id])
-    for tree, at in by_tree.items():
-        columns = [prefix + path for path in paths if tree.phase(path).category == "generation"]
-        if columns:
-            yield columns, np.concatenate(at)
-
-
-def _sum(wide: pd.DataFrame, columns: list[str], rows: Rows) -> Array:
-    summed: Array = wide[columns].iloc[rows].sum(axis=1, min_count=1).to_numpy(np.float64)
-    return summed
-
-
-def _generation_s(wide: pd.DataFrame, runs: Sequence[Run], places: Mapping[str, Rows]) -> Array:
-    generation = np.full(len(wide), np.nan)
-    for columns, rows in _by_tree(wide, runs, places, OWN):
-        generation[rows] = _sum(wide, columns, rows)
-    return generation
 
 
 def _roofs(rows: int, setups: Mapping[str, DecodeSetup], places: Mapping[str, Rows]) -> tuple[Roof, Flags]:

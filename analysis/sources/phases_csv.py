@@ -92,7 +92,8 @@ def _note_counters(found: TableOrder, rows: Sequence[tuple[int, int, Mapping[str
         if (time := _number(row.get(_TIME))) is not None:
             found.times[step] = max(time, found.times.get(step, time))
     in_order = [steps[step] for step in sorted(steps)]
-    if not _is_clock([one.elapsed_s for one in in_order if one.elapsed_s is not None]):
+    clock = [one.elapsed_s for one in in_order if one.elapsed_s is not None]
+    if sum(before < after for before, after in pairwise(clock)) < _CLOCK_RISES * (len(clock) - 1):
         in_order = [replace(one, elapsed_s=None) for one in in_order]
     fell = [
         Restart(before, after, some)
@@ -110,11 +111,6 @@ def _note_counters(found: TableOrder, rows: Sequence[tuple[int, int, Mapping[str
             "holds durations and no time since the start, give it another name"
         )
         found.verdicts.append(Verdict("warning", "clock-fell", text))
-
-
-def _is_clock(values: Sequence[float]) -> bool:
-    rises = sum(before < after for before, after in pairwise(values))
-    return rises >= _CLOCK_RISES * (len(values) - 1)
 
 
 def _number(text: str | None) -> float | None:
