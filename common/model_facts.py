@@ -1,10 +1,11 @@
-"""Gives how large a model is and what it reads for each token, from its config.json or of known models."""
+"""Gives how large a model is and what it reads for each token, and tells whether two names are of one model."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ class ModelFacts:
 # a ten-thousandth of the whole, are left out.
 COUNTED = ("LlamaForCausalLM", "MistralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
+# Where huggingface_hub keeps what it has downloaded: the folder tells the hub id.
+_CACHED = re.compile(r"models--([^/]+?)--([^/]+)/snapshots(?:/|$)")
 _HUB = "config.json of https://huggingface.co/{}"
 
 
@@ -150,3 +153,45 @@ def _full_attention(config: Mapping[str, Any]) -> bool:
     if isinstance(kinds, list) and kinds:
         return all(kind == "full_attention" for kind in kinds)
     return not (config.get("sliding_window") and config.get("use_sliding_window", True))
+
+
+def hub_id(source: str) -> str:
+    """A model's name; for a folder of the hub's cache, the id of what it holds."""
+    found = _CACHED.search(source)
+    return f"{found[1]}/{found[2]}" if found else source
+
+
+def is_id(source: str) -> bool:
+    return source.count("/") == 1 and not source.startswith(("/", ".", "~"))
+
+
+def same_model(one: str, other: str) -> bool:
+    """Whether two names may be of one model: of a folder only its own name says something."""
+    one, other = hub_id(one).lower().rstrip("/"), hub_id(other).lower().rstrip("/")
+    return one == other or (not (is_id(one) and is_id(other)) and one.split("/")[-1] == other.split("/")[-1])
+
+
+def two_models(one: str, other: str) -> bool:
+    """Whether two names tell two models; a folder may hold what the other, no folder, is called, if its sizes allow."""
+    if same_model(one, other):
+        return False
+    if _is_folder(one) == _is_folder(other):
+        return True
+    if one.startswith("builtin:") or other.startswith("builtin:"):
+        return False  # it was made into a folder
+    facts = [model_facts(hub_id(name)) for name in (one, other)]
+    known = [replace(found, source="") for found in facts if found is not None]
+    return len(known) == 2 and known[0] != known[1]
+
+
+def _is_folder(source: str) -> bool:
+    return source.startswith(("/", ".", "~")) or hub_id(source).count("/") > 1
+
+
+def is_another(own: str, declared: str) -> bool:
+    """Whether the run's own model cannot be the declared one; a folder that is called as no known model may be any."""
+    own, declared = hub_id(own), hub_id(declared)
+    if same_model(own, declared) or (is_id(own) and is_id(declared)):
+        return not same_model(own, declared)
+    one, other = model_facts(own), model_facts(declared)
+    return one is not None and (other is None or replace(one, source="") != replace(other, source=""))

@@ -9,9 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.roofline.setup import DecodeSetup, same_model, setup_of, two_models
+from analysis.roofline.setup import DecodeSetup, setup_of
 from analysis.runs import PlanRead, Run, at
 from analysis.wide import PHASE
+from common.model_facts import same_model, two_models
 from common.verdicts import Verdict
 
 # What must be one and the same, as (code of the verdict, words); compared only where both arms tell it, and the name of

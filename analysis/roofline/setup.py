@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from analysis.runs import Run
 from common.dotted import flat, mapping, overrides_by_key, positive
 from common.gpus import KNOWN_GPUS, gpu_of, known_name
-from common.model_facts import COUNTED, ModelFacts, model_facts
+from common.model_facts import COUNTED, ModelFacts, hub_id, is_another, is_id, model_facts
 from engines import Engine, engine_named
 from trainers.registry import Trainer, trainer_named, trainers
-
-if TYPE_CHECKING:
-    # The plan's program asks here of models, and does without pandas.
-    from analysis.runs import Run
 
 _BYTES: Mapping[str, int] = {
     **{"float32": 4, "fp32": 4, "float": 4},
@@ -25,8 +21,6 @@ _BYTES: Mapping[str, int] = {
 # Below this much of the weights lies in the chip's caches (50 MB on an H100), which are faster than its memory.
 _LEAST_WEIGHTS = 0.5e9
 _OFF: tuple[Any, ...] = (None, False, "", "null", "None", "False", "false", "auto", {}, [])
-# Where huggingface_hub keeps what it has downloaded: the folder tells the hub id.
-_CACHED = re.compile(r"models--([^/]+?)--([^/]+)/snapshots(?:/|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,59 +285,17 @@ def _model(run: Run, own: object, settings: Mapping[str, Any]) -> tuple[str | No
         declared = mapping(run.spec["import"]).get("model")
         names = [own, declared, *names]
         if isinstance(own, str) and isinstance(declared, str):
-            if _is_another(own, declared):
+            if is_another(own, declared):
                 wrong = [f"import.model is {declared}, the run itself says {own}"]
-            elif not _is_id(own) or model_facts(own) is None:
+            elif not is_id(own) or model_facts(own) is None:
                 # A folder tells little, as does a name that nobody here knows: what it is said to be counts.
                 names = [declared]
     names += [settings.get(key) for one in trainers() for key in one.keys.get("model", ())]
-    name = next((_hub_id(name) for name in names if isinstance(name, str) and name), None)
+    name = next((hub_id(name) for name in names if isinstance(name, str) and name), None)
     if name is None:
         return None, None, wrong
     folder = _prepared_folder(run, prepared.get("path"))
     return name, model_facts(name if folder is None else str(folder)), wrong
-
-
-def _hub_id(source: str) -> str:
-    """A model's name; for a folder of the hub's cache, the id of what it holds."""
-    found = _CACHED.search(source)
-    return f"{found[1]}/{found[2]}" if found else source
-
-
-def _is_id(source: str) -> bool:
-    return source.count("/") == 1 and not source.startswith(("/", ".", "~"))
-
-
-def same_model(one: str, other: str) -> bool:
-    """Whether two names may be of one model: of a folder only its own name says something."""
-    one, other = _hub_id(one).lower().rstrip("/"), _hub_id(other).lower().rstrip("/")
-    return one == other or (not (_is_id(one) and _is_id(other)) and one.split("/")[-1] == other.split("/")[-1])
-
-
-def two_models(one: str, other: str) -> bool:
-    """Whether two names tell two models; a folder may hold what the other, no folder, is called, if its sizes allow."""
-    if same_model(one, other):
-        return False
-    if _is_folder(one) == _is_folder(other):
-        return True
-    if one.startswith("builtin:") or other.startswith("builtin:"):
-        return False  # it was made into a folder
-    facts = [model_facts(_hub_id(name)) for name in (one, other)]
-    known = [replace(found, source="") for found in facts if found is not None]
-    return len(known) == 2 and known[0] != known[1]
-
-
-def _is_folder(source: str) -> bool:
-    return source.startswith(("/", ".", "~")) or _hub_id(source).count("/") > 1
-
-
-def _is_another(own: str, declared: str) -> bool:
-    """Whether the run's own model cannot be the declared one; a folder that is called as no known model may be any."""
-    own, declared = _hub_id(own), _hub_id(declared)
-    if same_model(own, declared) or (_is_id(own) and _is_id(declared)):
-        return not same_model(own, declared)
-    one, other = model_facts(own), model_facts(declared)
-    return one is not None and (other is None or replace(one, source="") != replace(other, source=""))
 
 
 def _prepared_folder(run: Run, path: object) -> Path | None:

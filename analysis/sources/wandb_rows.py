@@ -60,8 +60,10 @@ def time_of(row: dict[str, Any]) -> float | None:
     return _number(row.get("_timestamp"))
 
 
-def _elapsed_s(row: dict[str, Any]) -> float | None:
-    return _number(row.get("_runtime"))
+def _record(step: int, numbers: dict[str, float], row: Row) -> StepRecord:
+    file, number, values = row
+    elapsed_s = _number(values.get("_runtime"))
+    return StepRecord(step, {}, numbers, {}, None, file, number, time=time_of(values), elapsed_s=elapsed_s)
 
 
 def _step(value: float | None) -> int | None:
@@ -82,7 +84,8 @@ def logged_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
     # The seconds of the calls since the row before, and the step of an evaluation since then.
     calls: dict[str, float] = {}
     evaluated: int | None = None
-    for file, number, row in rows:
+    for one in rows:
+        row = one[2]
         numbers = _numbers(row)
         logged = numbers.get(VERL_STEP, numbers.get(HF_STEP))
         step = _step(_number(row.get(WANDB_STEP)) if logged is None else logged)
@@ -91,10 +94,7 @@ def logged_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
             if verl:  # a run of our own driver logs TRL's timers besides
                 numbers, calls = calls | numbers, {}
             if step is not None:
-                steps.add(
-                    StepRecord(step, {}, numbers, {}, None, file, number, time=time_of(row), elapsed_s=_elapsed_s(row)),
-                    verl,
-                )
+                steps.add(_record(step, numbers, one), verl)
             continue
         ours = {name: value for name, value in numbers.items() if name.startswith(CALLS)}
         numbers = {name: value for name, value in numbers.items() if name not in ours}
@@ -114,8 +114,7 @@ def logged_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
                 calls[name] = calls.get(name, 0.0) + value
         if logged is None or step is None or not numbers.keys() - {HF_STEP, "train/epoch"}:
             continue
-        record = StepRecord(step, {}, numbers, {}, None, file, number, time=time_of(row), elapsed_s=_elapsed_s(row))
-        steps.add(record, timed, led_to if timed else None)
+        steps.add(_record(step, numbers, one), timed, led_to if timed else None)
     return steps
 
 

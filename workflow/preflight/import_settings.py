@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from analysis.roofline.setup import same_model
 from common.dotted import flat
 from common.findings import Finding
+from common.model_facts import same_model
 from common.published import check_option_name, check_text
 from engines import engine_named
 from trainers.cases import Case, Settings, StackTold, names_of
