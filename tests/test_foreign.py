@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from analysis.imports.__main__ import write_import
 from analysis.imports.formats import format_of, read_source
+from analysis.imports.import_run import write_import
 from analysis.report.__main__ import write_report
 from analysis.report.content import Content, read_content
 from common.errors import UserError

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.imports.__main__ import write_import
 from analysis.imports.formats import formats
+from analysis.imports.import_run import write_import
 from analysis.imports.which_tree import SYNCHRONOUS
 from analysis.report.content import Content, read_content
 from common.errors import UserError

@@ -5,25 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.imports.import_run import CACHE, import_run
-from analysis.steps import write_steps
+from analysis.imports.import_run import CACHE, write_import
 from common.errors import UserError
-from common.files import fingerprint_of, read_json_object, write_whole
-
-
-def write_import(spec: Mapping[str, Any], out: Path, cache: Path = CACHE) -> int:
-    """Reads an imported run and writes spec.json and imported.json beside `out`, the steps.parquet; its rows."""
-    if spec.get("fingerprint") != fingerprint_of(spec):
-        raise UserError("the spec was changed by hand: its fingerprint is of other settings; start snakemake again")
-    tables, end = import_run(spec, out.parent, cache)
-    for name, content in (("spec.json", dict(spec)), ("imported.json", end)):
-        text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
-        write_whole(out.parent / name, (text + "\n").encode())
-    return write_steps(tables, out)
+from common.files import read_json_object
 
 
 def _read_spec(given: str) -> dict[str, Any]:

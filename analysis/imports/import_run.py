@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,10 @@ from analysis.imports.formats import WANDB, read_source
 from analysis.imports.merge import merged
 from analysis.imports.which_tree import root_keys, tree_of
 from analysis.sources.wandb_about import without_secrets
-from analysis.steps import ChosenStep, step_tables
+from analysis.steps import ChosenStep, step_tables, write_steps
 from common.contracts import ImportedFile, ImportedSource, SpecFile
 from common.errors import UserError
+from common.files import fingerprint_of, write_whole
 from trainers.logs.log_files import opened
 from trainers.logs.record import Imported, SourceRead, timers_as_phases
 from trainers.timers.lookup import TimerTree, tree_named
@@ -168,3 +170,14 @@ def _source(source: str, part: Imported, steps: int) -> ImportedSource:
 def _sha256(path: Path) -> str:
     with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_import(spec: Mapping[str, Any], out: Path, cache: Path = CACHE) -> int:
+    """Reads an imported run and writes spec.json and imported.json beside `out`, the steps.parquet; its rows."""
+    if spec.get("fingerprint") != fingerprint_of(spec):
+        raise UserError("the spec was changed by hand: its fingerprint is of other settings; start snakemake again")
+    tables, end = import_run(spec, out.parent, cache)
+    for name, content in (("spec.json", dict(spec)), ("imported.json", end)):
+        text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
+        write_whole(out.parent / name, (text + "\n").encode())
+    return write_steps(tables, out)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -15,6 +17,8 @@ from common.verdicts import count_of
 from trainers.timers.lookup import in_order
 
 NOTHING = Cell("")
+_Cells = tuple[Cell, Cell, Cell, Cell]
+"""Of a phase and an arm: mean, median, own, and the own share."""
 MOST_TIMERS = 5
 
 
@@ -40,38 +44,24 @@ def _phase_table(content: Content, factors: str, rows: pd.DataFrame, root: str) 
     def shown(mean: Cell, median: Cell, own: Cell, share: Cell) -> tuple[Cell, ...]:
         return (mean, median, own, share) if medians else (mean, own, share)
 
+    def line(label: str, path: str, cells: Callable[[str], _Cells], words: str, depth: int, kind: str) -> TableRow:
+        return TableRow(label, path, tuple(c for arm in arms for c in shown(*cells(arm))), words, depth, kind)
+
     inside: list[TableRow] = []
     outside: list[TableRow] = []
     for path in in_order(rows["path"], content.trees):
-        phase = shown_phase(path, content.trees)
-        cells: list[Cell] = []
-        for arm in arms:
-            cells += shown(*_phase_cells(by_key.get((arm, path)), digits, is_root=path == root))
+        phase, cells = shown_phase(path, content.trees), partial(_phase_cells, by_key, digits, path, path == root)
         kind = "total" if path == root else "phase" if path.startswith(root + "/") else "outside"
-        row = TableRow(phase.label, path, tuple(cells), phase.description, phase.depth, kind)
-        (outside if kind == "outside" else inside).append(row)
-    residual: list[Cell] = []
-    total: list[Cell] = []
-    for arm in arms:
-        step, own = by_key[arm, root], sums[arm]
-        left_s = seconds(step.own_mean_s, digits, own.residual_rounding_s).at("phases", step.Index, "own_mean_s")
-        left_share = percent(step.own_share).at("phases", step.Index, "own_share")
-        residual += shown(NOTHING, NOTHING, left_s, left_share)
-        own_s = seconds(own.own_sum_s, digits).at("sums", own.Index, "own_sum_s")
-        own_share = percent(own.own_sum_share).at("sums", own.Index, "own_sum_share")
-        total += shown(NOTHING, NOTHING, own_s, own_share)
+        of_kind = outside if kind == "outside" else inside
+        of_kind.append(line(phase.label, path, cells, phase.description, phase.depth, kind))
+    steps = {arm: by_key[arm, root] for arm in arms}
     words = "The part of the step that no timer covers."
-    inside.append(TableRow("Residual", f"({RESIDUAL})", tuple(residual), words, 1, "residual"))
-    inside.append(TableRow("Sum of own times", "(sum)", tuple(total), "Equals the mean step.", 0, "total"))
+    inside.append(line("Residual", f"({RESIDUAL})", partial(_residual, steps, sums, digits), words, 1, "residual"))
+    total = partial(_total, sums, digits)
+    inside.append(line("Sum of own times", "(sum)", total, "Equals the mean step.", 0, "total"))
     if any(not math.isnan(sums[arm].between_steps_mean_s) for arm in arms):
-        between: list[Cell] = []
-        for arm in arms:
-            r = sums[arm]
-            mean = seconds(r.between_steps_mean_s, digits).at("sums", r.Index, "between_steps_mean_s")
-            median = seconds(r.between_steps_median_s, digits).at("sums", r.Index, "between_steps_median_s")
-            between += shown(mean, median, NOTHING, NOTHING)
         words = "Logging, checkpoints and data between two steps: wall clock that is in no step."
-        outside.append(TableRow("Between steps", "(between)", tuple(between), words, 0, "outside"))
+        outside.append(line("Between steps", "(between)", partial(_between, sums, digits), words, 0, "outside"))
     return Table(
         name="phases",
         caption="Seconds per step, by phase and arm" + _at(factors),
@@ -83,7 +73,8 @@ def _phase_table(content: Content, factors: str, rows: pd.DataFrame, root: str) 
     )
 
 
-def _phase_cells(found: Any, digits: int, is_root: bool) -> tuple[Cell, Cell, Cell, Cell]:
+def _phase_cells(by_key: Mapping[tuple[str, str], Any], digits: int, path: str, is_root: bool, arm: str) -> _Cells:
+    found = by_key.get((arm, path))
     if found is None:
         return Cell(DASH), Cell(DASH), Cell(DASH), Cell(DASH)
 
@@ -96,6 +87,25 @@ def _phase_cells(found: Any, digits: int, is_root: bool) -> tuple[Cell, Cell, Ce
         return mean, median, NOTHING, NOTHING
     own = cell(seconds(found.own_mean_s, digits), "own_mean_s")
     return mean, median, own, cell(percent(found.own_share), "own_share")
+
+
+def _residual(steps: Mapping[str, Any], sums: Mapping[str, Any], digits: int, arm: str) -> _Cells:
+    step = steps[arm]
+    left_s = seconds(step.own_mean_s, digits, sums[arm].residual_rounding_s).at("phases", step.Index, "own_mean_s")
+    return NOTHING, NOTHING, left_s, percent(step.own_share).at("phases", step.Index, "own_share")
+
+
+def _total(sums: Mapping[str, Any], digits: int, arm: str) -> _Cells:
+    r = sums[arm]
+    own_s = seconds(r.own_sum_s, digits).at("sums", r.Index, "own_sum_s")
+    return NOTHING, NOTHING, own_s, percent(r.own_sum_share).at("sums", r.Index, "own_sum_share")
+
+
+def _between(sums: Mapping[str, Any], digits: int, arm: str) -> _Cells:
+    r = sums[arm]
+    mean = seconds(r.between_steps_mean_s, digits).at("sums", r.Index, "between_steps_mean_s")
+    median = seconds(r.between_steps_median_s, digits).at("sums", r.Index, "between_steps_median_s")
+    return mean, median, NOTHING, NOTHING
 
 
 SUMS = (
