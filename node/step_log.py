@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,19 +48,11 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
         self._line: MetricsLine | None = None
         self.first_step: int | None = None
         self.last_step = resumed_from
-        self._count_tokens()
 
-    def _count_tokens(self) -> None:
-        """See every completion's ids as they are made: what TRL logs are means only."""
-        original = self._trainer._generate
-
-        def generate(prompts: list[Any]) -> Any:
-            made = original(prompts)
-            self._prompt_lengths += [len(ids) for ids in made[0]]
-            self._response_lengths += [len(ids) for ids in made[1]]
-            return made
-
-        self._trainer._generate = generate
+    def generated(self, prompts: Iterable[int], responses: Iterable[int]) -> None:
+        """Count the tokens of prompts and of their completions as they are made: trainers log means only."""
+        self._prompt_lengths += prompts
+        self._response_lengths += responses
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         now = time.perf_counter()

@@ -226,8 +226,8 @@ def test_an_imported_run_lies_at_one_point_of_the_sweep() -> None:
             "workload is missing: arm transformers is trained (imported arms need none)",
         ),
         (
-            RAW | {"arms": {"transformers": RAW["arms"]["vllm"] | {"trainer": "swift"}}},
-            "transformers.trainer is swift, which cannot be trained from here (trl and verl can). Its runs can be",
+            RAW | {"arms": {"transformers": RAW["arms"]["vllm"] | {"trainer": "openrlhf"}}},
+            "transformers.trainer is openrlhf, which cannot be trained from here (trl, verl, swift and replay can)",
         ),
         (
             with_import({"runs": [{"source": "a", "factors": {"temperature": 1}}]}) | {"baseline": "sglang"},

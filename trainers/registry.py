@@ -74,9 +74,10 @@ def _not_driven(arm_name: str, trainer: str, driven: list[str]) -> UserError:
         if trainer in _TRAINERS
         else "of a table with a column parent (docs/import.md#a-trainer-of-your-own)"
     )
+    can = f"{', '.join(driven[:-1])} and {driven[-1]} can"
     return UserError(
-        f"arms.{arm_name}.trainer is {trainer}, which cannot be trained from here ({' and '.join(driven)} can). Its "
-        f"runs can be compared by an import {read}"
+        f"arms.{arm_name}.trainer is {trainer}, which cannot be trained from here ({can}). Its runs can be compared by "
+        f"an import {read}"
     )
 
 

@@ -313,10 +313,11 @@ class TrainedArm(Section):
     """Who trains and who generates, in which stack, with which settings of their own."""
 
     trainer: str
-    """Who trains: `trl` or `verl`; `replay` trains nothing (docs/replay.md); of imported runs also `swift`, and any
-    other where a table brings its timer tree."""
+    """Who trains: `trl`, `verl` or `swift`; `replay` trains nothing (docs/replay.md); of imported runs any other, too,
+    where a table brings its timer tree."""
     engine: str
-    """Who generates: `vllm`, with trl also `transformers`, with verl also `sglang`; with another trainer its own."""
+    """Who generates: `vllm`, with trl also `transformers`, with verl also `sglang`; with swift `transformers` (of
+    imported runs also `vllm`); with another trainer its own."""
     stack: str = ""
     """The pinned environment, a folder in `envs/`. Required for an arm that is trained. With `import` it says what the
     runs had installed, for the preflight's ledger, and is never built."""

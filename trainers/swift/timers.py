@@ -1,9 +1,40 @@
-"""The timers of ms-swift's GRPO trainer, as it logs them."""
+"""The timers of ms-swift's GRPO trainer, as our driver emits them and as swift itself does."""
+
+import dataclasses
 
 from trainers.timers.tree import Phase, TimerTree
-from trainers.trl.timers import generate, sync_weights
+from trainers.trl.timers import PREPARE_INPUTS, TRL_1_16, generate, sync_weights
 
 _ROLLOUT = "step/rollout"
+
+_OWN_WORDS = {
+    PREPARE_INPUTS: "Everything from prompts to scored completions; its own time is encoding, padding, advantages.",
+    f"{PREPARE_INPUTS}/old_log_prob": "Log-probabilities of the completions under the policy that wrote them; swift "
+    "computes them in every step, though a step of one update needs none.",
+}
+
+
+def _driven() -> tuple[Phase, ...]:
+    """TRL's phases, with swift's words for them, and the one that TRL does not have."""
+    phases = [
+        dataclasses.replace(phase, description=_OWN_WORDS.get(phase.path, phase.description))
+        for phase in TRL_1_16.phases
+    ]
+    after = next(place for place, phase in enumerate(phases) if phase.path == f"{PREPARE_INPUTS}/rewards/*")
+    log = Phase(
+        f"{PREPARE_INPUTS}/log_completions", "Log completions", "Decodes and gathers texts for its log.", "other"
+    )
+    return (*phases[: after + 1], log, *phases[after + 1 :])
+
+
+SWIFT_DRIVEN = TimerTree(
+    trainer="swift",
+    series="4.6",
+    engines=("transformers", "vllm"),
+    source="ms-swift 4.6.0 rlhf_trainers/{grpo_trainer,rollout_mixin,utils}.py (profiling contexts) and transformers' "
+    "Trainer callbacks",
+    phases=_driven(),
+)
 
 SWIFT_4_6 = TimerTree(
     trainer="swift",

@@ -1,4 +1,4 @@
-"""ms-swift: its runs can be read; it is not driven from here."""
+"""ms-swift: how it is driven and what it logs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from common.verdicts import Verdict
 from trainers.logs.hf_rows import LoggedRow, imported_rows, is_training_row, logged_row
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported
-from trainers.protocol import LogFormat, Trainer
-from trainers.swift.timers import SWIFT_4_6
+from trainers.protocol import Driver, LogFormat, Trainer
+from trainers.swift.settings import trainer_args
+from trainers.swift.timers import SWIFT_4_6, SWIFT_DRIVEN
 from trainers.trl import console
-from trainers.trl.trainer import KEYS, SERVER, TRAINER_STATE
+from trainers.trl.trainer import BOOKKEEPING, KEYS, QUANTITIES, SERVER, TRAINER_STATE
 
 _JSONL = "swift-jsonl"
 
@@ -40,9 +41,18 @@ SWIFT = Trainer(
     label="ms-swift",
     engines=("vllm", "transformers"),
     package="ms-swift",
+    driver=Driver(
+        job_module="trainers.swift.driver.train",
+        resolver="trainers.swift.driver.train",
+        trainer_args=trainer_args,
+        rewards_in_settings=True,
+    ),
     keys=KEYS,
     marks=("use_vllm",),
-    trees=(SWIFT_4_6,),
+    bookkeeping=BOOKKEEPING,
+    engine_switches={"use_vllm": {True: "vllm", False: "transformers"}},
+    of_one_engine=("use_vllm", "vllm_"),
+    trees=(SWIFT_DRIVEN, SWIFT_4_6),
     native="native",
     formats=(
         LogFormat(
@@ -61,5 +71,6 @@ SWIFT = Trainer(
         ),
         TRAINER_STATE,
     ),
+    quantities=QUANTITIES,
     server=SERVER,
 )

@@ -3,12 +3,12 @@
 from trainers.timers.tree import Phase, TimerTree
 
 _TRAINING_STEP = "step/training_step"
-_INPUTS = f"{_TRAINING_STEP}/prepare_inputs"
+PREPARE_INPUTS = f"{_TRAINING_STEP}/prepare_inputs"
 
 
 def _inputs(own_time: str, *keys: str) -> Phase:
     described = f"Everything from prompts to scored completions; its own time {own_time}."
-    return Phase(_INPUTS, "Prepare inputs", described, "other", keys)
+    return Phase(PREPARE_INPUTS, "Prepare inputs", described, "other", keys)
 
 
 def sync_weights(within: str, *keys: str) -> Phase:
@@ -25,7 +25,7 @@ def generate(within: str, *keys: str, more: str = "") -> Phase:
 
 def _rewards(*keys: str) -> Phase:
     described = "Scores the completions with every reward function."
-    return Phase(f"{_INPUTS}/rewards", "Rewards", described, "rewards", keys)
+    return Phase(f"{PREPARE_INPUTS}/rewards", "Rewards", described, "rewards", keys)
 
 
 TRL_1_16 = TimerTree(
@@ -47,22 +47,22 @@ TRL_1_16 = TimerTree(
             "other",
         ),
         _inputs("is tokenising, padding, advantages"),
-        sync_weights(_INPUTS),
-        generate(_INPUTS),
+        sync_weights(PREPARE_INPUTS),
+        generate(PREPARE_INPUTS),
         Phase(
-            f"{_INPUTS}/old_log_prob",
+            f"{PREPARE_INPUTS}/old_log_prob",
             "Old log-probs",
             "Log-probabilities of the completions under the policy that wrote them.",
             "log-probs",
         ),
         Phase(
-            f"{_INPUTS}/ref_log_prob",
+            f"{PREPARE_INPUTS}/ref_log_prob",
             "Reference log-probs",
             "Log-probabilities under the frozen reference model, for the KL term.",
             "log-probs",
         ),
         _rewards(),
-        Phase(f"{_INPUTS}/rewards/*", "Reward: *", "One reward function.", "rewards"),
+        Phase(f"{PREPARE_INPUTS}/rewards/*", "Reward: *", "One reward function.", "rewards"),
         Phase(
             f"{_TRAINING_STEP}/compute_loss",
             "Compute loss",
@@ -106,8 +106,8 @@ _NATIVE_PHASES = (
     _inputs(
         "holds the log-probabilities of the old policy and the reference, tokenising, advantages", "_prepare_inputs"
     ),
-    sync_weights(_INPUTS, "sync_weights"),
-    generate(_INPUTS, "vLLM.generate", "transformers.generate", "transformers.generate_batch"),
+    sync_weights(PREPARE_INPUTS, "sync_weights"),
+    generate(PREPARE_INPUTS, "vLLM.generate", "transformers.generate", "transformers.generate_batch"),
     _rewards("_calculate_rewards"),
     Phase(
         f"{_TRAINING_STEP}/compute_loss",

@@ -181,6 +181,19 @@ TRAINER_STATE = LogFormat(
     step_alone=True,
 )
 
+QUANTITIES = {
+    "reward": ("train/reward",),
+    "mean_response_length": ("train/completions/mean_length",),
+    "max_response_length": ("train/completions/max_length",),
+    "truncated_share": ("train/completions/clipped_ratio",),
+    "reference_kl": ("train/kl",),
+    "policy_entropy": ("train/entropy",),
+    "rollout_kl": ("train/rollout_correction/kl",),
+    "rollout_logp_gap": ("train/sampling/sampling_logp_difference/mean",),
+    "gradient_norm": ("train/grad_norm",),
+}
+"""Our name of a quantity -> the scalar that transformers' Trainer logs; ms-swift shares them."""
+
 TRL = Trainer(
     name="trl",
     label="TRL",
@@ -210,16 +223,6 @@ TRL = Trainer(
         ),
         TRAINER_STATE,
     ),
-    quantities={
-        "reward": ("train/reward",),
-        "mean_response_length": ("train/completions/mean_length",),
-        "max_response_length": ("train/completions/max_length",),
-        "truncated_share": ("train/completions/clipped_ratio",),
-        "reference_kl": ("train/kl",),
-        "policy_entropy": ("train/entropy",),
-        "rollout_kl": ("train/rollout_correction/kl",),
-        "rollout_logp_gap": ("train/sampling/sampling_logp_difference/mean",),
-        "gradient_norm": ("train/grad_norm",),
-    },
+    quantities=QUANTITIES,
     server=SERVER,
 )

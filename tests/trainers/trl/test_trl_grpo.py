@@ -258,13 +258,12 @@ def test_a_stop_signal_saves_and_asks_to_be_requeued(stack_python: Stack, made_i
 # One process tries many orders, since importing the libraries takes longer than refusing.
 REFUSALS = """
 import contextlib, io, json, sys
-from node.exit_codes import run
 from trainers.trl.driver import train as trl_grpo
 told = {}
 for name, attempt in json.load(sys.stdin).items():
     sys.argv, said = ["trl_grpo", attempt], io.StringIO()
     with contextlib.redirect_stderr(said):
-        told[name] = [run(trl_grpo.main), said.getvalue()]
+        told[name] = [trl_grpo.exit_code(trl_grpo.train), said.getvalue()]
 print("\\n" + json.dumps(told))
 """
 

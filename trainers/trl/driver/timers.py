@@ -25,7 +25,7 @@ from typing import Any
 
 from node.phase_clock import PhaseClock, sanitized
 
-_LOG_PROB = "_get_per_token_logps_and_entropies"
+LOG_PROB = "_get_per_token_logps_and_entropies"
 _PHASES = {
     "_prepare_inputs": "prepare_inputs",
     "sync_weights": "sync_weights",
@@ -44,7 +44,7 @@ def phase_name(timer: str, log_prob: str) -> str:
     not known keeps its own name, made fit for a path.
     """
     own = timer.partition(".")[2] or timer
-    return log_prob if own == _LOG_PROB else _PHASES.get(own) or sanitized(own)
+    return log_prob if own == LOG_PROB else _PHASES.get(own) or sanitized(own)
 
 
 def log_prob_phase(trainer: Any, model: Any, path: str) -> str:
@@ -68,12 +68,24 @@ def _adapter_is_reference(model: Any) -> bool:
     return False
 
 
+def count_tokens(trainer: Any, log: Any) -> None:
+    """Tell a `StepLog` of every completion's ids as they are made."""
+    original = trainer._generate
+
+    def generate(prompts: list[Any]) -> Any:
+        made = original(prompts)
+        log.generated(map(len, made[0]), map(len, made[1]))
+        return made
+
+    trainer._generate = generate
+
+
 class TrlTimers:
     """Hooks that open and close a `PhaseClock`'s phases as TRL works; they see every rank and need no tracker."""
 
     def __init__(self, clock: PhaseClock) -> None:
         self._clock = clock
-        self._log_prob = sanitized(_LOG_PROB)
+        self._log_prob = sanitized(LOG_PROB)
 
     def install(self, trainer: Any) -> None:
         """Hook TRL's profiling contexts, and the parts of this trainer that TRL does not time."""
@@ -110,14 +122,14 @@ class TrlTimers:
         ProfilingContext.__exit__ = timed_leave
 
     def _label_log_probs(self, trainer: Any) -> None:
-        original = getattr(trainer, _LOG_PROB)
+        original = getattr(trainer, LOG_PROB)
 
         @functools.wraps(original)
         def labelled(model: Any, *args: Any, **kwargs: Any) -> Any:
             self._log_prob = log_prob_phase(trainer, model, self._clock.path)
             return original(model, *args, **kwargs)
 
-        setattr(trainer, _LOG_PROB, labelled)
+        setattr(trainer, LOG_PROB, labelled)
 
     def _time(self, owner: Any, method: str, phase: str) -> None:
         original: Callable[..., Any] = getattr(owner, method)

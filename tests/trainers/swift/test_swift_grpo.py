@@ -1,0 +1,201 @@
+"""One real training with ms-swift in two lives beside one with TRL: the same data, the same seed, on a CPU."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from analysis.collect import main as collect
+from analysis.report.__main__ import main as report
+from trainers.cases import StackTold
+from workflow.config.plan import Plan, plan_runs, stack_facts
+from workflow.config.reading import parse_config
+from workflow.preflight import preflight
+
+from ...attempts import DATA, ROOT, TRANSFORMERS, read_lines, run_job, run_python
+from ..trl.test_trl_grpo import COMMON, PREPARE, check_tree
+
+SWIFT = "swift-transformers-cpu"
+STEPS, STOPPED_AT = 6, 3
+PHASES = COMMON | {f"{PREPARE}/old_log_prob", f"{PREPARE}/log_completions"}
+REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    (
+        {"lerning_rate": 1},
+        ("trainer_args.lerning_rate is no argument of ms-swift 4.6.0", "did you mean 'learning_rate'"),
+    ),
+    ({"output_dir": "/x"}, ("trainer_args.output_dir is set by the job",)),
+    ({"num_generations": 3}, ("ms-swift refuses the settings", "divisible by num_generations")),
+    ({"learning_rate": "fast"}, ("ms-swift refuses the settings", "--learning_rate", "'fast'")),
+    ({"scale_rewards": "much"}, ("ms-swift refuses the settings", "invalid choice: 'much'")),
+    ({"padding_free": True}, ("ms-swift refuses the settings", "requires a flash attention implementation")),
+]
+Stack = Callable[[str], Path]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The folder of the experiment's results, and by trainer what was seen of its generations."""
+
+    results: Path
+    plan: Plan
+    seen: dict[str, list[dict[str, Any]]]
+    said: str
+    """What the first life of swift's run said last."""
+
+    def lines(self, run: str, attempt: int) -> list[dict[str, Any]]:
+        return read_lines(self.results / "runs" / run / "attempts" / str(attempt) / "metrics.jsonl")
+
+    def done(self, run: str) -> dict[str, Any]:
+        return dict(json.loads((self.results / "runs" / run / "done.json").read_text()))
+
+
+def planned() -> Plan:
+    experiment = (ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8")
+    return plan_runs(parse_config(yaml.safe_load(experiment)), stack_facts)
+
+
+@pytest.fixture(scope="module")
+def trained(stack_python: Stack, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """swift's run, which is stopped in its third step and goes on, and TRL's."""
+    folder, plan = tmp_path_factory.mktemp("trainers"), planned()
+    inputs = _inputs(stack_python(TRANSFORMERS), folder, plan.runs["trl-s0"].spec["workload"])
+    results = folder / "results"
+
+    def train(trainer: str, stack: str, attempt: int, stop_at: int, then: str) -> str:
+        order = _ordered(results / "runs" / f"{trainer}-s0", plan.runs[f"{trainer}-s0"].spec, inputs, attempt)
+        watched = Path(__file__).with_name("watched.py")
+        out = folder / f"{trainer}.jsonl"
+        command = ("-m", f"tests.trainers.swift.{watched.stem}", trainer, out, stop_at, then, order)
+        done = run_python(stack_python(stack), *command)
+        assert done.returncode == (75 if stop_at else 0), done.stderr
+        if not stop_at:
+            shutil.copy(order.with_name("done.json"), results / "runs" / f"{trainer}-s0" / "done.json")
+        return done.stdout + done.stderr
+
+    settings = {**plan.runs["swift-s0"].spec["trainer_args"], "reward_weights": [1.0]}
+    (folder / "settings.json").write_text(json.dumps([settings, *({**settings, **change} for change, _ in REFUSED)]))
+    said = train("swift", SWIFT, 1, STOPPED_AT, "-")
+    train("swift", SWIFT, 2, 0, str(folder / "settings.json"))
+    train("trl", TRANSFORMERS, 1, 0, str(folder / "swift.jsonl"))
+    return Trained(results, plan, {name: read_lines(folder / f"{name}.jsonl") for name in ("swift", "trl")}, said)
+
+
+def _inputs(python: Path, folder: Path, workload: dict[str, Any]) -> Path:
+    request = {"data": DATA | workload["data"], "model": workload["model"]}
+    request |= {key: workload[key] for key in ("max_prompt_length", "max_response_length")}
+    (folder / "request.json").write_text(json.dumps(request))
+    done = run_job(python, "node.inputs", "--request", folder / "request.json", "--out", folder / "inputs")
+    assert done.returncode == 0, done.stderr
+    return folder / "inputs" / "inputs.json"
+
+
+def _ordered(run: Path, spec: dict[str, Any], inputs: Path, number: int) -> Path:
+    """attempt.json of a run's next life, as the launcher writes it."""
+    folder = run / "attempts" / str(number)
+    folder.mkdir(parents=True)
+    (run / "spec.json").write_text(json.dumps(spec))
+    told = json.loads(inputs.read_text())
+    order = {
+        "attempt": number,
+        "run_id": run.name,
+        "fingerprint": spec["fingerprint"],
+        "spec": str(run / "spec.json"),
+        "inputs": str(inputs),
+        "inputs_sha256": {f"{what}_sha256": told[what]["sha256"] for what in ("data", "model")},
+        "attempt_dir": str(folder),
+        "checkpoint_dir": str(run / "checkpoints"),
+        "cpus": 2,
+    }
+    (folder / "attempt.json").write_text(json.dumps(order))
+    return folder / "attempt.json"
+
+
+def test_it_stops_on_request_and_goes_on_with_the_next_step(trained: Trained) -> None:
+    first, second = trained.lines("swift-s0", 1), trained.lines("swift-s0", 2)
+    assert f"stopped: after step {STOPPED_AT} of {STEPS}, with a checkpoint" in trained.said
+    assert [line["step"] for line in first] == [1, 2, 3] and [line["step"] for line in second] == [4, 5, 6]
+    assert [line["resumed"] for line in first + second] == [False] * 3 + [True, False, False]
+    done = trained.done("swift-s0")
+    assert (done["first_step"], done["last_step"], done["steps"]) == (4, 6, 3)
+    assert done["versions"]["ms-swift"] == "4.6.0" and done["resolved"]["engine"]["dtype"] == "float32"
+    rates = [line["scalars"]["train/learning_rate"] for line in first + second]
+    assert rates == [pytest.approx(1e-3)] * STEPS
+
+
+def test_every_timer_is_a_phase_and_their_sums_fit(trained: Trained) -> None:
+    for line in trained.lines("swift-s0", 1) + trained.lines("swift-s0", 2):
+        assert set(line["phases"]) == PHASES
+        check_tree(line["phases"])
+        # Of two micro-batches: TRL's own clock sums them, and swift's timers would show the last.
+        assert line["scalars"]["train/step_time"] == pytest.approx(line["phases"]["step/training_step"], abs=2e-3)
+        assert len(line["samples"]["response_length"]) == 8
+        # What swift counts as it trains, and what was seen as the engine generated.
+        mean = sum(line["samples"]["response_length"]) / 8
+        assert line["scalars"]["train/completions/mean_length"] == pytest.approx(mean)
+        assert line["scalars"]["response_tokens"] == sum(line["samples"]["response_length"])
+
+
+def test_what_swift_refuses_is_told_before_anything_is_loaded(trained: Trained) -> None:
+    (whole, *refused) = trained.seen["swift"][STEPS:]
+    assert whole["version"] == "4.6.0" and whole["settings"]["template_backend"] == "jinja"
+    assert not {"output_dir", "run_name"} & whole["settings"].keys()
+    for line, (change, words) in zip(refused, REFUSED, strict=True):
+        assert all(word in line["refused"] for word in words), (change, line["refused"])
+
+
+def test_prompts_are_trls_token_by_token_across_the_stop(trained: Trained) -> None:
+    swift, trl = trained.seen["swift"][:STEPS], trained.seen["trl"][:STEPS]
+    assert [line["prompts"] for line in swift] == [line["prompts"] for line in trl]
+    assert len({tuple(ids) for line in swift for ids in line["prompts"]}) == STEPS * 2  # two prompts a step
+
+
+def test_it_learns_from_the_completions_tokens_alone(trained: Trained) -> None:
+    for line in trained.seen["swift"][:STEPS]:
+        for at, (prompt, completion) in enumerate(zip(line["prompts"], line["completions"], strict=True)):
+            assert line["trained"][at] == prompt + completion
+            assert line["labels"][at] == [-100] * len(prompt) + completion
+            assert line["counted"][at] == len(completion)
+
+
+def test_equal_completions_get_equal_rewards(trained: Trained) -> None:
+    scores = [row for line in trained.seen["trl"][STEPS:] for row in line["scores"]]
+    rewards = [row for line in trained.seen["swift"][:STEPS] for row in line["rewards"]]
+    assert len(rewards) == STEPS * 8 and len({tuple(row) for row in rewards}) > 1
+    assert rewards == [pytest.approx(row, abs=1e-6) for row in scores]
+
+
+EQUAL = (
+    *("adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "max_grad_norm", "optim", "lr_scheduler_type"),
+    *("learning_rate", "warmup_steps", "temperature", "top_p", "epsilon", "beta", "num_iterations", "scale_rewards"),
+    *("loss_type", "num_generations", "generation_batch_size", "gradient_accumulation_steps", "max_completion_length"),
+    *("per_device_train_batch_size", "bf16", "fp16", "seed", "reward_weights", "max_steps", "repetition_penalty"),
+)
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_settings_are_trls(name: str, trained: Trained) -> None:
+    swift, trl = (trained.done(run)["resolved"]["trainer"] for run in ("swift-s0", "trl-s0"))
+    assert swift[name] == trl[name]
+
+
+def test_the_report_shows_both(trained: Trained, tmp_path: Path) -> None:
+    runs = [trained.results / "runs" / run for run in ("swift-s0", "trl-s0")]
+    assert collect([str(run) for run in runs]) == 0
+    steps = pq.read_table(runs[0] / "steps.parquet").to_pandas()
+    times = steps[(steps["kind"] == "phase") & (steps["name"] == "step")]
+    assert list(times["step"]) == list(range(1, STEPS + 1))
+    (trained.results / "plan.json").write_text(json.dumps(trained.plan.as_json()))
+    found = preflight(trained.plan, stack_of=lambda stack: StackTold("cpu", {"trl": "1.16.0"}.get(stack[:3], "4.6.0")))
+    (trained.results / "preflight.json").write_text(json.dumps(found.as_json()))
+    arguments = ["--plan", str(trained.results / "plan.json"), "--results", str(trained.results)]
+    assert report([*arguments, "--out", str(tmp_path)]) == 0
+    table = (tmp_path / "tables" / "phases.csv").read_text()
+    assert "swift" in table and "trl" in table, table

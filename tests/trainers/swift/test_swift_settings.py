@@ -1,0 +1,68 @@
+"""A workload's words as ms-swift's arguments, and what is refused while the run is planned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from common.errors import UserError
+from trainers.swift.driver.arguments import command_line
+from workflow.config.plan import plan_runs, stack_facts
+from workflow.config.reading import parse_config
+
+from ...attempts import ROOT
+
+RAW: dict[str, Any] = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
+
+
+def args_of(arm: dict[str, Any] | None = None, **words: Any) -> dict[str, Any]:
+    raw = RAW | {"workload": RAW["workload"] | words}
+    raw["arms"] = RAW["arms"] | {"swift": RAW["arms"]["swift"] | (arm or {})}
+    return dict(plan_runs(parse_config(raw), stack_facts).runs["swift-s0"].spec["trainer_args"])
+
+
+def test_the_words_are_translated() -> None:
+    args = args_of(lr_warmup_steps=3, dtype="bfloat16", save_steps=0, top_p=0.9)
+    assert (args["per_device_train_batch_size"], args["gradient_accumulation_steps"]) == (4, 2)
+    assert (args["max_completion_length"], args["max_length"], args["top_p"]) == (16, 80, 0.9)
+    assert (args["lr_scheduler_type"], args["warmup_steps"]) == ("constant_with_warmup", 3)
+    assert (args["bf16"], args["fp16"], args["torch_dtype"]) == (True, False, "float32")
+    assert (args["save_strategy"], args["use_cpu"], args["reward_weights"]) == ("no", True, [1.0, 0.5, 0.2])
+    assert args_of({"options": {"adam_beta2": 0.95}})["adam_beta2"] == 0.95
+
+
+def test_a_command_line_has_lists_and_mappings_and_nothing_that_is_null() -> None:
+    settings = {
+        "use_cpu": True,
+        "reward_weights": [1.0, 0.5],
+        "lr_scheduler_kwargs": {"a": 1},
+        "stop_words": [],
+        "x": None,
+    }
+    assert command_line(settings) == [
+        *("--use_cpu", "true", "--reward_weights", "1.0", "0.5", "--lr_scheduler_kwargs", '{"a": 1}'),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arm", "words", "says"),
+    [
+        ({"options": {"learning_rate": 1}}, {}, "options.learning_rate of an arm is not free"),
+        ({"options": {"use_vllm": True}}, {}, "options.use_vllm of an arm is not free"),
+        ({"options": {"template": "qwen2_5"}}, {}, "options.template of an arm is not free"),
+        ({"options": {"dynamic_sample": True}}, {}, "options.dynamic_sample cannot be used with trainer swift"),
+        ({"options": {"async_generate": True}}, {}, "train on the completions of the one before"),
+        ({}, {"num_generations": 1}, "num_generations must be at least 2 with trainer"),
+        ({}, {"mini_batch_size": 4}, "mini_batch_size must be null or batch_size (8) with trainer"),
+        ({}, {"test_steps": 2}, "test_steps must be 0 with trainer"),
+        ({"engine": "vllm"}, {}, "arms.swift.stack"),
+    ],
+)  # fmt: skip
+def test_what_it_cannot_do_is_refused(arm: dict[str, Any], words: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        # TRL refuses some of the words, too: alone it says so itself.
+        raw = RAW | {"workload": RAW["workload"] | words, "arms": {"swift": RAW["arms"]["swift"] | arm}}
+        plan_runs(parse_config(raw | {"baseline": "swift"}), stack_facts)
+    assert says in str(caught.value)

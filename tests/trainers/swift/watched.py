@@ -1,0 +1,135 @@
+"""Trains an attempt and writes what it generated and learned from: `watched.py TRAINER OUT STOP_AT THEN ATTEMPT`.
+
+A line for each generation: prompts, completions and rewards, by token. At generation STOP_AT (0: never) it asks itself
+to stop, as Slurm would. THEN is `-`, or a file: for TRL, swift's lines, whose completions are scored, too; for swift, a
+list of settings, which are resolved. Importing the libraries again would take longer than all of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TRAINER, OUT, STOP_AT, THEN, ATTEMPT = sys.argv[1:]
+seen = 0
+
+
+def tell(**line: Any) -> None:
+    global seen
+    seen += 1
+    with Path(OUT).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+    if seen == int(STOP_AT):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def watch_trl(trainer: Any) -> None:
+    generate, score = trainer._generate, trainer._calculate_rewards
+    held: dict[str, Any] = {}
+
+    def generated(self: Any, prompts: Any) -> Any:
+        made = generate(self, prompts)
+        held.update(prompts=made[0], completions=made[1])
+        return made
+
+    def scored(self: Any, *args: Any, **kwargs: Any) -> Any:
+        rewards = score(self, *args, **kwargs)
+        tell(**held, rewards=rewards.tolist())
+        return rewards
+
+    trainer._generate, trainer._calculate_rewards = generated, scored
+
+
+def watch_swift(trainer: Any) -> None:
+    generate, prepare = trainer._engine_infer, trainer._prepare_batch_inputs
+    held: dict[str, Any] = {}
+
+    def generated(self: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs = generate(self, *args, **kwargs)
+        made = [output.response for output in outputs]
+        held.update(prompts=[one.prompt_token_ids for one in made])
+        held.update(completions=[one.choices[0].token_ids for one in made])
+        return outputs
+
+    def prepared(self: Any, samples: Any) -> Any:
+        batches = prepare(self, samples)
+        encoded = [sample.encoded for sample in samples]
+        tell(
+            **held,
+            rewards=self._rewards_per_func.tolist(),
+            trained=[list(one["input_ids"]) for one in encoded],
+            labels=[list(one["labels"]) for one in encoded],
+            counted=[int(n) for batch in batches for n in batch["grpo_batch"].completion_mask.sum(1)],
+        )
+        return batches
+
+    trainer._engine_infer, trainer._prepare_batch_inputs = generated, prepared
+
+
+def scores_of_swifts() -> None:
+    """Score swift's completions as this stack's rewards do, from their tokens."""
+    import pyarrow.parquet as pq
+    from transformers import AutoTokenizer
+
+    from node.attempt import Inputs
+    from node.rewards import reward_functions
+
+    attempt = json.loads(Path(ATTEMPT).read_text())
+    workload = json.loads(Path(attempt["spec"]).read_text())["workload"]
+    inputs = Inputs(attempt)
+    tokenizer = AutoTokenizer.from_pretrained(str(inputs.model))
+    rows = pq.read_table(inputs.data).to_pylist()
+    asked = [tuple(_ids(tokenizer, row["prompt"])) for row in rows]
+    functions = reward_functions(workload["rewards"], workload["max_response_length"])
+    for function in functions:
+        function.end_ids = frozenset(tokenizer.all_special_ids)
+    for line in (json.loads(text) for text in Path(THEN).read_text().splitlines() if '"prompts"' in text):
+        known = [rows[asked.index(tuple(ids))]["reward_model"] for ids in line["prompts"]]
+        texts = tokenizer.batch_decode(line["completions"], skip_special_tokens=True)
+        made = [one(completions=texts, reward_model=known, completion_ids=line["completions"]) for one in functions]
+        tell(scores=[list(row) for row in zip(*made, strict=True)])
+
+
+def what_is_resolved() -> None:
+    """What each of the settings comes to, or why it is refused."""
+    from common.errors import UserError
+    from trainers.swift.driver.train import resolved
+
+    for settings in json.loads(Path(THEN).read_text()):
+        try:
+            version, found = resolved(settings, [{"weight": 1.0}])
+            tell(version=version, settings=json.loads(json.dumps(found, default=str)))
+        except UserError as error:
+            tell(refused=str(error))
+
+
+def _ids(tokenizer: Any, conversation: Any) -> list[int]:
+    text = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+if __name__ == "__main__":
+    sys.argv = [TRAINER, ATTEMPT]
+    if TRAINER == "trl":
+        from trl import GRPOTrainer
+
+        watch: Callable[[Any], None] = watch_trl
+        from trainers.trl.driver import train as driver
+    else:
+        from trainers.swift.driver import train as driver  # type: ignore[no-redef]
+        from trainers.swift.driver.arguments import set_environment
+
+        set_environment(Path(OUT).parent)
+        from swift.rlhf_trainers import GRPOTrainer  # type: ignore[no-redef]
+
+        watch = watch_swift
+    watch(GRPOTrainer)
+    code = driver.exit_code(driver.train)
+    if THEN != "-":
+        (scores_of_swifts if TRAINER == "trl" else what_is_resolved)()
+    sys.exit(code)

@@ -1,0 +1,140 @@
+"""Turns a run's settings into ms-swift's arguments, in swift's own parser: what it refuses is told in its words."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import io
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.dotted import flat
+from common.errors import UserError
+from node.exit_codes import nearest, one_line
+from node.hf_training import OF_AN_ATTEMPT, OWNED
+
+# What every run has: it needs no ModelScope, and writes where it is told.
+_CONSTANT: Mapping[str, Any] = {
+    "rlhf_type": "grpo",
+    "use_hf": True,
+    "check_model": False,
+    "add_version": False,
+    "create_checkpoint_symlink": False,
+}
+# What decides beside TrainingArguments' own fields what a step is.
+_BESIDE = (
+    "tuner_type",
+    "torch_dtype",
+    "template",
+    "template_backend",
+    "max_length",
+    "truncation_strategy",
+    "data_seed",
+)
+# The least that swift asks of a model before it parses on: it reads config.json alone.
+_STAND_IN = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_position_embeddings": 1 << 20}
+
+
+def owned_settings(attempt: Mapping[str, Any], model: Path, data: Path) -> dict[str, Any]:
+    """The arguments that the job sets itself: the run's inputs, where files land, and that every step is logged."""
+    places = {"output_dir": str(attempt["checkpoint_dir"]), "run_name": str(attempt["run_id"])}
+    return {**_CONSTANT, **OWNED, **places, "model": str(model), "dataset": [str(data)], "model_type": _type_of(model)}
+
+
+def parsed(trainer_args: Mapping[str, Any], owned: Mapping[str, Any]) -> Any:
+    """ms-swift's RLHFArguments; `UserError` for one that it does not have, that the job owns, or that it refuses."""
+    from swift.arguments import RLHFArguments
+    from swift.utils import parse_args
+
+    known = {field.name for field in dataclasses.fields(RLHFArguments) if field.init}
+    for name, value in trainer_args.items():
+        if name not in known:
+            raise UserError(
+                f"trainer_args.{name} is no argument of ms-swift {importlib.metadata.version('ms-swift')}'s rlhf"
+                f"{nearest(name, known)}; correct it in the arm's options"
+            )
+        if name != "model_type" and name in owned and value != owned[name]:
+            raise UserError(
+                f"trainer_args.{name} is set by the job to {owned[name]!r}, got {value!r}; remove it from the arm's "
+                "options"
+            )
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            arguments, rest = parse_args(RLHFArguments, command_line({**owned, **trainer_args}))
+    except SystemExit:
+        # argparse: the usage, then "<program>: error: <what is wrong>".
+        raise UserError(f"ms-swift refuses the settings: {said.getvalue().strip().rpartition('error: ')[2]}") from None
+    except (ValueError, TypeError, ImportError, RuntimeError, AssertionError) as error:
+        raise UserError(f"ms-swift refuses the settings: {one_line(error)}") from error
+    if rest:
+        raise UserError(f"ms-swift refuses the settings: it does not understand {' '.join(rest)}")
+    return arguments
+
+
+def command_line(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as arguments: a list's items one after another, a mapping as JSON; null is left out."""
+    words: list[str] = []
+    for name, value in settings.items():
+        if value is None or value == []:
+            continue
+        items = value if isinstance(value, list | tuple) else [value]
+        words += [f"--{name}", *(_word(item) for item in items)]
+    return words
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value) if isinstance(value, Mapping) else str(value)
+
+
+def _type_of(model: Path) -> str | None:
+    """swift's name for a model's kind, where several have its architecture: the first that it loads in the plain way.
+
+    They differ in the chat template, which is the tokenizer's own here. None where swift finds it by itself.
+    """
+    from swift.model import MODEL_MAPPING, ModelLoader
+    from swift.model.model_meta import get_matched_model_types
+
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    types = get_matched_model_types(config.get("architectures"))
+    plain = [name for name in types if MODEL_MAPPING[name].loader is ModelLoader and not MODEL_MAPPING[name].is_reward]
+    return plain[0] if len(types) > 1 and plain else None
+
+
+def set_environment(folder: Path) -> None:
+    """Set what swift and ModelScope's client read while they are imported, where the user has not.
+
+    The client wants a folder, and the home may be another node's, or full; swift logs all arguments and the model.
+    """
+    os.environ.setdefault("MODELSCOPE_CACHE", str(folder / "modelscope"))
+    os.environ.setdefault("LOG_LEVEL", "WARNING")
+
+
+def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
+    """ms-swift's version and what its arguments come to; `UserError` for what it would refuse."""
+    import torch
+
+    # A login node has no GPU, and transformers refuses bfloat16 there unless it is told to stay on the CPU.
+    elsewhere = {} if "use_cpu" in trainer_args or torch.cuda.is_available() else {"use_cpu": True}
+    with tempfile.TemporaryDirectory(prefix="rolloutbench-swift-") as folder:
+        set_environment(Path(folder))
+        (Path(folder) / "config.json").write_text(json.dumps(_STAND_IN), encoding="utf-8")
+        owned = owned_settings({"checkpoint_dir": folder, "run_id": "settings"}, Path(folder), Path(folder))
+        weights = [float(reward.get("weight", 1.0)) for reward in rewards]
+        arguments = parsed({"reward_weights": weights, **trainer_args, **elsewhere}, owned)
+    left_out = OF_AN_ATTEMPT | elsewhere.keys()
+    settings = {key: value for key, value in told(arguments).items() if key not in left_out}
+    return importlib.metadata.version("ms-swift"), flat(settings)
+
+
+def told(arguments: Any) -> dict[str, Any]:
+    """The settings that a run's arguments come to."""
+    beside = {name: getattr(arguments, name) for name in _BESIDE}
+    return {**arguments.training_args.to_dict(), **beside}

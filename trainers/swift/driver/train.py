@@ -1,0 +1,58 @@
+"""One attempt of a run with ms-swift's GRPO trainer: `python -m trainers.swift.driver.train <attempt.json>`.
+
+Exit codes: 0 done, 1 unforeseen (traceback in the log), 2 a user's mistake (one line), 75 stopped and to be requeued.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from node.exit_codes import StopRequest
+from node.hf_training import begin, exit_code, train_to_end
+from node.phase_clock import PhaseClock
+from trainers.swift.driver import pipeline
+from trainers.swift.driver.arguments import owned_settings, parsed, resolved, set_environment
+from trainers.swift.driver.timers import SwiftTimers, count_tokens
+
+__all__ = ["resolved", "train"]
+
+_PACKAGES = ("torch", "ms-swift", "trl", "transformers", "accelerate", "datasets", "wandb", "math-verify")
+
+
+def train(attempt: dict[str, Any], stop: StopRequest) -> None:
+    """Train one attempt to its end, and write done.json; `RequeueError` if it was stopped before."""
+    job = begin(attempt, stop)
+    set_environment(Path(attempt["attempt_dir"]))
+    owned = owned_settings(attempt, job.inputs.model, job.inputs.data)
+    arguments = parsed({"reward_weights": job.weights, **job.spec["trainer_args"]}, owned)
+    job.inputs.require_unchanged()
+
+    import torch
+
+    torch.set_num_threads(len(job.affinity))
+
+    def train_with(trainer: Any) -> None:
+        def hook(clock: PhaseClock, log: Any) -> None:
+            SwiftTimers(clock).install(trainer)
+            count_tokens(trainer, log)
+
+        train_to_end(job, trainer, hook, packages=_PACKAGES, engine=_engine_settings(trainer))
+
+    pipeline.run(arguments, job.inputs.data, job.rewards, train_with)
+
+
+def _engine_settings(trainer: Any) -> dict[str, Any]:
+    """The engine as it finally is, for done.json."""
+    return {
+        "name": "transformers",
+        "dtype": "bfloat16" if trainer.args.bf16 else "float16" if trainer.args.fp16 else "float32",
+        "weights": str(next(trainer.model.parameters()).dtype).removeprefix("torch."),
+        "attention": trainer.model.config._attn_implementation,
+        "generation": trainer.engine._prepare_generation_config(trainer.request_config).to_diff_dict(),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(train))
