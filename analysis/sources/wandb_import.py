@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from analysis.attempts import overlap_verdict
 from analysis.sources.wandb_about import facts_of, seconds_since_1970
 from analysis.sources.wandb_api import HISTORY_PARTS, RUN_FILE, download
 from analysis.sources.wandb_offline import records
@@ -184,6 +183,9 @@ def _in_one(reads: Sequence[SourceRead], shown_as: str) -> SourceRead:
     found.again |= again
     found.records = dict(sorted(found.records.items()))
     if again:
+        # Not at the top: a start looks at sources, and would load pyarrow.
+        from analysis.attempts import overlap_verdict
+
         found.verdicts.append(overlap_verdict(shown_as, sorted(again)))
     return found
 
