@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
+from trainers.registry import trainer_named
 from workflow.stacks import load_stack, lock_id, stack_names, stack_python
 from workflow.stacks.definition import ENVS, RUN_NEEDS, verify_id
 from workflow.stacks.lockfile import parse_lock
@@ -23,7 +24,7 @@ def test_every_shipped_stack_is_understood(name: str) -> None:
     assert stack.engine in {"transformers", "vllm", "sglang"}
     assert stack.verify.is_file()
     pins = {pin.name: pin.version for pin in parse_lock(stack.lock)}
-    assert pins[stack.trainer] == stack.trainer_version
+    assert pins[trainer_named(stack.trainer).distribution] == stack.trainer_version
     assert set(stack.source_builds) <= set(pins)
     assert len(lock_id(name)) == 12
     assert stack_python(name, Path(".stacks")).parts[-5:-3] == (name, lock_id(name))
