@@ -1,0 +1,90 @@
+"""Stands in for what SGLang imports and this stack lacks: CUDA's `sgl_kernel`, and torchvision.
+
+SGLang 0.5.23 imports both on a CPU, too, and calls one function of them for text: a row's slots in the cache. All other
+names raise when they are called. The real torchvision is linked to CUDA's torch and does not load beside a CPU's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+from common.errors import UserError
+
+TOLD = "rolloutbench's stand-in"
+"""Where a version of theirs is asked for."""
+
+_OF_CUDA_KERNELS = (
+    "merge_state_v2",
+    "copy_all_layer_kv_cache_cpu",
+    "assign_draft_cache_locs_contiguous_cpu",
+    "assign_extend_cache_locs_cpu",
+    "fill_accept_out_cache_loc_cpu",
+    "fill_bonus_tokens_cpu",
+    "rotate_input_ids_cpu",
+    "build_tree_kernel_efficient_cpu",
+    "verify_tree_greedy_cpu",
+)
+
+
+def install() -> None:
+    """Put the stand-ins among the loaded modules, in place of what is not installed, before SGLang is imported.
+
+    SGLang's own processes need it too.
+    """
+    if importlib.util.find_spec("sgl_kernel") is None:
+        kernels = _module("sgl_kernel", _OF_CUDA_KERNELS)
+        kernels.assign_req_to_token_pool_cpu = assign_slots  # type: ignore[attr-defined]
+    if importlib.util.find_spec("torchvision") is None:
+        # transformers looks for the package itself, and must go on without it.
+        processors = importlib.import_module("transformers.models.auto.image_processing_auto")
+        sys.modules["transformers"].AutoImageProcessor = processors.AutoImageProcessor  # type: ignore[attr-defined]
+        _module("torchvision", ())
+        transforms = _module("torchvision.transforms", ("InterpolationMode",))
+        transforms.functional = _module("torchvision.transforms.functional", ("InterpolationMode",))  # type: ignore[attr-defined]
+
+
+def installed() -> dict[str, str]:
+    """The stand-ins in force, by the name of what they replace."""
+    return {name: TOLD for name in ("sgl_kernel", "torchvision") if _is_ours(sys.modules.get(name))}
+
+
+def assign_slots(rows: Any, table: Any, starts: Any, ends: Any, slots: Any, width: int) -> None:
+    """Write each row's own part of `slots` into `table[row, start:end]`, one row's after the other's.
+
+    `table`: (rows, `width`) of slots in the cache; the others are vectors, one entry a row, and `slots` one a token.
+    """
+    taken = 0
+    for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
+        table[row, start:end] = slots[taken : taken + end - start]
+        taken += end - start
+
+
+def _module(name: str, absent: Iterable[str]) -> ModuleType:
+    module = ModuleType(name, TOLD)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    module.__path__ = []
+    module.__version__ = TOLD  # type: ignore[attr-defined]
+    for one in absent:
+        setattr(module, one, _absent(f"{name}.{one}"))
+    sys.modules[name] = module
+    return module
+
+
+def _absent(name: str) -> Callable[..., Any]:
+    def absent(*_: Any, **__: Any) -> Any:
+        raise UserError(
+            f"SGLang calls {name}, of which this stack has a stand-in only; take out the option that needs it, or run "
+            "this arm on a GPU"
+        )
+
+    return absent
+
+
+def _is_ours(module: ModuleType | None) -> bool:
+    return getattr(module, "__version__", None) == TOLD
