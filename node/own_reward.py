@@ -36,7 +36,7 @@ MOST_FAILED = 32
 _SHOWN = 20
 
 
-class OwnReward:
+class RewardProgram:
     """A user's function in its process, which is started again after a hang or a crash.
 
     `reward` holds `source`, `code`, `function` and `options`. `NotLoaded` where the file cannot be loaded.

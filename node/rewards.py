@@ -9,7 +9,7 @@ from typing import Any
 from common.errors import UserError
 from node.built_in_rewards import BUILT_IN, Response, Score
 from node.exit_codes import nearest
-from node.own_reward import OwnReward
+from node.own_reward import RewardProgram
 
 FAILED = "_failed"
 """Ends the name under which verl is told whether a user's function failed on a response."""
@@ -31,7 +31,7 @@ class RewardFunction:
     tokens: the last one of a completion is no part of its tokens, and tells that it ended by itself.
     """
 
-    def __init__(self, name: str, score: Score | OwnReward, longest: int | None, *, takes: Sequence[str]) -> None:
+    def __init__(self, name: str, score: Score | RewardProgram, longest: int | None, *, takes: Sequence[str]) -> None:
         self.__name__ = name
         self.takes = frozenset(takes)
         self.end_ids: frozenset[int] = frozenset()
@@ -60,7 +60,7 @@ class RewardFunction:
             )
             for at in range(count)
         ]
-        if not isinstance(self._score, OwnReward):
+        if not isinstance(self._score, RewardProgram):
             return [self._score(response) for response in responses]
         values, failed = self._score.scored(responses)
         if log_metric is not None:
@@ -69,7 +69,7 @@ class RewardFunction:
 
     def close(self) -> None:
         """End the process of a user's function."""
-        if isinstance(self._score, OwnReward):
+        if isinstance(self._score, RewardProgram):
             self._score.close()
 
     def _ended(self, tokens: Sequence[int]) -> bool:
@@ -133,7 +133,7 @@ def _built_in(reward: Mapping[str, Any], longest: int | None) -> RewardFunction:
 
 
 def _of_the_users(reward: Mapping[str, Any], longest: int | None, failures: Path | None) -> RewardFunction:
-    own = OwnReward(reward, failures)
+    own = RewardProgram(reward, failures)
     return RewardFunction(str(reward["function"]), own, longest, takes=own.takes)
 
 

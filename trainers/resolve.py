@@ -15,7 +15,7 @@ from typing import Any
 
 from common.errors import UserError
 from node.exit_codes import run
-from node.own_reward import OwnReward
+from node.own_reward import RewardProgram
 from node.records import read_json, write_json
 
 
@@ -27,7 +27,7 @@ def resolved(request: Mapping[str, Any], resolver: str) -> dict[str, Any]:
     """
     for reward in request.get("rewards") or ():
         if "code" in reward:
-            OwnReward(reward).close()
+            RewardProgram(reward).close()
     version, settings = importlib.import_module(resolver).resolved(
         request["trainer_args"], request.get("rewards") or ()
     )

@@ -11,7 +11,7 @@ import pytest
 from common.errors import UserError
 from node import own_reward
 from node.built_in_rewards import Response
-from node.own_reward import NotLoaded, OwnReward
+from node.own_reward import NotLoaded, RewardProgram
 from node.rewards import reward_functions
 
 GOOD = """
@@ -71,7 +71,7 @@ NOT_LOADED = {
 def test_a_file_that_cannot_be_used_is_told_in_one_line(name: str) -> None:
     code, words = NOT_LOADED[name]
     with pytest.raises(NotLoaded) as caught:
-        OwnReward(own(code, options={"target": 2}))
+        RewardProgram(own(code, options={"target": 2}))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.missing == ("a_package_that_nobody_has" if name == "lacks" else None)
@@ -102,7 +102,7 @@ def test_a_broken_row_has_no_value_and_the_others_keep_theirs(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     does, words = BROKEN[name]
-    reward = OwnReward(own(CODE.replace("{}", does)), tmp_path / "failures.jsonl", call_s=0.5)
+    reward = RewardProgram(own(CODE.replace("{}", does)), tmp_path / "failures.jsonl", call_s=0.5)
     responses = [Response(text, row={"index": at + 5, "split": "train"}) for at, text in enumerate(["a", "bad", "abc"])]
     for _ in range(2):  # after a crash it is there again
         assert reward.scored(responses) == ([1.0, None, 3.0], 1)
@@ -114,7 +114,7 @@ def test_a_broken_row_has_no_value_and_the_others_keep_theirs(
 
 
 def test_a_list_of_the_wrong_length_is_told_and_scored_alone(capfd: pytest.CaptureFixture[str]) -> None:
-    reward = OwnReward(own("def score(completions): return [1.0]\n"))
+    reward = RewardProgram(own("def score(completions): return [1.0]\n"))
     with pytest.raises(UserError, match=r"one value for each completion \(got 1 values for 2\)"):
         reward.called([Response("a"), Response("b")])
     assert reward.scored([Response("a"), Response("b")]) == ([1.0, 1.0], 0)
@@ -124,7 +124,7 @@ def test_a_list_of_the_wrong_length_is_told_and_scored_alone(capfd: pytest.Captu
 
 def test_a_function_that_always_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_reward, "MOST_FAILED", 6)
-    reward = OwnReward(own("def score(completions):\n    return 1 / 0\n"))
+    reward = RewardProgram(own("def score(completions):\n    return 1 / 0\n"))
     assert reward.scored([Response("a")] * 5) == ([None] * 5, 5)
     with pytest.raises(UserError, match=r"failed on 6 responses in a row.*line 2"):
         reward.scored([Response("a", row={"index": 3})])
@@ -133,7 +133,7 @@ def test_a_function_that_always_fails_ends_the_run(monkeypatch: pytest.MonkeyPat
 
 def test_many_hangs_cost_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_reward, "ALONE_S", 0.5)
-    reward = OwnReward(own("import time\ndef score(completions): time.sleep(99)\n"), call_s=0.2)
+    reward = RewardProgram(own("import time\ndef score(completions): time.sleep(99)\n"), call_s=0.2)
     values, failed = reward.scored([Response("a")] * 20)
     assert (values, failed) == ([None] * 20, 20)
     reward.close()

@@ -12,7 +12,7 @@ from common.errors import UserError
 from common.findings import Finding
 from node.built_in_rewards import Response
 from node.dataset import arithmetic_rows, ground_truths
-from node.own_reward import NotLoaded, OwnReward
+from node.own_reward import NotLoaded, RewardProgram
 from trainers.workload import source_kind
 from workflow.config.imports import local_path
 from workflow.config.plan import Plan
@@ -46,7 +46,7 @@ def _tried(asked_text: str) -> _Found | None:
     reward = json.loads(asked_text)
     source, where = reward["source"], f"{reward['source']}: {reward['function']}"
     try:
-        own = OwnReward(reward, load_s=_LOAD_S, call_s=_CALL_S)
+        own = RewardProgram(reward, load_s=_LOAD_S, call_s=_CALL_S)
     except NotLoaded as error:
         if error.missing is None:
             why = "no run can be scored with it"
@@ -64,7 +64,7 @@ def _tried(asked_text: str) -> _Found | None:
         own.close()
 
 
-def _called(own: OwnReward, responses: Sequence[Response], source: str) -> _Found | None:
+def _called(own: RewardProgram, responses: Sequence[Response], source: str) -> _Found | None:
     values, problem = _values(own, responses)
     each = [_values(own, [response]) for response in responses]
     for at, (_, problem_alone) in enumerate(each):
@@ -82,7 +82,7 @@ def _called(own: OwnReward, responses: Sequence[Response], source: str) -> _Foun
     return None
 
 
-def _values(own: OwnReward, responses: Sequence[Response]) -> tuple[list[float | None], str]:
+def _values(own: RewardProgram, responses: Sequence[Response]) -> tuple[list[float | None], str]:
     """The values of a call, and what is wrong with it."""
     try:
         values, wrong = own.called(responses)
