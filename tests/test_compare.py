@@ -121,3 +121,18 @@ def test_what_a_source_says_need_not_be_given(
     ]
     assert main(["compare", f"sglang={tmp_path / 'vllm'}", "sglang/train.log", "--verdict-only"]) == 1
     assert "vllm/train.log is a run of vllm, and its arm is named sglang; swap the logs" in capsys.readouterr().err
+
+
+def test_what_another_has_written_is_left_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results, saved = tmp_path / "results" / "mine", tmp_path / "mine.yaml"
+    results.mkdir(parents=True)
+    (results / "plan.json").write_text("{}")
+    saved.write_text("experiment: mine\n")
+    for option, path, said in (
+        ("--report", results, "holds no report of this command"),
+        ("--save", saved, "was not written by this command"),
+    ):
+        assert main(["compare", *PAIR, option, str(path)]) == 1
+        assert said in capsys.readouterr().err
+    assert (results / "plan.json").read_text() == "{}" and saved.read_text() == "experiment: mine\n"
+    assert [file.name for file in results.iterdir()] == ["plan.json"]

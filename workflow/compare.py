@@ -30,6 +30,9 @@ from workflow.preflight import write_preflight
 from workflow.preflight.checks import Surroundings, variables_of
 
 _USE = "rolloutbench compare A.log B.log"
+MARK = "compared"
+"""In a folder that this command has made: an experiment's results are not its to write."""
+SAVED = "# Written by rolloutbench compare; run it with: snakemake --configfile "
 
 
 @dataclass
@@ -52,16 +55,19 @@ def compare(args: argparse.Namespace) -> None:
     _name(arms)
     raw = _configuration(arms, args)
     if args.save:
-        head = f"# Written by rolloutbench compare; run it with: snakemake --configfile {args.save}\n"
-        write_text(args.save, head + yaml.safe_dump(raw, sort_keys=False, allow_unicode=True))
+        if args.save.exists() and not _begins_with(args.save, SAVED):
+            raise UserError(f"{args.save} is there and was not written by this command; give another one with --save")
+        text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
+        write_text(args.save, f"{SAVED}{args.save}\n{text}")
     plan = load_plan(raw)
     if args.verdict_only:
         with tempfile.TemporaryDirectory() as folder:
             _compare(plan, Path(folder), args)
         return
     folder = args.report
-    if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]) and not _ours(folder):
+    if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]) and not (folder / MARK).is_file():
         raise UserError(f"{folder} is there and holds no report of this command; give another one with --report FOLDER")
+    write_text(folder / MARK, "Written by rolloutbench compare, which may write this folder again.\n")
     content = _compare(plan, folder, args)
     # Altair and the page's parts take seconds to load: after the verdict.
     from analysis.report.__main__ import write_report
@@ -258,5 +264,8 @@ def _configuration(arms: Sequence[ComparedArm], args: argparse.Namespace) -> dic
     }
 
 
-def _ours(folder: Path) -> bool:
-    return (folder / "plan.json").is_file()
+def _begins_with(file: Path, text: str) -> bool:
+    try:
+        return file.read_text(encoding="utf-8").startswith(text)
+    except (OSError, UnicodeDecodeError):
+        return False
