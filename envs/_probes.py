@@ -191,31 +191,6 @@ TRL_CPU = [
 ]
 
 
-# Probes of what every ms-swift stack holds: its trainer is TRL's with its own parts.
-
-
-def _swift_arguments() -> Any:
-    from swift.arguments import RLHFArguments
-    from swift.callbacks import callbacks_map
-    from swift.rewards import orms
-    from swift.rlhf_trainers import GRPOTrainer, grpo_trainer, rollout_mixin, utils
-
-    # What the driver puts its own into: each is a table or a function that swift looks up by name when it is used.
-    tables = [callable(module.profiling_context) for module in (utils, grpo_trainer, rollout_mixin)]
-    return [RLHFArguments.__name__, GRPOTrainer.__name__, "accuracy" in orms, "early_stop" in callbacks_map, *tables]
-
-
-SWIFT_CPU = [
-    *TRL_CPU,
-    Probe(
-        "swift has its GRPO trainer, and the tables that the driver adds to",
-        "ms-swift",
-        ["RLHFArguments", "GRPOTrainer", True, True, True, True, True],
-        _swift_arguments,
-    ),
-]
-
-
 # Probes of what every verl stack holds. On a login node everything but the kernels is imported and used.
 
 
