@@ -14,7 +14,7 @@ import pytest
 from . import patience
 
 ROOT = Path(__file__).resolve().parents[1]
-TRANSFORMERS, VLLM = "trl-transformers-cpu", "trl-vllm-cpu"
+TRANSFORMERS, VLLM, SGLANG = "trl-transformers-cpu", "trl-vllm-cpu", "trl-sglang-cpu"
 DATA = {
     "source": "builtin:arithmetic",
     "revision": None,
@@ -57,6 +57,7 @@ TRAINER_ARGS: dict[str, Any] = {
     "gradient_checkpointing": False,
 }
 VLLM_ARGS = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": 64}
+SGLANG_ARGS = {"use_sglang": True, "sglang_max_total_tokens": 2 * 8 * 64}
 
 
 def job_environment(**changes: str) -> dict[str, str]:
@@ -95,7 +96,7 @@ def write_attempt(run_folder: Path, inputs: Path, number: int = 1, rewards: Any 
     spec = {
         "experiment": "tests",
         "run_id": run_folder.name,
-        "stack": VLLM if trainer_args.get("use_vllm") else TRANSFORMERS,
+        "stack": VLLM if trainer_args.get("use_vllm") else SGLANG if trainer_args.get("use_sglang") else TRANSFORMERS,
         "workload": {"rewards": rewards or REWARDS},
         "trainer_args": {**TRAINER_ARGS, **trainer_args},
         "fingerprint": fingerprint,

@@ -24,6 +24,8 @@ PACKAGES: dict[str, dict[str, str]] = {
     "verl09-sglang": {"torch": "2.11.0", "sglang": "0.5.12", "transformers": "5.9.0"},
     "trl-gpu-vllm": {"torch": "2.11.0", "vllm": "0.24.0"},
     "trl-gpu-transformers": {"torch": "2.11.0"},
+    "trl-gpu-sglang": {"torch": "2.11.0", "sglang": "0.5.23"},
+    "trl-cpu-sglang": {"torch": "2.11.0", "sglang": "0.5.23"},
 }
 _VERSIONS = {"verl04": "0.4.1", "verl09": "0.9.1", "trl": "1.16.0"}
 
@@ -34,11 +36,15 @@ def _version(stack: str) -> str:
 
 def _facts(stack: str) -> StackFacts:
     trainer = "trl" if stack.startswith("trl") else "verl"
-    return StackFacts(trainer, stack.rpartition("-")[2], "cuda", _version(stack), "0" * 12)
+    return StackFacts(trainer, stack.rpartition("-")[2], _accelerator(stack), _version(stack), "0" * 12)
 
 
 def _told(stack: str) -> StackTold:
-    return StackTold("cuda", _version(stack), PACKAGES[stack])
+    return StackTold(_accelerator(stack), _version(stack), PACKAGES[stack])
+
+
+def _accelerator(stack: str) -> str:
+    return "cpu" if "-cpu-" in stack else "cuda"
 
 
 # The article's experiment, of its script: both arms verl 0.4.1, the same options.

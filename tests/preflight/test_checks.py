@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from common.errors import UserError
 from workflow.cluster.site import Site
 from workflow.preflight.checks import Surroundings, exported, variables_of
 from workflow.preflight.checks.variables import VARIABLES
@@ -178,6 +179,16 @@ def test_what_an_adapter_refuses_is_seen_in_a_plan_made_without_it() -> None:
 def test_trl_engines_on_a_gpu_meet_without_a_finding_of_verls() -> None:
     arms = {name: {"trainer": "trl", "engine": name, "stack": f"trl-gpu-{name}"} for name in ("transformers", "vllm")}
     assert codes(ARTICLE, "unequal", arms=arms, **TRL) == []
+
+
+def test_trl_with_sglang_is_for_a_cpu_and_says_that_its_speed_is_no_gpus() -> None:
+    arms = {name: {"trainer": "trl", "engine": name, "stack": f"trl-gpu-{name}"} for name in ("vllm", "sglang")}
+    with pytest.raises(UserError, match=r"trl drives engine sglang on a CPU only.*got accelerator cuda"):
+        planned(ARTICLE, arms=arms, **TRL)
+    arms = {"sglang": {**arms["sglang"], "stack": "trl-cpu-sglang"}}
+    on_cpu = {**TRL, "gpus_per_node": 0, "gpu": None, "dtype": "float32"}
+    finding = found(ARTICLE, arms=arms, **on_cpu)["sglang-speed-on-cpu"]
+    assert (finding.level, finding.arms) == ("unequal", ("sglang",))
 
 
 @pytest.mark.parametrize("variable", VARIABLES, ids=lambda variable: variable.name)

@@ -31,7 +31,7 @@ def _rewards(*keys: str) -> Phase:
 TRL_1_16 = TimerTree(
     trainer="trl",
     series="1.16",
-    engines=("transformers", "vllm"),
+    engines=("transformers", "vllm", "sglang"),
     source="TRL 1.16 grpo_trainer.py (profiling decorators) and transformers' Trainer callbacks",
     phases=(
         Phase(

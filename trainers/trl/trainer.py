@@ -48,7 +48,7 @@ _OWNED_BY_JOB = frozenset(
     {*_NAMES_AND_PLACES, "logging_steps", "logging_strategy", "logging_first_step", "logging_nan_inf_filter"}
 )
 # The engine is the arm's `engine`; an option could silently turn it into another.
-_OWNED_BY_ENGINE = frozenset({"use_vllm", "use_transformers_continuous_batching", "use_cpu"})
+_OWNED_BY_ENGINE = frozenset({"use_vllm", "use_sglang", "use_transformers_continuous_batching", "use_cpu"})
 
 
 def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
@@ -57,6 +57,11 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
     An option that contradicts a workload word is refused: it would make the arms unequal behind the reader's back.
     """
     _require_what_trl_can(workload)
+    if arm.engine == "sglang" and stack.accelerator != "cpu":
+        raise UserError(
+            "trainer trl drives engine sglang on a CPU only: TRL knows no SGLang, and ours has not run on a GPU (got "
+            f"accelerator {stack.accelerator}). Take the stack trl-sglang-cpu, or trainer verl for SGLang on GPUs"
+        )
     micro = workload.micro_batch_size or workload.batch_size
     args: dict[str, Any] = {
         "max_steps": workload.steps,
@@ -90,6 +95,10 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
             "vllm_mode": "colocate",
             "vllm_max_model_length": workload.max_prompt_length + workload.max_response_length,
         }
+    if arm.engine == "sglang":
+        # Room for all sequences of a step and as many again, so that none waits.
+        longest = workload.max_prompt_length + workload.max_response_length
+        args |= {"use_sglang": True, "sglang_max_total_tokens": 2 * workload.batch_size * longest}
     for option in arm.options:
         if option in owned:
             raise UserError(
@@ -131,6 +140,21 @@ def _one_gpu(case: Case, variables: Variables) -> Iterator[Finding]:
             "DataParallel, and batch_size would no longer be what is trained",
             "trainers/trl/driver/train.py; docs/preflight.md#impossible",
             "workload.gpus_per_node: 1 and nodes: 1, or trainer verl",
+        )
+
+
+def _speed_on_a_cpu(case: Case, variables: Variables) -> Iterator[Finding]:
+    """SGLang without its kernels: what it does is its own, how fast it does it is not."""
+    if case.engine.name == "sglang" and not case.on_gpu and not case.imported:
+        yield Finding(
+            "unequal",
+            "sglang-speed-on-cpu",
+            (case.arm,),
+            "SGLang generates on a CPU, without its compiled kernels",
+            "its scheduler, cache, sampler and weight updates are the real ones, its attention and layers are plain "
+            "PyTorch: its seconds here, slower or faster, say nothing of its speed on a GPU",
+            "SGLang 0.5.23 on a CPU without AMX, engines/sglang/; docs/preflight.md#unequal",
+            "read the rewards, lengths and correctness of this report, not its speeds; on GPUs take trainer verl",
         )
 
 
@@ -197,7 +221,7 @@ QUANTITIES = {
 TRL = Trainer(
     name="trl",
     label="TRL",
-    engines=("transformers", "vllm"),
+    engines=("transformers", "vllm", "sglang"),
     driver=Driver(
         job_module="workflow.jobs.trl_grpo",
         resolver="trainers.trl.driver.train",
@@ -207,9 +231,12 @@ TRL = Trainer(
     keys=KEYS,
     marks=("use_vllm",),
     bookkeeping=BOOKKEEPING,
-    engine_switches={"use_vllm": {True: "vllm", False: "transformers"}},
-    of_one_engine=("use_vllm", "vllm_"),
-    checks=(_one_gpu,),
+    engine_switches={
+        "use_sglang": {True: "sglang", False: "transformers"},
+        "use_vllm": {True: "vllm", False: "transformers"},
+    },
+    of_one_engine=("use_vllm", "vllm_", "use_sglang", "sglang_"),
+    checks=(_one_gpu, _speed_on_a_cpu),
     memory=_memory,
     trees=(TRL_1_16, *TRL_NATIVE),
     native="native",

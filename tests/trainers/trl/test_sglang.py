@@ -1,0 +1,96 @@
+"""A real training with SGLang on this CPU, in two lives: stopped by a signal, then resumed to its end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from ... import patience
+from ...attempts import ROOT, SGLANG, SGLANG_ARGS, job_environment, read_lines, write_attempt
+from ...patience import Patience
+from .test_trl_grpo import COMMON, PREPARE, check_tree
+
+PROBE = Path(__file__).with_name("probe_sglang.py")
+NOISE = ("Traceback", "leaked", "Warning", "site-packages/sglang", "shards")
+
+
+def start(python: Path, attempt: Path, out: Path, *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [str(python), str(PROBE), str(attempt), str(out), *map(str, arguments)],
+        cwd=ROOT,
+        env=job_environment(PYTHONPATH=str(ROOT)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_sglang_trains_on_the_trainers_weights_is_stopped_and_goes_on(
+    stack_python: Callable[[str], Path], made_inputs: Path, tmp_path: Path
+) -> None:
+    python, run = stack_python(SGLANG), tmp_path / "sglang-s0"
+    files = {*Path("/dev/shm").glob("sglang_loads_*")}
+    first = write_attempt(run, made_inputs, **SGLANG_ARGS, max_steps=500, save_strategy="no")
+    job = start(python, first, tmp_path / "first.jsonl")
+    waiting = Patience(job.pid, 300)
+    while job.poll() is None and len(read_lines(first.parent / "metrics.jsonl")) < 2 and not waiting.is_over():
+        time.sleep(0.01)
+    assert job.poll() is None, job.communicate()[0]
+    # As Slurm signals a job: every process of it, SGLang's, too.
+    family = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
+    for process in family:
+        process.send_signal(signal.SIGTERM)
+    said, _ = patience.ended(job, 300)
+    assert job.returncode == 75, said
+    assert "stopped: after step" in said
+    before = read_lines(first.parent / "metrics.jsonl")
+    last = before[-1]["step"]
+    assert (run / "checkpoints" / "abababababab" / f"checkpoint-{last}").is_dir()
+    assert not psutil.wait_procs(family, timeout=10)[1], "an orphan"
+
+    second = write_attempt(run, made_inputs, 2, **SGLANG_ARGS, max_steps=last + 4)
+    job = start(python, second, tmp_path / "second.jsonl", last + 2)
+    told, _ = patience.ended(job, 300)
+    assert job.returncode == 0, told
+    after = read_lines(second.parent / "metrics.jsonl")
+    assert [line["step"] for line in before + after] == list(range(1, last + 5))
+    assert [line["resumed"] for line in after] == [True, False, False, False]
+    for line in before + after:
+        check_tree(line["phases"])
+        # The probe's own pass for log-probabilities, which TRL leaves out, is timed as TRL's would be.
+        synced = set() if line["step"] == last + 3 else {f"{PREPARE}/sync_weights"}
+        assert set(line["phases"]) == COMMON | synced | {f"{PREPARE}/old_log_prob"}
+        assert line["scalars"]["prompt_tokens"] + line["scalars"]["response_tokens"] <= 8 * 64
+        assert max(line["samples"]["response_length"]) <= 16
+    assert not {*Path("/dev/shm").glob("sglang_loads_*")} - files
+    # What Python says of a child that was killed is no noise of ours.
+    for words in (said, told.partition("killing the scheduler")[0]):
+        assert not [word for word in NOISE if word in words], words
+
+    looks = read_lines(tmp_path / "first.jsonl") + read_lines(tmp_path / "second.jsonl")
+    *steps, end = looks
+    assert [one["step"] for one in steps][: last + 4] == list(range(last + 4))
+    for one in steps:
+        assert one["repeated"], "TRL passes each prompt num_generations times"
+        if one["step"] == last + 2:
+            # A sync that is left out is seen: else the checks below would check nothing.
+            assert one["gap"] > 1e-2
+        else:
+            assert one["gap"] < 1e-4  # nats
+            assert one["greedy"], one
+    assert {one["seed"] for one in steps} == {0, 1000 * last}
+    assert len({tuple(one["first"]) for one in steps}) == len(steps)
+    assert "SGLang's scheduler ended with SIGKILL" in end["killed"]
+
+    done = json.loads((second.parent / "done.json").read_text())
+    assert (done["first_step"], done["last_step"], done["versions"]["sglang"]) == (last + 1, last + 4, "0.5.23")
+    engine = done["resolved"]["engine"]
+    assert engine | {"name": "sglang", "dtype": "float32", "attention_backend": "torch_native"} == engine
+    assert set(engine["stand_ins"]) == {"sgl_kernel", "torchvision"}
+    assert done["hardware"]["threads"] == 2

@@ -1,0 +1,79 @@
+"""SGLang as TRL's rollout engine, through TRL's public `rollout_func`, on the terms of TRL's own engines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+
+SWITCH, OPTION = "use_sglang", "sglang_"
+"""Our words among `trainer_args`: GRPOConfig has none for SGLang."""
+
+
+def divided(trainer_args: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """GRPOConfig's own fields, and SGLang's settings without what stands before them."""
+    ours = {name: value for name, value in trainer_args.items() if name == SWITCH or name.startswith(OPTION)}
+    return {name: value for name, value in trainer_args.items() if name not in ours}, {
+        name.removeprefix(OPTION): value for name, value in ours.items() if name != SWITCH
+    }
+
+
+def sampling(args: Any, stop: int | None) -> dict[str, Any]:
+    """SGLang's words for what GRPOConfig says of sampling; `stop` is the token that ends a completion."""
+    if args.generation_kwargs and (unknown := set(args.generation_kwargs) - _SAMPLING):
+        raise UserError(
+            f"generation_kwargs.{sorted(unknown)[0]} is no sampling parameter of SGLang; allowed: "
+            f"{', '.join(sorted(_SAMPLING))}"
+        )
+    return {
+        "max_new_tokens": args.max_completion_length,
+        "temperature": args.temperature,
+        "top_p": args.top_p,
+        "top_k": args.top_k or -1,  # 0 and None mean "all" to TRL
+        "min_p": args.min_p or 0.0,
+        "repetition_penalty": args.repetition_penalty,
+        "stop_token_ids": [] if stop is None else [stop],
+        **(args.generation_kwargs or {}),
+    }
+
+
+_SAMPLING = frozenset({"frequency_penalty", "presence_penalty", "ignore_eos", "min_new_tokens", "top_k", "min_p"})
+
+
+class Rollout:
+    """The function that TRL calls with a step's prompts, each already repeated, and the engine behind it."""
+
+    def __init__(self, engine: Any, words: Mapping[str, Any]) -> None:
+        self.engine = engine
+        self._words = words
+        self._synced: int | None = None
+
+    def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        from trl.extras.profiling import profiling_context
+
+        # TRL's own template and tokens, as for its own engines.
+        prompt_ids = trainer._tokenize_prompts(prompts)[0]
+        if trainer.state.global_step != self._synced:
+            with profiling_context(trainer, "sync_weights"):
+                self.engine.update_weights(trainer.accelerator.unwrap_model(trainer.model).named_parameters())
+            self._synced = trainer.state.global_step
+        with profiling_context(trainer, "SGLang.generate"):
+            completion_ids, log_probs = self.engine.generate(prompt_ids, self._words)
+        return {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": log_probs}
+
+
+def sglang_rollout(args: Any, settings: Mapping[str, Any], model: Path, dtype: str, resumed_from: int) -> Rollout:
+    """SGLang, started with the run's seed, its settings and the workload's number format.
+
+    A resumed run draws from another stream than the one that its first steps had: SGLang's cannot be continued.
+    """
+    from transformers import AutoTokenizer
+
+    from engines.sglang.colocate import Sglang
+
+    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # it warns of rollout_func at each start
+    words = sampling(args, AutoTokenizer.from_pretrained(str(model)).eos_token_id)
+    return Rollout(Sglang(model, dtype, args.seed + 1000 * resumed_from, settings), words)
