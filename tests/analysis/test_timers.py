@@ -88,7 +88,7 @@ def test_order_is_declared_then_undeclared_by_name():
 
 
 @pytest.mark.parametrize(
-    ("version", "engine"), [("1.17.0", "vllm"), ("1.1", "vllm"), ("1.160.0", "vllm"), ("1.16.0", "sglang")]
+    ("version", "engine"), [("1.17.0", "vllm"), ("1.1", "vllm"), ("1.160.0", "vllm"), ("1.16.0", "lmdeploy")]
 )
 def test_unknown_version_or_engine_says_how_to_declare(version, engine):
     with pytest.raises(UserError, match=r"no timer tree.*trl 1\.16? .*with transformers/vllm.*trainers/trl/"):
