@@ -92,7 +92,7 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("workload.num_generations", 1, "workload.num_generations must be at least 2 with trainer trl"),
         ("arms.vllm.options", {"logging_steps": 5}, "options.logging_steps of an arm is not free"),
         ("baseline", "vlm", "baseline must be one of the arms: transformers, vllm (got 'vlm') (did you mean vllm?)"),
-        ("arms.vllm.engine", "sglang", "arms.vllm.engine (of trainer trl) must be one of: transformers, vllm"),
+        ("arms.vllm.engine", "lmdeploy", "arms.vllm.engine (of trainer trl) must be one of: transformers, vllm"),
         (
             "arms.vllm.trainer",
             "trll",
