@@ -20,6 +20,7 @@ from node.exit_codes import STOP_SIGNALS
 
 _PATIENCE_S = 20.0
 """How long the scheduler has to end by itself."""
+_REAPED_S = 5.0
 CPU_ONLY = {
     "device": "cpu",
     "attention_backend": "torch_native",
@@ -153,15 +154,22 @@ class Sglang:
                 Path(path).unlink(missing_ok=True)
 
     def _watch(self) -> None:
-        connection.wait([process.sentinel for process in self._processes()])
+        self._reap(None)
         if not self._ended:
             os.kill(os.getpid(), signal.SIGQUIT)
+
+    def _reap(self, timeout_s: float | None) -> None:
+        """Wait for a process to end, and for its status: the kernel closes its files a moment before that is there."""
+        processes = {process.sentinel: process for process in self._processes()}
+        for sentinel in connection.wait(list(processes), timeout_s):
+            processes[sentinel].join(_REAPED_S)
 
     def _on_child_ended(self, number: int, frame: FrameType | None) -> None:
         """SIGQUIT: one of SGLang's processes has ended, or has sent it because it failed."""
         if self._ended:
             return
         self._ended = True
+        self._reap(0)
         ended = [code for process in self._processes() if (code := process.exitcode) is not None]
         how = "" if not ended else f" with {_exit(ended[0])}"
         raise EngineEnded(
