@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ..cluster.run_bench import ROOT
@@ -30,6 +31,14 @@ def hold_the_gpus(one: SlurmRun, seconds: float) -> None:
     one.wait(lambda: any(job["state"] == "RUNNING" for job in one.cluster.jobs()))
 
 
+def stopped(one: SlurmRun) -> bool:
+    """The trainer and what started it get no signal but to go on."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        found = one.processes()
+        return bool(found) and all(process.status() == psutil.STATUS_STOPPED for process in found)
+    return False
+
+
 def test_suspended_for_longer_than_its_heartbeat_is_silent_it_is_left_alone(run: MakeRun) -> None:
     one = run(steps=40, env=SLOW)
     head = one.start()
@@ -37,6 +46,7 @@ def test_suspended_for_longer_than_its_heartbeat_is_silent_it_is_left_alone(run:
     for _ in range(2):
         scontrol(one, "suspend", one.job_id())
         one.wait(lambda: " suspended " in status(one))
+        one.wait(lambda: stopped(one))  # the controller says so before the node has done it
         steps = one.steps_done()
         time.sleep(20)
         assert " suspended " in status(one) and one.steps_done() == steps and head.poll() is None
