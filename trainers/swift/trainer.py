@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from common.verdicts import Verdict
+from trainers.hf_arguments import BOOKKEEPING, KEYS
 from trainers.logs.hf_rows import LoggedRow, imported_rows, is_training_row, logged_row
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported
@@ -13,7 +14,7 @@ from trainers.protocol import Driver, LogFormat, Trainer
 from trainers.swift.settings import trainer_args
 from trainers.swift.timers import SWIFT_4_6, SWIFT_DRIVEN
 from trainers.trl import console
-from trainers.trl.trainer import BOOKKEEPING, KEYS, QUANTITIES, SERVER, TRAINER_STATE
+from trainers.trl.trainer import QUANTITIES, SERVER, TRAINER_STATE
 
 _JSONL = "swift-jsonl"
 
