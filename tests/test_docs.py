@@ -13,6 +13,7 @@ import pytest
 from analysis.imports.formats import formats
 from scripts import docs_tables
 from workflow.preflight.checks.variables import VARIABLES
+from workflow.stacks import load_stack, stack_names
 
 from .goldens.codes import is_made_in, texts_in
 from .importing import ROOT
@@ -156,3 +157,13 @@ def test_what_the_code_says_of_its_own_files_exists() -> None:
             if not word.startswith("link:") and not exists(pattern) and word not in OF_OTHERS:
                 missing.append((str(file.relative_to(ROOT)), word))
     assert not missing
+
+
+def test_the_table_of_what_is_proven_has_every_stack_and_calls_none_for_gpus_proven() -> None:
+    page = (ROOT / "docs" / "stacks.md").read_text(encoding="utf-8").partition("### What is proven where")[2]
+    rows = re.findall(r"^\| (\w+)[ \d.]* \| (\w+) \| (CPU|GPU) \| `([\w-]+)` \| (.*) \|$", page, re.MULTILINE)
+    shipped = map(load_stack, stack_names())
+    machines = {"cpu": "CPU", "cuda": "GPU"}
+    assert {row[:4] for row in rows} == {(s.trainer, s.engine, machines[s.accelerator], s.name) for s in shipped}
+    # Until one has trained on a GPU.
+    assert all(how.startswith("**unproven**") == (machine == "GPU") for _, _, machine, _, how in rows)

