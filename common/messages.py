@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import difflib
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -20,6 +21,11 @@ from common.patience import may_pass, owner_of_refused
 def say(message: str) -> None:
     """One line to the person at the terminal."""
     print(message, file=sys.stderr, flush=True)
+
+
+def colour_wanted() -> bool:
+    """Whether stdout is a terminal that shows colour, and NO_COLOR is not set."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -147,6 +147,13 @@ def _compare(args: argparse.Namespace) -> None:
     compare(args)
 
 
+def _doctor(args: argparse.Namespace) -> None:
+    from workflow.doctor.diagnosis import doctor
+
+    config = args.config or (CONFIG if CONFIG.is_file() else None)
+    doctor(config, args.profile, args.across_nodes, args.json)
+
+
 def _print_headline(args: argparse.Namespace) -> None:
     from analysis.verdict.arm_verdict import ArmVerdict
     from analysis.verdict.verdict_block import print_verdict
@@ -210,6 +217,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--experiment": {"metavar": "NAME", "help": "read results/NAME/plan.json, not a configuration"},
     "--every": {"type": float, "metavar": "SECONDS", "help": "print it again and again until all is finished"},
     "--now": {"action": "store_true", "help": "on this machine: without finishing the step"},
+    "--across-nodes": {"action": "store_true", "help": "with a job of seconds that tries locks and renames on a node"},
     "--write": {"action": "store_true", "help": "write the committed schema and docs page anew"},
     "--stack": {"type": Path, "required": True, "help": "the stack's verify.json"},
     "--settings": {"type": Path, "nargs": "*", "default": [], "help": "the resolved settings of all runs"},
@@ -222,6 +230,11 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.Namespace], None], str]] = {
         "compare logs: prints the verdict, then writes the report",
         _compare,
         "sources --names --trainer --release --mode --warmup --report --verdict-only --open --save --json --markdown",
+    ),
+    "doctor": (
+        "look at this machine and this site: what is missing, and its remedy",
+        _doctor,
+        "config --profile --across-nodes --json",
     ),
     "plan": (
         "list the runs that a configuration means, and what they will cost",

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
-import sys
 import textwrap
 from collections.abc import Sequence
 from functools import cache
@@ -16,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from analysis.verdict.arm_verdict import ArmVerdict, Ratio, places, ratio_text
+from common.messages import colour_wanted
 
 MOST_CAVEATS = 5
 SYMBOLS = {"terms": "≠", "gate": "✗", "spread": "±", "estimates": "⇄", "data": "?"}
@@ -95,7 +94,7 @@ def verdict_html(verdict: ArmVerdict, sections: Sequence[str]) -> Markup:
 
 def print_verdict(verdicts: Sequence[ArmVerdict]) -> None:
     """Prints the block, with colour on a terminal unless NO_COLOR is set, no wider than the terminal."""
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    colour = colour_wanted()
     print(verdict_text(verdicts, min(shutil.get_terminal_size().columns, 100) if colour else _WIDTH, colour))
 
 

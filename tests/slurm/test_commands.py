@@ -219,3 +219,34 @@ def test_an_id_that_is_now_another_jobs_is_let_alone(desk: Callable[..., Desk], 
     one.wait(lambda: [job["id"] for job in cluster.jobs()] == [foreign])
     assert "vllm-s0: nothing to cancel" in mine.type("cancel", "mine.yaml", "vllm-s0")
     assert "no head is running" in mine.status()[""]
+
+
+def test_the_doctor_reads_a_real_site_and_tries_its_files_from_a_node(cluster: Cluster, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    train = {"slurm_partition": "'h100'", "gres": "'gpu:h100:8'", "cpus_per_task": 180, "runtime": 1200}
+    profile = {
+        "executor": "slurm",
+        "default-resources": {"slurm_partition": "'cpu'"},
+        "set-resources": {"train": train},
+    }
+    (site / "config.yaml").write_text(json.dumps(profile))
+    program = str(Path(sys.executable).with_name("rolloutbench"))
+    done = subprocess.run(
+        [program, "doctor", "--profile", "site", "--across-nodes", "--json"],
+        cwd=tmp_path,
+        env=cluster.env | {"PIP_NO_INDEX": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    found = {one["name"]: one for one in json.loads(done.stdout)["checks"]}
+    levels = {name: one["level"] for name, one in found.items() if one["group"] in ("Slurm", "files")}
+    # `shared` depends on where the tests' folder lies.
+    assert {name for name, level in levels.items() if level == "warning"} - {"shared"} == {"TaskPlugin", "KillWait"}
+    assert "failed" not in levels.values() and done.returncode == 0, found
+    assert found["resources"]["found"].startswith("8 of 8 GPUs, 180 of 180 CPUs")
+    assert found["preemption"]["found"].startswith("REQUEUE in h100")
+    assert "respects the locks and sees the renames" in found["across nodes"]["found"]
+    assert not list(tmp_path.glob(".doctor-*"))

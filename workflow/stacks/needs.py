@@ -74,7 +74,7 @@ def missing(
     asked = list(needs)
     if not asked:
         return []
-    python = _interpreter(stack.python, environ)
+    python = find_python(stack.python, environ)
     if python is None:  # without one the build says so, and its headers are of no interest
         asked = [need for need in asked if need != "python-headers"]
     command = [python or sys.executable, "-I", str(_PROGRAM), *asked, *(["--exact"] if exact else [])]
@@ -94,7 +94,7 @@ def find_nvcc(environ: Mapping[str, str] = os.environ) -> str | None:
     return shutil.which("nvcc", path=environ.get("PATH")) or shutil.which("nvcc", path="/usr/local/cuda/bin")
 
 
-def _interpreter(release: str, environ: Mapping[str, str]) -> str | None:
+def find_python(release: str, environ: Mapping[str, str]) -> str | None:
     """This machine's Python of that release, which uv would build with."""
     command = [find_uv(), "python", "find", "--system", "--no-python-downloads", "--no-project", release]
     done = subprocess.run(command, capture_output=True, text=True, env=dict(environ), check=False)

@@ -1,0 +1,351 @@
+"""`rolloutbench doctor`: each check both ways, by fake commands on PATH; one that fails or hangs stops no other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from common.errors import UserError
+from workflow.cli import main
+from workflow.doctor import DoctorCheck, Found, file_checks, machine_checks, passed, slurm_checks, stack_checks
+from workflow.doctor.diagnosis import lines_of, run_checks
+from workflow.doctor.slurm_checks import SlurmSite, profile_request
+from workflow.doctor.stack_checks import Gpus
+from workflow.stacks import load_stack
+from workflow.stacks.uv import Uv, find_uv
+
+ROOT = Path(__file__).resolve().parents[1]
+FakeProgram = Callable[..., None]
+
+CONFIG = """\
+Configuration data as of 2025-01-01T00:00:00
+AccountingStorageType   = accounting_storage/slurmdbd
+ClusterName             = big
+KillWait                = 30 sec
+MinJobAge               = 300 sec
+PreemptMode             = REQUEUE
+PreemptType             = preempt/partition_prio
+SLURM_VERSION           = 23.11.4
+TaskPlugin              = task/cgroup,task/affinity
+"""
+PARTITIONS = "h100|up|2-00:00:00|4|192|2000000|gpu:h100:8(S:0-1)\ncpu|up|infinite|10|64|256000|(null)\n"
+FIELDS = (
+    "JOBID",
+    "STATE",
+    "NODELIST",
+    "TIME_LIMIT",
+    "TIME_LEFT",
+    "START_TIME",
+    "END_TIME",
+    "PARTITION",
+    "REASON",
+    "NAME",
+)
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProgram:
+    """Put a program on PATH that prints a text and ends with a code; the real ones of its kind are not on it."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+
+    def put(name: str, text: str = "", code: int = 0) -> None:
+        said = folder / f"{name}.txt"
+        said.write_text(text)
+        (folder / name).write_text(f'#!/bin/sh\n/bin/cat "{said}"\nexit {code}\n')
+        (folder / name).chmod(0o755)
+
+    return put
+
+
+@pytest.fixture
+def slurm(fake: FakeProgram) -> FakeProgram:
+    """A Slurm that is as it should be; what is put on PATH again replaces an answer."""
+    for name in ("sbatch", "scancel", "srun"):
+        fake(name)
+    fake("squeue", "\x1f".join(FIELDS) + "\x1e\n")
+    fake("scontrol", CONFIG)
+    fake("sinfo", PARTITIONS)
+    fake("sacctmgr", "lab||200|400|||\n")
+    fake("sacct", "\x1f".join(("JobIDRaw", "State", "ExitCode", "NodeList", "JobName")) + "\n")
+    return fake
+
+
+def site(profile: Path = ROOT / "profiles" / "slurm") -> SlurmSite:
+    return SlurmSite(profile_request(profile))
+
+
+def profile_with(folder: Path, **train: object) -> Path:
+    """The slurm profile with other resources."""
+    text = (ROOT / "profiles" / "slurm" / "config.yaml").read_text()
+    for key, value in train.items():
+        lines = [f"    {key}: {value}" if line.startswith(f"    {key}:") else line for line in text.splitlines()]
+        assert lines != text.splitlines(), key
+        text = "\n".join(lines)
+    folder.mkdir(exist_ok=True)
+    (folder / "config.yaml").write_text(text)
+    return folder
+
+
+def test_a_slurm_that_is_as_it_should_be_passes(slurm: FakeProgram) -> None:
+    results = list(run_checks(slurm_checks.slurm_checks(site())))
+    assert [(one.name, one.level) for one in results] == [
+        (name, "passed")
+        for name in ("Slurm", "partitions", "resources", "limits", "accounting", "TaskPlugin", "preemption", "KillWait")
+    ], [one.found for one in results]
+    shown = {one.name: one.found for one in results}
+    assert shown["Slurm"] == "23.11.4, cluster big; 0 jobs of yours in the queue"
+    assert shown["resources"] == "8 of 8 GPUs, 180 of 192 CPUs, 1500000 of 2000000 MB of memory, 1200 min of 2880"
+    assert shown["limits"] == "MaxJobs 200, MaxSubmit 400"
+
+
+@pytest.mark.parametrize(
+    ("program", "text", "name", "level", "found", "remedy"),
+    [
+        (
+            "sinfo",
+            PARTITIONS.replace("h100|", "a100|"),
+            "partitions",
+            "failed",
+            "there is no partition h100",
+            "a100, cpu",
+        ),
+        ("sinfo", PARTITIONS.replace("h100|up", "h100|down"), "partitions", "failed", "h100 is down", "another one"),
+        ("sinfo", PARTITIONS.replace("h100:8", "h100:4"), "resources", "failed", "largest has 4", "lower gres"),
+        ("sinfo", PARTITIONS.replace("h100:8", "a100:8"), "resources", "failed", "the nodes have a100", "mend gres"),
+        ("sinfo", PARTITIONS.replace("192", "64"), "resources", "failed", "180 CPUs", "lower cpus_per_task"),
+        ("sinfo", PARTITIONS.replace("2000000", "500000"), "resources", "failed", "MB of memory", "lower mem_mb"),
+        ("sinfo", PARTITIONS.replace("2-00:00:00", "12:00:00"), "resources", "failed", "allows 720", "lower runtime"),
+        ("sacctmgr", "lab||4|10|||\n", "limits", "warning", "MaxSubmit 10", "train_slots=10"),
+        ("scontrol", CONFIG.replace("/slurmdbd", "/none"), "accounting", "warning", "300 sec", "nothing to do"),
+        (
+            "scontrol",
+            CONFIG.replace("cgroup,task/affinity", "none"),
+            "TaskPlugin",
+            "warning",
+            "task/none",
+            "whole nodes",
+        ),
+        ("scontrol", CONFIG.replace("REQUEUE", "CANCEL"), "preemption", "warning", "submitted again", "save_steps"),
+        (
+            "scontrol",
+            CONFIG.replace("REQUEUE", "SUSPEND,GANG"),
+            "preemption",
+            "warning",
+            "suspended",
+            "does not suspend",
+        ),
+        ("scontrol", CONFIG.replace("30 sec", "5 sec"), "KillWait", "warning", "5 s: a longer step", "save_steps"),
+    ],
+)
+def test_each_fault_of_a_site_is_named_with_its_remedy(
+    slurm: FakeProgram, program: str, text: str, name: str, level: str, found: str, remedy: str
+) -> None:
+    slurm(program, text)
+    one = next(one for one in run_checks(slurm_checks.slurm_checks(site())) if one.name == name)
+    assert one.level == level and found in one.found and remedy in one.remedy + one.found, one
+
+
+def test_a_slurm_that_does_not_answer_is_said_once(slurm: FakeProgram) -> None:
+    for name in ("squeue", "scontrol", "sinfo", "sacct", "sacctmgr"):
+        slurm(name, "Unable to contact slurm controller", 1)
+    results = {one.name: one for one in run_checks(slurm_checks.slurm_checks(site()))}
+    assert results["Slurm"].level == "failed" and "Unable to contact" in results["Slurm"].found
+    assert results["KillWait"].found == "not checked: Slurm does not answer"
+    without = {one.name: one.level for one in run_checks(slurm_checks.slurm_checks(SlurmSite(None)))}
+    assert without["Slurm"] == "warning", "no profile needs it"
+
+
+def test_without_slurm_one_line_says_where_runs_train(fake: FakeProgram) -> None:
+    (one,) = run_checks(slurm_checks.slurm_checks(site()))
+    assert one.level == "passed" and "profiles/local" in one.found
+    fake("squeue")
+    assert slurm_checks.answers(site())[0] == "failed" and "sbatch" in slurm_checks.answers(site())[1]
+
+
+def test_a_profile_that_asks_for_what_there_is(slurm: FakeProgram, tmp_path: Path) -> None:
+    mine = profile_with(tmp_path / "mine", slurm_partition="\"'cpu'\"", gres="\"''\"", cpus_per_task=8, mem_mb=9000)
+    results = {one.name: one for one in run_checks(slurm_checks.slurm_checks(site(mine)))}
+    assert results["resources"].found == "0 of 0 GPUs, 8 of 64 CPUs, 9000 of 256000 MB of memory, 1200 min of any"
+    assert site(ROOT / "profiles" / "local").request is None, "a profile for this machine asks Slurm for nothing"
+
+
+SMI = "NVIDIA H100 80GB HBM3, 81559, {driver}, {capability}\n"
+
+
+@pytest.mark.parametrize(
+    ("driver", "capability", "levels", "found"),
+    [
+        ("580.65.06", "9.0", ["passed", "passed"], "driver 580.65.06 runs CUDA 13.0"),
+        ("550.54.15", "9.0", ["passed", "failed"], "too old for CUDA 13.0"),
+        ("580.65.06", "8.0", ["failed", "failed"], "the GPUs here have 8.0"),
+    ],
+)
+def test_the_driver_and_the_gpu_against_each_stack(
+    fake: FakeProgram, driver: str, capability: str, levels: list[str], found: str
+) -> None:
+    fake("nvidia-smi", SMI.format(driver=driver, capability=capability) * 2)
+    gpus = Gpus(os.environ)
+    old, new = load_stack("verl04-vllm"), load_stack("verl09-vllm")
+    assert stack_checks.gpu(gpus, [new], True)[1] == f"2 x NVIDIA H100 80GB HBM3 (80 GiB), driver {driver}"
+    answers = [stack_checks.gpu_of_stack(gpus, one, True) for one in (old, new)]
+    assert [one[0] for one in answers] == levels and found in answers[1][1]
+
+
+def test_no_gpu_and_a_driver_that_does_not_answer(fake: FakeProgram, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack_checks, "driver_version", lambda: None)
+    stack = load_stack("verl09-vllm")
+    assert stack_checks.gpu(Gpus(os.environ), [], True)[0] == "passed"
+    assert stack_checks.gpu(Gpus(os.environ), [stack], True)[0] == "failed"
+    assert stack_checks.gpu(Gpus(os.environ), [stack], False)[0] == "warning", "on a cluster a login node has none"
+    fake("nvidia-smi", "Failed to initialize NVML: Driver/library version mismatch\n", 18)
+    level, found, _ = stack_checks.gpu(Gpus(os.environ), [stack], True)
+    assert level == "failed" and "version mismatch" in found
+
+
+def test_what_a_stack_needs_of_compilers_and_conda(fake: FakeProgram, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = dataclasses.replace(load_stack("verl09-vllm"), python=f"{sys.version_info[0]}.{sys.version_info[1]}")
+    monkeypatch.setenv("CUDA_HOME", str(Path(sys.prefix)))  # without an nvcc, whatever this machine has
+    level, found, remedy = stack_checks.needs(stack, True, os.environ)
+    assert level == "failed" and "no nvcc of CUDA 13.0" in found and "no C++ compiler" in found
+    assert "module load cuda/13.0" in remedy and "install g++" in remedy and remedy.count("conda layer") == 1
+    assert stack_checks.conda([stack], os.environ)[0] == "warning"
+    assert stack_checks.conda([load_stack("trl-vllm-cpu")], os.environ)[0] == "passed"
+    fake("micromamba")
+    assert stack_checks.conda([stack], os.environ)[1].endswith("micromamba")
+    assert stack_checks.needs(stack, True, os.environ)[0] == "passed", "its conda layer brings them"
+    cpu = dataclasses.replace(load_stack("trl-transformers-cpu"), python="3.99")
+    assert "there is no Python 3.99" in stack_checks.needs(cpu, True, os.environ)[1]
+    bare = dataclasses.replace(cpu, python=stack.python, run_needs=())
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    assert stack_checks.needs(bare, True, os.environ)[0] == "passed"
+
+
+def test_the_machines_python_cpus_memory_and_disk(tmp_path: Path) -> None:
+    assert [machine_checks.python_version((3, minor, 1))[0] for minor in (10, 11)] == ["failed", "passed"]
+    assert [machine_checks.cpus(count)[0] for count in (1, 2)] == ["warning", "passed"]
+    limit = tmp_path / "memory.max"
+    for text, level in ((str(4 * 2**30), "warning"), ("max", machine_checks.memory(tmp_path / "none")[0])):
+        limit.write_text(text)
+        assert machine_checks.memory(limit)[0] == level
+    stack = load_stack("trl-vllm-cpu")
+    huge = dataclasses.replace(stack, disk_gib=1e9)
+    assert machine_checks.disk([dataclasses.replace(stack, disk_gib=0)], True, tmp_path / "s")[0] == "passed"
+    assert [machine_checks.disk([huge], one, tmp_path / "s")[0] for one in (True, False)] == ["failed", "warning"]
+
+
+def test_the_package_index_is_asked_as_pip_would(tmp_path: Path) -> None:
+    index = tmp_path / "simple" / "packaging"
+    index.mkdir(parents=True)
+    wheel = "packaging-1.0-py3-none-any.whl"
+    (index / "index.html").write_text(f'<a href="{wheel}">{wheel}</a>')
+    metadata = "Metadata-Version: 2.1\nName: packaging\nVersion: 1.0\n"
+    with zipfile.ZipFile(index / wheel, "w") as file:
+        file.writestr("packaging-1.0.dist-info/METADATA", metadata)
+        file.writestr("packaging-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        file.writestr("packaging-1.0.dist-info/RECORD", "")
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+
+    def asked(url: str, *arguments: str) -> Found:
+        return machine_checks.package_index(Uv(find_uv(), {**environ, "UV_DEFAULT_INDEX": url}, arguments))
+
+    assert asked((tmp_path / "simple").as_uri())[0] == "passed"
+    level, found, remedy = asked("http://me:secret@127.0.0.1:1/simple")
+    assert level == "failed" and "secret" not in found and "HTTPS_PROXY" in remedy
+    assert asked("http://127.0.0.1:1/simple", "--no-index")[0] == "passed"
+
+
+def test_tokens_are_there_or_not_and_never_shown(tmp_path: Path) -> None:
+    def tokens(**environ: str) -> list[Found]:
+        return [check.action() for check in machine_checks.token_checks({"HOME": str(tmp_path), **environ})]
+
+    assert [one[:2] for one in tokens()] == [("passed", "none"), ("passed", "none")]
+    netrc = tmp_path / ".netrc"
+    netrc.write_text("machine api.wandb.ai login user password hush-hush\n")
+    netrc.chmod(0o600)
+    found = tokens(HF_TOKEN="hf_hush-hush")
+    assert [one[1] for one in found] == ["there (HF_TOKEN)", f"there ({netrc})"] and "hush" not in str(found)
+    netrc.chmod(0o644)
+    assert tokens()[1] == ("warning", f"others may read {netrc}", f"chmod 600 {netrc}")
+
+
+def test_locks_renames_and_who_sees_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert file_checks.locks(tmp_path)[0] == file_checks.rename(tmp_path)[0] == "passed"
+    mounts = tmp_path / "mountinfo"
+    for kind, level in (("lustre", "passed"), ("xfs", "warning")):
+        mounts.write_text(f"1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 0:9 / {tmp_path} rw shared:1 - {kind} fs rw\n")
+        assert file_checks.shared(tmp_path, mounts)[0] == level
+    taken = file_checks.try_lock
+    monkeypatch.setattr(file_checks, "try_lock", lambda path: taken(path.with_name("x" + os.urandom(4).hex())))
+    assert file_checks.locks(tmp_path)[0] == "failed"
+    monkeypatch.setattr(file_checks, "write_text", lambda path, text: path.write_text("old"))
+    assert file_checks.rename(tmp_path)[0] == "failed"
+    assert [one.name for one in tmp_path.iterdir()] == ["mountinfo"], "nothing is left behind"
+
+
+def test_a_check_that_fails_or_hangs_stops_no_other() -> None:
+    never = threading.Event()
+
+    def broken() -> Found:
+        raise UserError("no such thing")
+
+    def hanging() -> Found:
+        never.wait()
+        return passed("")
+
+    checks = [
+        DoctorCheck("a", "broken", broken),
+        DoctorCheck("a", "hanging", hanging),
+        DoctorCheck("b", "well", lambda: passed("all is well " * 20)),
+    ]
+    results = list(run_checks(checks, patience_s=0.3))
+    never.set()
+    assert [one.level for one in results] == ["warning", "warning", "passed"]
+    assert results[0].found == "could not look: no such thing"
+    assert results[1].found == "could not look: no answer within 0.3 s"
+    plain, coloured = list(lines_of(results)), list(lines_of(results, colour=True))
+    assert plain[-1] == "1 passed, 2 warning, 0 failed" and max(map(len, "\n".join(plain).splitlines())) <= 80
+    assert "\x1b" not in "\n".join(plain) and "\x1b[33m" in "\n".join(coloured)
+
+
+@pytest.fixture
+def site_folder(fake: FakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one CPU experiment, no network and no Slurm."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setattr(stack_checks, "driver_version", lambda: None)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    text = (ROOT / "experiments" / "camino-2025-equal.yaml").read_text()
+    (tmp_path / "gpu.yaml").write_text(text)
+    return tmp_path
+
+
+def test_the_command_ends_with_1_only_where_a_check_has_failed(
+    site_folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["doctor", "gpu.yaml", "--json"]) == 1, "no GPU, no nvcc"
+    out, err = capfd.readouterr()
+    answer = json.loads(out)
+    assert answer["failed"] > 0 and answer["failed"] == sum(one["level"] == "failed" for one in answer["checks"])
+    assert err.startswith(f"error: {answer['failed']} of {len(answer['checks'])} checks failed")
+    assert {one["name"] for one in answer["checks"]} >= {"verl09-vllm", "verl09-sglang", "GPU", "Slurm", "locks"}
+    assert main(["doctor"]) == 0, "no experiment asks for a stack: what they lack is a warning"
+    assert " 0 failed" in capfd.readouterr().out
+    assert main(["doctor", "--profile", "nosuch"]) == 1
+    assert "no such profile: nosuch" in capfd.readouterr().err
+
+
+def test_it_runs_as_a_program(tmp_path: Path) -> None:
+    program = Path(sys.executable).with_name("rolloutbench")
+    done = subprocess.run([program, "doctor", "--help"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "--across-nodes" in done.stdout

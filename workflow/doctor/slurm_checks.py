@@ -1,0 +1,288 @@
+"""Checks a site's Slurm: what the profile asks for against what the partitions have, and how Slurm ends jobs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from common.files import user_name
+from workflow.cluster import slurm
+from workflow.cluster.site import gpus_of_gres, minutes_of, read_site
+from workflow.cluster.slurm import SlurmError
+from workflow.doctor import DoctorCheck, Found, failed, failed_if, passed, warning
+
+PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
+_LEAST_KILL_WAIT_S = 30  # Slurm's own default
+_NO_LIMIT = ("", "UNLIMITED", "infinite", "n/a")
+
+
+@dataclass(frozen=True)
+class ProfileRequest:
+    """What a profile asks Slurm for: the folder, `train`'s resources, the light rules' partition, slots at once."""
+
+    folder: Path
+    train: Mapping[str, str] = field(default_factory=dict)
+    light_partition: str = ""
+    slots: int = 0
+
+
+@dataclass
+class SlurmSite:
+    """What this site's Slurm says of itself, asked once; `SlurmError` where it does not answer."""
+
+    request: ProfileRequest | None = None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether any of Slurm's programs is on PATH."""
+        return any(shutil.which(name) for name in PROGRAMS)
+
+    @cached_property
+    def settings(self) -> dict[str, str]:
+        """slurm.conf as slurmctld holds it."""
+        lines = slurm.command("scontrol", "show", "config").splitlines()
+        pairs = (line.partition("=") for line in lines if "=" in line)
+        return {name.strip(): value.strip() for name, _, value in pairs}
+
+    @cached_property
+    def partitions(self) -> dict[str, list[dict[str, str]]]:
+        """Partition -> its kinds of node: up or not, time limit, nodes, CPUs, memory in MB, generic resources."""
+        keys = ("partition", "up", "limit", "nodes", "cpus", "memory", "gres")
+        found: dict[str, list[dict[str, str]]] = {}
+        for line in slurm.command("sinfo", "--noheader", "--format=%R|%a|%l|%D|%c|%m|%G").splitlines():
+            row = dict(zip(keys, (cell.strip() for cell in line.split("|")), strict=False))
+            if len(row) == len(keys):
+                found.setdefault(row["partition"], []).append(row)
+        return found
+
+
+def profile_request(profile: Path | None) -> ProfileRequest | None:
+    """What a profile says, as far as Slurm can be asked about it; None without a profile for Slurm."""
+    file = read_site(profile).profile if profile else None
+    if file is None or profile is None:
+        return None
+    paths = [profile / name for name in ("config.yaml", "profile.yaml")]
+    content = yaml.safe_load(next(path for path in paths if path.is_file()).read_text(encoding="utf-8"))
+    if content.get("executor") != "slurm":
+        return None
+    resources = content.get("resources") or []
+    slots = next((int(one.partition("=")[2]) for one in resources if str(one).startswith("train_slots=")), 0)
+    rules, light = content.get("set-resources"), content.get("default-resources")
+    return ProfileRequest(
+        profile,
+        _texts(rules.get("train") if isinstance(rules, Mapping) else None),
+        _texts(light).get("slurm_partition", ""),
+        slots,
+    )
+
+
+def _texts(given: Any) -> dict[str, str]:
+    # Snakemake evaluates what it can: a text is often quoted twice.
+    return {str(key): str(value).strip("'\" ") for key, value in given.items()} if isinstance(given, Mapping) else {}
+
+
+def slurm_checks(site: SlurmSite) -> list[DoctorCheck]:
+    """Of the site's Slurm; where there is none, one line."""
+    if not site.is_here:
+        none = passed("none on PATH: runs train on this machine, with --profile profiles/local", "")
+        return [DoctorCheck("Slurm", "Slurm", lambda: none)]
+    checks = {
+        "Slurm": answers,
+        "partitions": partitions,
+        "resources": resources,
+        "limits": limits,
+        "accounting": accounting,
+        "TaskPlugin": task_plugin,
+        "preemption": preemption,
+        "KillWait": kill_wait,
+    }
+    return [DoctorCheck("Slurm", name, lambda check=check: _asked(check, site)) for name, check in checks.items()]  # type: ignore[misc]
+
+
+def _asked(check: Callable[[SlurmSite], Found], site: SlurmSite) -> Found:
+    try:
+        return check(site)
+    except SlurmError:  # the check of Slurm itself says why
+        return warning("not checked: Slurm does not answer", "mend what `Slurm` above says")
+
+
+def answers(site: SlurmSite) -> Found:
+    """Whether slurmctld answers, by its own programs."""
+    if absent := [name for name in PROGRAMS if not shutil.which(name)]:
+        return failed(f"{', '.join(absent)} not on PATH", "load the site's module of Slurm, or work on a login node")
+    try:
+        jobs = slurm.queue()
+    except SlurmError as error:
+        # A machine may have Slurm's programs and no cluster: only a profile for Slurm needs one.
+        return failed_if(
+            site.request is not None,
+            f"slurmctld does not answer: {str(error)[:160]}",
+            "work on a login node; ask the administrator if it lasts",
+        )
+    release = site.settings.get("SLURM_VERSION", "of an unknown release")
+    return passed(f"{release}, cluster {site.settings.get('ClusterName', '?')}; {len(jobs)} jobs of yours in the queue")
+
+
+def partitions(site: SlurmSite) -> Found:
+    """Whether the profile's partitions are there and up."""
+    known = ", ".join(site.partitions)
+    request = site.request
+    if request is None:
+        return passed(f"{known} (no profile to compare with)", "name one: --profile profiles/slurm")
+    wanted = [one for one in (request.train.get("slurm_partition", ""), request.light_partition) if one]
+    for name in (one for word in wanted for one in word.split(",")):
+        if name not in site.partitions:
+            return failed(
+                f"there is no partition {name}; there are {known}",
+                f"write one of them into {request.folder}/config.yaml",
+            )
+        if not any(row["up"] == "up" for row in site.partitions[name]):
+            return failed(f"partition {name} is down", "choose another one, or wait for the administrator")
+    if not request.train.get("slurm_partition"):
+        return failed(
+            f"{request.folder} names no partition to train in; there are {known}",
+            f"set slurm_partition under set-resources: train: in {request.folder}/config.yaml",
+        )
+    return passed(f"{', '.join(dict.fromkeys(wanted))} of {known}")
+
+
+def resources(site: SlurmSite) -> Found:
+    """Whether a node of the training partition has the GPUs, CPUs, memory and walltime that the profile asks for."""
+    rows = _training_rows(site)
+    if not rows or site.request is None:
+        return passed("not compared: no partition to train in is known")
+    asked, file = site.request.train, f"{site.request.folder}/config.yaml"
+    most_gpus = max(gpus_of_gres(row["gres"] if row["gres"] != "(null)" else "") or 0 for row in rows)
+    wanted = {
+        "gres": (gpus_of_gres(asked.get("gres", "")) or 0, most_gpus, "GPUs"),
+        "cpus_per_task": (_whole(asked.get("cpus_per_task")), max(_whole(row["cpus"]) for row in rows), "CPUs"),
+        "mem_mb": (_whole(asked.get("mem_mb")), max(_whole(row["memory"]) for row in rows), "MB of memory"),
+    }
+    for key, (want, most, unit) in wanted.items():
+        if want > most:
+            return failed(
+                f"{key} asks for {want} {unit} of a node, and the largest has {most}", f"lower {key} in {file}"
+            )
+    kinds = {kind for row in rows for kind in re.findall(r"gpu:([A-Za-z][\w.-]*):", row["gres"])}
+    kind = re.match(r"gpu:([A-Za-z][\w.-]*)", asked.get("gres", ""))
+    if kind and kinds and kind[1] not in kinds:
+        return failed(f"gres asks for {kind[1]}, and the nodes have {', '.join(sorted(kinds))}", f"mend gres in {file}")
+    runtime, longest = minutes_of(asked.get("runtime", "0")) or 0, max(_minutes(row["limit"]) for row in rows)
+    if runtime > longest:
+        return failed(
+            f"runtime asks for {runtime:.0f} min, and the partition allows {longest:.0f}",
+            f"lower runtime in {file}: a run goes on from its checkpoint in a further job",
+        )
+    found = [f"{want} of {most} {unit}" for want, most, unit in wanted.values()]
+    return passed(f"{', '.join(found)}, {runtime:.0f} min of {'any' if longest == float('inf') else f'{longest:.0f}'}")
+
+
+def limits(site: SlurmSite) -> Found:
+    """How many jobs this user may have, against the profile's slots."""
+    keys = ("Account", "Partition", "MaxJobs", "MaxSubmit", "MaxWall", "GrpTRES", "MaxTRES")
+    command = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user_name()}"]
+    try:
+        text = slurm.command(*command, f"format={','.join(keys)}")
+    except SlurmError as error:
+        return warning(f"not known: {str(error)[:160]}", "ask the administrator how many jobs you may submit")
+    rows = [dict(zip(keys, line.split("|"), strict=False)) for line in text.splitlines() if line]
+    told = [f"{key} {row[key]}" for row in rows for key in keys[2:] if row.get(key)]
+    fewest = min((int(row["MaxSubmit"]) for row in rows if row.get("MaxSubmit", "").isdigit()), default=None)
+    if not told:
+        return passed("none for this user")
+    shown = ", ".join(dict.fromkeys(told))
+    slots = site.request.slots if site.request else 0
+    if fewest is not None and slots > fewest and site.request:
+        return warning(
+            f"{shown}, and the profile submits up to {slots} jobs",
+            f"set train_slots={fewest} in {site.request.folder}/config.yaml",
+        )
+    return passed(shown)
+
+
+def accounting(site: SlurmSite) -> Found:
+    """Whether sacct can say how a job ended that squeue has forgotten."""
+    kind = site.settings.get("AccountingStorageType", "")
+    if kind in ("", "(null)", "accounting_storage/none"):
+        return warning(
+            f"none: who cancelled a job is not known after MinJobAge ({site.settings.get('MinJobAge', '?')})",
+            "nothing to do; jobs' own files and squeue say how a run ended",
+        )
+    try:
+        slurm.accounting(["1"])
+    except SlurmError as error:
+        return warning(f"sacct does not answer: {str(error)[:160]}", "ask the administrator for slurmdbd")
+    return passed(kind.rpartition("/")[2])
+
+
+def task_plugin(site: SlurmSite) -> Found:
+    """Whether jobs that share a node are bound to their own CPUs."""
+    kind = site.settings.get("TaskPlugin", "")
+    if any(one in kind for one in ("cgroup", "affinity")):
+        return passed(kind)
+    return warning(
+        f"{kind or 'none'}: jobs on one node share its CPUs, and disturb each other's timings",
+        "train on whole nodes, or ask the administrator for TaskPlugin=task/cgroup,task/affinity",
+    )
+
+
+def preemption(site: SlurmSite) -> Found:
+    """What becomes of a preempted job."""
+    kind, mode = site.settings.get("PreemptType", ""), site.settings.get("PreemptMode", "OFF")
+    request = site.request
+    name = request.train.get("slurm_partition", "") if request else ""
+    if name in site.partitions:
+        text = slurm.command("scontrol", "show", "partition", name, "--oneliner")
+        mode = next((word[12:] for word in text.split() if word.startswith("PreemptMode=")), mode)
+    where = f" in {name}" if name else ""
+    if kind in ("", "preempt/none", "(null)") or mode == "OFF":
+        return passed(f"none{where}")
+    if "SUSPEND" in mode:
+        return warning(
+            f"{mode}{where}: a suspended run's steps last as long as the pause",
+            "train in a partition that does not suspend",
+        )
+    if "CANCEL" in mode:
+        return warning(
+            f"{mode}{where}: a preempted run is submitted again, and waits in the queue anew",
+            "keep save_steps low, or train in a partition that requeues",
+        )
+    return passed(f"{mode}{where}: a preempted run goes on from its checkpoint")
+
+
+def kill_wait(site: SlurmSite) -> Found:
+    """How long a cancelled or preempted job may finish its step."""
+    seconds = _whole(site.settings.get("KillWait", "").split()[0] if site.settings.get("KillWait") else "0")
+    if seconds >= _LEAST_KILL_WAIT_S:
+        return passed(f"{seconds} s to finish a step when a job is cancelled or preempted")
+    return warning(
+        f"{seconds} s: a longer step is lost when a job is cancelled or preempted",
+        "keep save_steps low: the run goes on from its last checkpoint",
+    )
+
+
+def _training_rows(site: SlurmSite) -> list[dict[str, str]]:
+    names = site.request.train.get("slurm_partition", "").split(",") if site.request else []
+    return [row for name in names for row in site.partitions.get(name, [])]
+
+
+def _whole(text: str | None) -> int:
+    found = re.match(r"\d+", text or "")
+    return int(found[0]) if found else 0
+
+
+def _minutes(limit: str) -> float:
+    """Slurm's `days-hours:minutes:seconds` in minutes; infinity without a limit."""
+    if limit in _NO_LIMIT:
+        return float("inf")
+    days, _, rest = limit.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    seconds = sum(part * (1, 60, 3600)[power] for power, part in enumerate(reversed(parts)))
+    return int(days or 0) * 1440 + seconds / 60

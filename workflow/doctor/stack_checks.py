@@ -1,0 +1,143 @@
+"""Checks what each stack needs of this machine: Python, compilers, conda, the GPU and its driver."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from common.errors import UserError
+from node.hardware import driver_version
+from workflow.doctor import DoctorCheck, Found, failed, failed_if, passed, warning
+from workflow.stacks import Stack
+from workflow.stacks.conda import HOW_TO_GET_ONE, find_conda
+from workflow.stacks.needs import find_python, missing
+
+_PATIENCE_S = 15
+_LAYER = ", or build the stack with its conda layer (envs.backend: conda)"  # as envs/_needs.py says it
+# https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html: CUDA's major release -> the
+# oldest driver that runs what was compiled with it.
+_LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
+_ON_A_NODE = "run it on a GPU node: srun --partition=NAME --gres=gpu:1 rolloutbench doctor"
+
+
+@dataclass
+class Gpus:
+    """What nvidia-smi says, asked once."""
+
+    environ: Mapping[str, str]
+
+    @cached_property
+    def rows(self) -> list[list[str]]:
+        """Name, memory in MiB, driver and compute capability of each GPU; `UserError` where it does not answer."""
+        command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version,compute_cap"]
+        command += ["--format=csv,noheader,nounits"]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, env=dict(self.environ)
+            )
+        except FileNotFoundError:
+            return []
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UserError(f"nvidia-smi does not answer ({error})") from None
+        if done.returncode != 0:
+            said = " ".join((done.stdout or done.stderr).split())
+            raise UserError(f"nvidia-smi does not answer ({said[-160:]})")
+        return [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(done.stdout)) if len(row) == 4]
+
+
+def stack_checks(
+    stacks: Sequence[Stack], required: bool, on_cluster: bool, environ: Mapping[str, str] = os.environ
+) -> list[DoctorCheck]:
+    """Of each stack; `required`: the experiment trains in it; `on_cluster`: GPUs may be on other nodes than this."""
+    gpus = Gpus(environ)
+    on_gpus = [stack for stack in stacks if stack.cuda]
+    # A job's needs are the compute node's: a login node may do without.
+    here = required and not on_cluster
+    found = [
+        DoctorCheck("GPU", "GPU", lambda: gpu(gpus, on_gpus, here)),
+        DoctorCheck("stacks", "conda", lambda: conda(stacks, environ)),
+    ]
+    for stack in stacks:
+        must = required if stack.cuda is None else here
+        found.append(DoctorCheck("stacks", stack.name, lambda s=stack, m=must: needs(s, m, environ)))  # type: ignore[misc]
+        if stack.cuda:
+            found.append(DoctorCheck("GPU", stack.name, lambda s=stack, m=here: gpu_of_stack(gpus, s, m)))  # type: ignore[misc]
+    return sorted(found, key=lambda check: check.group, reverse=True)
+
+
+def conda(stacks: Sequence[Stack], environ: Mapping[str, str]) -> Found:
+    """Whether there is a conda for the stacks that have a layer of it."""
+    if program := find_conda(environ):
+        return passed(program)
+    layered = [stack.name for stack in stacks if stack.conda_lock]
+    if not layered:
+        return passed("none, and these stacks need none")
+    return warning(f"none; {', '.join(layered)} would get compilers and CUDA from it", HOW_TO_GET_ONE)
+
+
+def needs(stack: Stack, required: bool, environ: Mapping[str, str]) -> Found:
+    """Python, and what stack.yaml declares of compilers, headers and libraries, as a build asks for it."""
+    layer = stack.conda_lock is not None and find_conda(environ) is not None
+    if layer:
+        return passed("Python and compilers come from its conda layer")
+    lines = []
+    if find_python(stack.python, environ) is None:
+        lines.append(f"there is no Python {stack.python}: install Python {stack.python} or load its module")
+    lines += [lack["line"] for lack in missing(stack.run_needs, stack, environ)]
+    if stack.source_builds and stack.cuda:
+        lines += [lack["line"] for lack in missing(["nvcc", "c++"], stack, environ, exact=True)]
+    if not lines:
+        return passed(", ".join([f"Python {stack.python}", *stack.run_needs]))
+    whats, remedies = zip(
+        *(line.replace(_LAYER, "").partition(": ")[::2] for line in dict.fromkeys(lines)), strict=True
+    )
+    # A stack with a conda layer says so once.
+    layered = _LAYER if any(_LAYER in line for line in lines) else ""
+    return failed_if(required, "; ".join(whats), "; ".join(dict.fromkeys(remedies)) + layered)
+
+
+def gpu(gpus: Gpus, on_gpus: Sequence[Stack], required: bool) -> Found:
+    """The GPUs of this machine."""
+    try:
+        rows = gpus.rows
+    except UserError as error:
+        return failed(str(error), "mend the driver: reboot after an update of it, or ask the administrator")
+    if rows:
+        kinds = {(name, float(memory)): 0 for name, memory, _, _ in rows}
+        for name, memory, _, _ in rows:
+            kinds[name, float(memory)] += 1
+        shown = ", ".join(f"{count} x {name} ({mib / 1024:.0f} GiB)" for (name, mib), count in kinds.items())
+        return passed(f"{shown}, driver {rows[0][2]}")
+    if driver := driver_version():
+        return failed(f"driver {driver} is loaded, and there is no nvidia-smi", "put nvidia-smi on PATH")
+    if not on_gpus:
+        return passed("none, and these stacks need none")
+    return failed_if(required, f"none here; {', '.join(stack.name for stack in on_gpus)} need one", _ON_A_NODE)
+
+
+def gpu_of_stack(gpus: Gpus, stack: Stack, required: bool) -> Found:
+    """Whether the driver and the GPUs are new enough for a stack's CUDA, and of the kind it is compiled for."""
+    assert stack.cuda is not None
+    rows = gpus.rows
+    if not rows:
+        return warning(f"CUDA {stack.cuda} is not checked: no GPU here", _ON_A_NODE)
+    least = _LEAST_DRIVER[int(stack.cuda.partition(".")[0])]
+    driver = rows[0][2]
+    if int(driver.partition(".")[0]) < least:
+        return failed_if(
+            required, f"driver {driver} is too old for CUDA {stack.cuda}", f"install driver {least} or later"
+        )
+    built_for = stack.source_environment.get("TORCH_CUDA_ARCH_LIST", "")
+    others = sorted({row[3] for row in rows} - set(built_for.split(";"))) if built_for else []
+    if others:
+        return failed_if(
+            required,
+            f"it compiles for compute capability {built_for}, and the GPUs here have {', '.join(others)}",
+            f"write {others[0]} into source_environment of {stack.folder.name}/stack.yaml, and build it again",
+        )
+    return passed(f"driver {driver} runs CUDA {stack.cuda}")
