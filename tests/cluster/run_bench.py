@@ -14,6 +14,8 @@ from typing import Any
 
 import psutil
 
+from common.files import write_text
+
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = Path(__file__).with_name("stand_in_trainer.py")
 RAY_TRAINER = Path(__file__).with_name("ray_trainer.py")
@@ -37,11 +39,12 @@ class RunBench:
         self.heads: list[subprocess.Popen[str]] = []
         self._words: dict[int, int] = {}
         python = folder / "stack" / "env" / "bin" / "python"
-        python.parent.mkdir(parents=True, exist_ok=True)
-        python.write_text(f'#!/bin/sh\nexec {sys.executable} {STAND_IN} "$@"\n')
-        python.chmod(0o755)
-        (folder / "stack" / "verify.json").write_text("{}")
-        self.write_inputs("d1")
+        if not python.is_file():  # runs of one folder share it, and read it while the next one is made
+            python.parent.mkdir(parents=True)
+            python.write_text(f'#!/bin/sh\nexec {sys.executable} {STAND_IN} "$@"\n')
+            python.chmod(0o755)
+            write_text(folder / "stack" / "verify.json", "{}")
+            self.write_inputs("d1")
         self.write_spec("f" * 64, steps, env or {})
 
     def write_spec(self, fingerprint: str, steps: int = 5, env: dict[str, str] | None = None) -> None:
@@ -60,7 +63,7 @@ class RunBench:
 
     def write_inputs(self, data: str) -> None:
         value = {"data": {"sha256": data}, "model": {"sha256": "m"}}
-        (self.folder / "inputs.json").write_text(json.dumps(value))
+        write_text(self.folder / "inputs.json", json.dumps(value))
 
     def command(self) -> list[str]:
         command = [sys.executable, "-m", "workflow.cluster.launcher", str(self.run)]

@@ -1,7 +1,8 @@
 /* Preloaded into heads and jobs: a file system that refuses reads, and a clock that is wrong.
  *
  * RB_FAULT_FILE names a file; while it exists, each of its lines, `errno part-of-a-path`, makes every look at such a
- * path fail with that number; with a `!` before the part it is only opening that fails. RB_CLOCK_S is added to the time of day; monotonic clocks stay right. */
+ * path fail with that number; with a `!` before the part it is only opening that fails, with a `$` behind it only paths
+ * that end so. RB_CLOCK_S is added to the time of day; monotonic clocks stay right. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -29,7 +30,12 @@ static int fault(const char *path, int opens) {
     for (line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         char *part = strchr(line, ' ');
         if (!part++ || (*part == '!' && !opens)) continue;
-        if (strstr(path, part + (*part == '!'))) { errno = atoi(line); return 1; }
+        part += *part == '!';
+        size_t length = strlen(part), whole = strlen(path);
+        int ends = length && part[length - 1] == '$';
+        if (ends) part[--length] = 0;
+        const char *end = whole >= length ? path + whole - length : "";
+        if (ends ? !strcmp(end, part) : !!strstr(path, part)) { errno = atoi(line); return 1; }
     }
     return 0;
 }

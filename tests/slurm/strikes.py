@@ -19,6 +19,7 @@ from pathlib import Path
 from .cluster import GPU_NODES, NODES, Cluster, ClusterError
 from .runs import fake
 
+# Whole names: a part of one would hit this project's own modules while a head loads them (`stopping.py`).
 PARTS = ("/stop", "/end.json", "/life.json", "/heartbeat", "/done.json", "/job.json", "/order.json", "/answer.json")
 LIES = {
     "squeue": ("true", '"$real" "$@" | head -n 1', '"$real" "$@" | head -c 200', "echo CLUSTER: b", "exit 1"),
@@ -218,6 +219,6 @@ class Strikes:
     def _falter(self) -> str | None:
         parts = self.random.sample(PARTS, self.random.randint(1, 4))
         number = self.random.choice((116, 5, 13))
-        (self.folder / "faults").write_text("".join(f"{number} {part}\n" for part in parts))
+        (self.folder / "faults").write_text("".join(f"{number} {part}$\n" for part in parts))
         self._later("faults", 1, 6, lambda: (self.folder / "faults").unlink(missing_ok=True))
         return f"{number} {' '.join(parts)}"
