@@ -12,7 +12,7 @@ import pytest
 
 from common.errors import UserError
 from trainers.registry import trainer_named
-from workflow.stacks import load_stack, lock_id, stack_names, stack_python
+from workflow.stacks import definition, load_stack, lock_id, stack_names, stack_python
 from workflow.stacks.definition import ENVS, RUN_NEEDS, verify_id
 from workflow.stacks.lockfile import parse_lock
 
@@ -96,6 +96,24 @@ def test_run_time_settings_ask_for_another_check_and_for_no_other_environment(tm
     found.append((lock_id("s", tmp_path), verify_id(load_stack("s", tmp_path))))
     assert len({lock for lock, _ in found}) == 1, "a finished run would be trained again"
     assert len({verified for _, verified in found}) == 4
+
+
+def test_code_that_a_stacks_check_runs_asks_for_another_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And for none of other stacks."""
+    monkeypatch.setattr(definition, "_REPOSITORY", tmp_path)
+    for name in ("trl-sglang-cpu", "trl-vllm-cpu"):
+        shutil.copytree(ENVS / name, tmp_path / "envs" / name)
+    shutil.copytree(ENVS.parent / "engines" / "sglang", tmp_path / "engines" / "sglang")
+    envs, found = tmp_path / "envs", []
+    for file in ("", "replay.py", "colocate.py", "standins.py", "processes.py"):
+        if file:
+            (tmp_path / "engines" / "sglang" / file).write_text("changed")
+        found.append([verify_id(load_stack(name, envs)) for name in ("trl-sglang-cpu", "trl-vllm-cpu")])
+    of_sglang, of_vllm = zip(*found, strict=True)
+    assert len(set(of_vllm)) == 1 and of_sglang[0] == of_sglang[1] and len(set(of_sglang)) == 4
+    (tmp_path / "engines" / "sglang" / "colocate.py").unlink()
+    with pytest.raises(UserError, match=r"verify_code: no such file: engines/sglang/colocate\.py"):
+        load_stack("trl-sglang-cpu", envs)
 
 
 def test_each_need_that_a_stack_may_name_is_looked_for() -> None:

@@ -18,7 +18,8 @@ import yaml
 from common.errors import UserError
 from common.messages import unknown_name
 
-ENVS = Path(__file__).resolve().parents[2] / "envs"
+_REPOSITORY = Path(__file__).resolve().parents[2]
+ENVS = _REPOSITORY / "envs"
 LAID_OVER = "_laid_over.pth"
 """In site-packages of a registered stack: leads to the folders of the interpreter below it."""
 _ACCELERATORS = ("cpu", "cuda")
@@ -61,6 +62,8 @@ class Stack:
     """Lists of folders (LD_LIBRARY_PATH) that every process in the stack sees ahead of its own."""
     run_caches: dict[str, str] = field(default_factory=dict)
     """Variables that name a folder of compiled code, and that folder's name below the stack's caches."""
+    verify_code: tuple[Path, ...] = ()
+    """This repository's files that verify.py runs: when one changes, the stack is verified again."""
     run_needs: tuple[str, ...] = ()
     """What processes in the stack need of the machine, of RUN_NEEDS."""
 
@@ -125,6 +128,9 @@ def _declared(path: Path, given: dict[Any, Any]) -> dict[str, Any]:
         if not fits(value):
             raise UserError(f"{path}: {setting.name} must {wanted.format(value)} (got {value!r})")
         values[setting.name] = convert(value)
+    for file in values.get("verify_code", ()):
+        if not file.is_file():
+            raise UserError(f"{path}: verify_code: no such file: {file.relative_to(_REPOSITORY)} (in {_REPOSITORY})")
     for need in values.get("run_needs", ()):
         if need not in RUN_NEEDS:
             raise UserError(f"{path}: {unknown_name('run_needs', need, RUN_NEEDS)}")
@@ -173,6 +179,11 @@ _KINDS: dict[str, _Kind] = {
     "disk_gib": (_is_number, "be a number of GiB, at least 0", float),
     "source_builds": (_is_texts, "be a list of package names", _normalized),
     "build_job": (_is_build_job, f"hold whole numbers by {', '.join(BUILD_JOB)}", lambda value: {**BUILD_JOB, **value}),
+    "verify_code": (
+        _is_texts,
+        "be a list of files, each as its path in the repository",
+        lambda files: tuple(_REPOSITORY / file for file in files),
+    ),
     "run_needs": (_is_texts, f"be a list of {', '.join(RUN_NEEDS)}", tuple),
     "run_paths": (
         _is_mapping(_is_paths),
@@ -214,12 +225,12 @@ def lock_id(name: str, envs: Path = ENVS) -> str:
 
 
 def verify_id(stack: Stack) -> str:
-    """12 hex digits of the sha256 over what decides the verdict: verify.py, the code that all share, run-time settings.
+    """12 hex digits of the sha256 over what decides the verdict: verify.py, the code that it runs, run-time settings.
 
     These are no part of the lock_id: an environment is checked again when they change, and no run is trained again.
     """
     digest = hashlib.sha256()
-    for path in (stack.verify, *sorted(stack.folder.parent.glob("_*.py"))):
+    for path in (stack.verify, *sorted(stack.folder.parent.glob("_*.py")), *stack.verify_code):
         if path.is_file():
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     digest.update(json.dumps([stack.run_paths, stack.run_caches, stack.run_needs], sort_keys=True).encode())
