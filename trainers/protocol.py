@@ -132,6 +132,8 @@ class Trainer:
     """Switches that say which engine it is, beside `keys["engine"]`."""
     of_one_engine: tuple[str, ...] = ()
     """How settings begin that mean something with one of its engines alone."""
+    of_the_text: frozenset[str] = frozenset()
+    """Those of them that change what is written, and not only how: arms must have them alike, whatever the engine."""
     settings: Callable[[Mapping[str, Any], Mapping[str, Any] | None], Settings] = plain_settings
     """A run's settings, from its `trainer_args` or from what the stack has resolved."""
 

@@ -19,8 +19,11 @@ from trainers.workload import TrainedArm, Workload
 
 SERVER = ("vllm_mode", "server")
 
-# An option could silently turn the arm's engine into another.
-_OWNED = ("use_sglang", "use_transformers_continuous_batching")
+# An option could silently turn the arm's engine into another, or replace the workload's words for one arm alone.
+_OWNED = (
+    *("use_sglang", "use_transformers_continuous_batching"),
+    *("sglang_model_path", "sglang_dtype", "sglang_random_seed"),
+)
 
 
 def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
@@ -153,6 +156,7 @@ TRL = Trainer(
     },
     of_one_engine=("use_vllm", "vllm_", "use_sglang", "sglang_"),
     checks=(_one_gpu, _speed_on_a_cpu),
+    of_the_text=frozenset({"vllm_structured_outputs_regex", "sglang_preferred_sampling_params"}),
     memory=_memory,
     trees=(TRL_1_16, *TRL_NATIVE),
     native="native",

@@ -28,16 +28,18 @@ def sampling(args: Any, stop: int | None) -> dict[str, Any]:
             f"generation_kwargs.{sorted(unknown)[0]} is no sampling parameter of SGLang; allowed: "
             f"{', '.join(sorted(_SAMPLING))}"
         )
-    return {
+    words = {
         "max_new_tokens": args.max_completion_length,
         "temperature": args.temperature,
         "top_p": args.top_p,
-        "top_k": args.top_k or -1,  # 0 and None mean "all" to TRL
-        "min_p": args.min_p or 0.0,
+        "top_k": args.top_k,
+        "min_p": args.min_p,
         "repetition_penalty": args.repetition_penalty,
         "stop_token_ids": [] if stop is None else [stop],
         **(args.generation_kwargs or {}),
     }
+    # 0 and None mean "all" to TRL, 0 nothing to SGLang.
+    return {**words, "top_k": words["top_k"] or -1, "min_p": words["min_p"] or 0.0}
 
 
 _SAMPLING = frozenset({"frequency_penalty", "presence_penalty", "ignore_eos", "min_new_tokens", "top_k", "min_p"})

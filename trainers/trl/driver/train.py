@@ -80,6 +80,8 @@ def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any
     owned = owned_settings({"checkpoint_dir": "checkpoints", "run_id": "settings"})
     trl_args, of_sglang = rollout.divided(trainer_args)
     config = grpo_config({"reward_weights": weights, **trl_args, **elsewhere}, owned)
+    if trainer_args.get(rollout.SWITCH):
+        rollout.sampling(config, None)
     settings = {rollout.OPTION + name: value for name, value in of_sglang.items()}
     settings |= {key: value for key, value in config.to_dict().items() if key not in OF_AN_ATTEMPT | elsewhere.keys()}
     return importlib.metadata.version("trl"), flat(settings)

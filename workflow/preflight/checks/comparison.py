@@ -180,6 +180,8 @@ def matters(key: str, cases: Sequence[Case]) -> bool:
     """Whether a setting of the configuration can bear on the work: no name, place or seed, no other engine's words."""
     if any(key.rpartition(".")[2] in trainer.bookkeeping for trainer in trainers()):
         return False
+    if any(key in case.trainer.of_the_text for case in cases):
+        return True
     # With a dot at its end an empty section is one, too.
     if f"{key}.".startswith((*_own_options(cases), *(one for case in cases for one in case.trainer.of_one_engine))):
         return len({case.engine.name for case in cases}) == 1
