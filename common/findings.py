@@ -20,6 +20,7 @@ EQUALITIES: tuple[Equality, ...] = get_args(Equality)
 # What weighs most among its like.
 _FIRST = ("trainers", "trainer-versions", "torch-versions", "settings", "cuda-graphs", "cuda-launch-blocking")
 _MADE_BY = "`rolloutbench preflight`"
+_MAY_LACK = ("scope", "settle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,12 @@ class Finding:
     why: Annotated[str, "why it matters"]
     source: Annotated[str, "where that is known from"]
     change: Annotated[str, "what to change"]
+    scope: Annotated[str, "where alone a ratio of these arms holds, for the verdict; else not there"] = ""
+    settle: Annotated[str, "what would settle the question then, as no setting can; else not there"] = ""
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"arms": list(self.arms)}
+        held = asdict(self) | {"arms": list(self.arms)}
+        return {name: value for name, value in held.items() if value or name not in _MAY_LACK}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,7 @@ def read_preflight(path: Path, experiment: str) -> Preflight | None:
 
 def _finding(raw: Mapping[str, Any]) -> Finding:
     words = {name: str(raw[name]) for name in ("code", "what", "why", "source", "change")}
+    words |= {name: str(raw.get(name, "")) for name in _MAY_LACK}
     level: Level = _one_of(LEVELS, "level", raw)
     return Finding(level, arms=tuple(str(arm) for arm in raw["arms"]), **words)
 

@@ -52,11 +52,11 @@ def _terms(preflight: Preflight | None, unequal: Sequence[Finding]) -> Iterator[
         yield "The settings are not compared: there is no preflight."
     elif not preflight.ledger:
         yield "The settings are not compared: the fairness ledger is empty."
-    if unequal:
-        yield (
-            f"Unequal terms ({names_of([finding.code for finding in unequal])}): "
-            "the engines alone do not explain the ratio."
-        )
+    for finding in unequal:
+        if finding.scope:
+            yield f"{finding.what}: {finding.why}."
+    if codes := [finding.code for finding in unequal if not finding.scope]:
+        yield f"Unequal terms ({names_of(codes)}): the engines alone do not explain the ratio."
 
 
 def _spread(claims: Sequence[Claim], comparison: pd.DataFrame) -> Iterator[str]:

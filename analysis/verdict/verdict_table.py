@@ -74,7 +74,7 @@ def _verdict(
         arm,
         plan.baseline,
         verdict,
-        _words(claims, groups),
+        ", ".join([_words(claims, groups), *dict.fromkeys(one.scope for one in unequal if one.scope)]),
         tuple(_ratio(group) for group in groups),
         pairs,
         steps,
@@ -131,7 +131,9 @@ def _settle(
     known: Sequence[Claim], comparison: pd.DataFrame, preflight: Preflight | None, unequal: Sequence[Finding]
 ) -> list[str]:
     """What would settle the question: equal terms, more steps, more runs, data that the logs lack."""
-    found = [f"equal {names_of([finding.code for finding in unequal])}"] if unequal else []
+    codes = [finding.code for finding in unequal if not finding.scope]
+    found = [*dict.fromkeys(finding.settle for finding in unequal if finding.settle)]
+    found += [f"equal {names_of(codes)}"] if codes else []
     if preflight is None:
         found.append("a preflight, which compares the settings")
     if all(claim.one_step for claim in known) or any(math.isnan(c.interval[0]) and not c.one_pair for c in known):

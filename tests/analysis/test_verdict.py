@@ -27,6 +27,7 @@ def ledger_row(setting, verdict):
 
 EQUAL = Preflight((), (ledger_row("batch", "equal"),), ())
 UNEQUAL = Preflight(tuple(Finding("unequal", code, ("a", "b"), "", "", "", "") for code in "xy"), EQUAL.ledger, ())
+HERE = Finding("unequal", "z", ("b",), "b lacks its kernels", "no GPU does", "", "", "in this room", "a GPU")
 UNKNOWN = Preflight((), (*EQUAL.ledger, ledger_row("all settings", "unverifiable")), ())
 
 
@@ -103,6 +104,17 @@ def test_on_unequal_terms_and_with_other_lengths_and_a_failed_gate():
     assert caveats(found, "gate") == "The correctness gate fails: b is worse in reward."
     assert caveats(found, "estimates").startswith("Step time (per step ")
     assert settle(found) == "equal x, y" and "found unequal" not in found.basis
+
+
+@pytest.mark.parametrize("speed", [0.5, 1.0, 2.0])
+def test_what_holds_in_one_place_only_is_said_in_the_verdict_itself(speed):
+    (found,) = said(engines(speed), preflight=replace(UNEQUAL, findings=(*UNEQUAL.findings, HERE)))
+    assert re.search("(slower|faster|not resolved|no difference), in this room. At equal work ", line(found))
+    first, second = (one.text for one in found.caveats[:2])
+    assert first == "b lacks its kernels: no GPU does." and second.startswith("Unequal terms (x, y): ")
+    assert settle(found).startswith("a GPU; equal x, y") and "z" not in verdict_text([found])
+    assert HERE.as_dict().items() > {"scope": "in this room", "settle": "a GPU"}.items()
+    assert "scope" not in UNEQUAL.findings[0].as_dict()
 
 
 def test_one_pair_of_runs_and_one_step():

@@ -26,6 +26,7 @@ PACKAGES: dict[str, dict[str, str]] = {
     "trl-gpu-transformers": {"torch": "2.11.0"},
     "trl-gpu-sglang": {"torch": "2.11.0", "sglang": "0.5.23"},
     "trl-cpu-sglang": {"torch": "2.11.0", "sglang": "0.5.23"},
+    "trl-cpu-vllm": {"torch": "2.11.0", "vllm": "0.31.0"},
 }
 _VERSIONS = {"verl04": "0.4.1", "verl09": "0.9.1", "trl": "1.16.0"}
 

@@ -189,6 +189,20 @@ def test_trl_with_sglang_is_for_a_cpu_and_says_that_its_speed_is_no_gpus() -> No
     on_cpu = {**TRL, "gpus_per_node": 0, "gpu": None, "dtype": "float32"}
     finding = found(ARTICLE, arms=arms, **on_cpu)["sglang-speed-on-cpu"]
     assert (finding.level, finding.arms) == ("unequal", ("sglang",))
+    assert finding.scope == "on a CPU without SGLang's compiled kernels" and "GPUs" in finding.settle
+    for option, value in (("sglang_dtype", "bfloat16"), ("sglang_random_seed", 3)):
+        with pytest.raises(UserError, match=f"options.{option} of an arm is not free"):
+            planned(ARTICLE, arms={"sglang": {**arms["sglang"], "options": {option: value}}}, **on_cpu)
+
+
+def test_an_engines_option_that_changes_what_is_written_makes_the_terms_unequal() -> None:
+    arms = {name: {"trainer": "trl", "engine": name, "stack": f"trl-cpu-{name}"} for name in ("vllm", "sglang")}
+    on_cpu = {**TRL, "gpus_per_node": 0, "gpu": None, "dtype": "float32"}
+    for arm, option in (("vllm", "vllm_structured_outputs_regex"), ("sglang", "sglang_preferred_sampling_params")):
+        told = {**arms, arm: {**arms[arm], "options": {option: "x"}}}
+        assert option in found(ARTICLE, arms=told, **on_cpu)["settings"].what
+    told = {**arms, "vllm": {**arms["vllm"], "options": {"vllm_enable_sleep_mode": True}}}
+    assert "settings" not in found(ARTICLE, arms=told, **on_cpu)
 
 
 @pytest.mark.parametrize("variable", VARIABLES, ids=lambda variable: variable.name)

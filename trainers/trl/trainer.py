@@ -64,16 +64,17 @@ def _one_gpu(case: Case, variables: Variables) -> Iterator[Finding]:
 
 def _speed_on_a_cpu(case: Case, variables: Variables) -> Iterator[Finding]:
     """SGLang without its kernels: what it does is its own, how fast it does it is not."""
-    if case.engine.name == "sglang" and not case.on_gpu and not case.imported:
+    if case.engine.name == "sglang" and case.told.accelerator == "cpu":
         yield Finding(
             "unequal",
             "sglang-speed-on-cpu",
             (case.arm,),
             "SGLang generates on a CPU, without its compiled kernels",
-            "its scheduler, cache, sampler and weight updates are the real ones, its attention and layers are plain "
-            "PyTorch: its seconds here, slower or faster, say nothing of its speed on a GPU",
+            "its speed here says nothing about GPUs; its scheduler, cache, sampler and weight updates are real",
             "SGLang 0.5.23 on a CPU without AMX, engines/sglang/; docs/preflight.md#unequal",
             "read the rewards, lengths and correctness of this report, not its speeds; on GPUs take trainer verl",
+            scope="on a CPU without SGLang's compiled kernels",
+            settle="the same comparison on GPUs (trainer verl has both engines there)",
         )
 
 
@@ -155,8 +156,8 @@ TRL = Trainer(
         "use_vllm": {True: "vllm", False: "transformers"},
     },
     of_one_engine=("use_vllm", "vllm_", "use_sglang", "sglang_"),
-    checks=(_one_gpu, _speed_on_a_cpu),
     of_the_text=frozenset({"vllm_structured_outputs_regex", "sglang_preferred_sampling_params"}),
+    checks=(_one_gpu, _speed_on_a_cpu),
     memory=_memory,
     trees=(TRL_1_16, *TRL_NATIVE),
     native="native",
