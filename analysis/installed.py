@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.fairness import Setting, by_arm
 from analysis.runs import PlanRead, Run
-from common.dotted import as_text
+from common.dotted import as_text, mapping
 from common.verdicts import Verdict, count_of
 
 # Of verify.json, besides its packages.
@@ -91,7 +91,8 @@ def mixed_origin_verdicts(runs: Sequence[Run]) -> list[Verdict]:
 def installed(verify: Mapping[str, Any]) -> dict[tuple[str, str], str]:
     """(kind, name) -> version of everything that a stack's check found.
 
-    Kinds: stack, conda, pip, accepted (what is not as the lock says), wheel (installed in place of a source build).
+    Kinds: stack, conda, pip, accepted (what is not as the lock says), wheel (installed in place of a source build); of
+    runs also stand-in (what stands in for an absent package).
     """
     found = {("stack", name): as_text(verify[name]) for name in _ALONE if verify.get(name) is not None}
     origin = verify.get("origin") or {}
@@ -125,9 +126,14 @@ def installed_settings(runs: Sequence[Run], plan: PlanRead) -> list[Setting]:
 
 
 def _by_stack(runs: Sequence[Run]) -> dict[tuple[str, str], dict[tuple[str, str], str]]:
-    """What is installed in each stack that was used, as its check says, and its origin as the runs say."""
+    """What is installed in each stack that was used, as its check says; its origin and stand-ins as the runs say."""
     checks = {stack_of(run): run.verify and {**run.verify, "origin": origin_of(run)} for run in runs}
-    return {stack: installed(verify or {}) for stack, verify in checks.items()}
+    found = {stack: installed(verify or {}) for stack, verify in checks.items()}
+    for run in runs:
+        engine = mapping(mapping(run.done.get("resolved")).get("engine"))
+        for name, told in mapping(engine.get("stand_ins")).items():
+            found[stack_of(run)]["stand-in", str(name)] = as_text(told)
+    return found
 
 
 def environment_table(runs: Sequence[Run]) -> pd.DataFrame:

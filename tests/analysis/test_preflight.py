@@ -248,6 +248,17 @@ def test_a_registered_stack_is_told_with_what_was_accepted(folder, tmp_path):
     assert told["wheel", "flash-attn"] == f"flash_attn-2.8.3.whl sha256:{'ab' * 32}"
 
 
+def test_what_stands_in_for_an_absent_package_is_in_the_environment(folder, tmp_path):
+    with_stacks(tmp_path / "stacks")
+    for file in folder.glob("runs/vllm-*/done.json"):
+        done = json.loads(file.read_text())
+        make_results.write_json(file, done | {"resolved": {"engine": {"stand_ins": {"sgl_kernel": "a stand-in"}}}})
+    found = content(folder, stacks=tmp_path / "stacks")
+    told = found.environment[found.environment["kind"] == "stand-in"]
+    assert told[["stack", "name", "version"]].to_numpy().tolist() == [["trl-vllm-cpu", "sgl_kernel", "a stand-in"]]
+    assert ">stand-in sgl_kernel<" in html_page(found).partition("Installed packages and tools")[2]
+
+
 def test_a_run_keeps_the_state_of_the_stack_that_it_was_trained_in(folder, tmp_path):
     """The stack was built since; the run was trained in a registered one."""
     with_stacks(tmp_path / "stacks", origin={}, state="built")
