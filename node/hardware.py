@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -180,8 +181,41 @@ def busy_s(stat: str, cpus: Sequence[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def family() -> list[int]:
+    """The numbers of this process and of all that descend from it; itself alone where the kernel lists no children."""
+    found = [os.getpid()]
+    for pid in found:
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found += map(int, children.read_text(encoding="ascii").split())
+    return found
+
+
+def peak_resident_gib() -> float:
+    """The largest memory of this process and of each that descends from it, summed: not less than their common peak."""
+    kib = 0
+    for pid in family():
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+            kib += sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
+    return kib / 2**20
+
+
+def _own_cpu_s() -> float:
+    """CPU-seconds of this process and of all that descend from it, those that have ended included."""
+    times, ticks = os.times(), 0
+    for pid in family()[1:]:
+        with contextlib.suppress(OSError):
+            # After the name in brackets: user, system, and both of its own ended children, from the 14th field on.
+            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
+    return time.process_time() + times.children_user + times.children_system + ticks / os.sysconf("SC_CLK_TCK")
+
+
 class OtherLoad:
-    """Counts the CPU-seconds that other processes (or other machines on the same hardware) take.
+    """Counts the CPU-seconds that processes of others (or other machines on the same hardware) take.
+
+    Those that this process has started, such as an engine's, are its own.
 
     The kernel counts in ticks of 10 ms a CPU, so short spans are rough; sums over many steps are not.
     """
@@ -207,4 +241,4 @@ class OtherLoad:
             text = self._stat.read_text(encoding="ascii")
         except OSError:
             return None
-        return busy_s(text, self._cpus), time.process_time()
+        return busy_s(text, self._cpus), _own_cpu_s()

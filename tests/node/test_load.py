@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from node.hardware import OtherLoad, busy_s
+from node.hardware import OtherLoad, busy_s, family, peak_resident_gib
 
 STAT = """cpu  100 0 50 900 10 5 5 20 7 0
 cpu0 60 1 20 400 5 2 3 10 3 0
@@ -41,6 +41,34 @@ def test_a_neighbour_on_the_same_cpu_is_seen_and_ones_own_work_is_not() -> None:
         neighbour.wait()
     assert taken is not None
     assert 0.6 * slept < taken < 1.2 * slept  # on a busy machine a sleep lasts longer
+
+
+def test_what_a_process_has_others_do_for_it_is_its_own(tmp_path: Path) -> None:
+    """SGLang's scheduler is a process of its own; what that starts counts, too, and what has ended."""
+    burn = "import time; end = time.process_time() + 0.5\nwhile time.process_time() < end: pass"
+    program = (
+        f"{burn}\nimport subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])\n"
+        "alive = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)\n"
+        "print(alive.pid, flush=True); input(); alive.communicate()"
+    )
+    stat = tmp_path / "stat"
+    stat.write_text(STAT)
+    load = OtherLoad([0], stat=stat)
+    load.begin()
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin and child.stdout
+        grandchild = int(child.stdout.readline())
+        # The kernel's busy seconds, 100 more than before: those of the processes above are not others'.
+        stat.write_text(STAT.replace("cpu0 60", f"cpu0 {60 + 100 * os.sysconf('SC_CLK_TCK')}"))
+        alive, members, peak = load.taken_s(), family(), peak_resident_gib()
+        child.communicate("\n")
+    ended = load.taken_s()
+    assert alive is not None and ended is not None
+    assert 90 < ended <= alive <= 99.05
+    assert {os.getpid(), child.pid, grandchild} <= {*members} and not {child.pid, grandchild} & {*family()}
+    assert peak > peak_resident_gib() > 0
 
 
 def test_a_system_that_does_not_tell_is_no_number(tmp_path: Path) -> None:
