@@ -154,6 +154,12 @@ def _doctor(args: argparse.Namespace) -> None:
     doctor(config, args.profile, args.across_nodes, args.json)
 
 
+def _new(args: argparse.Namespace) -> None:
+    from workflow.new_experiment import new_experiment
+
+    new_experiment(args)
+
+
 def _print_headline(args: argparse.Namespace) -> None:
     from analysis.verdict.arm_verdict import ArmVerdict
     from analysis.verdict.verdict_block import print_verdict
@@ -205,7 +211,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--json": {"action": "store_true", "help": "print it as JSON"},
     "sources": {"nargs": "+", "metavar": "RUN", "help": "a log, a folder, wandb:entity/project/id, or NAME=log1,log2"},
     "--names": {"metavar": "A,B", "help": "names of the arms; one that begins with an engine's says its engine"},
-    "--trainer": {"help": "of runs that do not say it"},
+    "--trainer": {"help": "the trainer; in compare, of runs that do not say it"},
     "--release": {"help": "the trainer's release, of runs that do not say it"},
     "--mode": {"help": "the trainer's loop, of runs that do not say it (docs/import.md)"},
     "--warmup": {"type": int, "default": 1, "metavar": "N", "help": "first steps that do not count (default: 1)"},
@@ -214,6 +220,16 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--open": {"action": "store_true", "help": "open the report in a browser"},
     "--save": {"type": Path, "metavar": "FILE", "help": "write the configuration that snakemake takes"},
     "--markdown": {"action": "store_true", "help": "print the verdict as Markdown"},
+    "file": {"type": Path, "nargs": "?", "help": "what to write (default: my.yaml)"},
+    "--gpus": {"metavar": "N", "help": "GPUs of a node for each run (default: 0, this machine's CPU)"},
+    "--nodes": {"metavar": "N", "help": "nodes of each run (default: 1)"},
+    "--engines": {"metavar": "A,B", "help": "what is compared, the baseline first (default: all of the trainer)"},
+    "--model": {"metavar": "SOURCE", "help": "a folder, or a hub's id@commit"},
+    "--data": {"metavar": "SOURCE", "help": "a .jsonl, .json or .parquet file, or a hub's id@commit"},
+    "--columns": {"metavar": "PROMPT,ANSWER", "help": "the data's columns (default: by their names)"},
+    "--rewards": {"metavar": "A,B", "help": "built-in rewards, or FILE.py:FUNCTION (docs/rewards.md)"},
+    "--steps": {"metavar": "N", "help": "training steps of each run (default: 20)"},
+    "--partition": {"metavar": "NAME", "help": "of Slurm; writes a profile beside profiles/slurm"},
     "--experiment": {"metavar": "NAME", "help": "read results/NAME/plan.json, not a configuration"},
     "--every": {"type": float, "metavar": "SECONDS", "help": "print it again and again until all is finished"},
     "--now": {"action": "store_true", "help": "on this machine: without finishing the step"},
@@ -235,6 +251,11 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.Namespace], None], str]] = {
         "look at this machine and this site: what is missing, and its remedy",
         _doctor,
         "config --profile --across-nodes --json",
+    ),
+    "new": (
+        "write a commented configuration: asks, or takes flags",
+        _new,
+        "file --gpus --nodes --trainer --engines --model --data --columns --rewards --steps --partition",
     ),
     "plan": (
         "list the runs that a configuration means, and what they will cost",

@@ -111,7 +111,7 @@ def _require_columns(where: str, source: str, data: Mapping[str, Any]) -> None:
     path = Path(source).expanduser()
     if not path.is_file():
         raise UserError(f"{where} {source!r} is not a file; give a .jsonl, .json or .parquet file")
-    found = _columns(where, path)
+    found = columns_of(where, path)
     if found is None:
         return
     for setting in ("prompt_column", "answer_column"):
@@ -122,7 +122,7 @@ def _require_columns(where: str, source: str, data: Mapping[str, Any]) -> None:
             )
 
 
-def _columns(where: str, path: Path) -> list[str] | None:
+def columns_of(where: str, path: Path) -> list[str] | None:
     """The columns of the first row, or nothing where only a whole reading would tell."""
     if path.suffix == ".parquet":
         import pyarrow.parquet

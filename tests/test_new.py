@@ -1,0 +1,176 @@
+"""`rolloutbench new`: what it writes plans, a wrong answer is one line, and no file is overwritten."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import random
+import shlex
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from node.built_in_rewards import BUILT_IN
+from workflow.cli import main
+from workflow.cluster.site import read_site
+from workflow.config.plan import load_plan
+from workflow.new_experiment import QUESTIONS, answers
+from workflow.preflight import preflight
+from workflow.stacks import load_stack, stack_names
+
+STACKS = [load_stack(name) for name in stack_names()]
+HUB = "some-team/some-name@0123456789abcdef0123456789abcdef01234567"
+CHOICES = {
+    "gpus": [None, "0", "1", "8"],
+    "nodes": [None, "2"],
+    "trainer": [None, *sorted({one.trainer for one in STACKS})],
+    "engines": [None, "vllm", "transformers", "vllm,sglang"],
+    "model": [None, "./my model", HUB],
+    "data": [None, "train.jsonl", "on, [a].parquet", HUB],
+    "rewards": [None, "accuracy", ",".join(BUILT_IN), "length,my rewards.py:score"],
+    "steps": [None, "1", "2", "500"],
+    "partition": [None, "h100", "a,b-1"],
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model, data and a reward of one's own; no terminal."""
+    monkeypatch.chdir(tmp_path)
+    Path("my model").mkdir()
+    Path("my model/config.json").write_text("{}")
+    rows = pd.DataFrame({"prompt": ["1+1"], "solution": ["2"], "x": [0]})
+    rows.to_json("train.jsonl", orient="records", lines=True)
+    rows.rename(columns={"prompt": "problem", "solution": "answer"}).to_parquet("on, [a].parquet")
+    Path("my rewards.py").write_text("def score(completions):\n    return [1.0 for _ in completions]\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("8\n"))
+    return tmp_path
+
+
+def flags(chosen: dict[str, str | None]) -> list[str]:
+    return [word for name, value in chosen.items() if value is not None for word in (f"--{name}", value)]
+
+
+def allowed(chosen: dict[str, str | None]) -> bool:
+    """Whether stacks of these engines exist, and the trainer takes these GPUs."""
+    gpus, nodes = int(chosen["gpus"] or 0), int(chosen["nodes"] or 1)
+    fitting = [one for one in STACKS if (one.cuda is not None) == (gpus > 0)]
+    trainer = chosen["trainer"] or ("verl" if gpus * nodes > 1 else "trl")
+    engines = {one.engine for one in fitting if one.trainer == trainer}
+    # Under verl an engine takes two GPUs of a node if not told otherwise.
+    spreads = gpus % 2 == 0 if trainer == "verl" else nodes == 1 and gpus <= 1
+    return bool(engines) and set((chosen["engines"] or "").split(",")) - {""} <= engines and spreads
+
+
+def combinations(number: int) -> list[dict[str, str | None]]:
+    """Every value alone, and twice as many combinations by chance: those that can run, and those that cannot."""
+    chance = random.Random(1)
+    found: list[dict[str, str | None]] = [dict.fromkeys(CHOICES)]
+    found += [dict.fromkeys(CHOICES) | {name: value} for name in CHOICES for value in CHOICES[name]]
+    alike = [dict(zip(CHOICES, row, strict=True)) for row in itertools.product(*CHOICES.values())]
+    some = chance.sample(alike, 1500)
+    return found + [one for one in some if allowed(one)][:number] + [one for one in some if not allowed(one)][:number]
+
+
+def test_what_it_writes_plans_for_every_combination_of_flags(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written = refused = 0
+    for number, chosen in enumerate(combinations(10)):
+        file = Path(f"{2000 + number}.yaml")  # as YAML reads it, a number
+        words = shlex.join(map(str, flags(chosen)))
+        code = main(["new", str(file), *flags(chosen)])
+        out, err = capsys.readouterr()
+        assert code == (0 if allowed(chosen) else 1), (words, err)
+        if code:
+            refused += 1
+            assert err.startswith("error: ") and len(err.splitlines()) == 1 and not file.exists(), (words, err)
+            continue
+        written += 1
+        raw = yaml.safe_load(file.read_text(encoding="utf-8"))
+        plan = load_plan(raw)
+        assert not preflight(plan).impossible and raw["experiment"] == file.stem, words
+        assert {run.spec["workload"]["steps"] for run in plan.runs.values()} == {int(chosen["steps"] or 20)}, words
+        assert len(plan.runs) == 2 * len(plan.config.arms), words
+        profile = Path("profiles", file.stem)
+        assert profile.exists() == (chosen["partition"] is not None), words
+        if chosen["partition"]:
+            site, gpus = read_site(profile), int(chosen["gpus"] or 0)
+            assert f"snakemake --profile {profile} --configfile {file}" in out
+            assert repr(chosen["partition"]) in (profile / "config.yaml").read_text(encoding="utf-8") and site
+            assert f"'gpu:{gpus}'" in (profile / "config.yaml").read_text(encoding="utf-8") or not gpus
+    assert written > 30 and refused > 10, (written, refused)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--gpus x", "--gpus: must be 0 to 999 (got 'x')"),
+        ("--steps 0", "--steps: must be a whole number, 1 or more (got '0')"),
+        ("--trainer vrl", "--trainer: unknown trainer 'vrl' (did you mean trl?); known: trl, swift"),
+        ("--engines vllm,slang", "unknown engine 'slang' (did you mean sglang?); known: sglang, transformers, vllm"),
+        ("--rewards acuracy", "--rewards: unknown reward 'acuracy' (did you mean accuracy?); known: accuracy, "),
+        ("--rewards nowhere.py:score", "workload.rewards: no such file: nowhere.py"),
+        ("--model qwen", "--model: must be ID@COMMIT of a hub, or the path of a folder, such as ./qwen (got 'qwen')"),
+        ("--model ./qwen", "--model: must be a folder that is there (got './qwen')"),
+        ("--model .", "is no model: it lacks config.json"),
+        (
+            "--model builtin:huge",
+            "unknown source 'builtin:huge' (did you mean builtin:tiny-qwen2?); known: builtin:tiny-qwen2, ",
+        ),
+        ("--data nowhere.jsonl", "must be a .jsonl or .json or .parquet file that is there (got 'nowhere.jsonl')"),
+        ("--data train.jsonl --columns prompt", "--columns: must be two names, PROMPT,ANSWER (got 'prompt')"),
+        ("--data train.jsonl --columns prompt,sum", "has the columns prompt, solution, x; name one of them"),
+        ("--partition 'a b'", "--partition: must be a name of Slurm's (got 'a b')"),
+        ("--gpus 8 --trainer trl", "trains in one process: workload.nodes must be 1"),
+    ],
+)
+def test_a_wrong_answer_is_one_line_with_what_is_allowed(
+    here: Path, capsys: pytest.CaptureFixture[str], given: str, said: str
+) -> None:
+    before = sorted(here.rglob("*"))
+    assert main(["new", *shlex.split(given)]) == 1
+    told = capsys.readouterr().err
+    assert said in told and told.startswith("error: ") and len(told.splitlines()) == 1, told
+    assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize("there", ["my.yaml", "profiles/my/config.yaml"])
+def test_no_file_is_overwritten(here: Path, capsys: pytest.CaptureFixture[str], there: str) -> None:
+    Path(there).parent.mkdir(parents=True, exist_ok=True)
+    Path(there).write_text("mine")
+    before = sorted(here.rglob("*"))
+    assert main(["new", "--partition", "h100"]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {there} exists; give another name")
+    assert Path(there).read_text() == "mine" and sorted(here.rglob("*")) == before
+
+
+def test_without_a_terminal_nothing_is_asked(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard input holds an answer that nobody reads."""
+    assert main(["new"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("wrote my.yaml\nsglang, transformers, vllm: 6 runs of 20 steps each\nnext: ")
+    assert yaml.safe_load(Path("my.yaml").read_text())["workload"]["gpus_per_node"] == 0
+
+
+def test_at_a_terminal_a_wrong_answer_is_asked_again(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = iter(["many", "2", "", "", "vllm", "", "train.jsonl", "", "", "", ""])
+    asked = []
+
+    def told(question: str) -> str:
+        asked.append(question)
+        return next(said)
+
+    monkeypatch.setattr("builtins.input", told)
+    found = answers({}, asking=True)
+    assert (found["gpus"], found["trainer"], found["engines"]) == ("2", "verl", "vllm")
+    assert found["columns"] == "prompt,solution"
+    assert [question.partition(" ")[0] for question in asked] == [
+        "GPUs",
+        "GPUs",
+        "nodes",
+        *(one.words.partition(" ")[0] for one in QUESTIONS[2:]),
+    ]
+    assert "  must be 0 to 999 (got 'many')" in capsys.readouterr().err

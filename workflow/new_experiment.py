@@ -1,0 +1,300 @@
+"""Writes a commented configuration for one's own model, data, rewards and cluster, after checking that it plans."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from common.errors import UserError
+from common.files import ROOT, write_text
+from common.messages import say, unknown_name
+from common.verdicts import count_of
+from node.built_in_rewards import BUILT_IN
+from trainers.workload import BUILTIN_DATA, BUILTIN_MODELS, DATA_SUFFIXES, source_kind
+from workflow.config.entry import columns_of, require_readable
+from workflow.config.plan import Plan, load_plan
+from workflow.preflight import preflight
+from workflow.stacks import Stack, load_stack, stack_names
+
+PROFILE = ROOT / "profiles" / "slurm" / "config.yaml"
+# Usual names of the data's columns, the first where nothing is known.
+PROMPTS = ("question", "prompt", "problem", "instruction", "query", "input")
+ANSWERS = ("answer", "ground_truth", "solution", "target", "output")
+TEMPLATE = """\
+# Written by rolloutbench new. docs/configuration.md describes every key. After a change:
+#   rolloutbench preflight {file}
+experiment: {name}
+# The arm that the others are compared with.
+baseline: {baseline}
+# What is compared: a trainer with an engine, in a stack (a folder of envs/). An arm may have `options`, the trainer's
+# own settings, and `env`, variables of its processes.
+arms:
+{arms}
+# What every arm trains.
+workload:
+  # A folder, or a hub's id with its `revision` (a commit).
+  model: {{{model}}}
+  # A .jsonl, .json or .parquet file, or a hub's id with its `revision`.
+  data:
+    {data}
+    prompt_column: {prompt}
+    answer_column: {answer}
+    # answer_after: "####"   # the answer is what follows it
+    # system_prompt: Think step by step.
+    # too_long: drop         # leave out prompts longer than max_prompt_length
+  # Built in: {built_in}.
+  # Your own: source and function (docs/rewards.md).
+  rewards:
+{rewards}  # Training steps of each run. 20 or more give a useful interval.
+  steps: {steps}
+  # Completions that a step learns from, completions of each prompt, and those of one forward pass on one device.
+  batch_size: {batch}
+  num_generations: 8
+  micro_batch_size: 8
+  # In tokens. Longer responses are cut off.
+  max_prompt_length: {longest}
+  max_response_length: {longest}
+  temperature: 1.0
+  learning_rate: 1.0e-6
+  # The KL penalty against the initial policy; 0: no reference model.
+  beta: 0.0
+  dtype: {dtype}
+  # A checkpoint every so many steps, from which an interrupted run continues; 0: none.
+  save_steps: {save}
+  # Of each run; 0 GPUs: the CPU.
+  nodes: {nodes}
+  gpus_per_node: {gpus}
+  # gpu: H100-80GB   # for the preflight's estimate of memory
+# One run per arm and seed. Two pairs of runs or more give an interval.
+seeds: [0, 1]
+# Steps at the start of each run that do not count.
+warmup_steps: {warmup}
+"""
+Found = Mapping[str, str]
+
+
+class Question(NamedTuple):
+    """One choice: its flag's name, its words, its usual answer, and its check; both see the answers before it."""
+
+    name: str
+    words: str
+    usual: Callable[[Found], str]
+    check: Callable[[str, Found], None]
+
+
+def new_experiment(args: argparse.Namespace) -> None:
+    """`rolloutbench new`: takes flags, asks where there are none; overwrites no file."""
+    file: Path = args.file or Path("my.yaml")
+    name = re.sub(r"[^A-Za-z0-9_.]+", "-", file.stem)[:40].strip("-._") or "mine"
+    profile = Path("profiles") / name / "config.yaml"
+    given = {one.name: getattr(args, one.name) for one in QUESTIONS if getattr(args, one.name) is not None}
+    found = answers(given, asking=not given and sys.stdin.isatty())
+    writes = {file: configuration(found, name, file)}
+    if found["partition"]:
+        writes[profile] = profile_text(found)
+    for path in writes:
+        if path.exists():
+            raise UserError(f"{path} exists; give another name: rolloutbench new FILE (nothing was written)")
+    try:
+        plan = _planned(writes[file])
+        require_readable(plan)
+    except UserError as error:
+        raise UserError(f"{' '.join(str(error).split())} (nothing was written)") from None
+    for path, text in writes.items():
+        write_text(path, text)
+        print(f"wrote {path}")
+    steps = count_of(int(found["steps"]), "step")
+    print(f"{', '.join(plan.config.arms)}: {count_of(len(plan.runs), 'run')} of {steps} each")
+    used = profile.parent if found["partition"] else "slurm" if int(found["gpus"]) else "profiles/local"
+    print(f"next: rolloutbench doctor {file}       # what this machine lacks for it")
+    print(f"      rolloutbench preflight {file}    # what is impossible, unequal or odd")
+    print(f"      snakemake --profile {used} --configfile {file}")
+
+
+def answers(given: Found, asking: bool = False) -> dict[str, str]:
+    """Each question's answer: given, asked for, or usual; `UserError` names the flag of a wrong one."""
+    if asking:
+        say("Enter takes what stands in [brackets]; Ctrl-C ends without writing anything.")
+    found: dict[str, str] = {}
+    for one in QUESTIONS:
+        while one.name not in found:
+            answer = given[one.name] if one.name in given else one.usual(found)
+            try:
+                answer = (asking and input(f"{one.words} [{answer}]: ").strip()) or answer
+                one.check(answer, found)
+                found[one.name] = answer
+            except EOFError:
+                raise UserError("the questions were not answered; give flags: rolloutbench new --help") from None
+            except UserError as error:
+                if not asking:
+                    raise UserError(f"--{one.name}: {error}") from None
+                say(f"  {error}")
+    return found
+
+
+def configuration(found: Found, name: str, file: Path) -> str:
+    """The configuration with its comments."""
+    stacks = {one.engine: one.name for one in _stacks(found) if one.trainer == found["trainer"]}
+    engines = [*dict.fromkeys(found["engines"].split(","))]
+    arm = "  {1}:\n    trainer: {0}\n    engine: {1}\n    stack: {2}\n"
+    steps, on_gpus = int(found["steps"]), int(found["gpus"]) > 0
+    devices = max(1, int(found["gpus"]) * int(found["nodes"]))
+    prompt, _, answer = found["columns"].partition(",")
+    derived = {
+        "file": _yaml(str(file)),
+        "name": _yaml(name),
+        "baseline": engines[0],
+        "arms": "".join(arm.format(found["trainer"], engine, stacks[engine]) for engine in engines),
+        "model": ", ".join(_source_lines(found["model"])),
+        "data": "\n    ".join(_source_lines(found["data"])),
+        "prompt": _yaml(prompt),
+        "answer": _yaml(answer),
+        "built_in": ", ".join(BUILT_IN),
+        "rewards": "".join(map(_reward_lines, dict.fromkeys(found["rewards"].split(",")))),
+        "batch": 8 * devices * -(-8 // devices),  # 8 prompts or more, as many on every device
+        "longest": 1024 if on_gpus else 64,
+        "dtype": "bfloat16" if on_gpus else "float32",
+        "save": max(1, steps // 4),
+        "warmup": min(2, steps - 1),
+    }
+    return TEMPLATE.format_map({**found, **derived})
+
+
+def profile_text(found: Found) -> str:
+    """profiles/slurm with this partition, and for training a node's GPUs with CPUs and memory for them."""
+    if not PROFILE.is_file():
+        raise UserError("--partition needs profiles/slurm of a checkout; run it there (nothing was written)")
+    gpus = int(found["gpus"])
+    # Snakemake's profiles take text in Python's quotes in YAML's.
+    partition, gres = (json.dumps(repr(text)) for text in (found["partition"], f"gpu:{gpus}" if gpus else ""))
+    values = {"gres": gres, "cpus_per_task": 16 * gpus or 4, "mem_mb": 100_000 * gpus or 16_000}
+    text = re.sub(r"(?m)^( +slurm_partition: ).*$", rf"\g<1>{partition}", PROFILE.read_text(encoding="utf-8"))
+    head, train, rest = text.partition("\n  train:\n")
+    for key, value in values.items():
+        rest = re.sub(rf"(?m)^(    {key}: ).*$", rf"\g<1>{value}", rest)
+    return head + train + rest
+
+
+def _planned(text: str) -> Plan:
+    plan = load_plan(yaml.safe_load(text))
+    if impossible := preflight(plan).impossible:
+        raise UserError("{0.what}: {0.why}; {0.change}".format(impossible[0]))
+    return plan
+
+
+@cache
+def _shipped() -> list[Stack]:
+    """The latest release last."""
+    stacks = map(load_stack, stack_names())
+    return sorted(stacks, key=lambda one: [int(part) for part in re.findall(r"\d+", one.trainer_version)])
+
+
+def _stacks(found: Found) -> list[Stack]:
+    """Those for GPUs, or for a CPU."""
+    return [one for one in _shipped() if (one.cuda is not None) == (int(found["gpus"]) > 0)]
+
+
+def _trainers(found: Found) -> list[str]:
+    """That with the most stacks first."""
+    return [trainer for trainer, _ in Counter(one.trainer for one in _stacks(found)).most_common()]
+
+
+def _usual_trainer(found: Found) -> str:
+    """The first that trains on these GPUs."""
+    for trainer in _trainers(found):
+        with suppress(UserError):
+            _planned(configuration(answers({**found, "trainer": trainer}), "usual", Path()))
+            return trainer
+    return _trainers(found)[0]
+
+
+def _engines(found: Found) -> list[str]:
+    return sorted({one.engine for one in _stacks(found) if one.trainer == found["trainer"]})
+
+
+def _yaml(text: str) -> str:
+    """A text as YAML on one line, in quotes where it needs them."""
+    return str(yaml.safe_dump([text], default_flow_style=True, width=10**6, allow_unicode=True)).strip()[1:-1]
+
+
+def _source_lines(given: str) -> list[str]:
+    """`source`, and of a hub's `id@commit` its `revision`."""
+    source, at, revision = given.rpartition("@")
+    if at and source_kind(given) == "hub":
+        return [f"source: {_yaml(source)}", f"revision: {_yaml(revision)}"]
+    return [f"source: {_yaml(given)}"]
+
+
+def _reward_lines(reward: str) -> str:
+    file, _, name = reward.rpartition(":")
+    return f"    - source: {_yaml(file)}\n      function: {name}\n" if file else f"    - name: {name}\n"
+
+
+def _usual_columns(found: Found) -> str:
+    """By the names in a local file's first row."""
+    local = source_kind(found["data"]) == "local"
+    there = (columns_of("--data", Path(found["data"]).expanduser()) if local else None) or ()
+    return ",".join(next((one for one in usual if one in there), usual[0]) for usual in (PROMPTS, ANSWERS))
+
+
+def _matching(pattern: str, wanted: str) -> Callable[[str, Found], None]:
+    def check(text: str, found: Found) -> None:
+        if not re.fullmatch(pattern, text):
+            raise UserError(f"must be {wanted} (got {text!r})")
+
+    return check
+
+
+def _among(kind: str, known: Callable[[Found], Iterable[str]], other: str = "(?!)") -> Callable[[str, Found], None]:
+    def check(text: str, found: Found) -> None:
+        for one in text.split(","):
+            if one not in known(found) and not re.fullmatch(other, one):
+                raise UserError(unknown_name(kind, one, known(found)))
+
+    return check
+
+
+def _source(suffixes: tuple[str, ...], builtins: tuple[str, ...]) -> Callable[[str, Found], None]:
+    """Checks a source: our own, one that is there, or one on a hub with its commit."""
+    wanted = f"{' or '.join(suffixes)} file" if suffixes else "folder"
+
+    def check(text: str, found: Found) -> None:
+        kind, path = source_kind(text), Path(text).expanduser()
+        if kind == "builtin" and text not in builtins:
+            raise UserError(unknown_name("source", text, builtins))
+        if kind == "hub" and not re.fullmatch(r"[^@]+@[^@]+", text):
+            raise UserError(f"must be ID@COMMIT of a hub, or the path of a {wanted}, such as ./{text} (got {text!r})")
+        if kind == "local" and not (path.suffix in suffixes and path.is_file() if suffixes else path.is_dir()):
+            raise UserError(f"must be a {wanted} that is there (got {text!r})")
+
+    return check
+
+
+_COUNT = _matching("[1-9][0-9]{0,5}", "a whole number, 1 or more")
+_MODEL, _DATA = _source((), BUILTIN_MODELS), _source(DATA_SUFFIXES, BUILTIN_DATA)
+_REWARDS = _among("reward", lambda found: BUILT_IN, r".+\.py:[A-Za-z_]\w*")
+_ALL = f"rewards ({', '.join(BUILT_IN)}, or FILE.py:FUNCTION)"
+QUESTIONS = (
+    Question("gpus", "GPUs of a node (0: this machine's CPU)", lambda found: "0", _matching("[0-9]{1,3}", "0 to 999")),
+    Question("nodes", "nodes of each run", lambda found: "1", _COUNT),
+    Question("trainer", "trainer", _usual_trainer, _among("trainer", _trainers)),
+    Question("engines", "engines", lambda found: ",".join(_engines(found)), _among("engine", _engines)),
+    Question("model", "model (folder, or ID@COMMIT)", lambda found: BUILTIN_MODELS[int(found["gpus"]) > 0], _MODEL),
+    Question("data", "data (file, or ID@COMMIT)", lambda found: BUILTIN_DATA[0], _DATA),
+    Question("columns", "its columns", _usual_columns, _matching("[^,]+,[^,]+", "two names, PROMPT,ANSWER")),
+    Question("rewards", _ALL, lambda found: "accuracy,format", _REWARDS),
+    Question("steps", "training steps of each run", lambda found: "20", _COUNT),
+    Question(
+        "partition", "Slurm partition (empty: none)", lambda found: "", _matching(r"[\w.,-]*", "a name of Slurm's")
+    ),
+)
