@@ -11,11 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from common.contracts import SpecFile
-from node.attempt import Inputs, read_attempt, read_spec, require_as_registered, write_done
+from node.attempt import (
+    Inputs,
+    read_attempt,
+    read_spec,
+    require_as_registered,
+    require_working_gpus,
+    write_done,
+)
 from node.checkpoints import newest_checkpoint
 from node.exit_codes import RequeueError, StopRequest, run, show_stacks_on_request
 from node.hardware import OtherLoad, hardware, pin_cpus, set_environment, told_environment
-from node.phase_clock import PhaseClock
+from node.phase_clock import PhaseClock, time_behind
 from node.rewards import RewardFunction, reward_functions
 from node.tracker import Tracker
 
@@ -62,7 +69,10 @@ def begin(attempt: dict[str, Any], stop: StopRequest) -> Job:
     rewards = reward_functions(workload["rewards"], workload.get("max_response_length"), failures=failures)
     for folder in ("attempt_dir", "checkpoint_dir"):
         Path(attempt[folder]).mkdir(parents=True, exist_ok=True)
-    require_as_registered(attempt, str(spec["stack"]))
+    if workload.get("gpus_per_node"):
+        require_working_gpus(attempt, str(spec["stack"]))
+    else:
+        require_as_registered(attempt, str(spec["stack"]))
     return Job(attempt, spec, inputs, stop, started, affinity, rewards)
 
 
@@ -110,11 +120,14 @@ def train_to_end(
 
 def _logged(job: Job, trainer: Any, hook: Callable[[PhaseClock, Any], None], resumed_from: int) -> Any:
     """The trainer's `StepLog`, with which it writes each step."""
+    import torch
     from transformers import PrinterCallback
 
     from node.step_log import StepLog
 
-    clock, path = PhaseClock(), Path(job.attempt["attempt_dir"]) / "metrics.jsonl"
+    on_gpu = trainer.args.device.type == "cuda"
+    clock = PhaseClock(time_behind(torch.cuda.synchronize)) if on_gpu else PhaseClock()
+    path = Path(job.attempt["attempt_dir"]) / "metrics.jsonl"
     load = OtherLoad(sorted(os.sched_getaffinity(0)))
     log = StepLog(clock, trainer, path, resumed_from, job.stop, load)
     hook(clock, log)

@@ -68,6 +68,19 @@ class PhaseClock:
         return step, {path: value for path, value in seconds.items() if path not in step}
 
 
+def time_behind(wait: Callable[[], object], now: Callable[[], float] = time.perf_counter) -> Callable[[], float]:
+    """A clock that is read once `wait` has returned: for a GPU, which works behind the Python that asks it to.
+
+    Without it a phase would last as long as its kernels take to be started, and the next one would wait for them.
+    """
+
+    def read() -> float:
+        wait()
+        return now()
+
+    return read
+
+
 def sanitized(name: str) -> str:
     """A name that can be a part of a path: letters, digits, `_`, `.` and `-`."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_") or "unnamed"

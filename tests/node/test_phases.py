@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from node.phase_clock import PhaseClock, sanitized
-from trainers.trl.driver.timers import log_prob_phase, phase_name
+from node.phase_clock import PhaseClock, sanitized, time_behind
+from trainers.trl.driver.timers import LOG_PROB, TrlTimers, log_prob_phase, phase_name
+from trainers.trl.timers import TRL_1_16
 
 
 class Ticks:
@@ -34,6 +35,64 @@ def test_nesting_and_sums() -> None:
     assert phases == {"step": 9.0, "step/a": 6.0, "step/a/b": 2.0}
     assert outside == {}
     assert clock.take() == ({}, {})
+
+
+def test_a_phase_on_a_gpu_ends_when_its_kernels_have_ended() -> None:
+    """Python starts kernels and goes on: without waiting, their seconds would be the next phase's."""
+    now, asked = 0.0, 0.0
+
+    def wait() -> None:
+        nonlocal now, asked
+        now, asked = now + asked, 0.0
+
+    clock = PhaseClock(time_behind(wait, lambda: now))
+    with clock.phase("step"):
+        with clock.phase("compute_loss"):
+            asked += 3.0
+        with clock.phase("backward"):
+            asked += 5.0
+    assert clock.take()[0] == {"step": 8.0, "step/compute_loss": 3.0, "step/backward": 5.0}
+
+
+class Sleeper:
+    """A colocated vLLM that sleeps, and the calls that TRL 1.16's VLLMGeneration makes of it."""
+
+    def __init__(self) -> None:
+        self.llm = self
+        self.calls: list[str] = []
+
+    def sleep(self, level: int) -> None:
+        self.calls.append(f"sleep {level}")
+
+    def wake_up(self, tags: list[str]) -> None:
+        self.calls.append(f"wake {tags[0]}")
+
+    def sync_weights(self) -> None:
+        self.llm.wake_up(tags=["weights"])
+
+    def generate(self) -> None:
+        self.sync_weights()
+        self.llm.wake_up(tags=["kv_cache"])
+        self.llm.sleep(level=2)
+
+
+def test_an_engine_that_sleeps_is_timed_by_itself_and_waking_for_weights_is_their_sync(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, engine = PhaseClock(Ticks()), Sleeper()
+    trainer = SimpleNamespace(
+        training_step=len, accelerator=SimpleNamespace(backward=len), vllm_generation=engine, **{LOG_PROB: len}
+    )
+    timers = TrlTimers(clock)
+    monkeypatch.setattr(timers, "_hook_profiling_contexts", lambda: None)  # it wants TRL
+    timers.install(trainer)
+    with clock.phase("step"), clock.phase("training_step"), clock.phase("prepare_inputs"):
+        engine.generate()
+    assert engine.calls == ["wake weights", "wake kv_cache", "sleep 2"]
+    phases = clock.take()[0]
+    inputs = "step/training_step/prepare_inputs"
+    assert (phases[f"{inputs}/sync_weights"], phases[f"{inputs}/sleep"]) == (1.0, 2.0)
+    assert set(phases) <= {phase.path for phase in TRL_1_16.phases}
 
 
 def test_a_failing_block_closes_its_phase() -> None:

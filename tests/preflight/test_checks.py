@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,14 @@ import pytest
 import yaml
 
 from common.errors import UserError
+from common.findings import Finding
+from trainers.memory_estimate import estimate_of
+from trainers.trl.checks import REFUSALS, Refusal
 from workflow.cluster.site import Site
 from workflow.preflight.checks import Surroundings, exported, variables_of
 from workflow.preflight.checks.variables import VARIABLES
 
-from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, codes, found, looked_at, planned
+from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, cases, codes, found, looked_at, planned
 
 KWARGS = f"+{ROLLOUT}.engine_kwargs"
 LORA = "actor_rollout_ref.model.lora_rank"
@@ -179,6 +183,60 @@ def test_what_an_adapter_refuses_is_seen_in_a_plan_made_without_it() -> None:
 def test_trl_engines_on_a_gpu_meet_without_a_finding_of_verls() -> None:
     arms = {name: {"trainer": "trl", "engine": name, "stack": f"trl-gpu-{name}"} for name in ("transformers", "vllm")}
     assert codes(ARTICLE, "unequal", arms=arms, **TRL) == []
+
+
+TRL_GPU = {name: {"trainer": "trl", "engine": name, "stack": f"trl-gpu-{name}"} for name in ("transformers", "vllm")}
+
+
+def trl_with(options: dict[str, Any], engine: str = "vllm", **words: Any) -> dict[str, Finding]:
+    """The findings of one arm of TRL on a GPU, with these options."""
+    return found(ARTICLE, arms={engine: {**TRL_GPU[engine], "options": options}}, **{**TRL, **words})
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"vllm_tensor_parallel_size": 2},
+        {"vllm_mode": "server"},
+        {"vllm_gpu_memory_utilization": 1.5},
+        {"sync_ref_model": True},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+def test_what_trl_refuses_on_the_node_is_told_before_the_queue(option: dict[str, Any]) -> None:
+    finding = trl_with(option, beta=0.0)["trl-refuses"]
+    assert finding.level == "impossible" and finding.what.startswith(f"{next(iter(option))} is ")
+    assert "trl-refuses" not in trl_with({"vllm_gpu_memory_utilization": 0.5, "sync_ref_model": True}, beta=0.04)
+
+
+def test_vllm_sleeps_beside_trl_on_a_gpu_and_not_on_a_cpu() -> None:
+    case = cases(ARTICLE, arms=TRL_GPU, **TRL)
+    assert case["vllm"].settings.true("vllm_enable_sleep_mode")
+    assert "vllm_enable_sleep_mode" not in case["transformers"].settings
+    assert "trl-refuses" not in trl_with({})
+    on_cpu = {**TRL, "gpus_per_node": 0, "gpu": None, "dtype": "float32"}
+    arms = {"vllm": {"trainer": "trl", "engine": "vllm", "stack": "trl-cpu-vllm"}}
+    assert "vllm_enable_sleep_mode" not in cases(ARTICLE, arms=arms, **on_cpu)["vllm"].settings
+    arms["vllm"]["options"] = {"vllm_enable_sleep_mode": True}
+    assert "vLLM sleeps on GPUs only" in found(ARTICLE, arms=arms, **on_cpu)["trl-refuses"].why
+
+
+@pytest.mark.parametrize("one", [one for one in REFUSALS if one.file], ids=lambda one: one.setting)
+def test_the_stacks_own_packages_refuse_it_in_those_words(one: Refusal, stack_python: Callable[[str], Path]) -> None:
+    (file,) = stack_python("trl-vllm-cpu").parents[1].glob(f"lib/python*/site-packages/{one.file}")
+    assert one.words in " ".join(file.read_text(encoding="utf-8").split())
+
+
+def test_weights_in_half_are_told_and_take_half_the_memory() -> None:
+    half = {"model_init_kwargs": {"dtype": "bfloat16", "attn_implementation": "sdpa"}}
+    assert trl_with(half)["weights-in-half"].level == "odd"
+    assert "weights-in-half" not in trl_with({"model_init_kwargs": {"attn_implementation": "sdpa"}})
+    both = [
+        estimate_of(cases(ARTICLE, arms={"vllm": {**TRL_GPU["vllm"], "options": options}}, **TRL)["vllm"])
+        for options in ({}, half)
+    ]
+    whole, halved = (sum(part.gib for part in one.update if part.counted) for one in both)  # type: ignore[union-attr]
+    assert halved == pytest.approx(whole / 2)
 
 
 def test_trl_with_sglang_is_for_a_cpu_and_says_that_its_speed_is_no_gpus() -> None:

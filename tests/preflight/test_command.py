@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from workflow.cli import main
-from workflow.config.plan import load_plan
+from workflow.config.plan import load_plan, plan_runs, stack_facts
+from workflow.config.reading import parse_config, read_yaml
 from workflow.preflight import preflight
 from workflow.preflight.cases import settings_request, settings_requests
 from workflow.preflight.checks import Surroundings
@@ -105,10 +106,21 @@ def test_settings_for_a_gpu_are_resolved_where_there_is_none(
     """As on a login node: bfloat16 is asked for, and there is no device that has it."""
     (tmp_path / "env").symlink_to(stack_python("trl-transformers-cpu").parents[1])
     (tmp_path / "verify.json").write_text("{}")
-    args = {"max_steps": 3, "bf16": True, "num_generations": 4, "per_device_train_batch_size": 4}
-    assert main(_resolve({"trainer": "trl", "trainer_args": args, "rewards": []}, tmp_path)) == 0
+    raw = read_yaml(ROOT / "experiments" / "tinyswallow-emoji.yaml")
+    raw["shared"]["trl"]["options"]["model_init_kwargs"] = {"attn_implementation": "sdpa"}
+    args = plan_runs(parse_config(raw), stack_facts).runs["vllm-s1"].spec["trainer_args"]
+    assert (
+        main(_resolve({"trainer": "trl", "trainer_args": args, "rewards": raw["workload"]["rewards"]}, tmp_path)) == 0
+    )
     settings = json.loads((tmp_path / "out.json").read_text())["settings"]
     assert settings["bf16"] is True and "use_cpu" not in settings
+    assert {name: settings[f"vllm_{name}"] for name in ("mode", "enable_sleep_mode", "max_model_length")} == {
+        "mode": "colocate",
+        "enable_sleep_mode": True,
+        "max_model_length": 512,
+    }
+    # TRL's own default, and the weights' format where an option says nothing of it.
+    assert settings["gradient_checkpointing"] is True and settings["model_init_kwargs.dtype"] == "float32"
 
 
 def _resolve(request: dict[str, Any], folder: Path) -> list[str]:

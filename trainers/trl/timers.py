@@ -50,6 +50,12 @@ TRL_1_16 = TimerTree(
         sync_weights(PREPARE_INPUTS),
         generate(PREPARE_INPUTS),
         Phase(
+            f"{PREPARE_INPUTS}/sleep",
+            "Engine sleeps and wakes",
+            "The engine gives its cache and weights back to the update, and takes memory again.",
+            "other",
+        ),
+        Phase(
             f"{PREPARE_INPUTS}/old_log_prob",
             "Old log-probs",
             "Log-probabilities of the completions under the policy that wrote them.",

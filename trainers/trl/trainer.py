@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from common.errors import UserError
-from common.findings import Finding
 from common.model_facts import ModelFacts
 from trainers.cases import Case
 from trainers.hf_arguments import BOOKKEEPING, KEYS, completed, require_one_process, workload_arguments
 from trainers.logs import hf_rows
 from trainers.memory_estimate import GIB, MemoryEstimate, Part, working
-from trainers.protocol import Driver, LogFormat, StackFacts, Trainer, Variables
-from trainers.trl import console
+from trainers.protocol import Driver, LogFormat, StackFacts, Trainer
+from trainers.trl import checks, console
 from trainers.trl.timers import TRL_1_16, TRL_NATIVE
 from trainers.workload import TrainedArm, Workload
 
@@ -40,50 +38,22 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
     engine: dict[str, Any] = {}
     if arm.engine == "vllm":
         engine = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": longest}
+        if stack.accelerator == "cuda":
+            # Its cache and weights leave the GPU to the update, as they do under verl.
+            engine["vllm_enable_sleep_mode"] = True
     if arm.engine == "sglang":
         # Room for all sequences of a step and as many again, so that none waits.
         engine = {"use_sglang": True, "sglang_max_total_tokens": 2 * workload.batch_size * longest}
     return completed(workload_arguments(workload, seed) | corrections, engine, arm, stack, _OWNED)
 
 
-def _one_gpu(case: Case, variables: Variables) -> Iterator[Finding]:
-    """More GPUs than one process trains on."""
-    gpus = int(case.workload.get("gpus_per_node") or 0) * int(case.workload.get("nodes") or 1)
-    if gpus > 1:
-        yield Finding(
-            "impossible",
-            "trl-one-gpu",
-            (case.arm,),
-            f"trainer trl on {gpus} GPUs",
-            "its job is one process: Transformers would spread the batch over all visible GPUs of one node by "
-            "DataParallel, and batch_size would no longer be what is trained",
-            "trainers/trl/driver/train.py; docs/preflight.md#impossible",
-            "workload.gpus_per_node: 1 and nodes: 1, or trainer verl",
-        )
-
-
-def _speed_on_a_cpu(case: Case, variables: Variables) -> Iterator[Finding]:
-    """SGLang without its kernels: what it does is its own, how fast it does it is not."""
-    if case.engine.name == "sglang" and case.told.accelerator == "cpu":
-        yield Finding(
-            "unequal",
-            "sglang-speed-on-cpu",
-            (case.arm,),
-            "SGLang generates on a CPU, without its compiled kernels",
-            "its speed here says nothing about GPUs; its scheduler, cache, sampler and weight updates are real",
-            "SGLang 0.5.23 on a CPU without AMX, engines/sglang/; docs/preflight.md#unequal",
-            "read the rewards, lengths and correctness of this report, not its speeds; on GPUs take trainer verl",
-            scope="on a CPU without SGLang's compiled kernels",
-            settle="the same comparison on GPUs (trainer verl has both engines there)",
-        )
-
-
 def _memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
-    """One process on one GPU; the job loads the policy's weights in float32."""
-    whole = (model.parameters or 0) * 4 / GIB
+    """One process on one GPU; the job loads the policy's weights in float32, unless an option says otherwise."""
+    size = 2 if case.settings.get(checks.WEIGHTS) in checks.HALF else 4
+    whole = (model.parameters or 0) * size / GIB
     tokens_per_pass = int(case.workload.get("micro_batch_size") or case.workload["batch_size"]) * case.longest
     update = [
-        Part("weights, 4 bytes each", whole, True),
+        Part(f"weights, {size} bytes each", whole, True),
         Part("gradients", whole, True),
         Part("AdamW's two moments", 2 * whole, True),
         *working(model, tokens_per_pass),
@@ -157,7 +127,7 @@ TRL = Trainer(
     },
     of_one_engine=("use_vllm", "vllm_", "use_sglang", "sglang_"),
     of_the_text=frozenset({"vllm_structured_outputs_regex", "sglang_preferred_sampling_params"}),
-    checks=(_one_gpu, _speed_on_a_cpu),
+    checks=(checks.one_gpu, checks.refusals, checks.speed_on_a_cpu, checks.weights_in_half),
     memory=_memory,
     trees=(TRL_1_16, *TRL_NATIVE),
     native="native",

@@ -288,7 +288,15 @@ def test_mistakes_are_one_line(stack_python: Stack, made_inputs: Path, tmp_path:
     (tmp_path / "edited.json").write_text(json.dumps(other))
     edited.write_text(json.dumps({**json.loads(edited.read_text()), "inputs": str(tmp_path / "edited.json")}))
     (tmp_path / "empty.json").write_text("{}")
+    unverified = Path(order("unverified"))
+    for_gpus = unverified.parents[2] / "spec.json"
+    spec = json.loads(for_gpus.read_text())
+    # A stack whose check is not there: it is asked before anything is loaded.
+    spec |= {"stack": "no-such-stack", "workload": {**spec["workload"], "gpus_per_node": 1}}
+    for_gpus.write_text(json.dumps(spec))
     expected = {
+        order("no-gpu", use_cpu=False): ["trains on one GPU, and torch sees none on this node"],
+        str(unverified): ["no-such-stack/verify.py gave no verdict on this node"],
         order("unknown", lerning_rate=1): ["trainer_args.lerning_rate is no setting", "did you mean 'learning_rate'"],
         order("owned", output_dir="/x"): ["trainer_args.output_dir is set by the job", "got '/x'"],
         order("logging", logging_steps=5): ["trainer_args.logging_steps is set by the job to 1, got 5"],

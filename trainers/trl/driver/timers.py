@@ -6,6 +6,8 @@ step                              on_step_begin -> on_step_end; its residual is 
     prepare_inputs                GRPOTrainer._prepare_inputs; residual: tokenizing, padding, advantages, metrics
       sync_weights                before generation, when the weights have changed since the last time
       generate
+      sleep                       vLLM gives its cache and weights back, or wakes up, with vllm_enable_sleep_mode;
+                                  waking up for new weights is a part of sync_weights
       old_log_prob                only if samples outlive the weights, or vLLM's importance sampling is corrected
       ref_log_prob                only if beta > 0
       rewards                     GRPOTrainer._calculate_rewards
@@ -98,6 +100,9 @@ class TrlTimers:
         if generation is not None:
             # With sleep mode on, vLLM wakes up inside generate() and syncs there, outside TRL's own timer.
             self._time(generation, "sync_weights", "sync_weights")
+            llm = getattr(generation, "llm", None)
+            for method in ("sleep", "wake_up") if llm is not None else ():
+                self._time(llm, method, "sleep", unless="sync_weights")
 
     def _hook_profiling_contexts(self) -> None:
         from trl.extras.profiling import ProfilingContext
@@ -132,12 +137,13 @@ class TrlTimers:
 
         setattr(trainer, LOG_PROB, labelled)
 
-    def _time(self, owner: Any, method: str, phase: str) -> None:
+    def _time(self, owner: Any, method: str, phase: str, unless: str | None = None) -> None:
+        """Time a method as a phase, but where that phase is open already, or `unless` is, which it is a part of."""
         original: Callable[..., Any] = getattr(owner, method)
 
         @functools.wraps(original)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if self._clock.is_open(phase):
+            if self._clock.is_open(phase) or (unless is not None and self._clock.is_open(unless)):
                 return original(*args, **kwargs)
             with self._clock.phase(phase):
                 return original(*args, **kwargs)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -62,7 +63,9 @@ def grpo_config(trainer_args: dict[str, Any], owned: dict[str, Any]) -> Any:
                 f"trainer_args.{name} is set by the job to {owned[name]!r}, got {value!r}; remove it from the arm's "
                 f"options"
             )
-    settings = {"model_init_kwargs": {"dtype": "float32"}, **trainer_args, **owned}
+    # An option for the model's attention leaves the optimizer's weights in float32.
+    loading = {"dtype": "float32", **(trainer_args.get("model_init_kwargs") or {})}
+    settings = {**trainer_args, "model_init_kwargs": loading, **owned}
     try:
         return GRPOConfig(**settings)
     except (ValueError, TypeError, ImportError, RuntimeError) as error:
@@ -92,6 +95,7 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     job = begin(attempt, stop)
     trl_args, of_sglang = rollout.divided(job.spec["trainer_args"])
     args = grpo_config({"reward_weights": job.weights, **trl_args}, owned_settings(attempt))
+    _require_one_device(args)
     dtype = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
     job.inputs.require_unchanged()
     # SGLang's processes are there before TRL's trainer is, and end with this block however it is left.
@@ -110,6 +114,17 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
 
         engine = own.engine.settings() if own else _engine_settings(trainer, args, dtype)
         train_to_end(job, trainer, hook, packages=_PACKAGES, engine=engine)
+
+
+def _require_one_device(args: Any) -> None:
+    """`UserError` where the run is for a GPU and torch sees none, or several: it would train elsewhere, or more."""
+    if not args.use_cpu and (args.device.type != "cuda" or args.n_gpu != 1):
+        seen = args.n_gpu if args.device.type == "cuda" else 0
+        raise UserError(
+            f"trainer trl trains on one GPU, and torch sees {seen or 'none'} on this node (CUDA_VISIBLE_DEVICES is "
+            f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}); look at the node's driver and at what Slurm gave "
+            "the job"
+        )
 
 
 def _engine_mended(args: Any, dtype: str, threads: int) -> AbstractContextManager[None]:

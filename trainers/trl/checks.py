@@ -1,0 +1,139 @@
+"""Checks a run of TRL before it waits in a queue: what TRL or vLLM would refuse on the node, and what reads oddly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from common.findings import Finding
+from trainers.cases import Case
+from trainers.protocol import Variables
+
+WEIGHTS = "model_init_kwargs.dtype"
+HALF = ("bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A setting that ends a run when its trainer is built, after GRPOConfig has taken it."""
+
+    setting: str
+    refused: Callable[[Case], bool]
+    why: str
+    file: str
+    """Where it is refused, among the stack's packages; empty where our driver has no answer to it."""
+    words: str
+    """What is said there."""
+    change: str
+
+
+def _share_of_memory(case: Case) -> bool:
+    share = case.settings.number("vllm_gpu_memory_utilization")
+    return share is not None and not 0 < share <= 1
+
+
+_VLLM = "trl/generation/vllm_generation.py"
+REFUSALS = (
+    Refusal(
+        "vllm_tensor_parallel_size",
+        lambda case: case.tensor_parallel > 1,
+        "it has to divide the number of training processes, and a run is one",
+        _VLLM,
+        "must divide world size",
+        "vllm_tensor_parallel_size: 1, or trainer verl on more GPUs",
+    ),
+    Refusal(
+        "vllm_mode",
+        lambda case: case.settings.get("vllm_mode", "colocate") != "colocate",
+        "nothing here starts a vLLM server beside the trainer, and a run would wait for it in vain",
+        "",
+        "",
+        "vllm_mode: colocate",
+    ),
+    Refusal(
+        "vllm_enable_sleep_mode",
+        lambda case: case.settings.true("vllm_enable_sleep_mode") and not case.on_gpu,
+        "vLLM sleeps on GPUs only",
+        "vllm/config/model.py",
+        "Sleep mode is not supported on current platform",
+        "vllm_enable_sleep_mode: false",
+    ),
+    Refusal(
+        "vllm_gpu_memory_utilization",
+        _share_of_memory,
+        "it is a share of the GPU's memory",
+        "vllm/config/cache.py",
+        "gpu_memory_utilization: float = Field(default=0.92, gt=0, le=1)",
+        "vllm_gpu_memory_utilization: more than 0 and at most 1",
+    ),
+    Refusal(
+        "sync_ref_model",
+        lambda case: case.settings.true("sync_ref_model") and not float(case.workload.get("beta") or 0),
+        "with workload.beta 0 there is no reference model",
+        "trl/trainer/grpo_trainer.py",
+        "You passed `sync_ref_model=True` while `beta=0.0`",
+        "sync_ref_model: false, or workload.beta more than 0",
+    ),
+)
+
+
+def refusals(case: Case, variables: Variables) -> Iterator[Finding]:
+    """Options that pass GRPOConfig and end the run on the node."""
+    for one in REFUSALS:
+        if not case.imported and one.refused(case):
+            yield Finding(
+                "impossible",
+                "trl-refuses",
+                (case.arm,),
+                f"{one.setting} is {case.settings.get(one.setting)}",
+                one.why,
+                f"{one.file or 'trainers/trl/driver/train.py'}; docs/preflight.md#impossible",
+                one.change,
+            )
+
+
+def one_gpu(case: Case, variables: Variables) -> Iterator[Finding]:
+    """More GPUs than one process trains on."""
+    gpus = int(case.workload.get("gpus_per_node") or 0) * int(case.workload.get("nodes") or 1)
+    if gpus > 1:
+        yield Finding(
+            "impossible",
+            "trl-one-gpu",
+            (case.arm,),
+            f"trainer trl on {gpus} GPUs",
+            "its job is one process: Transformers would spread the batch over all visible GPUs of one node by "
+            "DataParallel, and batch_size would no longer be what is trained",
+            "trainers/trl/driver/train.py; docs/preflight.md#impossible",
+            "workload.gpus_per_node: 1 and nodes: 1, or trainer verl",
+        )
+
+
+def speed_on_a_cpu(case: Case, variables: Variables) -> Iterator[Finding]:
+    """SGLang without its kernels: what it does is its own, how fast it does it is not."""
+    if case.engine.name == "sglang" and case.told.accelerator == "cpu":
+        yield Finding(
+            "unequal",
+            "sglang-speed-on-cpu",
+            (case.arm,),
+            "SGLang generates on a CPU, without its compiled kernels",
+            "its speed here says nothing about GPUs; its scheduler, cache, sampler and weight updates are real",
+            "SGLang 0.5.23 on a CPU without AMX, engines/sglang/; docs/preflight.md#unequal",
+            "read the rewards, lengths and correctness of this report, not its speeds; on GPUs take trainer verl",
+            scope="on a CPU without SGLang's compiled kernels",
+            settle="the same comparison on GPUs (trainer verl has both engines there)",
+        )
+
+
+def weights_in_half(case: Case, variables: Variables) -> Iterator[Finding]:
+    """The optimizer's own weights in 16 bits."""
+    held = case.settings.get(WEIGHTS)
+    if held in HALF:
+        yield Finding(
+            "odd",
+            "weights-in-half",
+            (case.arm,),
+            f"the optimizer holds the policy in {held} ({WEIGHTS})",
+            "with a small learning rate most updates are smaller than a rounding step of such weights and are lost",
+            "torch.optim.AdamW updates the weights as they are; our driver's default is float32",
+            f"take {WEIGHTS} out (it takes more memory; passes are in workload.dtype all the same)",
+        )
