@@ -12,15 +12,14 @@ from analysis.figures.over_steps import (
     length_figure,
     length_scalars_figure,
     over_steps,
-    reward_distribution,
-    single_reward_figures,
     straggler_figure,
 )
 from analysis.figures.ratios import estimates_figure, paired_figure
+from analysis.figures.rewards import reward_distribution, reward_figures
 from analysis.figures.sweeps import sweep_figures
 from analysis.figures.thinning import with_tokens_per_second
 from analysis.runs import PlanRead
-from analysis.wide import PHASE, REWARD
+from analysis.wide import PHASE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +27,8 @@ class FigureTables:
     """The report's tables; one that is None or empty has its figure left out.
 
     wide: analysis/wide.py · categories: phases.category_table · lengths: wide.samples("response_length") ·
-    waterfall: waterfall.py · estimates: estimates.py · noise: noise.py · stragglers: stragglers.py.
+    waterfall: waterfall.py · estimates: estimates.py · noise: noise.py · stragglers: stragglers.py ·
+    rewards: rewards.py.
     """
 
     plan: PlanRead
@@ -39,6 +39,7 @@ class FigureTables:
     estimates: pd.DataFrame | None = None
     noise: pd.DataFrame | None = None
     stragglers: pd.DataFrame | None = None
+    rewards: pd.DataFrame | None = None
 
 
 def figures_of(tables: FigureTables) -> list[Figure]:
@@ -47,6 +48,7 @@ def figures_of(tables: FigureTables) -> list[Figure]:
     if not len(wide):
         return []
     estimates = t.estimates if t.estimates is not None else pd.DataFrame()
+    rewards = t.rewards if t.rewards is not None else pd.DataFrame({"reward": [], "weight": []})
     lengths = t.lengths if t.lengths is not None else pd.DataFrame()
     rate = ("tokens_per_s", "tokens-per-second", "Throughput", "response tokens per second of step")
     made = [
@@ -57,8 +59,7 @@ def figures_of(tables: FigureTables) -> list[Figure]:
         over_steps(wide, plan, PHASE + "step", "step-time", "Step time", "seconds per step", log_if_wide=True),
         length_figure(lengths, plan) if len(lengths) else length_scalars_figure(wide, plan),
         straggler_figure(wide, plan, t.stragglers, lengths),
-        over_steps(wide, plan, REWARD, "reward", "Reward", "mean reward", from_zero=False),
-        *single_reward_figures(wide, plan),
+        *reward_figures(wide, plan, rewards),
         reward_distribution(wide, plan),
         over_steps(with_tokens_per_second(wide), plan, *rate),
         *sweep_figures(estimates, plan),

@@ -1,9 +1,8 @@
-"""Draws quantities over the training steps, and how lengths and rewards are spread, arm by arm."""
+"""Draws quantities over the training steps, and how lengths are spread, arm by arm."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,22 +12,18 @@ import pandas as pd
 
 from analysis.figures.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, dash_scale, draw, once
 from analysis.figures.panels import listed, log_ticks, panel_name, panels
-from analysis.figures.thinning import cumulative_shares, length_histogram, series, wants_log
+from analysis.figures.thinning import LEAST_RUNS, length_histogram, over_runs, series, wants_log
 from analysis.runs import PlanRead, rows_of
 from analysis.stragglers import lengths_by_step, mean_and_longest
-from analysis.wide import REWARD, SINGLE_REWARD
 from common.verdicts import count_of
-from trainers.quantities import single_rewards
 
 MANY_ARMS = 6
 """With more arms than that, each has a panel of its own: their lines could not be told apart in one."""
 MAX_PANELS = 24
-MAX_REWARDS = 8
 PANEL_WIDTH = 185
 ARM_LEGEND = alt.Legend(symbolType="stroke", symbolSize=300, columns=3, labelLimit=150)
 MEAN, LONGEST, BUBBLE = "mean_response_length", "max_response_length", "length_bubble"
 LENGTH_SHARE = "share of the arm's responses"
-REWARD_SHARE = "share of the arm's steps up to that reward"
 
 
 def _arms(frame: pd.DataFrame, plan: PlanRead) -> list[str]:
@@ -66,14 +61,17 @@ def over_steps(
     *,
     log_if_wide: bool = False,
     from_zero: bool = True,
+    interval: bool = False,
     caption: str = "",
     words: str = "",
 ) -> Figure | None:
     """A quantity over the training steps, by run or (many runs) by arm; what does not count is grey.
 
-    `caption` goes before the words on how it is drawn, `words` after the medians in the text alternative.
+    With `interval` an arm that has several runs is drawn as their mean with its 95% interval over runs, where nothing
+    is swept. `caption` goes before the words on how it is drawn, `words` after the medians in the text alternative.
     """
-    frame = series(wide, column)
+    means = over_runs(wide, column) if interval else None
+    frame = series(wide, column) if means is None else means
     if frame.empty:
         return None
     each_run = not (frame["line"] == frame["arm"]).all()
@@ -88,6 +86,8 @@ def over_steps(
     # Beside a small panel there is no room for the title: the caption has it.
     y = _y_of(frame, None if many else scaled, 4 if many else 8, log, from_zero)
     how = "One line per run." if each_run else "Median over an arm's runs; the band holds 10% to 90% of them."
+    if means is not None:
+        how = f"Mean over an arm's runs; the band is its 95% interval, where {LEAST_RUNS} runs or more have the step."
     if many:
         how += f" A panel for each arm, all on the same axes, in {scaled}.{_first(arms)}"
     if wide["factors"].nunique() > 1:
@@ -104,22 +104,6 @@ def over_steps(
         _draw(frame, _lines(frame, plan, y, not each_run, many), arms, 110),
         "steps",
     )
-
-
-def single_reward_figures(wide: pd.DataFrame, plan: PlanRead) -> list[Figure]:
-    """Each reward over the steps, where the score is the sum of several; the first `MAX_REWARDS`."""
-    rewards = single_rewards(map(str, wide.columns))
-    if len(rewards) < 2:
-        return []
-    drawn = []
-    for reward, columns in list(rewards.items())[:MAX_REWARDS]:
-        values = wide[columns].apply(pd.to_numeric, errors="coerce").bfill(axis=1).iloc[:, 0]
-        name = SINGLE_REWARD + re.sub(r"[^A-Za-z0-9_-]+", "-", reward)
-        caption = "Before its weight; completions without a value are left out. "
-        column, unit = "single reward", f"mean of {reward}"
-        frame = wide.assign(**{column: values})
-        drawn.append(over_steps(frame, plan, column, name, f"Reward: {reward}", unit, from_zero=False, caption=caption))
-    return [figure for figure in drawn if figure is not None]
 
 
 def _y_of(frame: pd.DataFrame, title: str | None, ticks: int, log: bool, from_zero: bool) -> Callable[[str], Any]:
@@ -197,7 +181,7 @@ def straggler_figure(
     )
 
 
-def _spread(frame: pd.DataFrame, plan: PlanRead, x: str, x_title: str, y_title: str) -> tuple[str, str]:
+def spread(frame: pd.DataFrame, plan: PlanRead, x: str, x_title: str, y_title: str) -> tuple[str, str]:
     """Step lines of the shares of all arms, the baseline's in grey in the panels of many; and how that is drawn."""
     arms = _arms(frame, plan)
     many = len(arms) > MANY_ARMS
@@ -235,7 +219,7 @@ def length_figure(lengths: pd.DataFrame, plan: PlanRead) -> Figure | None:
     frame = length_histogram(lengths)
     if frame.empty:
         return None
-    svg, how = _spread(frame.assign(order=frame["start"]), plan, "start", "response length, tokens", LENGTH_SHARE)
+    svg, how = spread(frame.assign(order=frame["start"]), plan, "start", "response length, tokens", LENGTH_SHARE)
     finite = lengths[np.isfinite(lengths["value"].astype(float))]
     stats = finite.groupby("arm", sort=False)["value"].agg(["mean", "max", "size"])
     words = "; ".join(
@@ -298,34 +282,5 @@ def length_scalars_figure(wide: pd.DataFrame, plan: PlanRead) -> Figure | None:
         "synchronous step waits for its longest response, so arms whose lengths differ did not do equal work.",
         f"Response lengths in tokens over the counted steps; no distribution is known. {'; '.join(words)}",
         draw(frame, [lines], WIDTH, HEIGHT),
-        "steps",
-    )
-
-
-def reward_distribution(wide: pd.DataFrame, plan: PlanRead) -> Figure | None:
-    """How the counted steps' mean rewards are spread, by arm, as cumulative shares."""
-    if REWARD not in wide:
-        return None
-    counted = wide[wide["counted"].astype(bool)]
-    rewards = pd.DataFrame({"arm": counted["arm"], "value": pd.to_numeric(counted[REWARD], errors="coerce")})
-    rewards = rewards[np.isfinite(rewards["value"])]
-    frame = cumulative_shares(rewards)
-    if frame.empty:
-        return None
-    svg, how = _spread(frame, plan, "value", "mean reward of a step", REWARD_SHARE)
-    stats = rewards.groupby("arm", sort=False)["value"].agg(["min", "median", "max", "size"])
-    words = "; ".join(
-        f"{arm}: from {s['min']:.4g} over the median {s['median']:.4g} to {s['max']:.4g}, "
-        f"{count_of(int(s['size']), 'step')}"
-        for arm, s in stats.iterrows()
-    )
-    return Figure(
-        "reward-distribution",
-        "How the rewards are spread",
-        "Mean rewards of the counted steps: how large a share of an arm's steps had that reward or less. A curve "
-        "further right means higher rewards. Rewards rise while a policy learns: arms compare where they trained the "
-        f"same steps.{how}",
-        f"Cumulative distribution of the counted steps' mean rewards. {words}",
-        svg,
         "steps",
     )

@@ -7,10 +7,13 @@ import math
 import numpy as np
 import pandas as pd
 
+from analysis.estimates.bootstrap import students_t
 from analysis.wide import PHASE
 
 MAX_LINES = 8
 MAX_POINTS = 300
+LEAST_RUNS = 3
+"""An interval over two runs is nine standard deviations to either side: it would hide the curve."""
 
 
 def binned(frame: pd.DataFrame) -> pd.DataFrame:
@@ -44,6 +47,29 @@ def series(wide: pd.DataFrame, column: str) -> pd.DataFrame:
     summary = frame.groupby(point)["value"].quantile(np.array([0.1, 0.5, 0.9])).unstack()
     summary.columns = pd.Index(["low", "value", "high"])
     return summary.assign(counted=frame.groupby(point)["counted"].any()).reset_index()[names]
+
+
+def over_runs(wide: pd.DataFrame, column: str) -> pd.DataFrame | None:
+    """A quantity over steps as `series` has it: an arm's mean over its runs, with the 95% interval of that mean.
+
+    None with a sweep, and where no arm has `LEAST_RUNS` runs. A step of fewer runs has no interval.
+    """
+    if column not in wide or wide["factors"].nunique() > 1:
+        return None
+    if wide.groupby("arm")["run_id"].nunique().max() < LEAST_RUNS:
+        return None
+    frame = wide[["arm", "run_id", "step", "counted"]].assign(value=wide[column].astype(float))
+    frame["counted"] = frame["counted"].astype(bool)
+    frame = binned(frame[np.isfinite(frame["value"])])
+    some = frame.groupby(["arm", "step"])["counted"].transform("any")
+    each = frame[frame["counted"] | ~some].groupby(["arm", "step", "run_id"]).agg({"value": "mean", "counted": "any"})
+    found = each.groupby(["arm", "step"]).agg(
+        value=("value", "mean"), sd=("value", "std"), runs=("value", "size"), counted=("counted", "any")
+    )
+    reach = {n: students_t(n - 1) / math.sqrt(n) if n >= LEAST_RUNS else math.nan for n in found["runs"].unique()}
+    half = found["sd"] * found["runs"].map(reach)
+    found = found.assign(low=found["value"] - half, high=found["value"] + half).reset_index()
+    return found.assign(line=found["arm"])[["arm", "line", "step", "value", "low", "high", "counted"]]
 
 
 def with_tokens_per_second(wide: pd.DataFrame) -> pd.DataFrame:

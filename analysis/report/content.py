@@ -26,6 +26,7 @@ from analysis.installed import (
 )
 from analysis.phases import category_table, phase_table, phase_verdicts, sums_table
 from analysis.report.provenance import runs_table
+from analysis.rewards import rewards_table
 from analysis.roofline.floors import floors_of
 from analysis.roofline.waterfall import waterfall_table
 from analysis.roofline.work import with_work, work_verdicts
@@ -86,6 +87,7 @@ class Content:
     waterfall: pd.DataFrame
     stragglers: pd.DataFrame
     gate: pd.DataFrame
+    rewards: pd.DataFrame
     cost: pd.DataFrame
     suggestions: pd.DataFrame
     sums: pd.DataFrame
@@ -108,6 +110,7 @@ class Content:
             estimates=self.estimates,
             noise=self.noise,
             stragglers=self.stragglers,
+            rewards=self.rewards,
         )
         several = bool((self.steps.groupby("run_id").size() > 1).any())
         return [figure for figure in figures_of(tables) if several or not figure.name.startswith(OVER_STEPS)]
@@ -125,6 +128,7 @@ class Content:
             "waterfall": self.waterfall,
             "stragglers": self.stragglers,
             "gate": self.gate,
+            "rewards": self.rewards,
             "cost": self.cost,
             "suggestions": self.suggestions,
             "phase_speedups": self.speedups,
@@ -209,6 +213,7 @@ def read_content(
         waterfall=waterfall,
         stragglers=stragglers,
         gate=gate,
+        rewards=rewards_table(wide, runs),
         cost=cost_table(wide, runs, plan),
         suggestions=pd.DataFrame([asdict(one) for one in next_things], columns=[f.name for f in fields(Suggestion)]),
         sums=sums_table(phases, wide, trees),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from analysis.estimates.gate import LABELS
-from analysis.report.cells import Cell, Table, count, number, percent, seconds, significant, times
+from analysis.report.cells import MINUS, Cell, Table, count, in_full, number, percent, seconds, significant, times
 from analysis.report.comparison_tables import Column, frame_table, word
 from analysis.report.content import Content
 from analysis.report.floor_words import floor_lines
@@ -30,9 +31,12 @@ def sections(content: Content) -> list[ReportSection]:
     drawn = {figure.name for figure in content.figures}
     single = (figure.name for figure in content.figures if figure.name.startswith(SINGLE_REWARD))
     rewards = ("reward", *single, "reward-distribution")
+    each = rewards_block(content)
+    gate = () if each.rows else rewards
     found = [
         ReportSection("stragglers", "What the step waits for", stragglers_block(content), ("stragglers",), lines),
-        ReportSection("gate", "Do the arms train the same?", gate_block(content), rewards),
+        ReportSection("gate", "Do the arms train the same?", gate_block(content), gate),
+        ReportSection("rewards", "What was rewarded", each, () if gate else rewards),
         ReportSection("cost", "What it costs", cost_block(content)),
     ]
     return [s for s in found if s.table.rows or drawn & set(s.figures)]
@@ -99,6 +103,30 @@ def gate_block(content: Content) -> Table:
         "do the same training faster. What a trainer does not log is not in the table."
     )
     return frame_table(content, "gate", content.gate, columns, "The correctness gate", note=note)
+
+
+def _weight(value: float) -> Cell:
+    return Cell(f"{value:g}".replace("-", MINUS), in_full(value)) if math.isfinite(value) else Cell("")
+
+
+def rewards_block(content: Content) -> Table:
+    """Each reward's weight, and its change over training."""
+    columns = (
+        Column("reward", "reward", word, words=True),
+        Column("weight", "weight", _weight),
+        Column("first", "first quarter", significant),
+        Column("last", "last quarter", significant),
+        Column("change", "change", significant),
+        Column("low", "95% from", significant),
+        Column("high", "to", significant),
+        Column("runs", "runs", count),
+        Column("steps", "steps of a quarter", count),
+    )
+    note = (
+        "Means before the weight, over the first and the last quarter of each run's steps, warm-up too. The interval "
+        "is over runs (Student's t): one run has none. A change whose interval contains 0 may be chance."
+    )
+    return frame_table(content, "rewards", content.rewards, columns, "Each reward over training", note=note)
 
 
 def cost_block(content: Content) -> Table:

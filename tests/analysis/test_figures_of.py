@@ -20,14 +20,15 @@ from analysis.figures.drawing import HATCHED, Figure
 from analysis.figures.over_steps import (
     length_figure,
     length_scalars_figure,
-    single_reward_figures,
     straggler_figure,
 )
 from analysis.figures.panels import log_ticks, seconds_text
 from analysis.figures.ratios import estimates_figure, paired_figure, step_ratios
+from analysis.figures.rewards import reward_figures
 from analysis.figures.sweeps import cell_colour, sweep_figures, swept
-from analysis.figures.thinning import cumulative_shares
+from analysis.figures.thinning import cumulative_shares, over_runs
 from analysis.run_checks import failed_reward_verdicts, reward_verdicts
+from analysis.wide import REWARD
 
 SWEEP = [{"workload.temperature": t, "workload.num_generations": n} for t in (0.7, 1.0) for n in (16, 4, 128)]
 HOSTILE = '変換器＝基準 <b>&"bold"</b> </svg> url(#x) id="y" currentColor ' * 2
@@ -384,14 +385,36 @@ def test_each_reward_has_its_curve_under_any_trainers_name() -> None:
     for name, value in (("accuracy", 0.25), ("my own", 3.0)):
         wide[f"train/rewards/{name}/mean"] = np.where(mine, value, math.nan)
         wide[f"rewards/{name}/mean"] = np.where(mine, math.nan, 2 * value)
-    drawn = single_reward_figures(wide, made.plan_of(["trl", "verl"]))
+    rewards = pd.DataFrame({"reward": ["accuracy", "my own", "my own"], "weight": [1.0, 0.5, 0.25]})
+    score, *drawn = reward_figures(wide, made.plan_of(["trl", "verl"]), rewards)
+    assert "a weighted sum: accuracy × 1, my own × 0.5 or 0.25. " in score.caption
     assert [figure.name for figure in drawn] == ["reward-of-accuracy", "reward-of-my-own"]
+    assert drawn[1].caption.startswith("Its weight in the score is 0.5 or 0.25; drawn before it. ")
     assert "trl: median 0.25; verl: median 0.5" in drawn[0].alt
     assert "trl: median 3; verl: median 6" in drawn[1].alt
     check_svg(drawn[0])
     # The only reward is the score.
     one = wide[[column for column in wide if "my own" not in column]]
-    assert single_reward_figures(one, made.plan_of(["trl", "verl"])) == []
+    (score,) = reward_figures(one, made.plan_of(["trl", "verl"]), rewards[:1])
+    assert score.name == "reward" and "weighted" not in score.caption
+
+
+def test_a_reward_of_several_runs_is_a_mean_with_its_interval() -> None:
+    plan = made.plan_of(["trl", "verl"])
+    wide = made.wide_of(["trl", "verl"], seeds=3, steps=6)
+    wide[REWARD] = wide["seed"].astype(float) * (wide["arm"] == "trl") + wide["step"]
+    found = over_runs(wide[(wide["arm"] == "trl") | (wide["seed"] > 0)], REWARD)
+    assert found is not None
+    trl = found[found["arm"] == "trl"]
+    # Of 0, 1 and 2: the standard error is 1/sqrt(3), and t of two degrees of freedom 4.3027.
+    assert list(trl["value"]) == [step + 1 for step in trl["step"]]
+    assert (trl["high"] - trl["value"]).to_list() == pytest.approx([4.302653 / math.sqrt(3)] * 6)
+    assert found.loc[found["arm"] == "verl", "low"].isna().all(), "two runs have no interval"
+    (score,) = reward_figures(wide, plan, pd.DataFrame({"reward": [], "weight": []}))
+    assert "Mean over an arm's runs; the band is its 95% interval, where 3 runs or more have the step." in score.caption
+    assert over_runs(wide[wide["seed"] < 2], REWARD) is None
+    swept = wide.assign(factors=np.where(wide["seed"] == 0, "a", "b"))
+    assert over_runs(swept, REWARD) is None
 
 
 def test_failures_of_a_users_reward_are_told() -> None:

@@ -1,0 +1,88 @@
+"""Tabulates each reward of a score: its weight, and how it changed from a run's first steps to its last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.estimates.bootstrap import students_t
+from analysis.runs import Run
+from analysis.wide import REWARD
+from trainers.quantities import single_rewards
+
+COLUMNS = ["factors", "arm", "reward", "weight", "first", "last", "change", "low", "high", "runs", "steps"]
+PARTS = 4
+"""The first and the last of so many parts of a run's steps are compared."""
+
+
+def rewards_table(wide: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
+    """One row per factor combination, arm and reward, and where there are several rewards one of the score.
+
+    Means over the first and the last quarter of each run's steps, warm-up too, before the weight; `change` is their
+    mean difference over the runs, `low` and `high` its 95% interval over runs (Student's t, from two runs on), `steps`
+    those of a quarter. `weight` is NaN where runs do not say it. Empty where no trainer logged single rewards.
+    """
+    columns = single_rewards(map(str, wide.columns))
+    if not columns:
+        return pd.DataFrame(columns=COLUMNS)
+    values = {name: first_of(wide, names) for name, names in columns.items()}
+    if len(values) > 1 and REWARD in wide:
+        values["score"] = pd.to_numeric(wide[REWARD], errors="coerce")
+    weights = {(run.factors_key, run.arm): weights_of(run.spec) for run in runs}
+    rows = []
+    for key, mine in wide.groupby(["factors", "arm"], sort=False):
+        factors, arm = map(str, key)
+        for name, of_all in values.items():
+            ends = [_ends(rows) for _, rows in of_all[mine.index].groupby(mine["run_id"], sort=False)]
+            known = [end for end in ends if end is not None]
+            if known:
+                weight = weights.get((factors, arm), {}).get(name, math.nan)
+                rows.append({"factors": factors, "arm": arm, "reward": name, "weight": weight} | _change(known))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def first_of(wide: pd.DataFrame, names: Iterable[str]) -> pd.Series:
+    """The values of the first of some columns that has one, row by row: trainers name a reward differently."""
+    values: pd.Series = wide[list(names)].apply(pd.to_numeric, errors="coerce").bfill(axis=1).iloc[:, 0]
+    return values
+
+
+def weights_of(spec: Mapping[str, Any]) -> dict[str, float]:
+    """Each reward's weight in the score; {} where a run's specification does not say them."""
+    workload = spec.get("workload")
+    rewards = workload.get("rewards") if isinstance(workload, Mapping) else None
+    listed = [one for one in rewards if isinstance(one, Mapping)] if isinstance(rewards, list) else []
+    return {str(one.get("function") or one.get("name")): float(one.get("weight", 1.0)) for one in listed}
+
+
+def _ends(values: pd.Series) -> tuple[float, float, int] | None:
+    """The means of a run's first and last quarter, and how many steps each has; None with fewer than two numbers."""
+    known = values[np.isfinite(values)].to_numpy(dtype=float)
+    steps = max(1, len(known) // PARTS)
+    return (float(known[:steps].mean()), float(known[-steps:].mean()), steps) if len(known) > 1 else None
+
+
+def _change(ends: Sequence[tuple[float, float, int]]) -> dict[str, float | int]:
+    """The means over runs, and the interval of the change."""
+    first, last, steps = map(np.array, zip(*ends, strict=True))
+    mean, half = mean_and_half(last - first)
+    return {
+        "first": float(first.mean()),
+        "last": float(last.mean()),
+        "change": mean,
+        "low": mean - half,
+        "high": mean + half,
+        "runs": len(ends),
+        "steps": int(steps.min()),
+    }
+
+
+def mean_and_half(values: Any) -> tuple[float, float]:
+    """The mean of independent values and half the width of its 95% interval (Student's t); NaN of fewer than two."""
+    count = len(values)
+    half = students_t(count - 1) * float(np.std(values, ddof=1)) / math.sqrt(count) if count > 1 else math.nan
+    return float(np.mean(values)), half

@@ -1,0 +1,63 @@
+"""The table of single rewards: weights, first and last quarters, and what the seeds leave open, by hand."""
+
+import math
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pandas as pd
+import pytest
+from test_estimates import arm_rows
+
+from analysis.rewards import rewards_table
+
+STEPS = 8
+
+
+def rows(seed: int, rise: float, name: str = "train/rewards/accuracy/mean", arm: str = "a") -> pd.DataFrame:
+    values = [0.25, 0.25, 0.5, 0.5, 0.5, 0.5, 0.25 + rise, 0.25 + rise]
+    return steps_of(arm, seed, **{"reward": [2 * v for v in values], name: values})
+
+
+def steps_of(arm: str, seed: int, **columns: list[float]) -> pd.DataFrame:
+    steps = [1.0] * len(next(iter(columns.values())))
+    frame: pd.DataFrame = arm_rows(arm, steps, seed=seed, **cast(Any, columns))
+    return frame.assign(run_id=f"{arm}-s{seed}")
+
+
+def run(workload: dict[str, Any]) -> Any:
+    return SimpleNamespace(factors_key="", arm="a", spec={"workload": workload})
+
+
+def test_by_hand_over_two_runs() -> None:
+    wide = pd.concat([rows(0, 0.25), rows(1, 0.5)], ignore_index=True)
+    wide["train/rewards/mine/mean"] = math.nan
+    wide.loc[wide["seed"] == 1, "train/rewards/mine/mean"] = 3.0
+    weights = {"rewards": [{"name": "accuracy"}, {"function": "mine", "source": "m.py", "weight": 0.5}]}
+    table = rewards_table(wide, [run(weights)]).set_index("reward")
+    assert list(table.index) == ["accuracy", "mine", "score"]
+    assert table["weight"].tolist()[:2] == [1.0, 0.5] and math.isnan(table.loc["score", "weight"])
+    assert table.loc["accuracy", ["first", "last", "change", "runs", "steps"]].tolist() == [0.25, 0.625, 0.375, 2, 2]
+    # Of 0.25 and 0.5: the standard error is 0.125, and t of one degree of freedom 12.706.
+    assert table.loc["accuracy", "high"] == pytest.approx(0.375 + 12.7062 * 0.125)
+    assert table.loc["mine", ["change", "runs"]].tolist() == [0.0, 1] and math.isnan(table.loc["mine", "low"])
+    assert table.loc["score", "change"] == 0.75
+
+
+def test_trainers_that_name_a_reward_differently_are_one_reward() -> None:
+    wide = pd.concat([rows(0, 0.5), rows(0, 0.75, "rewards/accuracy/mean", "b")], ignore_index=True)
+    table = rewards_table(wide, [])
+    assert table[["arm", "reward", "change"]].to_numpy().tolist() == [["a", "accuracy", 0.5], ["b", "accuracy", 0.75]]
+    assert table["weight"].isna().all(), "no specification tells it"
+
+
+@pytest.mark.parametrize("workload", [{}, {"rewards": None}, {"rewards": "accuracy"}, {"rewards": ["accuracy"]}])
+def test_imported_runs_need_tell_no_weight(workload: dict[str, Any]) -> None:
+    assert rewards_table(rows(0, 0.5), [run(workload)])["weight"].isna().all()
+
+
+def test_nothing_is_made_of_nothing() -> None:
+    assert rewards_table(steps_of("a", 0, reward=[0.5]), []).empty
+    one = steps_of("a", 0, **{"reward": [0.5], "train/rewards/accuracy/mean": [1.0]})
+    assert rewards_table(one, []).empty, "one step has no first and last quarter"
+    none = rows(0, 0.5).assign(**{"train/rewards/accuracy/mean": math.nan})
+    assert rewards_table(none, []).empty
