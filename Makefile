@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYTHONNOUSERSITE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# V=1 shows all that Snakemake says. The verdict comes from `headline`: what rules print on stdout would repeat it.
+CALM := $(if $(V),,--logger calm >/dev/null)
 # Containers often set it: every process would compile what it imports anew (verl's imports: 20 s of CPU, not 7).
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -15,6 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make quickstart        build everything, train both engines on this CPU, compare, print the verdict"
+	@echo "                       (V=1: with all that Snakemake says; it is in .snakemake/log/ otherwise)"
 	@echo "make article           the published comparison that this project began with, read again (no GPU, seconds)"
 	@echo "make venv              the controller's environment alone: source .venv/bin/activate, then snakemake"
 	@echo "make status            what each run is doing (EXPERIMENT=name: of another experiment than config.yaml's)"
@@ -44,11 +47,11 @@ venv: $(VENV)/controller.stamp
 
 quickstart: $(VENV)/controller.stamp
 	@bash scripts/packages.sh build $(BIN)/python
-	@$(BIN)/snakemake --profile profiles/local
+	@$(BIN)/snakemake --profile profiles/local $(CALM)
 	@$(BIN)/rolloutbench headline
 
 article: $(VENV)/controller.stamp
-	@$(BIN)/snakemake --profile profiles/local --configfile experiments/camino-2025-published.yaml
+	@$(BIN)/snakemake --profile profiles/local --configfile experiments/camino-2025-published.yaml $(CALM)
 	@$(BIN)/rolloutbench headline experiments/camino-2025-published.yaml
 
 status: $(VENV)/controller.stamp

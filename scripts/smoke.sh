@@ -34,5 +34,5 @@ for arm in $arms; do
     python -m workflow.stacks build "$stack" "${wheels[@]}"
   fi
 done
-snakemake --profile profiles/local --configfile "$config" --set-threads "train=$(nproc)"
+snakemake --profile profiles/local --configfile "$config" --set-threads "train=$(nproc)" --logger calm >/dev/null
 rolloutbench headline "$config"

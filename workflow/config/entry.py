@@ -44,7 +44,11 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             read_yaml(file)
     with ending_at_once():
         from snakemake.cli import main as snakemake
+        from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
 
+        from workflow.config import calm
+
+    LoggerPluginRegistry().register_plugin(calm.NAME, calm)
     snakemake(argv)
     sys.exit(0)
 

@@ -1,0 +1,47 @@
+"""The logger of `make quickstart`: a line for a job, a failure with its log, and everything in Snakemake's own log."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from .importing import ROOT
+
+WORKFLOW = """
+rule all:
+    input: "good-a", "bad-b"
+
+rule good:
+    output: "good-{name}"
+    shell: "echo done >&2; touch {output}"
+
+rule bad:
+    output: "bad-{name}"
+    log: "{name}.log"
+    shell: "echo it broke | tee {log} >&2; exit 1"
+
+onerror:
+    print("error: it broke, as its log says")
+"""
+
+
+def test_a_line_for_each_job_and_the_reason_of_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "Snakefile").write_text(WORKFLOW)
+    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from workflow.start import snakemake; snakemake()"
+    command = [sys.executable, "-c", start, "--cores", "1", "--keep-going", "--logger", "calm"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert {"good a", "bad b", "done", "it broke", "bad failed; log: b.log"} <= set(lines), done.stderr
+    assert done.stdout.splitlines()[-1] == "error: it broke, as its log says"
+    assert len(lines) < 15 and not [line for line in lines if "jobid" in line or "rule all" in line], done.stderr
+    (named,) = [line.split(": ")[1] for line in lines if line.startswith("Complete log")]
+    log = Path(named).read_text(encoding="utf-8")
+    assert "rule good:" in log and "jobid: " in log and "Error in rule bad:" in log
+
+
+def test_make_quickstart_uses_it_unless_all_is_asked_for() -> None:
+    for words, calm in ((["quickstart"], True), (["quickstart", "V=1"], False), (["article"], True)):
+        made = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        assert ("--logger calm >/dev/null" in made) == calm and "rolloutbench headline" in made, made
