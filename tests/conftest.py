@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from xdist.scheduler import LoadScopeScheduling
 from workflow import stacks
 
 from .attempts import made_inputs  # noqa: F401 (a fixture)
+from .trainers.verl.environments import build as build_verl
+from .trainers.verl.warm import WarmPython, warm_pythons
 
 ROOT = Path(__file__).resolve().parents[1]
 # Where a container sets it, every process that a test starts would compile again what it imports.
@@ -79,3 +81,10 @@ def stack_python() -> Callable[[str], Path]:
         return stacks.stack_python(stack, ROOT / ".stacks")
 
     return python
+
+
+@pytest.fixture(scope="session")
+def warm_verl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], WarmPython]]:
+    """By version: verl's Python with its imports done."""
+    with warm_pythons(build_verl, tmp_path_factory.mktemp) as warm:
+        yield warm

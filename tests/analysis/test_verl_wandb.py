@@ -6,15 +6,14 @@ import pytest
 
 from analysis.collect import main
 from analysis.steps import read_steps
-from tests.trainers.verl.environments import build
 from tests.trainers.verl.runs import write_verl_run
 
 VERSIONS = ("0.4.1", "0.9.1")
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
-def run_dir(request, tmp_path_factory):
-    return write_verl_run(build(request.param), tmp_path_factory.mktemp("verl") / "run", request.param, 4)
+def run_dir(request, warm_verl, tmp_path_factory):
+    return write_verl_run(warm_verl(request.param), tmp_path_factory.mktemp("verl") / "run", request.param, 4)
 
 
 def collected(run_dir, out):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
 from pathlib import Path
@@ -11,24 +10,14 @@ from typing import Any
 
 from common.files import fingerprint_of
 
-from ... import patience
+from .warm import WarmPython
 
-ROOT = Path(__file__).resolve().parents[3]
 INPUTS = {"data_sha256": "d" * 64, "model_sha256": "e" * 64}
 
 
-def answer_of(python: Path, program: str, request: Any) -> Any:
-    """What a program prints as its last line, in a stack's Python that finds this checkout; both are JSON."""
-    done = subprocess.run(
-        [str(python), "-W", "ignore", "-c", program],
-        input=json.dumps(request),
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+def answer_of(python: WarmPython, program: str, request: Any) -> Any:
+    """What a program prints as its last line, in verl's Python; both are JSON."""
+    done = python.run("-c", program, given=json.dumps(request))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -58,7 +47,7 @@ def spec_of(run_id: str, version: str, steps: int) -> dict[str, Any]:
 
 
 def log_steps(
-    python: Path,
+    python: WarmPython,
     folder: Path,
     version: str,
     steps: int,
@@ -88,18 +77,12 @@ def log_steps(
         },
     }
     (folder / "steps.json").write_text(json.dumps(order))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
-    done = patience.run(
-        [str(python), str(Path(__file__).with_name("log_steps.py")), str(folder / "steps.json")],
-        150,
-        cwd=ROOT,
-        env={**environment, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-    )
+    done = python.run(Path(__file__).with_name("log_steps.py"), folder / "steps.json", cpu_s=150)
     (folder / "log").write_text(done.stdout + done.stderr)
     return done
 
 
-def write_verl_run(python: Path, folder: Path, version: str, steps: int) -> Path:
+def write_verl_run(python: WarmPython, folder: Path, version: str, steps: int) -> Path:
     """A finished run of one attempt in `folder`, with the files that the collector reads; returns the folder."""
     spec = spec_of(folder.name, version, steps)
     attempt = folder / "attempts" / "1"

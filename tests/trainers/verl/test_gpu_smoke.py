@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from tests.trainers.verl.runs import answer_of
+from tests.trainers.verl.warm import WarmPython
 from workflow.config.plan import load_plan
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -20,10 +21,11 @@ from trainers.verl.driver.train import require_cpus
 args = json.load(sys.stdin)
 config = compose(args["version"], args["overrides"])
 check(args["version"], config)
+resolved = OmegaConf.create(config)
 fitting = None
 for cpus in range(40, 0, -1):
     try:
-        require_cpus(OmegaConf.create(config), cpus)
+        require_cpus(resolved, cpus)
     except UserError:
         break
     fitting = cpus
@@ -31,7 +33,7 @@ print("\\n" + json.dumps(fitting))
 """
 
 
-def test_it_fits_a_small_machine(verl_python: Callable[[str], Path]) -> None:
+def test_it_fits_a_small_machine(warm_verl: Callable[[str], WarmPython]) -> None:
     plan = load_plan(yaml.safe_load((ROOT / "experiments" / "gpu-smoke.yaml").read_text(encoding="utf-8")))
     for run in plan.runs.values():
-        assert answer_of(verl_python("0.9.1"), RESERVED, run.spec["trainer_args"]) == 5
+        assert answer_of(warm_verl("0.9.1"), RESERVED, run.spec["trainer_args"]) == 5

@@ -14,6 +14,7 @@ from node.records import tree_sha256
 
 from .environments import VERSIONS
 from .runs import answer_of
+from .warm import WarmPython
 
 ROOT = Path(__file__).resolve().parents[3]
 # One process tries many orders, since importing verl takes longer than refusing.
@@ -77,7 +78,7 @@ def write_order(folder: Path, version: str, overrides: list[str], **changes: Any
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_mistakes_are_one_line(version: str, verl_python: Callable[[str], Path], tmp_path: Path) -> None:
+def test_mistakes_are_one_line(version: str, warm_verl: Callable[[str], WarmPython], tmp_path: Path) -> None:
     good = ["trainer.total_training_steps=2", "algorithm.adv_estimator=grpo"]
     other = next(one for one in VERSIONS if one != version)
     cases: dict[str, tuple[str, str]] = {
@@ -106,7 +107,7 @@ def test_mistakes_are_one_line(version: str, verl_python: Callable[[str], Path],
     asked = {name: [order, {"RAY_ADDRESS": "192.0.2.1:1"}] for name, (order, _) in cases.items()}
     cases["ray"] = (write_order(tmp_path / "ray", version, good), "RAY_ADDRESS is not set")
     asked["ray"] = [cases["ray"][0], {}]
-    told = answer_of(verl_python(version), REFUSALS, asked)
+    told = answer_of(warm_verl(version), REFUSALS, asked)
     for name, (_, words) in cases.items():
         code, said = told[name]
         assert (code, said.count("\n")) == (2, 1), (name, said)

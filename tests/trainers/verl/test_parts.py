@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,24 +11,15 @@ from typing import Any
 import pytest
 
 from .environments import VERSIONS
-
-ROOT = Path(__file__).resolve().parents[3]
+from .warm import WarmPython
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_data_and_rewards_through_verls_own_classes(
-    version: str, verl_python: Callable[[str], Path], tmp_path: Path
+    version: str, warm_verl: Callable[[str], WarmPython], tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [str(verl_python(version)), str(Path(__file__).with_name("score_rows.py")), version, str(tmp_path)],
-        cwd=ROOT,
-        # No PYTHONPATH for what is loaded by path but the one that a job's processes have.
-        env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
+    # No PYTHONPATH for what is loaded by path but the one that a job's processes have.
+    done = warm_verl(version).run(Path(__file__).with_name("score_rows.py"), version, tmp_path)
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads((tmp_path / "told.json").read_text())
 

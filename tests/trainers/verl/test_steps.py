@@ -13,6 +13,7 @@ import pytest
 
 from .environments import VERSIONS
 from .runs import log_steps, write_verl_run
+from .warm import WarmPython
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -34,8 +35,10 @@ def history_of(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_metrics_are_wandbs_to_the_last_digit(version: str, verl_python: Callable[[str], Path], tmp_path: Path) -> None:
-    folder = write_verl_run(verl_python(version), tmp_path / "vllm-s0", version, 3) / "attempts" / "1"
+def test_metrics_are_wandbs_to_the_last_digit(
+    version: str, warm_verl: Callable[[str], WarmPython], tmp_path: Path
+) -> None:
+    folder = write_verl_run(warm_verl(version), tmp_path / "vllm-s0", version, 3) / "attempts" / "1"
     lines, rows = read_lines(folder / "metrics.jsonl"), history_of(folder)
     assert [line["step"] for line in lines] == [1, 2, 3]  # the validation before them is no step
     assert [line["resumed"] for line in lines] == [False] * 3
@@ -61,8 +64,8 @@ def test_metrics_are_wandbs_to_the_last_digit(version: str, verl_python: Callabl
         assert [line["data"]["timing_s/gen"] for line in own] == [line["scalars"]["timing_s/gen"] for line in lines]
 
 
-def test_lost_completions_are_told(verl_python: Callable[[str], Path], tmp_path: Path) -> None:
-    done = log_steps(verl_python("0.9.1"), tmp_path, "0.9.1", steps=3, validate=False, lose_at=2)
+def test_lost_completions_are_told(warm_verl: Callable[[str], WarmPython], tmp_path: Path) -> None:
+    done = log_steps(warm_verl("0.9.1"), tmp_path, "0.9.1", steps=3, validate=False, lose_at=2)
     assert done.returncode == 0, done.stderr
     missing = [line["scalars"].get("missing_completions") for line in read_lines(tmp_path / "metrics.jsonl")]
     assert missing == [None, 2, None]
@@ -70,9 +73,9 @@ def test_lost_completions_are_told(verl_python: Callable[[str], Path], tmp_path:
 
 
 def test_a_request_that_comes_late_in_a_step_saves_it_and_ends(
-    verl_python: Callable[[str], Path], tmp_path: Path
+    warm_verl: Callable[[str], WarmPython], tmp_path: Path
 ) -> None:
-    done = log_steps(verl_python("0.4.1"), tmp_path, "0.4.1", steps=9, first=4, validate=False, stop_at=5)
+    done = log_steps(warm_verl("0.4.1"), tmp_path, "0.4.1", steps=9, first=4, validate=False, stop_at=5)
     assert done.returncode == 0, done.stderr
     lines = read_lines(tmp_path / "metrics.jsonl")
     assert [(line["step"], line["resumed"]) for line in lines] == [(4, True), (5, False)]
@@ -80,6 +83,6 @@ def test_a_request_that_comes_late_in_a_step_saves_it_and_ends(
     assert (tmp_path / "training").exists()
 
     # Before the first step there is nothing to save.
-    again = log_steps(verl_python("0.4.1"), tmp_path, "0.4.1", steps=9, first=6, validate=False)
+    again = log_steps(warm_verl("0.4.1"), tmp_path, "0.4.1", steps=9, first=6, validate=False)
     assert again.returncode == 0, again.stderr
     assert len(read_lines(tmp_path / "metrics.jsonl")) == 2

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from . import test_verl_grpo as attempts
+from .warm import WarmPython
 
 ONE_OF_EACH = {
     "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
@@ -17,12 +18,15 @@ ONE_OF_EACH = {
 
 
 def test_rewards_come_by_way_of_the_queue_and_lost_completions_are_told(
-    verl_python: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    verl_python: Callable[[str], Path],
+    warm_verl: Callable[[str], WarmPython],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attempts, "STAND_IN", Path(__file__).with_name("standin_v1"))
     monkeypatch.setitem(attempts.OPTIONS, "0.9.1", ONE_OF_EACH)
     bench = attempts.Bench("0.9.1", verl_python("0.9.1"), tmp_path)
-    bench.make_inputs()
+    bench.make_inputs(warm_verl("0.9.1"))
     (tmp_path / "fail-once").touch()
     with attempts.ray_of(bench):
         folder = bench.order("loop", 1, steps=2, gpus_per_node=1, beta=0.04)

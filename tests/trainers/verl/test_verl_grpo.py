@@ -24,6 +24,7 @@ from workflow.config.model import Arm
 
 from .environments import VERSIONS
 from .test_steps import history_of, read_lines
+from .warm import WarmPython
 
 ROOT = Path(__file__).resolve().parents[3]
 STAND_IN = Path(__file__).with_name("standin")
@@ -68,11 +69,13 @@ class Bench:
             "PYTHONPATH": f"{ROOT}:{STAND_IN}",
             "STANDIN_FOLDER": str(self.folder),
             "OMP_NUM_THREADS": "2",
+            # Ray would start a worker for each CPU before any is asked for; verl's have an environment of their own.
+            "RAY_prestart_worker_first_driver": "0",
             "NCCL_DEBUG": "INFO",  # as the arm in `order` has it
             "WANDB_API_KEY": "s3cret" * 7,
         }
 
-    def make_inputs(self) -> None:
+    def make_inputs(self, python: WarmPython) -> None:
         request = {
             "data": {**Workload.model_validate(WORKLOAD).data.model_dump(), "rows": 32},
             "model": {"source": "builtin:tiny-qwen2", "revision": None, "seed": 0},
@@ -80,16 +83,8 @@ class Bench:
             "max_response_length": 24,
         }
         (self.folder / "request.json").write_text(json.dumps(request))
-        command = [str(self.python), "-m", "node.inputs", "--request", str(self.folder / "request.json")]
-        done = subprocess.run(
-            [*command, "--out", str(self.inputs.parent)],
-            cwd=ROOT,
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            timeout=400,
-            check=False,
-        )
+        request_file = self.folder / "request.json"
+        done = python.run("-m", "node.inputs", "--request", request_file, "--out", self.inputs.parent)
         assert done.returncode == 0, done.stderr
 
     def order(self, run_id: str, number: int, **words: Any) -> Path:
@@ -157,10 +152,13 @@ def ray_of(bench: Bench) -> Iterator[None]:
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def bench(
-    request: pytest.FixtureRequest, verl_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    verl_python: Callable[[str], Path],
+    warm_verl: Callable[[str], WarmPython],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Bench]:
     made = Bench(request.param, verl_python(request.param), tmp_path_factory.mktemp("verl"))
-    made.make_inputs()
+    made.make_inputs(warm_verl(request.param))
     with ray_of(made):
         yield made
 
