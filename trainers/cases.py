@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from common.findings import Finding
 from engines import Engine
 
 if TYPE_CHECKING:
-    from trainers.protocol import Trainer
+    from trainers.protocol import Trainer, Variables
 
 
 @dataclass(frozen=True)
@@ -150,3 +151,19 @@ def points_of(cases: Sequence[Case]) -> Iterator[list[Case]]:
     """The cases that are compared with one another: of all arms, at one combination of the shared factors."""
     for point in dict.fromkeys(case.point for case in cases):
         yield [case for case in cases if case.point == point]
+
+
+def sglang_speed_on_cpu(case: Case, variables: Variables) -> Iterator[Finding]:
+    """SGLang without its kernels: what it does is its own, how fast it does it is not."""
+    if case.engine.name == "sglang" and case.told.accelerator == "cpu":
+        yield Finding(
+            "unequal",
+            "sglang-speed-on-cpu",
+            (case.arm,),
+            "SGLang generates on a CPU, without its compiled kernels",
+            "its speed here says nothing about GPUs; its scheduler, cache, sampler and weight updates are real",
+            "SGLang 0.5.23 on a CPU without AMX, engines/sglang/; docs/preflight.md#unequal",
+            "read the rewards, lengths and correctness of this report, not its speeds; on GPUs take trainer verl",
+            scope="on a CPU without SGLang's compiled kernels",
+            settle="the same comparison on GPUs (trainer verl has both engines there)",
+        )

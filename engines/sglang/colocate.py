@@ -93,6 +93,13 @@ class Sglang:
         drawn = [one["meta_info"]["output_token_logprobs"] for one in made]
         return [[token[1] for token in one] for one in drawn], [[token[0] for token in one] for one in drawn]
 
+    def tokens(self, prompts: Sequence[Sequence[int]], sampling: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+        """One completion for each prompt, each by sampling parameters of its own, as tokens alone."""
+        made = self._engine.generate(
+            input_ids=[list(ids) for ids in prompts], sampling_params=[dict(one) for one in sampling]
+        )
+        return [list(one["output_ids"]) for one in made]
+
     def update_weights(self, named: Iterable[tuple[str, Any]]) -> None:
         """Give the engine these weights; what it has cached of the old ones is dropped."""
         # Cloned: what is sent moves into shared memory, and the trainer's own storages would.
@@ -173,7 +180,7 @@ class Sglang:
         ended = [code for process in self._processes() if (code := process.exitcode) is not None]
         how = "" if not ended else f" with {_exit(ended[0])}"
         raise EngineEnded(
-            f"SGLang's scheduler ended{how} in the middle of training; what it said is above. SIGKILL is mostly the "
+            f"SGLang's scheduler ended{how} in the middle of the run; what it said is above. SIGKILL is mostly the "
             "kernel's, for want of memory (`dmesg`): give the job more, or lower workload.batch_size"
         )
 

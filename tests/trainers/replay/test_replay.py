@@ -19,16 +19,16 @@ from trainers.replay.lengths import drawn
 from workflow.config.plan import Plan, plan_runs
 from workflow.config.reading import parse_config
 
-from ...attempts import TRANSFORMERS, VLLM, run_job, run_python
+from ...attempts import SGLANG, TRANSFORMERS, VLLM, run_job, run_python
 from .test_lengths import steps_table
 
 Stack = Callable[[str], Path]
-STACKS = {"transformers": TRANSFORMERS, "vllm": VLLM}
+STACKS = {"transformers": TRANSFORMERS, "vllm": VLLM, "sglang": SGLANG}
 LENGTHS = {"mean": 5, "shortest": 2, "longest": 12}
 VLLM_ENGINE = {"gpu_memory_utilization": 0.3, "enforce_eager": True, "max_num_seqs": 4}
 
 
-def planned(engine: str, workload: dict[str, Any] | None = None, /, **options: Any) -> Plan:
+def planned(engine: str, workload: dict[str, Any] | None = None, /, accelerator: str = "cpu", **options: Any) -> Plan:
     arm = {"trainer": "replay", "engine": engine, "stack": STACKS[engine], "options": {"lengths": LENGTHS, **options}}
     config = {
         "experiment": "replayed",
@@ -49,7 +49,7 @@ def planned(engine: str, workload: dict[str, Any] | None = None, /, **options: A
         "seeds": [0],
         "warmup_steps": 1,
     }
-    return plan_runs(parse_config(config), lambda stack: StackFacts("trl", engine, "cpu", "1.16.0", "0"))
+    return plan_runs(parse_config(config), lambda stack: StackFacts("trl", engine, accelerator, "1.16.0", "0"))
 
 
 def attempt_of(spec: dict[str, Any], folder: Path, inputs: Path) -> Path:
@@ -82,7 +82,13 @@ def replayed(
 
 
 @pytest.mark.parametrize(
-    ("engine", "options"), [("transformers", {}), ("vllm", {"engine": VLLM_ENGINE})], ids=["transformers", "vllm"]
+    ("engine", "options"),
+    [
+        ("transformers", {}),
+        ("vllm", {"engine": VLLM_ENGINE}),
+        ("sglang", {"engine": {"max_running_requests": 4, "disable_radix_cache": True}}),
+    ],
+    ids=["transformers", "vllm", "sglang"],
 )
 def test_every_completion_has_the_length_that_was_asked_for(
     engine: str, options: dict[str, Any], stack_python: Stack, made_inputs: Path, tmp_path: Path
@@ -95,6 +101,9 @@ def test_every_completion_has_the_length_that_was_asked_for(
     assert done["versions"]["replay"] == RELEASE and (done["first_step"], done["last_step"]) == (1, 3)
     for name, value in options.get("engine", {}).items():
         assert done["resolved"]["engine"].get(name, value) == value
+    assert (
+        any(name.startswith(engine) for name in done["versions"]) and done["resolved"]["engine"]["peak_memory_gib"] > 0
+    )
 
     run = folder.parents[1]
     (run / "done.json").write_text(json.dumps(done))
@@ -133,6 +142,8 @@ def test_lengths_of_a_run_are_pinned_when_it_is_planned(
 
 
 def test_a_stack_of_another_engine_and_unknown_options_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="trainer replay runs engine sglang on a CPU only"):
+        planned("sglang", {"gpus_per_node": 1, "gpu": "H100-80GB"}, accelerator="cuda")
     for options, words, said in (
         ({"speed": 3}, {}, "options.speed is no option of a replay"),
         ({"lengths": {"source": "nosuch.parquet"}}, {}, "no such file: nosuch.parquet"),
