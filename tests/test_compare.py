@@ -33,7 +33,8 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     ]
     shutil.copytree(LOGS, folder / "logs")
     done = program(folder, "rolloutbench", "compare", *arms, *RELEASE, "--save", "mine.yaml")
-    assert done.returncode == 0, done.stderr
+    # No library's warning on the terminal, from the figures neither.
+    assert (done.returncode, done.stderr) == (0, "")
     return folder, done.stdout
 
 
@@ -102,6 +103,21 @@ def test_for_programs_the_verdict_is_alone_on_its_stream(
     assert "vllm: verl 0.4.1" in streams.err and not list(tmp_path.iterdir())
     assert main(["compare", *PAIR, "--verdict-only", "--markdown"]) == 0
     assert capsys.readouterr().out.startswith("**sglang vs vllm: not resolved, one run pair only.** ")
+
+
+def test_a_job_of_github_actions_gets_the_verdict_in_its_summary(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = tmp_path / "summary.md"
+    summary.write_text("# Checks\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", *PAIR, "--verdict-only", "--markdown"]) == 0
+    assert summary.read_text(encoding="utf-8") == f"# Checks\n{capsys.readouterr().out}\n"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "nowhere" / "summary.md"))
+    assert main(["compare", *PAIR, "--verdict-only"]) == 0
+    streams = capsys.readouterr()
+    assert "the verdict is not in the job's summary: " in streams.err and "sglang vs vllm: " in streams.out
 
 
 def test_what_a_source_says_need_not_be_given(

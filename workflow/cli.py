@@ -162,7 +162,7 @@ def _new(args: argparse.Namespace) -> None:
 
 def _print_headline(args: argparse.Namespace) -> None:
     from analysis.verdict.arm_verdict import ArmVerdict
-    from analysis.verdict.verdict_block import print_verdict
+    from analysis.verdict.verdict_block import add_to_job_summary, escaped, print_verdict, verdict_markdown
     from common.contracts import VerdictFile, read_file
 
     plan = load_plan(read_yaml(args.config or CONFIG))
@@ -174,7 +174,9 @@ def _print_headline(args: argparse.Namespace) -> None:
             f"the report in {folder} is of another configuration than this one; start snakemake with this one"
         )
     found: VerdictFile = read_file(VerdictFile, folder / "verdict.json", "the report", ("arms", "no_comparison"))
-    print_verdict([ArmVerdict.from_json(dict(one)) for one in found["arms"]])
+    verdicts = [ArmVerdict.from_json(dict(one)) for one in found["arms"]]
+    add_to_job_summary(verdict_markdown(verdicts) or escaped(found["no_comparison"]))
+    print_verdict(verdicts)
     print("\n".join(filter(None, [found["no_comparison"], f"report: {(folder / 'report.html').resolve()}"])))
 
 

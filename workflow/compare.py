@@ -89,15 +89,17 @@ def _compare(plan: Plan, folder: Path, args: argparse.Namespace) -> Any:
         imported.append(place / "imported.json")
     write_preflight(plan, [], folder / "preflight.json", Surroundings(variables=variables_of(None)), imported)
     from analysis.report.content import read_content
-    from analysis.verdict.verdict_block import print_verdict, verdict_markdown
+    from analysis.verdict.verdict_block import add_to_job_summary, escaped, print_verdict, verdict_markdown
 
     content = read_content(folder / "plan.json", folder, None, None)
     for line in _told(plan, content.runs):
         _say(line, args)
+    as_markdown = verdict_markdown(content.headlines) or escaped(content.no_comparison)
+    add_to_job_summary(as_markdown)
     if args.json:
         print(json.dumps(content.verdict_file, indent=1, ensure_ascii=False, allow_nan=False))
     elif args.markdown:
-        print(verdict_markdown(content.headlines) or content.no_comparison)
+        print(as_markdown)
     elif content.headlines:
         print_verdict(content.headlines)
     else:

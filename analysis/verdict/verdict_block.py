@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 import shutil
 import textwrap
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from analysis.verdict.arm_verdict import ArmVerdict, Ratio, places, ratio_text
-from common.messages import colour_wanted
+from common.messages import colour_wanted, say
 
 MOST_CAVEATS = 5
 SYMBOLS = {"terms": "≠", "gate": "✗", "spread": "±", "estimates": "⇄", "data": "?"}
@@ -70,7 +72,10 @@ class _Page:
         self.sections = sections
 
     def line(self, claim: str, ratios: str) -> Markup:
-        return Markup('<p class="headline"><strong>{}</strong> {}</p>\n<ul class="caveats">').format(claim, ratios)
+        # A browser breaks a line after a hyphen between digits.
+        shown = re.sub(r"\d[\d.]*-\d[\d.]*", r'<span class="whole">\g<0></span>', str(escape(ratios)))
+        head = Markup('<p class="headline"><strong>{}</strong> {}</p>\n<ul class="caveats">')
+        return head.format(claim, Markup(shown))
 
     def item(self, kind: str, symbol: str, text: str, section: str) -> Markup:
         shown = Markup('<a href="#{}">{}</a>').format(section, text) if section in self.sections else escape(text)
@@ -96,6 +101,16 @@ def print_verdict(verdicts: Sequence[ArmVerdict]) -> None:
     """Prints the block, with colour on a terminal unless NO_COLOR is set, no wider than the terminal."""
     colour = colour_wanted()
     print(verdict_text(verdicts, min(shutil.get_terminal_size().columns, 100) if colour else _WIDTH, colour))
+
+
+def add_to_job_summary(text: str) -> None:
+    """Appends Markdown to the summary of a job of GitHub Actions, which names the file in GITHUB_STEP_SUMMARY."""
+    if name := os.environ.get("GITHUB_STEP_SUMMARY"):
+        try:
+            with Path(name).open("a", encoding="utf-8") as file:
+                file.write(f"{text}\n\n")
+        except OSError as error:
+            say(f"the verdict is not in the job's summary: {error}")
 
 
 def escaped(text: str) -> str:

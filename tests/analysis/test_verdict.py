@@ -541,6 +541,8 @@ def test_every_form_says_the_same():
     assert plain(text) == plain(verdict_text([found], colour=True))
     page = verdict_html(found, ["ledger", "gate"])
     assert plain(page) == plain(text)
+    # No browser breaks the interval.
+    assert re.search(r'\(95% CI <span class="whole">[\d.]+-[\d.]+</span>\)', page)
     assert '<a href="#ledger">Unequal' in page and '<a href="#gate">The' in page and 'href="#answer"' not in page
 
 
