@@ -48,6 +48,14 @@ def test_it_says_what_it_read_then_the_verdict_then_where_the_report_is(compared
     )
 
 
+def test_the_readme_shows_what_it_prints(compared: tuple[Path, str]) -> None:
+    folder, printed = compared
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(readme.splitlines()) <= 120
+    shown = readme.partition("    $ rolloutbench compare ")[2].partition("\n\n")[0].splitlines()[1:]
+    assert [line[4:] for line in shown] == printed.replace(f"{folder}/", "").splitlines()
+
+
 def test_the_saved_configuration_gives_the_same_tables_bit_by_bit(compared: tuple[Path, str]) -> None:
     folder, _ = compared
     profile = ("--profile", str(ROOT / "profiles" / "local"), "--cores", "2")

@@ -21,8 +21,8 @@ from .importing import ROOT
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 PACKAGES = ("common", "node", "engines", "trainers", "analysis", "workflow", "bench", "tests")
 FOLDERS = (*PACKAGES, "rules", "envs", "profiles", "experiments", "scripts", "docs", "slurm", ".ci")
-# What a run or a build makes, below folders of the repository.
-MADE = re.compile(r"\.egg-info|/slurm\.conf$")
+# What a run, a build or `rolloutbench new` makes, below folders of the repository.
+MADE = re.compile(r"\.egg-info|/slurm\.conf$|^profiles/my$")
 
 
 OF_OTHERS = {"trainers/patcher.py"}
