@@ -56,6 +56,8 @@ TRAINER_ARGS: dict[str, Any] = {
     "use_cpu": True,
     "gradient_checkpointing": False,
 }
+# What vLLM compiles for a model is kept by the model's path, which is another in each test.
+COMPILER = {"CXX": str(Path(__file__).with_name("g++-once"))}
 VLLM_ARGS = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": 64}
 SGLANG_ARGS = {"use_sglang": True, "sglang_max_total_tokens": 2 * 8 * 64}
 
@@ -63,7 +65,8 @@ SGLANG_ARGS = {"use_sglang": True, "sglang_max_total_tokens": 2 * 8 * 64}
 def job_environment(**changes: str) -> dict[str, str]:
     """The environment of a job in a test: no network, no user's tracker, a secret that must not be written."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
-    return {**kept, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "WANDB_API_KEY": "s3cret" * 7, **changes}
+    ours = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "WANDB_API_KEY": "s3cret" * 7, **COMPILER}
+    return {**kept, **ours, **changes}
 
 
 def run_job(python: Path, module: str, *arguments: object) -> subprocess.CompletedProcess[str]:

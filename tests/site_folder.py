@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from .attempts import COMPILER
+
 ROOT = Path(__file__).resolve().parents[1]
 STACKS = ("trl-transformers-cpu", "trl-vllm-cpu")
 
@@ -21,7 +23,7 @@ class Site:
         self.folder = folder
         self.profile = profile or ROOT / "profiles" / "local"
         # As a user has it, without an activated environment.
-        self.env = {**os.environ, "PATH": "/usr/local/bin:/usr/bin:/bin", **(env or {})}
+        self.env = {**os.environ, **COMPILER, "PATH": "/usr/local/bin:/usr/bin:/bin", **(env or {})}
         self.results = folder / "results" / "small"
         self.config: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
         self.config |= {"experiment": "small", "seeds": [0], "warmup_steps": 1}
