@@ -94,6 +94,8 @@ class Question(NamedTuple):
 
 def new_experiment(args: argparse.Namespace) -> None:
     """`rolloutbench new`: takes flags, asks where there are none; overwrites no file."""
+    if not stack_names():
+        raise UserError("rolloutbench new needs the stacks in envs/ of a checkout; run it there, after `make venv`")
     file: Path = args.file or Path("my.yaml")
     name = re.sub(r"[^A-Za-z0-9_.]+", "-", file.stem)[:40].strip("-._") or "mine"
     profile = Path("profiles") / name / "config.yaml"
