@@ -1,4 +1,4 @@
-"""Snakemake's logger `calm`: prints a line for each job that starts or fails, warnings, and where the full log lies.
+"""Snakemake's logger `calm`: prints a line for each longer job that starts or fails, warnings, and the full log's path.
 
 What a job itself prints, such as a run's progress, reaches the terminal without any logger.
 """
@@ -12,7 +12,8 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 NAME = "snakemake_logger_plugin_calm"
-_TARGET = "all"
+# They take seconds; a run's launcher says itself that it begins.
+_UNSAID = ("all", "plan", "settings", "train", "collect")
 # Snakemake's own, which has no event: where its log lies.
 _HINT = "Complete log"
 
@@ -35,8 +36,8 @@ def line_of(record: logging.LogRecord) -> str:
     said = vars(record)
     event = said.get("event")
     if event == LogEvent.JOB_INFO:
-        named = " ".join(map(str, [said["rule_name"], *dict(said["wildcards"] or {}).values()]))
-        return "" if named == _TARGET else named
+        rule = said["rule_name"]
+        return "" if rule in _UNSAID else " ".join([rule, *map(str, dict(said["wildcards"] or {}).values())])
     if event == LogEvent.JOB_ERROR:
         return f"{said['rule_name']} failed; log: {', '.join(said['log']) or 'none'}"
     text = record.getMessage()
