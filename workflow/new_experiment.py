@@ -99,14 +99,13 @@ def new_experiment(args: argparse.Namespace) -> None:
     file: Path = args.file or Path("my.yaml")
     name = re.sub(r"[^A-Za-z0-9_.]+", "-", file.stem)[:40].strip("-._") or "mine"
     profile = Path("profiles") / name / "config.yaml"
+    _require_free(file)
     given = {one.name: getattr(args, one.name) for one in QUESTIONS if getattr(args, one.name) is not None}
     found = answers(given, asking=not given and sys.stdin.isatty())
     writes = {file: configuration(found, name, file)}
     if found["partition"]:
         writes[profile] = profile_text(found)
-    for path in writes:
-        if path.exists():
-            raise UserError(f"{path} exists; give another name: rolloutbench new FILE (nothing was written)")
+    _require_free(*writes)
     try:
         plan = _planned(writes[file])
         require_readable(plan)
@@ -121,6 +120,12 @@ def new_experiment(args: argparse.Namespace) -> None:
     print(f"next: rolloutbench doctor {file}       # what this machine lacks for it")
     print(f"      rolloutbench preflight {file}    # what is impossible, unequal or odd")
     print(f"      snakemake --profile {used} --configfile {file}")
+
+
+def _require_free(*paths: Path) -> None:
+    for path in paths:
+        if path.exists():
+            raise UserError(f"{path} exists; give another name: rolloutbench new FILE (nothing was written)")
 
 
 def answers(given: Found, asking: bool = False) -> dict[str, str]:
