@@ -26,6 +26,10 @@ _SHOWN = f"{_PICTURE}[\ufe0f\U0001f3fb-\U0001f3ff]*"
 _EMOJI = re.compile(f"[\U0001f1e6-\U0001f1ff]{{2}}|[0-9#*]\ufe0f?\u20e3|{_SHOWN}(?:\u200d{_SHOWN})*")
 
 
+ROW = ("ground_truth", "index", "split", "data_source")
+"""What a row of the data tells rewards, whatever its source."""
+
+
 @dataclass(frozen=True)
 class Response:
     """A completion to be scored, and what it answers."""
@@ -38,7 +42,7 @@ class Response:
     prompt: Any = None
     """The conversation that it answers, `[{role, content}]`."""
     row: Mapping[str, Any] = field(default_factory=dict)
-    """The data's row: `ground_truth`, `index`, `split`, `data_source`."""
+    """The data's row: what `ROW` names, and the workload's further columns."""
 
     @property
     def ground_truth(self) -> Any:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import math
 import random
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,8 @@ def read_examples(data: dict[str, Any]) -> list[dict[str, Any]]:
     """The examples of a workload's data section, in verl's columns.
 
     Each is `{data_source, prompt: [{role, content}], reward_model: {style, ground_truth}, extra_info: {index,
-    split}}`; `index` is the row's place in the source. Raises `UserError` for an unknown source, a missing file or
+    split}}`; `index` is the row's place in the source. With `columns` in the section, `extra_info` has their values as
+    JSON, which every trainer hands on as it is. Raises `UserError` for an unknown source, a missing file or
     column, a prompt or answer that is neither text nor a number, no rows, or a hub that cannot be reached.
     """
     rows = _source_rows(data)
@@ -81,7 +83,7 @@ def read_examples(data: dict[str, Any]) -> list[dict[str, Any]]:
             "data_source": source,
             "prompt": [*opening, {"role": "user", "content": str(row["question"])}],
             "reward_model": {"style": "rule", "ground_truth": truth},
-            "extra_info": {"index": index, "split": str(data.get("split", "train"))},
+            "extra_info": {"index": index, "split": str(data.get("split", "train")), **row.get("further", {})},
         }
         for index, (row, truth) in enumerate(zip(rows, truths, strict=True))
     ]
@@ -148,6 +150,8 @@ def _source_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
     """The source's rows as `question` and `answer`."""
     source = str(data["source"])
     if source in BUILTINS:
+        if data.get("columns"):
+            raise UserError(f"workload.data.columns: {source!r} has no further columns; leave the list out")
         return list(arithmetic_rows(data.get("rows") or DEFAULT_ROWS, int(data.get("seed", 0))))
     if source.startswith("builtin:"):
         raise UserError(
@@ -155,7 +159,9 @@ def _source_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
             f"{nearest(source, BUILTINS)}"
         )
     if looks_local(source):
-        return _columns(_local_table(source), data)
+        table = _local_table(source)
+        written = _written_rows(Path(source).expanduser(), table.num_rows) if data.get("columns") else None
+        return _columns(table, data, written)
     return _columns(_hub_table(source, data), data)
 
 
@@ -183,6 +189,28 @@ def _local_table(source: str) -> Any:
                 f"workload.data.source {source!r} cannot be read as {path.suffix[1:]}: "
                 f"{_broken_line(path) or one_line(root)}"
             ) from error
+
+
+def _written_rows(path: Path, count: int) -> list[dict[str, Any]] | None:
+    """The rows of a JSON file as they are written; None of another file.
+
+    Arrow's JSON reader, which datasets has up to 4, puts the nulls of a list at its end (seen with pyarrow 20 and 26),
+    and takes a date for a time.
+    """
+    if path.suffix == ".parquet":
+        return None
+    text = path.read_text(encoding="utf-8")
+    try:
+        rows = json.loads(text)
+    except ValueError:
+        rows = [json.loads(line) for line in text.split("\n") if line.strip()]
+    rows = [rows] if isinstance(rows, dict) else rows
+    if len(rows) != count or not all(isinstance(row, dict) for row in rows):
+        raise UserError(
+            f"workload.data.source {str(path)!r} must be one JSON object for each line where workload.data.columns are "
+            "asked for; write it as .jsonl or .parquet"
+        )
+    return list(rows)
 
 
 def _broken_line(path: Path) -> str | None:
@@ -218,19 +246,53 @@ def _hub_table(source: str, data: dict[str, Any]) -> Any:
     return table.with_format("arrow")[:]
 
 
-def _columns(table: Any, data: dict[str, Any]) -> list[dict[str, Any]]:
-    """The prompt and answer columns of an Arrow table."""
-    found = list(table.column_names)
+def _columns(
+    table: Any, data: dict[str, Any], written: Sequence[Mapping[str, Any]] | None = None
+) -> list[dict[str, Any]]:
+    """The prompt and answer columns of an Arrow table, and as JSON those that rewards are given: of the rows as they
+    are `written`, where these are known."""
+    found, further = list(table.column_names), list(data.get("columns") or ())
     if not table.num_rows:
         return []
-    for setting in ("prompt_column", "answer_column"):
-        if data[setting] not in found:
+    asked = [(setting, data[setting]) for setting in ("prompt_column", "answer_column")]
+    for setting, column in [*asked, *(("columns", column) for column in further)]:
+        if column not in found:
             raise UserError(
-                f"workload.data.{setting} is {data[setting]!r}, but {data['source']!r} has the columns "
-                f"{', '.join(found) or '(none)'}{nearest(data[setting], found)}"
+                f"workload.data.{setting} is {column!r}, but {data['source']!r} has the columns "
+                f"{', '.join(found) or '(none)'}{nearest(column, found)}"
             )
     prompts, answers = _values(table, data["prompt_column"]), _values(table, data["answer_column"])
-    return [{"question": prompt, "answer": answer} for prompt, answer in zip(prompts, answers, strict=True)]
+    rows = [{"question": prompt, "answer": answer} for prompt, answer in zip(prompts, answers, strict=True)]
+    if not further:
+        return rows
+    if written is None:
+        written = [
+            dict(zip(further, of, strict=True)) for of in zip(*(_values(table, c) for c in further), strict=True)
+        ]
+    return [
+        row | {"further": {"columns": _as_json({column: of.get(column) for column in further}, number)}}
+        for number, (row, of) in enumerate(zip(rows, written, strict=True), start=1)
+    ]
+
+
+def _as_json(columns: Mapping[str, Any], number: int) -> str:
+    """The columns of a row as JSON, dates as text; a `UserError` for what JSON has no word for."""
+    texts = []
+    for name, value in columns.items():
+        try:
+            texts.append(f"{json.dumps(name)}: {json.dumps(value, default=_date_text)}")
+        except TypeError as error:
+            raise UserError(
+                f"workload.data.columns: row {number} has {error} in column {name!r}; rewards are given text, numbers, "
+                "true or false, dates, lists and mappings; convert the column, or leave it out"
+            ) from None
+    return f"{{{', '.join(texts)}}}"
+
+
+def _date_text(value: Any) -> str:
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    raise TypeError(f"a value of type {type(value).__name__}")
 
 
 def _values(table: Any, column: str) -> list[Any]:

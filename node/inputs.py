@@ -136,12 +136,13 @@ def _write_parquet(examples: list[dict[str, Any]], path: Path) -> None:
 
     # The columns that verl reads; a fixed schema, so that the bytes depend on the rows alone.
     message = pa.struct([("role", pa.string()), ("content", pa.string())])
+    further = [("columns", pa.string())] if "columns" in examples[0]["extra_info"] else []
     schema = pa.schema(
         [
             ("data_source", pa.string()),
             ("prompt", pa.list_(message)),
             ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
-            ("extra_info", pa.struct([("index", pa.int64()), ("split", pa.string())])),
+            ("extra_info", pa.struct([("index", pa.int64()), ("split", pa.string()), *further])),
         ]
     )
     pq.write_table(pa.Table.from_pylist(examples, schema=schema), path)

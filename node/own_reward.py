@@ -39,7 +39,8 @@ _SHOWN = 20
 class RewardProgram:
     """A user's function in its process, which is started again after a hang or a crash.
 
-    `reward` holds `source`, `code`, `function` and `options`. `NotLoaded` where the file cannot be loaded.
+    `reward` holds `source`, `code`, `function`, `options` and the data's `columns` that it may take. `NotLoaded` where
+    the file cannot be loaded.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class RewardProgram:
         self._order = {
             **{key: reward[key] for key in ("source", "code", "function")},
             "options": dict(reward.get("options") or {}),
+            "columns": list(reward.get("columns") or ()),
             "limit_s": load_s,
         }
         self.name = str(reward["function"])
@@ -207,16 +209,17 @@ class NotLoaded(UserError):
 
 
 def _given(responses: Sequence[Response], takes: Sequence[str]) -> dict[str, list[Any]]:
-    columns = {
+    given = {
         "completions": [one.text for one in responses],
         "prompts": [one.prompt for one in responses],
         "rows": [dict(one.row) for one in responses],
         "token_ids": [list(map(int, one.tokens)) for one in responses],
         "cut_off": [not one.complete for one in responses],
     }
-    assert tuple(columns) == GIVEN
+    assert tuple(given) == GIVEN
     # The number of responses is told by the first, also to a function that takes none of them.
-    return {name: column for name, column in columns.items() if name in takes or name == "completions"}
+    known = {name: column for name, column in given.items() if name in takes or name == "completions"}
+    return known | {name: [one.row.get(name) for one in responses] for name in takes if name not in given}
 
 
 def _row_of(response: Response) -> str:

@@ -1,8 +1,8 @@
 """Runs a user's reward function in a process of its own, which may be ended: `python own_reward_process.py`.
 
-Orders come by stdin as lines of JSON, answers go to stdout. First come `{source, code, function, options, limit_s}`,
-answered by `{takes}`; then `{given, limit_s}` for some responses, answered by `{values, wrong}`. Where something is
-wrong, either answer is `{problem}`. What the user's code prints goes to stderr.
+Orders come by stdin as lines of JSON, answers go to stdout. First come `{source, code, function, options, columns,
+limit_s}`, answered by `{takes}`; then `{given, limit_s}` for some responses, answered by `{values, wrong}`. Where
+something is wrong, either answer is `{problem}`. What the user's code prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from types import CodeType
 from typing import Any
 
 GIVEN = ("completions", "prompts", "rows", "token_ids", "cut_off")
-"""What a function is given, each a list with one entry for each response; it gets those that it has parameters for."""
+"""What a function is given, each a list with one entry for each response; it gets those that it has parameters for.
+So it is with the data's columns that the workload names."""
 
 
 class _Source(importlib.abc.InspectLoader):
@@ -71,28 +72,31 @@ def described(error: BaseException, source: str) -> str:
     return f"{type(error).__name__}: {what[:500]}" + (f" ({source}, line {line})" if line else f" ({source})")
 
 
-def taken(function: Callable[..., Any], options: Mapping[str, Any], where: str) -> list[str]:
-    """Which of `GIVEN` a function has parameters for; a `Problem` where it cannot be called with these options."""
+def taken(function: Callable[..., Any], options: Mapping[str, Any], columns: Sequence[str], where: str) -> list[str]:
+    """Which of `GIVEN` and of the columns it has parameters for; a `Problem` where it cannot be called with these."""
+    given = (*GIVEN, *columns)
     if inspect.iscoroutinefunction(function):
         raise Problem(f"{where} is a coroutine (async def); write a plain function")
     parameters = inspect.signature(function).parameters.values()
     names = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters)
     for option in options:
-        if option in GIVEN:
-            raise Problem(f"{where}: option {option!r} has the name of what every function is given; rename it")
+        if option in given:
+            what = "a column of the data" if option in columns else "what every function is given"
+            raise Problem(f"{where}: option {option!r} has the name of {what}; rename it")
         if option not in names and not takes_all:
             raise Problem(f"{where} has no parameter for option {option!r}; its parameters: {', '.join(names)}")
     lacking = [
         one.name
         for one in parameters
-        if one.default is one.empty and one.name in names and one.name not in GIVEN and one.name not in options
+        if one.default is one.empty and one.name in names and one.name not in given and one.name not in options
     ]
     if lacking:
         raise Problem(
-            f"{where} has a parameter {lacking[0]!r} that is no option; functions are given {', '.join(GIVEN)}"
+            f"{where} has a parameter {lacking[0]!r} that is no option; functions are given {', '.join(given)} and the "
+            "columns that workload.data.columns names"
         )
-    return [name for name in GIVEN if takes_all or name in names]
+    return [name for name in given if takes_all or name in names]
 
 
 def checked(made: Any, count: int, where: str) -> tuple[list[float | None], dict[int, str]]:
@@ -149,7 +153,7 @@ class Server:
     def _load(self, order: Mapping[str, Any]) -> dict[str, Any]:
         self._options = dict(order["options"])
         self._function = loaded(order["source"], order["code"], order["function"])
-        self._takes = taken(self._function, self._options, self._where)
+        self._takes = taken(self._function, self._options, order["columns"], self._where)
         return {"takes": self._takes}
 
     def _score(self, given: Mapping[str, Sequence[Any]]) -> dict[str, Any]:

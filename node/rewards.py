@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,10 +87,11 @@ def _is_column(value: Any, count: int) -> bool:
 
 
 def _row(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the prepared data as rewards see it: `ground_truth`, `index`, `split`, `data_source`."""
+    """A row of the prepared data as rewards see it: what every row has, and the workload's further columns."""
     nested = {**(columns.get("extra_info") or {}), **(columns.get("reward_model") or {})}
     nested.pop("style", None)
-    return {**{name: value for name, value in columns.items() if name == "data_source"}, **nested}
+    further: dict[str, Any] = json.loads(nested.pop("columns", None) or "{}")
+    return {**{name: value for name, value in columns.items() if name == "data_source"}, **nested, **further}
 
 
 def reward_functions(

@@ -25,7 +25,8 @@ from pydantic import (
 
 from common.messages import did_you_mean
 from common.published import check_published, check_text, check_variable
-from node.built_in_rewards import BUILT_IN
+from node.built_in_rewards import BUILT_IN, ROW
+from node.own_reward_process import GIVEN
 
 # More than any run could do: beyond it a number is a slip of the keyboard, and overflows in a library later on.
 MOST = 1_000_000_000
@@ -102,6 +103,8 @@ class Data(Section):
     """The column that holds the prompt's text."""
     answer_column: str = "answer"
     """The column that holds the ground truth."""
+    columns: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
+    """Further columns that reward functions of one's own are given, by name (docs/rewards.md)."""
     answer_after: str | None = None
     """If given, the ground truth is what follows the last occurrence of this text (GSM8K: `####`)."""
     system_prompt: str | None = None
@@ -114,6 +117,16 @@ class Data(Section):
     """What to do with prompts longer than `max_prompt_length`: refuse the data, or leave them out and say how many."""
     test_source: str | None = None
     """A local file of the same columns for validation (`workload.test_steps`); null: the training rows."""
+
+    @field_validator("columns")
+    @classmethod
+    def _columns_are_free(cls, columns: tuple[str, ...]) -> tuple[str, ...]:
+        for name in columns:
+            if name in (*GIVEN, *ROW):
+                raise ValueError(f"{name!r} is what every reward function is given; rename the column in the data")
+            if columns.count(name) > 1:
+                raise ValueError(f"{name!r} is listed {columns.count(name)} times; list it once")
+        return columns
 
     @model_validator(mode="after")
     def _source_is_pinned(self) -> Data:
@@ -197,8 +210,8 @@ class OwnReward(Section):
     """A Python file; its text is part of the run's specification, so that a change of it makes another run."""
     function: Annotated[str, Field(pattern=FUNCTION_PATTERN, max_length=40)]
     """The function in it, under whose name the reward is logged. It is called with `completions`, `prompts`, `rows`,
-    `token_ids` and `cut_off`, as far as it has such parameters, and with `options`; it returns a number or None for
-    each completion."""
+    `token_ids`, `cut_off` and the columns of `data.columns`, as far as it has such parameters, and with `options`; it
+    returns a number or None for each completion."""
     weight: Number = 1.0
     """Factor of this reward in the sum."""
     options: Options = {}

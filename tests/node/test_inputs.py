@@ -67,6 +67,9 @@ def told(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
     for name, answers in STRANGE.items():
         lines = [json.dumps({"q": "x", "a": answer}) for answer in answers]
         (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    further = [{"tags": [None, "x"], "of": {"n": at, "é": 0.5}, "day": "2025-01-31"} for at in range(2)]
+    lines = [{"q": "x", "a": "1", "unused": 1, **one} for one in further]
+    (folder / "further.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (folder / "a-folder").mkdir()
     (folder / "a-folder" / "config.json").write_text("{}")
     columns = {"prompt_column": "q", "answer_column": "a", "answer_after": "####", "rows": None}
@@ -82,6 +85,12 @@ def told(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
         "test": request({**jsonl, "too_long": "drop", "test_source": str(folder / "rows.json")}),
         "no-test-file": request({"test_source": "./no/such.jsonl"}),
         "parquet": request({"source": str(folder / "rows.parquet"), **columns, "rows": 2}),
+        "further": request(
+            {**columns, "source": str(folder / "further.jsonl"), "answer_after": None, "columns": ["tags", "of", "day"]}
+        ),
+        "further-missing": request({**jsonl, "columns": ["tags"]}),
+        "further-bytes": request({**columns, "source": str(folder / "rows.parquet"), "columns": ["raw"], "rows": 2}),
+        "further-builtin": request({"columns": ["tags"]}),
         "jsonl-too-long": request(jsonl),
         "all-too-long": request({"too_long": "drop"}, max_prompt_length=3),
         "bad-too-long": request({**jsonl, "too_long": "cut"}),
@@ -120,7 +129,7 @@ def told(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
     }
     code = (
         "import json, sys, pyarrow as pa, pyarrow.parquet as pq\n"
-        f"rows = json.load(open({str(folder / 'rows.json')!r}))\n"
+        f"rows = [row | {{'raw': b'1'}} for row in json.load(open({str(folder / 'rows.json')!r}))]\n"
         f"pq.write_table(pa.Table.from_pylist(rows), {str(folder / 'rows.parquet')!r})\n" + MANY
     )
     done = patience.run(
@@ -182,6 +191,14 @@ def test_local_files(told: dict[str, Any]) -> None:
         assert told[name]["made"]["data"]["rows"] == 2
 
 
+def test_further_columns_are_kept_as_they_were_written(told: dict[str, Any]) -> None:
+    assert told["further"]["code"] == 0, told["further"]["said"]
+    rows = [row["extra_info"] for row in read_parquet(told["folder"] / "further" / "data.parquet")]
+    assert [(row["index"], row["split"]) for row in rows] == [(0, "train"), (1, "train")]
+    given = [json.loads(row["columns"]) for row in rows]
+    assert given == [{"tags": [None, "x"], "of": {"n": at, "é": 0.5}, "day": "2025-01-31"} for at in range(2)]
+
+
 def test_a_column_of_text_and_numbers_is_read_as_it_was_written(told: dict[str, Any]) -> None:
     rows = read_parquet(told["folder"] / "text-and-numbers" / "data.parquet")
     assert [row["reward_model"]["ground_truth"] for row in rows] == ["1/2", "3"]
@@ -195,6 +212,9 @@ def test_a_column_of_text_and_numbers_is_read_as_it_was_written(told: dict[str, 
         ("bad-too-long", ["too_long must be error or drop, got 'cut'"]),
         ("too-many-rows", ["rows is 7, but", "has 6"]),
         ("no-column", ["prompt_column is 'question'", "columns q, a"]),
+        ("further-missing", ["workload.data.columns is 'tags'", "columns q, a"]),
+        ("further-bytes", ["row 1 has a value of type bytes in column 'raw'", "leave it out"]),
+        ("further-builtin", ["'builtin:arithmetic' has no further columns"]),
         ("no-marker", ["'====', but 6 of 6 answers"]),
         ("empty", ["has no rows"]),
         ("none", ["has no rows"]),

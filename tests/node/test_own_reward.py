@@ -54,6 +54,31 @@ def test_a_function_gets_what_it_has_parameters_for() -> None:
         function.close()
 
 
+COLUMNS = """
+def picked(completions, level, rows, tags=None, *, at=0):
+    return [one["n"] + (row["level"] == one) + len(tag) + at for one, row, tag in zip(level, rows, tags)]
+
+def all_of_them(completions, **given):
+    return [len(given)] * len(completions)
+
+def none_of_them(completions):
+    return [0.5] * len(completions)
+"""
+
+
+def test_a_function_gets_the_columns_that_it_has_parameters_for() -> None:
+    columns = ["level", "tags", "with a space"]
+    named = [own(COLUMNS, name) | {"columns": columns} for name in ("picked", "all_of_them", "none_of_them")]
+    values = [{"level": {"n": at}, "tags": ["a"] * at, "with a space": None} for at in (1, 2)]
+    extra = [{"index": at, "split": "train", "columns": json.dumps(one)} for at, one in enumerate(values)]
+    functions = reward_functions(named)
+    # 7: prompts, rows, token_ids, cut_off, and the three columns.
+    expected = [[3.0, 5.0], [7.0, 7.0], [0.5, 0.5]]
+    for function, wanted in zip(functions, expected, strict=True):
+        assert function(completions=["a", "b"], extra_info=extra) == wanted
+        function.close()
+
+
 NOT_LOADED = {
     "syntax": ("def score(completions:\n  return 1", "mine.py cannot be imported: SyntaxError: '(' was never closed"),
     "raises": ("x = 1\n\nx / 0\n", "ZeroDivisionError: division by zero (mine.py, line 3)"),
@@ -75,6 +100,14 @@ def test_a_file_that_cannot_be_used_is_told_in_one_line(name: str) -> None:
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.missing == ("a_package_that_nobody_has" if name == "lacks" else None)
+
+
+def test_a_column_is_given_by_name_alone() -> None:
+    with pytest.raises(NotLoaded, match=r"has a parameter 'level' that is no option.*workload\.data\.columns names"):
+        RewardProgram(own(COLUMNS, "picked"))
+    named = own(COLUMNS, "picked", {"level": 1}) | {"columns": ["level"]}
+    with pytest.raises(NotLoaded, match="option 'level' has the name of a column of the data; rename it"):
+        RewardProgram(named)
 
 
 # What a function does with the completion "bad", and what is recorded of it; the others have their value.

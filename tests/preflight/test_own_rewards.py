@@ -10,6 +10,7 @@ import pytest
 from common.errors import UserError
 from common.findings import Finding
 from trainers.resolve import resolved
+from workflow.config.entry import require_readable
 from workflow.config.plan import Plan, load_plan
 from workflow.config.reading import read_yaml
 from workflow.preflight import preflight
@@ -107,6 +108,29 @@ def test_it_is_tried_on_the_datas_own_rows(tmp_path: Path) -> None:
     (one,) = found(plan_with(tmp_path, code, **rows))
     assert "KeyError: 'x1' (mine.py, line 3)" in one.what
     assert found(plan_with(tmp_path, code.replace("x 1", "x1"), **rows)) == []
+
+
+def test_the_columns_that_a_workload_names_are_given_and_are_in_the_fingerprint(tmp_path: Path) -> None:
+    code = (
+        "def score(completions, rows, level=None):\n    return [float(row.get('level', '1') == '1') for row in rows]\n"
+    )
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"question": "x", "answer": "y", "level": "1", "easy": true}\n' * 64)
+    plain = plan_with(tmp_path, code, source=str(data)).runs["vllm-s0"]
+    assert not {"columns"} & (plain.spec["workload"]["data"].keys() | plain.spec["workload"]["rewards"][-1].keys())
+    asks = code.replace("level=None", "level, easy").replace("row.get('level', '1')", "{'1': '1'}[level[0]]")
+    named = plan_with(tmp_path, asks, source=str(data), columns=["level", "easy"])
+    run = named.runs["vllm-s0"]
+    assert run.spec["workload"]["rewards"][-1]["columns"] == ["level", "easy"]
+    assert found(named) == []
+    assert run.inputs_id != plain.inputs_id
+    (one,) = found(plan_with(tmp_path, asks, source=str(data), columns=["level"]))
+    assert (one.code, one.level) == ("reward-file", "impossible") and "a parameter 'easy'" in one.what
+    with pytest.raises(UserError, match=r"workload\.data\.columns is 'levels'.*did you mean level"):
+        require_readable(plan_with(tmp_path, code, source=str(data), columns=["levels"]))
+    for names, words in ((["rows"], "'rows' is what every reward"), (["level", "level"], "listed 2 times")):
+        with pytest.raises(UserError, match=words):
+            plan_with(tmp_path, code, source=str(data), columns=names)
 
 
 def test_the_stack_refuses_a_file_that_it_cannot_load(tmp_path: Path) -> None:

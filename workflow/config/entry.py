@@ -118,11 +118,12 @@ def _require_columns(where: str, source: str, data: Mapping[str, Any]) -> None:
     found = columns_of(where, path)
     if found is None:
         return
-    for setting in ("prompt_column", "answer_column"):
-        if data[setting] not in found:
+    asked = [(name, data[name]) for name in ("prompt_column", "answer_column")]
+    for setting, column in [*asked, *(("columns", name) for name in data.get("columns") or ())]:
+        if column not in found:
             raise UserError(
-                f"workload.data.{setting} is {data[setting]!r}, but {source!r} has the columns "
-                f"{', '.join(found) or '(none)'}{did_you_mean(data[setting], found)}; name one of them, or add it there"
+                f"workload.data.{setting} is {column!r}, but {source!r} has the columns "
+                f"{', '.join(found) or '(none)'}{did_you_mean(column, found)}; name one of them, or add it there"
             )
 
 

@@ -16,7 +16,8 @@ MOST_BYTES = 40_000
 
 
 def workload_json(workload: Workload, read: Callable[[str], str]) -> dict[str, Any]:
-    """A workload as a specification has it: each own reward with its file's name, text and hash.
+    """A workload as a specification has it: each own reward with its file's name, text and hash, and with the columns
+    of the data that it may take.
 
     So a run's fingerprint is of what the function does, not of where it lies, and a change of the file on the disk
     reaches no run that was planned before.
@@ -27,6 +28,8 @@ def workload_json(workload: Workload, read: Callable[[str], str]) -> dict[str, A
             code = read(reward.source)
             sha256 = hashlib.sha256(code.encode()).hexdigest()
             told |= {"source": Path(reward.source).name, "sha256": sha256, "code": code}
+            if workload.data.columns:
+                told["columns"] = list(workload.data.columns)
     return found
 
 

@@ -15,6 +15,7 @@ import yaml
 
 from analysis.collect import main as collect
 from analysis.report.__main__ import main as report
+from node.dataset import arithmetic_rows
 from trainers.cases import StackTold
 from workflow.config.plan import Plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
@@ -25,7 +26,7 @@ from ..trl.test_trl_grpo import COMMON, PREPARE, check_tree
 
 SWIFT = "swift-transformers-cpu"
 STEPS, STOPPED_AT = 6, 3
-PHASES = COMMON | {f"{PREPARE}/old_log_prob", f"{PREPARE}/log_completions"}
+PHASES = COMMON | {f"{PREPARE}/{name}" for name in ("old_log_prob", "log_completions", "rewards/by_level")}
 REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     (
         {"lerning_rate": 1},
@@ -37,6 +38,11 @@ REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"scale_rewards": "much"}, ("ms-swift refuses the settings", "invalid choice: 'much'")),
     ({"padding_free": True}, ("ms-swift refuses the settings", "requires a flash attention implementation")),
 ]
+OWN = """
+def by_level(completions, rows, level):
+    told = zip(completions, rows, level, strict=True)
+    return [len(text) / 100 + [4, 0.5][row["index"] == one["of"] and row["level"] == one] for text, row, one in told]
+"""
 Stack = Callable[[str], Path]
 
 
@@ -57,15 +63,23 @@ class Trained:
         return dict(json.loads((self.results / "runs" / run / "done.json").read_text()))
 
 
-def planned() -> Plan:
-    experiment = (ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8")
-    return plan_runs(parse_config(yaml.safe_load(experiment)), stack_facts)
+def planned(folder: Path) -> Plan:
+    """The experiment that is shipped, with a reward of one's own and a further column of its data."""
+    raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
+    rows = arithmetic_rows(raw["workload"]["data"]["rows"], 0)
+    lines = [json.dumps({**row, "level": {"of": at, "tags": [None, "a"]}}) for at, row in enumerate(rows)]
+    (folder / "rows.jsonl").write_text("\n".join(lines))
+    (folder / "own.py").write_text(OWN)
+    raw["workload"]["data"] |= {"source": str(folder / "rows.jsonl"), "columns": ["level"]}
+    raw["workload"]["rewards"].append({"source": str(folder / "own.py"), "function": "by_level", "weight": 0.3})
+    return plan_runs(parse_config(raw), stack_facts)
 
 
 @pytest.fixture(scope="module")
 def trained(stack_python: Stack, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """swift's run, which is stopped in its third step and goes on, and TRL's."""
-    folder, plan = tmp_path_factory.mktemp("trainers"), planned()
+    folder = tmp_path_factory.mktemp("trainers")
+    plan = planned(folder)
     inputs = _inputs(stack_python(TRANSFORMERS), folder, plan.runs["trl-s0"].spec["workload"])
     results = folder / "results"
 
@@ -163,6 +177,14 @@ def test_it_learns_from_the_completions_tokens_alone(trained: Trained) -> None:
             assert line["trained"][at] == prompt + completion
             assert line["labels"][at] == [-100] * len(prompt) + completion
             assert line["counted"][at] == len(completion)
+
+
+@pytest.mark.parametrize("run", ["swift-s0", "trl-s0"])
+def test_a_reward_of_ones_own_gets_the_datas_columns(run: str, trained: Trained) -> None:
+    last = [line["scalars"] for line in trained.lines(run, 2 if run == "swift-s0" else 1)]
+    assert [one["train/rewards/by_level/failed"] for one in last] == [0.0] * len(last)
+    # The length of each completion, and 0.5 where row and argument are those of the completion's prompt.
+    assert all(0.5 <= one["train/rewards/by_level/mean"] < 3 for one in last)
 
 
 def test_equal_completions_get_equal_rewards(trained: Trained) -> None:

@@ -89,9 +89,10 @@ def scores_of_swifts() -> None:
     for function in functions:
         function.end_ids = frozenset(tokenizer.all_special_ids)
     for line in (json.loads(text) for text in Path(THEN).read_text().splitlines() if '"prompts"' in text):
-        known = [rows[asked.index(tuple(ids))]["reward_model"] for ids in line["prompts"]]
+        of = [rows[asked.index(tuple(ids))] for ids in line["prompts"]]
+        known = {name: [row[name] for row in of] for name in ("reward_model", "extra_info")}
         texts = tokenizer.batch_decode(line["completions"], skip_special_tokens=True)
-        made = [one(completions=texts, reward_model=known, completion_ids=line["completions"]) for one in functions]
+        made = [one(completions=texts, completion_ids=line["completions"], **known) for one in functions]
         tell(scores=[list(row) for row in zip(*made, strict=True)])
 
 

@@ -19,9 +19,10 @@ from omegaconf import OmegaConf
 
 LONGEST = 64
 OWN_CODE = """
-def asked(completions, prompts, rows, token_ids, cut_off):
+def asked(completions, prompts, rows, token_ids, cut_off, level):
     if "7" in completions:
         raise ValueError("bare")
+    assert [row["level"] for row in rows] == level == [{"of": row["index"], "tags": [None, "é"]} for row in rows]
     told = zip(prompts, rows, token_ids, cut_off, strict=True)
     return [prompt[-1]["content"].endswith("?") + 10 * row["index"] + 100 * len(ids) + 10000 * cut for
             prompt, row, ids, cut in told]
@@ -29,15 +30,18 @@ def asked(completions, prompts, rows, token_ids, cut_off):
 BUILT_IN = ("accuracy", "phi4", "format", "length", "cosine", "repetition", "soft_overlong", "emoji")
 REWARDS: list[dict[str, Any]] = [
     *({"name": name, "weight": 0.5 if name == "phi4" else 1.0, "options": {}} for name in BUILT_IN),
-    {"source": "mine.py", "function": "asked", "code": OWN_CODE, "weight": 0.001, "options": {}},
+    {"source": "mine.py", "function": "asked", "code": OWN_CODE, "weight": 0.001, "options": {}, "columns": ["level"]},
 ]
 
 
 def prepared(folder: Path) -> Path:
     """Inputs as `node.inputs` makes them."""
+    from node.dataset import arithmetic_rows
     from node.inputs import prepare_inputs
 
-    data = {"source": "builtin:arithmetic", "rows": 16, "seed": 0, "split": "train", "answer_after": None}
+    rows = [{**row, "level": {"of": at, "tags": [None, "é"]}} for at, row in enumerate(arithmetic_rows(16, 0))]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    data = {"source": str(folder / "rows.jsonl"), "columns": ["level"], "split": "train", "answer_after": None}
     data |= {"prompt_column": "question", "answer_column": "answer", "system_prompt": None}
     model = {"source": "builtin:tiny-qwen2", "revision": None, "seed": 0}
     request = {"data": data, "model": model, "max_prompt_length": 64, "max_response_length": LONGEST}
@@ -107,7 +111,7 @@ def as_trl(ids: Any, tokenizer: Any, source: Any) -> dict[str, list[float | None
         "completion_ids": [[*one, tokenizer.eos_token_id][:LONGEST] for one in ids],
         "prompts": [row["prompt"] for row in source[: len(ids)]],
         "reward_model": [{"style": "rule", "ground_truth": "7"}] * len(ids),
-        "extra_info": [{"index": at, "split": "train"} for at in range(len(ids))],
+        "extra_info": [row["extra_info"] for row in source[: len(ids)]],
     }
     return {function.__name__: function(**given) for function in functions}
 
@@ -146,7 +150,7 @@ def main(version: str, folder: Path) -> None:
             "attention_mask": attention,
             "reward_model": np.array([{"style": "rule", "ground_truth": "7"}] * len(texts), dtype=object),
             "data_source": np.array(["x"] * len(texts), dtype=object),
-            "extra_info": np.array([{"index": at, "split": "train"} for at in range(len(texts))], dtype=object),
+            "extra_info": np.array([dataset[at]["extra_info"] for at in range(len(texts))], dtype=object),
         }
     )
     log = io.StringIO()

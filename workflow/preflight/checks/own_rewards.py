@@ -28,7 +28,7 @@ def own_reward_findings(plan: Plan) -> Iterator[Finding]:
     for run in plan.runs.values():
         for reward in run.spec["workload"]["rewards"]:
             if "code" in reward:
-                asked = {key: reward[key] for key in ("source", "code", "function", "options")}
+                asked = {key: reward.get(key) for key in ("source", "code", "function", "options", "columns")}
                 asked |= {"data": run.spec["workload"]["data"]}
                 arms.setdefault(json.dumps(asked, sort_keys=True), {})[run.spec["arm"]] = None
     for asked_text, of in arms.items():
@@ -100,7 +100,7 @@ def responses_to(rows: Sequence[Mapping[str, Any]]) -> list[Response]:
             tokens=[3, 1, 4, 1, 5][: 5 * (at % len(texts) < 2)],
             complete=at % len(texts) != 1,
             prompt=[{"role": "user", "content": str(row["question"])}],
-            row={key: row[key] for key in ("data_source", "index", "split", "ground_truth")},
+            row={key: value for key, value in row.items() if key != "question"},
         )
         for at, row in enumerate(rows)
     ]
@@ -119,6 +119,7 @@ def first_rows(data: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         truths = ground_truths([row[answer] for row in found or ()], data["answer_after"])
         return [
             {
+                **{name: row[name] for name in data.get("columns") or ()},
                 "question": row[question],
                 "ground_truth": truth,
                 "data_source": data["source"],
