@@ -12,7 +12,7 @@ import yaml
 from common.errors import UserError
 from common.findings import Finding
 from trainers.memory_estimate import estimate_of
-from trainers.trl.checks import REFUSALS, Refusal
+from trainers.trl.checks import REFUSALS, RefusedOption
 from workflow.cluster.site import Site
 from workflow.preflight.checks import Surroundings, exported, variables_of
 from workflow.preflight.checks.variables import VARIABLES
@@ -222,7 +222,9 @@ def test_vllm_sleeps_beside_trl_on_a_gpu_and_not_on_a_cpu() -> None:
 
 
 @pytest.mark.parametrize("one", [one for one in REFUSALS if one.file], ids=lambda one: one.setting)
-def test_the_stacks_own_packages_refuse_it_in_those_words(one: Refusal, stack_python: Callable[[str], Path]) -> None:
+def test_the_stacks_own_packages_refuse_it_in_those_words(
+    one: RefusedOption, stack_python: Callable[[str], Path]
+) -> None:
     (file,) = stack_python("trl-vllm-cpu").parents[1].glob(f"lib/python*/site-packages/{one.file}")
     assert one.words in " ".join(file.read_text(encoding="utf-8").split())
 

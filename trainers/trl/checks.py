@@ -14,7 +14,7 @@ HALF = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedOption:
     """A setting that ends a run when its trainer is built, after GRPOConfig has taken it."""
 
     setting: str
@@ -34,7 +34,7 @@ def _share_of_memory(case: Case) -> bool:
 
 _VLLM = "trl/generation/vllm_generation.py"
 REFUSALS = (
-    Refusal(
+    RefusedOption(
         "vllm_tensor_parallel_size",
         lambda case: case.tensor_parallel > 1,
         "it has to divide the number of training processes, and a run is one",
@@ -42,7 +42,7 @@ REFUSALS = (
         "must divide world size",
         "vllm_tensor_parallel_size: 1, or trainer verl on more GPUs",
     ),
-    Refusal(
+    RefusedOption(
         "vllm_mode",
         lambda case: case.settings.get("vllm_mode", "colocate") != "colocate",
         "nothing here starts a vLLM server beside the trainer, and a run would wait for it in vain",
@@ -50,7 +50,7 @@ REFUSALS = (
         "",
         "vllm_mode: colocate",
     ),
-    Refusal(
+    RefusedOption(
         "vllm_enable_sleep_mode",
         lambda case: case.settings.true("vllm_enable_sleep_mode") and not case.on_gpu,
         "vLLM sleeps on GPUs only",
@@ -58,7 +58,7 @@ REFUSALS = (
         "Sleep mode is not supported on current platform",
         "vllm_enable_sleep_mode: false",
     ),
-    Refusal(
+    RefusedOption(
         "vllm_gpu_memory_utilization",
         _share_of_memory,
         "it is a share of the GPU's memory",
@@ -66,7 +66,7 @@ REFUSALS = (
         "gpu_memory_utilization: float = Field(default=0.92, gt=0, le=1)",
         "vllm_gpu_memory_utilization: more than 0 and at most 1",
     ),
-    Refusal(
+    RefusedOption(
         "sync_ref_model",
         lambda case: case.settings.true("sync_ref_model") and not float(case.workload.get("beta") or 0),
         "with workload.beta 0 there is no reference model",
