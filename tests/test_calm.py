@@ -42,9 +42,10 @@ def test_a_line_for_each_job_and_the_reason_of_a_failure(tmp_path: Path) -> None
     assert len(lines) < 15 and not [line for line in lines if "jobid" in line or line in ("all", "collect")], (
         done.stderr
     )
+    assert not [line for line in lines if "CalledProcessError" in line or "did not complete" in line], done.stderr
     (named,) = [line.split(": ")[1] for line in lines if line.startswith("Complete log")]
     log = Path(named).read_text(encoding="utf-8")
-    assert "rule good:" in log and "jobid: " in log and "Error in rule bad:" in log
+    assert "rule good:" in log and "jobid: " in log and "Error in rule bad:" in log and "CalledProcessError" in log
 
 
 def test_make_quickstart_uses_it_unless_all_is_asked_for() -> None:

@@ -16,6 +16,8 @@ NAME = "snakemake_logger_plugin_calm"
 _UNSAID = ("all", "plan", "settings", "train", "collect")
 # Snakemake's own, which has no event: where its log lies.
 _HINT = "Complete log"
+# The command that failed, and that one did: the line of the job and its own message say so.
+_REPEATED = ("RuleException:\nCalledProcessError", "WorkflowError:\nAt least one job did not complete")
 
 
 class LogHandler(LogHandlerBase):
@@ -42,4 +44,4 @@ def line_of(record: logging.LogRecord) -> str:
         return f"{said['rule_name']} failed; log: {', '.join(said['log']) or 'none'}"
     text = record.getMessage()
     wanted = record.levelno >= logging.WARNING or text.startswith(_HINT)
-    return text if wanted and text != "None" else ""
+    return text if wanted and text != "None" and not text.startswith(_REPEATED) else ""
