@@ -33,11 +33,16 @@ PARTS = {
     "training on slurm": ("tests/slurm/test_training.py",),
     "jobs": ("tests/node/", "tests/trainers/trl/"),
     "slurm 0": ("tests/slurm/test_storm.py",),
+    # By their names these would come last of all, when nothing is left to go beside them.
+    "swift": ("tests/trainers/swift/test_swift_grpo.py",),
+    "replay": ("tests/trainers/replay/test_replay.py",),
+    "experiments": ("tests/trainers/test_experiments.py",),
 }
 # Tests on Slurm mostly wait: several clusters go side by side, each of the process that first takes such a group.
 SLURM = tuple(f"slurm {number}" for number in range(8))
 # What takes longest begins first; beside two that compute, the others wait.
-FIRST = ("verl", "end to end", *SLURM[:2], "training on slurm", SLURM[2], "jobs", *SLURM[3:])
+FIRST = ("verl", "end to end", *SLURM[:2], "training on slurm", SLURM[2], "jobs")
+FIRST += (SLURM[3], "swift", SLURM[4], "replay", SLURM[5], "experiments", *SLURM[6:])
 
 
 def group_of(nodeid: str) -> str:
