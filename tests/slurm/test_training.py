@@ -20,6 +20,16 @@ from ..site_folder import ROOT, STACKS, Site
 from .cluster import Cluster
 
 MakeCluster = Callable[..., Cluster]
+# A run's first life takes three seconds for a step, whatever the machine, and next to none of its CPU time.
+PATIENCE = """
+import os
+import time
+
+def patience(completions):
+    if os.path.basename(os.environ.get("WANDB_DIR", "")) == "1":
+        time.sleep(3)
+    return [0.0] * len(completions)
+"""
 
 
 class SlurmSite(Site):
@@ -59,8 +69,11 @@ class SlurmSite(Site):
     def wait_for_step(self, run_id: str, step: int, head: subprocess.Popen[str]) -> None:
         self.wait_for(lambda: any(row["step"] >= step for row in self.rows(run_id)), head)
 
-    def wait_for(self, what: Callable[[], Any], head: subprocess.Popen[str], silence_s: float = 120.0) -> None:
-        """Until it is true; it fails when the head ends, or when neither it nor a run writes anything any more."""
+    def wait_for(self, what: Callable[[], Any], head: subprocess.Popen[str], silence_s: float = 400.0) -> None:
+        """Until it is true; it fails when the head ends, or when neither it nor a run writes anything any more.
+
+        vLLM says nothing while it starts: two minutes and more where many processes share two cores.
+        """
         seen: object = None
         since = time.monotonic()
         while not what():
@@ -120,9 +133,9 @@ def make_site(stack_python: Callable[[str], Path], tmp_path: Path) -> Iterator[C
 def test_the_quickstart_runs_on_slurm_and_outlives_its_head(
     cluster: Cluster, make_site: Callable[[Cluster], SlurmSite]
 ) -> None:
-    """The configuration is the shipped one; the head and all its launchers are killed in the first run."""
+    """The configuration is the shipped one, of its seeds the first; head and launchers are killed in the first run."""
     site = make_site(cluster)
-    site.config = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    site.config = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8")) | {"seeds": [0]}
     site.results = site.folder / "results" / "quickstart"
     head = site.start()
     site.wait_for(lambda: list(site.results.glob("runs/*/attempts/1/metrics.jsonl")), head)
@@ -134,15 +147,15 @@ def test_the_quickstart_runs_on_slurm_and_outlives_its_head(
     assert finished.returncode == 0, finished.stdout + finished.stderr
     # On a quick machine the run has finished by itself before there is a head again.
     assert f"{first}: attaching to Slurm job" in finished.stderr or f"{first}: already finished" in finished.stderr
-    for run_id in ("transformers-s0", "vllm-s0", "transformers-s1", "vllm-s1"):
+    for run_id in ("transformers-s0", "vllm-s0"):
         assert site.attempts(run_id) == [1]
         site.assert_one_training(run_id, 12)
     jobs = site.training_jobs()
-    assert len(jobs) == 4, "each run was submitted once"
+    assert len(jobs) == 2, "each run was submitted once"
     assert {(job["state"], job["partition"]) for job in jobs} == {("COMPLETED", "h100")}
     assert all("gres/gpu=8" in job["tres"] for job in jobs)
     light = site.cluster.run("sacct", "-X", "-n", "-P", "--format=Partition").stdout.split()
-    assert light.count("cpu") >= 6, "inputs, four collects and the report went through Slurm, too"
+    assert light.count("cpu") >= 4, "inputs, two collects and the report went through Slurm, too"
     assert (site.results / "report.html").stat().st_size > 100_000
     again = site.snakemake()
     assert "Nothing to be done" in again.stdout + again.stderr
@@ -155,7 +168,10 @@ def test_trl_goes_on_after_preemption_and_after_its_time_limit(
     # Slurm looks for limits every half-minute, which must not be enough to finish; on a busy machine the run may be
     # older than its new limit by then, and must have the time for a checkpoint all the same.
     site = make_site(make_cluster(grace_s=60, extra=("OverTimeLimit=5",)))
-    site.config["workload"] |= {"steps": 50, "batch_size": 32, "max_response_length": 64, "save_steps": 0}
+    site.config["workload"] |= {"steps": 50, "save_steps": 0}
+    (site.folder / "waits.py").write_text(PATIENCE)
+    reward = {"source": str(site.folder / "waits.py"), "function": "patience"}
+    site.config["workload"]["rewards"].append(reward)
     head = site.start()
     seen: list[str] = []
     for _ in range(2):
