@@ -97,6 +97,7 @@ def test_what_it_writes_plans_for_every_combination_of_flags(here: Path, capsys:
         if chosen["partition"]:
             site, gpus = read_site(profile), int(chosen["gpus"] or 0)
             assert f"snakemake --profile {profile} --configfile {file}" in out
+            assert f"rolloutbench doctor {file} --profile {profile} " in out
             assert repr(chosen["partition"]) in (profile / "config.yaml").read_text(encoding="utf-8") and site
             assert f"'gpu:{gpus}'" in (profile / "config.yaml").read_text(encoding="utf-8") or not gpus
     assert written > 30 and refused > 10, (written, refused)

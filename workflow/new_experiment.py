@@ -117,8 +117,9 @@ def new_experiment(args: argparse.Namespace) -> None:
     steps = count_of(int(found["steps"]), "step")
     print(f"{', '.join(plan.config.arms)}: {count_of(len(plan.runs), 'run')} of {steps} each")
     used = profile.parent if found["partition"] else "slurm" if int(found["gpus"]) else "profiles/local"
-    print(f"next: rolloutbench doctor {file}       # what this machine lacks for it")
-    print(f"      rolloutbench preflight {file}    # what is impossible, unequal or odd")
+    site = f"{file} --profile {profile.parent}" if found["partition"] else str(file)
+    print(f"next: rolloutbench doctor {site}       # what this machine or site lacks for it")
+    print(f"      rolloutbench preflight {site}    # what is impossible, unequal or odd")
     print(f"      snakemake --profile {used} --configfile {file}")
 
 
