@@ -187,6 +187,18 @@ def test_a_reward_of_ones_own_gets_the_datas_columns(run: str, trained: Trained)
     assert all(0.5 <= one["train/rewards/by_level/mean"] < 3 for one in last)
 
 
+@pytest.mark.parametrize("run", ["swift-s0", "trl-s0"])
+def test_the_score_is_the_weighted_sum_of_the_rewards(run: str, trained: Trained) -> None:
+    rewards = {
+        one["function" if "source" in one else "name"]: one["weight"]
+        for one in trained.plan.runs[run].spec["workload"]["rewards"]
+    }
+    assert rewards == {"accuracy": 1.0, "format": 0.5, "length": 0.2, "by_level": 0.3}
+    for line in trained.lines(run, 2 if run == "swift-s0" else 1):
+        parts = [weight * line["scalars"][f"train/rewards/{name}/mean"] for name, weight in rewards.items()]
+        assert line["scalars"]["train/reward"] == pytest.approx(sum(parts), abs=1e-5)
+
+
 def test_equal_completions_get_equal_rewards(trained: Trained) -> None:
     scores = [row for line in trained.seen["trl"][STEPS:] for row in line["scores"]]
     rewards = [row for line in trained.seen["swift"][:STEPS] for row in line["rewards"]]
