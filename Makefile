@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help venv quickstart article status cancel cpu-smoke gpu-smoke test check bench locks wheelhouse container docs picture
 
 help:
-	@echo "make quickstart        build everything, train both engines on this CPU, compare, print the verdict"
+	@echo "make quickstart        build everything, train three engines on this CPU, compare, print the verdict"
 	@echo "                       (V=1: with all that Snakemake says; it is in .snakemake/log/ otherwise)"
 	@echo "make article           the published comparison that this project began with, read again (no GPU, seconds)"
 	@echo "make venv              the controller's environment alone: source .venv/bin/activate, then snakemake"

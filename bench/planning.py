@@ -6,6 +6,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -31,9 +32,10 @@ rule collect:
 """
 
 
-def _config(runs: int) -> dict[str, object]:
-    config: dict[str, object] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
-    return config | {"experiment": "bench", "seeds": list(range(runs // 2))}
+def _config(runs: int) -> dict[str, Any]:
+    config: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    arms = {name: config["arms"][name] for name in ("vllm", "sglang")}
+    return config | {"experiment": "bench", "arms": arms, "seeds": list(range(runs // 2))}
 
 
 def plan_lines() -> list[Line]:

@@ -8,7 +8,7 @@
 set -euo pipefail
 what=$1 python=${2:-.venv/bin/python}
 stacks=("${@:3}")
-[ ${#stacks[@]} -gt 0 ] || stacks=(trl-vllm-cpu)  # it needs all that the other one does
+[ ${#stacks[@]} -gt 0 ] || stacks=(trl-vllm-cpu)  # it needs all that the others do
 
 missing=()
 has() { command -v "$1" >/dev/null; }

@@ -6,11 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from .attempts import COMPILER
+from .two_arms import two_arms
 
 ROOT = Path(__file__).resolve().parents[1]
 STACKS = ("trl-transformers-cpu", "trl-vllm-cpu")
@@ -25,7 +25,7 @@ class Site:
         # As a user has it, without an activated environment.
         self.env = {**os.environ, **COMPILER, "PATH": "/usr/local/bin:/usr/bin:/bin", **(env or {})}
         self.results = folder / "results" / "small"
-        self.config: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+        self.config = two_arms()
         self.config |= {"experiment": "small", "seeds": [0], "warmup_steps": 1}
         self.config["workload"] |= {
             "steps": 4,

@@ -25,6 +25,8 @@ from workflow.config.plan import load_plan
 from workflow.config.reading import check_yaml, parse_config, typed
 from workflow.config.schema import FILES_PAGE, REFERENCE_FILE, SCHEMA_FILE, config_schema, files_page, reference_page
 
+from .two_arms import two_arms
+
 ROOT = Path(__file__).resolve().parents[1]
 NESTED: list[Any] = []
 NESTED.append(NESTED)  # as YAML's `&a [*a]`
@@ -33,8 +35,7 @@ NESTED.append(NESTED)  # as YAML's `&a [*a]`
 @pytest.fixture
 def raw() -> dict[str, Any]:
     """The default configuration as YAML gives it."""
-    loaded: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
-    return loaded
+    return two_arms()
 
 
 def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:

@@ -28,8 +28,9 @@ from workflow.config.plan import Plan, load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
 from .importing import ROOT, run_snakemake
+from .two_arms import two_arms
 
-RAW: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+RAW = two_arms()
 PUBLISHED: dict[str, Any] = yaml.safe_load((ROOT / "experiments" / "camino-2025-published.yaml").read_text("utf-8"))
 # The least that compares two logs.
 LOGS: dict[str, Any] = {

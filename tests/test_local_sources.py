@@ -16,8 +16,10 @@ from common.errors import UserError
 from workflow.config.entry import require_readable
 from workflow.config.plan import Plan, load_plan
 
+from .two_arms import two_arms
+
 ROOT = Path(__file__).resolve().parents[1]
-RAW: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+RAW = two_arms()
 
 
 def planned(data: Path | None = None, model: Path | None = None, **columns: Any) -> Plan:

@@ -18,8 +18,10 @@ from common.errors import UserError
 from workflow.config.plan import Plan, StackFacts, load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
+from .two_arms import two_arms
+
 ROOT = Path(__file__).resolve().parents[1]
-RAW: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+RAW = two_arms()
 
 
 def planned(lock: str = "0" * 12, **changes: Any) -> Plan:

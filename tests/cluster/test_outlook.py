@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import subprocess
@@ -21,6 +20,7 @@ from workflow.cluster.state import run_states
 from workflow.cluster.status import status_lines
 from workflow.config.plan import Plan, load_plan
 
+from ..two_arms import two_arms
 from .make_runs import MadeRun, answer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def planned(**changes: Any) -> Plan:
-    raw: dict[str, Any] = copy.deepcopy(yaml.safe_load((ROOT / "config.yaml").read_text()))
+    raw = two_arms()
     raw["workload"]["steps"] = 10
     return load_plan(raw | {"experiment": "mine", "warmup_steps": 1} | changes)
 
@@ -126,7 +126,7 @@ def test_an_experiment_that_needs_no_gpu_is_told_without_a_profile(results: Path
 
 
 def test_ten_thousand_runs_are_planned_quickly_without_pandas(results: Path) -> None:
-    raw = yaml.safe_load((ROOT / "config.yaml").read_text()) | {"experiment": "mine", "seeds": list(range(5000))}
+    raw = two_arms() | {"experiment": "mine", "seeds": list(range(5000))}
     results.parents[1].joinpath("big.yaml").write_text(json.dumps(raw))
     code = (
         "import sys; from workflow.cli import main; code = main(['plan', 'big.yaml', '--profile', 'site']);"

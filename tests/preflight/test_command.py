@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from common.errors import UserError
 from workflow.cli import main
 from workflow.config.plan import load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
@@ -21,6 +22,12 @@ from workflow.preflight.command import resolve_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 RAW: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+
+# What decides which tokens are drawn, in TRL's words; the seed and the number format with it.
+TERMS = {
+    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_completion_length", "num_generations"),
+    *("generation_kwargs", "chat_template_kwargs", "seed", "bf16", "fp16", "model_init_kwargs.dtype"),
+}
 
 
 @pytest.fixture
@@ -39,23 +46,29 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
 def test_the_quickstart_meets_on_equal_terms(config: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["preflight", str(config())]) == 0
     out = capsys.readouterr().out
-    assert "impossible: nothing\n\nunequal: nothing\n" in out
+    assert "impossible: nothing\n\nunequal (1): " in out
+    assert "  1. sglang: SGLang generates on a CPU, without its compiled kernels  [sglang-speed-on-cpu]" in out
     assert "transformers  trl 1.16.0, transformers; CPU" in out
 
 
 def test_the_impossible_ends_with_1(config: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["preflight", str(config(max_response_length=4000))]) == 1
     told = capsys.readouterr()
-    assert "impossible (1): it would fail, never end, or be told as what it is not" in told.out
-    # Only one of the arms refuses it, and is named.
-    assert "  1. vllm: prompt and response may have" in told.out and "[context]" in told.out
+    assert "impossible (2): it would fail, never end, or be told as what it is not" in told.out
+    # Each engine refuses it that is built for a length, and is named.
+    refused, odd = (told.out[told.out.index(level) :] for level in ("impossible", "odd (1)"))
+    for number, arm in enumerate(("sglang", "vllm"), 1):
+        assert f"  {number}. {arm}: prompt and response may have" in refused and "[context]" in refused
+    assert "transformers: prompt and response may have" in odd
     assert "quickstart cannot run as it is" in told.err
 
 
 def test_as_json(config: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["preflight", str(config()), "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
-    assert content["experiment"] == "quickstart" and content["findings"] == []
+    assert content["experiment"] == "quickstart" and [one["code"] for one in content["findings"]] == [
+        "sglang-speed-on-cpu"
+    ]
 
 
 def test_data_need_not_be_here(config: Callable[..., Path]) -> None:
@@ -70,7 +83,7 @@ def test_nonsense_is_one_message(config: Callable[..., Path], capsys: pytest.Cap
 
 
 def test_trls_own_settings_tell_of_no_difference_but_the_engines(
-    stack_python: Callable[[str], Path], tmp_path: Path
+    stack_python: Callable[[str], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     plan = load_plan(RAW)
     composed = {}
@@ -84,9 +97,23 @@ def test_trls_own_settings_tell_of_no_difference_but_the_engines(
         assert composed[one]["version"] == "1.16.0" and composed[one]["settings"]["max_steps"] == 12
         assert not {"output_dir", "run_name"} & set(composed[one]["settings"])
     seen = preflight(plan, Surroundings(), composed)
-    assert len(composed) == 2 and seen.findings == ()
+    assert len(composed) == 3 and [finding.code for finding in seen.findings] == ["sglang-speed-on-cpu"]
     assert len(seen.ledger) > 150
-    assert {row.setting for row in seen.ledger if row.verdict == "different"} == {"use_vllm"}
+    assert {row.setting: row.verdict for row in seen.ledger if row.verdict != "equal"} == {
+        "use_vllm": "different",
+        "use_sglang": "different",
+        # Both leave room for all sequences of a step.
+        "vllm_max_model_length": "equivalent",
+        "sglang_max_total_tokens": "equivalent",
+    }
+    assert {row.setting for row in seen.ledger} >= TERMS
+    # What SGLang cannot be told is named before the queue.
+    one, run = next(item for item in settings_requests(plan).items() if "use_sglang" in item[1].spec["trainer_args"])
+    request = copy.deepcopy(settings_request(run))
+    request["trainer_args"]["generation_kwargs"] = {"min_tokens": 3}
+    with pytest.raises(UserError, match="the trainer does not take these settings"):
+        resolve_settings(request, tmp_path / one / "verify.json", tmp_path / "none.json")
+    assert "generation_kwargs.min_tokens is no sampling parameter of SGLang; allowed: " in capfd.readouterr().err
 
 
 def test_what_trl_would_refuse_is_told_before_the_queue(

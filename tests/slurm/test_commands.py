@@ -16,6 +16,7 @@ import yaml
 
 from workflow.config.plan import Plan, load_plan
 
+from ..two_arms import two_arms
 from .cluster import Cluster
 from .runs import SlurmRun
 
@@ -29,7 +30,7 @@ class Desk:
 
     def __init__(self, cluster: Cluster, folder: Path, name: str = "mine", seeds: int = 2) -> None:
         self.cluster, self.folder, self.name = cluster, folder, name
-        raw: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())
+        raw = two_arms()
         raw |= {"experiment": name, "seeds": list(range(seeds))}
         raw["workload"]["steps"] = STEPS
         self.config = folder / f"{name}.yaml"

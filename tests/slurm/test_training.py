@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
 import pytest
 import yaml
 
+from ..attempts import SGLANG
 from ..site_folder import ROOT, STACKS, Site
 from .cluster import Cluster
 
@@ -70,20 +73,30 @@ class SlurmSite(Site):
         self.wait_for(lambda: any(row["step"] >= step for row in self.rows(run_id)), head)
 
     def wait_for(self, what: Callable[[], Any], head: subprocess.Popen[str], silence_s: float = 400.0) -> None:
-        """Until it is true; it fails when the head ends, or when neither it nor a run writes anything any more.
-
-        vLLM says nothing while it starts: two minutes and more where many processes share two cores.
-        """
+        """Until it is true; it fails when the head ends, or when neither it nor a run does anything any more."""
         seen: object = None
-        since = time.monotonic()
+        since, used_s = time.monotonic(), 0.0
         while not what():
             files = (self.folder / "head.log", *self.results.glob("runs/*/attempts/*/*"))
             signs = {(file, file.stat().st_size) for file in files if file.is_file()}
             if signs != seen:
                 seen, since = signs, time.monotonic()
             silent = time.monotonic() > since + silence_s
+            # On a busy machine an engine starts for minutes without a word.
+            if silent and abs((now_s := self.runs_cpu_s()) - used_s) > 1:
+                since, used_s, silent = time.monotonic(), now_s, False
             assert head.poll() is None and not silent, (self.folder / "head.log").read_text()[-3000:]
             time.sleep(0.2)
+
+    def runs_cpu_s(self) -> float:
+        """CPU-seconds of the runs' jobs, and of what they have started."""
+        used = 0.0
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if any(word.startswith(f"{self.results}/runs/") for word in process.cmdline()):
+                    for one in (process, *process.children(recursive=True)):
+                        used += sum(one.cpu_times()[:4])
+        return used
 
     def training_jobs(self) -> list[dict[str, str]]:
         """The training jobs in Slurm's accounting, one for each life."""
@@ -131,9 +144,10 @@ def make_site(stack_python: Callable[[str], Path], tmp_path: Path) -> Iterator[C
 
 
 def test_the_quickstart_runs_on_slurm_and_outlives_its_head(
-    cluster: Cluster, make_site: Callable[[Cluster], SlurmSite]
+    cluster: Cluster, make_site: Callable[[Cluster], SlurmSite], stack_python: Callable[[str], Path]
 ) -> None:
-    """The configuration is the shipped one, of its seeds the first; head and launchers are killed in the first run."""
+    """The configuration is the shipped one, of one seed; the head and all its launchers are killed in the first run."""
+    stack_python(SGLANG)
     site = make_site(cluster)
     site.config = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8")) | {"seeds": [0]}
     site.results = site.folder / "results" / "quickstart"
@@ -147,15 +161,19 @@ def test_the_quickstart_runs_on_slurm_and_outlives_its_head(
     assert finished.returncode == 0, finished.stdout + finished.stderr
     # On a quick machine the run has finished by itself before there is a head again.
     assert f"{first}: attaching to Slurm job" in finished.stderr or f"{first}: already finished" in finished.stderr
-    for run_id in ("transformers-s0", "vllm-s0"):
+    for run_id in ("vllm-s0", "sglang-s0", "transformers-s0"):
         assert site.attempts(run_id) == [1]
         site.assert_one_training(run_id, 12)
     jobs = site.training_jobs()
-    assert len(jobs) == 2, "each run was submitted once"
+    assert len(jobs) == 3, "each run was submitted once"
     assert {(job["state"], job["partition"]) for job in jobs} == {("COMPLETED", "h100")}
     assert all("gres/gpu=8" in job["tres"] for job in jobs)
     light = site.cluster.run("sacct", "-X", "-n", "-P", "--format=Partition").stdout.split()
-    assert light.count("cpu") >= 4, "inputs, two collects and the report went through Slurm, too"
+    assert light.count("cpu") >= 5, "inputs, three collects and the report went through Slurm, too"
+    verdicts = {one["arm"]: one for one in json.loads((site.results / "verdict.json").read_text())["arms"]}
+    assert list(verdicts) == ["sglang", "transformers"] and {one["baseline"] for one in verdicts.values()} == {"vllm"}
+    assert verdicts["sglang"]["words"].endswith("on a CPU without SGLang's compiled kernels")
+    assert "CPU" not in verdicts["transformers"]["words"]
     assert (site.results / "report.html").stat().st_size > 100_000
     again = site.snakemake()
     assert "Nothing to be done" in again.stdout + again.stderr
