@@ -169,3 +169,26 @@ def test_which_log_prob_pass_with_an_adapter(disabled: bool, active: list[str], 
     layer = SimpleNamespace(disable_adapters=disabled, active_adapters=active)
     policy = SimpleNamespace(modules=lambda: iter([object(), layer]))
     assert log_prob_phase(SimpleNamespace(ref_model=None), policy, "step/prepare_inputs") == phase
+
+
+class Pretrained:
+    """A model of transformers: its `disable_adapters` is a method, whether it has adapters or not."""
+
+    def disable_adapters(self) -> None: ...
+
+    def active_adapters(self) -> list[str]:
+        return []
+
+    def modules(self) -> list[object]:
+        return [self, *self.layers]
+
+    def __init__(self, *layers: object) -> None:
+        self.layers = layers
+
+
+def test_without_a_reference_model_the_pass_is_the_old_policys_unless_an_adapter_is_off() -> None:
+    trainer, path = SimpleNamespace(ref_model=None), "step/training_step/prepare_inputs"
+    assert log_prob_phase(trainer, Pretrained(), path) == "old_log_prob"
+    for off, phase in ((False, "old_log_prob"), (True, "ref_log_prob")):
+        layer = SimpleNamespace(disable_adapters=off, active_adapters=["default"])
+        assert log_prob_phase(trainer, Pretrained(layer), path) == phase

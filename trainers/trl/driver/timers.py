@@ -65,9 +65,11 @@ def log_prob_phase(trainer: Any, model: Any, path: str) -> str:
 
 def _adapter_is_reference(model: Any) -> bool:
     for module in model.modules():
-        # peft's BaseTunerLayer; its own class cannot be named here, since peft need not be installed.
-        if hasattr(module, "disable_adapters") and hasattr(module, "active_adapters"):
-            return bool(module.disable_adapters) or "ref" in module.active_adapters
+        # peft's BaseTunerLayer; its own class cannot be named here, since peft need not be installed. Every model of
+        # transformers has a method of this name, with adapters or without.
+        disabled = getattr(module, "disable_adapters", None)
+        if isinstance(disabled, bool):
+            return disabled or "ref" in module.active_adapters
     return False
 
 
