@@ -23,14 +23,14 @@ from ..site_folder import ROOT, STACKS, Site
 from .cluster import Cluster
 
 MakeCluster = Callable[..., Cluster]
-# A run's first life takes three seconds for a step, whatever the machine, and next to none of its CPU time.
+# A run's first life takes six seconds for a step, whatever the machine, and next to none of its CPU time.
 PATIENCE = """
 import os
 import time
 
 def patience(completions):
     if os.path.basename(os.environ.get("WANDB_DIR", "")) == "1":
-        time.sleep(3)
+        time.sleep(6)
     return [0.0] * len(completions)
 """
 
@@ -186,7 +186,7 @@ def test_trl_goes_on_after_preemption_and_after_its_time_limit(
     # Slurm looks for limits every half-minute, which must not be enough to finish; on a busy machine the run may be
     # older than its new limit by then, and must have the time for a checkpoint all the same.
     site = make_site(make_cluster(grace_s=60, extra=("OverTimeLimit=5",)))
-    site.config["workload"] |= {"steps": 50, "save_steps": 0}
+    site.config["workload"] |= {"steps": 25, "save_steps": 0}
     (site.folder / "waits.py").write_text(PATIENCE)
     reward = {"source": str(site.folder / "waits.py"), "function": "patience"}
     site.config["workload"]["rewards"].append(reward)
@@ -217,7 +217,7 @@ def test_trl_goes_on_after_preemption_and_after_its_time_limit(
         resumed = [row["step"] for row in site.rows(run_id) if row["resumed"]]
         last = json.loads((site.run(run_id) / "attempts" / "1" / "exit.json").read_text())["last_step"]
         assert resumed == [last + 1]
-        site.assert_one_training(run_id, 50)
+        site.assert_one_training(run_id, 25)
         ids = {
             json.loads(file.read_text())["slurm"]["job_id"] for file in site.run(run_id).glob("attempts/*/attempt.json")
         }
