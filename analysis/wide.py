@@ -23,6 +23,8 @@ ROUNDING = "rounding/"
 REWARD = "reward"
 SINGLE_REWARD = "reward-of-"
 """Begins the names of the figures of single rewards."""
+SAMPLES_S = "outside_step_s/samples"
+"""Of the step that began when sample completions had been taken."""
 KEYS = ["run_id", "arm", "factors", "seed", "attempt", "step", "resumed", "overlap", "counted", "left_out"]
 
 WARMUP = "warm-up"
@@ -31,6 +33,7 @@ OVERRUN = "children exceed their parent"
 BAD_TIME = "a time that is no positive number, or above 100 days"
 INCOMPLETE = "completions failed, and the step went on without them"
 OCCASIONAL = "a validation or a checkpoint within it"
+AFTER_SAMPLES = "first step after sample completions"
 ELSEWHERE = "left out in another arm"
 OTHER_WINDOW = "the mean of other steps than in another arm"
 
@@ -149,10 +152,10 @@ def _own_rounding(phases: pd.DataFrame) -> pd.DataFrame:
 def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list[Verdict]]:
     """All runs' steps with `counted` and `left_out`, and the verdicts on what does not count.
 
-    Left out for all arms alike, by (factors, seed, step): the warm-up, the first step after a resume, steps that
-    waited for a validation or a checkpoint (unless all do), steps that lost completions, those that are the mean of
-    other steps in another arm, and steps whose times cannot be right: no positive numbers, less than their parts, or
-    over `JUMP` times their run's median. No other step is left out for being slow: outliers count.
+    Left out for all arms alike, by (factors, seed, step): the warm-up, the first step after a resume or after sample
+    completions, steps that waited for a validation or a checkpoint (unless all do), steps that lost completions, those
+    that are the mean of other steps in another arm, and steps whose times cannot be right: no positive numbers, less
+    than their parts, or over `JUMP` times their run's median. No other step is left out for being slow: outliers count.
     """
     frames, verdicts = [], []
     for run in runs:
@@ -165,6 +168,9 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
         return empty.astype({"counted": bool, "resumed": bool}), verdicts
     wide = pd.concat(frames, ignore_index=True)
     wide.loc[wide["left_out"].isin(["", OCCASIONAL]) & wide["resumed"].astype(bool), "left_out"] = AFTER_RESUME
+    if SAMPLES_S in wide:
+        # Memory that the generation took was given back: the step has to ask for its own anew.
+        wide.loc[(wide["left_out"] == "") & (wide[SAMPLES_S] > 0), "left_out"] = AFTER_SAMPLES
     wide.loc[begins_of(wide) <= warmup_steps, "left_out"] = WARMUP
     verdicts += _no_warmup(wide, warmup_steps)
     verdicts += _truncation_unknown(wide)

@@ -201,6 +201,31 @@ class MetricsLine(TypedDict):
     samples: Annotated[Mapping[str, list[int]], "`response_length`: each completion's tokens"]
 
 
+class Sample(TypedDict):
+    """One prompt's completion in samples.jsonl."""
+
+    row: Annotated[int, "the prompt's row in the prepared test data, from 0; in the data where there is no test data"]
+    prompt: Annotated[list[Object], "the conversation: role and content of each message, cut as `completion` is"]
+    completion: Annotated[
+        str, "the text without special tokens, without the middle where it has over 10,000 characters"
+    ]
+    characters: Annotated[int, "how many the whole text has"]
+    tokens: Annotated[int, "how many tokens it has, without the end token"]
+    cut_off: Annotated[bool, "whether it was cut off at `max_response_length`"]
+    rewards: Annotated[Mapping[str, float | None], "each reward, before its weight; null where it has no value"]
+
+
+class SamplesLine(TypedDict):
+    """A line of `attempts/<n>/samples.jsonl`, written before, halfway through and after training."""
+
+    step: Annotated[int, "how many steps the policy had trained: 0, about half of them, or all"]
+    steps: Annotated[int, "how many the run has"]
+    how: Annotated[str, "what generated them, and how it sampled"]
+    seconds: Annotated[float, "what taking them took, beside a validation of the trainer's own; in no step's time"]
+    problem: Annotated[str | None, "why there are no completions, or not whole ones; null where all is well"]
+    samples: Annotated[list[Sample], "of the first `workload.samples` prompts, in their order"]
+
+
 class StepRow(TypedDict):
     """A row of `runs/<run_id>/steps.parquet`, written by analysis.collect and analysis.imports."""
 

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,17 +84,19 @@ def train_to_end(
     *,
     packages: Iterable[str],
     engine: Mapping[str, Any],
+    generating: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> None:
     """Train from the newest checkpoint to the last step, and write done.json; `RequeueError` if stopped before.
 
-    `hook` puts the trainer's own timers on the clock, and tells the `StepLog` of each generation.
+    `hook` puts the trainer's own timers on the clock, and tells the `StepLog` of each generation. `generating`
+    surrounds a generation with the trainer's own model.
     """
     import torch
 
     job.stop.install()
     checkpoint = newest_checkpoint(Path(job.attempt["checkpoint_dir"]))
     tracker = Tracker(trainer)
-    log = _logged(job, trainer, hook, checkpoint.step if checkpoint else 0)
+    log = _logged(job, trainer, hook, checkpoint.step if checkpoint else 0, generating)
     last = trainer.args.max_steps
     if checkpoint:
         print(f"resuming from step {checkpoint.step}", flush=True)
@@ -118,11 +121,18 @@ def train_to_end(
     )
 
 
-def _logged(job: Job, trainer: Any, hook: Callable[[PhaseClock, Any], None], resumed_from: int) -> Any:
-    """The trainer's `StepLog`, with which it writes each step."""
+def _logged(
+    job: Job,
+    trainer: Any,
+    hook: Callable[[PhaseClock, Any], None],
+    resumed_from: int,
+    generating: Callable[[], AbstractContextManager[Any]],
+) -> Any:
+    """The trainer's `StepLog`, with which it writes each step, and before it what writes sample completions."""
     import torch
     from transformers import PrinterCallback
 
+    from node.hf_samples import SampleLog
     from node.step_log import StepLog
 
     on_gpu = trainer.args.device.type == "cuda"
@@ -132,6 +142,10 @@ def _logged(job: Job, trainer: Any, hook: Callable[[PhaseClock, Any], None], res
     log = StepLog(clock, trainer, path, resumed_from, job.stop, load)
     hook(clock, log)
     trainer.remove_callback(PrinterCallback)  # it prints each step's whole dict; ours prints one line
+    workload = job.spec["workload"]
+    if workload.get("samples"):
+        prompts, more = job.inputs.test or job.inputs.data, (path.parent, log, job.stop, generating)
+        trainer.add_callback(SampleLog(trainer, workload, prompts, job.rewards, *more))
     trainer.add_callback(log)
     return log
 

@@ -72,10 +72,15 @@ class RewardProgram:
         if problem:
             raise NotLoaded(f"workload.rewards: {problem}; correct the file", self.missing)
 
-    def scored(self, responses: Sequence[Response]) -> tuple[list[float | None], int]:
-        """One value for each response, and how many of them failed; `UserError` where all fail for long."""
+    def scored(self, responses: Sequence[Response], *, trained: bool = True) -> tuple[list[float | None], int]:
+        """One value for each response, and how many of them failed; `UserError` where all fail for long.
+
+        Of responses that are not `trained` on no failure is counted or written.
+        """
         with self._lock:
             values, wrong = self._values(responses)
+        if not trained:
+            return values, len(wrong)
         for at, response in enumerate(responses):
             self._in_a_row = self._in_a_row + 1 if at in wrong else 0
             if at in wrong:

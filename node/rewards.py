@@ -45,9 +45,13 @@ class RewardFunction:
         completion_ids: Sequence[Sequence[int]] | None = None,
         complete: Sequence[bool] | None = None,
         log_metric: Callable[[str, float], None] | None = None,
+        trained: bool = True,
         **columns: Sequence[Any],
     ) -> list[float | None]:
-        """One value for each completion; None where a function of the user's gives none, or fails on that one."""
+        """One value for each completion; None where a function of the user's gives none, or fails on that one.
+
+        Samples of the report are not `trained` on: a failure there is no event of the run.
+        """
         count = len(completions)
         ids = completion_ids or [()] * count
         ended = complete or [self._ended(tokens) for tokens in ids]
@@ -63,7 +67,7 @@ class RewardFunction:
         ]
         if not isinstance(self._score, RewardProgram):
             return [self._score(response) for response in responses]
-        values, failed = self._score.scored(responses)
+        values, failed = self._score.scored(responses, trained=trained)
         if log_metric is not None:
             log_metric(f"rewards/{self.__name__}/failed", float(failed))
         return values

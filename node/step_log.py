@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,15 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
         """Count the tokens of prompts and of their completions as they are made: trainers log means only."""
         self._prompt_lengths += prompts
         self._response_lengths += responses
+
+    @contextmanager
+    def apart(self, name: str) -> Iterator[None]:
+        """Time what is done between two steps and belongs to neither, as the next one's `outside_step_s/<name>`."""
+        started = time.perf_counter()
+        with self._clock.phase(name):
+            yield
+        if self._ended is not None:
+            self._ended += time.perf_counter() - started
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         now = time.perf_counter()

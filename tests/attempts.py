@@ -92,7 +92,9 @@ def made_inputs(stack_python: Callable[[str], Path], tmp_path_factory: pytest.Te
     yield folder / "made" / "inputs.json"
 
 
-def write_attempt(run_folder: Path, inputs: Path, number: int = 1, rewards: Any = None, **trainer_args: Any) -> Path:
+def write_attempt(
+    run_folder: Path, inputs: Path, number: int = 1, rewards: Any = None, words: Any = None, **trainer_args: Any
+) -> Path:
     """Write spec.json and an attempt.json as the launcher would; returns the attempt's path."""
     fingerprint = "ab" * 32
     run_folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +102,7 @@ def write_attempt(run_folder: Path, inputs: Path, number: int = 1, rewards: Any 
         "experiment": "tests",
         "run_id": run_folder.name,
         "stack": VLLM if trainer_args.get("use_vllm") else SGLANG if trainer_args.get("use_sglang") else TRANSFORMERS,
-        "workload": {"rewards": rewards or REWARDS},
+        "workload": {"rewards": rewards or REWARDS, **(words or {})},
         "trainer_args": {**TRAINER_ARGS, **trainer_args},
         "fingerprint": fingerprint,
     }

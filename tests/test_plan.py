@@ -234,6 +234,7 @@ def test_how_stacks_are_built_is_no_part_of_a_run() -> None:
     [
         ({"gpus_per_node": 1}, "is built for the CPU, but workload.gpus_per_node is 1"),
         ({"test_steps": 5}, "workload.test_steps must be 0 with trainer trl"),
+        ({"samples": 33}, "workload.samples"),
         ({"mini_batch_size": 8}, "workload.mini_batch_size must be null or batch_size (32) with trainer trl"),
         ({"nodes": 2}, "trainer trl trains in one process"),
         ({"data": {"source": "builtin:arithmetic", "test_source": "hub/name"}}, "test_source must be a local"),

@@ -290,12 +290,19 @@ class Workload(Section):
     """A checkpoint every so many steps; with 0 there is none, and an interrupted run starts again."""
     test_steps: Count = 0
     """A validation every so many steps; with 0 there is none."""
+    samples: Annotated[StrictInt, Field(ge=0, le=32)] = 0
+    """Sample completions for the report, of so many first prompts: before, halfway through and after training. Their
+    text may be private: with 0 none are taken."""
     nodes: PositiveInt = 1
     """Nodes that one run trains on."""
     gpus_per_node: Count = 0
     """GPUs that one run trains on, on each node; with 0 it trains on the CPU."""
     gpu: Annotated[str, Field(max_length=40)] | None = None
     """The GPU that the experiment is meant for, such as `H100-80GB`; preflight's estimate of memory needs it."""
+
+    def of_a_spec(self) -> dict[str, Any]:
+        """The workload as a specification has it: `samples` came later, and runs without keep their fingerprints."""
+        return self.model_dump(mode="json", exclude=None if self.samples else {"samples"})
 
     @model_validator(mode="after")
     def _batch_divides(self) -> Workload:

@@ -15,7 +15,7 @@ from analysis.figures.over_steps import (
     straggler_figure,
 )
 from analysis.figures.ratios import estimates_figure, paired_figure
-from analysis.figures.rewards import reward_distribution, reward_figures
+from analysis.figures.reward_curves import reward_distribution, reward_figures
 from analysis.figures.sweeps import sweep_figures
 from analysis.figures.thinning import with_tokens_per_second
 from analysis.runs import PlanRead
@@ -28,7 +28,7 @@ class FigureTables:
 
     wide: analysis/wide.py · categories: phases.category_table · lengths: wide.samples("response_length") ·
     waterfall: waterfall.py · estimates: estimates.py · noise: noise.py · stragglers: stragglers.py ·
-    rewards: rewards.py.
+    rewards: reward_change.py.
     """
 
     plan: PlanRead

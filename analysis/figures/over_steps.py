@@ -85,9 +85,7 @@ def over_steps(
     many, scaled = len(arms) > MANY_ARMS, f"{unit} (log scale)" if log else unit
     # Beside a small panel there is no room for the title: the caption has it.
     y = _y_of(frame, None if many else scaled, 4 if many else 8, log, from_zero)
-    how = "One line per run." if each_run else "Median over an arm's runs; the band holds 10% to 90% of them."
-    if means is not None:
-        how = f"Mean over an arm's runs; the band is its 95% interval, where {LEAST_RUNS} runs or more have the step."
+    how = _lines_are(each_run, means is not None)
     if many:
         how += f" A panel for each arm, all on the same axes, in {scaled}.{_first(arms)}"
     if wide["factors"].nunique() > 1:
@@ -104,6 +102,12 @@ def over_steps(
         _draw(frame, _lines(frame, plan, y, not each_run, many), arms, 110),
         "steps",
     )
+
+
+def _lines_are(each_run: bool, means: bool) -> str:
+    if means:
+        return f"Mean over an arm's runs; the band is its 95% interval, where {LEAST_RUNS} runs or more have the step."
+    return "One line per run." if each_run else "Median over an arm's runs; the band holds 10% to 90% of them."
 
 
 def _y_of(frame: pd.DataFrame, title: str | None, ticks: int, log: bool, from_zero: bool) -> Callable[[str], Any]:

@@ -26,7 +26,7 @@ from analysis.installed import (
 )
 from analysis.phases import category_table, phase_table, phase_verdicts, sums_table
 from analysis.report.provenance import runs_table
-from analysis.rewards import rewards_table
+from analysis.reward_change import rewards_table
 from analysis.roofline.floors import floors_of
 from analysis.roofline.waterfall import waterfall_table
 from analysis.roofline.work import with_work, work_verdicts
@@ -36,12 +36,14 @@ from analysis.run_checks import (
     shared_machine_verdicts,
 )
 from analysis.runs import PlanRead, Run, read_plan, read_runs
+from analysis.sample_table import read_samples
 from analysis.speedup import comparison_table, phase_speedups
 from analysis.stragglers import straggler_table
 from analysis.suggestions import Suggestion, suggestions
 from analysis.verdict.arm_verdict import ArmVerdict
 from analysis.verdict.verdict_table import verdict_table
-from analysis.wide import samples, wide_steps
+from analysis.wide import samples as samples_of
+from analysis.wide import wide_steps
 from common.contracts import VerdictFile
 from common.findings import Preflight, read_preflight
 from common.verdicts import Verdict, by_weight
@@ -94,6 +96,8 @@ class Content:
     provenance: pd.DataFrame
     lengths: pd.DataFrame
     """The samples of response_length in counted steps."""
+    samples: pd.DataFrame
+    """Sample completions (analysis/sample_table.py)."""
 
     @cached_property
     def figures(self) -> list[Figure]:
@@ -129,6 +133,7 @@ class Content:
             "stragglers": self.stragglers,
             "gate": self.gate,
             "rewards": self.rewards,
+            "samples": self.samples,
             "cost": self.cost,
             "suggestions": self.suggestions,
             "phase_speedups": self.speedups,
@@ -180,8 +185,7 @@ def read_content(
     wide, more = wide_steps(runs, plan.warmup_steps)
     floors = floors_of(wide, runs)
     wide = with_work(wide, runs, floors, plan.baseline)
-    usable = set(wide["run_id"].unique())
-    runs = [r for r in runs if r.run_id in usable]
+    runs = [r for r in runs if r.run_id in set(wide["run_id"])]
     trees = list(dict.fromkeys(r.tree for r in runs))
     of_arm = {arm: list(dict.fromkeys(r.tree for r in runs if r.arm == arm)) for arm in plan.arms}
     phases = phase_table(wide, list(plan.arms), trees, of_arm)
@@ -189,10 +193,10 @@ def read_content(
     comparison, paired = comparison_table(wide, plan, divisible.refused)
     estimates, disagreements = estimate_table(wide, plan, divisible)
     gate = gate_table(wide, plan)
-    lengths = samples(runs, "response_length", wide)
+    lengths = samples_of(runs, "response_length", wide)
+    completions, without = read_samples(runs, results)
     verdicts += [*more, *refusals, *disagreements, *paired, *gate_verdicts(gate, plan), *phase_verdicts(phases)]
-    verdicts += [*work_verdicts(wide, runs, floors), *_run_verdicts(runs, plan, wide, lengths)]
-    noise = noise_table(wide, plan, divisible)
+    verdicts += [*without, *work_verdicts(wide, runs, floors), *_run_verdicts(runs, plan, wide, lengths)]
     waterfall = waterfall_table(wide, category_table(phases, "step"))
     stragglers = straggler_table(wide, runs, plan, lengths)
     next_things = suggestions(stragglers, waterfall, wide, before)
@@ -209,16 +213,21 @@ def read_content(
         **_about(runs, plan, wide, results),
         preflight=before,
         estimates=estimates,
-        noise=noise,
+        noise=noise_table(wide, plan, divisible),
         waterfall=waterfall,
         stragglers=stragglers,
         gate=gate,
-        rewards=rewards_table(wide, runs),
-        cost=cost_table(wide, runs, plan),
+        **_over_all_steps(runs, plan, wide),
         suggestions=pd.DataFrame([asdict(one) for one in next_things], columns=[f.name for f in fields(Suggestion)]),
         sums=sums_table(phases, wide, trees),
         lengths=lengths,
+        samples=completions,
     )
+
+
+def _over_all_steps(runs: list[Run], plan: PlanRead, wide: pd.DataFrame) -> dict[str, Any]:
+    """What was rewarded and what it cost, over all steps, whether they count or not."""
+    return {"rewards": rewards_table(wide, runs), "cost": cost_table(wide, runs, plan)}
 
 
 def _about(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, results: Path) -> dict[str, Any]:

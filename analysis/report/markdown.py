@@ -13,6 +13,7 @@ from analysis.report.cells import Table
 from analysis.report.comparison_tables import estimates_block
 from analysis.report.content import Content
 from analysis.report.ledger_text import ledger_bridge
+from analysis.report.samples_block import STAGES, SamplesBlock, samples_block, samples_rows
 from analysis.report.sections import sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
 from analysis.verdict.verdict_block import escaped, verdict_markdown
@@ -37,6 +38,7 @@ def markdown(content: Content) -> str:
         sums=sums_blocks(content),
         speedups=speedup_blocks(content),
         sections=sections(content),
+        samples=samples_block(content),
         differing=[s for s in (*content.config, *content.hardware, *content.versions) if s.differs],
         bridge=ledger_bridge(preflight) if preflight else "",
         grave=[f for f in preflight.findings if f.level != "odd"] if preflight else [],
@@ -53,7 +55,11 @@ def _template() -> Template:
     environment.filters["md"] = escaped
     environment.globals |= {"most_blocks": MAX_BLOCKS, "most_rows": MAX_ROWS, "most_settings": MAX_SETTINGS}
     environment.globals |= {"fold_after": FOLD_AFTER, "count_of": count_of, "verdict_markdown": verdict_markdown}
-    environment.globals |= {"block_table": block_table, "settings_table": settings_table}
+    environment.globals |= {
+        "block_table": block_table,
+        "settings_table": settings_table,
+        "samples_table": samples_table,
+    }
     return environment.get_template("report.md.j2")
 
 
@@ -75,6 +81,11 @@ def settings_table(corner: str, settings: Sequence[Setting | LedgerRow]) -> str:
         for s in settings
     ]
     return table([corner, *arms], rows, words=range(len(arms) + 1))
+
+
+def samples_table(block: SamplesBlock) -> str:
+    """The first prompt's completions by arm."""
+    return table(["arm", *STAGES], samples_rows(block), words=range(1, 1 + len(STAGES)))
 
 
 def block_table(block: Table, most: int | None = None) -> str:

@@ -20,6 +20,7 @@ from analysis.report.comparison_tables import comparison_block, estimates_block
 from analysis.report.content import Content
 from analysis.report.ledger_text import ledger_bridge, ledger_tables
 from analysis.report.provenance import analysed_by, inputs_lines, runs_block
+from analysis.report.samples_block import STAGES, samples_block
 from analysis.report.sections import ReportSection, sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
 from analysis.runs import rows_of
@@ -62,6 +63,8 @@ def html_page(content: Content) -> str:
             speedup_blocks=speedup_blocks(content),
             comparison=comparison_block(content),
             sections=shown,
+            samples=samples_block(content),
+            stages=STAGES,
             next_things=[
                 (r.text, r.quantity, r.source, significant(r.value).at("suggestions", r.Index, "value"))
                 for r in rows_of(content.suggestions)

@@ -24,11 +24,28 @@ def write_report(folder):
         run_ids=lambda n: f"run-{n}",
         collect=lambda r, out: collect([str(r), "--out", str(out)]),
     )
+    for run in ("run-0", "run-4"):
+        make_results.write_rows(folder / "runs" / run / "attempts" / "1" / "samples.jsonl", samples())
     plan = json.loads((folder / "plan.json").read_text())
     (folder / "plan.json").write_text(json.dumps(plan | {"description": HOSTILE}))
     (folder / "preflight.json").write_text(json.dumps(preflight(list(arms))))
     assert report(["--plan", str(folder / "plan.json"), "--results", str(folder), "--out", str(folder)]) == 0
     return folder
+
+
+SAMPLES = (HOSTILE, "x" * 10_000, "\u202eمرحبا بالعالم\u0000", f"<answer>{JAPANESE}</answer>\n" * 9, "")
+
+
+def samples():
+    """Sample completions of five prompts before and after training, whose texts try to break the page, too."""
+    more = {"tokens": 16, "cut_off": True, "rewards": {"accuracy": 0.0, HOSTILE: None}}
+    made = [
+        {"row": row, "prompt": [{"role": "user", "content": text}], "completion": text, "characters": len(text), **more}
+        for row, text in enumerate(SAMPLES)
+    ]
+    return [
+        {"step": step, "steps": 6, "how": HOSTILE, "seconds": 1.0, "problem": None, "samples": made} for step in (0, 6)
+    ]
 
 
 def preflight(arms):

@@ -24,7 +24,7 @@ from analysis.figures.over_steps import (
 )
 from analysis.figures.panels import log_ticks, seconds_text
 from analysis.figures.ratios import estimates_figure, paired_figure, step_ratios
-from analysis.figures.rewards import reward_figures
+from analysis.figures.reward_curves import reward_figures
 from analysis.figures.sweeps import cell_colour, sweep_figures, swept
 from analysis.figures.thinning import cumulative_shares, over_runs
 from analysis.run_checks import failed_reward_verdicts, reward_verdicts

@@ -30,6 +30,10 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
             "trainer replay runs engine sglang on a CPU only: ours has not run on a GPU (got accelerator "
             f"{stack.accelerator}). Take the stack trl-sglang-cpu"
         )
+    if workload.samples:
+        raise UserError(
+            f"workload.samples must be 0 with trainer replay: it has no policy that learns (got {workload.samples})"
+        )
     lengths = checked(arm.options.get("lengths"), workload.max_response_length)
     if "source" in lengths:
         lengths["sha256"] = _sha256(lengths["source"])

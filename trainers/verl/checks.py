@@ -79,6 +79,10 @@ def _validation_in_step(case: Case) -> str | None:
     return f"every {freq} steps is part of those steps' time ({max(1, steps // freq)} of {steps}, the last one always)"
 
 
+def _validation_first(case: Case) -> bool:
+    return case.settings.true("trainer.val_before_train") and not case.workload.get("samples")
+
+
 def _unchunked(case: Case) -> str | None:
     limit = case.settings.number(f"{ROLLOUT}.max_num_batched_tokens")
     longest = case.settings.int(f"{ROLLOUT}.max_model_len") or case.longest
@@ -140,7 +144,7 @@ _RULES = (
     Rule(
         "validation-first",
         "odd",
-        _is("trainer.val_before_train", True),
+        _validation_first,
         "a validation before the first step",
         "it costs time in every attempt, also after a resume, and no step's time shows it",
         "verl 0.4.1, trainer/ppo/ray_trainer.py:930; verl 0.9.1, trainer/ppo/v1/trainer_base.py:439",

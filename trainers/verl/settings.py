@@ -108,7 +108,7 @@ def settings(
         "trainer.total_epochs": ("steps", workload.steps),
         "trainer.save_freq": ("save_steps", workload.save_steps or -1),
         "trainer.test_freq": ("test_steps", workload.test_steps or -1),
-        "trainer.val_before_train": ("test_steps", False),
+        "trainer.val_before_train": ("test_steps", workload.samples > 0),
         # 0.4.1 deletes the old checkpoint before it writes the new one.
         "trainer.max_actor_ckpt_to_keep": ("save_steps", 2),
         "trainer.critic_warmup": ("", 0),
@@ -124,6 +124,11 @@ def _require_what_verl_can(workload: Workload, release: Release, dynamic: bool) 
         raise UserError(
             f"workload.dtype must be bfloat16 with trainer verl: its actor runs FlashAttention, which has no float32 "
             f"(got {workload.dtype})"
+        )
+    if workload.samples and not workload.test_steps:
+        raise UserError(
+            f"workload.samples needs workload.test_steps with trainer verl, whose validations they are taken from (got "
+            f"samples {workload.samples} and test_steps 0); set test_steps, or samples: 0"
         )
     mini, batch, generations = workload.mini_batch_size, workload.batch_size, workload.num_generations
     if mini is not None and (mini % generations or (mini < batch and batch % mini)):

@@ -22,7 +22,7 @@ def workload_json(workload: Workload, read: Callable[[str], str]) -> dict[str, A
     So a run's fingerprint is of what the function does, not of where it lies, and a change of the file on the disk
     reaches no run that was planned before.
     """
-    found = workload.model_dump(mode="json")
+    found = workload.of_a_spec()
     for reward, told in zip(workload.rewards, found["rewards"], strict=True):
         if isinstance(reward, OwnReward):
             code = read(reward.source)

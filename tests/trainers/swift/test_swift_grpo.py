@@ -72,6 +72,7 @@ def planned(folder: Path) -> Plan:
     (folder / "own.py").write_text(OWN)
     raw["workload"]["data"] |= {"source": str(folder / "rows.jsonl"), "columns": ["level"]}
     raw["workload"]["rewards"].append({"source": str(folder / "own.py"), "function": "by_level", "weight": 0.3})
+    raw["workload"]["samples"] = 2
     return plan_runs(parse_config(raw), stack_facts)
 
 
@@ -142,6 +143,18 @@ def test_it_stops_on_request_and_goes_on_with_the_next_step(trained: Trained) ->
     assert done["versions"]["ms-swift"] == "4.6.0" and done["resolved"]["engine"]["dtype"] == "float32"
     rates = [line["scalars"]["train/learning_rate"] for line in first + second]
     assert rates == [pytest.approx(1e-3)] * STEPS
+
+
+def test_both_take_samples_of_the_same_prompts(trained: Trained) -> None:
+    folders = [("swift-s0", 1), ("swift-s0", 2), ("trl-s0", 1)]
+    taken = [read_lines(trained.results / "runs" / run / "attempts" / str(n) / "samples.jsonl") for run, n in folders]
+    assert [[line["step"] for line in lines] for lines in taken] == [[0], [3, 6], [0, 3, 6]]
+    every = [line for lines in taken for line in lines]
+    assert {line["problem"] for line in every} == {None}
+    assert len({json.dumps([one["prompt"] for one in line["samples"]]) for line in every}) == 1
+    for line in every:
+        for one in line["samples"]:
+            assert one["completion"] and all(value is not None for value in one["rewards"].values())
 
 
 def test_every_timer_is_a_phase_and_their_sums_fit(trained: Trained) -> None:

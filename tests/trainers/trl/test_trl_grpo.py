@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from common.contracts import Sample, SamplesLine
+
 from ... import patience
 from ...attempts import (
     REWARDS,
@@ -27,6 +29,7 @@ from ...attempts import (
     write_attempt,
 )
 from ...patience import Patience
+from ...test_contracts import problems
 
 Stack = Callable[[str], Path]
 PREPARE = "step/training_step/prepare_inputs"
@@ -94,14 +97,17 @@ def _score(text, ids, cut, most):
     return None if cut and len(ids) < most else 1.0 - len(ids) / most
 """
 OWN = {"source": "mine.py", "function": "brevity", "weight": 0.3, "options": {"most": 16}, "code": OWN_CODE}
+WITH_OWN: dict[str, Any] = {
+    "rewards": [*REWARDS, OWN],
+    "reward_weights": [*(one["weight"] for one in REWARDS), OWN["weight"]],
+}
+SAMPLED = {"samples": 3, "temperature": 1.0, "top_p": 1.0, "max_response_length": 16}
 
 
 @pytest.fixture(scope="module")
 def transformers_run(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished attempt of two steps with transformers, and with a reward of the user's beside the others."""
-    folder, rewards = tmp_path_factory.mktemp("runs") / "tf-s0", [*REWARDS, OWN]
-    weights = [reward["weight"] for reward in rewards]
-    attempt = write_attempt(folder, made_inputs, rewards=rewards, reward_weights=weights)
+    """A finished attempt of two steps with transformers, a reward of the user's beside the others, and samples."""
+    attempt = write_attempt(tmp_path_factory.mktemp("runs") / "tf-s0", made_inputs, words=SAMPLED, **WITH_OWN)
     done = run_job(stack_python(TRANSFORMERS), "trainers.trl.driver.train", attempt)
     assert done.returncode == 0, done.stderr
     assert "step 2/2  " in done.stdout
@@ -138,6 +144,25 @@ def test_a_reward_of_the_users(transformers_run: Path) -> None:
             <= rest
             <= 0.3 * scalars["train/rewards/brevity/mean"] * (8 - scalars["train/rewards/brevity/failed"]) / 8 + 1e-6
         )
+
+
+def test_samples_of_the_same_prompts_before_halfway_and_after(transformers_run: Path) -> None:
+    lines = read_lines(transformers_run.parent / "samples.jsonl")
+    assert [line["step"] for line in lines] == [0, 1, 2]
+    for line in lines:
+        assert problems(SamplesLine, line) == [] and line["problem"] is None and line["seconds"] > 0
+        assert [one["row"] for one in line["samples"]] == [0, 1, 2]
+        for one in line["samples"]:
+            assert 0 <= one["tokens"] <= 16 and (one["cut_off"] or one["tokens"] < 16)
+            assert list(one["rewards"]) == ["accuracy", "format", "length", "brevity"]
+            assert (one["rewards"]["brevity"] is None) == bool(len(one["completion"]) % 2)
+            assert problems(Sample, one) == []
+    before, halfway, after = ([one["prompt"] for one in line["samples"]] for line in lines)
+    assert before == halfway == after and len({str(prompt) for prompt in before}) == 3
+    steps = read_lines(transformers_run.parent / "metrics.jsonl")
+    for line, step in zip(lines, steps, strict=False):
+        assert step["scalars"]["outside_step_s/samples"] >= line["seconds"] - 1e-3
+        assert not any("samples" in phase for phase in step["phases"]), "in no step's time"
 
 
 def test_wandb_has_the_timings_in_the_row_of_the_step(transformers_run: Path, stack_python: Stack) -> None:
@@ -220,8 +245,10 @@ def test_vllm_generates_with_the_synced_weights(stack_python: Stack, made_inputs
     assert told["threads_can_be_set"]
 
 
-def test_a_stop_signal_saves_and_asks_to_be_requeued(stack_python: Stack, made_inputs: Path, tmp_path: Path) -> None:
-    attempt = write_attempt(tmp_path / "stopped", made_inputs, max_steps=500, save_strategy="no")
+def test_a_stop_signal_saves_and_asks_to_be_requeued(
+    stack_python: Stack, made_inputs: Path, tmp_path: Path, transformers_run: Path
+) -> None:
+    attempt = write_attempt(tmp_path / "stopped", made_inputs, max_steps=500, save_strategy="no", **WITH_OWN)
     job = subprocess.Popen(
         [str(stack_python(TRANSFORMERS)), "-m", "trainers.trl.driver.train", str(attempt)],
         cwd=ROOT,
@@ -241,6 +268,11 @@ def test_a_stop_signal_saves_and_asks_to_be_requeued(stack_python: Stack, made_i
     assert "stopped: after step" in said
     lines = read_lines(attempt.parent / "metrics.jsonl")
     assert not (attempt.parent / "done.json").exists()
+    # The other run took samples before either step, and learned the same.
+    for line, sampled in zip(lines, read_lines(transformers_run.parent / "metrics.jsonl"), strict=False):
+        assert line["samples"] == sampled["samples"]
+        names = ("train/reward", "train/loss", "train/grad_norm", "train/rewards/brevity/failed")
+        assert [line["scalars"][name] for name in names] == [pytest.approx(sampled["scalars"][name]) for name in names]
     last = lines[-1]["step"]
     assert (tmp_path / "stopped" / "checkpoints" / "abababababab" / f"checkpoint-{last}").is_dir()
     folders = list((attempt.parent / "wandb").glob("offline-run-*"))

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from common.contracts import SamplesLine
+from trainers.verl.driver.samples import place_of
+
+from ...test_contracts import problems
 from . import test_verl_grpo as attempts
+from .test_steps import read_lines
 from .warm import WarmPython
 
 ONE_OF_EACH = {
@@ -15,6 +20,26 @@ ONE_OF_EACH = {
     "reward": {"num_workers": 1},
     "actor_rollout_ref": {"rollout": {"agent": {"num_workers": 1}, "tensor_model_parallel_size": 1}},
 }
+
+
+def test_a_prompt_is_found_among_verls_texts() -> None:
+    prompt = [{"role": "system", "content": "Sum. "}, {"role": "user", "content": "1 + 1"}]
+    texts = ["user\n1 + 1", "system\nSum.\nuser\n1 + 17\n", "system\nSum.\nuser\n1 + 1\n"]
+    assert place_of(prompt, texts) == 2
+    assert place_of([{"role": "user", "content": "2 + 2"}], texts) is None
+
+
+def check_samples(folder: Path, steps: list[int]) -> None:
+    """The same first prompts after each of those steps, with each reward; and no other file of verl's."""
+    lines = read_lines(folder / "samples.jsonl")
+    assert [line["step"] for line in lines] == steps
+    assert not list(folder.glob("**/[0-9]*.jsonl"))
+    for line in lines:
+        assert problems(SamplesLine, line) == [] and line["problem"] is None
+        assert line["how"] == "verl's own validation, greedy"
+        assert [one["row"] for one in line["samples"]] == [0, 1, 2]
+        assert all(one["completion"] and list(one["rewards"]) == ["phi4", "length"] for one in line["samples"])
+        assert [one["prompt"] for one in line["samples"]] == [one["prompt"] for one in lines[0]["samples"]]
 
 
 def test_rewards_come_by_way_of_the_queue_and_lost_completions_are_told(
@@ -29,13 +54,14 @@ def test_rewards_come_by_way_of_the_queue_and_lost_completions_are_told(
     bench.make_inputs(warm_verl("0.9.1"))
     (tmp_path / "fail-once").touch()
     with attempts.ray_of(bench):
-        folder = bench.order("loop", 1, steps=2, gpus_per_node=1, beta=0.04)
+        folder = bench.order("loop", 1, steps=2, gpus_per_node=1, beta=0.04, samples=3, test_steps=1)
         assert bench.finish(folder) == 0, attempts.log_of(folder)
     first, second = attempts.lines_of(folder)
     assert (len(first["samples"]["response_length"]), first["scalars"]["missing_completions"]) == (7, 1)
     assert "step 1 lacks 1 completions" in attempts.log_of(folder)
     assert len(second["samples"]["response_length"]) == 8
     assert "missing_completions" not in second["scalars"]
+    check_samples(folder, [0, 1, 2])
     for line in (first, second):
         # phi4 gives -9/13 to 8/13, and half of length's, which is between 0 and 1, is added.
         assert -0.7 <= line["scalars"]["critic/score/min"] < line["scalars"]["critic/score/max"] <= 1.12

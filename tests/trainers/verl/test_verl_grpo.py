@@ -177,8 +177,13 @@ def log_of(folder: Path) -> str:
     return (folder / "log").read_text()
 
 
+def sampled(bench: Bench, test_steps: int) -> dict[str, int]:
+    return {"samples": 2, "test_steps": test_steps} if bench.version == "0.4.1" else {}
+
+
 def test_a_run_in_two_lives(bench: Bench) -> None:
-    first = bench.order("two-lives", 1, steps=200)
+    # The other stand-in has no engine for a validation: test_v1_loop.py has samples there.
+    first = bench.order("two-lives", 1, steps=200, **sampled(bench, 200))
     job = bench.start(first)
     wait_for(lambda: len(lines_of(first)) >= 2, job)
     job.send_signal(signal.SIGUSR1)
@@ -195,7 +200,7 @@ def test_a_run_in_two_lives(bench: Bench) -> None:
     # What an attempt leaves that was killed as it saved: the next one must see through it.
     (checkpoints / f"global_step_{last + 1}" / "actor").mkdir(parents=True)
     (checkpoints / "latest_checkpointed_iteration.txt").write_text("")
-    second = bench.order("two-lives", 2, steps=last + 4, save_steps=1)
+    second = bench.order("two-lives", 2, steps=last + 4, save_steps=1, **sampled(bench, last + 4))
     job = bench.start(second)
     wait_for(lambda: len(lines_of(second)) >= 1, job)
     for process in psutil.process_iter(["name", "environ"]):
@@ -214,6 +219,12 @@ def test_a_run_in_two_lives(bench: Bench) -> None:
     assert done["resolved"]["trainer"]["data.max_response_length"] == 24
     assert done["resolved"]["environment"]["NCCL_DEBUG"] == "INFO"  # the arm's own
     assert done["resolved"]["environment"]["VLLM_LOGGING_LEVEL"] == "WARN"  # verl's own
+    if sampled(bench, 1):
+        taken = [read_lines(folder / "samples.jsonl") for folder in (first, second)]
+        assert [[line["step"] for line in lines] for lines in taken] == [[0], [last + 4]]
+        for (line,) in taken:
+            assert line["problem"] is None and [one["row"] for one in line["samples"]] == [0, 1]
+            assert all(list(one["rewards"]) == ["phi4", "length"] for one in line["samples"])
     for line in before + after:
         responses = line["samples"]["response_length"]
         assert len(responses) == 8

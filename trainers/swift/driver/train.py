@@ -38,7 +38,8 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
             SwiftTimers(clock).install(trainer)
             count_tokens(trainer, log)
 
-        train_to_end(job, trainer, hook, packages=_PACKAGES, engine=_engine_settings(trainer))
+        engine, generating = _engine_settings(trainer), trainer.template.generate_context
+        train_to_end(job, trainer, hook, packages=_PACKAGES, engine=engine, generating=generating)
 
     pipeline.run(arguments, job.inputs.data, job.rewards, train_with)
 

@@ -33,6 +33,7 @@ from typing import Any, ClassVar
 from common.contracts import MetricsLine
 from node.records import append_json_line
 from node.rewards import FAILED
+from trainers.verl.driver.samples import ValidationSamples
 
 STOP, STACKS, TRAINING = "stop", "stacks", "training"
 _LOOK_S = 1.0
@@ -48,6 +49,7 @@ class HookOrder:
     """What only this process needs beside what its node's Ray has: where the tracker writes, and under which id."""
     rewards: tuple[str, ...] = ()
     """The workload's rewards by name, as `compute_score` tells them: verl itself logs their sum alone."""
+    samples: int = 0
 
 
 class _Stop(BaseException):
@@ -287,10 +289,17 @@ class TaskRunner:
         os.environ.update(self.order.environment)  # wandb and the file logger read theirs when they start
         runner, trainer = _verls_own(config)
         StepHooks(self.order.folder, self.order.rewards).install(trainer)
+        if self.order.samples:
+            samples = ValidationSamples(self.order.folder, self.order.samples, self.order.rewards)
+            _wrap(trainer, "_validate", samples.validate)
+            _wrap(trainer, "_dump_generations", samples.dump)
         try:
             runner.run(config)
         finally:
-            _finish_wandb()
+            import wandb
+
+            if wandb.run is not None:
+                _finish(wandb.finish)
 
 
 def remote_task_runner(order: HookOrder, config: Any) -> Any:
@@ -327,13 +336,6 @@ def _is_v1(config: Any) -> bool:
 def _unwrapped(actor: Any) -> type[Any]:
     kind: type[Any] = actor.__ray_metadata__.modified_class
     return kind
-
-
-def _finish_wandb() -> None:
-    import wandb
-
-    if wandb.run is not None:
-        _finish(wandb.finish)
 
 
 def _finish(finish: Callable[[], None]) -> None:

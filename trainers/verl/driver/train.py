@@ -252,8 +252,9 @@ def _order(attempt: Mapping[str, Any]) -> verl_run.HookOrder:
     environment = {name: value for name, value in os.environ.items() if name.startswith("WANDB_")}
     # verl empties its file when it starts: one for each attempt.
     environment["VERL_FILE_LOGGER_PATH"] = str(folder / "verl.jsonl")
-    rewards = tuple(name_of(reward) for reward in read_spec(attempt)["workload"]["rewards"])
-    return verl_run.HookOrder(folder, environment, rewards)
+    workload = read_spec(attempt)["workload"]
+    rewards = tuple(name_of(reward) for reward in workload["rewards"])
+    return verl_run.HookOrder(folder, environment, rewards, int(workload.get("samples") or 0))
 
 
 def _verls_start(config: Any, order: verl_run.HookOrder) -> Callable[[], None]:

@@ -33,6 +33,7 @@ class Workers:
             raise RuntimeError("made to crash")
         time.sleep(STEP_S)
         repeats, longest = self.config.rollout.n, self.config.rollout.response_length
+        repeats = self.config.rollout.val_kwargs.n if batch.meta_info.get("validate") else repeats
         prompts = batch.batch["input_ids"].repeat_interleave(repeats, dim=0)
         mask = batch.batch["attention_mask"].repeat_interleave(repeats, dim=0)
         rows = len(prompts)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from test_estimates import arm_rows
 
-from analysis.rewards import rewards_table
+from analysis.reward_change import rewards_table
 
 STEPS = 8
 

@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.figures.drawing import Figure
 from analysis.figures.over_steps import over_steps, spread
 from analysis.figures.thinning import cumulative_shares
-from analysis.rewards import first_of
+from analysis.reward_change import first_of
 from analysis.runs import PlanRead
 from analysis.wide import REWARD, SINGLE_REWARD
 from common.verdicts import count_of
@@ -23,7 +23,7 @@ REWARD_SHARE = "share of the arm's steps up to that reward"
 def reward_figures(wide: pd.DataFrame, plan: PlanRead, rewards: pd.DataFrame) -> list[Figure]:
     """The score over the steps; where it is the sum of several rewards, each of them: the first `MAX_REWARDS`.
 
-    `rewards` is the table of analysis/rewards.py, which has their weights.
+    `rewards` is the table of analysis/reward_change.py, which has their weights.
     """
     single = single_rewards(map(str, wide.columns))
     weights = {name: _weight(rewards, name) for name in single}

@@ -1,0 +1,106 @@
+"""Tabulates the sample completions that runs took before, halfway through and after training."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.runs import Run
+from common.verdicts import Verdict, count_of
+from node.samples import SAMPLES, stages
+from trainers.logs.log_files import json_lines
+
+COLUMNS = [
+    *("run_id", "arm", "factors", "seed", "attempt", "step", "steps", "how", "row", "prompt", "completion"),
+    *("characters", "tokens", "cut_off", "rewards"),
+]
+# What no text needs and some readers end at; tabs and line ends are text.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def read_samples(runs: Sequence[Run], results: Path) -> tuple[pd.DataFrame, list[Verdict]]:
+    """One row per run, stage and prompt (columns: `COLUMNS`), and what is missing of those that were asked for.
+
+    A stage counts as the last attempt that has it took it. `prompt` and `completion` are printable: a control character
+    is its picture. `rewards` is JSON.
+    """
+    rows: list[dict[str, Any]] = []
+    verdicts: list[Verdict] = []
+    for run in runs:
+        taken: dict[int, tuple[int, Mapping[str, Any]]] = {}
+        for attempt in run.attempts if not run.imported else ():
+            path = results / "runs" / run.run_id / "attempts" / str(attempt) / SAMPLES
+            if path.is_file():
+                shown_as = f"{run.run_id}: attempts/{attempt}/{SAMPLES}"
+                taken |= {one["step"]: (attempt, one) for one in json_lines(path, shown_as, _stage, verdicts)}
+        head = {"run_id": run.run_id, "arm": run.arm, "factors": run.factors_key, "seed": run.seed}
+        for step, (attempt, stage) in sorted(taken.items()):
+            more = {"attempt": attempt, "step": step, "steps": stage["steps"], "how": stage["how"]}
+            rows += [{**head, **more, **sample} for sample in stage["samples"]]
+        verdicts += _missing(run, taken)
+    return pd.DataFrame(rows, columns=COLUMNS), verdicts
+
+
+def _missing(run: Run, taken: Mapping[int, tuple[int, Mapping[str, Any]]]) -> Iterator[Verdict]:
+    """A note on each stage without whole samples."""
+    workload = run.spec.get("workload")
+    if run.imported or not isinstance(workload, Mapping) or not workload.get("samples"):
+        return
+    last = run.done.get("last_step")
+    wanted = stages(last, int(workload.get("test_steps") or 1)) if isinstance(last, int) else ()
+    for step in sorted({*wanted, *taken}):
+        problem = taken[step][1]["problem"] if step in taken else "no attempt took them"
+        if problem:
+            text = f"run {run.run_id}: sample completions after {count_of(step, 'step')}: {printable(problem)}"
+            yield Verdict("note", "samples-missing", text)
+
+
+def _stage(raw: Any, number: int) -> dict[str, Any]:
+    """A line of samples.jsonl."""
+    return {
+        "step": _whole(raw, "step"),
+        "steps": _whole(raw, "steps"),
+        "how": printable(str(raw["how"])),
+        "problem": None if raw.get("problem") is None else str(raw["problem"]),
+        "samples": [_sample(one) for one in raw["samples"]],
+    }
+
+
+def _sample(raw: Any) -> dict[str, Any]:
+    rewards = raw["rewards"]
+    if not isinstance(rewards, dict) or not isinstance(raw["completion"], str):
+        raise TypeError("completion must be text, and rewards an object")
+    messages = [(str(one["role"]), str(one["content"])) for one in raw["prompt"]]
+    texts = [content if len(messages) == 1 else f"{role}: {content}" for role, content in messages]
+    return {
+        "row": _whole(raw, "row"),
+        "prompt": printable("\n\n".join(texts)),
+        "completion": printable(raw["completion"]),
+        "characters": _whole(raw, "characters"),
+        "tokens": _whole(raw, "tokens"),
+        "cut_off": raw["cut_off"] is True,
+        "rewards": json.dumps({printable(name): float(v) if v is not None else None for name, v in rewards.items()}),
+    }
+
+
+def _whole(raw: Any, key: str) -> int:
+    if not isinstance(raw, dict):
+        raise TypeError(f"expected an object, got {type(raw).__name__}")
+    value = raw[key]
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ValueError(f"{key} must be a whole number from 0 (got {value!r})")
+    return value
+
+
+def printable(text: str) -> str:
+    """A text with a picture for each control character: ␀ for NUL, and for those of which there is none."""
+    return _CONTROL.sub(lambda found: _picture(ord(found[0])), text.replace("\r\n", "\n"))
+
+
+def _picture(code: int) -> str:
+    return chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else "�"

@@ -1,0 +1,184 @@
+"""Sample completions: which attempt's count, what is missing, and texts that no page expects."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import make_results
+import pandas as pd
+import pytest
+from make_results import metrics_row
+
+from analysis.collect import main as collect
+from analysis.report.__main__ import main as report
+from analysis.report.content import Content, read_content
+from analysis.report.page import html_page
+from analysis.report.samples_block import samples_block, samples_rows
+from analysis.sample_table import printable
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+
+def line(step: int, *completions: str, problem: str | None = None, **changes: Any) -> dict[str, Any]:
+    made = [
+        {
+            "row": row,
+            "prompt": [{"role": "user", "content": f"What is {row} + 1?"}],
+            "completion": text,
+            "characters": len(text),
+            "tokens": len(text),
+            "cut_off": len(text) > 9,
+            "rewards": {"accuracy": 1.0, "mine": None},
+            **changes,
+        }
+        for row, text in enumerate(completions)
+    ]
+    return {"step": step, "steps": 4, "how": "greedy", "seconds": 1.5, "problem": problem, "samples": made}
+
+
+def results(folder: Path, lines: dict[str, list[list[Any]]], steps: int = 4) -> Path:
+    """Runs of 4 steps that were asked for samples: by run, each attempt's lines of samples.jsonl."""
+    for run_id, attempts in lines.items():
+        rows = [metrics_row(s, {"step": 1.0 + s / 9}) for s in range(1, steps + 1)]
+        arm = run_id.partition("-")[0]
+        spec = {"workload": {"steps": steps, "samples": 2, "max_response_length": 64}}
+        empty: list[list[Any]] = [[]] * (len(attempts) - 1)
+        run = make_results.write_run(folder, run_id, arm, 0, [*empty, rows], spec_more=spec)
+        for number, some in enumerate(attempts, start=1):
+            make_results.write_rows(run / "attempts" / str(number) / "samples.jsonl", some)
+        assert collect([str(run), "--out", str(run / "steps.parquet")]) == 0
+    arms: dict[str, dict[str, Any]] = {
+        run.partition("-")[0]: {"trainer": "trl", "engine": "vllm", "options": {}} for run in lines
+    }
+    return make_results.write_plan(folder, arms, list(lines), 1)
+
+
+def content(folder: Path, lines: dict[str, list[list[Any]]]) -> Content:
+    return read_content(results(folder, lines), folder, None, None)
+
+
+def told(found: Content, code: str = "samples-missing") -> list[str]:
+    return [v.text for v in found.verdicts if v.code == code]
+
+
+def test_a_stage_is_the_last_attempts_that_took_it(tmp_path: Path) -> None:
+    first = [line(0, "old", "old"), line(2, "half", "half")]
+    found = content(tmp_path, {"a-s0": [first, [line(0, "new", "new"), line(4, "last", "last")]]})
+    frame = found.samples
+    assert frame[["attempt", "step", "row", "completion"]].to_numpy().tolist() == [
+        [2, 0, 0, "new"],
+        [2, 0, 1, "new"],
+        [1, 2, 0, "half"],
+        [1, 2, 1, "half"],
+        [2, 4, 0, "last"],
+        [2, 4, 1, "last"],
+    ]
+    assert told(found) == []
+    block = samples_block(found)
+    assert block is not None and [prompt.start for prompt in block.prompts] == ["What is 0 + 1?", "What is 1 + 1?"]
+    texts = [one and (one.text, one.facts) for one in block.prompts[0].arms["a"]]
+    assert texts[2] == ("last", "step 4 · 4 tokens · accuracy 1 · mine none")
+    assert [text and text[0] for text in texts] == ["new", "half", "last"]
+    assert samples_rows(block) == [("a", "new", "half", "last")]
+
+
+def test_what_is_missing_is_a_note(tmp_path: Path) -> None:
+    some = [line(0, "x", "y"), line(2, problem="CUDA out of memory")]
+    found = content(tmp_path, {"a-s0": [some], "b-s0": [[]]})
+    assert told(found) == [
+        "run a-s0: sample completions after 2 steps: CUDA out of memory",
+        "run a-s0: sample completions after 4 steps: no attempt took them",
+        *(f"run b-s0: sample completions after {n} steps: no attempt took them" for n in (0, 2, 4)),
+    ]
+    block = samples_block(found)
+    assert block is not None and block.prompts[0].arms["a"][1:] == (None, None) and "No samples: b." in block.note
+    assert "not taken" in html_page(found)
+
+
+def test_a_run_that_was_not_asked_for_samples_lacks_none(tmp_path: Path) -> None:
+    run = make_results.write_run(tmp_path, "a-s0", "a", 0, [[metrics_row(s, {"step": 1.0}) for s in (1, 2, 3)]])
+    assert collect([str(run), "--out", str(run / "steps.parquet")]) == 0
+    plan = make_results.write_plan(tmp_path, {"a": {"trainer": "trl", "engine": "vllm", "options": {}}}, ["a-s0"], 1)
+    found = read_content(plan, tmp_path, None, None)
+    assert samples_block(found) is None and told(found) == [] and 'id="samples"' not in html_page(found)
+
+
+BAD: list[Any] = [
+    [],
+    "text",
+    {"step": 0},
+    {**line(0, "x"), "step": -1},
+    {**line(0, "x"), "step": True},
+    {**line(0, "x"), "steps": 2**64},
+    {**line(0, "x"), "samples": {"row": 0}},
+    line(0, "x", completion=None),
+    line(0, "x", rewards=[1.0]),
+    line(0, "x", rewards={"mine": "high"}),
+    line(0, "x", prompt=["What?"]),
+    line(0, "x", prompt="What?"),
+    line(0, "x", tokens=1.5),
+    line(0, "half \ud83d of a character"),
+]
+
+
+def test_lines_that_are_none_are_named_with_their_number(tmp_path: Path) -> None:
+    found = content(tmp_path, {"a-s0": [[*BAD, line(0, "good"), line(2, "good"), line(4, "good")]]})
+    assert list(found.samples["completion"]) == ["good"] * 3
+    corrupt = told(found, "corrupt-line")
+    assert len(corrupt) == len(BAD), corrupt
+    assert corrupt[3].startswith("a-s0: attempts/1/samples.jsonl:4 cannot be read and was skipped (step must be")
+
+
+TEXTS = {
+    "<script>alert(1)</script>&amp;": "<script>alert(1)</script>&amp;",
+    "a\x00b\x1b[31mred\x7f\x9bz": "a␀b␛[31mred␡\N{REPLACEMENT CHARACTER}z",
+    "two\r\nlines\ttab\rreturn": "two\nlines\ttab␍return",
+    "مرحبا \u202egnorw\u202c 変換": "مرحبا \u202egnorw\u202c 変換",
+    "": "",
+    "🧑‍🚀 e\u0301": "🧑‍🚀 e\u0301",
+}
+
+
+@pytest.mark.parametrize(("raw", "shown"), TEXTS.items())
+def test_a_text_is_printable(raw: str, shown: str) -> None:
+    assert printable(raw) == shown
+
+
+def test_the_files_stand_any_text(tmp_path: Path) -> None:
+    long = "x" * 10_000
+    texts = [*TEXTS, long]
+    plan = results(tmp_path, {"a-s0": [[line(step, *texts) for step in (0, 2, 4)]]})
+    assert report(["--plan", str(plan), "--results", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    expected = [*TEXTS.values(), long] * 3
+    assert list(pd.read_parquet(tmp_path / "out" / "tables" / "samples.parquet")["completion"]) == expected
+    table = pd.read_csv(tmp_path / "out" / "tables" / "samples.csv", keep_default_na=False)
+    assert list(table["completion"]) == expected
+    assert json.loads(table["rewards"][0]) == {"accuracy": 1.0, "mine": None}
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in page and "&lt;script&gt;alert(1)&lt;/script&gt;&amp;amp;" in page
+    assert "\x00" not in page and "\x1b" not in page
+    markdown = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert (
+        "## What the policies wrote" in markdown and "\\<script\\>alert(1)" in markdown and long[:500] not in markdown
+    )
+
+
+def test_a_long_completion_is_shown_in_part(tmp_path: Path) -> None:
+    found = content(tmp_path, {"a-s0": [[line(0, "y" * 5_000 + "z" * 5_000)]]})
+    block = samples_block(found)
+    assert block is not None
+    shown = block.prompts[0].arms["a"][0]
+    assert shown is not None and shown.text == "y" * 600 + " … " + "z" * 300
+    assert shown.facts.endswith("cut off · accuracy 1 · mine none · the middle of 10,000 characters is not shown")
+
+
+def test_a_step_after_samples_does_not_count(tmp_path: Path) -> None:
+    rows = [
+        metrics_row(s, {"step": 1.0}, scalars={"outside_step_s/samples": 2.0} if s in (1, 3) else {})
+        for s in range(1, 6)
+    ]
+    run = make_results.write_run(tmp_path, "a-s0", "a", 0, [rows])
+    assert collect([str(run), "--out", str(run / "steps.parquet")]) == 0
+    plan = make_results.write_plan(tmp_path, {"a": {"trainer": "trl", "engine": "vllm", "options": {}}}, ["a-s0"], 1)
+    steps = read_content(plan, tmp_path, None, None).steps.set_index("step")
+    assert steps["left_out"].tolist() == ["warm-up", "", "first step after sample completions", "", ""]

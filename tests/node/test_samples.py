@@ -1,0 +1,47 @@
+"""When sample completions are taken, how much of them is written, and that nothing that fails there ends a run."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from common.contracts import Sample, SamplesLine
+from node.samples import MOST_CHARACTERS, sample, stages, write_stage
+
+from ..test_contracts import problems
+
+PROMPT = {"prompt": [{"role": "user", "content": "x" * 50_000}]}
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "after"),
+    [(4, 1, (0, 2, 4)), (5, 1, (0, 2, 5)), (1, 1, (0, 1)), (100, 20, (0, 40, 100)), (10, 50, (0, 10)), (0, 1, (0,))],
+)
+def test_stages_are_before_about_halfway_and_after(steps: int, every: int, after: tuple[int, ...]) -> None:
+    assert stages(steps, every) == after
+
+
+def test_a_sample_is_bounded_and_json_can_hold_it(tmp_path: Path) -> None:
+    rewards = {"accuracy": 1, "nan": math.nan, "inf": math.inf, "none": None}
+    text = "<b>\ud83d\x00" + "変" * 50_000 + "end"
+    made = sample(0, PROMPT, text, tokens=7, cut_off=True, rewards=rewards)
+    assert made["characters"] == len(text) and made["completion"].startswith("<b>?\x00変")
+    assert len(made["completion"]) == len(made["prompt"][0]["content"]) == MOST_CHARACTERS + len(" … ")
+    assert made["completion"].endswith("変end")
+    assert made["rewards"] == {"accuracy": 1.0, "nan": None, "inf": None, "none": None}
+    path = tmp_path / "samples.jsonl"
+    write_stage(path, 0, 4, "greedy", lambda: ([made] * 32, None))
+    assert path.stat().st_size < 4_000_000
+    line = json.loads(path.read_bytes())
+    assert problems(SamplesLine, line) == [] and all(problems(Sample, one) == [] for one in line["samples"])
+
+
+def test_what_fails_is_a_problem_of_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> tuple[list[Sample], str | None]:
+        raise RuntimeError("CUDA out of memory\nTried to allocate")
+
+    write_stage(tmp_path / "samples.jsonl", 2, 4, "greedy", fail)
+    line = json.loads((tmp_path / "samples.jsonl").read_bytes())
+    assert (line["step"], line["samples"]) == (2, []) and "CUDA out of memory" in line["problem"]
+    assert capsys.readouterr().out.startswith("0 sample completions after step 2, 0.0 s: ")
