@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -89,12 +90,13 @@ def step_tables(
     schema = SCHEMA.with_metadata({METADATA_KEY: packed})
     columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
     units: dict[tuple[str, str], str] = {}
+    in_order = lru_cache(tree.in_order)
     for one in chosen:
         if len(columns["step"]) >= ROWS_AT_A_TIME:
             yield _table(columns, schema)
             columns = {name: [] for name in SCHEMA.names}
         record = one.record
-        rows = _rows(record, tree)
+        rows = _rows(record, in_order(tuple(record.phases)))
         if not rows:
             continue
         kinds, names, above, values, own_s = zip(*rows, strict=True)
@@ -126,10 +128,10 @@ def _add_places(
     columns: dict[str, list[Any]], record: StepRecord, kinds: Sequence[str], names: Sequence[str], run_dir: Path
 ) -> None:
     """Adds each value's rounding, and where it was read."""
-    source = shown_path(record.file, run_dir)
+    source, rounding = shown_path(record.file, run_dir), dict(record.rounding.items())
     full = [TIMERS + name if kind == "phase" else name for kind, name in zip(kinds, names, strict=True)]
-    places = [record.origins.get(name) for name in full]
-    columns["rounding"] += [record.rounding.get(name) for name in full]
+    columns["rounding"] += map(rounding.get, full)
+    places = [record.origins.get(name) for name in full] if record.origins else [None] * len(full)
     columns["source_file"] += [shown_path(p[0], run_dir) if p else source for p in places]
     columns["source_line"] += [p[1] if p else record.line for p in places]
 
@@ -144,11 +146,11 @@ def shown_path(file: Path, run_dir: Path) -> str:
     return file.relative_to(run_dir).as_posix() if file.is_relative_to(run_dir) else file.as_posix()
 
 
-def _rows(record: StepRecord, tree: TimerTree) -> list[tuple[str, str, str | None, float, float | None]]:
+def _rows(record: StepRecord, order: Sequence[str]) -> list[tuple[str, str, str | None, float, float | None]]:
     phases, scalars = dict(record.phases.items()), dict(record.scalars.items())
     above, own_s = parents(phases), exclusive_s(phases)
     rows: list[tuple[str, str, str | None, float, float | None]] = [
-        ("phase", path, above[path], phases[path], own_s[path]) for path in tree.in_order(phases)
+        ("phase", path, above[path], phases[path], own_s[path]) for path in order
     ]
     rows += [("scalar", name, None, scalars[name], None) for name in sorted(scalars)]
     rows += [("sample", name, None, value, None) for name in sorted(record.samples) for value in record.samples[name]]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from itertools import product
 from statistics import median
 
@@ -80,6 +81,10 @@ def timer_name(key: str, declared: Container[str] = ()) -> str | None:
     return key if key.startswith(LOGGED) and key in declared else None
 
 
+# Every step of a run has the same keys.
+_timer_of = lru_cache(maxsize=1 << 12)(timer_name)
+
+
 def _beside(name: str, tree: TimerTree, flat: Mapping[str, float]) -> str | None:
     """The scalar that a timer is kept as which is no part of a sum; None where the tree has no word on it."""
     for pattern, _, scalar in tree.beside:
@@ -147,10 +152,10 @@ def _residuals(
     rests = []
     for step, cut in zip(steps, rounding, strict=True):
         timed = {k: step[TIMERS + k] for k in movable if math.isfinite(step.get(TIMERS + k, math.nan))}
-        fixed = {k: v for k, v in step.items() if k.startswith(_PREFIXES) and timer_name(k) not in movable}
+        fixed = {k: v for k, v in step.items() if k.startswith(_PREFIXES) and _timer_of(k) not in movable}
         phases = nested(fixed, tree).phases
         if math.isfinite(left := exclusive_s(phases).get(tree.root, math.nan)):
-            rests.append((left, timed, phases[tree.root], math.fsum(v for k, v in cut.items() if timer_name(k))))
+            rests.append((left, timed, phases[tree.root], math.fsum(v for k, v in cut.items() if _timer_of(k))))
     plain = [left for left, timed, *_ in rests if not timed]
     usual = median(plain) if plain else 0.0
     return [(left - usual, timed, whole, cut) for left, timed, whole, cut in rests]
