@@ -69,7 +69,7 @@ class Storm(Strikes):
     def rage(self, seconds: float) -> None:
         """The storm itself."""
         end, next_strike = time.monotonic() + seconds, time.monotonic() + 5
-        while time.monotonic() < end and self._open():
+        while time.monotonic() < end and (self.renew or self._open()):
             self._tend()
             if time.monotonic() >= next_strike:
                 next_strike = time.monotonic() + self.random.uniform(0.1, 1.5)
