@@ -59,6 +59,28 @@ def flat(nested: Mapping[str, Any], above: str = "", *, keep_plus: bool = False)
     return found
 
 
+def nested_settings(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Settings with every dotted key as a mapping in a mapping; `ValueError` where two say different things of one."""
+    result: dict[str, Any] = {}
+    for name, value in options.items():
+        head, *rest = name.split(".")
+        if not all((head, *rest)):
+            raise ValueError(f"{where}{name}: a key must not begin or end with a dot, nor hold two in a row")
+        # Within a value of a list nothing is a key of the trainer's.
+        inner = nested_settings(value, f"{where}{name}.") if isinstance(value, Mapping) else value
+        for key in reversed(rest):
+            inner = {key: inner}
+        result[head] = _joined(result[head], inner, f"{where}{head}") if head in result else inner
+    return result
+
+
+def _joined(one: Any, other: Any, where: str) -> Any:
+    if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
+        raise ValueError(f"{where} is given twice, once with a dot and once without; give it once")
+    both = {key: _joined(one[key], other[key], f"{where}.{key}") for key in one.keys() & other.keys()}
+    return {**one, **other, **both}
+
+
 def positive(value: Any) -> int | None:
     """A whole number from 1, also from a setting's text; None for anything else."""
     try:

@@ -13,13 +13,14 @@ from typing import Any, get_args
 import pytest
 import yaml
 
+from common.dotted import nested_settings
 from common.errors import UserError
 from common.published import SECRET_VARIABLE, check_published
 from node import hardware as node
 from node.built_in_rewards import BUILT_IN
 from node.hub import looks_local
 from node.tiny import SHAPES
-from trainers.workload import BUILTIN_MODELS, Reward, nested, source_kind
+from trainers.workload import BUILTIN_MODELS, Reward, source_kind
 from workflow.cli import main
 from workflow.config.plan import load_plan
 from workflow.config.reading import check_yaml, parse_config, typed
@@ -416,13 +417,13 @@ def test_snakemake_refuses_a_key_that_is_given_twice(options: list[str], tmp_pat
 
 
 def test_dotted_settings_are_nested_ones() -> None:
-    assert nested({"a.b": 1, "a": {"c.d": 2}, "+a.e": 3}) == {"a": {"b": 1, "c": {"d": 2}}, "+a": {"e": 3}}
+    assert nested_settings({"a.b": 1, "a": {"c.d": 2}, "+a.e": 3}) == {"a": {"b": 1, "c": {"d": 2}}, "+a": {"e": 3}}
 
 
 @pytest.mark.parametrize("options", [{"a.b": 1, "a": {"b": 1}}, {"a": 1, "a.b": 2}, {"a..b": 1}, {".a": 1}, {"a.": 1}])
 def test_a_setting_that_is_given_twice_or_has_no_name_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"given twice|a key must not"):
-        nested(options)
+        nested_settings(options)
 
 
 def test_column_names_of_verl_are_no_secrets() -> None:

@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from common.dotted import nested_settings
 from common.messages import did_you_mean
 from common.published import check_published, check_text, check_variable
 from node.built_in_rewards import BUILT_IN, ROW
@@ -159,7 +160,7 @@ class Model(Section):
 def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
     check_published(options)
     # In one order, however they are written: a trainer that takes them as a list has them in its fingerprint.
-    return _ordered(nested(options))
+    return _ordered(nested_settings(options))
 
 
 def _ordered(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -347,28 +348,6 @@ class TrainedArm(Section):
     configuration lacks). No secrets: these are written into results. For replay: `lengths` and `engine`."""
     env: Environment = {}
     """Environment variables of this arm's training processes. No secrets: these are written into results."""
-
-
-def nested(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Settings with every dotted key as a mapping in a mapping; `ValueError` where two say different things of one."""
-    result: dict[str, Any] = {}
-    for name, value in options.items():
-        head, *rest = name.split(".")
-        if not all((head, *rest)):
-            raise ValueError(f"{where}{name}: a key must not begin or end with a dot, nor hold two in a row")
-        # Within a value of a list nothing is a key of the trainer's.
-        inner = nested(value, f"{where}{name}.") if isinstance(value, Mapping) else value
-        for key in reversed(rest):
-            inner = {key: inner}
-        result[head] = _joined(result[head], inner, f"{where}{head}") if head in result else inner
-    return result
-
-
-def _joined(one: Any, other: Any, where: str) -> Any:
-    if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
-        raise ValueError(f"{where} is given twice, once with a dot and once without; give it once")
-    both = {key: _joined(one[key], other[key], f"{where}.{key}") for key in one.keys() & other.keys()}
-    return {**one, **other, **both}
 
 
 def _next_multiple(value: int, of: int) -> int:
