@@ -152,11 +152,12 @@ def test_what_another_has_written_is_left_as_it_was(tmp_path: Path, capsys: pyte
     results.mkdir(parents=True)
     (results / "plan.json").write_text("{}")
     saved.write_text("experiment: mine\n")
-    for option, path, said in (
-        ("--report", results, "holds no report of this command"),
-        ("--save", saved, "was not written by this command"),
+    new = tmp_path / "new"
+    for report, save, said in (
+        (results, new, "holds no report of this command"),
+        (new, saved, "was not written by this command"),
     ):
-        assert main(["compare", *PAIR, option, str(path)]) == 1
-        assert said in capsys.readouterr().err
+        assert main(["compare", *PAIR, "--report", str(report), "--save", str(save)]) == 1
+        assert said in capsys.readouterr().err and not new.exists()
     assert (results / "plan.json").read_text() == "{}" and saved.read_text() == "experiment: mine\n"
     assert [file.name for file in results.iterdir()] == ["plan.json"]

@@ -54,19 +54,16 @@ def compare(args: argparse.Namespace) -> None:
         _detect(arm, args)
     _name(arms)
     raw = _configuration(arms, args)
+    plan = load_plan(raw)
+    _require_free(args)
     if args.save:
-        if args.save.exists() and not _begins_with(args.save, SAVED):
-            raise UserError(f"{args.save} is there and was not written by this command; give another one with --save")
         text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
         write_text(args.save, f"{SAVED}{args.save}\n{text}")
-    plan = load_plan(raw)
     if args.verdict_only:
         with tempfile.TemporaryDirectory() as folder:
             _compare(plan, Path(folder), args)
         return
     folder = args.report
-    if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]) and not (folder / MARK).is_file():
-        raise UserError(f"{folder} is there and holds no report of this command; give another one with --report FOLDER")
     write_text(folder / MARK, "Written by rolloutbench compare, which may write this folder again.\n")
     content = _compare(plan, folder, args)
     # Altair and the page's parts take seconds to load: after the verdict.
@@ -76,6 +73,17 @@ def compare(args: argparse.Namespace) -> None:
     _say(f"report: {(folder / 'report.html').resolve()}", args)
     if args.open:
         webbrowser.open((folder / "report.html").resolve().as_uri())
+
+
+def _require_free(args: argparse.Namespace) -> None:
+    """`UserError` where a file or folder that is to be written holds what another has written."""
+    save, folder = args.save, args.report
+    if save and save.exists() and not _begins_with(save, SAVED):
+        raise UserError(f"{save} is there and was not written by this command; give another one with --save")
+    if args.verdict_only or (folder / MARK).is_file() or not folder.exists():
+        return
+    if not folder.is_dir() or any(folder.iterdir()):
+        raise UserError(f"{folder} is there and holds no report of this command; give another one with --report FOLDER")
 
 
 def _compare(plan: Plan, folder: Path, args: argparse.Namespace) -> Any:
