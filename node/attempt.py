@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.contracts import AttemptFile, DoneFile, SpecFile, read_file
 from common.errors import UserError
-from node.hardware import checkout
+from node.exit_codes import StopRequest, run, show_stacks_on_request
+from node.hardware import checkout, hardware, pin_cpus, set_environment, told_environment
 from node.records import file_sha256, read_json, tree_sha256, write_json
 
 _CHECK_LIMIT_S = 3600.0
@@ -66,6 +69,50 @@ class Inputs:
                 raise UserError(f"the {what} changed after it was prepared: {path} {got}; start snakemake again")
 
 
+@dataclass(frozen=True)
+class Job:
+    """An attempt that has begun: what it was ordered, and its share of the node."""
+
+    attempt: Mapping[str, Any]
+    spec: SpecFile
+    inputs: Inputs
+    started: float
+    affinity: list[int]
+
+    @property
+    def folder(self) -> Path:
+        """Where the attempt writes."""
+        return Path(self.attempt["attempt_dir"])
+
+    def hardware(self, threads: int) -> dict[str, Any]:
+        """The node as done.json describes it; `threads` are torch's after the engine was built."""
+        return hardware(int(self.attempt["cpus"]), threads, self.affinity)
+
+
+def exit_code(train: Callable[[dict[str, Any], StopRequest], None]) -> int:
+    """Read the order on the command line and train it; 0, 1, 2 or 75 as node/exit_codes.py says."""
+
+    def main() -> None:
+        attempt = read_attempt(sys.argv[1:])
+        stop = StopRequest()
+        stop.install()
+        show_stacks_on_request()
+        train(attempt, stop)
+
+    return run(main)
+
+
+def begin(attempt: Mapping[str, Any]) -> Job:
+    """Take the job's CPUs, set its environment and check a registered stack; nothing large is imported yet."""
+    job = Job(attempt, read_spec(attempt), Inputs(attempt), time.time(), pin_cpus(int(attempt["cpus"])))
+    set_environment(os.environ, job.affinity, attempt, str(job.spec["experiment"]))
+    for folder in ("attempt_dir", "checkpoint_dir"):
+        Path(attempt[folder]).mkdir(parents=True, exist_ok=True)
+    require = require_working_gpus if job.spec["workload"].get("gpus_per_node") else require_as_registered
+    require(attempt, str(job.spec["stack"]))
+    return job
+
+
 def _sha256(path: Path) -> str | None:
     return file_sha256(path) if path.is_file() else None
 
@@ -86,29 +133,79 @@ def stack_origin() -> dict[str, Any] | None:
 def require_as_registered(attempt: Mapping[str, Any], stack: str) -> None:
     """Check a registered stack again: the interpreter below it may have changed since. A built one costs nothing."""
     if "python" in (stack_origin() or {}):
-        _require_verified(attempt, stack, [])
+        _require_verified(attempt, stack, [], "verify.json")
 
 
-def require_working_gpus(attempt: Mapping[str, Any], stack: str) -> None:
+def require_working_gpus(attempt: Mapping[str, Any], stack: str, verdict: str = "verify.json") -> None:
     """Run the stack's verify.py with the GPUs of this node; a `UserError` with what failed, before anything is loaded.
 
-    The login node could only check what needs no GPU. The verdict stays in the attempt's folder. A Python that is no
-    built stack's has nothing to be checked by.
+    The login node could only check what needs no GPU. The verdict is a file of the attempt's folder. A Python that is
+    no stack's has nothing to be checked by.
     """
-    built = Path(sys.prefix).parent / "verify.json"
-    if not built.is_file():
+    verified = _verified(attempt)
+    if verified is None:
         return
-    if "run" not in json.loads(built.read_text(encoding="utf-8")):
+    if "run" not in json.loads(verified.read_text(encoding="utf-8")):
         raise UserError(
             f"the stack {stack} was verified by an older rolloutbench, without its run-time environment; run "
             f"`python -m workflow.stacks build {stack}`, which verifies it again and builds nothing"
         )
-    _require_verified(attempt, stack, ["--gpu"])
+    _require_verified(attempt, stack, ["--gpu"], verdict)
 
 
-def _require_verified(attempt: Mapping[str, Any], stack: str, options: list[str]) -> None:
+def require_working_nodes(attempt: Mapping[str, Any], stack: str, while_waiting: Callable[[], None]) -> None:
+    """`require_working_gpus` on all other nodes of the Ray cluster that this process has joined, at the same time.
+
+    `while_waiting` is called twice a second. On each node the GPUs that Ray was told of are visible, all of them.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = ray.get_runtime_context().get_node_id()
+    others = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
+    if not others or _verified(attempt) is None:
+        return
+    asked = {}
+    for node in others:
+        where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        task = ray.remote(num_gpus=node["Resources"].get("GPU", 0), max_retries=0, scheduling_strategy=where)(_trouble)
+        asked[task.remote(dict(attempt), stack)] = node["NodeManagerHostname"]
+    waiting, found = list(asked), []
+    while waiting:
+        done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=0.5)
+        while_waiting()
+        for one in done:
+            try:
+                found.append(ray.get(one))
+            except ray.exceptions.RayError as error:
+                reason = " ".join(str(error).split())[:300]
+                found.append(f"the check of the stack {stack} on {asked[one]} gave no verdict: {reason}")
+    if failed := sorted(filter(None, found)):
+        raise UserError("; ".join(failed))
+
+
+def _trouble(attempt: Mapping[str, Any], stack: str) -> str:
+    """What keeps the stack from working on this node; empty where it works."""
+    try:
+        require_working_gpus(attempt, stack, f"verify-{platform.node()}.json")
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def _verified(attempt: Mapping[str, Any]) -> Path | None:
+    """The verify.json of the stack that this process runs in; None for a Python that is no stack's.
+
+    It lies beside the environment. An image's interpreter lies elsewhere than the program that starts it, the adopted
+    stack's, which the attempt names.
+    """
+    environments = [Path(sys.prefix), *(Path(program).parents[1] for program in attempt.get("command", [])[:1])]
+    return next((file for env in environments if (file := env.parent / "verify.json").is_file()), None)
+
+
+def _require_verified(attempt: Mapping[str, Any], stack: str, options: list[str], name: str) -> None:
     program = Path(__file__).parents[1] / "envs" / stack / "verify.py"
-    verdict = Path(attempt["attempt_dir"]) / "verify.json"
+    verdict = Path(attempt["attempt_dir"]) / name
     print(f"checking the stack {stack}{' with GPUs' if options else ''} on this node", flush=True)
     # -I: neither PYTHONPATH nor the user's own packages may stand in for what the stack lacks.
     command = [sys.executable, "-I", str(program), *options, "--out", str(verdict)]
@@ -143,21 +240,22 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def write_done(
-    attempt: Mapping[str, Any],
-    inputs: Inputs,
+    job: Job,
     *,
-    started: float,
     first_step: int | None,
     last_step: int,
     packages: Iterable[str],
     hardware: Mapping[str, Any],
-    resolved: Mapping[str, Any],
+    trainer: Mapping[str, Any],
+    engine: Mapping[str, Any],
     releases: Mapping[str, str] | None = None,
 ) -> None:
     """Write done.json, and a last line to the log; `first_step` is None where an earlier attempt had done them all.
 
-    `releases` are of what is no package of the stack, beside those of `packages`.
+    `trainer` and `engine` are their settings as they finally were. `releases` are of what is no package of the stack,
+    beside those of `packages`.
     """
+    attempt, inputs = job.attempt, job.inputs.told
     steps = last_step - first_step + 1 if first_step else 0
     done: DoneFile = {
         "run_id": attempt["run_id"],
@@ -166,16 +264,16 @@ def write_done(
         "first_step": first_step or last_step + 1,
         "last_step": last_step,
         "steps": steps,
-        "started": started,
+        "started": job.started,
         "finished": time.time(),
-        "inputs": {"data_sha256": inputs.told["data"]["sha256"], "model_sha256": inputs.told["model"]["sha256"]},
+        "inputs": {"data_sha256": inputs["data"]["sha256"], "model_sha256": inputs["model"]["sha256"]},
         "versions": {**versions(packages), **(releases or {})},
         "hardware": dict(hardware),
-        "resolved": dict(resolved),
+        "resolved": {"trainer": dict(trainer), "engine": dict(engine), "environment": told_environment(os.environ)},
         "git": attempt.get("git"),
     }
     # Of a built stack, too: another environment may lie in its folder when the report is made.
     if origin := stack_origin():
         done["stack_origin"] = origin
-    write_json(Path(attempt["attempt_dir"]) / "done.json", done)
+    write_json(job.folder / "done.json", done)
     print(f"done: {steps} steps, {last_step} in all", flush=True)

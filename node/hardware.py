@@ -46,7 +46,7 @@ def pin_cpus(cpus: int) -> list[int]:
 
 
 def set_environment(
-    environment: MutableMapping[str, str], affinity: list[int], attempt: dict[str, Any], experiment: str
+    environment: MutableMapping[str, str], affinity: list[int], attempt: Mapping[str, Any], experiment: str
 ) -> None:
     """Set what torch, vLLM, the hub and wandb read from the environment, before they are imported.
 

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-import sys
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.contracts import SpecFile
-from node.attempt import (
-    Inputs,
-    read_attempt,
-    read_spec,
-    require_as_registered,
-    require_working_gpus,
-    write_done,
-)
+from common.errors import UserError
+from node.attempt import Job, write_done
 from node.checkpoints import newest_checkpoint
-from node.exit_codes import RequeueError, StopRequest, run, show_stacks_on_request
-from node.hardware import OtherLoad, hardware, pin_cpus, set_environment, told_environment
-from node.phase_clock import PhaseClock, time_behind
+from node.exit_codes import RequeueError, StopRequest, nearest
+from node.hardware import OtherLoad
+from node.phase_clock import PhaseClock, StepClock, time_behind
 from node.rewards import RewardFunction, reward_functions
 from node.tracker import Tracker
 
-OWNED: Mapping[str, Any] = {
+_OWNED: Mapping[str, Any] = {
     "report_to": ["wandb"],
     "disable_tqdm": True,
     "logging_strategy": "steps",
@@ -41,45 +32,51 @@ OF_AN_ATTEMPT = frozenset({"output_dir", "run_name", "logging_dir", "local_rank"
 """Those that each attempt says for itself, or the machine that happens to resolve the settings."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """An attempt that has begun: what it was ordered, and its share of the node."""
-
-    attempt: Mapping[str, Any]
-    spec: SpecFile
-    inputs: Inputs
-    stop: StopRequest
-    started: float
-    affinity: list[int]
-    rewards: list[RewardFunction]
-
-    @property
-    def weights(self) -> list[float]:
-        """Of the rewards, in their order."""
-        return [float(reward.get("weight", 1.0)) for reward in self.spec["workload"]["rewards"]]
+def rewards_of(job: Job) -> list[RewardFunction]:
+    """The workload's rewards, ready to score; a wrong name is told before minutes of imports."""
+    workload = job.spec["workload"]
+    failures = job.folder / "reward_failures.jsonl"
+    return reward_functions(workload["rewards"], workload.get("max_response_length"), failures=failures)
 
 
-def begin(attempt: dict[str, Any], stop: StopRequest) -> Job:
-    """Take the job's CPUs, set its environment and load its rewards; nothing large is imported yet."""
-    started, spec, inputs = time.time(), read_spec(attempt), Inputs(attempt)
-    affinity = pin_cpus(int(attempt["cpus"]))
-    set_environment(os.environ, affinity, attempt, str(spec["experiment"]))
-    workload = spec["workload"]
-    failures = Path(attempt["attempt_dir"]) / "reward_failures.jsonl"
-    # A wrong name is told before minutes of imports.
-    rewards = reward_functions(workload["rewards"], workload.get("max_response_length"), failures=failures)
-    for folder in ("attempt_dir", "checkpoint_dir"):
-        Path(attempt[folder]).mkdir(parents=True, exist_ok=True)
-    if workload.get("gpus_per_node"):
-        require_working_gpus(attempt, str(spec["stack"]))
-    else:
-        require_as_registered(attempt, str(spec["stack"]))
-    return Job(attempt, spec, inputs, stop, started, affinity, rewards)
+def weights_of(rewards: Sequence[Mapping[str, Any]]) -> list[float]:
+    """The weights of a workload's rewards, in their order."""
+    return [float(reward.get("weight", 1.0)) for reward in rewards]
+
+
+def owned_settings(attempt: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that the job sets itself: where files land, and that every step is logged."""
+    return {**_OWNED, "output_dir": str(attempt["checkpoint_dir"]), "run_name": str(attempt["run_id"])}
+
+
+def require_settings(given: Mapping[str, Any], known: Any, owned: Mapping[str, Any], no: str) -> None:
+    """`UserError` for a setting that the dataclass `known` lacks (`no` says what it is not), or that the job owns."""
+    names = [field.name for field in dataclasses.fields(known) if field.init]
+    for name, value in given.items():
+        if name not in names:
+            raise UserError(f"trainer_args.{name} is {no}{nearest(name, names)}; correct it in the arm's options")
+        if name in owned and value != owned[name]:
+            raise UserError(
+                f"trainer_args.{name} is set by the job to {owned[name]!r}, got {value!r}; remove it from the arm's "
+                "options"
+            )
+
+
+def elsewhere(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
+    """What settings must hold beside their own where they are only resolved.
+
+    A login node has no GPU, and transformers refuses bfloat16 there unless it is told to stay on the CPU.
+    """
+    import torch
+
+    return {} if "use_cpu" in trainer_args or torch.cuda.is_available() else {"use_cpu": True}
 
 
 def train_to_end(
     job: Job,
+    stop: StopRequest,
     trainer: Any,
+    rewards: Sequence[RewardFunction],
     hook: Callable[[PhaseClock, Any], None],
     *,
     packages: Iterable[str],
@@ -93,16 +90,16 @@ def train_to_end(
     """
     import torch
 
-    job.stop.install()
+    stop.install()
     checkpoint = newest_checkpoint(Path(job.attempt["checkpoint_dir"]))
     tracker = Tracker(trainer)
-    log = _logged(job, trainer, hook, checkpoint.step if checkpoint else 0, generating)
+    log = _logged(job, stop, trainer, rewards, hook, checkpoint.step if checkpoint else 0, generating)
     last = trainer.args.max_steps
     if checkpoint:
         print(f"resuming from step {checkpoint.step}", flush=True)
     if checkpoint is None or checkpoint.step < last:
         # transformers trains one step too many if it is started on a checkpoint of the last one.
-        job.stop.training = True
+        stop.training = True
         trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
     tracker.finish()
     if log.last_step < last:
@@ -110,20 +107,21 @@ def train_to_end(
     if not trainer.accelerator.is_main_process:
         return
     write_done(
-        job.attempt,
-        job.inputs,
-        started=job.started,
+        job,
         first_step=log.first_step,
         last_step=log.last_step,
         packages=packages,
-        hardware=hardware(int(job.attempt["cpus"]), torch.get_num_threads(), job.affinity),
-        resolved={"trainer": trainer.args.to_dict(), "engine": engine, "environment": told_environment(os.environ)},
+        hardware=job.hardware(torch.get_num_threads()),
+        trainer=trainer.args.to_dict(),
+        engine=engine,
     )
 
 
 def _logged(
     job: Job,
+    stop: StopRequest,
     trainer: Any,
+    rewards: Sequence[RewardFunction],
     hook: Callable[[PhaseClock, Any], None],
     resumed_from: int,
     generating: Callable[[], AbstractContextManager[Any]],
@@ -135,29 +133,15 @@ def _logged(
     from node.hf_samples import SampleLog
     from node.step_log import StepLog
 
-    on_gpu = trainer.args.device.type == "cuda"
-    clock = PhaseClock(time_behind(torch.cuda.synchronize)) if on_gpu else PhaseClock()
-    path = Path(job.attempt["attempt_dir"]) / "metrics.jsonl"
     load = OtherLoad(sorted(os.sched_getaffinity(0)))
-    log = StepLog(clock, trainer, path, resumed_from, job.stop, load)
+    on_gpu = trainer.args.device.type == "cuda"
+    clock = StepClock(load, time_behind(torch.cuda.synchronize)) if on_gpu else StepClock(load)
+    log = StepLog(clock, trainer, job.folder / "metrics.jsonl", resumed_from, stop)
     hook(clock, log)
     trainer.remove_callback(PrinterCallback)  # it prints each step's whole dict; ours prints one line
     workload = job.spec["workload"]
     if workload.get("samples"):
-        prompts, more = job.inputs.test or job.inputs.data, (path.parent, log, job.stop, generating)
-        trainer.add_callback(SampleLog(trainer, workload, prompts, job.rewards, *more))
+        prompts = job.inputs.test or job.inputs.data
+        trainer.add_callback(SampleLog(trainer, workload, prompts, rewards, job.folder, log, stop, generating))
     trainer.add_callback(log)
     return log
-
-
-def exit_code(train: Callable[[dict[str, Any], StopRequest], None]) -> int:
-    """Read the order on the command line and train it; 0, 1, 2 or 75 as node/exit_codes.py says."""
-
-    def main() -> None:
-        attempt = read_attempt(sys.argv[1:])
-        stop = StopRequest()
-        stop.install()
-        show_stacks_on_request()
-        train(attempt, stop)
-
-    return run(main)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from node.hardware import OtherLoad
+
 ROOT = "step"
 
 
@@ -79,6 +81,40 @@ def time_behind(wait: Callable[[], object], now: Callable[[], float] = time.perf
         return now()
 
     return read
+
+
+class StepClock(PhaseClock):
+    """Times one step after another, with what is logged beside its phases: the time before it, and other load."""
+
+    def __init__(self, load: OtherLoad, now: Callable[[], float] = time.perf_counter) -> None:
+        super().__init__(now)
+        self._load = load
+        self._ended: float | None = None
+        self._between_s: float | None = None
+
+    def begin_step(self) -> None:
+        """Open the root phase."""
+        self._between_s = None if self._ended is None else self._now() - self._ended
+        self._load.begin()
+        self.open(ROOT)
+
+    @contextmanager
+    def apart(self, name: str) -> Iterator[None]:
+        """Time what is done between two steps and belongs to neither: `outside_step_s/<name>` of the next one."""
+        started = self._now()
+        with self.phase(name):
+            yield
+        if self._ended is not None:
+            self._ended += self._now() - started
+
+    def end_step(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Close the root phase; its seconds by path, and the step's other scalars as far as they are known."""
+        self.close()
+        self._ended = self._now()
+        told = {"between_steps_s": self._between_s, "other_cpu_s": self._load.taken_s()}
+        phases, outside = self.take()
+        scalars = {name: value for name, value in told.items() if value is not None}
+        return phases, scalars | {f"outside_step_s/{name}": seconds for name, seconds in outside.items()}
 
 
 def sanitized(name: str) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,7 @@ from transformers.integrations.integration_utils import rewrite_logs
 
 from common.contracts import MetricsLine
 from node.exit_codes import StopRequest
-from node.hardware import OtherLoad
-from node.phase_clock import ROOT, PhaseClock
+from node.phase_clock import ROOT, StepClock
 from node.records import append_json_line
 
 WANDB_PREFIX = "timing_s/"
@@ -29,23 +28,19 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
 
     def __init__(
         self,
-        clock: PhaseClock,
+        clock: StepClock,
         trainer: Any,
         path: Path,
         resumed_from: int,
         stop: StopRequest,
-        load: OtherLoad,
     ) -> None:
         self._clock = clock
-        self._load = load
         self._trainer = trainer
         self._path = path
         self._resumed_from = resumed_from
         self._stop = stop
         self._prompt_lengths: list[int] = []
         self._response_lengths: list[int] = []
-        self._ended: float | None = None
-        self._between_s: float | None = None
         self._line: MetricsLine | None = None
         self.first_step: int | None = None
         self.last_step = resumed_from
@@ -55,20 +50,12 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
         self._prompt_lengths += prompts
         self._response_lengths += responses
 
-    @contextmanager
-    def apart(self, name: str) -> Iterator[None]:
+    def apart(self, name: str) -> AbstractContextManager[None]:
         """Time what is done between two steps and belongs to neither, as the next one's `outside_step_s/<name>`."""
-        started = time.perf_counter()
-        with self._clock.phase(name):
-            yield
-        if self._ended is not None:
-            self._ended += time.perf_counter() - started
+        return self._clock.apart(name)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        now = time.perf_counter()
-        self._between_s = None if self._ended is None else now - self._ended
-        self._load.begin()
-        self._clock.open(ROOT)
+        self._clock.begin_step()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._clock.open("optimizer_step")
@@ -77,18 +64,9 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
         self._clock.close()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._clock.close()
-        self._ended = time.perf_counter()
-        other_cpu_s = self._load.taken_s()
-        phases, outside = self._clock.take()
+        phases, scalars = self._clock.end_step()
         prompts, responses = self._gathered(self._prompt_lengths), self._gathered(self._response_lengths)
         self._prompt_lengths, self._response_lengths = [], []
-        scalars: dict[str, Any] = {"prompt_tokens": sum(prompts), "response_tokens": sum(responses)}
-        if self._between_s is not None:
-            scalars["between_steps_s"] = self._between_s
-        if other_cpu_s is not None:
-            scalars["other_cpu_s"] = other_cpu_s
-        scalars |= {f"outside_step_s/{name}": seconds for name, seconds in outside.items()}
         self.first_step = self.first_step or state.global_step
         self.last_step = state.global_step
         self._line = {
@@ -96,7 +74,7 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
             "time": time.time(),
             "resumed": self._resumed_from > 0 and state.global_step == self.first_step,
             "phases": dict(sorted(phases.items())),
-            "scalars": scalars,
+            "scalars": {"prompt_tokens": sum(prompts), "response_tokens": sum(responses), **scalars},
             "samples": {"response_length": responses},
         }
         control.should_log = True

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from node.attempt import stack_origin
+from common.errors import UserError
+from node.attempt import require_working_gpus, stack_origin
 
 from ..attempts import TRANSFORMERS, run_python
 
@@ -22,6 +24,41 @@ from node.attempt import require_working_gpus
 from node.exit_codes import run
 attempt._CHECK_LIMIT_S = float(sys.argv[3]) if sys.argv[3:] else attempt._CHECK_LIMIT_S
 sys.exit(run(lambda: require_working_gpus({"attempt_dir": sys.argv[1]}, sys.argv[2])))
+"""
+
+# Two nodes of a Ray cluster on this machine, of which this process is on the first; the second has two "GPUs".
+NODES = """
+import json, os, sys
+import ray
+from ray.cluster_utils import Cluster
+from common.errors import UserError
+from node.attempt import require_working_nodes
+attempt, stack = json.loads(sys.argv[1]), sys.argv[2]
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80_000_000})
+cluster.add_node(num_cpus=1, num_gpus=2, object_store_memory=80_000_000)
+ray.init(address=cluster.address, log_to_driver=False)
+told = []
+for GPUS in ("0,1", "0,1,2"):
+    open(os.path.join(stack, "wanted"), "w").write(GPUS)
+    waited = []
+    try:
+        require_working_nodes(attempt, stack, lambda: waited.append(1))
+        told.append("")
+    except UserError as error:
+        told.append(str(error))
+    assert waited
+require_working_nodes({}, "of no stack", lambda: None)
+print(json.dumps(told))
+"""
+# A stack's own check that works where the GPUs in sight are those in the file `wanted`.
+PROBE = """
+import json, os, sys
+from pathlib import Path
+got, wanted = os.environ.get("CUDA_VISIBLE_DEVICES"), (Path(__file__).parent / "wanted").read_text()
+check = {"name": "GPUs", "expected": wanted, "got": got, "ok": got == wanted}
+Path(sys.argv[sys.argv.index("--out") + 1]).write_text(json.dumps({"checks": [check], "gpu": "--gpu" in sys.argv}))
+sys.exit(got != wanted)
 """
 
 
@@ -69,6 +106,31 @@ def test_a_stack_that_was_verified_without_its_run_time_environment_is_refused(p
     assert (
         f"run `python -m workflow.stacks build {TRANSFORMERS}`, which verifies it again" in done.stderr.splitlines()[-1]
     )
+
+
+def test_every_other_node_of_a_ray_cluster_is_checked_with_all_of_its_gpus(tmp_path: Path) -> None:
+    """The interpreter is not the stack's, as in an image: the attempt's command tells where the stack is."""
+    (tmp_path / "verify.json").write_text('{"run": {}}')
+    (tmp_path / "verify.py").write_text(PROBE)
+    attempt = {"attempt_dir": str(tmp_path), "command": [str(tmp_path / "env" / "bin" / "python")]}
+    done = run_python(Path(sys.executable), "-c", NODES, json.dumps(attempt), tmp_path)
+    assert done.returncode == 0, done.stderr
+    well, failed = json.loads(done.stdout.splitlines()[-1])
+    assert well == ""
+    assert failed.startswith(
+        f"the stack {tmp_path} does not work on {platform.node()}: GPUs: expected 0,1,2, got 0,1. "
+    )
+    assert "Exclude the node" in failed
+    verdict = json.loads((tmp_path / f"verify-{platform.node()}.json").read_text())
+    assert verdict["gpu"] and verdict["checks"][0]["got"] == "0,1"
+
+
+def test_a_stack_in_an_image_is_checked_as_a_built_one(tmp_path: Path) -> None:
+    (tmp_path / "verify.json").write_text('{"run": {}}')
+    attempt = {"attempt_dir": str(tmp_path), "command": [str(tmp_path / "env" / "bin" / "python")]}
+    with pytest.raises(UserError, match="gave no verdict on this node"):
+        require_working_gpus(attempt, "no-such-stack")
+    require_working_gpus({**attempt, "command": ["/usr/bin/python3"]}, "no-such-stack")  # a Python that is no stack's
 
 
 def test_a_run_records_where_its_stack_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

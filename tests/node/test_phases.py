@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from node.phase_clock import PhaseClock, sanitized, time_behind
+from node.hardware import OtherLoad
+from node.phase_clock import PhaseClock, StepClock, sanitized, time_behind
 from trainers.trl.driver.timers import LOG_PROB, TrlTimers, log_prob_phase, phase_name
 from trainers.trl.timers import TRL_1_16
 
@@ -107,6 +109,39 @@ def test_outside_a_step_is_kept_apart() -> None:
     with clock.phase("prepare_inputs"), clock.phase("generate"):
         pass
     assert clock.take() == ({}, {"prepare_inputs": 3.0, "prepare_inputs/generate": 1.0})
+
+
+def test_a_step_has_the_time_before_it_and_what_is_timed_outside(tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    stat.write_text("cpu0 0 0 0 0 0 0 0 0 0 0\n")
+    clock = StepClock(OtherLoad([0], stat), Ticks())
+    told = []
+    for _ in range(2):
+        clock.begin_step()
+        with clock.phase("generate"):
+            pass
+        told.append(clock.end_step())
+        with clock.phase("save"):
+            pass
+    phases = {"step": 3.0, "step/generate": 1.0}
+    assert told[0] == (phases, {"other_cpu_s": 0.0})
+    assert told[1] == (phases, {"between_steps_s": 3.0, "other_cpu_s": 0.0, "outside_step_s/save": 1.0})
+    stat.unlink()
+    clock.begin_step()
+    assert "other_cpu_s" not in clock.end_step()[1]
+
+
+def test_what_is_done_apart_between_two_steps_is_in_neither(tmp_path: Path) -> None:
+    clock = StepClock(OtherLoad([0], tmp_path / "absent"), Ticks())
+    told = []
+    for _ in range(2):
+        with clock.apart("samples"):
+            pass
+        clock.begin_step()
+        told.append(clock.end_step())
+    assert told[0] == ({"step": 1.0}, {"outside_step_s/samples": 1.0})
+    # The end at 7, the start at 12; samples from 8 to 11.
+    assert told[1] == ({"step": 1.0}, {"between_steps_s": 2.0, "outside_step_s/samples": 1.0})
 
 
 def test_another_thread_counts_under_the_open_phase() -> None:

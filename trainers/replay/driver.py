@@ -17,10 +17,10 @@ from common.contracts import MetricsLine
 from common.dotted import flat
 from common.errors import UserError
 from engines.engine import Replayed
-from node.attempt import Inputs, read_attempt, read_spec, require_as_registered, write_done
-from node.exit_codes import RequeueError, StopRequest, run, show_stacks_on_request
-from node.hardware import OtherLoad, hardware, peak_resident_gib, pin_cpus, set_environment, told_environment
-from node.phase_clock import ROOT, PhaseClock
+from node.attempt import Inputs, begin, exit_code, write_done
+from node.exit_codes import RequeueError, StopRequest
+from node.hardware import OtherLoad, peak_resident_gib
+from node.phase_clock import ROOT, PhaseClock, StepClock
 from node.records import append_json_line, file_sha256
 from trainers.replay import RELEASE
 from trainers.replay.lengths import of_steps
@@ -36,41 +36,36 @@ def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Any]) -> tuple[s
 
 def replay(attempt: dict[str, Any], stop: StopRequest) -> None:
     """Have one engine write all steps' completions, and write done.json; `RequeueError` if it was stopped before."""
-    started, spec, inputs = time.time(), read_spec(attempt), Inputs(attempt)
-    settings, folder = spec["trainer_args"], Path(attempt["attempt_dir"])
-    affinity = pin_cpus(int(attempt["cpus"]))
-    set_environment(os.environ, affinity, attempt, str(spec["experiment"]))
-    folder.mkdir(parents=True, exist_ok=True)
-    require_as_registered(attempt, str(spec["stack"]))
-    inputs.require_unchanged()
+    job = begin(attempt)
+    settings = job.spec["trainer_args"]
+    job.inputs.require_unchanged()
     lengths = _lengths(settings, Path(attempt["spec"]))
 
     import torch
 
-    torch.set_num_threads(len(affinity))
-    policy, prompts = _policy(inputs, settings), _prompts(inputs)
-    build = importlib.import_module(f"engines.{spec['engine']}.replay").build
+    torch.set_num_threads(len(job.affinity))
+    policy, prompts = _policy(job.inputs, settings), _prompts(job.inputs)
+    build = importlib.import_module(f"engines.{job.spec['engine']}.replay").build
     began = time.perf_counter()
-    engine: Replayed = build(inputs.model, policy, settings, len(affinity))
+    engine: Replayed = build(job.inputs.model, policy, settings, len(job.affinity))
     start_s = time.perf_counter() - began
     stop.install()
     try:
         agreed = _greedy_agreement(engine, policy, prompts, settings)
         stop.training = True
-        _steps(engine, policy, prompts, lengths, settings, folder / "metrics.jsonl", stop)
+        _steps(engine, policy, prompts, lengths, settings, job.folder / "metrics.jsonl", stop)
         held = {**engine.held(), "start_s": start_s, "greedy_equal": agreed, "peak_memory_gib": _peak_gib()}
     finally:
         engine.close()
     write_done(
-        attempt,
-        inputs,
-        started=started,
+        job,
         first_step=1,
         last_step=settings["steps"],
         packages=_PACKAGES,
         releases={"replay": RELEASE},
-        hardware=hardware(int(attempt["cpus"]), torch.get_num_threads(), affinity),
-        resolved={"trainer": settings, "engine": held, "environment": told_environment(os.environ)},
+        hardware=job.hardware(torch.get_num_threads()),
+        trainer=settings,
+        engine=held,
     )
 
 
@@ -147,41 +142,27 @@ def _steps(
     stop: StopRequest,
 ) -> None:
     """All steps, each with its line in metrics.jsonl; a step that was stopped after is done again from the first."""
-    clock, load, ended = PhaseClock(), OtherLoad(sorted(os.sched_getaffinity(0))), None
+    clock = StepClock(OtherLoad(sorted(os.sched_getaffinity(0))))
     per_step, group = settings["prompts"], settings["num_generations"]
     for step, wanted in enumerate(lengths, 1):
         first = (step - 1) * per_step
         asked = [prompts[(first + n) % len(prompts)] for n in range(per_step) for _ in range(group)]
-        load.begin()
-        between = None if ended is None else time.perf_counter() - ended
-        with clock.phase(ROOT):
-            if engine.sleeps and step > 1:
-                with clock.phase("wake"):
-                    engine.wake()
-            with clock.phase("sync_weights"):
-                engine.update(policy.state_dict().items())
-            with clock.phase("generate"):
-                made = engine.generate(asked, wanted)
-            if engine.sleeps:
-                with clock.phase("sleep"):
-                    engine.sleep()
-        ended = time.perf_counter()
+        clock.begin_step()
+        made = _rollout(engine, policy, asked, wanted, clock, asleep=step > 1)
+        phases, scalars = clock.end_step()
         _require_equal_work(step, [len(one) for one in made], wanted)
-        scalars = {
+        told = {
             "prompt_tokens": sum(map(len, asked)),
             "response_tokens": sum(wanted),
             "replay/mean_length": sum(wanted) / len(wanted),
             "replay/max_length": max(wanted),
-            "between_steps_s": between,
-            "other_cpu_s": load.taken_s(),
         }
-        phases, _ = clock.take()
         line: MetricsLine = {
             "step": step,
             "time": time.time(),
             "resumed": False,
             "phases": phases,
-            "scalars": {name: value for name, value in scalars.items() if value is not None},
+            "scalars": {**told, **scalars},
             "samples": {"response_length": wanted},
         }
         append_json_line(log, line)
@@ -189,6 +170,23 @@ def _steps(
         print(f"step {step}/{len(lengths)}  {seconds:.2f} s  {sum(wanted) / seconds:.0f} tokens/s", flush=True)
         if stop.requested and step < len(lengths):
             raise RequeueError(f"after step {step} of {len(lengths)}; a replay has no checkpoint and begins again")
+
+
+def _rollout(
+    engine: Replayed, policy: Any, asked: list[list[int]], wanted: list[int], clock: PhaseClock, *, asleep: bool
+) -> list[list[int]]:
+    """What a trainer has an engine do in a step, phase by phase."""
+    if engine.sleeps and asleep:
+        with clock.phase("wake"):
+            engine.wake()
+    with clock.phase("sync_weights"):
+        engine.update(policy.state_dict().items())
+    with clock.phase("generate"):
+        made = engine.generate(asked, wanted)
+    if engine.sleeps:
+        with clock.phase("sleep"):
+            engine.sleep()
+    return made
 
 
 def _require_equal_work(step: int, made: list[int], wanted: list[int]) -> None:
@@ -210,14 +208,5 @@ def _peak_gib() -> float:
     return round(peak_resident_gib(), 3)
 
 
-def main() -> None:
-    """Read the order on the command line and replay it."""
-    attempt = read_attempt(sys.argv[1:])
-    stop = StopRequest()
-    stop.install()
-    show_stacks_on_request()
-    replay(attempt, stop)
-
-
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(exit_code(replay))

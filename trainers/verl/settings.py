@@ -48,7 +48,7 @@ _STORAGE_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
 def least_cpus(args: dict[str, Any], workload: Workload) -> int:
     """What verl's actors reserve in Ray: with fewer it waits for them without a word, for ever.
 
-    As `trainers.verl.driver.train.require_cpus` counts them on the node, from the composed settings; source there.
+    As `trainers.verl.driver.in_ray.require_cpus` counts them on the node, from the composed settings; source there.
     """
     gpus = workload.nodes * workload.gpus_per_node
     release = release_named(args["version"])

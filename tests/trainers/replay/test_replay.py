@@ -162,13 +162,13 @@ def test_an_engine_that_stops_short_is_named_and_no_result(
     program = f"""
 import sys
 from engines.transformers.replay import TransformersReplay as Whole
-from node.exit_codes import run
+from node.attempt import exit_code
 from trainers.replay import driver
 made = Whole.generate
 Whole.generate = lambda self, prompts, lengths, greedy=False: [
     row if greedy else row[:-1] for row in made(self, prompts, lengths, greedy)]
 sys.argv[1:] = [{str(attempt)!r}]
-sys.exit(run(driver.main))
+sys.exit(exit_code(driver.replay))
 """
     told = run_python(stack_python(TRANSFORMERS), "-c", program)
     assert told.returncode == 2 and "the work is not equal: in step 1" in told.stderr + told.stdout

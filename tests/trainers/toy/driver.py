@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from common.errors import UserError
-from node.attempt import Inputs, read_attempt, read_spec, write_done
-from node.exit_codes import run
+from node.attempt import begin, exit_code, write_done
+from node.exit_codes import StopRequest
 from node.phase_clock import PhaseClock
 from node.rewards import reward_functions
 from tests.engines.abacus import draw
@@ -31,16 +31,14 @@ def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Any]) -> tuple[s
     return np.__version__, {"rate": 0.5, **trainer_args}
 
 
-def train(attempt: dict[str, Any]) -> None:
+def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     """Train one attempt to its end, and write done.json."""
-    started, spec, inputs, clock = time.time(), read_spec(attempt), Inputs(attempt), PhaseClock()
-    inputs.require_unchanged()
-    _, args = resolved(spec["trainer_args"], ())
-    score = reward_functions(spec["workload"]["rewards"], args["letters"])
-    random, rows = np.random.default_rng(args["seed"]), pq.read_table(inputs.data).to_pylist()
+    job, clock = begin(attempt), PhaseClock()
+    job.inputs.require_unchanged()
+    _, args = resolved(job.spec["trainer_args"], ())
+    score = reward_functions(job.spec["workload"]["rewards"], args["letters"])
+    random, rows = np.random.default_rng(args["seed"]), pq.read_table(job.inputs.data).to_pylist()
     table = np.zeros((len(LETTERS), len(LETTERS)))
-    folder = Path(attempt["attempt_dir"])
-    folder.mkdir(parents=True, exist_ok=True)
     print(f"[toy] numpy {np.__version__}", flush=True)
     for step in range(1, args["steps"] + 1):
         picked = [rows[int(n)] for n in random.integers(len(rows), size=args["prompts"])]
@@ -51,12 +49,11 @@ def train(attempt: dict[str, Any]) -> None:
                 ]
             with clock.phase("learn"):
                 reward = _learn(table, groups, picked, score, args["rate"])
-        _log(folder, step, clock, reward, groups)
+        _log(job.folder, step, clock, reward, groups)
     packages = ("numpy", "pyarrow")
     write_done(
-        attempt, inputs, started=started, first_step=1, last_step=args["steps"], packages=packages,
-        hardware={"cpus": int(attempt["cpus"])},
-        resolved={"trainer": args, "engine": {"name": "abacus", "beads": args["group"] * args["prompts"]}},
+        job, first_step=1, last_step=args["steps"], packages=packages, hardware={"cpus": len(job.affinity)},
+        trainer=args, engine={"name": "abacus", "beads": args["group"] * args["prompts"]},
     )  # fmt: skip
 
 
@@ -89,4 +86,4 @@ def _log(folder: Path, step: int, clock: PhaseClock, reward: float, groups: Any)
 
 
 if __name__ == "__main__":
-    sys.exit(run(lambda: train(read_attempt(sys.argv[1:]))))
+    sys.exit(exit_code(train))

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from engines.sglang.colocate import EngineEnded, Sglang
-from node.hf_training import exit_code
+from node.attempt import exit_code
 from trainers.trl.driver import rollout, train
 
 GREEDY = {"temperature": 0.0, "max_new_tokens": 12, "ignore_eos": True}

@@ -177,7 +177,7 @@ def main(version: str, folder: Path) -> None:
         "printed": [line for line in log.getvalue().splitlines() if "<think>" in line],
     }
     from common.errors import UserError
-    from trainers.verl.driver.train import require_cpus
+    from trainers.verl.driver.in_ray import require_cpus
 
     enough = {"0.4.1": 9, "0.9.1": 33}[version]  # with the 8 GPUs of verl's own configuration
     require_cpus(config, enough)

@@ -17,7 +17,7 @@ import json, sys
 from omegaconf import OmegaConf
 from node.exit_codes import UserError
 from trainers.verl.driver.composed import check, compose
-from trainers.verl.driver.train import require_cpus
+from trainers.verl.driver.in_ray import require_cpus
 args = json.load(sys.stdin)
 config = compose(args["version"], args["overrides"])
 check(args["version"], config)

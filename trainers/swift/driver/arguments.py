@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.metadata
 import io
 import json
@@ -15,8 +14,8 @@ from typing import Any
 
 from common.dotted import flat
 from common.errors import UserError
-from node.exit_codes import nearest, one_line
-from node.hf_training import OF_AN_ATTEMPT, OWNED
+from node import hf_training
+from node.exit_codes import one_line
 
 # What every run has: it needs no ModelScope, and writes where it is told.
 _CONSTANT: Mapping[str, Any] = {
@@ -42,8 +41,8 @@ _STAND_IN = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_
 
 def owned_settings(attempt: Mapping[str, Any], model: Path, data: Path) -> dict[str, Any]:
     """The arguments that the job sets itself: the run's inputs, where files land, and that every step is logged."""
-    places = {"output_dir": str(attempt["checkpoint_dir"]), "run_name": str(attempt["run_id"])}
-    return {**_CONSTANT, **OWNED, **places, "model": str(model), "dataset": [str(data)], "model_type": _type_of(model)}
+    ours = {**_CONSTANT, **hf_training.owned_settings(attempt)}
+    return {**ours, "model": str(model), "dataset": [str(data)], "model_type": _type_of(model)}
 
 
 def parsed(trainer_args: Mapping[str, Any], owned: Mapping[str, Any]) -> Any:
@@ -51,18 +50,9 @@ def parsed(trainer_args: Mapping[str, Any], owned: Mapping[str, Any]) -> Any:
     from swift.arguments import RLHFArguments
     from swift.utils import parse_args
 
-    known = {field.name for field in dataclasses.fields(RLHFArguments) if field.init}
-    for name, value in trainer_args.items():
-        if name not in known:
-            raise UserError(
-                f"trainer_args.{name} is no argument of ms-swift {importlib.metadata.version('ms-swift')}'s rlhf"
-                f"{nearest(name, known)}; correct it in the arm's options"
-            )
-        if name != "model_type" and name in owned and value != owned[name]:
-            raise UserError(
-                f"trainer_args.{name} is set by the job to {owned[name]!r}, got {value!r}; remove it from the arm's "
-                "options"
-            )
+    version = importlib.metadata.version("ms-swift")
+    fixed = {name: value for name, value in owned.items() if name != "model_type"}
+    hf_training.require_settings(trainer_args, RLHFArguments, fixed, f"no argument of ms-swift {version}'s rlhf")
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -119,17 +109,13 @@ def set_environment(folder: Path) -> None:
 
 def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
     """ms-swift's version and what its arguments come to; `UserError` for what it would refuse."""
-    import torch
-
-    # A login node has no GPU, and transformers refuses bfloat16 there unless it is told to stay on the CPU.
-    elsewhere = {} if "use_cpu" in trainer_args or torch.cuda.is_available() else {"use_cpu": True}
+    cpu = hf_training.elsewhere(trainer_args)
     with tempfile.TemporaryDirectory(prefix="rolloutbench-swift-") as folder:
         set_environment(Path(folder))
         (Path(folder) / "config.json").write_text(json.dumps(_STAND_IN), encoding="utf-8")
         owned = owned_settings({"checkpoint_dir": folder, "run_id": "settings"}, Path(folder), Path(folder))
-        weights = [float(reward.get("weight", 1.0)) for reward in rewards]
-        arguments = parsed({"reward_weights": weights, **trainer_args, **elsewhere}, owned)
-    left_out = OF_AN_ATTEMPT | elsewhere.keys()
+        arguments = parsed({"reward_weights": hf_training.weights_of(rewards), **trainer_args, **cpu}, owned)
+    left_out = hf_training.OF_AN_ATTEMPT | cpu.keys()
     settings = {key: value for key, value in told(arguments).items() if key not in left_out}
     return importlib.metadata.version("ms-swift"), flat(settings)
 

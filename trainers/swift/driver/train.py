@@ -6,11 +6,11 @@ Exit codes: 0 done, 1 unforeseen (traceback in the log), 2 a user's mistake (one
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
+from node.attempt import begin, exit_code
 from node.exit_codes import StopRequest
-from node.hf_training import begin, exit_code, train_to_end
+from node.hf_training import rewards_of, train_to_end, weights_of
 from node.phase_clock import PhaseClock
 from trainers.swift.driver import pipeline
 from trainers.swift.driver.arguments import owned_settings, parsed, resolved, set_environment
@@ -23,10 +23,13 @@ _PACKAGES = ("torch", "ms-swift", "trl", "transformers", "accelerate", "datasets
 
 def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     """Train one attempt to its end, and write done.json; `RequeueError` if it was stopped before."""
-    job = begin(attempt, stop)
-    set_environment(Path(attempt["attempt_dir"]))
+    job = begin(attempt)
+    rewards = rewards_of(job)
+    set_environment(job.folder)
     owned = owned_settings(attempt, job.inputs.model, job.inputs.data)
-    arguments = parsed({"reward_weights": job.weights, **job.spec["trainer_args"]}, owned)
+    arguments = parsed(
+        {"reward_weights": weights_of(job.spec["workload"]["rewards"]), **job.spec["trainer_args"]}, owned
+    )
     job.inputs.require_unchanged()
 
     import torch
@@ -39,9 +42,9 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
             count_tokens(trainer, log)
 
         engine, generating = _engine_settings(trainer), trainer.template.generate_context
-        train_to_end(job, trainer, hook, packages=_PACKAGES, engine=engine, generating=generating)
+        train_to_end(job, stop, trainer, rewards, hook, packages=_PACKAGES, engine=engine, generating=generating)
 
-    pipeline.run(arguments, job.inputs.data, job.rewards, train_with)
+    pipeline.run(arguments, job.inputs.data, rewards, train_with)
 
 
 def _engine_settings(trainer: Any) -> dict[str, Any]:

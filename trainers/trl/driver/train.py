@@ -5,7 +5,6 @@ Exit codes: 0 done, 1 unforeseen (traceback in the log), 2 a user's mistake (one
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import os
 import sys
@@ -16,9 +15,18 @@ from typing import Any
 
 from common.dotted import flat
 from common.errors import UserError
+from node.attempt import begin, exit_code
 from node.checkpoints import newest_checkpoint
-from node.exit_codes import StopRequest, nearest, one_line
-from node.hf_training import OF_AN_ATTEMPT, OWNED, begin, exit_code, train_to_end
+from node.exit_codes import StopRequest, one_line
+from node.hf_training import (
+    OF_AN_ATTEMPT,
+    elsewhere,
+    owned_settings,
+    require_settings,
+    rewards_of,
+    train_to_end,
+    weights_of,
+)
 from node.phase_clock import PhaseClock
 from node.rewards import RewardFunction
 from trainers.trl.driver import rollout
@@ -38,11 +46,6 @@ _PACKAGES = (
 )
 
 
-def owned_settings(attempt: Mapping[str, Any]) -> dict[str, Any]:
-    """The GRPOConfig fields that the job sets itself: where files land, and that every step is logged."""
-    return {"output_dir": attempt["checkpoint_dir"], "run_name": attempt["run_id"], **OWNED}
-
-
 def grpo_config(trainer_args: dict[str, Any], owned: dict[str, Any]) -> Any:
     """TRL's GRPOConfig from a spec's `trainer_args`.
 
@@ -51,18 +54,8 @@ def grpo_config(trainer_args: dict[str, Any], owned: dict[str, Any]) -> Any:
     """
     from trl import GRPOConfig
 
-    known = {field.name for field in dataclasses.fields(GRPOConfig) if field.init}
-    for name, value in trainer_args.items():
-        if name not in known:
-            raise UserError(
-                f"trainer_args.{name} is no setting of TRL {importlib.metadata.version('trl')}'s GRPOConfig"
-                f"{nearest(name, known)}; correct it in the arm's options"
-            )
-        if name in owned and value != owned[name]:
-            raise UserError(
-                f"trainer_args.{name} is set by the job to {owned[name]!r}, got {value!r}; remove it from the arm's "
-                f"options"
-            )
+    version = importlib.metadata.version("trl")
+    require_settings(trainer_args, GRPOConfig, owned, f"no setting of TRL {version}'s GRPOConfig")
     # An option for the model's attention leaves the optimizer's weights in float32.
     loading = {"dtype": "float32", **(trainer_args.get("model_init_kwargs") or {})}
     settings = {**trainer_args, "model_init_kwargs": loading, **owned}
@@ -74,27 +67,26 @@ def grpo_config(trainer_args: dict[str, Any], owned: dict[str, Any]) -> Any:
 
 def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
     """TRL's version and GRPOConfig's fields; `UserError` for what it would refuse."""
-    import torch
-
-    weights = [float(reward.get("weight", 1.0)) for reward in rewards]
-    # A login node has no GPU, and transformers refuses bfloat16 there unless it is told to stay on the CPU.
-    elsewhere = {} if "use_cpu" in trainer_args or torch.cuda.is_available() else {"use_cpu": True}
+    cpu = elsewhere(trainer_args)
     # Nothing is written: the paths only have to be there for the configuration to be whole.
     owned = owned_settings({"checkpoint_dir": "checkpoints", "run_id": "settings"})
     trl_args, of_sglang = rollout.divided(trainer_args)
-    config = grpo_config({"reward_weights": weights, **trl_args, **elsewhere}, owned)
+    config = grpo_config({"reward_weights": weights_of(rewards), **trl_args, **cpu}, owned)
     if trainer_args.get(rollout.SWITCH):
         rollout.sampling(config, None)
     settings = {rollout.OPTION + name: value for name, value in of_sglang.items()}
-    settings |= {key: value for key, value in config.to_dict().items() if key not in OF_AN_ATTEMPT | elsewhere.keys()}
+    settings |= {key: value for key, value in config.to_dict().items() if key not in OF_AN_ATTEMPT | cpu.keys()}
     return importlib.metadata.version("trl"), flat(settings)
 
 
 def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     """Train one attempt to its end, and write done.json; `RequeueError` if it was stopped before."""
-    job = begin(attempt, stop)
+    job = begin(attempt)
+    rewards = rewards_of(job)
     trl_args, of_sglang = rollout.divided(job.spec["trainer_args"])
-    args = grpo_config({"reward_weights": job.weights, **trl_args}, owned_settings(attempt))
+    args = grpo_config(
+        {"reward_weights": weights_of(job.spec["workload"]["rewards"]), **trl_args}, owned_settings(attempt)
+    )
     _require_one_device(args)
     dtype = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
     job.inputs.require_unchanged()
@@ -106,14 +98,14 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
             own = rollout.sglang_rollout(args, of_sglang, job.inputs.model, dtype, newest.step if newest else 0)
             closing.callback(own.engine.close)
         with _engine_mended(args, dtype, len(job.affinity)):
-            trainer = _trainer(args, job.rewards, job.inputs.data, job.inputs.model, own)
+            trainer = _trainer(args, rewards, job.inputs.data, job.inputs.model, own)
 
         def hook(clock: PhaseClock, log: Any) -> None:
             TrlTimers(clock).install(trainer)
             count_tokens(trainer, log)
 
         engine = own.engine.settings() if own else _engine_settings(trainer, args, dtype)
-        train_to_end(job, trainer, hook, packages=_PACKAGES, engine=engine)
+        train_to_end(job, stop, trainer, rewards, hook, packages=_PACKAGES, engine=engine)
 
 
 def _require_one_device(args: Any) -> None:
