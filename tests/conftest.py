@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import subprocess
 import sys
 import zlib
@@ -21,6 +22,9 @@ from .trainers.verl.environments import build as build_verl
 from .trainers.verl.warm import WarmPython, warm_pythons
 
 ROOT = Path(__file__).resolve().parents[1]
+# A shell's background job ignores Ctrl-C, and so would every process that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Where a container sets it, every process that a test starts would compile again what it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

@@ -104,7 +104,6 @@ class _Handler(BaseHTTPRequestHandler):
         asked = self.headers.get("Range")
         channel.asked.append((path.name, asked))
         channel.gate.wait(120)
-        self.close_connection = True
         if not path.is_file():
             self.send_error(404)
             return
@@ -114,6 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
         if asked:
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         self.send_header("Content-Length", str(len(content) - start))
+        self.send_header("Connection", "close")  # unsaid, the client's next request would meet the closing of this one
         self.end_headers()
         end = len(content) if channel.cut is None else start + channel.cut
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
