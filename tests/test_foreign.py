@@ -9,32 +9,22 @@ from typing import Any
 import pytest
 import yaml
 
-from analysis.imports.formats import format_of, read_source
 from analysis.imports.import_run import write_import
 from analysis.report.__main__ import write_report
 from analysis.report.content import Content, read_content
 from common.errors import UserError
-from trainers.logs.foreign import FOREIGN
 from workflow.cli import main
 from workflow.config.entry import require_sources
 from workflow.config.plan import load_plan
 from workflow.preflight import write_preflight
 
+from .analysis.sources.other_logs import nemo_block
 from .analysis.sources.test_own_tree import HEAD, NEMO
 from .importing import ROOT, run_snakemake
 
 VERL = "step:{} - timing_s/gen:12.500 - timing_s/update_actor:4.100 - timing_s/step:18.200 - {}\n"
 VERL = VERL.replace("- {}\n", "- response_length/mean:800.000\n")
-# As each of them prints a step; the sources stand in trainers/logs/foreign.py.
-CONSOLES = {
-    "NeMo-RL": "===== Step 3/100 =====\n⏱️  Timing:\n  • Total step time: 12.34s\n  • generation: 7.10s (57.5%)\n",
-    "slime": "[2026-01-01] train_metric_utils.py:44 - perf 3: {'perf/train_time': 1.5, 'perf/step_time': 2.5}\n",
-    "SkyRL": "INFO | skyrl.train.trainer:train:450 - Finished: 'policy_train', time cost: 2.50s\n",
-    "OpenRLHF": "✨ Global step 3: {'policy_loss': 0.1, 'actor_lr': 1e-06, 'timing/generation': 3.5}\n",
-    "AReaL": "20260101-00:00:00 StatsLogger INFO: Epoch 1/3 Step 4/10 Train step 4/30 done.\n",
-    "prime-rl": "12:00:00 SUCCESS Step 3 | Time: 12.34s | Loss: 0.0012 | Entropy: 0.5\n",
-    "ROLL": "[2026-01-01 00:00:00] [rlvr_pipeline.py (487)] [INFO] [] pipeline step 3 start...\n",
-}
+ROLL = "[2026-01-01 00:00:00] [rlvr_pipeline.py (487)] [INFO] [] pipeline step 3 start...\n"
 
 
 def experiment(folder: Path, **nemo: Any) -> dict[str, Any]:
@@ -117,25 +107,6 @@ def test_lengths_beside_the_sum_are_compared_as_a_trainers_own(tmp_path: Path, m
     assert "no-generation-phase" in {verdict.code for verdict in found.verdicts}
 
 
-@pytest.mark.parametrize("name", list(CONSOLES))
-def test_a_foreign_console_is_named_as_what_it_is(tmp_path: Path, name: str) -> None:
-    log = tmp_path / "run.log"
-    log.write_text("starting\n(TaskRunner pid=1) \x1b[32m" + CONSOLES[name])
-    with pytest.raises(UserError) as caught:
-        format_of(str(log))
-    said = str(caught.value)
-    assert f"looks like {name}'s console, which is not read yet" in said and "column parent" in said
-    assert "did you mean" not in said and "\n" not in said
-    with pytest.raises(UserError, match=f"looks like {name}'s console"):
-        read_source(str(log), "trl-console", (), tmp_path)
-    log.write_text(CONSOLES[name] + VERL.format(1))
-    assert format_of(str(log)) == "verl-console", "a step of ours counts more than a line that looks like another's"
-
-
-def test_every_foreign_trainer_has_a_console_here() -> None:
-    assert sorted(CONSOLES) == sorted(one.name for one in FOREIGN)
-
-
 @pytest.mark.parametrize("trainer", ["nemo-rl", "skyrl", "slime", "prime-rl", "rllm", "my-own"])
 def test_a_foreign_trainer_is_no_misspelling_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: str
@@ -147,20 +118,24 @@ def test_a_foreign_trainer_is_no_misspelling_of_ours(
         load_plan(raw)
     said = str(caught.value)
     assert f"arms.vllm.trainer is {trainer}, which cannot be trained from here" in said
-    assert "did you mean" not in said and "import" in said and "column parent" in said
+    assert "did you mean" not in said and "import" in said
+    assert ("column parent" in said) == (trainer in ("rllm", "my-own")), "of the others the logs are read"
 
 
 @pytest.mark.parametrize(
     ("source", "content", "trainer", "says"),
     [
-        ("nemo.csv", "step,phase,seconds\n1,step,2.0\n", "nemo-rl", "nemo.csv has no column parent, and"),
-        ("nemo.csv", "step,phase,parents,seconds\n1,step,,2.0\n", "nemo-rl", "nemo.csv has no column parent, and"),
+        ("nemo.csv", "step,phase,seconds\n1,step,2.0\n", "rllm", "nemo.csv has no column parent, and"),
+        ("nemo.csv", "step,phase,parents,seconds\n1,step,,2.0\n", "rllm", "nemo.csv has no column parent, and"),
+        ("nemo.csv", "step,phase,seconds\n1,step,2.0\n", "nemo-rl", "which release of nemo-rl a run is of decides"),
         ("nemo.log", VERL.format(1), "nemo-rl", "nemo.log is verl's console log, and arm nemo says trainer: nemo-rl"),
         ("nemo.log", VERL.format(1), "verll", "says trainer: verll (did you mean verl?)"),
         ("nemo.log", VERL.format(1), "Verl", "arms.nemo.trainer must be written verl (got 'Verl')"),
-        ("nemo.log", CONSOLES["NeMo-RL"], "nemo-rl", "nemo.log looks like NeMo-RL's console"),
-        ("nemo.log", CONSOLES["SkyRL"] * 60_000, "skyrl", "nemo.log looks like SkyRL's console"),
-        ("wandb:team/grpo/1abc", "", "nemo-rl", "wandb:team/grpo/1abc is no table"),
+        ("nemo.log", nemo_block(1), "nemo-rl", "which release of nemo-rl a run is of decides"),
+        ("nemo.log", nemo_block(1), "rllm", "nemo.log is NeMo-RL's console, and arm nemo says trainer: rllm"),
+        ("nemo.log", ROLL, "roll", "nemo.log looks like ROLL's console"),
+        ("nemo.log", ROLL * 60_000, "rllm", "nemo.log looks like ROLL's console"),
+        ("wandb:team/grpo/1abc", "", "rllm", "wandb:team/grpo/1abc is no table"),
         ("nemo.csv", HEAD + "1,step,,2.0\n", "a b", "arms.nemo.trainer may hold letters"),
         ("nemo.csv", HEAD + "1,step,,2.0\n1,gen,all,1.0\n", "nemo-rl", "arms.nemo.import: nemo.csv:3: phase gen has"),
     ],

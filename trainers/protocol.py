@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from engines import Engine
 from trainers.cases import Settings
 from trainers.logs.log_files import Printout
 from trainers.logs.record import Imported
+from trainers.logs.step_names import StepNames
 from trainers.timers.tree import TimerTree
 from trainers.workload import TrainedArm, Workload
 
@@ -82,6 +84,19 @@ class LogFormat:
     """What it tells beside its steps: its path, its first parts, and whether the run's version is known without it."""
     step_alone: bool = False
     """Whether it holds no timer but the step's: that is the same in all releases."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadConsole:
+    """What each step of a trainer's console has, which is named and not read; `mark` is a plain part of such a line,
+    looked for first."""
+
+    mark: str
+    step: re.Pattern[str]
+
+    def printed(self, text: str) -> bool:
+        """Whether a text is of such a step."""
+        return self.mark in text and self.step.search(text) is not None
 
 
 def plain_settings(args: Mapping[str, Any], composed: Mapping[str, Any] | None) -> Settings:
@@ -154,6 +169,10 @@ class Trainer:
     loop: Callable[[str, Mapping[str, Any]], str] = lambda version, settings: ""
     """The mode of a release's loop, by its settings."""
     formats: tuple[LogFormat, ...] = ()
+    unread: UnreadConsole | None = None
+    """Its console, where that is not read."""
+    rows: StepNames | None = None
+    """How its rows in wandb are told, where it is none of those that `analysis/sources/wandb_rows.py` knows."""
     quantities: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Our name of a quantity -> the scalars that it is logged as."""
     discarded: tuple[str, ...] = ()

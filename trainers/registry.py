@@ -8,9 +8,15 @@ from collections.abc import Mapping
 
 from common.errors import UserError
 from common.messages import did_you_mean
-from trainers.logs.foreign import known_as
+from trainers.areal.trainer import AREAL
+from trainers.nemo_rl.trainer import NEMO_RL
+from trainers.openrlhf.trainer import OPENRLHF
+from trainers.prime_rl.trainer import PRIME_RL
 from trainers.protocol import Driver, StackFacts, Trainer
 from trainers.replay.trainer import REPLAY
+from trainers.roll.trainer import ROLL
+from trainers.skyrl.trainer import SKYRL
+from trainers.slime.trainer import SLIME
 from trainers.swift.trainer import SWIFT
 from trainers.trl.trainer import TRL
 from trainers.verl.trainer import VERL
@@ -18,7 +24,9 @@ from trainers.workload import NAME_PATTERN, TrainedArm
 
 __all__ = ["StackFacts", "Trainer", "driver_of", "register", "require_importable", "trainer_named", "trainers"]
 
-_TRAINERS: dict[str, Trainer] = {one.name: one for one in (TRL, VERL, SWIFT, REPLAY)}
+_DRIVEN = (TRL, VERL, SWIFT, REPLAY)
+_IMPORTED = (NEMO_RL, OPENRLHF, SKYRL, SLIME, AREAL, ROLL, PRIME_RL)
+_TRAINERS: dict[str, Trainer] = {one.name: one for one in (*_DRIVEN, *_IMPORTED)}
 
 
 def register(trainer: Trainer) -> None:
@@ -65,9 +73,8 @@ def require_importable(arm_name: str, arm: TrainedArm) -> None:
 
 
 def _not_driven(arm_name: str, trainer: str, driven: list[str]) -> UserError:
-    elsewhere = trainer in _TRAINERS or known_as(trainer) is not None
     # Near enough to be a slip of the keyboard: rllm is another trainer than trl.
-    if not elsewhere and difflib.get_close_matches(trainer, driven, cutoff=0.75):
+    if trainer not in _TRAINERS and difflib.get_close_matches(trainer, driven, cutoff=0.75):
         return _unknown(f"arms.{arm_name}.trainer", trainer, driven)
     read = (
         "(docs/import.md)"

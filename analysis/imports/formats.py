@@ -12,7 +12,6 @@ from pathlib import Path
 from analysis.sources import phases_csv
 from analysis.sources.wandb_import import FORMAT_OFFLINE, read_wandb_api, read_wandb_offline_folder, require_wandb_run
 from common.errors import UserError
-from trainers.logs import foreign
 from trainers.logs.log_files import forget, opened, printouts, require_utf8
 from trainers.logs.record import Imported, SourceRead
 from trainers.protocol import LogFormat
@@ -89,8 +88,14 @@ def _require_file(path: Path, form: str) -> None:
 
 def _require_of_ours(path: Path, source: str, lines: int) -> None:
     """`UserError` where so many lines of a console log are of a program that is known, and not read."""
-    if (other := foreign.printed_by(islice(printouts(path), lines))) is not None:
-        raise UserError(foreign.not_read(source, other))
+    unread = [(one.label or one.name, one.unread) for one in trainers() if one.unread is not None]
+    found = (name for part in islice(printouts(path), lines) for name, console in unread if console.printed(part.text))
+    if (name := next(found, None)) is not None:
+        raise UserError(
+            f"{source} looks like {name}'s console, which is not read: import the run from wandb "
+            "(wandb:entity/project/id or its folder), or write a table with a column parent "
+            "(docs/import.md#a-trainer-of-your-own). If it is of another trainer, say its format in import.format"
+        )
 
 
 def _there(source: str) -> Path:

@@ -14,9 +14,8 @@ from analysis.sources.phases_csv import FORMAT as TABLE
 from common.dotted import setting
 from common.errors import UserError
 from engines import engines
-from trainers.logs.foreign import known_as
 from trainers.logs.record import Imported
-from trainers.registry import trainers
+from trainers.registry import trainer_named, trainers
 
 
 def _ours() -> tuple[str, ...]:
@@ -76,7 +75,7 @@ def require_own_tree(spec: Mapping[str, Any], parts: Sequence[tuple[str, Importe
 
 def _near(trainer: str) -> str:
     """The trainer of ours that a misspelt name is meant for; nothing for a name that is another trainer's."""
-    near = difflib.get_close_matches(trainer, _ours(), n=1, cutoff=0.75) if known_as(trainer) is None else []
+    near = difflib.get_close_matches(trainer, _ours(), n=1, cutoff=0.75)
     return f" (did you mean {near[0]}?)" if near and trainer not in _ours() else ""
 
 
@@ -91,6 +90,9 @@ def trainer_told(part: Imported) -> tuple[tuple[str, ...], str] | None:
     """The trainers that a source can be of, and what it is in words; None where it does not say."""
     if part.format in _writers():
         return _writers()[part.format], formats()[part.format].partition(",")[0]
+    if part.read.written_by:
+        named = trainer_named(part.read.written_by)
+        return (named.name,), f"a run of {named.label or named.name} (its rows in wandb are named so)"
     sections = {str(key).partition(".")[0] for key in part.config}
     mark = next((mark for one in trainers() for mark in one.marks if mark in sections), None)
     if mark is None:

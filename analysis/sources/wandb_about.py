@@ -12,6 +12,7 @@ from common.published import CREDENTIAL
 # The packages whose versions bear on what is compared, by the name that they are installed under; ms-swift is `swift`
 # everywhere else here.
 PACKAGES = (
+    *("nemo-rl", "openrlhf", "skyrl", "slime", "areal", "roll", "prime-rl"),
     *("verl", "trl", "ms-swift", "vllm", "sglang", "sgl-kernel", "torch", "transformers", "accelerate", "peft"),
     *("deepspeed", "megatron-core", "ray", "tensordict", "flash-attn", "flashinfer-python", "xformers", "triton"),
     *("liger-kernel", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "numpy", "wandb"),

@@ -178,6 +178,7 @@ def _in_one(reads: Sequence[SourceRead], shown_as: str) -> SourceRead:
             found.verdicts += restart_verdicts(restarts, shown_as, lambda _: "import the folder of each by itself")
             read.records[first] = record
         found.records.update(read.records)
+        found.written_by = read.written_by or found.written_by
         found.verdicts += read.verdicts
         found.again |= read.again
     found.again |= again

@@ -14,6 +14,8 @@ from common.verdicts import Verdict, count_of
 from trainers.logs.hf_rows import STEP_TIME, window_verdict, windows_of
 from trainers.logs.record import STEPS_LOGGED, TIMERS, SourceRead, StepRecord, as_number
 from trainers.logs.restarts import Restart, falls, restart_verdicts
+from trainers.logs.step_names import EVALUATED_STEP, WALL, ToldStep
+from trainers.registry import trainers
 
 # How a row tells its training step: verl's by its own counter, TRL's and ms-swift's by transformers' (wandb's own
 # `_step` runs ahead of that), or by wandb's, which verl sets.
@@ -84,9 +86,12 @@ def logged_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
     # The seconds of the calls since the row before, and the step of an evaluation since then.
     calls: dict[str, float] = {}
     evaluated: int | None = None
+    others = _Others()
     for one in rows:
         row = one[2]
         numbers = _numbers(row)
+        if others.added(steps, numbers, one):
+            continue
         logged = numbers.get(VERL_STEP, numbers.get(HF_STEP))
         step = _step(_number(row.get(WANDB_STEP)) if logged is None else logged)
         verl = any(name.startswith(TIMERS) for name in numbers)
@@ -118,6 +123,39 @@ def logged_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
     return steps
 
 
+class _Others:
+    """The rows of trainers that name their steps and timers in their own way (`Trainer.rows`)."""
+
+    def __init__(self) -> None:
+        self._known = [(one.rows, one.name) for one in trainers() if one.rows is not None]
+        self._last_s: float | None = None
+        self._evaluated = False
+
+    def added(self, steps: LoggedSteps, numbers: dict[str, float], one: Row) -> bool:
+        """Adds a row that is such a trainer's by its mark; whether it is."""
+        row = one[2]
+        found = next(((names, trainer) for names, trainer in self._known if names.mark in row), None)
+        if found is None:
+            self._evaluated |= any(names.evaluated in row for names, _ in self._known if names.evaluated)
+            return False
+        names, steps.written_by = found
+        told = names.told(numbers, _number(row.get(names.counter)))
+        if told is not None:
+            if names.by_the_wall:
+                self._add_clock(told, _number(row.get("_runtime")))
+            if names.evaluated and self._evaluated and told.timed:
+                told.numbers[EVALUATED_STEP] = 0.0
+                self._evaluated = False
+            steps.add(_record(told.step, told.numbers, one), told.timed)
+        return True
+
+    def _add_clock(self, told: ToldStep, now: float | None) -> None:
+        """The seconds since the row before; the first has none."""
+        if now is not None and self._last_s is not None:
+            told.numbers[WALL] = now - self._last_s
+        self._last_s = now
+
+
 @dataclass(frozen=True, slots=True)
 class _Calls:
     """The calls in a row of transformers': their names, and whether it holds them itself (ms-swift).
@@ -145,6 +183,7 @@ class LoggedSteps:
     order: list[int] = field(default_factory=list)
     given_up: set[int] = field(default_factory=set)
     restarts: list[Restart] = field(default_factory=list)
+    written_by: str = ""
 
     def add(self, record: StepRecord, timed: bool, calls: _Calls | None = None) -> None:
         """Adds a row; `calls` are those in it, where it may stand for several steps."""
@@ -182,6 +221,7 @@ class LoggedSteps:
         """The timed steps, and what was odd; `read_steps` says what the arguments are."""
         found = SourceRead({step: record for step, record in self.records.items() if step in self.timed})
         found.again = {step for step, _, _ in self.again}
+        found.written_by = self.written_by
         if self.again:
             step, earlier, later = self.again[0]
             text = (

@@ -163,6 +163,8 @@ class SourceRead:
     records: dict[int, StepRecord] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
     again: set[int] = field(default_factory=set)
+    written_by: str = ""
+    """The trainer that the names in its rows tell, where they tell one."""
 
 
 @dataclass

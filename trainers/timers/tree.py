@@ -123,6 +123,25 @@ class TimerTree:
         return in_order(paths, (self,))
 
 
+def overlapping_tree(
+    trainer: str,
+    series: str,
+    engines: tuple[str, ...],
+    source: str,
+    keys: tuple[str, ...],
+    description: str,
+    *,
+    overlap: str,
+    mode: str = "",
+    marks: tuple[str, ...] = (),
+    beside: tuple[tuple[str, str, str], ...] = (),
+) -> TimerTree:
+    """The tree of a loop whose timers run at the same time, or may: a step, its other timers kept in no sum."""
+    step = Phase("step", "Step", description, "other", keys)
+    beside = (*beside, ("*", "s", "overlapping_s/*"))
+    return TimerTree(trainer, series, engines, (step,), source, mode, beside, marks=marks, overlap=overlap)
+
+
 def in_order(paths: Iterable[str], trees: Sequence[TimerTree]) -> list[str]:
     """Paths of several trees in depth-first order: siblings as the first tree with them declares, then by name."""
     rank: dict[str, int] = {}

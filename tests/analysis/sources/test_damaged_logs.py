@@ -14,6 +14,7 @@ from analysis.sources.wandb_api import RUN_FILE
 from analysis.steps import ChosenStep
 from common.errors import UserError
 from common.files import fingerprint_of
+from tests.analysis.sources.other_logs import nemo_block, openrlhf_line, skyrl_block, skyrl_timers, slime_lines
 from trainers.logs.record import StepRecord
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -71,10 +72,16 @@ LOGS = {
     ),
 }
 RELEASES = {"verl": "0.4.1", "swift": "4.6.0", "trl": "1.16.0"}
+RELEASES |= {"nemo-rl": "0.5.0", "openrlhf": "0.9.9", "skyrl": "0.2.0", "slime": "0.3.1"}
 TRAINERS = {form: form.partition("-")[0] for form in LOGS} | {
     "phases-csv": "verl",
     "wandb": "verl",
     "trainer-state": "trl",
+    "nemo-rl-console": "nemo-rl",
+    "openrlhf-console": "openrlhf",
+    "skyrl-console": "skyrl",
+    "skyrl-timers": "skyrl",
+    "slime-console": "slime",
 }
 # What has crashed readers: half a character, numbers without end, deep nesting, marks of encodings, other digits.
 ODD = (
@@ -94,6 +101,15 @@ ODD = (
     "\r",
 )
 INSERTS = [piece.encode() for piece in (*ODD, "2147483648", "0", "-1", *LOGS.values())]
+LOGS |= {
+    "nemo-rl-console": "".join(nemo_block(s) for s in STEPS),
+    "openrlhf-console": "".join(openrlhf_line(s) for s in STEPS),
+    "skyrl-console": "".join(skyrl_block(s) for s in STEPS),
+    "skyrl-timers": "Resuming from global_step: 3\n" + "".join(skyrl_timers() for _ in STEPS),
+    "slime-console": "".join(slime_lines(s) for s in STEPS),
+}
+# Those that share their readers' parts are damaged less often.
+TIMES = dict.fromkeys(list(LOGS)[-5:], 150)
 KINDS = ("flip", "cut", "double", "insert", "replace", "digit")
 
 
@@ -141,7 +157,8 @@ def imported(folder, form, content):
         source.unlink(missing_ok=True)  # ext4 waits for the disk where a file is written over
         source.write_bytes(content)
     known |= {"sources": ["wandb:a/b/c" if form == "wandb" else str(source)], "version": RELEASES[TRAINERS[form]]}
-    spec = {"run_id": "a", "arm": "a", "trainer": TRAINERS[form], "engine": "vllm", "seed": 0, "factors": {}}
+    engine = "sglang" if form == "slime-console" else "vllm"
+    spec = {"run_id": "a", "arm": "a", "trainer": TRAINERS[form], "engine": engine, "seed": 0, "factors": {}}
     spec |= {"experiment": "x", "stack": "", "import": known | {"batch_size": 16}}
     tables, _ = import_run(spec | {"fingerprint": fingerprint_of(spec)}, folder / "out", folder)
     return sum(table.num_rows for table in tables)
@@ -200,9 +217,10 @@ def test_utf_16_gets_the_command_that_converts_it(tmp_path, form):
 @pytest.mark.parametrize("form", LOGS)
 def test_a_step_that_no_table_can_hold_is_refused_with_its_place(tmp_path, form):
     content = LOGS[form]
-    for shown in ("step:3 ", '"step": 3', "'3/25'", '"3/25"', "3,timing", 'global_step": 3', "| 3/25"):
+    shows = ["step:3 ", '"step": 3', "'3/25'", '"3/25"', "3,timing", 'global_step": 3', "| 3/25"]
+    for shown in [*shows, "= Step 3/", "Global step 3:", "- Step 3:", "global_step: 3", "perf 3:", "rollout 3:"]:
         content = content.replace(shown, shown.replace("3", "2147483648"))
-    with pytest.raises(UserError, match=r"is of step 2147483648, and 2147483647 is the highest that can be read"):
+    with pytest.raises(UserError, match=r"is of step 21474836\d\d, and 2147483647 is the highest that can be read"):
         imported(tmp_path, form, content.encode())
 
 
@@ -258,7 +276,7 @@ def test_no_damage_crashes_the_importer(tmp_path_factory, form):
     folder = tmp_path_factory.mktemp("damaged")
 
     draw = random.Random(form)
-    for _ in range(2000):
+    for _ in range(TIMES.get(form, 2000)):
         damage = some_damage(draw)
         try:
             assert imported(folder, form, damaged(LOGS[form].encode(), damage)) > 0

@@ -1,0 +1,281 @@
+"""The logs of trainers that are only imported: NeMo-RL, OpenRLHF, SkyRL, slime; of AReaL, ROLL, prime-rl, wandb's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from analysis.imports.formats import format_of, read_source
+from analysis.imports.import_run import import_run
+from analysis.sources.wandb_api import RUN_FILE
+from common.errors import UserError
+from common.files import fingerprint_of
+from tests.analysis.sources.other_logs import (
+    NEMO,
+    NEMO_ASYNC,
+    OPENRLHF,
+    SLIME,
+    SLIME_ROLLOUT,
+    nemo_block,
+    openrlhf_line,
+    skyrl_block,
+    skyrl_timer,
+    skyrl_timers,
+    slime_lines,
+)
+from trainers.logs.record import TIMERS
+from trainers.registry import trainer_named, trainers
+from trainers.timers.lookup import exclusive_s, nested, tree_for
+
+
+def read(tmp_path: Path, text: str):
+    log = tmp_path / "run.log"
+    log.write_text(text)
+    return read_source(str(log), None, (), tmp_path)
+
+
+def imported(folder: Path, source: str, trainer: str, version: str, engine: str = "vllm", **facts: Any):
+    """The table of a run, and what is said of it."""
+    said = {"sources": [source], "version": version, "mode": "", "format": None, **facts}
+    spec = {"run_id": "a", "arm": "a", "trainer": trainer, "engine": engine, "seed": 0, "factors": {}}
+    spec |= {"experiment": "x", "stack": "", "import": said}
+    tables, _ = import_run(spec | {"fingerprint": fingerprint_of(spec)}, folder / "out", folder)
+    table = pa.concat_tables(tables)
+    told = json.loads(table.schema.metadata[b"rolloutbench"])
+    return table.to_pandas(), told["timers"], {verdict["code"] for verdict in told["verdicts"]}
+
+
+def divided(found, step: int, trainer: str, version: str, engine: str = "vllm"):
+    """A step's own seconds by path, which are the step; the timers that no tree declares."""
+    tree = tree_for(trainer, version, engine)
+    parts = nested(found.read.records[step].scalars, tree)
+    own = exclusive_s(parts.phases)
+    inside = {path: value for path, value in own.items() if path.startswith("step")}
+    assert sum(inside.values()) == pytest.approx(parts.phases["step"])
+    return own, parts.undeclared
+
+
+def test_nemo_rls_blocks_are_steps(tmp_path):
+    found = read(tmp_path, "Setup\n" + "".join(nemo_block(step) for step in (1, 2, 3)))
+    assert found.format == "nemo-rl-console" and list(found.read.records) == [1, 2, 3]
+    record = found.read.records[2]
+    assert record.scalars["timing_s/total_step_time"] == 35.7 and record.scalars["train/reward"] == 0.0
+    assert record.scalars["train/mean_gen_tokens_per_sample"] == 201.2197
+    assert record.rounding["timing_s/generation"] == pytest.approx(0.005)
+    own, undeclared = divided(found, 2, "nemo-rl", "0.5.0")
+    assert own["step/prepare_for_generation"] == pytest.approx(2.20 - 0.60)
+    assert own["step"] == pytest.approx(6.25) and not undeclared
+    assert not any("Throughputs" in name or "Total Tokens" in name for name in record.scalars)
+
+
+def test_the_steps_of_nemo_rls_epochs_go_on(tmp_path):
+    def epoch(number: int, *steps: int) -> str:
+        return f"{'=' * 25} Epoch {number}/9 {'=' * 25}\n" + "".join(nemo_block(s, 50) for s in steps)
+
+    def steps(text: str) -> list[int]:
+        return list(read(tmp_path, text).read.records)
+
+    assert steps(epoch(1, 1, 2) + epoch(2, 1, 2) + epoch(3, 1)) == [1, 2, 3, 4, 5]
+    assert steps(epoch(3, 1, 2)) == [101, 102], "a log that begins in the third epoch"
+    found = read(tmp_path, epoch(1, 1, 2, 3) + epoch(1, 3, 4).replace("35.70s", "35.80s"))
+    assert list(found.read.records) == [1, 2, 3, 4] and found.read.records[3].resumed
+    with pytest.raises(UserError, match="holds several runs"):
+        steps(epoch(1, 1, 2) + epoch(1, 1, 2).replace("35.70s", "35.80s"))
+
+
+def test_a_validation_in_nemo_rls_step_makes_it_no_ordinary_one(tmp_path):
+    validated = "📊 Validation Results:\n    • Accuracy: 0.5000\n  ⏱️  Validation Timing:\n"
+    validated += "    • Total validation time: 5.25s\n" + NEMO
+    (tmp_path / "a.log").write_text(nemo_block(1) + nemo_block(2, block=validated) + nemo_block(3))
+    table, tree, codes = imported(tmp_path, str(tmp_path / "a.log"), "nemo-rl", "0.5.0")
+    assert tree == "nemo-rl 0.5" and "undeclared-phase" not in codes
+    assert table[table["name"] == "step/validation"]["value"].tolist() == [5.25]
+
+
+def test_nemo_rls_asynchronous_loop_is_told_by_its_timers_and_has_a_step_alone(tmp_path):
+    (tmp_path / "a.log").write_text("".join(nemo_block(step, block=NEMO_ASYNC) for step in (1, 2)))
+    table, tree, codes = imported(tmp_path, str(tmp_path / "a.log"), "nemo-rl", "0.4.0")
+    assert tree == "nemo-rl 0.4 async" and {"mode-by-timers", "overlapping-phases"} <= codes
+    values = table[table["step"] == 2].set_index("name")["value"]
+    assert values["step"] == 66.55 and values["overlapping_s/exposed_generation"] == 32.52
+
+
+def test_openrlhfs_lines_are_steps_and_their_total_is_the_sum_of_four(tmp_path):
+    (tmp_path / "a.log").write_text("Eval\n" + "".join(openrlhf_line(step) for step in (1, 2, 3)))
+    found = read_source(str(tmp_path / "a.log"), None, (), tmp_path)
+    assert found.format == "openrlhf-console" and list(found.read.records) == [1, 2, 3]
+    assert found.read.records[3].scalars["train/reward"] == 0.5 and not found.read.records[3].rounding
+    own, undeclared = divided(found, 3, "openrlhf", "0.9.10")
+    assert own["step/generation"] == 31.5 and own["step"] == pytest.approx(0.0) and not undeclared
+    _, tree, codes = imported(tmp_path, str(tmp_path / "a.log"), "openrlhf", "0.9.10")
+    assert tree == "openrlhf 0.9.10" and not codes & {"undeclared-phase", "mode-by-timers"}
+
+
+def test_openrlhfs_asynchronous_total_is_a_clock_and_no_sum(tmp_path):
+    lines = "".join(openrlhf_line(s, **{"timing/step_total": 40.5}).replace("✨ ", "") for s in (1, 2))
+    (tmp_path / "a.log").write_text(lines)
+    table, tree, codes = imported(tmp_path, str(tmp_path / "a.log"), "openrlhf", "0.11.0")
+    assert tree == "openrlhf 0.11 async" and {"mode-by-timers", "overlapping-phases"} <= codes
+    assert table[table["name"] == "step"]["value"].tolist() == [40.5, 40.5]
+
+
+def test_openrlhf_before_its_timers_has_no_steps(tmp_path):
+    line = "✨ Global step 3: {'policy_loss': 0.1, 'actor_lr': 1e-06}\n"
+    with pytest.raises(UserError, match="holds no training step as openrlhf-console"):
+        read(tmp_path, line)
+
+
+@pytest.mark.parametrize("form", [skyrl_block, lambda step: skyrl_timers()])
+def test_skyrls_console_is_read_as_its_tracker_or_its_timers_print_it(tmp_path, form):
+    found = read(tmp_path, "".join(form(step) for step in (1, 2, 3)))
+    assert found.format == "skyrl-console" and list(found.read.records) == [1, 2, 3]
+    own, undeclared = divided(found, 2, "skyrl", "0.2.0")
+    assert own["step/generate"] == 131.71 and own["step/train_critic_and_policy"] == pytest.approx(0.25)
+    assert own["step"] == pytest.approx(142.27 - 131.71 - 2.75 - 5.87) and not undeclared
+    by_place = [verdict.code for verdict in found.read.verdicts]
+    assert by_place == (["step-by-place"] if form is not skyrl_block else [])
+    half = 0.00005 if form is skyrl_block else 0.005
+    assert found.read.records[2].rounding["timing_s/generate"] == pytest.approx(half)
+
+
+def test_skyrls_steps_go_on_from_the_checkpoint_and_hold_what_was_thrown_away(tmp_path):
+    begins = (
+        skyrl_timer("init_weight_sync_state") + "Resuming from global_step: 40\n" + skyrl_timer("sync_weights", 9.0)
+    )
+    found = read(tmp_path, begins + skyrl_timers(thrown_away=2) + skyrl_timer("eval", 30.0) + skyrl_timers())
+    assert list(found.read.records) == [41, 42]
+    first = found.read.records[41].scalars
+    assert first["timing_s/step"] == pytest.approx(142.27 + 2 * 50.5) and first["timing_s/generate"] == 231.71
+    assert first["timing_s/sync_weights"] == 5.87, "the hand-over before the first step is no part of it"
+    assert found.read.records[41].rounding["timing_s/step"] == pytest.approx(0.015)
+    assert TIMERS + "eval" not in found.read.records[42].scalars
+
+
+def test_slimes_lines_of_one_rollout_are_a_step(tmp_path):
+    found = read(tmp_path, "".join(slime_lines(rollout) for rollout in (0, 1, 2)))
+    assert found.format == "slime-console" and list(found.read.records) == [1, 2, 3]
+    record = found.read.records[1]
+    assert record.scalars["timing_s/step"] == SLIME["perf/step_time"] and record.scalars["timing_s/rollout"] == 330.5
+    assert record.scalars["rollout/raw_reward"] == 0.375 and not record.rounding
+    own, undeclared = divided(found, 1, "slime", "0.3.1", "sglang")
+    assert own["step"] == pytest.approx(0.0) and own["step/train/actor_train"] == SLIME["perf/actor_train_time"]
+    assert own["step/train_wait"] == pytest.approx(347.60552525520325 - 330.5 - 10.48623, abs=1e-4) and not undeclared
+
+
+def test_the_step_behind_slimes_evaluation_is_no_ordinary_one(tmp_path):
+    evaluation = "[2026-01-05 12:20:29] rollout.py:1100 - eval 0: {'eval/aime': 0.25}\n"
+    (tmp_path / "a.log").write_text(slime_lines(0) + evaluation + slime_lines(1) + slime_lines(2))
+    table, _, _ = imported(tmp_path, str(tmp_path / "a.log"), "slime", "0.3.1", "sglang")
+    assert table[table["name"] == "step/train_wait/evaluation"]["step"].tolist() == [2]
+    rows = ROWS["slime"][3]
+    place = next(n for n, row in enumerate(rows) if row["rollout/step"] == 1)
+    rows = [*rows[:place], {"eval/step": 0, "eval/aime": 0.25, "_step": 4}, *rows[place:]]
+    table, _, _ = imported(tmp_path, in_wandb(tmp_path, rows), "slime", "0.3.1", "sglang")
+    assert table[table["name"] == "step/train_wait/evaluation"]["step"].tolist() == [2]
+
+
+def test_slimes_rollout_beside_the_training_is_asynchronous(tmp_path):
+    (tmp_path / "a.log").write_text("".join(slime_lines(rollout, 400.0) for rollout in (0, 1)))
+    _, tree, codes = imported(tmp_path, str(tmp_path / "a.log"), "slime", "0.2.2", "sglang")
+    assert tree == "slime 0.2 async" and {"mode-by-timers", "overlapping-phases"} <= codes
+
+
+ROWS: dict[str, tuple[str, str, str, list[dict[str, Any]]]] = {
+    "nemo-rl": (
+        "0.6.0", "vllm", "nemo-rl 0.6",
+        [
+            {"_step": s, "train/loss": 0.1, "train/reward": 0.5, "timing/train/total_step_time": 35.7,
+             "timing/train/generation": 4.95,
+             "timing/train/policy_training": 10.97, "timing/train/policy_training/sharding_data": 0.25,
+             "timing/train/valid_tokens_per_sec_per_gpu": 1073.59}
+            for s in (1, 2, 3)
+        ],
+    ),
+    "openrlhf": (
+        "0.11.0", "vllm", "openrlhf 0.11",
+        [{f"train/{k}": v for k, v in OPENRLHF.items()} | {"train/global_step": s, "_step": 7 * s} for s in (1, 2, 3)],
+    ),
+    "skyrl": (
+        "0.3.0", "vllm", "skyrl 0.3",
+        [{"_step": s, "timing/step": 142.27, "timing/generate": 131.71, "trainer/global_step": s} for s in (1, 2, 3)],
+    ),
+    "slime": (
+        "0.2.0", "sglang", "slime 0.2",
+        [
+            row | {"rollout/step": s, "_step": 5 * s + n}
+            for s in (0, 1, 2) for n, row in enumerate(({"perf/rollout_time": 330.5}, SLIME_ROLLOUT, SLIME))
+        ],
+    ),
+    "prime-rl": (
+        "0.8.0", "vllm", "prime-rl 0.8",
+        [
+            row | {"step": s, "_step": 3 * s + n}
+            for s in (1, 2, 3)
+            for n, row in enumerate(({"perf/throughput": 900.0}, {"time/step": 20.5, "time/wait_for_batch": 8.25}))
+        ],
+    ),
+    "areal": (
+        "1.0.4", "sglang", "areal 1.0",
+        [{"_step": s, "_runtime": 100.0 + 20.5 * s, "timeperf/rollout": 3.25, "timeperf/save": 9.5} for s in range(3)],
+    ),
+    "roll": (
+        "0.3.0", "vllm", "roll 0.3",
+        [{"_step": s, "_runtime": 100.0 + 20.5 * s, "time/step_total": 19.0 * min(s, 1)} for s in range(3)],
+    ),
+}  # fmt: skip
+
+
+def in_wandb(folder: Path, rows: list[dict[str, Any]]) -> str:
+    cache = folder / "me" / "p" / "a"
+    cache.mkdir(parents=True)
+    (cache / RUN_FILE).write_text(json.dumps({"complete": True, "rows": len(rows), "history_lines": len(rows)}))
+    (cache / "history-000000000.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return "wandb:me/p/a"
+
+
+@pytest.mark.parametrize("trainer", ROWS)
+def test_the_rows_of_each_are_read_from_wandb(tmp_path, trainer):
+    version, engine, tree, rows = ROWS[trainer]
+    table, read_as, codes = imported(tmp_path, in_wandb(tmp_path, rows), trainer, version, engine)
+    steps = table[table["name"] == "step"].set_index("step")["value"]
+    wanted = {"nemo-rl": 35.7, "openrlhf": 54.0, "skyrl": 142.27, "slime": SLIME["perf/step_time"]}.get(trainer, 20.5)
+    assert read_as == tree and not codes & {"undeclared-phase", "children-exceed-parent", "duplicate-step"}
+    # Of clocks between rows, the first step has none.
+    assert steps.to_dict() == dict.fromkeys(range(1 if wanted != 20.5 or trainer == "prime-rl" else 2, 4), wanted)
+    assert ("overlapping-phases" in codes) == (trainer in ("areal", "roll", "prime-rl"))
+
+
+def test_rows_tell_their_trainer(tmp_path):
+    source = in_wandb(tmp_path, ROWS["skyrl"][3])
+    with pytest.raises(UserError, match=r"is a run of SkyRL \(its rows in wandb are named so\), and arm a says"):
+        imported(tmp_path, source, "openrlhf", "0.11.0")
+
+
+def test_every_trainer_that_is_only_imported_says_where_it_was_read():
+    for trainer in trainers():
+        if trainer.driver is None:
+            assert trainer.trees and trainer.rows is not None and (trainer.formats or trainer.unread), trainer.name
+            for tree in trainer.trees:
+                assert tree.series in tree.source and ".py" in tree.source, tree.name
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("areal", "20260101-00:00:00 StatsLogger INFO: Epoch 1/3 Step 4/10 Train step 4/30 done.\n"),
+        ("prime-rl", "12:00:00 SUCCESS Step 3 | Time: 12.34s | Loss: 0.0012 | Entropy: 0.5\n"),
+        ("roll", "[2026-01-01 00:00:00] [rlvr_pipeline.py (487)] [INFO] [] pipeline step 3 start...\n"),
+    ],
+)
+def test_a_console_that_is_not_read_is_named_with_the_way_to_its_run(tmp_path, name, line):
+    log = tmp_path / "run.log"
+    log.write_text("starting\n(TaskRunner pid=1) \x1b[32m" + line)
+    with pytest.raises(UserError) as caught:
+        format_of(str(log))
+    said = str(caught.value)
+    shown = trainer_named(name).label or name
+    assert f"looks like {shown}'s console, which is not read" in said and "wandb:" in said and "column parent" in said

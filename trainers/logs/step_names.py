@@ -1,0 +1,67 @@
+"""Tells a step's number, its timers and its other numbers from a row that a trainer logs under names of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from trainers.logs.record import TIMERS
+
+# Where a trainer times no step: the wall clock from one logged step to the next.
+WALL = TIMERS + "wall"
+# Marks the step behind an evaluation that no clock holds.
+EVALUATION = "evaluation"
+EVALUATED_STEP = TIMERS + EVALUATION
+
+
+def nothing_more(numbers: Mapping[str, float]) -> Mapping[str, float]:
+    """Of trainers whose rows tell nothing beside what is logged."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class ToldStep:
+    """What a row tells: its step, counted from 1, its numbers, and whether it has the step's time."""
+
+    step: int
+    numbers: dict[str, float]
+    timed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepNames:
+    """The names under which a trainer logs a step to wandb.
+
+    `mark` is a name that each row of a step has, and no other trainer's; `counter` the step's number, whose first is
+    `first`. `timers` are what stands before and behind the names of timers. `total` is the timer of the whole step,
+    without these. `evaluated` is a name in the rows of an evaluation that no clock holds: the step behind it is marked
+    by the timer `evaluation`, of no seconds. `derived` makes scalars of a row's numbers, which tell the loop.
+    """
+
+    mark: str
+    counter: str
+    total: str
+    timers: tuple[tuple[str, str], ...]
+    first: int = 1
+    evaluated: str = ""
+    derived: Callable[[Mapping[str, float]], Mapping[str, float]] = nothing_more
+
+    @property
+    def by_the_wall(self) -> bool:
+        """Whether a step's time is the wall clock between two rows, as no timer holds it."""
+        return self.total == WALL.removeprefix(TIMERS)
+
+    def ours(self, name: str) -> str:
+        """What a logged name is called here: `timing_s/<name>` for a timer."""
+        for before, behind in self.timers:
+            if name.startswith(before) and name.endswith(behind) and len(name) > len(before) + len(behind):
+                return TIMERS + name[len(before) : len(name) - len(behind)]
+        return name
+
+    def told(self, numbers: Mapping[str, float], counted: float | None) -> ToldStep | None:
+        """What a row's numbers tell, `counted` being its counter's value; None where it is of no step."""
+        if counted is None or not counted.is_integer() or counted < self.first:
+            return None
+        mine = {self.ours(name): value for name, value in numbers.items() if name != self.counter}
+        mine |= self.derived(mine)
+        return ToldStep(int(counted) + 1 - self.first, mine, self.by_the_wall or TIMERS + self.total in mine)

@@ -1,0 +1,127 @@
+"""OpenRLHF: what its runs log. It is imported, not driven.
+
+Read in releases 0.9.8 to 0.11.0: openrlhf/trainer/ppo_trainer.py (fit, train_step), ppo_trainer_async.py (fit) and
+openrlhf/utils/logging_utils.py (WandbLogger.log_train). Releases before 0.9.8 time no phase and no step.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from trainers.logs.dictionary_lines import imported_rows, rows_of
+from trainers.logs.log_files import Printout, printouts
+from trainers.logs.record import TIMERS, Imported
+from trainers.logs.step_names import StepNames
+from trainers.protocol import LogFormat, Trainer
+from trainers.timers.tree import Phase, TimerTree, overlapping_tree
+
+FORMAT = "openrlhf-console"
+_SERIES = ("0.9.8", "0.9.9", "0.9.10", "0.10", "0.11")
+_PARTS = tuple(TIMERS + name for name in ("generation", "make_experience", "ppo_train", "broadcast"))
+_TOTAL = TIMERS + "step_total"
+OVERLAPS = "openrlhf/overlaps"
+_LINE = re.compile(r"\bGlobal step (\d{1,18}): (?=\{')")
+_WORD = "Global step "
+
+
+def _loop_told(numbers: Mapping[str, float]) -> Mapping[str, float]:
+    """The synchronous loop's total is the sum of its parts to the last digit, the asynchronous one's a wall clock."""
+    if _TOTAL not in numbers or not all(part in numbers for part in _PARTS):
+        return {}
+    summed = sum(value for name, value in numbers.items() if name.startswith(TIMERS) and name != _TOTAL)
+    return {} if math.isclose(numbers[_TOTAL], summed, rel_tol=1e-9) else {OVERLAPS: 1.0}
+
+
+NAMES = StepNames(
+    mark="train/timing/step_total",
+    counter="train/global_step",
+    total="step_total",
+    timers=(("train/timing/", ""),),
+    derived=_loop_told,
+)
+
+
+def _tree(series: str) -> TimerTree:
+    return TimerTree(
+        trainer="openrlhf",
+        series=series,
+        engines=("vllm",),
+        source=f"OpenRLHF {series} openrlhf/trainer/ppo_trainer.py (fit, train_step)",
+        phases=(
+            Phase(
+                "step",
+                "Step",
+                "The sum of the four timers below: no clock runs over the whole step. Handing out the batch, logging, "
+                "checkpoints, evaluations and generations whose samples were all filtered out are in none.",
+                "other",
+                ("step_total",),
+            ),
+            Phase(
+                "step/generation",
+                "Generate",
+                "Wakes the engines, writes the responses, and scores them where the reward is a function or a server.",
+                "generation",
+                ("generation",),
+            ),
+            Phase(
+                "step/make_experience",
+                "Make experience",
+                "Log-probabilities of policy and reference, values and a reward model's scores; then advantages.",
+                "log-probs",
+                ("make_experience",),
+            ),
+            Phase("step/ppo_train", "Train", "Updates of the policy and the critic.", "loss+backward", ("ppo_train",)),
+            Phase(
+                "step/broadcast",
+                "Broadcast",
+                "Hands the new weights to the engines, which wake for them.",
+                "weight sync",
+                ("broadcast",),
+            ),
+        ),
+    )
+
+
+def _async_tree(series: str) -> TimerTree:
+    return overlapping_tree(
+        "openrlhf",
+        series,
+        ("vllm",),
+        f"OpenRLHF {series} openrlhf/trainer/ppo_trainer_async.py (fit)",
+        ("step_total",),
+        "Wall clock of one iteration of the trainer, with its waiting for samples.",
+        mode="async",
+        overlap="the next responses are generated while this step trains",
+        marks=(OVERLAPS,),
+    )
+
+
+def read_console(path: Path) -> Imported:
+    """The steps of OpenRLHF's console under wandb's names; lines without `timing/step_total` are no steps."""
+    return imported_rows(rows_of(printouts(path), _WORD, _LINE), path, FORMAT, NAMES, "train/")
+
+
+def _is_step(part: Printout) -> bool:
+    return _WORD in part.text and _LINE.search(part.text) is not None
+
+
+OPENRLHF = Trainer(
+    name="openrlhf",
+    label="OpenRLHF",
+    engines=("vllm",),
+    trees=tuple(tree for series in _SERIES for tree in (_tree(series), _async_tree(series))),
+    loop=lambda version, settings: "async" if settings.get("async_train") is True else "",
+    formats=(
+        LogFormat(
+            FORMAT, "OpenRLHF's console, with lines Global step 3: {'timing/step_total': ...}", read_console, _is_step
+        ),
+    ),
+    rows=NAMES,
+    quantities={
+        "reward": ("train/rollout/reward_mean", "train/reward"),
+        "mean_response_length": ("train/rollout/response_length_mean", "train/response_length"),
+    },
+)

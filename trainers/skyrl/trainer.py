@@ -1,0 +1,196 @@
+"""SkyRL: what its runs log. It is imported, not driven.
+
+Read in skyrl-train 0.2.0 to 0.4.0 and skyrl 0.2.0 and 0.3.0: trainer.py (train, train_critic_and_policy),
+utils/utils.py (Timer), utils/tracking.py (Tracking, ConsoleLogger) and fully_async_trainer.py. 0.1 is not declared:
+skyrl-train 0.1.0 and skyrl 0.1.0 nest their timers differently under one number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from common.verdicts import Verdict
+from trainers.logs.dictionary_lines import PrintedRow, imported_rows, row_in
+from trainers.logs.log_files import Printout, printouts
+from trainers.logs.printed import half_digit
+from trainers.logs.record import TIMERS, Imported, StepRecord
+from trainers.logs.restarts import steps_in_sequence
+from trainers.logs.step_names import StepNames
+from trainers.protocol import LogFormat, Trainer
+from trainers.timers.tree import Phase, TimerTree, overlapping_tree
+
+FORMAT = "skyrl-console"
+_ENGINES = ("vllm", "sglang")
+_SERIES = ("0.2", "0.3", "0.4")
+NAMES = StepNames(mark="timing/step", counter="_step", total="step", timers=(("timing/", ""),))
+# The tracker `console` prints `Step 3: ` and, from the next line on, a dictionary of texts with four decimals.
+_BLOCK = re.compile(r"(?<![\w/])Step (\d{1,18}): *$")
+_LONGEST_BLOCK = 1000
+_TIMER = re.compile(r"(Started|Finished): '([\w/.-]+)'(?:, time cost: (\d+\.\d\d)s)?")
+_RESUMES = re.compile(r"Resuming from global_step: (\d{1,18})\b")
+_TRAINED = frozenset(("train_critic_and_policy", "run_training"))
+_STEP = "Finished: 'step', time cost: "
+
+
+def _phase(
+    key: str, label: str, description: str, category: str = "other", within: str = "step", **more: bool
+) -> Phase:
+    return Phase(f"{within}/{key}", label, description, category, (key,), **more)
+
+
+_UPDATE = "train_critic_and_policy"
+_PHASES = (
+    Phase(
+        "step",
+        "Step",
+        "Wall clock of one step on the driver, with batches that dynamic sampling threw away.",
+        "other",
+        ("step",),
+    ),
+    _phase("generate", "Generate", "Responses, environments and their rewards.", "generation"),
+    _phase("postprocess_generator_output", "Postprocess", "Rewards by token, and statistics.", "rewards"),
+    _phase("log_train_results", "Log samples", "Uploads samples; its console alone tells it."),
+    _phase("convert_to_training_input", "Make the batch", "Pads responses into the training batch."),
+    _phase(
+        "fwd_logprobs_values_reward", "Log-probs", "Of policy and reference; values and a reward model.", "log-probs"
+    ),
+    _phase("apply_reward_kl_penalty", "KL penalty", "Takes the penalty off the rewards.", "rewards"),
+    _phase("compute_advantages_and_returns", "Advantages", "Group statistics and advantages."),
+    _phase("dump_data_batch", "Dump the batch", "Writes it to a file; its console alone tells it."),
+    _phase(_UPDATE, "Update", "The policy's update, and a critic's.", "loss+backward"),
+    _phase("critic_train", "Train critic", "None with GRPO.", "loss+backward", f"step/{_UPDATE}"),
+    _phase("policy_train", "Train policy", "Forward, backward and the optimizer.", "loss+backward", f"step/{_UPDATE}"),
+    _phase(
+        "policy_critic_overlap_train", "Train both", "Policy and critic together.", "loss+backward", f"step/{_UPDATE}"
+    ),
+    _phase("save_checkpoints", "Save checkpoint", "The step waits for it.", occasional=True),
+    _phase(
+        "cleanup_old_checkpoints", "Delete checkpoints", "Old ones.", within="step/save_checkpoints", occasional=True
+    ),
+    _phase("save_hf_model", "Save model", "The step waits for it.", occasional=True),
+    _phase("update_ref_with_policy", "Update reference", "At an epoch's end.", occasional=True),
+    _phase("sync_weights", "Sync weights", "Hands the engines the new weights.", "weight sync"),
+    _phase("offload_policy_model_to_cpu", "Offload policy", "0.2 and 0.3; its console alone tells it.", "weight sync"),
+)
+
+
+def _tree(series: str) -> TimerTree:
+    source = f"SkyRL {series} trainer.py (train, train_critic_and_policy), utils/utils.py (Timer)"
+    return TimerTree("skyrl", series, _ENGINES, _PHASES, source, beside=(("eval", "s", "outside_step_s/*"),))
+
+
+def _async_tree(series: str) -> TimerTree:
+    return overlapping_tree(
+        "skyrl",
+        series,
+        _ENGINES,
+        f"SkyRL {series} fully_async_trainer.py (train)",
+        ("step",),
+        "Wall clock of one step on the trainer, with its wait for responses.",
+        mode="fully_async",
+        overlap="workers generate while the trainer trains",
+        marks=(TIMERS + "wait_for_generation_buffer", TIMERS + "run_training"),
+    )
+
+
+def _blocks(parts: Iterable[Printout]) -> Iterator[PrintedRow]:
+    """The dictionaries that the tracker prints; of one that has no end, what is certain."""
+    head: tuple[int, Printout] | None = None
+    lines: list[str] = []
+    for part in parts:
+        begins = _BLOCK.search(part.text) if "Step " in part.text else None
+        if begins is not None:
+            if head is not None and lines:
+                yield row_in("\n".join(lines), head[0], head[1].line)
+            head, lines = (int(begins[1]), part), []
+        elif head is not None and part.actor == head[1].actor:
+            lines.append(part.text)
+            if part.text.rstrip().endswith("}") or len(lines) > _LONGEST_BLOCK:
+                yield row_in("\n".join(lines), head[0], head[1].line)
+                head = None
+    if head is not None and lines:
+        yield row_in("\n".join(lines), head[0], head[1].line)
+
+
+def _timed(parts: Iterable[Printout], path: Path) -> Iterator[StepRecord]:
+    """The steps of the timers' own lines: `Finished: 'generate', time cost: 12.34s`.
+
+    A step without an update gave all its responses away (dynamic sampling): its seconds are the next one's.
+    """
+    step, inside, from_step = 0, False, 0
+    seconds: dict[str, float] = {}
+    calls: dict[str, int] = {}
+    for part in parts:
+        if "Resuming from" in part.text and (resumes := _RESUMES.search(part.text)) is not None:
+            from_step = int(resumes[1])
+        if "ed: '" not in part.text or (timer := _TIMER.search(part.text)) is None:
+            continue
+        word, name, cost = timer.groups()
+        if name == "init_weight_sync_state" and word == "Started":
+            # A start: from a checkpoint, if one is named before the first step.
+            step, inside, seconds, calls = 0, False, {}, {}
+        if word == "Started":
+            if name == "step":
+                step, from_step, inside = from_step or step, 0, True
+        elif inside and cost is not None:
+            seconds[name] = seconds.get(name, 0.0) + float(cost)
+            calls[name] = calls.get(name, 0) + 1
+            if name == "step":
+                inside = False
+                if _TRAINED & seconds.keys():
+                    step += 1
+                    scalars = {TIMERS + key: value for key, value in seconds.items()}
+                    rounding = {TIMERS + key: half_digit(2) * times for key, times in calls.items()}
+                    yield StepRecord(step, {}, scalars, {}, None, path, part.line, rounding)
+                    seconds, calls = {}, {}
+
+
+def read_console(path: Path) -> Imported:
+    """The steps of SkyRL's console: those that its tracker prints, else the lines of its timers.
+
+    These tell no step: they are counted from 1, or from the checkpoint that the log names.
+    """
+    found = imported_rows(_blocks(printouts(path)), path, FORMAT, NAMES)
+    if found.read.records:
+        return found
+    read = steps_in_sequence(list(_timed(printouts(path), path)), path)
+    if read.records:
+        text = (
+            f"{path}: its timers' lines tell no steps; they are counted from the first, or from the checkpoint that "
+            "the log names. A log that was cut at its head counts wrongly: import the wandb run instead"
+        )
+        read.verdicts.append(Verdict("note", "step-by-place", text))
+    return Imported(read, FORMAT)
+
+
+SKYRL = Trainer(
+    name="skyrl",
+    label="SkyRL",
+    engines=_ENGINES,
+    keys={
+        "engine": ("generator.inference_engine.backend", "generator.backend"),
+        "model": ("trainer.policy.model.path",),
+        "prompts": ("trainer.train_batch_size",),
+        "num_generations": ("generator.n_samples_per_prompt",),
+        "max_response_length": ("generator.sampling_params.max_generate_length",),
+        "temperature": ("generator.sampling_params.temperature",),
+        "top_p": ("generator.sampling_params.top_p",),
+    },
+    trees=tuple(tree for series in _SERIES for tree in (_tree(series), _async_tree(series))),
+    formats=(
+        LogFormat(
+            FORMAT,
+            "SkyRL's console, with lines Finished: 'step', time cost: 12.34s",
+            read_console,
+            is_step=lambda part: _STEP in part.text or "'timing/step': '" in part.text,
+        ),
+    ),
+    rows=NAMES,
+    quantities={
+        "reward": ("reward/avg_raw_reward",),
+        "mean_response_length": ("generate/avg_num_tokens",),
+        "max_response_length": ("generate/max_num_tokens",),
+    },
+)
