@@ -75,7 +75,8 @@ def require_own_tree(spec: Mapping[str, Any], parts: Sequence[tuple[str, Importe
 
 def _near(trainer: str) -> str:
     """The trainer of ours that a misspelt name is meant for; nothing for a name that is another trainer's."""
-    near = difflib.get_close_matches(trainer, _ours(), n=1, cutoff=0.75)
+    # rllm is another trainer than roll.
+    near = difflib.get_close_matches(trainer, _ours(), n=1, cutoff=0.76)
     return f" (did you mean {near[0]}?)" if near and trainer not in _ours() else ""
 
 
