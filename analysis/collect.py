@@ -112,6 +112,9 @@ def in_the_tree(chosen: list[ChosenStep], tree: TimerTree, run_id: str) -> list[
     if tree.overlap:
         text = f"{run_id}: {tree.overlap}: its phases cannot be summed, so only the whole step is timed"
         verdicts.append(Verdict("warning", "overlapping-phases", text))
+    if tree.unclocked:
+        text = f"{run_id}: {tree.unclocked}: beside another trainer its steps look shorter than they were"
+        verdicts.append(Verdict("warning", "step-no-clock", text))
     return verdicts
 
 

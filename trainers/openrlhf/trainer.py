@@ -50,6 +50,7 @@ def _tree(series: str) -> TimerTree:
         series=series,
         engines=("vllm",),
         source=f"OpenRLHF {series} openrlhf/trainer/ppo_trainer.py (fit, train_step)",
+        unclocked="OpenRLHF's step is the sum of four timers, and what lies between them is in none",
         phases=(
             Phase(
                 "step",

@@ -69,11 +69,12 @@ def tree_for(trainer: str, version: str, engine: str, mode: str = "") -> TimerTr
                 f"{trainer} {version} names no release, and releases' timers nest differently. Give the one that "
                 f"the run's code was nearest to as import.version (declared: {', '.join(releases(trainer))})"
             )
+    folder = trainer.replace("-", "_")
     raise UserError(
         f"no timer tree is declared for trainer {trainer} {version}{f' in mode {mode}' if mode else ''} with engine "
         f"{engine} (declared: {_near(trainer, version, engine, mode)}). "
         "How its timers nest is not guessed: read where that version starts and stops them, add a TimerTree "
-        f"beside those in trainers/{trainer}/, list it in that folder's trainer.py, and collect again "
+        f"beside those in trainers/{folder}/, list it in that folder's trainer.py, and collect again "
         "(docs/timers.md shows how)"
     )
 

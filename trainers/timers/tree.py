@@ -54,7 +54,8 @@ class TimerTree:
     `beside` are the flat keys that are no part of a sum, as (pattern, unit, name of the scalar). `beside_if` are
     those whose names the user chose: (a scalar that is logged with such a timer, unit, name of the scalar), `*` being
     the timer's name. `marks` are flat keys, as patterns, that no other loop of the release logs. `overlap` says why the
-    phases of a step run at the same time, and that there is nothing to divide then.
+    phases of a step run at the same time, and that there is nothing to divide then. `unclocked` says what of a step's
+    wall clock is not in its seconds, where no clock of the trainer's runs over all of it.
     """
 
     trainer: str
@@ -67,6 +68,7 @@ class TimerTree:
     beside_if: tuple[tuple[str, str, str], ...] = ()
     marks: tuple[str, ...] = ()
     overlap: str = ""
+    unclocked: str = ""
 
     @property
     def name(self) -> str:

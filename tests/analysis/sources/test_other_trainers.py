@@ -112,7 +112,7 @@ def test_openrlhfs_lines_are_steps_and_their_total_is_the_sum_of_four(tmp_path):
     own, undeclared = divided(found, 3, "openrlhf", "0.9.10")
     assert own["step/generation"] == 31.5 and own["step"] == pytest.approx(0.0) and not undeclared
     _, tree, codes = imported(tmp_path, str(tmp_path / "a.log"), "openrlhf", "0.9.10")
-    assert tree == "openrlhf 0.9.10" and not codes & {"undeclared-phase", "mode-by-timers"}
+    assert tree == "openrlhf 0.9.10" and "step-no-clock" in codes and not codes & {"undeclared-phase", "mode-by-timers"}
 
 
 def test_openrlhfs_asynchronous_total_is_a_clock_and_no_sum(tmp_path):
@@ -120,6 +120,7 @@ def test_openrlhfs_asynchronous_total_is_a_clock_and_no_sum(tmp_path):
     (tmp_path / "a.log").write_text(lines)
     table, tree, codes = imported(tmp_path, str(tmp_path / "a.log"), "openrlhf", "0.11.0")
     assert tree == "openrlhf 0.11 async" and {"mode-by-timers", "overlapping-phases"} <= codes
+    assert "step-no-clock" not in codes
     assert table[table["name"] == "step"]["value"].tolist() == [40.5, 40.5]
 
 
