@@ -132,10 +132,15 @@ class _Others:
         self._evaluated = False
 
     def added(self, steps: LoggedSteps, numbers: dict[str, float], one: Row) -> bool:
-        """Adds a row that is such a trainer's by its mark; whether it is."""
+        """Adds a row that is such a trainer's by its mark; whether it is.
+
+        A history that has steps of verl's or transformers' has no others: a user's code may log such a name.
+        """
         row = one[2]
+        if steps.order and not steps.written_by:
+            return False
         found = next(((names, trainer) for names, trainer in self._known if names.mark in row), None)
-        if found is None:
+        if found is None or VERL_STEP in numbers or STEP_TIME in numbers:
             self._evaluated |= any(names.evaluated in row for names, _ in self._known if names.evaluated)
             return False
         names, steps.written_by = found

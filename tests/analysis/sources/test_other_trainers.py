@@ -256,6 +256,17 @@ def test_rows_tell_their_trainer(tmp_path):
         imported(tmp_path, source, "openrlhf", "0.11.0")
 
 
+def test_a_name_of_theirs_in_anothers_history_is_no_row_of_theirs(tmp_path):
+    rows: list[dict[str, Any]] = [
+        {"_step": s, "training/global_step": s, "timing_s/step": 18.5, "timing_s/gen": 12.5, "timing/step": 1.0}
+        for s in (1, 2, 3)
+    ]
+    rows[2:2] = [{"_step": 2, "rollout/step": 7, "perf/step_time": 1.0}]
+    table, tree, _ = imported(tmp_path, in_wandb(tmp_path, rows), "verl", "0.4.1")
+    assert tree == "verl 0.4.1"
+    assert table[table["name"] == "step"]["value"].tolist() == [18.5] * 3
+
+
 def test_every_trainer_that_is_only_imported_says_where_it_was_read():
     for trainer in trainers():
         if trainer.driver is None:
