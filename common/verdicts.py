@@ -1,10 +1,10 @@
-"""Defines verdicts, the named lines that the analysis writes about its data, and how their lists are worded."""
+"""Defines verdicts, the named lines that the analysis writes about its data, and the file that has them all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 # How many findings of one kind are listed before the rest is folded away.
 FOLD_AFTER = 4
@@ -26,6 +26,23 @@ class Verdict:
 
     def as_dict(self) -> dict[str, str]:
         return asdict(self)
+
+
+class ReportFile(TypedDict):
+    """`results/<experiment>/report.json`, written by analysis.report: the numbers of report.html, for dashboards.
+
+    What they amount to is in verdict.json alone.
+    """
+
+    experiment: Annotated[str, "the experiment's name"]
+    baseline: Annotated[str, "the arm that the others are compared with"]
+    arms: Annotated[list[str], "every arm, the baseline too, in the plan's order"]
+    warmup_steps: Annotated[int, "the steps of each run that do not count"]
+    findings: Annotated[
+        list[dict[str, str]],
+        "what is wrong with the data, the worst first: `level` (`error`, `warning`, `note`), `code`, `text`",
+    ]
+    tables: Annotated[dict[str, list[dict[str, Any]]], "by the name that a table has in tables/: its rows (below)"]
 
 
 def verdict_from(raw: dict[str, str]) -> Verdict:

@@ -16,6 +16,7 @@ rule report:
         ),
         markdown=f"{RESULTS}/report.md",
         verdict=f"{RESULTS}/verdict.json",
+        numbers=f"{RESULTS}/report.json",
         tables=report(
             directory(f"{RESULTS}/tables"),
             patterns=["{table}.csv"],

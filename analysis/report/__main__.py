@@ -18,13 +18,14 @@ from analysis.report.content import Content, read_content
 from analysis.report.markdown import markdown
 from analysis.report.page import html_page
 from analysis.verdict.verdict_block import print_verdict
+from common.contracts import VerdictFile
 from common.errors import UserError
 from common.files import write_whole
-from common.verdicts import count_of
+from common.verdicts import ReportFile, count_of
 
 
 def write_report(content: Content, out: Path) -> list[Path]:
-    """Write report.html, report.md, verdict.json, tables/ and figures/ under `out`; returns what was written.
+    """Write report.html and .md, report.json, verdict.json, tables/ and figures/ under `out`; returns what was written.
 
     The page comes last: where it is, the rest is too.
     """
@@ -35,15 +36,19 @@ def write_report(content: Content, out: Path) -> list[Path]:
         written += [out / "figures" / f"{figure.name}.svg", out / "figures" / f"{figure.name}.png"]
         write_whole(written[-2], figure.standalone_svg.encode())
         write_whole(written[-1], figure.png())
-    verdict = json.dumps(content.verdict_file, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     for name, text in (
-        ("verdict.json", verdict),
+        ("verdict.json", _json(content.verdict_file)),
+        ("report.json", _json(content.report_file)),
         ("report.md", markdown(content)),
         ("report.html", html_page(content)),
     ):
         write_whole(out / name, text.encode())
         written.append(out / name)
     return written
+
+
+def _json(value: VerdictFile | ReportFile) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_table(frame: pd.DataFrame, stem: Path) -> list[Path]:

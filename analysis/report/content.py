@@ -25,6 +25,7 @@ from analysis.installed import (
     origin_verdicts,
 )
 from analysis.phases import category_table, phase_table, phase_verdicts, sums_table
+from analysis.report.addresses import KEYS, rows_with_addresses
 from analysis.report.provenance import runs_table
 from analysis.reward_change import rewards_table
 from analysis.roofline.floors import floors_of
@@ -46,7 +47,7 @@ from analysis.wide import samples as samples_of
 from analysis.wide import wide_steps
 from common.contracts import VerdictFile
 from common.findings import Preflight, read_preflight
-from common.verdicts import Verdict, by_weight
+from common.verdicts import ReportFile, Verdict, by_weight
 from trainers.timers.lookup import TimerTree
 
 if TYPE_CHECKING:
@@ -150,6 +151,19 @@ class Content:
             "baseline": self.plan.baseline,
             "arms": [one.as_json() for one in self.headlines],
             "no_comparison": self.no_comparison,
+        }
+
+    @property
+    def report_file(self) -> ReportFile:
+        """The content of report.json."""
+        tables = self.tables
+        return {
+            "experiment": self.plan.experiment,
+            "baseline": self.plan.baseline,
+            "arms": list(self.plan.arms),
+            "warmup_steps": self.plan.warmup_steps,
+            "findings": [one.as_dict() for one in self.verdicts],
+            "tables": {name: rows_with_addresses(name, tables[name]) for name in KEYS},
         }
 
     @property

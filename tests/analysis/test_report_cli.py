@@ -1,5 +1,7 @@
 import csv
 import json
+import math
+import re
 from pathlib import Path
 
 import make_results
@@ -9,7 +11,10 @@ import pytest
 from analysis.collect import main as collect
 from analysis.figures.thinning import MAX_POINTS, binned, length_histogram, series, wants_log
 from analysis.report.__main__ import main
+from analysis.report.addresses import row_addresses
 from analysis.report.markdown import escaped, table
+from common.contracts import read_file
+from common.verdicts import ReportFile
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +41,8 @@ def test_writes_everything_the_same_way_twice(results, tmp_path, capsys):
     assert {f"{name}.csv" for name in tables} <= names["tables"]
     figures = ("phases", "step-time", "response-length", "reward", "tokens-per-second")
     assert {f"{name}.svg" for name in figures} <= names["figures"]
-    assert {p.as_posix() for p in written if p.parent == Path()} == {"report.html", "report.md", "verdict.json"}
+    of_report = {"report.html", "report.md", "report.json", "verdict.json"}
+    assert {p.as_posix() for p in written if p.parent == Path()} == of_report
     for path in written:
         assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes(), path
 
@@ -48,6 +54,37 @@ def test_csv_and_parquet_hold_the_same_digits(results, tmp_path):
         rows = list(csv.DictReader(file))
     assert [float(r["timing_s/step"]) for r in rows] == parquet["timing_s/step"].tolist()
     assert len(rows) == 24 and parquet["counted"].sum() == 16
+
+
+def test_report_json_has_the_numbers_of_the_files_and_no_verdict_of_its_own(results, tmp_path):
+    assert run(results, tmp_path) == 0
+    found = read_file(ReportFile, tmp_path / "report.json", "the report", ReportFile.__annotations__)
+    assert set(found) == set(ReportFile.__annotations__) and found["arms"] == ["transformers", "vllm"]
+    assert {"headlines", "words", "caveats", "settle"}.isdisjoint(found)
+    counted = 0
+    for name, rows in found["tables"].items():
+        frame = pd.read_parquet(tmp_path / "tables" / f"{name}.parquet")
+        assert len(rows) == len(frame) and len({row["address"] for row in rows}) == len(rows), name
+        for row, truth in zip(rows, frame.to_dict("records"), strict=True):
+            assert set(row) == {"address", *truth}, name
+            for column, value in truth.items():
+                missing = value is None or value is pd.NA or (isinstance(value, float) and not math.isfinite(value))
+                assert row[column] is None if missing else row[column] == value, (name, column)
+                counted += not missing
+    assert set(found["tables"]) >= {"estimates", "comparison", "phases", "runs"} and counted > 300
+
+
+def test_an_address_is_of_the_rows_key_alone_and_of_no_two_rows():
+    keys = [("", "vllm", "raw"), ("", "vllm", "per_token"), ("", "sg lang", "raw"), ("", "sg-lang", "raw")]
+    frame = pd.DataFrame(keys, columns=["factors", "arm", "estimate"]).assign(value=1.0)
+    addresses = row_addresses("estimates", frame)
+    assert addresses[:2] == ["estimates:vllm:raw", "estimates:vllm:per_token"]
+    assert len(set(addresses)) == 4 and all(re.fullmatch(r"[\w.=,/:+-]+", one) for one in addresses)
+    other = frame.iloc[[3, 1, 0]].assign(value=2.0)
+    assert row_addresses("estimates", other) == [addresses[i] for i in (3, 1, 0)]
+    swept = frame.head(1).assign(factors='{"workload.temperature": 0.7}')
+    assert row_addresses("estimates", swept) == ["estimates:temperature=0.7:vllm:raw"]
+    assert len(set(row_addresses("estimates", pd.concat([frame, frame], ignore_index=True)))) == 8
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from common import contracts, findings
+from common import contracts, findings, verdicts
 from common.files import ROOT
 from workflow.config.model import Config
 
@@ -44,7 +44,9 @@ def files_page() -> str:
     """The page of the files between the parts, with its tables (between `<!-- Kind -->` and `<!-- /Kind -->`) anew."""
 
     def anew(found: re.Match[str]) -> str:
-        kind = getattr(contracts, found[1], None) or getattr(findings, found[1])
+        kind = next(
+            getattr(module, found[1]) for module in (contracts, findings, verdicts) if hasattr(module, found[1])
+        )
         return f"<!-- {found[1]} -->\n{contracts.table(kind)}<!-- /{found[1]} -->"
 
     text = (ROOT / FILES_PAGE).read_text(encoding="utf-8")
