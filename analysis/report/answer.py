@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from analysis.estimates.arm import ACROSS
+from analysis.report.addresses import address_part
 from analysis.report.cells import Cell, times
 from analysis.report.comparison_tables import ESTIMATE_WORDS
 from analysis.report.content import Content
 from analysis.runs import rows_of
 from analysis.verdict.arm_verdict import ArmVerdict
+
+# Of the scale: how far it reaches at least (a ratio of 1.25), and how much of its half is drawn on, in percent.
+_LEAST_REACH, _HALF = math.log(1.25), 46.0
 
 Number = tuple[str, tuple[Cell, ...], tuple[Cell, ...]]
 """What it is, the value (two where it spans factor combinations), and its interval."""
@@ -22,6 +27,36 @@ class ArmAnswer:
     verdict: ArmVerdict
     numbers: tuple[Number, ...]
     note: str
+
+    @property
+    def address(self) -> str:
+        """The id of its block on the page."""
+        return f"arm:{address_part(self.verdict.arm)}"
+
+    @property
+    def claimed(self) -> frozenset[str]:
+        """The labels of the numbers that the verdict claims."""
+        ratios = self.verdict.ratios[:1]
+        return frozenset(ESTIMATE_WORDS.get(name, name) for ratio in ratios for name in ratio.estimates)
+
+    @property
+    def scale(self) -> tuple[float, float, float, float] | None:
+        """Where the claim lies, in percent of a logarithmic scale whose middle is 1×: interval, values, interval.
+
+        Without an interval its ends are those of the values; None where nothing is claimed.
+        """
+        if not self.verdict.ratios or not self.verdict.ratios[0].value[0] > 0:
+            return None
+        ratio = self.verdict.ratios[0]
+        low, high = (ends[0] or ends[1] for ends in zip(map(_known, ratio.interval), ratio.value, strict=True))
+        logs = [math.log(end) for end in (low, *ratio.value, high)]
+        reach = max(_LEAST_REACH, *map(abs, logs))
+        first, second, third, last = (round(50 + _HALF * log / reach, 2) for log in logs)
+        return first, second, third, last
+
+
+def _known(end: float) -> float:
+    return end if end > 0 and math.isfinite(end) else 0.0
 
 
 def answers(content: Content) -> list[ArmAnswer]:

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.figures.drawing import HATCH, HATCHED, Figure
+from analysis.report.addresses import Addresses
 from analysis.report.answer import answers
 from analysis.report.cells import significant
 from analysis.report.comparison_tables import comparison_block, estimates_block
@@ -24,7 +25,7 @@ from analysis.report.samples_block import STAGES, samples_block
 from analysis.report.sections import ReportSection, sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
 from analysis.runs import rows_of
-from analysis.verdict.verdict_block import verdict_html
+from analysis.verdict.verdict_block import SYMBOLS, ratio_sentences, verdict_html
 from common.verdicts import FOLD_AFTER, count_of, verdict_groups
 
 # A figure of many panels is on demand.
@@ -54,8 +55,12 @@ def html_page(content: Content) -> str:
             script=Markup(script),
             script_sha256=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             number=itertools.count(1).__next__,
+            parts=[],
+            address_once=Addresses(content.tables).once,
             answers=answers(content),
             verdict_html=verdict_html,
+            ratio_sentences=ratio_sentences,
+            symbols=SYMBOLS,
             linked=linked_sections(content, shown),
             estimates=estimates_block(content),
             phase_blocks=phase_blocks(content),

@@ -122,7 +122,9 @@ def escaped(text: str) -> str:
 
 def _rendered(verdicts: Sequence[ArmVerdict], form: Any) -> str:
     template = _template()
-    return template.render(verdicts=verdicts, f=form, most=MOST_CAVEATS, symbols=SYMBOLS, sentences=_sentences).strip()
+    return template.render(
+        verdicts=verdicts, f=form, most=MOST_CAVEATS, symbols=SYMBOLS, sentences=ratio_sentences
+    ).strip()
 
 
 @cache
@@ -133,7 +135,7 @@ def _template() -> Template:
     return environment.get_template("verdict.j2")
 
 
-def _sentences(verdict: ArmVerdict) -> str:
+def ratio_sentences(verdict: ArmVerdict) -> str:
     """The ratios of a verdict with their intervals; of several units where each is known."""
     return " ".join(_ratio(ratio, len(verdict.ratios) > 1) for ratio in verdict.ratios)
 

@@ -57,14 +57,14 @@ class Page:
     def __init__(self, driver: webdriver.Chrome) -> None:
         self.driver = driver
 
-    def open(self, path: Path, width: int = 1280, dark: bool = False) -> None:
+    def open(self, path: Path, width: int = 1280, dark: bool = False, height: int = 900, at: str = "") -> None:
         self.driver.get_log("performance")
         self.driver.get_log("browser")
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-        self.driver.get(path.as_uri())
+        self.driver.get(path.as_uri() + at)
 
     def js(self, script: str) -> Any:
         return self.driver.execute_script(f"return {script}")
@@ -87,11 +87,11 @@ class Page:
         return [f"{e['level']}: {e['message']}" for e in self.driver.get_log("browser")]
 
     def requests(self) -> list[str]:
-        """Addresses asked for since `open`, except files on this machine and data: addresses."""
+        """Addresses asked for since `open`, except files on this machine and what the page made itself."""
         events = [json.loads(e["message"])["message"] for e in self.driver.get_log("performance")]
         asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
         assert any(url.startswith("file:") for url in asked), "the log of requests is not being kept"
-        return [url for url in asked if not url.startswith(("file:", "data:"))]
+        return [url for url in asked if not url.startswith(("file:", "data:", "blob:"))]
 
 
 @contextmanager

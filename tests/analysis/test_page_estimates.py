@@ -34,6 +34,11 @@ def test_the_table_of_estimates_fits_and_tells_a_scope_of_all_once(page, plain, 
     assert "(across runs)" in page.js("document.querySelector('table.estimates caption').textContent")
     over = "(e => e.scrollWidth - e.clientWidth)(document.querySelector('table.estimates').parentElement)"
     assert page.js(over) <= 0
+    page.open(tmp_path / "report.html", 1280, height=800)
+    parts = "[...document.querySelectorAll('.headline, .claimed dd, .caveats li')]"
+    ends = page.js(f"{parts}.map(e => e.getBoundingClientRect().bottom)")
+    assert len(ends) >= 4 and max(ends) <= 800, "the answer is on the first screen"
+    assert page.js("document.querySelectorAll('.caveats .settle, .try').length") > 0
 
 
 def test_every_setting_is_in_a_table(plain):

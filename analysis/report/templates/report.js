@@ -1,4 +1,5 @@
-// Without this script the page is whole; with it tables sort and filter, and a number says where in the files it stands.
+// Without this script the page is whole; with it tables sort, filter and copy, figures are saved, all sections fold at once,
+// and a number says where in the files it stands and has its own address.
 (() => {
   "use strict";
   const all = (selector, within) => [...(within || document).querySelectorAll(selector)];
@@ -123,4 +124,191 @@
     input.addEventListener("input", apply);
     apply();
   }
+
+  // A number's own address goes to the address bar when it is clicked, and with Enter.
+  const idOf = (cell) => {
+    const { table, row, column } = cell.dataset;
+    const same = `[id][data-table="${table}"][data-row="${row}"][data-column="${column}"]`;
+    return cell.id || (document.querySelector(same) || {}).id;
+  };
+  const address = (cell) => {
+    const id = cell && idOf(cell);
+    if (!id) return;
+    tell(cell);
+    try {
+      history.replaceState(null, "", `#${id}`);
+      bar.append(" (linked in the address bar)");
+    } catch {
+      // A page inside another, such as Snakemake's report, has no address of its own.
+    }
+  };
+  document.addEventListener("click", (event) => address(numberAt(event.target)));
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") address(focused());
+  });
+
+  // What an address names is unfolded, and a number is marked and in the middle of the window.
+  const arrive = () => {
+    let target = null;
+    try {
+      target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    } catch {
+      return; // no address that the page could have
+    }
+    if (!target) return;
+    for (let part = target.closest("details"); part; part = part.parentElement.closest("details")) part.open = true;
+    if (target.tagName === "TD") go(target);
+    target.scrollIntoView(target.dataset.column ? { block: "center", inline: "center" } : {});
+  };
+  window.addEventListener("hashchange", arrive);
+
+  const contents = document.querySelector(".contents");
+  const parts = all("details.part");
+  const fold = make("button", { type: "button" }, "Fold all sections");
+  const anyOpen = () => parts.some((part) => part.open);
+  const relabel = () => (fold.textContent = anyOpen() ? "Fold all sections" : "Unfold all sections");
+  parts.forEach((part) => part.addEventListener("toggle", relabel));
+  fold.addEventListener("click", () => {
+    const open = !anyOpen();
+    parts.forEach((part) => (part.open = open));
+    relabel();
+  });
+  if (parts.length) contents.append(fold);
+  if (matchMedia("(min-width: 102rem)").matches) contents.querySelector("details").open = true;
+
+  // Tables as text, as they are sorted and filtered: TSV with every digit, LaTeX as shown.
+  const words = (cell) => {
+    const copy = cell.cloneNode(true);
+    all("details", copy).forEach((more) => more.remove());
+    all("p, div", copy).forEach((block) => block.append(" "));
+    return copy.textContent.replace(/\s+/g, " ").trim();
+  };
+  const headRows = (table) => (table.tHead ? [...table.tHead.rows].map((row) => [...row.cells]) : []);
+  const bodyRows = (table) => [...table.tBodies[0].rows].filter((row) => !row.hidden);
+  const heads = (table) => {
+    const rows = headRows(table);
+    const last = (rows[rows.length - 1] || []).map(words);
+    if (rows.length < 2) return last;
+    const groups = rows[0].slice(1).flatMap((cell) => Array(cell.colSpan).fill(words(cell)));
+    return [words(rows[0][0]), ...last.map((head, i) => `${groups[i]}: ${head}`)];
+  };
+  const full = (cell) => cell.dataset.value || (cell.textContent === "\u2014" ? "" : words(cell));
+  const lines = (rows) => rows.map((row) => `${row}\n`).join("");
+  const tsv = (table) =>
+    lines([heads(table), ...bodyRows(table).map((row) => [...row.cells].map(full))].map((row) => row.join("\t")));
+
+  const SIGNS = {
+    "\\": "\\textbackslash{}", "{": "\\{", "}": "\\}", $: "\\$", "&": "\\&", "%": "\\%", "#": "\\#", _: "\\_",
+    "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}",
+    "\u00d7": "$\\times$", "\u2212": "$-$", "\u00b1": "$\\pm$", "\u2014": "---", "\u2026": "\\ldots{}",
+  };
+  const escaped = (text) => [...text].map((sign) => SIGNS[sign] || sign).join("");
+  const inset = (cell) => {
+    const depth = cell.tagName === "TH" && (/\bd([1-9])\b/.exec(cell.className) || [])[1];
+    return depth ? `\\hspace{${depth}em}` : "";
+  };
+  const texLine = (cells) => `${cells.join(" & ")} \\\\`;
+  const tex = (table, name) => {
+    const rows = headRows(table);
+    const body = bodyRows(table).map((row) => [...row.cells]);
+    const numeric = table.classList.contains("numbers");
+    const sides = (body[0] || []).map((cell, i) => (i && numeric && !cell.classList.contains("text") ? "r" : "l"));
+    const head = rows.length ? [texLine(rows[rows.length - 1].map((cell) => escaped(words(cell))))] : [];
+    if (rows.length > 1) {
+      const rules = [];
+      let at = 2;
+      const groups = rows[0].slice(1).map((cell) => {
+        rules.push(`\\cmidrule(lr){${at}-${at + cell.colSpan - 1}}`);
+        at += cell.colSpan;
+        return `\\multicolumn{${cell.colSpan}}{c}{${escaped(words(cell))}}`;
+      });
+      head.splice(0, 1, texLine(["", ...groups]), rules.join(" "), `${escaped(words(rows[0][0]))} & ${head[0]}`);
+    }
+    const comment = `% ${name} (needs \\usepackage{booktabs})`;
+    const inside = body.map((cells) => texLine(cells.map((cell) => inset(cell) + escaped(words(cell)))));
+    return lines([comment, `\\begin{tabular}{${sides.join("")}}`, "\\toprule", ...head, "\\midrule", ...inside,
+      "\\bottomrule", "\\end{tabular}"]);
+  };
+
+  // A page that was not served by https may not use the clipboard; then a selected text field is copied.
+  const copy = async (text) => {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      const field = make("textarea", { "aria-label": "The table as text" });
+      const before = document.activeElement;
+      field.value = text;
+      document.body.append(field);
+      field.select();
+      const done = document.execCommand("copy");
+      field.remove();
+      before.focus();
+      if (!done) throw new Error("no clipboard");
+    }
+  };
+
+  // Figures as files: as in figures/, in ink on white, from the drawing in the page.
+  const INK = "#1b1f24";
+  const FONT = "'Noto Sans CJK JP', 'Noto Sans CJK SC', 'Noto Sans', sans-serif";
+  const standalone = (svg) => {
+    const file = svg.cloneNode(true);
+    ["role", "aria-label"].forEach((name) => file.removeAttribute(name));
+    const drawing = file.outerHTML;
+    file.setAttribute("font-family", /[^\0-\u2e80]/u.test(drawing) ? FONT : "sans-serif");
+    if (drawing.includes("url(#hatch)")) file.prepend(document.querySelector("svg.shared defs").cloneNode(true));
+    return new XMLSerializer().serializeToString(file).replaceAll('"currentColor"', `"${INK}"`);
+  };
+  const save = (name, blob) => {
+    const link = make("a", { href: URL.createObjectURL(blob), download: name });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+  };
+  const saveSvg = (name, svg) => save(`${name}.svg`, new Blob([standalone(svg)], { type: "image/svg+xml" }));
+  const savePng = async (name, svg) => {
+    const image = new Image();
+    image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(standalone(svg))}`;
+    await image.decode();
+    const [width, height] = ["width", "height"].map((side) => 2 * Number(svg.getAttribute(side)));
+    const canvas = make("canvas", { width, height });
+    const paper = canvas.getContext("2d");
+    paper.fillStyle = "white";
+    paper.fillRect(0, 0, width, height);
+    paper.drawImage(image, 0, 0, width, height);
+    save(`${name}.png`, await new Promise((done) => canvas.toBlob(done, "image/png")));
+  };
+
+  // The controls under a table or a figure: [what it says, what it does, what it says then].
+  const tools = (name, controls) => {
+    const said = make("output", { "aria-live": "polite" });
+    const buttons = controls.map(([label, act, done]) => {
+      const button = make("button", { type: "button", "aria-label": `${label}: ${name}` }, label);
+      button.addEventListener("click", async () => {
+        try {
+          await act();
+          said.textContent = done;
+        } catch {
+          said.textContent = "This browser does not allow it";
+        }
+        setTimeout(() => (said.textContent = ""), 5000);
+      });
+      return button;
+    });
+    return make("div", { class: "tools" }, ...buttons, said);
+  };
+  for (const table of all("table")) {
+    const scroll = table.closest(".scroll");
+    const name = scroll.getAttribute("aria-label").replace(/\s+/g, " ");
+    scroll.after(tools(name, [
+      ["Copy TSV", () => copy(tsv(table)), "Copied, with every digit"],
+      ["Copy LaTeX", () => copy(tex(table, name)), "Copied, as shown"],
+    ]));
+  }
+  for (const figure of all("figure[id]")) {
+    const [svg, name] = [figure.querySelector("svg"), figure.id.replace("figure-", "")];
+    figure.append(tools(figure.querySelector(".scroll").getAttribute("aria-label"), [
+      ["Save SVG", () => saveSvg(name, svg), "Saved"],
+      ["Save PNG", () => savePng(name, svg), "Saved"],
+    ]));
+  }
+  arrive();
 })();

@@ -1,0 +1,222 @@
+"""What a reader does with the page: finds a place, folds, links to a number, copies a table, saves a figure."""
+
+import io
+import json
+import math
+import struct
+import time
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from page_results import HOSTILE
+
+from analysis.report.answer import ArmAnswer
+from analysis.verdict.arm_verdict import ArmVerdict, Ratio
+
+ENTER, CONTROL = "\ue007", "\ue009"
+TABLES = ("estimates", "phases", "comparison", "ledger", "samples", "overview")
+
+
+def eventually(look, wanted=bool):
+    """What `look` gives, as soon as that is wanted: the browser copies and saves in its own time."""
+    end = time.monotonic() + 30
+    while not wanted(found := look()) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert wanted(found), found
+    return found
+
+
+@pytest.fixture
+def opened(page, report):
+    page.open(report / "report.html")
+    return page
+
+
+def test_the_first_screen_tells_which_how_much_whether_to_believe_it_and_what_next(page, report):
+    page.open(report / "report.html", 1280, height=800)
+    rows = page.js(
+        "[...document.querySelectorAll('.overview tbody tr')].map(r => [...r.cells].map(c => c.textContent))"
+    )
+    verdicts = json.loads((report / "verdict.json").read_text())["arms"]
+    assert [(row[0], row[1]) for row in rows] == [(one["arm"], one["words"]) for one in verdicts]
+    for (_, _, ratio, caveat, settle), one in zip(rows, verdicts, strict=True):
+        block = page.js(
+            f"document.querySelectorAll('.answer')[{verdicts.index(one)}].querySelector('.headline').textContent"
+        )
+        assert ratio and block.endswith(ratio)
+        assert one["caveats"][0]["text"] in caveat and settle == "; ".join(one["settle"]) != ""
+    assert page.js("document.querySelector('.overview').getBoundingClientRect().bottom") <= 800
+    links = page.js("[...document.querySelectorAll('.overview a')].map(a => a.getAttribute('href'))")
+    assert links == page.js("[...document.querySelectorAll('.answer')].map(a => `#${a.id}`)")
+
+
+@pytest.mark.parametrize(
+    ("value", "interval", "wanted"),
+    [
+        ((2.0, 2.0), (1.0, 4.0), (50.0, 73.0, 73.0, 96.0)),
+        ((0.5, 1.0), (math.nan, math.nan), (4.0, 4.0, 50.0, 50.0)),
+        ((1.0, 1.0), (math.nan, math.nan), (50.0,) * 4),
+    ],
+)
+def test_the_scale_beside_a_verdict_has_equal_ratios_equally_far_from_1(value, interval, wanted):
+    ratio = Ratio("per step", ("raw",), ("",), value, interval, ())
+    one = ArmAnswer(ArmVerdict("a", "b", "~", "", (ratio,), 1, 1, "", (), ()), (), "")
+    assert one.scale == pytest.approx(wanted)
+
+
+def test_the_contents_list_has_every_section_and_sections_fold_without_a_script(page, report):
+    page.run_scripts(False)
+    try:
+        page.open(report / "report.html")
+        listed = page.js("[...document.querySelectorAll('.contents a')].map(a => [a.hash.slice(1), a.textContent])")
+        sections = "[...document.querySelectorAll('main > section[aria-labelledby]')]"
+        named = page.js(f"{sections}.map(s => s.getAttribute('aria-labelledby'))")
+        assert [place for place, _ in listed] == named and len(named) >= 9
+        heads = page.js("[...document.querySelectorAll('h2')].map(h => h.textContent)")
+        assert [text for _, text in listed] == heads
+        seen = "document.querySelector('table.phases').checkVisibility()"
+        assert page.js(seen)
+        page.find("#phases").click()
+        assert not page.js(seen)
+        assert page.js("document.querySelectorAll('.tools').length") == 0
+    finally:
+        page.run_scripts(True)
+
+
+def test_all_sections_fold_at_once_and_a_link_unfolds_its_own(opened):
+    button = opened.find(".contents > button")
+    assert button.text == "Fold all sections"
+    button.click()
+    shown = "[...document.querySelectorAll('details.part')].filter(d => d.open).map(d => d.firstElementChild.id)"
+    assert opened.js(shown) == []
+    eventually(lambda: button.text, lambda text: text == "Unfold all sections")
+    opened.js("location.hash = '#phases'")
+    eventually(lambda: opened.js(shown), lambda open_: open_ == ["phases"])
+    button.click()
+    assert opened.js(shown) == []
+    button.click()
+    assert len(opened.js(shown)) >= 8
+
+
+def test_every_number_of_a_table_has_its_address(opened, report):
+    cells = "[...document.querySelectorAll('td[data-column], .next [data-column]')]"
+    shown = opened.js(f"{cells}.map(c => [c.id, c.dataset.table, Number(c.dataset.row), c.dataset.column])")
+    tables = json.loads((report / "report.json").read_text())["tables"]
+    for address, table, row, column in shown:
+        assert address == f"{tables[table][row]['address']}:{column}"
+    assert len({address for address, *_ in shown}) == len(shown) > 300
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_an_address_unfolds_marks_and_shows_its_number(page, report, width):
+    """In a table that is folded away and scrolls sideways, too."""
+    rows = json.loads((report / "report.json").read_text())["tables"]["phase_speedups"]
+    row = [row for row in rows if row["speedup"] and not row["path"].startswith("(")][-1]
+    page.open(report / "report.html", width, at=f"#{row['address']}:speedup")
+    cell = "document.querySelector(':target')"
+    assert float(page.js(f"{cell}.dataset.value")) == row["speedup"]
+    place = eventually(
+        lambda: page.js(f"(r => [r.left, r.right, r.top, r.bottom])({cell}.getBoundingClientRect())"),
+        lambda ends: 0 < ends[2] < ends[3] < 900,
+    )
+    assert place[0] >= 0 and place[1] <= width
+    assert page.js(f"getComputedStyle({cell}).outlineStyle") == "solid"
+    assert page.js("document.activeElement.matches(':target')")
+    assert page.js("document.getElementById('number').textContent").startswith("tables/phase_speedups.parquet row ")
+
+
+def test_a_number_puts_its_address_in_the_address_bar(opened, report):
+    rows = json.loads((report / "report.json").read_text())["tables"]
+    opened.find("table.comparison td[data-column=raw_speedup]").click()
+    first = f"#{rows['comparison'][0]['address']}:raw_speedup"
+    assert opened.js("decodeURIComponent(location.hash)") == first
+    answer = opened.find(".answer [data-column=value]")
+    opened.driver.execute_script("arguments[0].focus()", answer)
+    opened.press(ENTER)
+    at = int(answer.get_attribute("data-row"))
+    assert opened.js("decodeURIComponent(location.hash)") == f"#{rows['estimates'][at]['address']}:value"
+    opened.driver.refresh()
+    assert opened.js("document.querySelector(':target').dataset.value") == repr(rows["estimates"][at]["value"])
+
+
+def copied(page, table, label):
+    """What the clipboard has after the keyboard pressed that button of the first such table."""
+    page.js("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    button = (
+        f"[...document.querySelector('table.{table}').closest('.scroll').nextElementSibling.querySelectorAll('button')]"
+    )
+    button += f".find(b => b.textContent === '{label}')"
+    page.js(f"{button}.focus()")
+    page.press(ENTER)
+    eventually(lambda: page.js(f"{button}.parentElement.querySelector('output').textContent.startsWith('Copied')"))
+    page.js("document.body.insertAdjacentHTML('beforeend', '<textarea id=pasted></textarea>')")
+    page.find("#pasted").send_keys(CONTROL, "v")
+    text = page.js("document.getElementById('pasted').value")
+    page.js("document.getElementById('pasted').remove()")
+    return text
+
+
+def test_a_table_copies_as_tsv_with_every_digit_as_it_is_sorted(opened, report):
+    head = opened.js(
+        "[...document.querySelectorAll('table.estimates thead th')].find(h => h.textContent === 'speed-up')"
+    )
+    head.find_element("tag name", "button").click()
+    pasted = pd.read_csv(io.StringIO(copied(opened, "estimates", "Copy TSV")), sep="\t")
+    truth = pd.read_parquet(report / "tables" / "estimates.parquet").sort_values("value", kind="stable")
+    assert pasted["speed-up"].tolist() == pytest.approx(truth["value"].tolist(), rel=0, nan_ok=True)
+    assert pasted["95% from"].tolist() == pytest.approx(truth["low"].tolist(), rel=0, nan_ok=True)
+    assert pasted["runs paired"].tolist() == truth["run_pairs"].tolist()
+    assert pasted["arms"].tolist() == [f"{r.arm} vs {r.baseline}" for r in truth.itertuples()]
+    phases = pd.read_csv(io.StringIO(copied(opened, "phases", "Copy TSV")), sep="\t")
+    step = pd.read_parquet(report / "tables" / "phases.parquet").iloc[0]
+    assert phases.loc[0, f"{step['arm']}: mean"] == step["mean_s"]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_kind_of_table_copies_as_latex(opened, table):
+    text = copied(opened, table, "Copy LaTeX")
+    lines = text.splitlines()
+    assert lines[0].startswith("% ") and lines[1].startswith("\\begin{tabular}{l") and lines[-1] == "\\end{tabular}"
+    columns = len(lines[1].partition("}{")[2]) - 1
+    rows = lines[lines.index("\\midrule") + 1 : lines.index("\\bottomrule")]
+    shown = opened.js(f"document.querySelector('table.{table}').tBodies[0].rows.length")
+    assert len(rows) == shown
+    for row in rows:
+        assert row.replace("\\&", "").count("&") == columns - 1 and row.endswith(" \\\\")
+        bare = row.removesuffix(" \\\\")
+        for sign in "%#_$<>|~^":
+            bare = bare.replace(f"\\{sign}", "")
+        bare = bare.replace("$\\times$", "").replace("$-$", "").replace("$\\pm$", "")
+        assert not set("%#_$<>|~^") & set(bare), row
+
+
+def saved(page, folder, name, label):
+    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)})
+    ending = label.split()[1].lower()
+    page.js(
+        f"[...document.querySelectorAll('#figure-{name} .tools button')].find(b => b.textContent === '{label}').click()"
+    )
+    file = folder / f"{name}.{ending}"
+    eventually(file.is_file)
+    return file
+
+
+def test_figures_are_saved_from_the_page_as_they_lie_in_the_files(opened, report, tmp_path):
+    opened.js("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    for name in ("phases", "estimates"):
+        svg = saved(opened, tmp_path, name, "Save SVG")
+        mine, theirs = (ElementTree.canonicalize(from_file=file) for file in (svg, report / "figures" / svg.name))
+        assert mine == theirs and len(mine) > 2000
+    png = saved(opened, tmp_path, "phases", "Save PNG").read_bytes()
+    truth = (report / "figures" / "phases.png").read_bytes()
+    assert png[:8] == truth[:8] and len(png) > len(truth) / 4
+    sizes = [struct.unpack(">II", data[16:24]) for data in (png, truth)]
+    assert all(abs(a - b) <= 1 for a, b in zip(*sizes, strict=True))
+    assert opened.requests() == [] and opened.complaints() == []
+
+
+def test_what_is_copied_runs_nothing_and_leaves_nothing_out(opened):
+    text = copied(opened, "samples", "Copy TSV")
+    assert HOSTILE in text and opened.js("document.scripts.length") == 1
+    assert copied(opened, "ledger", "Copy TSV").splitlines()[0].split("\t")[0] == "setting"
