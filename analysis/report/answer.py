@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from analysis.estimates.arm import ACROSS
 from analysis.report.addresses import address_part
@@ -27,6 +27,8 @@ class ArmAnswer:
     verdict: ArmVerdict
     numbers: tuple[Number, ...]
     note: str
+    reach: float = 0.0
+    """How far its scale reaches at least, as a logarithm."""
 
     @property
     def address(self) -> str:
@@ -40,19 +42,19 @@ class ArmAnswer:
         return frozenset(ESTIMATE_WORDS.get(name, name) for ratio in ratios for name in ratio.estimates)
 
     @property
-    def scale(self) -> tuple[float, float, float, float] | None:
-        """Where the claim lies, in percent of a logarithmic scale whose middle is 1×: interval, values, interval.
-
-        Without an interval its ends are those of the values; None where nothing is claimed.
-        """
+    def ends(self) -> tuple[float, ...]:
+        """Logarithms of the claim: interval, values, interval (the values, without one); () without a claim."""
         if not self.verdict.ratios or not self.verdict.ratios[0].value[0] > 0:
-            return None
+            return ()
         ratio = self.verdict.ratios[0]
         low, high = (ends[0] or ends[1] for ends in zip(map(_known, ratio.interval), ratio.value, strict=True))
-        logs = [math.log(end) for end in (low, *ratio.value, high)]
-        reach = max(_LEAST_REACH, *map(abs, logs))
-        first, second, third, last = (round(50 + _HALF * log / reach, 2) for log in logs)
-        return first, second, third, last
+        return tuple(math.log(end) for end in (low, *ratio.value, high))
+
+    @property
+    def scale(self) -> tuple[float, ...]:
+        """Where `ends` lie, in percent of a logarithmic scale whose middle is 1×."""
+        reach = max((_LEAST_REACH, self.reach, *map(abs, self.ends)))
+        return tuple(round(50 + _HALF * log / reach, 2) for log in self.ends)
 
 
 def _known(end: float) -> float:
@@ -84,4 +86,6 @@ def answers(content: Content) -> list[ArmAnswer]:
         elif any(interval for _, _, interval in numbers):
             note += " Small: the 95% interval."
         found.append(ArmAnswer(verdict, tuple(numbers), note))
-    return found
+    # One scale for all arms.
+    reach = max((abs(end) for one in found for end in one.ends), default=0.0)
+    return [replace(one, reach=reach) for one in found]

@@ -5,6 +5,7 @@ import json
 import math
 import struct
 import time
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pandas as pd
@@ -51,6 +52,15 @@ def test_the_first_screen_tells_which_how_much_whether_to_believe_it_and_what_ne
     assert links == page.js("[...document.querySelectorAll('.answer')].map(a => `#${a.id}`)")
 
 
+def test_a_long_word_in_any_text_does_not_widen_the_page(page, report):
+    page.open(report / "report.html", 360)
+    page.js("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    texts = "[...document.querySelectorAll('p:not(.ends), li, dd, summary, figcaption, h1, h3')]"
+    texts += ".filter(e => !e.closest('.scroll'))"
+    page.js(f"{texts}.forEach(e => e.append(' ' + 'a_long_path_'.repeat(9)))")
+    assert page.js("document.documentElement.scrollWidth") <= 360
+
+
 @pytest.mark.parametrize(
     ("value", "interval", "wanted"),
     [
@@ -63,6 +73,8 @@ def test_the_scale_beside_a_verdict_has_equal_ratios_equally_far_from_1(value, i
     ratio = Ratio("per step", ("raw",), ("",), value, interval, ())
     one = ArmAnswer(ArmVerdict("a", "b", "~", "", (ratio,), 1, 1, "", (), ()), (), "")
     assert one.scale == pytest.approx(wanted)
+    wider = replace(one, reach=2 * max(map(abs, one.ends)))
+    assert [50 + 2 * (place - 50) for place in wider.scale] == pytest.approx(wanted, abs=0.05), "one scale for all arms"
 
 
 def test_the_contents_list_has_every_section_and_sections_fold_without_a_script(page, report):
