@@ -16,6 +16,7 @@ from common.dotted import mapping
 from common.errors import UserError
 from common.files import fingerprint_of, read_json_object
 from common.verdicts import Verdict, verdict_from
+from trainers.registry import trainer_named
 from trainers.timers.lookup import TimerTree, tree_named
 from trainers.timers.own import tree_from
 
@@ -33,9 +34,21 @@ class PlanRead:
     fingerprints: dict[str, str]
     """Of each run, what it was to compute."""
     report: dict[str, Any] = field(default_factory=dict)
-    """What the report was asked for: price_per_gpu_hour, currency, to_steps."""
+    """What the report was asked for: price_per_gpu_hour, currency, to_steps, explain."""
     same_as: dict[str, str] = field(default_factory=dict)
     """Arms that repeat another arm and are identical to it otherwise: whose."""
+
+    @property
+    def rivals(self) -> list[str]:
+        """The arms that are compared with the baseline: trainings with a training, engines alone with such a one."""
+        return [arm for arm in self.arms if arm != self.baseline and not self.apart(arm)]
+
+    def apart(self, arm: str) -> bool:
+        """Whether an arm trains and the baseline runs its engine alone, or the other way round: their steps differ."""
+        return self._trains(arm) != self._trains(self.baseline)
+
+    def _trains(self, arm: str) -> bool:
+        return trainer_named(str(self.arms[arm].get("trainer"))).trains
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,10 @@ def paired_steps(
 def compared(
     wide: pd.DataFrame, plan: PlanRead, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """(factors, arm, `paired_steps` with the baseline) of each arm but the baseline, at each factor combination."""
+    """(factors, arm, `paired_steps` with the baseline) of each of its rivals, at each factor combination."""
     for factors in wide["factors"].unique():
-        for arm in plan.arms:
-            if arm != plan.baseline:
-                yield factors, arm, paired_steps(wide, factors, plan.baseline, arm, columns)
+        for arm in plan.rivals:
+            yield factors, arm, paired_steps(wide, factors, plan.baseline, arm, columns)
 
 
 def ratio(a: float, b: float) -> float:

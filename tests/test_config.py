@@ -206,6 +206,44 @@ def test_an_unknown_key_is_told_with_those_of_its_section(raw: dict[str, Any], s
     assert a_key in allowed and len(allowed) == len(set(allowed))
 
 
+def explaining(**chains: list[str]) -> dict[str, Any]:
+    """Two arms that train, the baseline transformers, with replays of their engines."""
+    raw = two_arms()
+    for engine in ("transformers", "vllm"):
+        options = {"lengths": {"mean": 5}}
+        alone = {"trainer": "replay", "engine": engine, "stack": f"trl-{engine}-cpu", "options": options}
+        raw["arms"] |= {f"{engine}-alone": alone}
+    raw["arms"]["vllm-4"] = {**alone, "options": {**options, "engine": {"max_num_seqs": 4}}}
+    return raw | {"report": {"explain": chains}}
+
+
+def test_what_explains_a_ratio_is_in_the_plan_and_in_no_run() -> None:
+    chain = ["transformers-alone", "vllm-4", "vllm-alone"]
+    with_it, without = parse_config(explaining(vllm=chain)), parse_config(explaining())
+    assert with_it.report.asked()["explain"] == {"vllm": chain}
+    # A plan without it is what it was before there was such a key.
+    assert set(without.report.asked()) == {"price_per_gpu_hour", "currency", "to_steps"}
+
+
+@pytest.mark.parametrize(
+    ("arm", "chain", "says"),
+    [
+        ("transformers", ["transformers-alone", "vllm-alone"], "is explained against a baseline that trains"),
+        ("vllm-alone", ["transformers-alone", "vllm-alone"], "arms that train: transformers, vllm"),
+        ("nosuch", ["transformers-alone", "vllm-alone"], "report.explain.nosuch"),
+        ("vllm", ["transformers-alone"], "report.explain.vllm"),
+        ("vllm", ["transformers-alone", "vllm-alon"], "(got 'vllm-alon') (did you mean vllm-alone?)"),
+        ("vllm", ["transformers-alone", "vllm"], "must list different arms of trainer replay"),
+        ("vllm", ["transformers-alone", "vllm-4", "vllm-4"], "must list different arms of trainer replay"),
+        ("vllm", ["vllm-4", "vllm-alone"], "vllm-4 replays engine vllm, and transformers has transformers"),
+    ],
+)
+def test_what_cannot_explain_a_ratio_is_refused(arm: str, chain: list[str], says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_config(explaining(**{arm: chain}))
+    assert says in str(caught.value)
+
+
 def test_identical_arms_are_refused(raw: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="arms transformers and again are identical"):
         parse_config(changed(raw, "arms.again", raw["arms"]["transformers"]))

@@ -132,6 +132,8 @@ class Trainer:
     """The package whose version is its release, where that has another name."""
     driver: Driver | None = None
     """None where its runs can only be imported."""
+    trains: bool = True
+    """Whether it trains; one that runs an engine alone has steps of another kind."""
 
     # Its settings
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

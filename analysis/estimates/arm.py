@@ -55,7 +55,7 @@ def estimates(pairs: pd.DataFrame, overlap: str = "", resamples: int = RESAMPLES
     for name in ESTIMATES:
         why = overlap if overlap and name in EQUAL_WORK else steps.why.get(name, "")
         if not why:
-            block = block_length(steps.series[name], _spent(name, steps))
+            block = block_length(steps.series[name], spent_blocks(name, steps))
             if block not in by_block:
                 by_block[block] = resampled_sums(steps.columns, steps.lengths, block, resamples)
         rows.append((no_value(name, why) if why else _row(name, steps, by_block[block], printed)) | size)
@@ -125,7 +125,7 @@ def _interval(name: str, steps: Paired, sums: Sums) -> Interval | None:
     of = (name, steps.fitted)
     sides = (lambda some: log_side(*of, some, "a"), lambda some: -log_side(*of, some, "b"))
     return interval_of(
-        lambda some: log_estimate(*of, some), sums, _spent(name, steps), sides if name in EQUAL_WORK else ()
+        lambda some: log_estimate(*of, some), sums, spent_blocks(name, steps), sides if name in EQUAL_WORK else ()
     )
 
 
@@ -142,7 +142,7 @@ def _of_one_pair(row: Row) -> Row:
     }
 
 
-def _spent(name: str, steps: Paired) -> int:
+def spent_blocks(name: str, steps: Paired) -> int:
     """How many blocks an estimate's coefficients use up."""
     return 1 + sum(steps.fitted) if name == "standardised" else 1
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -125,12 +125,15 @@ def optimal_length(series: Floats) -> float:
     return min(length, float(math.ceil(min(3 * n**0.5, n / 3))))
 
 
-def resampled_sums(columns: Floats, lengths: Sequence[int], block: int, resamples: int = RESAMPLES) -> Sums:
+def resampled_sums(
+    columns: Floats, lengths: Sequence[int], block: int, resamples: int = RESAMPLES, seed: int = SEED
+) -> Sums:
     """Sums of `columns` (steps x quantities), whose rows are run after run, of `lengths` steps each.
 
-    The generator's seed is fixed: the same table gives the same interval.
+    The generator's seed is fixed: the same table gives the same interval. Runs of two kinds in one estimate take two
+    seeds, since with one they would be drawn alike.
     """
-    draw = np.random.default_rng(SEED)
+    draw = np.random.default_rng(seed)
     runs = len(lengths)
     drawn = draw.multinomial(runs, np.full(runs, 1 / runs), size=resamples)
     once = np.ones(resamples, dtype=np.int64)
@@ -181,31 +184,50 @@ def interval_of(
     them for what was fitted. `sides` are the arms' terms, whose sum is the estimate: their spreads between runs are
     measured apart and added, with Welch's degrees of freedom; without, the runs of both arms are left out in pairs.
     """
-    within = _finite(estimate(sums.within))
-    free_blocks = sums.blocks - spent
-    if within is None or free_blocks < LEAST_FREE_BLOCKS:
+    several, apart = len(sums.without) > 0, sides or (estimate,)
+    found = interval_from(
+        float(estimate(sums.whole)),
+        estimate(sums.within),
+        estimate(sums.both) if several else None,
+        [side(sums.without) for side in apart] if several else [],
+        sums.blocks,
+        spent,
+    )
+    return replace(found, sides=len(apart)) if found else None
+
+
+def interval_from(
+    value: float, within: Floats, both: Floats | None, left_out: Sequence[Floats], blocks: float, spent: int
+) -> Interval | None:
+    """`interval_of` from an estimate's value, its resamples, and the values with each run of a kind left out.
+
+    `both` is None and `left_out` empty where the runs are not drawn anew: the interval is then of other steps alone.
+    """
+    drawn, free_blocks = _finite(within), blocks - spent
+    if drawn is None or free_blocks < LEAST_FREE_BLOCKS:
         return None
-    value = float(estimate(sums.whole))
     # Blocks drawn with replacement vary by (blocks - 1) / blocks of what other blocks would.
-    error = float(within.std()) * (sums.blocks / free_blocks) ** 0.5
+    error = float(drawn.std()) * (blocks / free_blocks) ** 0.5
     freedom = free_blocks
-    drawn = within
-    apart = sides or (estimate,)
-    if len(sums.without):
-        both, without = _finite(estimate(sums.both)), np.array([side(sums.without) for side in apart])
-        if both is None or not np.isfinite(without).all():
+    if both is not None:
+        kept = _finite(both)
+        if kept is None or not all(np.isfinite(one).all() for one in left_out):
             return None
-        drawn, runs = both, without.shape[1]
-        variances = without.var(axis=1) * (runs - 1)
+        drawn, runs = kept, np.array([len(one) for one in left_out])
+        variances = np.array([one.var() for one in left_out]) * (runs - 1)
         between = float(variances.sum() ** 0.5)
-        of_runs = (runs - 1) * float(variances.sum() ** 2 / (variances**2).sum()) if between else runs - 1.0
+        # Welch and Satterthwaite's; with as many runs on every side, (runs - 1) times the quotient.
+        weights = (runs[0] - 1) / (runs - 1)
+        welch = float(variances.sum() ** 2 / (variances**2 * weights).sum()) if between else 1.0
+        of_runs = float(runs[0] - 1) * welch
         if between * students_t(of_runs) >= error * students_t(freedom):
             error, freedom = between, of_runs
     half = error * students_t(freedom)
     low, high = np.quantile(drawn - value, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     stretch = 2 * half / (high - low) if high > low else 0.0
     ends = (value + min(0.0, stretch * low), value + max(0.0, stretch * high))
-    return Interval(*ends, error, freedom, sums.runs, len(apart))
+    least = min((len(one) for one in left_out), default=1)
+    return Interval(*ends, error, freedom, least, max(1, len(left_out)))
 
 
 def _finite(values: Floats) -> Floats | None:

@@ -59,15 +59,15 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
         groups.setdefault((run.factors_key, run.arm), []).append(run)
     for (factors, arm), mine in groups.items():
         if other := plan.same_as.get(arm):
-            reasons = _other_facts(facts, groups.get((factors, other), []), mine)
+            reasons = other_facts(facts, groups.get((factors, other), []), mine)
             if reasons:
                 not_repeated[factors, arm] = why = "; ".join(dict.fromkeys(reasons.values()))
                 text = f"{arm} is said to repeat {other}{at(factors)}, and ran with {why}: it says nothing of the noise"
                 verdicts.append(Verdict("error", "no-repetition", text))
         base, versus = groups.get((factors, plan.baseline), []), f"{arm} against {plan.baseline}{at(factors)}"
-        if arm == plan.baseline or not base:
+        if arm == plan.baseline or plan.apart(arm) or not base:
             continue
-        if reasons := _other_facts(facts, base, mine):
+        if reasons := other_facts(facts, base, mine):
             refused[factors, arm] = "; ".join(dict.fromkeys(reasons.values()))
             for fact, reason in reasons.items():
                 text = f"{arm} and {plan.baseline}{at(factors)} ran with {reason}: not comparable, no ratio is given"
@@ -79,7 +79,7 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
             throughput[factors, arm] = f"the phases of a step overlap ({why}): step time and throughput only"
             text = f"{versus}: {throughput[factors, arm]}, no estimate at equal work"
             verdicts.append(Verdict("warning", "throughput-only", text))
-    verdicts += _trainers(runs)
+    verdicts += _trainers([run for run in runs if not plan.apart(run.arm)])
     verdicts += clock_verdicts(runs, wide)
     verdicts += same_source_verdicts(runs)
     return Comparable(refused, throughput, not_repeated), list(dict.fromkeys(verdicts))
@@ -109,7 +109,12 @@ def _unsure(
         yield Verdict("warning", "gpu-count-unknown", text)
 
 
-def _other_facts(facts: Mapping[str, Mapping[str, Any]], base: Sequence[Run], mine: Sequence[Run]) -> dict[str, str]:
+def ran_otherwise(base: Sequence[Run], mine: Sequence[Run]) -> dict[str, str]:
+    """In what two groups of runs differ of what must be one and the same, each with the two values in words."""
+    return other_facts({run.run_id: _facts(run, setup_of(run)) for run in (*base, *mine)}, base, mine)
+
+
+def other_facts(facts: Mapping[str, Mapping[str, Any]], base: Sequence[Run], mine: Sequence[Run]) -> dict[str, str]:
     """The facts in `SAME` that both sides tell and in which they differ, each with the two values in words."""
     found = {}
     summed = all("model_sha256" in facts[r.run_id] for r in (*base, *mine))

@@ -49,7 +49,7 @@ def noise_table(wide: pd.DataFrame, plan: PlanRead, comparable: Comparable | Non
         matched, runs = [], 0
         arms: list[str] = []
         for arm in plan.arms:
-            if (factors, arm) in known.refused or (factors, arm) in known.not_repeated:
+            if plan.apart(arm) or (factors, arm) in known.refused or (factors, arm) in known.not_repeated:
                 continue
             seeds = list(here[here["arm"] == arm].groupby("seed"))[:MOST_SEEDS]
             of_seed = [rows.set_index("step")[STEP] for _, rows in seeds]

@@ -45,8 +45,8 @@ def estimate_table(
     known = comparable or Comparable()
     for factors in wide["factors"].unique():
         bands = noise_bands(wide, plan, factors, resamples, known)
-        for arm in plan.arms:
-            if arm == plan.baseline or not wide["arm"].eq(arm).any():
+        for arm in plan.rivals:
+            if not wide["arm"].eq(arm).any():
                 continue
             head: Row = {"factors": factors, "baseline": plan.baseline, "arm": arm}
             reason = known.refused.get((factors, arm), "")

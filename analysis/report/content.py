@@ -12,8 +12,10 @@ import pandas as pd
 
 from analysis.cost import cost_table
 from analysis.estimates.comparable import comparable
+from analysis.estimates.explained import explained_table
 from analysis.estimates.gate import gate_table, gate_verdicts
 from analysis.estimates.noise import noise_table, repeated
+from analysis.estimates.replays import replay_verdicts
 from analysis.estimates.speedup_table import estimate_table
 from analysis.fairness import Setting, config_settings, fairness_verdicts, reported_settings, settings_table
 from analysis.installed import (
@@ -87,6 +89,8 @@ class Content:
     preflight: Preflight | None
     estimates: pd.DataFrame
     noise: pd.DataFrame
+    explained: pd.DataFrame
+    """Each explained arm's raw ratio as a product; empty where `report.explain` names none."""
     waterfall: pd.DataFrame
     stragglers: pd.DataFrame
     gate: pd.DataFrame
@@ -141,6 +145,7 @@ class Content:
             "settings": settings_table([*self.config, *self.hardware, *self.versions], self.plan),
             "environment": self.environment,
             "runs": self.provenance,
+            **({"explained": self.explained} if len(self.explained) else {}),
         }
 
     @property
@@ -183,6 +188,11 @@ class Content:
         others = [arm for arm in arms if arm != self.plan.baseline]
         if self.plan.baseline in arms and all(repeated(self.plan, arm) for arm in others):
             return _only_repetitions(self.plan, others, self.noise)
+        if self.plan.baseline in arms and all(self.plan.apart(arm) for arm in others):
+            return (
+                f"No comparison: of {', '.join(arms)} some train and some run an engine alone, whose steps are not of "
+                f"the same work (the baseline is {self.plan.baseline})."
+            )
         return "No comparison: no arm has a counted step in common with the baseline."
 
 
@@ -210,7 +220,12 @@ def read_content(
     lengths = samples_of(runs, "response_length", wide)
     completions, without = read_samples(runs, results)
     verdicts += [*more, *refusals, *disagreements, *paired, *gate_verdicts(gate, plan), *phase_verdicts(phases)]
-    verdicts += [*without, *work_verdicts(wide, runs, floors), *_run_verdicts(runs, plan, wide, lengths)]
+    verdicts += [
+        *replay_verdicts(wide, runs, plan),
+        *without,
+        *work_verdicts(wide, runs, floors),
+        *_run_verdicts(runs, plan, wide, lengths),
+    ]
     waterfall = waterfall_table(wide, category_table(phases, "step"))
     stragglers = straggler_table(wide, runs, plan, lengths)
     next_things = suggestions(stragglers, waterfall, wide, before)
@@ -228,6 +243,7 @@ def read_content(
         preflight=before,
         estimates=estimates,
         noise=noise_table(wide, plan, divisible),
+        explained=explained_table(wide, runs, plan, divisible, estimates),
         waterfall=waterfall,
         stragglers=stragglers,
         gate=gate,

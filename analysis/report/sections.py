@@ -6,10 +6,12 @@ import math
 from dataclasses import dataclass, replace
 
 from analysis.estimates.gate import LABELS
+from analysis.estimates.parts import ENGINE, LENGTHS, RAW, REST, SYNC
 from analysis.report.cells import MINUS, Cell, Table, count, in_full, number, percent, seconds, significant, times
-from analysis.report.comparison_tables import Column, frame_table, word
+from analysis.report.comparison_tables import VERDICT_WORDS, Column, frame_table, word
 from analysis.report.content import Content
 from analysis.report.floor_words import floor_lines
+from analysis.runs import at
 from analysis.wide import SINGLE_REWARD
 
 
@@ -34,6 +36,7 @@ def sections(content: Content) -> list[ReportSection]:
     each = rewards_block(content)
     gate = () if each.rows else rewards
     found = [
+        ReportSection("explained", "What the ratio is made of", explained_block(content), (), explained_lines(content)),
         ReportSection("stragglers", "What the step waits for", stragglers_block(content), ("stragglers",), lines),
         ReportSection("gate", "Do the arms train the same?", gate_block(content), gate),
         ReportSection("rewards", "What was rewarded", each, () if gate else rewards),
@@ -51,6 +54,55 @@ STRAGGLER_WORDS = {
     "decode floor, s": "Floor: the least that the GPUs' data sheet allows.",
     "efficiency": "Efficiency: floor over generation.",
 }
+
+
+def explained_block(content: Content) -> Table:
+    """Each explained arm's raw ratio, and the factors that multiply to it."""
+    columns = (
+        Column("label", "factor", word, words=True),
+        Column("value", "of the step", times),
+        Column("low", "95% from", times),
+        Column("high", "to", times),
+        Column("verdict", "verdict", lambda verdict: Cell(VERDICT_WORDS.get(verdict, str(verdict))), words=True),
+        Column("share", "share of the ratio", percent),
+        Column("phase_ratio", "of its own phase", times),
+        Column("replay_pairs", "replays paired", _some),
+        Column("estimator", "from", word, words=True),
+        Column("why", "why not", word, words=True),
+    )
+    note = (
+        "Engine, lengths, weight sync and rest multiply to raw. Of its own phase: the ratio before the other phases "
+        "dilute it. Share: of the logarithm of raw; below 0 a factor works the other way. A factor without data is "
+        "part of the rest."
+    )
+    return frame_table(
+        content,
+        "explained",
+        content.explained,
+        columns,
+        "The raw ratio as a product",
+        label=lambda r: f"{r.arm} vs {r.baseline}",
+        corner="arms",
+        note=note,
+    )
+
+
+def explained_lines(content: Content) -> tuple[str, ...]:
+    """Each product as one sentence."""
+    told = []
+    for (factors, arm), rows in content.explained.groupby(["factors", "arm"], sort=False):
+        value = dict(zip(rows["part"], rows["value"], strict=True))
+        words = [f"{PART_WORDS[part]} {times(value[part]).text}" for part in PART_WORDS if value.get(part, 0) > 0]
+        unknown = [PART_WORDS[part] for part in PART_WORDS if not value.get(part, 0) > 0]
+        lacking = f" ({' and '.join(unknown)}: not known)" if unknown else ""
+        told.append(
+            f"{arm} vs {content.plan.baseline}{at(factors)}: raw {times(value[RAW]).text} = "
+            f"{' · '.join(words)}{lacking}."
+        )
+    return tuple(told)
+
+
+PART_WORDS = {ENGINE: "engine", LENGTHS: "lengths", SYNC: "weight sync", REST: "rest"}
 
 
 def _seconds(value: float) -> Cell:

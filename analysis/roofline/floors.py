@@ -143,10 +143,15 @@ def _common_prompt(wide: pd.DataFrame, floored: Flags, of_step: Array, of_data: 
 
 
 def generation_s(wide: pd.DataFrame, runs: Sequence[Run], prefix: str) -> Array:
-    """Seconds of a step's phases of generation; NaN where none is timed.
+    """Seconds of a step's phases of generation, as `category_s` has them."""
+    return category_s(wide, runs, prefix, "generation")
+
+
+def category_s(wide: pd.DataFrame, runs: Sequence[Run], prefix: str, category: str) -> Array:
+    """Seconds of a step's phases of a category; NaN where none is timed.
 
     With the prefix `OWN` their own seconds, with `PHASE` the whole, with what nests in them: verl 0.4.1 wakes its
-    engine there.
+    engine within its generation.
     """
     places, seconds = _places(wide), np.full(len(wide), np.nan)
     paths = [c.removeprefix(prefix) for c in wide.columns if c.startswith(prefix)]
@@ -155,7 +160,7 @@ def generation_s(wide: pd.DataFrame, runs: Sequence[Run], prefix: str) -> Array:
         if run.run_id in places:
             by_tree.setdefault(run.tree, []).append(places[run.run_id])
     for tree, at in by_tree.items():
-        mine = [path for path in paths if tree.phase(path).category == "generation"]
+        mine = [path for path in paths if tree.phase(path).category == category]
         if prefix == PHASE:
             mine = [path for path in mine if not any(path.startswith(f"{above}/") for above in mine)]
         if mine:

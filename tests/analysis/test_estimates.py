@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.estimates.arm import FIT_BIAS, ONE_PAIR, _spent
+from analysis.estimates.arm import FIT_BIAS, ONE_PAIR, spent_blocks
 from analysis.estimates.comparable import Comparable
 from analysis.estimates.equal_work import paired
 from analysis.estimates.speedup_table import ESTIMATES, estimate_table
@@ -120,7 +120,7 @@ def test_every_coefficient_of_the_fit_costs_a_block():
     def spent(**columns):
         both = {f"{name}_{side}": values for name, values in columns.items() for side in "ab"}
         pairs = pd.DataFrame({f"{STEP}_a": 1.0, f"{STEP}_b": 1.0, "seed": 0, "step": range(30)} | both)
-        return {name: _spent(name, paired(pairs)) for name in ("raw", "per_token", "standardised")}
+        return {name: spent_blocks(name, paired(pairs)) for name in ("raw", "per_token", "standardised")}
 
     columns = work(6)
     assert spent(**columns) == {"raw": 1, "per_token": 1, "standardised": 3}

@@ -90,6 +90,7 @@ TREE = TimerTree(
 
 REPLAY = Trainer(
     name="replay",
+    trains=False,
     engines=("transformers", "vllm", "sglang"),
     driver=Driver(
         job_module="trainers.replay.driver",

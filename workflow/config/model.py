@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from common.messages import did_you_mean, short
 from common.published import as_number, check_option_name, check_published, check_variable
+from trainers.registry import trainer_named
 from trainers.workload import (
     CURRENCY_PATTERN,
     Count,
@@ -80,6 +81,13 @@ class Report(Section):
     """The price's currency, in its three letters."""
     to_steps: PositiveInt | None = None
     """Tell the GPU-hours of so many training steps, and with a price their cost; null: only those of what was used."""
+    explain: dict[Name, Annotated[tuple[Name, ...], Field(min_length=2)]] = {}
+    """Which arms' raw ratio is taken apart, and by which replays, in order: that of the baseline's engine, perhaps
+    others on the way, that of the arm's own engine (`sglang: [vllm-alone, sglang-alone]`)."""
+
+    def asked(self) -> dict[str, Any]:
+        """As plan.json has it: without `explain` where nothing is explained, as before it was there."""
+        return self.model_dump(mode="json", exclude=None if self.explain else {"explain"})
 
 
 class Config(Section):
@@ -176,6 +184,31 @@ class Config(Section):
                     "counted once, so give each its own, or remove one"
                 )
             seen[same] = where, source
+        return self
+
+    @model_validator(mode="after")
+    def _replays_explain_trainings(self) -> Config:
+        for name, chain in self.report.explain.items():
+            where = f"report.explain.{name}"
+            trained = [one for one, arm in self.arms.items() if trainer_named(arm.trainer).trains]
+            if name not in trained or self.baseline not in trained or name == self.baseline:
+                raise ValueError(
+                    f"{where}: an arm that trains is explained against a baseline that trains (the baseline is "
+                    f"{self.baseline}; arms that train: {', '.join(trained) or 'none'})"
+                )
+            alone = [one for one in self.arms if one not in trained]
+            if wrong := [one for one in chain if one not in alone] or [o for o in chain if chain.count(o) > 1]:
+                raise ValueError(
+                    f"{where} must list different arms of trainer replay: {', '.join(alone) or 'there is none'} (got "
+                    f"{wrong[0]!r}){did_you_mean(wrong[0], alone)}"
+                )
+            for end, replay in ((self.baseline, chain[0]), (name, chain[-1])):
+                if self.arms[end].engine != self.arms[replay].engine:
+                    raise ValueError(
+                        f"{where}: {replay} replays engine {self.arms[replay].engine}, and {end} has "
+                        f"{self.arms[end].engine}; the list begins with a replay of the baseline's engine and ends "
+                        "with one of the arm's"
+                    )
         return self
 
     @model_validator(mode="after")

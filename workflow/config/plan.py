@@ -67,7 +67,7 @@ class Plan:
     def fingerprint(self) -> str:
         """One hash over all runs: it changes when any of them does, or a setting of the report."""
         config = self.config
-        settings: list[Any] = [config.description, config.baseline, config.warmup_steps, config.report.model_dump()]
+        settings: list[Any] = [config.description, config.baseline, config.warmup_steps, config.report.asked()]
         settings.append({name: arm.same_as for name, arm in config.arms.items() if arm.same_as})
         return _sha256([settings, [run.fingerprint for run in self.all_runs.values()]])
 
@@ -138,7 +138,7 @@ class Plan:
             "sweep": {path: list(values) for path, values in config.sweep.items()},
             "seeds": list(config.seeds),
             "warmup_steps": config.warmup_steps,
-            "report": config.report.model_dump(),
+            "report": config.report.asked(),
             "fingerprint": self.fingerprint,
             "runs": list(self.all_runs),
             "imports": list(self.imports),
