@@ -99,8 +99,8 @@ def _sync_s(wide: pd.DataFrame, runs: Sequence[Run]) -> Floats:
     seconds = pd.Series(category_s(wide, runs, OWN, "weight sync"), index=wide.index)
     own = {run.run_id for run in runs if engine_named(str(run.spec.get("engine"))).in_trainer}
     timed = seconds.notna().groupby([wide["factors"], wide["arm"]]).transform("any")
-    found: Floats = seconds.mask(seconds.isna() & (timed | wide["run_id"].isin(own)), 0.0).to_numpy(np.float64)
-    return found
+    untimed = seconds.isna() & (timed | wide["run_id"].isin(own))
+    return np.asarray(seconds.mask(untimed, 0.0), dtype=np.float64)
 
 
 def product(

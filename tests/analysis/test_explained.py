@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to
 
 from analysis.collect import collect_run
 from analysis.estimates.explained import product
@@ -30,7 +31,8 @@ def pairs_of(a, b, tokens=(100.0, 100.0), longest=(10.0, 10.0)):
     for side, (step, gen, sync), t, x in (("a", a, tokens[0], longest[0]), ("b", b, tokens[1], longest[1])):
         found |= {f"{STEP}_{side}": step, f"generation_s_{side}": gen, f"sync_s_{side}": sync}
         found |= {f"response_tokens_{side}": t, f"max_response_length_{side}": x}
-    frame = pd.DataFrame({name: np.atleast_1d(np.asarray(value, dtype=float)) for name, value in found.items()})
+    steps = max(np.size(value) for value in found.values())
+    frame = pd.DataFrame({name: np.broadcast_to(np.asarray(v, dtype=float), steps) for name, v in found.items()})
     return frame.assign(seed=0, step=range(1, len(frame) + 1))
 
 
@@ -267,3 +269,49 @@ def test_replays_that_are_no_equal_work_explain_nothing(tmp_path, more, why, cod
 def test_a_baseline_of_another_engine_has_no_explanation(tmp_path):
     content = content_of(folder_of(tmp_path, EXPLAIN), baseline="other")
     assert content.explained.empty and [one.arm for one in content.headlines] == ["vllm"]
+
+
+def test_the_published_ratio_by_replays_on_one_gpu(tmp_path):
+    """The article's 2.15, as camino-2025-replay.yaml takes it apart; the replays' seconds are made up."""
+    results = tmp_path / "case"
+    an_import(results, steps_to(row(3, ARTICLE_VLLM)), "vllm", "vllm")
+    an_import(results, steps_to(article_row()), "sglang", "sglang")
+    arms = {"vllm": {"trainer": "verl", "engine": "vllm"}, "sglang": {"trainer": "verl", "engine": "sglang"}}
+    runs = ["vllm", "sglang"]
+    for arm, engine, gen in (("eager", "vllm", 800.0), ("graphs", "vllm", 500.0), ("alone", "sglang", 400.0)):
+        arms[arm] = {"trainer": "replay", "engine": engine}
+        gpus = [{"name": "NVIDIA H100 80GB HBM3", "memory_gib": 79.1}]
+        hardware = {"host": "n", "cpu": "c", "cpus": 2, "threads": 2, "memory_gib": 64, "gpus": gpus}
+        for seed in (0, 1):
+            rows = [
+                make_results.metrics_row(
+                    step, {"step": gen + 1, "step/generate": gen * (1 + 0.01 * seed)}, lengths=[17436, 17435, 17436],
+                    scalars={"replay/mean_length": 17435.67, "replay/max_length": 31744.0},
+                )
+                for step in (1, 2, 3, 4)
+            ]  # fmt: skip
+            run_id = f"{arm}-s{seed}"
+            workload = {"nodes": 1, "gpus_per_node": 1, "gpu": "H100-80GB", "steps": 4}
+            made = make_results.write_run(
+                results, run_id, arm, seed, [rows], engine=engine, hardware=hardware,
+                spec_more={"trainer": "replay", "workload": workload}, done_more={"versions": {"replay": "1"}},
+            )  # fmt: skip
+            write_steps(collect_run(made), made / "steps.parquet")
+            runs.append(run_id)
+    explain = {"explain": {"sglang": ["eager", "graphs", "alone"]}}
+    make_results.write_plan(results, arms, runs, 2, report=explain)
+    content = content_of(results)
+    found = content.explained.set_index("part")
+    assert found.loc["raw", "value"] == pytest.approx(878.89 / 408.19, rel=1e-9)
+    graphs, engine = f"{ENGINE}/graphs vs eager", f"{ENGINE}/alone vs graphs"
+    assert found.loc[[graphs, engine], "phase_ratio"].tolist() == pytest.approx([1.6, 1.25])
+    # Nearly all of the step is generation, so that nearly all of the graphs' 1.6 comes through.
+    assert 1.55 < found.loc[graphs, "value"] < 1.6
+    assert found.loc[graphs, "share"] == pytest.approx(math.log(found.loc[graphs, "value"]) / math.log(878.89 / 408.19))
+    # vLLM's step has no lengths, and one step has no interval.
+    assert math.isnan(found.loc[LENGTHS, "value"]) and "not known" in found.loc[LENGTHS, "why"]
+    assert found.loc[SYNC, "phase_ratio"] == pytest.approx(1.04 / 2.311)
+    assert found.loc[[ENGINE, SYNC, REST], "value"].prod() == pytest.approx(878.89 / 408.19, rel=1e-9)
+    assert found.loc[REST, "scope"] == "one step" and math.isnan(found.loc[REST, "low"])
+    assert "replay-ran-otherwise" in {v.code for v in content.verdicts}
+    assert "engine" in markdown(content)
