@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ class PlanRead:
     fingerprints: dict[str, str]
     """Of each run, what it was to compute."""
     report: dict[str, Any] = field(default_factory=dict)
-    """What the report was asked for: price_per_gpu_hour, currency, to_steps, explain."""
+    """What the report was asked for: price_per_gpu_hour, currency, to_steps, explain, cpu_memory_gb_s."""
     same_as: dict[str, str] = field(default_factory=dict)
     """Arms that repeat another arm and are identical to it otherwise: whose."""
 
@@ -42,6 +42,11 @@ class PlanRead:
     def rivals(self) -> list[str]:
         """The arms that are compared with the baseline: trainings with a training, engines alone with such a one."""
         return [arm for arm in self.arms if arm != self.baseline and not self.apart(arm)]
+
+    @property
+    def alone(self) -> bool:
+        """Whether no arm trains: every one runs an engine alone."""
+        return not any(self._trains(arm) for arm in self.arms)
 
     def apart(self, arm: str) -> bool:
         """Whether an arm trains and the baseline runs its engine alone, or the other way round: their steps differ."""
@@ -72,6 +77,8 @@ class Run:
     imported: bool = False
     inputs_folder: Path | None = None
     """Where its inputs were prepared: what inputs.json calls by a relative path lies there."""
+    memory_gb_s: float | None = None
+    """Of a machine without a GPU, its memory's bandwidth, if the experiment says what was measured."""
 
     @property
     def lived(self) -> tuple[float, float] | None:
@@ -172,7 +179,7 @@ def read_runs(plan: PlanRead, results: Path, stacks: Path | None) -> tuple[list[
         except UserError as error:
             verdicts.append(Verdict("error", "run-left-out", f"run {run_id} is left out: {error}"))
             continue
-        runs.append(run)
+        runs.append(replace(run, memory_gb_s=plan.report.get("cpu_memory_gb_s")))
         verdicts += found
     for source, readers in _read_by_several(runs).items():
         names = [run.run_id for run in readers]

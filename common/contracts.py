@@ -42,7 +42,7 @@ class PlanFile(TypedDict):
     sweep: Annotated[dict[str, list[Any]], "the values of each factor, by dotted path"]
     seeds: Annotated[list[int], "the seeds of the trained runs"]
     warmup_steps: Annotated[int, "how many first steps of each run do not count"]
-    report: Annotated[Object, "what the report was asked for: price_per_gpu_hour, currency, to_steps, explain"]
+    report: Annotated[Object, "what the report was asked for (docs/configuration.md)"]
     fingerprint: Annotated[str, "sha256 over all runs, and what the report is asked for; 64 hex digits"]
     runs: Annotated[list[str], "the ids of all runs"]
     imports: Annotated[list[str], "those of the runs that are imported, not trained"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -61,6 +63,7 @@ _NAMES: Mapping[str, str] = {
     **{reported.lower(): known for reported, known in REPORTED.items() if set(reported) & set(" -")},
     **{known.lower(): known for known in KNOWN_GPUS},
 }
+_MEASURED_CPU = re.compile(r"CPU with ([\d.e+-]+) GB/s of memory, measured")
 
 
 def known_name(name: str | None) -> str | None:
@@ -68,7 +71,14 @@ def known_name(name: str | None) -> str | None:
     return _NAMES.get(" ".join((name or "").split()).lower())
 
 
+def measured_cpu(gb_per_s: float) -> str:
+    """The name of a CPU of which the memory's bandwidth alone is known, by a measurement."""
+    return f"CPU with {gb_per_s:g} GB/s of memory, measured"
+
+
 def gpu_of(name: str | None) -> Gpu | None:
-    """The GPU of that name, ours or the driver's; None if it is unknown."""
+    """The GPU of that name, ours or the driver's, or a measured CPU, without a bound by arithmetic; None if unknown."""
+    if match := _MEASURED_CPU.fullmatch(name or ""):
+        return Gpu(0.0, float(match[1]) / 1000, math.inf, "measured")
     known = known_name(name)
     return KNOWN_GPUS[known] if known else None

@@ -65,9 +65,12 @@ def _setup_words(setup: DecodeSetup) -> list[str]:
     if gpu is None or facts is None or not setup.number_bytes or not facts.decode_parameters:
         return []
     read = facts.decode_parameters * setup.number_bytes
-    return [
+    by_sheet = (
         f"{setup.gpus} × {setup.gpu}, by the data sheet {gpu.bandwidth_tb_s:g} TB/s and "
-        f"{gpu.bf16_tflops:g} TFLOP/s (bf16, dense) each",
+        f"{gpu.bf16_tflops:g} TFLOP/s (bf16, dense) each"
+    )
+    return [
+        by_sheet if math.isfinite(gpu.bf16_tflops) else f"a {setup.gpu}, no bound by arithmetic",
         f"tensor parallel size {setup.tensor_parallel}, so {count_of(setup.replicas or 0, 'replica')}",
         f"{setup.model} at {count_of(setup.number_bytes, 'byte')} a weight: each iteration of a replica reads the "
         f"{facts.decode_parameters / 1e9:.2f} billion weights that a token needs ({read / 1e9:.2f} GB) once, and "

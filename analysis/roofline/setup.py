@@ -9,7 +9,7 @@ from typing import Any
 
 from analysis.runs import Run
 from common.dotted import flat, mapping, overrides_by_key, positive
-from common.gpus import KNOWN_GPUS, gpu_of, known_name
+from common.gpus import KNOWN_GPUS, gpu_of, known_name, measured_cpu
 from common.model_facts import COUNTED, ModelFacts, hub_id, is_another, is_id, model_facts
 from engines import Engine, engine_named
 from trainers.registry import Trainer, trainer_named, trainers
@@ -97,7 +97,9 @@ def setup_of(run: Run) -> DecodeSetup:
         apart=apart,
     )
     if "import" not in spec and not reported and not per_node:
-        return replace(setup, unknown=("a GPU: it trained on the CPU",))
+        if not run.memory_gb_s:
+            return replace(setup, unknown=("a GPU: it trained on the CPU",))
+        setup = replace(setup, gpu=measured_cpu(run.memory_gb_s), gpus=1, tensor_parallel=1, replicas=1)
     return replace(setup, unknown=tuple(_unknown(run, settings, setup)))
 
 

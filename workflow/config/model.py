@@ -84,10 +84,12 @@ class Report(Section):
     explain: dict[Name, Annotated[tuple[Name, ...], Field(min_length=2)]] = {}
     """Which arms' raw ratio is taken apart, and by which replays, in order: that of the baseline's engine, perhaps
     others on the way, that of the arm's own engine (`sglang: [vllm-alone, sglang-alone]`)."""
+    cpu_memory_gb_s: Annotated[Number, Field(gt=0)] | None = None
+    """The machine's measured memory bandwidth in GB/s: runs without a GPU have a decode floor by it; null: none."""
 
     def asked(self) -> dict[str, Any]:
-        """As plan.json has it: without `explain` where nothing is explained, as before it was there."""
-        return self.model_dump(mode="json", exclude=None if self.explain else {"explain"})
+        """As plan.json has it: what came later stands there only where it is asked for, so that old plans stay."""
+        return self.model_dump(mode="json", exclude={n for n in ("explain", "cpu_memory_gb_s") if not getattr(self, n)})
 
 
 class Config(Section):
