@@ -147,6 +147,10 @@ def _apart(wide: pd.DataFrame, factors: str, baseline: str, arm: str) -> str:
     return f". Steps of equal number are compared, and of the seeds that both have these are {told}"
 
 
+def _has_both(wide: pd.DataFrame, factors: str, arms: tuple[str, str]) -> bool:
+    return set(arms) <= set(wide.loc[wide["factors"] == factors, "arm"])
+
+
 def comparison_table(
     wide: pd.DataFrame, plan: PlanRead, refused: Mapping[tuple[str, str], str] | None = None
 ) -> tuple[pd.DataFrame, list[Verdict]]:
@@ -160,6 +164,8 @@ def comparison_table(
     rows, verdicts = [], []
     for factors, arm, pairs in compared(wide, plan):
         both = (plan.baseline, arm)
+        if pairs.empty and plan.alone and not _has_both(wide, factors, both):
+            continue  # options of one arm's engine alone: the ranking compares these
         if pairs.empty:
             why = _apart(wide, factors, *both)
             text = f"{plan.baseline} and {arm} have no counted (seed, step) in common{at(factors)}: not compared{why}"

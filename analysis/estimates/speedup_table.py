@@ -48,6 +48,9 @@ def estimate_table(
         for arm in plan.rivals:
             if not wide["arm"].eq(arm).any():
                 continue
+            here = set(wide.loc[wide["factors"] == factors, "arm"])
+            if plan.alone and not {arm, plan.baseline} <= here:
+                continue  # options of one arm's engine alone: the ranking compares these
             head: Row = {"factors": factors, "baseline": plan.baseline, "arm": arm}
             reason = known.refused.get((factors, arm), "")
             pairs = paired_steps(wide, factors, plan.baseline, arm, needed())

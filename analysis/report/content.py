@@ -15,6 +15,7 @@ from analysis.estimates.comparable import comparable
 from analysis.estimates.explained import explained_table
 from analysis.estimates.gate import gate_table, gate_verdicts
 from analysis.estimates.noise import noise_table, repeated
+from analysis.estimates.ranking import ranking_lines, ranking_table
 from analysis.estimates.replays import replay_verdicts
 from analysis.estimates.speedup_table import estimate_table
 from analysis.fairness import Setting, config_settings, fairness_verdicts, reported_settings, settings_table
@@ -91,6 +92,8 @@ class Content:
     noise: pd.DataFrame
     explained: pd.DataFrame
     """Each explained arm's raw ratio as a product; empty where `report.explain` names none."""
+    ranking: pd.DataFrame
+    """The settings of engines that ran alone, the fastest first; empty where an arm trains."""
     waterfall: pd.DataFrame
     stragglers: pd.DataFrame
     gate: pd.DataFrame
@@ -145,7 +148,7 @@ class Content:
             "settings": settings_table([*self.config, *self.hardware, *self.versions], self.plan),
             "environment": self.environment,
             "runs": self.provenance,
-            **({"explained": self.explained} if len(self.explained) else {}),
+            **{name: some for name in ("explained", "ranking") if len(some := getattr(self, name))},
         }
 
     @property
@@ -183,6 +186,8 @@ class Content:
         arms = list(dict.fromkeys(r.arm for r in self.runs))
         if not arms:
             return "No comparison: no run could be read."
+        if len(self.ranking):
+            return " ".join(ranking_lines(self.ranking))
         if len(arms) == 1:
             return f"No comparison: there are runs of one arm only ({arms[0]})."
         others = [arm for arm in arms if arm != self.plan.baseline]
@@ -244,6 +249,7 @@ def read_content(
         estimates=estimates,
         noise=noise_table(wide, plan, divisible),
         explained=explained_table(wide, runs, plan, divisible, estimates),
+        ranking=ranking_table(wide, runs, plan),
         waterfall=waterfall,
         stragglers=stragglers,
         gate=gate,
@@ -318,7 +324,7 @@ def arm_verdicts(runs: list[Run], plan: PlanRead) -> Iterator[Verdict]:
     for arm in plan.arms:
         if arm not in have:
             yield Verdict("error", "arm-without-runs", f"arm {arm} has no run that can be read")
-    if len(plan.arms) == 1:
+    if len(plan.arms) == 1 and not (plan.alone and len({r.factors_key for r in runs}) > 1):
         yield Verdict("warning", "one-arm", "the plan has one arm only: there is nothing to compare")
     seeds = {arm: len({r.seed for r in runs if r.arm == arm}) for arm in plan.arms if arm in have}
     if seeds and min(seeds.values()) == 1:

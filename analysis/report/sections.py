@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from analysis.estimates.gate import LABELS
 from analysis.estimates.parts import ENGINE, LENGTHS, RAW, REST, SYNC
+from analysis.estimates.ranking import ranking_lines
 from analysis.report.cells import MINUS, Cell, Table, count, in_full, number, percent, seconds, significant, times
 from analysis.report.comparison_tables import VERDICT_WORDS, Column, frame_table, word
 from analysis.report.content import Content
@@ -36,6 +37,7 @@ def sections(content: Content) -> list[ReportSection]:
     each = rewards_block(content)
     gate = () if each.rows else rewards
     found = [
+        ReportSection("ranking", "Settings, the fastest first", ranking_block(content), (), ranking_told(content)),
         ReportSection("explained", "What the ratio is made of", explained_block(content), (), explained_lines(content)),
         ReportSection("stragglers", "What the step waits for", stragglers_block(content), ("stragglers",), lines),
         ReportSection("gate", "Do the arms train the same?", gate_block(content), gate),
@@ -54,6 +56,33 @@ STRAGGLER_WORDS = {
     "decode floor, s": "Floor: the least that the GPUs' data sheet allows.",
     "efficiency": "Efficiency: floor over generation.",
 }
+
+
+def ranking_block(content: Content) -> Table:
+    """The settings of engines that ran alone on equal completions, each against the first."""
+    columns = (
+        Column("rank", "rank", count),
+        Column("step_s", "s/step", _seconds),
+        Column("tokens_per_s", "tokens/s", lambda value: number(value, 1)),
+        Column("ratio", "times the first's seconds", times),
+        Column("low", "95% from", times),
+        Column("high", "to", times),
+        Column("verdict", "verdict", word, words=True),
+        Column("runs", "runs", count),
+        Column("steps", "steps", count),
+        Column("why", "why", word, words=True),
+    )
+    note = (
+        "Seconds of a step over the first setting's, over the steps that both have. All wrote completions of the same "
+        "lengths. Each interval stands for itself: of twenty settings as fast as the first, about one is called "
+        "slower by chance. More seeds resolve more."
+    )
+    return frame_table(content, "ranking", content.ranking, columns, "Settings ranked by seconds of a step", note=note)
+
+
+def ranking_told(content: Content) -> tuple[str, ...]:
+    """The first setting, and what is not resolved from it."""
+    return tuple(ranking_lines(content.ranking)) if len(content.ranking) else ()
 
 
 def explained_block(content: Content) -> Table:
@@ -96,7 +125,7 @@ def explained_lines(content: Content) -> tuple[str, ...]:
         unknown = [PART_WORDS[part] for part in PART_WORDS if not value.get(part, 0) > 0]
         lacking = f" ({' and '.join(unknown)}: not known)" if unknown else ""
         told.append(
-            f"{arm} vs {content.plan.baseline}{at(factors)}: raw {times(value[RAW]).text} = "
+            f"{arm} vs {content.plan.baseline}{at(str(factors))}: raw {times(value[RAW]).text} = "
             f"{' · '.join(words)}{lacking}."
         )
     return tuple(told)

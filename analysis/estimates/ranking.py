@@ -1,0 +1,131 @@
+"""Ranks the settings of engines that ran alone on equal completions, the fastest first."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from analysis.estimates.arm import estimates
+from analysis.estimates.bootstrap import RESAMPLES
+from analysis.estimates.comparable import ran_otherwise
+from analysis.estimates.equal_work import LONGEST, STEP
+from analysis.runs import PlanRead, Run, factors_label, rows_of
+from analysis.speedup import TOKENS
+from analysis.wide import ROUNDING
+
+COLUMNS = [
+    *("factors", "arm", "workload", "rank", "runs", "steps", "step_s", "tokens_per_s", "ratio", "low", "high"),
+    *("verdict", "why"),
+]
+FIRST, SLOWER, UNRESOLVED, UNKNOWN = "first", "slower", "not resolved", "not comparable"
+# Two settings are two arms, which the verdict compares.
+LEAST = 3
+_KEY = ["seed", "step"]
+Setting = tuple[str, str]
+"""An arm and its factor combination."""
+
+
+def ranking_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead, resamples: int = RESAMPLES) -> pd.DataFrame:
+    """One row per setting (arm and factors) in order of seconds a step; settings of one `workload` rank together.
+
+    Empty where an arm trains, and for fewer than three settings. `ratio` is a setting's seconds over the first's, over
+    the steps that both have, with its 95% interval; `verdict`: `slower` where that lies above 1, `not resolved`
+    where it does not, or one pair of runs is all there is. Settings with other completions, or on other machines, have
+    no ratio, and `why`.
+    """
+    counted = wide[wide["counted"].astype(bool)] if len(wide) else wide
+    groups: dict[str, dict[Setting, pd.DataFrame]] = {}
+    if plan.alone:
+        for (arm, factors), rows in counted.groupby(["arm", "factors"], sort=False):
+            groups.setdefault(_of_workload(str(factors)), {})[str(arm), str(factors)] = rows
+    rows_ = [
+        row
+        for workload, settings in groups.items()
+        if sum(map(len, groups.values())) >= LEAST
+        for row in _ranked(workload, settings, runs, resamples)
+    ]
+    return pd.DataFrame(rows_, columns=COLUMNS)
+
+
+def _of_workload(factors: str) -> str:
+    """The factors that are the workload's, which all arms have: another one is other work."""
+    have: dict[str, Any] = json.loads(factors) if factors else {}
+    shared = {path: value for path, value in have.items() if path.startswith("workload.")}
+    return json.dumps(shared, sort_keys=True, ensure_ascii=False) if shared else ""
+
+
+def _ranked(
+    workload: str, settings: Mapping[Setting, pd.DataFrame], runs: Sequence[Run], resamples: int
+) -> list[dict[str, Any]]:
+    means = _means(settings)
+    order = sorted(settings, key=lambda setting: means[setting])
+    first = order[0]
+    of = {s: [run for run in runs if (run.arm, run.factors_key) == s] for s in settings}
+    found = []
+    for rank, setting in enumerate(order, 1):
+        rows = settings[setting]
+        tokens = float(rows[TOKENS].sum() / rows[STEP].sum()) if TOKENS in rows else math.nan
+        row = {
+            "factors": setting[1],
+            "arm": setting[0],
+            "workload": workload,
+            "rank": rank,
+            "runs": rows["seed"].nunique(),
+            "steps": len(rows),
+            "step_s": means[setting],
+            "tokens_per_s": tokens,
+        }
+        other = "; ".join(ran_otherwise(of[first], of[setting]).values())
+        told = _first() if setting == first else _against(settings[first], rows, other, resamples)
+        found.append(row | told)
+    return found
+
+
+def _means(settings: Mapping[Setting, pd.DataFrame]) -> dict[Setting, float]:
+    """Mean seconds of a step, over the steps that all settings have, or over each one's own where there is none."""
+    table = pd.concat({setting: rows.set_index(_KEY)[STEP] for setting, rows in settings.items()}, axis=1)
+    shared = table.dropna()
+    means = (table if shared.empty else shared).mean()
+    return {setting: float(mean) for setting, mean in zip(settings, means, strict=True)}
+
+
+def _first() -> dict[str, Any]:
+    return {"ratio": 1.0, "low": math.nan, "high": math.nan, "verdict": FIRST, "why": ""}
+
+
+def _against(first: pd.DataFrame, rows: pd.DataFrame, other: str, resamples: int) -> dict[str, Any]:
+    """A setting's seconds over the first one's, with the interval."""
+    names = [name for name in (STEP, ROUNDING + "step", TOKENS, LONGEST) if name in rows]
+    pairs = rows[[*_KEY, *names]].merge(first[[*_KEY, *names]], on=_KEY, suffixes=("_a", "_b")).sort_values(_KEY)
+    lengths = [name for name in (TOKENS, LONGEST) if name in rows]
+    why = other
+    if not why and pairs.empty:
+        why = "no counted step in common with the first"
+    elif not why and (len(lengths) < 2 or any((pairs[f"{n}_a"] != pairs[f"{n}_b"]).any() for n in lengths)):
+        why = "its completions are not of the same lengths as the first's"
+    if why:
+        nothing = dict.fromkeys(("ratio", "low", "high"), math.nan)
+        return {**nothing, "verdict": UNKNOWN, "why": f"ran with {why}" if other else why}
+    raw = next(row for row in estimates(pairs, resamples=resamples) if row["estimate"] == "raw")
+    verdict = SLOWER if raw["verdict"] == "+" else UNRESOLVED
+    return {"ratio": raw["value"], "low": raw["low"], "high": raw["high"], "verdict": verdict, "why": raw["why"]}
+
+
+def ranking_lines(ranking: pd.DataFrame) -> list[str]:
+    """Which setting is first, and which are not resolved from it, as a sentence for each workload."""
+    told = []
+    for workload, rows in ranking.groupby("workload", sort=False):
+        where = f" at {factors_label(str(workload))}" if workload else ""
+        names = [r.arm + (f" ({factors_label(r.factors)})" if r.factors else "") for r in rows_of(rows)]
+        open_ = [name for name, verdict in zip(names, rows["verdict"], strict=True) if verdict == UNRESOLVED]
+        rest = f"not resolved from it: {', '.join(open_)}" if open_ else "all others are slower"
+        if (rows["verdict"] == UNKNOWN).any() and not open_:
+            rest = "the others are slower or not comparable"
+        told.append(
+            f"Fastest of {len(rows)} settings{where}: {names[0]}, {rows['step_s'].iloc[0]:.3g} s a step; {rest}."
+        )
+    return told
