@@ -1,24 +1,25 @@
-"""SGLang alone, on a CPU, on completions of given lengths."""
+"""SGLang alone, on completions of given lengths: on a CPU as trainer trl has it, on a GPU as it is released."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.errors import UserError
-from engines.sglang.colocate import Sglang
+
+if TYPE_CHECKING:
+    from engines.sglang.colocate import Sglang
+    from engines.sglang.gpu import SglangOnGpu
 
 _OF_THE_WORKLOAD = ("model_path", "dtype", "random_seed", "tp_size", "dp_size", "pp_size", "device")
 
 
 class SglangReplay:
-    """SGLang's scheduler in a process of its own, as trainer trl has it; its memory is not given back between steps."""
+    """SGLang's scheduler in a process of its own; it sleeps between steps with `enable_memory_saver`, on a GPU."""
 
-    sleeps = False
-
-    def __init__(self, engine: Sglang, settings: Mapping[str, Any]) -> None:
-        self._engine = engine
+    def __init__(self, engine: Sglang | SglangOnGpu, settings: Mapping[str, Any], *, sleeps: bool) -> None:
+        self._engine, self.sleeps = engine, sleeps
         self._words = {key: settings[key] for key in ("temperature", "top_p")}
         self.update = engine.update_weights
         self.held = engine.settings
@@ -31,22 +32,36 @@ class SglangReplay:
         )
 
     def sleep(self) -> None:
-        """Nothing: it keeps its memory."""
+        """Give memory back; on a CPU it never sleeps."""
+        self._engine.sleep()  # type: ignore[union-attr]
 
     def wake(self) -> None:
-        """Nothing: it has kept its memory."""
+        """Take it again."""
+        self._engine.wake()  # type: ignore[union-attr]
 
 
 def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int) -> SglangReplay:
     """`UserError` for a setting of SGLang that the workload has a word for, and with SGLang's words for a wrong one."""
+    import torch
+
     for name in settings["engine"]:
         if name in _OF_THE_WORKLOAD:
             raise UserError(f"options.engine.{name} of a replay follows from the workload; take it out")
-    # As trainer trl has it: room for all sequences of a step and as many again, so that none waits.
     longest = settings["max_prompt_length"] + settings["max_response_length"]
-    room = {"max_total_tokens": 2 * settings["prompts"] * settings["num_generations"] * longest}
+    own, sleeps = settings["engine"], False
+    engine: Sglang | SglangOnGpu
     try:
-        engine = Sglang(model, settings["dtype"], settings["seed"], {**room, **settings["engine"]})
+        if torch.cuda.is_available():
+            from engines.sglang.gpu import SglangOnGpu
+
+            sleeps = bool(own.get("enable_memory_saver"))
+            engine = SglangOnGpu(model, settings["dtype"], settings["seed"], own)
+        else:
+            from engines.sglang.colocate import Sglang
+
+            # As trainer trl has it: room for all sequences of a step and as many again, so that none waits.
+            room = {"max_total_tokens": 2 * settings["prompts"] * settings["num_generations"] * longest}
+            engine = Sglang(model, settings["dtype"], settings["seed"], {**room, **own})
     except (TypeError, ValueError) as error:
         raise UserError(f"SGLang refuses the settings (options.engine): {str(error).splitlines()[0]}") from error
-    return SglangReplay(engine, settings)
+    return SglangReplay(engine, settings, sleeps=sleeps)

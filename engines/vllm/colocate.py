@@ -35,6 +35,7 @@ def check_engine(llm: Any, dtype: str) -> dict[str, Any]:
     Raises `UserError` if its dtype is not the workload's.
     """
     config = llm.llm_engine.vllm_config
+    compilation = config.compilation_config
     held = str(config.model_config.dtype).removeprefix("torch.")
     if held != dtype:
         raise UserError(
@@ -51,6 +52,6 @@ def check_engine(llm: Any, dtype: str) -> dict[str, Any]:
         "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
         "enable_prefix_caching": config.cache_config.enable_prefix_caching,
         "enable_chunked_prefill": config.scheduler_config.enable_chunked_prefill,
-        "compilation_mode": str(config.compilation_config.mode),
+        "compilation_mode": str(getattr(compilation, "mode", getattr(compilation, "level", ""))),  # level up to 0.10
         "tensor_parallel_size": config.parallel_config.tensor_parallel_size,
     }

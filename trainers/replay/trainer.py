@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from common.dotted import mapping
 from common.errors import UserError
+from common.files import read_json_object
 from node.records import file_sha256
 from trainers.cases import sglang_speed_on_cpu
 from trainers.protocol import Driver, StackFacts, Trainer
@@ -25,11 +27,6 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
             "trainer replay runs one engine on one device: workload.nodes must be 1 and workload.gpus_per_node at most "
             f"1 (got {workload.nodes} and {workload.gpus_per_node})"
         )
-    if arm.engine == "sglang" and stack.accelerator != "cpu":
-        raise UserError(
-            "trainer replay runs engine sglang on a CPU only: ours has not run on a GPU (got accelerator "
-            f"{stack.accelerator}). Take the stack trl-sglang-cpu"
-        )
     if workload.samples:
         raise UserError(
             f"workload.samples must be 0 with trainer replay: it has no policy that learns (got {workload.samples})"
@@ -37,6 +34,7 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
     lengths = checked(arm.options.get("lengths"), workload.max_response_length)
     if "source" in lengths:
         lengths["sha256"] = _sha256(lengths["source"])
+        _require_same_texts(lengths["source"], workload)
     return {
         "steps": workload.steps,
         "prompts": workload.batch_size // workload.num_generations,
@@ -60,6 +58,23 @@ def _sha256(source: str) -> str:
             "that is collected: snakemake writes it as soon as the run has finished"
         )
     return file_sha256(path)
+
+
+def _require_same_texts(source: str, workload: Workload) -> None:
+    """`UserError` where the run of these lengths had another model, and so perhaps another tokenizer, or other data.
+
+    Its spec.json lies beside its steps; where there is none, or it names no workload, nothing is known of it.
+    """
+    path = Path(source).expanduser().with_name("spec.json")
+    theirs = mapping(read_json_object(path, "the plan").get("workload")) if path.is_file() else {}
+    ours = workload.of_a_spec()
+    for part, why in (("model", "tokens of another tokenizer are other texts"), ("data", "they answer other prompts")):
+        there, here = (mapping(one.get(part)).get("source") for one in (theirs, ours))
+        if there and there != here:
+            raise UserError(
+                f"options.lengths.source: {source} is of a run with workload.{part}.source {there}, and this replay has "
+                f"{here}: {why}. Give a run of the same {part}, or numbers (mean, shortest, longest)"
+            )
 
 
 TREE = TimerTree(

@@ -75,6 +75,12 @@ def test_zero_lengths_and_foreign_files_are_refused(tmp_path: Path) -> None:
         of_steps({"source": "no.parquet"}, tmp_path, 1, 1, 8)
 
 
+def test_a_source_without_lengths_is_refused(tmp_path: Path) -> None:
+    source = {"source": steps_table(tmp_path / "steps.parquet", [(1, "phase", "step", 3.0)])}
+    with pytest.raises(UserError, match="holds no step with lengths"):
+        of_steps(source, tmp_path, 1, 1, 8)
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [

@@ -10,8 +10,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from analysis.collect import main as collect
+from analysis.report.content import read_content
 from common.errors import UserError
 from trainers.registry import StackFacts
 from trainers.replay import RELEASE
@@ -22,6 +24,7 @@ from workflow.config.reading import parse_config
 from ...attempts import SGLANG, TRANSFORMERS, VLLM, run_job, run_python
 from .test_lengths import steps_table
 
+ROOT = Path(__file__).resolve().parents[3]
 Stack = Callable[[str], Path]
 STACKS = {"transformers": TRANSFORMERS, "vllm": VLLM, "sglang": SGLANG}
 LENGTHS = {"mean": 5, "shortest": 2, "longest": 12}
@@ -120,6 +123,55 @@ def test_every_completion_has_the_length_that_was_asked_for(
         assert named["step"] >= named["step/generate"] + named["step/sync_weights"]
 
 
+SEVERAL_RUNS = """
+import os, sys
+os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
+from engines.vllm import replay as engine
+from node.attempt import exit_code
+from trainers.replay import driver
+made, build, close = [], engine.build, engine.VllmReplay.close
+engine.build = lambda *asked: made[0] if made else made.append(build(*asked)) or made[0]
+engine.VllmReplay.close = lambda self: None
+for attempt in sys.argv[1:]:
+    sys.argv[1:] = [attempt]
+    assert exit_code(driver.replay) == 0
+close(made[0])
+"""
+"""The runs of one setting, one after another with one engine: that starts once, which takes longest."""
+
+
+def test_sequences_at_once_come_out_as_they_are(stack_python: Stack, made_inputs: Path, tmp_path: Path) -> None:
+    """vLLM with 4 and with 32 sequences at once, arms of the shipped experiment: the ratio is right, and resolved."""
+    raw = yaml.safe_load((ROOT / "experiments" / "replay-cpu.yaml").read_text(encoding="utf-8"))
+    raw |= {"experiment": "replayed", "arms": {name: raw["arms"][name] for name in ("vllm-32", "vllm-4")}}
+    raw["workload"] |= {"steps": 5}
+    plan = plan_runs(
+        parse_config(raw | {"seeds": [0, 1, 2], "warmup_steps": 1}),
+        lambda s: StackFacts("trl", "vllm", "cpu", "1.16.0", "0"),
+    )
+    results, seconds = tmp_path / "results" / "replayed", {}
+    for arm in raw["arms"]:
+        runs = [run for run in plan.runs.values() if run.spec["arm"] == arm]
+        attempts = [attempt_of(run.spec, tmp_path, made_inputs) for run in runs]
+        told = run_python(stack_python(VLLM), "-c", SEVERAL_RUNS, *attempts)
+        assert told.returncode == 0, told.stderr + told.stdout
+        for run, attempt in zip(runs, attempts, strict=True):
+            folder = results / "runs" / run.run_id
+            (folder / "done.json").write_text((attempt.parent / "done.json").read_text())
+            assert collect([str(folder)]) == 0
+            lines = [json.loads(line) for line in (attempt.parent / "metrics.jsonl").read_text().splitlines()]
+            seconds[arm] = seconds.get(arm, 0.0) + sum(line["phases"]["step"] for line in lines[1:])
+    (results / "plan.json").write_text(json.dumps(plan.as_json()))
+    content = read_content(results / "plan.json", results, None, None)
+    raw_row = content.estimates.set_index("estimate").loc["raw"]
+    assert raw_row["value"] == pytest.approx(seconds["vllm-32"] / seconds["vllm-4"])
+    # By iterations: the 1,280 tokens of a step take at least 320 by fours, and the 96 of the longest by 32.
+    assert 96 / 320 / 2 < raw_row["value"] < 1 and raw_row["low"] < raw_row["value"] < raw_row["high"]
+    assert (raw_row["verdict"], raw_row["scope"]) == ("-", "across runs")
+    (headline,) = content.headlines
+    assert (headline.arm, headline.verdict) == ("vllm-4", "-")
+
+
 def test_lengths_of_a_run_are_pinned_when_it_is_planned(
     stack_python: Stack, made_inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,8 +194,7 @@ def test_lengths_of_a_run_are_pinned_when_it_is_planned(
 
 
 def test_a_stack_of_another_engine_and_unknown_options_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="trainer replay runs engine sglang on a CPU only"):
-        planned("sglang", {"gpus_per_node": 1, "gpu": "H100-80GB"}, accelerator="cuda")
+    assert planned("sglang", {"gpus_per_node": 1, "gpu": "H100-80GB"}, accelerator="cuda").runs
     for options, words, said in (
         ({"speed": 3}, {}, "options.speed is no option of a replay"),
         ({"lengths": {"source": "nosuch.parquet"}}, {}, "no such file: nosuch.parquet"),
@@ -151,6 +202,45 @@ def test_a_stack_of_another_engine_and_unknown_options_are_refused(tmp_path: Pat
     ):
         with pytest.raises(UserError, match=said):
             planned("vllm", words, **options)
+
+
+@pytest.mark.parametrize(("part", "why"), [("model", "of another tokenizer"), ("data", "answer other prompts")])
+def test_lengths_of_a_run_with_another_model_or_other_data_are_refused(part: str, why: str, tmp_path: Path) -> None:
+    rows = [(step, "sample", "response_length", 3.0) for step in (1, 2, 3) for _ in range(8)]
+    steps_table(tmp_path / "steps.parquet", rows)
+    lengths = {"source": str(tmp_path / "steps.parquet")}
+    workload = planned("transformers", lengths=lengths).runs["alone-s0"].spec["workload"]
+    for theirs in (workload, {}, {**workload, part: {**workload[part], "source": "org/other"}}):
+        (tmp_path / "spec.json").write_text(json.dumps({"workload": theirs}))
+        if theirs.get(part, {}).get("source") != "org/other":
+            assert planned("transformers", lengths=lengths).runs
+    with pytest.raises(UserError, match=f"is of a run with workload.{part}.source org/other.*{why}"):
+        planned("transformers", lengths=lengths)
+
+
+def test_a_gpu_that_somebody_else_uses_is_refused() -> None:
+    from trainers.replay.driver import require_alone
+
+    require_alone(free=79 * 2**30, total=80 * 2**30)
+    with pytest.raises(UserError, match=r"another process holds 40.0 GiB of this GPU"):
+        require_alone(free=40 * 2**30, total=80 * 2**30)
+
+
+def test_weights_are_handed_over_in_buckets() -> None:
+    from engines.sglang.gpu import buckets
+
+    class Tensor:
+        def __init__(self, bytes_: int) -> None:
+            self.bytes = bytes_
+
+        def numel(self) -> int:
+            return self.bytes
+
+        def element_size(self) -> int:
+            return 1
+
+    named = [(str(size), Tensor(size)) for size in (3, 4, 20, 1, 2)]
+    assert [[name for name, _ in group] for group in buckets(named, 8)] == [["3", "4"], ["20"], ["1", "2"]]
 
 
 def test_an_engine_that_stops_short_is_named_and_no_result(
