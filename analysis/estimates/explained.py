@@ -36,7 +36,7 @@ from analysis.estimates.parts import (
     phase_ratios,
     sided,
 )
-from analysis.estimates.replays import Sample, chains_of, replay_sample
+from analysis.estimates.replays import StepSample, chains_of, replay_sample
 from analysis.roofline.floors import category_s
 from analysis.runs import PlanRead, Run
 from analysis.speedup import TOKENS, paired_steps
@@ -104,7 +104,7 @@ def _sync_s(wide: pd.DataFrame, runs: Sequence[Run]) -> Floats:
 
 
 def product(
-    pairs: pd.DataFrame, replay: Sample | None, chain: tuple[str, ...], lacks: str, overlap: str, resamples: int
+    pairs: pd.DataFrame, replay: StepSample | None, chain: tuple[str, ...], lacks: str, overlap: str, resamples: int
 ) -> list[dict[str, Any]]:
     """The rows of all parts of one arm at one factor combination, from `paired_steps` with `sync_s`, and its replays.
 
@@ -121,7 +121,7 @@ def product(
 
     def made(by: str) -> Apart:
         name = by if by in EQUAL_WORK else "raw"
-        sample = Sample(columns, steps.lengths, steps.series[name], spent_blocks(name, steps))
+        sample = StepSample(columns, steps.lengths, steps.series[name], spent_blocks(name, steps))
         return Apart(sample, steps, by, timed_sync, replay, chain)
 
     # The first that has an interval, else the first that has a value, as the headline chooses.

@@ -17,7 +17,7 @@ import pandas as pd
 
 from analysis.estimates.bootstrap import Floats
 from analysis.estimates.equal_work import GENERATION, STEP, Paired, log_estimate, log_side
-from analysis.estimates.replays import Sample
+from analysis.estimates.replays import StepSample
 
 RAW, ENGINE, LENGTHS, SYNC, REST = "raw", "engine", "lengths", "weight_sync", "rest"
 IN_TRAINING, OTHER_PHASES = "rest/generation", "rest/step"
@@ -46,12 +46,12 @@ SPLIT = (STEP, SYNC_S)
 class Apart:
     """What is known of one arm against the baseline at one factor combination."""
 
-    trained: Sample
+    trained: StepSample
     steps: Paired
     by: str
     """How the lengths are taken out (`TAKEN_OUT_BY`); "" where nothing tells."""
     timed_sync: bool
-    replay: Sample | None
+    replay: StepSample | None
     chain: tuple[str, ...]
 
     def logs(self, trained: Floats, replay: Floats | None) -> dict[str, Floats]:

@@ -20,7 +20,7 @@ OTHER_LENGTHS_FROM = 1.25
 
 
 @dataclass(frozen=True)
-class Sample:
+class StepSample:
     """Paired steps of one kind: sums of columns, and what varies from step to step, run after run."""
 
     columns: Floats
@@ -45,7 +45,7 @@ def chains_of(plan: PlanRead) -> dict[str, tuple[str, ...]]:
 
 def replay_sample(
     wide: pd.DataFrame, runs: Sequence[Run], factors: str, chain: tuple[str, ...]
-) -> tuple[Sample | None, str]:
+) -> tuple[StepSample | None, str]:
     """The replays' generation seconds, a column for each of the chain, over the steps that all have; or why none."""
     of_arm = {arm: [run for run in runs if run.arm == arm] for arm in chain}
     if absent := [arm for arm, some in of_arm.items() if not some]:
@@ -73,7 +73,7 @@ def replay_sample(
         return None, "the replays' generation is not timed in every step"
     lengths = tuple(int(n) for n in table.groupby("seed", sort=False).size())
     series = np.split(np.log(seconds[:, 0] / seconds[:, -1]), np.cumsum(lengths)[:-1])
-    return Sample(seconds, lengths, list(series)), ""
+    return StepSample(seconds, lengths, list(series)), ""
 
 
 def replay_verdicts(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> Iterator[Verdict]:

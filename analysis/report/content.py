@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.cost import cost_table
-from analysis.estimates.comparable import comparable
+from analysis.estimates.comparable import Comparable, comparable
 from analysis.estimates.explained import explained_table
 from analysis.estimates.gate import gate_table, gate_verdicts
 from analysis.estimates.noise import noise_table, repeated
@@ -225,12 +225,7 @@ def read_content(
     lengths = samples_of(runs, "response_length", wide)
     completions, without = read_samples(runs, results)
     verdicts += [*more, *refusals, *disagreements, *paired, *gate_verdicts(gate, plan), *phase_verdicts(phases)]
-    verdicts += [
-        *replay_verdicts(wide, runs, plan),
-        *without,
-        *work_verdicts(wide, runs, floors),
-        *_run_verdicts(runs, plan, wide, lengths),
-    ]
+    verdicts += [*without, *work_verdicts(wide, runs, floors), *_run_verdicts(runs, plan, wide, lengths)]
     waterfall = waterfall_table(wide, category_table(phases, "step"))
     stragglers = straggler_table(wide, runs, plan, lengths)
     next_things = suggestions(stragglers, waterfall, wide, before)
@@ -247,9 +242,7 @@ def read_content(
         **_about(runs, plan, wide, results),
         preflight=before,
         estimates=estimates,
-        noise=noise_table(wide, plan, divisible),
-        explained=explained_table(wide, runs, plan, divisible, estimates),
-        ranking=ranking_table(wide, runs, plan),
+        **_of_equals(runs, plan, wide, divisible, estimates),
         waterfall=waterfall,
         stragglers=stragglers,
         gate=gate,
@@ -259,6 +252,17 @@ def read_content(
         lengths=lengths,
         samples=completions,
     )
+
+
+def _of_equals(
+    runs: list[Run], plan: PlanRead, wide: pd.DataFrame, divisible: Comparable, estimates: pd.DataFrame
+) -> dict[str, Any]:
+    """What repetitions of an arm and replays on equal completions say."""
+    return {
+        "noise": noise_table(wide, plan, divisible),
+        "explained": explained_table(wide, runs, plan, divisible, estimates),
+        "ranking": ranking_table(wide, runs, plan),
+    }
 
 
 def _over_all_steps(runs: list[Run], plan: PlanRead, wide: pd.DataFrame) -> dict[str, Any]:
@@ -281,6 +285,7 @@ def _about(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, results: Path) -
 
 def _run_verdicts(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, lengths: pd.DataFrame) -> Iterator[Verdict]:
     """What the runs themselves, their machines and their settings give to read."""
+    yield from replay_verdicts(wide, runs, plan)
     yield from fairness_verdicts(runs, plan)
     for run in runs:
         yield from origin_verdicts(run)

@@ -14,7 +14,7 @@ from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to
 from analysis.collect import collect_run
 from analysis.estimates.explained import product
 from analysis.estimates.parts import ENGINE, FACTORS, IN_TRAINING, LENGTHS, OTHER_PHASES, REST, SYNC
-from analysis.estimates.replays import Sample
+from analysis.estimates.replays import StepSample
 from analysis.report.content import read_content
 from analysis.report.markdown import markdown
 from analysis.report.page import html_page
@@ -39,7 +39,7 @@ def pairs_of(a, b, tokens=(100.0, 100.0), longest=(10.0, 10.0)):
 def replays(*seconds):
     """One run of replays: a column of seconds for each arm of the chain."""
     columns = np.array(seconds, dtype=float)
-    return Sample(columns, (len(columns),), [np.log(columns[:, 0] / columns[:, -1])])
+    return StepSample(columns, (len(columns),), [np.log(columns[:, 0] / columns[:, -1])])
 
 
 def parts(pairs, replay=None, chain=CHAIN, lacks="no replay", resamples=200):
@@ -136,7 +136,7 @@ def experiment(draw, runs=3, steps=16, spread=0.03, engine=1.4, in_training=1.1)
     pairs = pairs_of(a, b).assign(seed=np.repeat(range(runs), steps), step=np.tile(range(steps), runs))
     columns = np.stack([seconds(7.0), seconds(7.0 / engine)], axis=1)
     series = np.split(np.log(columns[:, 0] / columns[:, 1]), runs)
-    return pairs, Sample(columns, (steps,) * runs, series)
+    return pairs, StepSample(columns, (steps,) * runs, series)
 
 
 def test_the_intervals_hold_the_truth():

@@ -72,7 +72,7 @@ def _require_same_texts(source: str, workload: Workload) -> None:
         there, here = (mapping(one.get(part)).get("source") for one in (theirs, ours))
         if there and there != here:
             raise UserError(
-                f"options.lengths.source: {source} is of a run with workload.{part}.source {there}, and this replay has "
+                f"options.lengths.source: {source} is of a run with workload.{part}.source {there}, this replay has "
                 f"{here}: {why}. Give a run of the same {part}, or numbers (mean, shortest, longest)"
             )
 
