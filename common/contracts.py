@@ -87,6 +87,7 @@ class SpecFile(_Import):
     trainer_args: Annotated[Object, "the trainer's own settings that these words are translated to"]
     job_module: NotRequired[Annotated[str, "what trains in the stack (hashed: never renamed)"]]
     ray: NotRequired[Annotated[bool, "whether it spreads by Ray"]]
+    spread: NotRequired[Annotated[str, "`torchrun` where it trains in several processes; else absent"]]
     least_cpus: NotRequired[Annotated[int, "CPUs of all nodes together without which it would wait for ever"]]
     lock_id: NotRequired[Annotated[str, "12 hex digits of the stack's lock's hash"]]
     inputs_id: NotRequired[Annotated[str, "names the folder of its data and model"]]

@@ -3,12 +3,39 @@
 Loaded in the stacks, too: this file takes the standard library alone. The registry is in `registry.py`.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
 # What a run's specification calls the module that trains it. These names are hashed into fingerprints, so they stay
 # as they were when the modules had them; a finished run is never trained again because a file was moved.
 _DRIVERS = {
     "workflow.jobs.trl_grpo": "trainers.trl.driver.train",
     "workflow.jobs.verl_grpo": "trainers.verl.driver.train",
 }
+
+
+class Spread(StrEnum):
+    """How a trainer spreads over a job's GPUs and nodes."""
+
+    ALONE = "alone"
+    """One process."""
+    TORCHRUN = "torchrun"
+    """A process for each GPU, on a CPU for each node, with the variables that torchrun gives."""
+    RAY = "ray"
+    """One process, which spreads over a Ray cluster of the job's own."""
+
+    @classmethod
+    def told(cls, by: Mapping[str, Any]) -> Spread:
+        """As a specification or a job's order tells it; those of before the word say only whether it is Ray."""
+        return cls(by.get("spread") or (cls.RAY if by.get("ray") else cls.ALONE))
+
+    def in_spec(self, processes: int) -> dict[str, Any]:
+        """What a specification says of it: of one process the same, however its trainer could spread."""
+        word = {"spread": self.value} if self is Spread.TORCHRUN and processes > 1 else {}
+        return {"ray": self is Spread.RAY, **word}
 
 
 def driver_module(job_module: str) -> str:

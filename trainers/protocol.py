@@ -12,6 +12,7 @@ from common.dotted import flat
 from common.findings import Finding
 from common.model_facts import ModelFacts
 from engines import Engine
+from trainers import Spread
 from trainers.cases import Settings
 from trainers.logs.log_files import Printout
 from trainers.logs.record import Imported
@@ -54,8 +55,8 @@ class Driver:
     flat settings, or a `UserError` for what the trainer would refuse."""
     trainer_args: Callable[[TrainedArm, Workload, int, StackFacts], dict[str, Any]]
     """The trainer's own settings; a `UserError` where words and options contradict each other."""
-    ray: bool = False
-    """Whether it spreads over a job's nodes by Ray; a trainer that does not trains on one node."""
+    spread: Spread = Spread.ALONE
+    """How it spreads over a job's GPUs and nodes."""
     least_cpus: Callable[[dict[str, Any], Workload], int] = lambda args, workload: 1
     """CPUs, of all nodes together, that the trainer with these settings needs to start at all."""
     seedless: Callable[[dict[str, Any]], dict[str, Any]] = lambda args: args

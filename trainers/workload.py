@@ -301,6 +301,11 @@ class Workload(Section):
     gpu: Annotated[str, Field(max_length=40)] | None = None
     """The GPU that the experiment is meant for, such as `H100-80GB`; preflight's estimate of memory needs it."""
 
+    @property
+    def processes(self) -> int:
+        """Of a trainer that has one for each GPU, or on a CPU for each node."""
+        return self.nodes * max(1, self.gpus_per_node)
+
     def of_a_spec(self) -> dict[str, Any]:
         """The workload as a specification has it: `samples` came later, and runs without keep their fingerprints."""
         return self.model_dump(mode="json", exclude=None if self.samples else {"samples"})

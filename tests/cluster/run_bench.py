@@ -61,6 +61,12 @@ class RunBench:
             f'*) exec {sys.executable} "$@";;\nesac\n'
         )
 
+    def spread_by_torchrun(self) -> None:
+        """Its trainer has a process for each GPU, or on a CPU for each node: the stack's Python is a real one."""
+        self.spec |= {"spread": "torchrun", "job_module": "tests.cluster.ranks_trainer"}
+        python = self.folder / "stack" / "env" / "bin" / "python"
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+
     def write_inputs(self, data: str) -> None:
         value = {"data": {"sha256": data}, "model": {"sha256": "m"}}
         write_text(self.folder / "inputs.json", json.dumps(value))

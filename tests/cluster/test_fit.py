@@ -66,6 +66,14 @@ def test_what_contradicts_the_experiment_is_refused(order: dict[str, Any], says:
         require_fit(order)
 
 
+def test_a_trainer_of_several_processes_has_nodes_and_a_cpu_for_each() -> None:
+    asked = request("gpu:8", nodes=2, ray=False)
+    asked["spec"] |= {"spread": "torchrun", "workload": {"nodes": 2, "gpus_per_node": 8}}
+    assert require_fit(asked) == ""
+    with pytest.raises(UserError, match="has a process for each GPU, 8 on each node, and the profile gives 7 CPUs"):
+        require_fit(asked | {"cpus": 7})
+
+
 def test_gpus_that_would_idle_are_told() -> None:
     remark = require_fit(request("gpu:h100:8", gpus_per_node=4))
     assert remark == "asks Slurm for 8 GPUs per node (gres: 'gpu:h100:8') and uses 4 of them (workload.gpus_per_node)"

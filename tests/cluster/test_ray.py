@@ -20,11 +20,12 @@ from typing import Any
 import psutil
 import pytest
 
-from workflow.cluster import locks
+from workflow.cluster import locks, meeting
 from workflow.cluster import ray_meeting as subject
+from workflow.cluster.meeting import MeetingError
 from workflow.cluster.place import Place, expand_hosts, source_ip
 from workflow.cluster.processes import LIFE_VARIABLE, end_processes_of
-from workflow.cluster.ray import RayError, RayHead, RaySetup, RayWorker
+from workflow.cluster.ray import RayHead, RaySetup, RayWorker
 
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "nowhere[1-2]", "SLURM_CPUS_PER_TASK": "3"}
@@ -34,7 +35,8 @@ TASK = """
 import json, os, select, sys, time
 from pathlib import Path
 from workflow.cluster.place import Place
-from workflow.cluster.ray import RayError, RayHead, RayWorker, RaySetup
+from workflow.cluster.meeting import MeetingError
+from workflow.cluster.ray import RayHead, RayWorker, RaySetup
 told = json.loads(sys.argv[1])
 folder = Path(told.pop("folder"))
 python = Path(told.pop("python", sys.executable))
@@ -59,7 +61,7 @@ try:
         while not select.select([sys.stdin], [], [], 0.2)[0] and died is None and not getattr(ray, "over", False):
             died = ray.poll()
         say(died=died, over=getattr(ray, "over", None))
-except RayError as error:
+except MeetingError as error:
     say(error=str(error))
 say(closed=True)
 """
@@ -329,7 +331,7 @@ def test_missing_ranks_are_named_when_the_time_is_up(
     assert head.hear("error") == "after 1 s the Ray cluster still lacks 1 of 2 nodes: rank 1 (nowhere2)"
     head.hear("closed")
     late = start(tmp_path / "0", 1, python=str(stand_in))
-    assert late.hear("error") == "rank 0 (nowhere1) has left the Ray cluster"
+    assert late.hear("error") == "rank 0 (nowhere1) has left the job"
     alone = start(tmp_path / "1", 1, python=str(stand_in), deadline_s=1)
     assert alone.hear("error") == "nothing was heard of rank 0 (nowhere1) for 1 s"
 
@@ -345,7 +347,7 @@ def test_who_waits_can_be_told_to_give_up(tmp_path: Path) -> None:
         log=tmp_path / "log",
         give_up=lambda: "asked to stop",
     )
-    with RayWorker(setup) as worker, pytest.raises(RayError, match="asked to stop"):
+    with RayWorker(setup) as worker, pytest.raises(MeetingError, match="asked to stop"):
         worker.join()
     assert json.loads((tmp_path / "0" / "rank-1.json").read_text())["error"] == "asked to stop"
 
@@ -356,7 +358,7 @@ def test_what_keeps_ray_from_starting_is_told(tmp_path: Path) -> None:
         place=place, folder=tmp_path / "0", python=tmp_path / "none", environment={}, cwd=tmp_path, log=tmp_path / "log"
     )
     for why in ("No such file", "File exists"):  # no such Python; a folder that belongs to another life
-        with RayHead(setup) as head, pytest.raises(RayError, match=why) as caught:
+        with RayHead(setup) as head, pytest.raises(MeetingError, match=why) as caught:
             head.start()
         assert str(caught.value).startswith("Ray could not be started on rank 0 (nowhere1): ")
         assert json.loads((tmp_path / "0" / "head.json").read_text())["error"] == str(caught.value)
@@ -382,7 +384,7 @@ def test_silence_is_noticed_and_an_earlier_life_is_not_joined(
         assert other.hear("died") == f"nothing was heard of {host} for 2 s"
         os.kill(task.process.pid, signal.SIGCONT)
         if stopped == 0:
-            assert head.hear("died") == "rank 1 (nowhere2) has left the Ray cluster"
+            assert head.hear("died") == "rank 1 (nowhere2) has left the job"
         else:
             assert worker.hear("over") is True
 
@@ -391,9 +393,9 @@ def test_time_in_which_one_did_not_listen_oneself_is_no_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(subject.time, "monotonic", lambda: now)
+    monkeypatch.setattr(meeting.time, "monotonic", lambda: now)
     (tmp_path / "rank-1.json").write_text(json.dumps({"state": "joined", "beat": 1}))
-    other = subject.Other(tmp_path / "rank-1.json", "rank 1 (b)", stale_s=30)
+    other = meeting.Other(tmp_path / "rank-1.json", "rank 1 (b)", stale_s=30)
     assert other.trouble() is None
     now += 3600  # the job was suspended
     assert other.trouble() is None

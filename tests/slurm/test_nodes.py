@@ -91,6 +91,40 @@ def test_a_lost_node_ends_the_life_and_the_next_one_finishes(run: SlurmRun) -> N
     run.wait(lambda: not rays(run.folder))
 
 
+@pytest.fixture
+def ranks(cluster: Cluster, tmp_path: Path) -> Iterator[SlurmRun]:
+    one = SlurmRun(cluster, tmp_path, steps=4, options=OPTIONS)
+    one.spec["workload"] |= {"nodes": 2, "gpus_per_node": 2}
+    one.spread_by_torchrun()
+    yield one
+    cluster.run("scancel", "--user=root")
+    one.end()
+
+
+def test_a_process_for_each_gpu_of_two_nodes(ranks: SlurmRun) -> None:
+    ranks.spec["env"] = {"NCCL_DEBUG": "INFO"}
+    ranks.finish(ranks.start())
+    seen = [ranks.read("attempts", "1", f"rank-{rank}.json") for rank in range(4)]
+    assert [one["LOCAL_RANK"] for one in seen] == ["0", "1", "0", "1"]
+    meets = {(one.pop("MASTER_ADDR"), one.pop("MASTER_PORT"), one.pop("LOCAL_RANK")) for one in seen}
+    assert len({meet[:2] for meet in meets}) == 1
+    alike = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": "0,1", "NCCL_DEBUG": "INFO"}
+    assert seen == [alike] * 4
+    ranks.assert_trained_once()
+    ranks.wait(lambda: not ranks.processes())
+
+
+def test_a_process_that_dies_on_the_other_node_ends_the_life_and_is_named(ranks: SlurmRun) -> None:
+    ranks.spec["workload"]["gpus_per_node"] = 0
+    ranks.spec["env"] = {"RANKS_TRAINER": "lose_a_rank"}
+    said = ranks.ended(head := ranks.start())
+    assert head.returncode != 0
+    (end,) = ranks.attempts()
+    assert end["kind"] == "killed" and end["rank"].startswith("rank 1 of 2 on gpu2 was killed by SIGKILL")
+    assert "rank 1 of 2 on gpu2 was killed by SIGKILL" in said
+    ranks.wait(lambda: not ranks.processes())
+
+
 def test_a_time_limit_stops_the_trainer_and_its_ray(run: SlurmRun) -> None:
     run.spec["workload"]["steps"] = 20
     run.spec["env"] = {"STAND_IN_STEP_S": "0.5", "STAND_IN_SAVE": "100"}

@@ -9,6 +9,7 @@ from typing import Any
 
 from common.dotted import positive
 from engines import Engine
+from trainers import Spread
 from trainers.logs.log_files import Printout
 from trainers.logs.record import Imported
 from trainers.protocol import Driver, LogFormat, Trainer
@@ -105,7 +106,7 @@ _ALIKE = Trainer(
         job_module="workflow.jobs.verl_grpo",
         resolver="trainers.verl.driver.composed",
         trainer_args=trainer_args,
-        ray=True,
+        spread=Spread.RAY,
         least_cpus=least_cpus,
         seedless=seedless,
     ),

@@ -92,15 +92,16 @@ def cancelled_by(job: JobPaths) -> str | None:
 def explain(end: dict[str, Any]) -> str:
     """One sentence for people on how a job ended; it follows the run's name."""
     kind, code, detail = end["kind"], end.get("code"), end.get("detail")
+    rank = f" ({end['rank']})" if end.get("rank") else ""
     exit_code = f" with exit code {end['exit_code']}" if end.get("exit_code") else ""
     sentences = {
         "finished": "its job ended well, but no done.json proves it",
         "stopped": "was stopped; start again and it goes on from its last checkpoint",
-        "refused": "was refused by the trainer's job",
-        "killed": f"was killed by signal {-(code or 0)}"
+        "refused": f"was refused by the trainer's job{rank}",
+        "killed": f"was killed by signal {-(code or 0)}{rank}"
         + (" (often: out of memory; see `dmesg`)" if code == -signal.SIGKILL else ""),
-        "out of memory": f"ran out of memory{f' ({detail})' if detail else ''}; ask for more (mem_mb in the profile), "
-        "or make its batches smaller",
+        "out of memory": f"ran out of memory{f' ({detail})' if detail else ''}{rank}; ask for more (mem_mb in the "
+        "profile), or make its batches smaller",
         "hung": f"hung twice: {detail}; what its processes were doing is in the log",
         "no progress": f"made no progress: {detail}; mend what keeps ending it, then start again",
         "cancelled": f"was cancelled by {end.get('by') or 'somebody'}; start again and it goes on from its last "
@@ -117,9 +118,9 @@ def explain(end: dict[str, Any]) -> str:
         "not alone": f"another life of its job could not be ended: {detail}; `rolloutbench cancel` ends it, and "
         "`rolloutbench status` shows it",
         "not submitted": f"its job was not taken: {detail}",
-        "node lost": f"lost a part of its Ray cluster: {detail}",
+        "node lost": f"lost a node: {detail}",
     }
-    return sentences.get(kind, f"failed: the trainer ended with exit code {code}")
+    return sentences.get(kind, f"failed: the trainer ended with exit code {code}{rank}")
 
 
 def why_again(end: dict[str, Any]) -> str:

@@ -19,19 +19,22 @@ from typing import Any
 from common.contracts import AttemptFile, SlurmPlace
 from common.files import read_json, write_json
 from common.patience import is_there, patiently
+from trainers import Spread
 from workflow.cluster import slurm
 from workflow.cluster.ends import ENDED_BY_SLURM, cancelled_by
 from workflow.cluster.history import FILES, finished_attempt, how_it_ended, read_object, same_attempts, without_new_step
 from workflow.cluster.inquiry import submission
 from workflow.cluster.jobstate import SILENT_S, Evidence, JobVerdict, Watch, job_state
 from workflow.cluster.locks import try_lock
+from workflow.cluster.meeting import MeetingError, TaskSetup
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.place import Place
 from workflow.cluster.processes import adopt_orphans
 from workflow.cluster.progress import last_step
-from workflow.cluster.ray import RayError, RayHead, RaySetup, RayWorker
+from workflow.cluster.ray import RayHead, RaySetup, RayWorker
 from workflow.cluster.slurm import SlurmError, may_pass
 from workflow.cluster.stopping import StopRequests
+from workflow.cluster.torchrun import RanksHead, RanksWorker
 from workflow.cluster.training import POLL_S, Training, trainer_command, trainer_environment
 
 # How long a life that begins waits for the one before it, which ends when it reads of its successor; a test wants less.
@@ -151,13 +154,13 @@ class JobOnNode:
         }
 
     def serve(self) -> None:
-        """What the other nodes of a job do: lend themselves to rank 0's Ray, until the life is over.
+        """What the other nodes of a job do: join rank 0's Ray, or start their processes, until the life is over.
 
         All ranks get Slurm's signals; rank 0 decides what follows. A rank that fails says so, waits for rank 0 to end
         the life, and ends well: at another exit code srun kills rank 0 after KillWait, which may come before it has
         written how the attempt ended, or has asked for the requeue.
         """
-        worker = RayWorker(self._ray_setup(self.life))
+        worker = self._worker()
         try:
             with worker:
                 worker.join()
@@ -168,29 +171,43 @@ class JobOnNode:
                 if died is not None:
                     print(f"{died}; waiting for rank 0 to end the life", file=sys.stderr, flush=True)
                     self._await_rank_0(worker)
-        except RayError as error:
+        except MeetingError as error:
             print(error, file=sys.stderr, flush=True)
             self._await_rank_0(worker)
         if not worker.over:
             sys.exit(1)
 
-    def _await_rank_0(self, worker: RayWorker) -> None:
+    def _worker(self) -> RayWorker | RanksWorker:
+        if Spread.told(self.order) is Spread.RAY:
+            return RayWorker(RaySetup(**self._meeting(self.life)))
+        return RanksWorker(
+            TaskSetup(**self._meeting(self.life)),
+            self._processes_here(),
+            lambda attempt: trainer_command(self.order, AttemptPaths(attempt)),
+        )
+
+    def _processes_here(self) -> int:
+        """The trainer's processes on each node, where it has several: one for each GPU, on a CPU one."""
+        return max(1, int(self.order["spec"]["workload"].get("gpus_per_node", 0)))
+
+    def _await_rank_0(self, worker: RayWorker | RanksWorker) -> None:
         leave_at = time.monotonic() + self.order["limits"]["stop_grace_s"]
         while not worker.over and time.monotonic() < leave_at:
             worker.poll()
             time.sleep(1.0)
 
-    def _ray_setup(self, life: str) -> RaySetup:
+    def _meeting(self, life: str) -> dict[str, Any]:
+        """What a `TaskSetup` of this node is made of."""
         folder = self.job.nodes(life)
-        return RaySetup(
-            place=self.place,
-            folder=folder,
-            python=Path(self.order["python"]),
-            environment=trainer_environment(self.order, os.environ),
-            cwd=Path(self.order["cwd"]),
-            log=folder / f"ray-{self.place.rank}.log",
-            give_up=lambda: "it was told to stop" if self.stops.signal or self.stops.asked() else None,
-        )
+        return {
+            "place": self.place,
+            "folder": folder,
+            "python": Path(self.order["python"]),
+            "environment": trainer_environment(self.order, os.environ),
+            "cwd": Path(self.order["cwd"]),
+            "log": folder / f"{Spread.told(self.order)}-{self.place.rank}.log",
+            "give_up": lambda: "it was told to stop" if self.stops.signal or self.stops.asked() else None,
+        }
 
     def _attempt(self) -> dict[str, Any]:
         """One attempt; how it ended, with `again` if the run shall go on in another one."""
@@ -202,7 +219,8 @@ class JobOnNode:
         training = Training(
             self.order, attempt, self.stops, self.slurm_id is not None, self._is_superseded, self._hung_before
         )
-        end = self._train_with_ray(attempt.number, training) if self.order["ray"] else training.run(None)
+        alone = Spread.told(self.order) is Spread.ALONE
+        end = training.run(None) if alone else self._train_on_nodes(attempt, training)
         reached = patiently(lambda: last_step(attempt.metrics), FILES)
         end |= {"attempt": attempt.number, "time": time.time(), "last_step": reached}
         patiently(lambda: write_json(attempt.exit, end), FILES)
@@ -243,16 +261,22 @@ class JobOnNode:
             "started": time.time(),
         }
 
-    def _train_with_ray(self, number: int, training: Training) -> dict[str, Any]:
-        """Train with all nodes of the job as one Ray cluster of its own; on one node, too: never in another's Ray."""
+    def _train_on_nodes(self, attempt: AttemptPaths, training: Training) -> dict[str, Any]:
+        """Train with all nodes of the job: as one Ray cluster of its own, on one node, too, never in another's; or with
+        a process for each GPU."""
         # The other ranks know the number of the life, not of the attempt; on this machine there are none.
-        setup = self._ray_setup(self.life if self.slurm_id is not None else str(number))
+        meeting = self._meeting(self.life if self.slurm_id is not None else str(attempt.number))
         try:
-            with RayHead(setup) as head:
-                head.start()
+            if Spread.told(self.order) is Spread.RAY:
+                with RayHead(RaySetup(**meeting)) as ray:
+                    ray.start()
+                    ray.wait_for_nodes()
+                    return training.run(ray)
+            with RanksHead(TaskSetup(**meeting), self._processes_here()) as head:
+                head.start(attempt.folder)
                 head.wait_for_nodes()
                 return training.run(head)
-        except RayError as error:
+        except MeetingError as error:
             if (stop := self.stops.wanted()) is not None:
                 return stop | self.stops.reason(stop)
             return {"kind": "node lost", "detail": str(error), "again": self.slurm_id is not None}

@@ -34,80 +34,44 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from workflow.cluster.place import Place, free_port, machine_id, own_ip, source_ip, unreachable
+from workflow.cluster.meeting import MeetingError, Other, Task, TaskSetup, others_of
+from workflow.cluster.place import free_port, machine_id, own_ip, source_ip, unreachable
 from workflow.cluster.processes import LIFE_VARIABLE, dying_with_us, end_processes_of
-from workflow.cluster.ray_meeting import Other, PrivateFolder, Sign, write_secret
+from workflow.cluster.ray_meeting import PrivateFolder, write_secret
 
-POLL_S = 0.2
 TRIES = 3  # a port that was free may be taken when it is used
 SMALLEST_STORE = 80_000_000  # Ray refuses less
 # A Ray that the user has elsewhere must not be taken for ours.
 _FOREIGN_VARIABLES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_REDIS_ADDRESS", "RAY_TMPDIR")
 
 
-class RayError(Exception):
-    """The cluster cannot be had, or is no more; the message is a sentence for the job's record."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RaySetup:
-    """What a task needs to know to take part in the cluster."""
+class RaySetup(TaskSetup):
+    """What a task needs to know to take part in the cluster; `python` has Ray."""
 
-    place: Place
-    folder: Path
-    """Where the tasks of this life meet, on the shared file system; new for every life."""
-    python: Path
-    """The interpreter that has Ray: the stack's, not ours."""
-    environment: Mapping[str, str]
-    """The trainer's, since what runs in Ray on this node inherits it."""
-    cwd: Path
-    log: Path
-    """Where Ray's own output goes; one file per task."""
-    token: str = field(default_factory=lambda: secrets.token_hex(8))
-    """Marks this task's processes; never the same for two tasks."""
     object_store_bytes: int | None = None
     """None: 30% of what Slurm granted or, when that is unknown, whatever Ray takes."""
-    deadline_s: float = 600.0
-    """For the whole cluster to be there."""
-    beat_s: float = 5.0
-    stale_s: float = 120.0
-    """Silence that means death; network file systems may show a file a minute late."""
-    give_up: Callable[[], str | None] = lambda: None
-    """Asked while waiting: a reason to wait no longer."""
 
 
-class _Member:
+class _Member(Task):
     """What the head and the others share: a node's Ray, the task's own file and those of others."""
 
     def __init__(self, setup: RaySetup, file: str) -> None:
+        super().__init__(setup, file)
         self.address = ""
         self._setup = setup
-        self._sign = Sign(setup.folder / file, setup.place.host, setup.beat_s)
         self._process: subprocess.Popen[bytes] | None = None
         self._sessions: set[int] = set()
         self._temporary: list[PrivateFolder] = []
         self._borrowed: Path | None = None
-        self._deadline = time.monotonic() + setup.deadline_s
         self._closed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def environment(self) -> dict[str, str]:
         """What a process on this node needs beside its own to find the cluster, and to be found by `close`."""
@@ -143,7 +107,7 @@ class _Member:
                 self._pause(f"Ray was not up on {self._own_name()} after {self._setup.deadline_s:.0f} s")
             self._keep_logs()
             end_processes_of(self._setup.token, grace_s=0, sessions=self._sessions)
-        raise RayError(self._ended(code))
+        raise MeetingError(self._ended(code))
 
     def _spawn(self, arguments: list[str]) -> subprocess.Popen[bytes]:
         setup = self._setup
@@ -191,26 +155,6 @@ class _Member:
             "RAY_TMPDIR": str(self._temporary[-1].ray),
         }
 
-    @contextmanager
-    def _telling_failure(self) -> Iterator[None]:
-        """Whatever keeps this task from taking part is told to the others, too."""
-        try:
-            yield
-        except (OSError, RayError) as error:
-            sentence = f"Ray could not be started on {self._own_name()}: {error}"
-            sentence = str(error) if isinstance(error, RayError) else sentence
-            self._sign.tell("failed", error=sentence)
-            raise RayError(sentence) from error
-
-    def _pause(self, too_late: str) -> None:
-        """Wait a little, telling that we live; a `RayError` when it has been enough."""
-        self._sign.beat()
-        if (reason := self._setup.give_up()) is not None:
-            raise RayError(reason)
-        if time.monotonic() > self._deadline:
-            raise RayError(too_late)
-        time.sleep(POLL_S)
-
     def _died(self) -> str | None:
         """A sentence when this node's Ray is gone."""
         code = None if self._process is None else self._process.poll()
@@ -228,33 +172,27 @@ class _Member:
     def _ended(self, code: int | None) -> str:
         return f"Ray ended on {self._own_name()} (exit {code}; see {self._setup.log})"
 
-    def _own_name(self) -> str:
-        return self._setup.place.name(self._setup.place.rank)
-
 
 class RayHead(_Member):
     """Rank 0's part: `start`, then `wait_for_nodes`, then `poll` once a second, all within `with`."""
 
     def __init__(self, setup: RaySetup) -> None:
         super().__init__(setup, "head.json")
-        self._others = [
-            Other(setup.folder / f"rank-{rank}.json", setup.place.name(rank), setup.stale_s)
-            for rank in range(1, setup.place.nodes)
-        ]
+        self._others = others_of(setup)
 
     def start(self) -> None:
         """Start Ray's head on this node and tell the others where it is."""
-        with self._telling_failure():
+        with self._telling_failure("Ray"):
             write_secret(self._setup.folder / "secret")
             has_client = _has_grpcio(self._setup.python)
             self._start(lambda: self._arguments(has_client), self._find_address)
         self._sign.tell("up", address=self.address, machine=machine_id(), temporary=str(self._temporary[-1].folder))
 
     def wait_for_nodes(self) -> None:
-        """Return when all ranks have joined; a `RayError` when one fails or the time is up."""
+        """Return when all ranks have joined; a `MeetingError` when one fails or the time is up."""
         while missing := [other.name for other in self._others if other.look().get("state") != "joined"]:
             if (died := self.poll()) is not None:
-                raise RayError(died)
+                raise MeetingError(died)
             self._pause(
                 f"after {self._setup.deadline_s:.0f} s the Ray cluster still lacks {len(missing)} of "
                 f"{self._setup.place.nodes} nodes: {', '.join(missing)}"
@@ -264,6 +202,14 @@ class RayHead(_Member):
         """None while all is well; else a sentence that says what died. To be called about once a second."""
         self._sign.beat()
         return self._died() or next(filter(None, (other.trouble() for other in self._others)), None)
+
+    def command(self, trainer: list[str]) -> list[str]:
+        """The trainer itself, which joins the cluster."""
+        return trainer
+
+    def culprit(self, code: int) -> tuple[str, int | None]:
+        """The trainer, which is one process."""
+        return "", code
 
     def close(self) -> None:
         super().close()
@@ -294,7 +240,7 @@ class RayWorker(_Member):
 
     def join(self) -> None:
         """Wait for the head and add this node to its cluster."""
-        with self._telling_failure():
+        with self._telling_failure("Ray"):
             self._join()
         self._sign.tell("joined")
 
@@ -313,14 +259,14 @@ class RayWorker(_Member):
         name = self._setup.place.name(0)
         while (head := self._head.look()).get("state") != "up":
             if (trouble := self._head.trouble()) is not None:
-                raise RayError(trouble)
+                raise MeetingError(trouble)
             self._pause(f"nothing was heard of {name} for {self._setup.deadline_s:.0f} s")
         ip, _, port = head["address"].rpartition(":")
         if ip.startswith("127.") and head["machine"] != machine_id():
-            raise RayError(f"{name} has no address by which {self._own_name()} could reach it")
+            raise MeetingError(f"{name} has no address by which {self._own_name()} could reach it")
         while (why := unreachable(ip, int(port))) is not None:
             if (trouble := self._head.trouble()) is not None:
-                raise RayError(trouble)
+                raise MeetingError(trouble)
             self._pause(f"{self._own_name()} cannot reach {name} at {head['address']}: {why}")
         if head["machine"] != machine_id():
             # Older releases work there on this node, too, and would make it readable for everybody.

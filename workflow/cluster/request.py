@@ -13,6 +13,7 @@ from typing import Any
 from common.errors import UserError
 from common.files import ROOT, read_json
 from common.patience import patiently
+from trainers import Spread
 from workflow.cluster.history import inputs_sha256
 from workflow.cluster.place import visible_gpus
 from workflow.cluster.site import gpus_of_gres
@@ -96,8 +97,15 @@ def require_fit(request: Mapping[str, Any]) -> str:
     """A `UserError` if a run would lack nodes, CPUs or GPUs; otherwise a remark on GPUs that would idle, or nothing."""
     spec, site = request["spec"], request["site"]
     nodes, gpus = int(spec["workload"].get("nodes", 1)), int(spec["workload"].get("gpus_per_node", 0))
-    if nodes > 1 and not spec.get("ray"):
+    spread = Spread.told(spec)
+    if nodes > 1 and spread is Spread.ALONE:
         raise _refusal(f"trainer {spec['trainer']} trains on one node (got workload.nodes: {nodes})", "set it to 1")
+    if spread is Spread.TORCHRUN and int(request["cpus"]) < gpus:
+        raise _refusal(
+            f"{spec['trainer']} has a process for each GPU, {gpus} on each node, and the profile gives "
+            f"{request['cpus']} CPUs",
+            f"set cpus_per_task under set-resources: train: in the profile to at least {gpus}",
+        )
     cpus, least = int(request["cpus"]) * nodes, int(spec.get("least_cpus", 1))
     if cpus < least:
         raise _refusal(

@@ -27,6 +27,7 @@ from submitit.helpers import clean_env
 
 from common.files import ROOT, write_json
 from common.patience import is_there
+from trainers import Spread
 from workflow.cluster import slurm
 from workflow.cluster.inquiry import make_identity
 from workflow.cluster.job import run_job
@@ -49,7 +50,7 @@ def submit(run: RunPaths, request: dict[str, Any]) -> None:
         "fingerprint": request["spec"]["fingerprint"],
         "checkpoint_dir": str(run.checkpoints(request["spec"]["fingerprint"], request["inputs_sha256"])),
         "module": request["spec"]["job_module"],
-        "ray": request["spec"].get("ray", False),
+        "spread": Spread.told(request["spec"]),
         "env": request["spec"]["env"],
         "cwd": str(ROOT),
         "visible_gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),

@@ -23,9 +23,9 @@ from trainers import driver_module
 from workflow.cluster.ends import exit_of, oom_kills
 from workflow.cluster.history import FILES
 from workflow.cluster.jobstate import HEARTBEAT_S
+from workflow.cluster.meeting import Head
 from workflow.cluster.paths import AttemptPaths
 from workflow.cluster.processes import LIFE_VARIABLE, children, dying_with_us, end_processes_of, reap_orphans
-from workflow.cluster.ray import RayHead
 from workflow.cluster.stopping import StopRequests
 from workflow.cluster.watchdog import Watchdog, dump_stacks
 from workflow.stacks import stack_environment
@@ -63,11 +63,11 @@ class Training:
         limits = order["limits"]
         self._watchdog = Watchdog(attempt.metrics, limits["hang_factor"], limits["hang_min_s"], limits["first_step_s"])
 
-    def run(self, head: RayHead | None) -> dict[str, Any]:
+    def run(self, head: Head | None) -> dict[str, Any]:
         """How the trainer ended, with `again` if the run shall go on in another attempt."""
         token, before = secrets.token_hex(8), children()
         try:
-            process = self._start({LIFE_VARIABLE: token} | (head.environment() if head else {}))
+            process = self._start({LIFE_VARIABLE: token}, head)
         except (OSError, ValueError) as error:
             return {"kind": "not started", "detail": str(error)}
         try:
@@ -78,10 +78,13 @@ class Training:
             # daemons that shed both their environment and their parents.
             end_processes_of(token, grace_s=0, sessions=[process.pid], orphans=children() - before)
 
-    def _start(self, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    def _start(self, environment: dict[str, str], head: Head | None) -> subprocess.Popen[bytes]:
+        command = trainer_command(self._order, self._attempt)
+        if head is not None:
+            command, environment = head.command(command), environment | head.environment()
         with patiently(lambda: self._attempt.log.open("ab"), FILES) as output:
             return subprocess.Popen(
-                trainer_command(self._order, self._attempt),
+                command,
                 cwd=self._order["cwd"],
                 env=trainer_environment(self._order, os.environ) | environment,
                 stdin=subprocess.DEVNULL,
@@ -91,7 +94,7 @@ class Training:
                 preexec_fn=dying_with_us(),
             )
 
-    def _watch(self, process: subprocess.Popen[bytes], head: RayHead | None) -> dict[str, Any]:
+    def _watch(self, process: subprocess.Popen[bytes], head: Head | None) -> dict[str, Any]:
         """Wait for the trainer; end it when it must end, however it takes that."""
         kills_before = oom_kills()
         ticked = looked = time.monotonic()
@@ -116,10 +119,10 @@ class Training:
                 return {"kind": "hung", "again": self._requeues, **stop, **self._stops.reason(stop), "detail": detail}
             ticked = now
             time.sleep(POLL_S)
-        return self._ended(code, kills_before)
+        return self._ended(code, kills_before, head)
 
     def _why_stop(
-        self, process: subprocess.Popen[bytes], head: RayHead | None, now: float, elapsed_s: float
+        self, process: subprocess.Popen[bytes], head: Head | None, now: float, elapsed_s: float
     ) -> dict[str, Any] | None:
         """Why the trainer must end, when it was asked to; None while it may go on."""
         if (stop := self._stops.wanted()) is not None:
@@ -139,7 +142,7 @@ class Training:
             process.send_signal(signal.SIGTERM)
         return stop
 
-    def _ended(self, code: int, kills_before: int) -> dict[str, Any]:
+    def _ended(self, code: int, kills_before: int, head: Head | None) -> dict[str, Any]:
         """What a trainer's end means that has come."""
         # A trainer that had done its work before it heard of the stop has finished.
         if patiently(lambda: is_there(self._attempt.done), FILES):
@@ -150,9 +153,15 @@ class Training:
         if self._stop is None and (self._stops.signal is not None or code == REQUEUE_EXIT_CODE):
             own = {"kind": "stopped", "cause": "the trainer's own", "again": self._requeues}
             self._stop = self._stops.wanted() or own
-        if self._stop is not None:
+        if self._stop is not None and self._stop["kind"] != "node lost":
             return {**self._stop, **self._stops.reason(self._stop), "code": code}
-        return exit_of(code, self._attempt, killed_for_memory=oom_kills() > kills_before)
+        who, of = head.culprit(code) if head is not None else ("", code)
+        if self._stop is not None and (of is None or not who):
+            return {**self._stop, "code": code}
+        if of is None:
+            return {"kind": "node lost", "detail": who, "again": self._requeues, "code": code}
+        end = exit_of(of, self._attempt, killed_for_memory=oom_kills() > kills_before)
+        return end | ({"rank": who} if who else {})
 
     @contextmanager
     def _beating(self) -> Iterator[None]:

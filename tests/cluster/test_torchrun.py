@@ -1,0 +1,120 @@
+"""A trainer's processes on several nodes: who died first is known, whoever tells it.
+
+The nodes are tasks in this process; their trainers are small programs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from workflow.cluster.meeting import MeetingError, TaskSetup
+from workflow.cluster.place import Place
+from workflow.cluster.torchrun import RanksHead, RanksWorker, steady_port
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def setup_of(folder: Path, rank: int, **more: float) -> TaskSetup:
+    return TaskSetup(
+        place=Place(rank, ("gpu1", "gpu2"), 2, 0),
+        folder=folder / "life",
+        python=Path(sys.executable),
+        environment={**os.environ, "PYTHONPATH": str(ROOT), "SLURMD_NODENAME": f"gpu{rank + 1}"},
+        cwd=ROOT,
+        log=folder / f"{rank}.log",
+        beat_s=0.1,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+class Nodes:
+    """Both tasks, of which the second runs a program."""
+
+    def __init__(self, folder: Path, program: str, **more: float) -> None:
+        self.head = RanksHead(setup_of(folder, 0, **more), 1)
+        self.worker = RanksWorker(setup_of(folder, 1), 1, lambda attempt: [sys.executable, "-c", program, str(attempt)])
+        self.head.start(folder)
+        self.worker.join()
+        self.head.wait_for_nodes()
+
+    def died(self) -> str | None:
+        """What the second says, or that it is over."""
+        while (died := self.worker.poll()) is None and not self.worker.over:
+            time.sleep(0.05)
+        return died
+
+
+@pytest.fixture
+def made() -> Iterator[list[Nodes]]:
+    nodes: list[Nodes] = []
+    yield nodes
+    for one in nodes:
+        one.head.close()
+        one.worker.close()
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "words"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", -9, "rank 1 of 2 on gpu2 was killed by SIGKILL (see "),
+        ("import sys; sys.exit('error: no GPU here')", 1, "ended with exit code 1: no GPU here (see "),
+        ("import sys; print('error: no', file=sys.stderr); sys.exit(2)", 2, "ended with exit code 2: no (see "),
+    ],
+)
+def test_a_process_that_dies_elsewhere_is_named(
+    made: list[Nodes], tmp_path: Path, program: str, code: int, words: str
+) -> None:
+    made.append(nodes := Nodes(tmp_path, program))
+    died = nodes.died()
+    assert died is not None and words in died
+    while (heard := nodes.head.poll()) is None:
+        time.sleep(0.05)
+    assert heard == died
+    # Rank 0 lost its connection, and ended with 1.
+    assert nodes.head.culprit(1) == (died, code)
+
+
+def test_a_stopped_process_elsewhere_is_no_failure(made: list[Nodes], tmp_path: Path) -> None:
+    made.append(nodes := Nodes(tmp_path, "import sys; sys.exit(75)"))
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        assert nodes.worker.poll() is None and nodes.head.poll() is None
+        time.sleep(0.05)
+    nodes.head.close()
+    assert nodes.died() is None and nodes.worker.over
+
+
+def test_a_node_that_falls_silent_is_lost_and_one_that_goes_on_is_not(made: list[Nodes], tmp_path: Path) -> None:
+    made.append(nodes := Nodes(tmp_path, "import time; time.sleep(600)", stale_s=1.0))
+    nodes.worker.poll()
+    assert nodes.head.poll() is None
+    assert nodes.head.culprit(1) == ("nothing was heard of rank 1 (gpu2) for 1 s", None), "nobody polls it"
+
+
+def test_a_node_that_never_comes_is_named(tmp_path: Path) -> None:
+    with RanksHead(setup_of(tmp_path, 0, deadline_s=0.5), 1) as head:
+        head.start(tmp_path)
+        with pytest.raises(MeetingError, match=r"after 0 s 1 of 2 nodes are still missing: rank 1 \(gpu2\)"):
+            head.wait_for_nodes()
+    with RanksWorker(setup_of(tmp_path, 1), 1, lambda attempt: []) as worker, pytest.raises(MeetingError, match="left"):
+        worker.join()
+
+
+def test_the_processes_of_one_node_meet_on_its_loopback(tmp_path: Path) -> None:
+    setup = setup_of(tmp_path, 0)
+    alone = TaskSetup(
+        **{name: getattr(setup, name) for name in ("folder", "python", "environment", "cwd", "log")},
+        place=Place(0, ("gpu1",), 2, 2),
+    )
+    with RanksHead(alone, 2) as head:
+        head.start(tmp_path)
+        head.wait_for_nodes()
+        assert head.command(["python", "-m", "trainer", "order"])[-3:] == ["-m", "trainer", "order"]
+        assert head.address.startswith("127.0.0.1:") and head.culprit(1) == ("", 1)
+    assert 1024 < steady_port() < 65536

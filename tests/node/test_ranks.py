@@ -1,0 +1,90 @@
+"""A node's processes start with torchrun's variables, and one that dies ends the others and is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from node.ranks import worst
+
+ROOT = Path(__file__).resolve().parents[2]
+BEGIN = """
+import json, os, signal, sys, time
+from pathlib import Path
+folder, rank = Path(sys.argv[-1]), int(os.environ["RANK"])
+def stopped(number, frame):
+    sys.exit(75)
+signal.signal(signal.SIGTERM, stopped)
+(folder / f"up-{rank}").write_text(json.dumps(dict(os.environ)))
+while len(list(folder.glob("up-*"))) < 2:
+    time.sleep(0.01)
+"""
+
+
+def start(folder: Path, script: str, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "node.ranks", "--nodes=1", "--node=0", "--each=2", "--at=127.0.0.1:29400"]
+    command += [*options, f"--told={folder / 'told.json'}", "-c", BEGIN + script, str(folder)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def test_processes_have_torchruns_variables_and_end_well_together(tmp_path: Path) -> None:
+    job = start(tmp_path, "")
+    job.communicate(timeout=60)
+    assert job.returncode == 0 and not (tmp_path / "told.json").exists()
+    seen = [json.loads((tmp_path / f"up-{rank}").read_text()) for rank in range(2)]
+    for rank, env in enumerate(seen):
+        assert (env["RANK"], env["LOCAL_RANK"], env["GROUP_RANK"]) == (str(rank), str(rank), "0")
+        assert (env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"]) == ("2", "2")
+        assert (env["MASTER_ADDR"], env["MASTER_PORT"], env["GLOO_SOCKET_IFNAME"]) == ("127.0.0.1", "29400", "lo")
+
+
+def test_ranks_of_the_second_node_are_numbered_on(tmp_path: Path) -> None:
+    script = BEGIN.replace("while", "while False and") + ""
+    command = [sys.executable, "-m", "node.ranks", "--nodes=2", "--node=1", "--each=2", "--at=10.0.0.1:5"]
+    command += [f"--told={tmp_path / 'told.json'}", "-c", script, str(tmp_path)]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, timeout=60)
+    seen = [json.loads((tmp_path / f"up-{rank}").read_text()) for rank in (2, 3)]
+    assert [env["LOCAL_RANK"] for env in seen] == ["0", "1"]
+    assert [env["WORLD_SIZE"] for env in seen] == ["4", "4"]
+
+
+def test_one_that_is_killed_ends_the_others_and_is_named(tmp_path: Path) -> None:
+    job = start(tmp_path, "if rank == 1:\n    os.kill(os.getpid(), 9)\ntime.sleep(600)")
+    _, said = job.communicate(timeout=60)
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert job.returncode == 128 + 9
+    assert (told["rank"], told["code"]) == (1, -9)
+    assert told["what"].startswith("rank 1 of 2 on ") and told["what"].endswith(" was killed by SIGKILL")
+    assert f"{told['what']}; the other processes are ended" in said
+
+
+def test_one_that_refuses_ends_one_that_does_not_listen(tmp_path: Path) -> None:
+    """It waits for the other in a library that no signal interrupts: it is killed."""
+    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    began = time.monotonic()
+    job = start(tmp_path, f"if rank == 0:\n    sys.exit(2)\n{deaf}time.sleep(600)")
+    job.communicate(timeout=60)
+    assert job.returncode == 2 and time.monotonic() - began < 45
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert (told["rank"], told["code"]) == (0, 2)
+
+
+def test_a_stop_reaches_all_and_is_no_failure(tmp_path: Path) -> None:
+    job = start(tmp_path, "time.sleep(600)")
+    while len(list(tmp_path.glob("up-*"))) < 2:
+        time.sleep(0.01)
+    job.send_signal(signal.SIGTERM)
+    _, said = job.communicate(timeout=60)
+    assert job.returncode == 75 and not (tmp_path / "told.json").exists() and said == ""
+
+
+def test_whose_end_explains_the_others() -> None:
+    assert worst({0: 1, 1: -9, 2: 2}) == 1
+    assert worst({0: 1, 1: 75, 2: 2}) == 2
+    assert worst({0: 75, 3: 1, 2: 1}) == 2

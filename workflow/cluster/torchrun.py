@@ -1,0 +1,198 @@
+"""Starts a trainer's processes on all nodes of a job, one for each GPU, with torchrun's variables.
+
+Each node has one task of the job. It starts the processes of its node (node/ranks.py) and watches them; rank 0's task
+chooses where they meet and decides what follows when one dies. A process that dies takes the others with it: they wait
+for it, or lose their connection to it. So whose end it was is known when all nodes have told.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from workflow.cluster.history import read_object
+from workflow.cluster.meeting import POLL_S, MeetingError, Other, Task, TaskSetup, others_of
+from workflow.cluster.place import free_port, machine_id, own_ip
+from workflow.cluster.processes import LIFE_VARIABLE, dying_with_us, end_processes_of
+
+_BEATS = 3  # of a node whose processes have not ended: it would have told by then
+_STOPPED = (0, 75)  # ends of a node's processes that are no failure: done, or stopped as they were asked to
+_UNCLEAR = 3
+_TAIL_BYTES = 20_000
+
+
+class _Ranks(Task):
+    """A node's processes, and what is known of the one that died first."""
+
+    def __init__(self, setup: TaskSetup, file: str, each: int) -> None:
+        super().__init__(setup, file)
+        self._each = each
+        self._told = setup.folder / f"died-{setup.place.rank}.json"
+        self.address = ""
+
+    def command(self, trainer: list[str]) -> list[str]:
+        """What starts the trainer once for each GPU of this node."""
+        place = self._task.place
+        starter = ["-m", "node.ranks", f"--nodes={place.nodes}", f"--node={place.rank}", f"--each={self._each}"]
+        return [trainer[0], *starter, f"--at={self.address}", f"--told={self._told}", *trainer[1:]]
+
+
+class RanksHead(_Ranks):
+    """Rank 0's part: `start`, then `wait_for_nodes`, then `poll` once a second, all within `with`."""
+
+    def __init__(self, setup: TaskSetup, each: int) -> None:
+        super().__init__(setup, "head.json", each)
+        self._others = others_of(setup)
+
+    def start(self, attempt: Path) -> None:
+        """Choose where the processes meet, and tell the others."""
+        with self._telling_failure("The trainer's processes"):
+            ip = own_ip(self._task.place) if self._others else "127.0.0.1"
+            self.address = f"{ip}:{steady_port()}"
+        self._sign.tell("up", address=self.address, machine=machine_id(), attempt=str(attempt))
+
+    def wait_for_nodes(self) -> None:
+        """Return when all nodes have started theirs; a `MeetingError` when one fails or the time is up."""
+        while missing := [other.name for other in self._others if other.look().get("state") != "joined"]:
+            if (died := self.poll()) is not None:
+                raise MeetingError(died)
+            self._pause(
+                f"after {self._task.deadline_s:.0f} s {len(missing)} of {self._task.place.nodes} nodes are still "
+                f"missing: {', '.join(missing)}"
+            )
+
+    def environment(self) -> dict[str, str]:
+        """Nothing: node/ranks.py gives each process its variables."""
+        return {}
+
+    def poll(self) -> str | None:
+        """None while all is well; else a sentence that says what died. To be called about once a second."""
+        self._sign.beat()
+        return next(filter(None, (other.trouble() for other in self._others)), None)
+
+    def culprit(self, code: int) -> tuple[str, int | None]:
+        """Who ended it, and its exit code; None where a node is lost: it may take as long as silence takes to tell."""
+        own = read_object(self._told)
+        ends: list[tuple[str, int | None]] = [(str(own["what"]), int(own["code"]))] if own else []
+        # A process that was killed, or that refused, is its own reason; any other may have lost its connection.
+        if not any(_explains(end) < _UNCLEAR for end in ends):
+            ends += self._told_elsewhere()
+        return min(ends, key=_explains, default=("", code))
+
+    def _told_elsewhere(self) -> list[tuple[str, int | None]]:
+        """How the processes of other nodes ended, of those nodes that do not go on."""
+        heard = {other: int(other.look().get("beat", 0)) for other in self._others}
+        until = time.monotonic() + self._task.stale_s + 60.0
+        while time.monotonic() < until and any(
+            other.trouble() is None and int(other.look().get("beat", 0)) < beat + _BEATS
+            for other, beat in heard.items()
+        ):
+            self._sign.beat()
+            time.sleep(POLL_S)
+        return [_end_of(other, trouble) for other in self._others if (trouble := other.trouble()) is not None]
+
+    def close(self) -> None:
+        """Tell the others that it is over; what runs here is ended by who started it."""
+        self._sign.tell("ended")
+
+
+class RanksWorker(_Ranks):
+    """The part of every other node: `join`, then `poll` once a second until `over`, all within `with`."""
+
+    def __init__(self, setup: TaskSetup, each: int, trainer: Callable[[Path], list[str]]) -> None:
+        super().__init__(setup, f"rank-{setup.place.rank}.json", each)
+        self._head = Other(setup.folder / "head.json", setup.place.name(0), setup.stale_s)
+        self._trainer = trainer
+        self._process: subprocess.Popen[bytes] | None = None
+        self.over = False
+        """Rank 0 has ended the life: there is nothing left to do."""
+
+    def join(self) -> None:
+        """Wait for rank 0's word, and start this node's processes."""
+        with self._telling_failure("The trainer's processes"):
+            while (head := self._head.look()).get("state") != "up":
+                if (trouble := self._head.trouble()) is not None:
+                    raise MeetingError(trouble)
+                name = self._task.place.name(0)
+                self._pause(f"nothing was heard of {name} for {self._task.deadline_s:.0f} s")
+            self.address = head["address"]
+            if self.address.startswith("127.") and head["machine"] != machine_id():
+                name = self._task.place.name(0)
+                raise MeetingError(f"{name} has no address by which {self._own_name()} could reach it")
+            self._start(self.command(self._trainer(Path(head["attempt"]))))
+        self._sign.tell("joined")
+
+    def poll(self) -> str | None:
+        """None while all is well or rank 0 has ended the life (`over`); else a sentence that says what died."""
+        self._sign.beat()
+        self.over = self._head.look().get("state") == "ended"
+        code = None if self._process is None else self._process.poll()
+        if self.over:
+            return None
+        if code is None or (code in _STOPPED and not self._told.exists()):
+            return self._head.trouble()
+        told = read_object(self._told)
+        what = str(told.get("what") or f"the processes on {self._own_name()} ended with exit code {code}")
+        died = f"{what}{self._reason()} (see {self._task.log})"
+        self._sign.tell("failed", error=died, code=str(told.get("code", code)))
+        return died
+
+    def close(self) -> None:
+        """End this node's processes."""
+        self._sign.tell("ended")
+        if self._process is not None:
+            end_processes_of(self._task.token, grace_s=0, sessions=[self._process.pid])
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(10)
+
+    def _start(self, command: list[str]) -> None:
+        setup = self._task
+        setup.log.parent.mkdir(parents=True, exist_ok=True)
+        with setup.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                cwd=setup.cwd,
+                env={**setup.environment, LIFE_VARIABLE: setup.token},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=dying_with_us(),
+            )
+
+    def _reason(self) -> str:
+        """The last error in the log of this node's processes, in its own words."""
+        with suppress(OSError), self._task.log.open("rb") as log:
+            log.seek(max(0, self._task.log.stat().st_size - _TAIL_BYTES))
+            lines = log.read().decode("utf-8", errors="replace").splitlines()
+            errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+            return f": {errors[-1][:300]}" if errors else ""
+        return ""
+
+
+def steady_port() -> int:
+    """A free port below those that the kernel gives away by itself: it is bound only when torch has been imported."""
+    with suppress(OSError, ValueError):
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+        for port in random.SystemRandom().sample(range(first // 2, first), 100):
+            with suppress(OSError), socket.socket() as probe:
+                probe.bind(("", port))
+                return port
+    return free_port()
+
+
+def _end_of(other: Other, trouble: str) -> tuple[str, int | None]:
+    told: dict[str, Any] = other.look()
+    return trouble, int(told["code"]) if told.get("state") == "failed" and "code" in told else None
+
+
+def _explains(end: tuple[str, int | None]) -> int:
+    """A lost node explains all else, then a process that was killed, then one that refused."""
+    code = end[1]
+    return 0 if code is None else 1 if code < 0 else 2 if code == 2 else _UNCLEAR
