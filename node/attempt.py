@@ -18,6 +18,7 @@ from common.contracts import AttemptFile, DoneFile, SpecFile, read_file
 from common.errors import UserError
 from node.exit_codes import StopRequest, run, show_stacks_on_request
 from node.hardware import checkout, hardware, pin_cpus, set_environment, told_environment
+from node.ranks import on_this_node, processes
 from node.records import file_sha256, read_json, tree_sha256, write_json
 
 _CHECK_LIMIT_S = 3600.0
@@ -103,13 +104,23 @@ def exit_code(train: Callable[[dict[str, Any], StopRequest], None]) -> int:
 
 
 def begin(attempt: Mapping[str, Any]) -> Job:
-    """Take the job's CPUs, set its environment and check a registered stack; nothing large is imported yet."""
-    job = Job(attempt, read_spec(attempt), Inputs(attempt), time.time(), pin_cpus(int(attempt["cpus"])))
+    """Take the job's CPUs, set its environment and check a registered stack; nothing large is imported yet.
+
+    Of several processes each takes its part of the CPUs, and the first of each node checks the stack there.
+    """
+    local, of_node = on_this_node()
+    affinity = pin_cpus(int(attempt["cpus"]), local, of_node)
+    job = Job(attempt, read_spec(attempt), Inputs(attempt), time.time(), affinity)
     set_environment(os.environ, job.affinity, attempt, str(job.spec["experiment"]))
+    if processes() > 1 and not job.spec["workload"].get("gpus_per_node"):
+        # accelerate 1.15 calls a process's device cpu:0, by which torch loads no checkpoint.
+        os.environ.setdefault("ACCELERATE_TORCH_DEVICE", "cpu")
     for folder in ("attempt_dir", "checkpoint_dir"):
         Path(attempt[folder]).mkdir(parents=True, exist_ok=True)
-    require = require_working_gpus if job.spec["workload"].get("gpus_per_node") else require_as_registered
-    require(attempt, str(job.spec["stack"]))
+    if local == 0:
+        require = require_working_gpus if job.spec["workload"].get("gpus_per_node") else require_as_registered
+        node = os.environ.get("GROUP_RANK", "0")
+        require(attempt, str(job.spec["stack"]), f"verify-node{node}.json" if node != "0" else "verify.json")
     return job
 
 
@@ -130,10 +141,10 @@ def stack_origin() -> dict[str, Any] | None:
         return None
 
 
-def require_as_registered(attempt: Mapping[str, Any], stack: str) -> None:
+def require_as_registered(attempt: Mapping[str, Any], stack: str, verdict: str = "verify.json") -> None:
     """Check a registered stack again: the interpreter below it may have changed since. A built one costs nothing."""
     if "python" in (stack_origin() or {}):
-        _require_verified(attempt, stack, [], "verify.json")
+        _require_verified(attempt, stack, [], verdict)
 
 
 def require_working_gpus(attempt: Mapping[str, Any], stack: str, verdict: str = "verify.json") -> None:

@@ -25,21 +25,22 @@ class Checkpoint:
     step: int
 
 
-def newest_checkpoint(folder: Path) -> Checkpoint | None:
+def newest_checkpoint(folder: Path, processes: int = 1) -> Checkpoint | None:
     """The complete checkpoint with the most steps; null if there is none. Half-written ones are passed over."""
     found = []
     for path in folder.glob("checkpoint-*") if folder.is_dir() else ():
         match = _NAME.fullmatch(path.name)
-        if match and is_complete(path, int(match.group(1))):
+        if match and is_complete(path, int(match.group(1)), processes):
             found.append(Checkpoint(path, int(match.group(1))))
     return max(found, key=lambda checkpoint: checkpoint.step, default=None)
 
 
-def is_complete(path: Path, step: int) -> bool:
-    """Whether a checkpoint was written to its end.
+def is_complete(path: Path, step: int, processes: int = 1) -> bool:
+    """Whether a checkpoint was written to its end, by each of the processes that train.
 
     transformers 5.17 Trainer._save_checkpoint writes the model, then optimizer and scheduler, then random states, and
-    trainer_state.json last: a readable one of the right step, beside the others, means that all of it is there.
+    trainer_state.json last: a readable one of the right step, beside the others, means that all of it is there. Each
+    process writes its own random state.
     """
     try:
         state = json.loads((path / "trainer_state.json").read_text(encoding="utf-8"))
@@ -51,7 +52,7 @@ def is_complete(path: Path, step: int) -> bool:
         and any(_filled(path / name) for name in _WEIGHTS)
         and _filled(path / "optimizer.pt")
         and _filled(path / "scheduler.pt")
-        and any(_filled(file) for file in path.glob("rng_state*.pth"))
+        and sum(_filled(file) for file in path.glob("rng_state*.pth")) >= processes
     )
 
 

@@ -26,23 +26,27 @@ _BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)
 _OF_THIS_PROCESS = re.compile(r"_(DIR|PATH|ROOT|NAME|IDENT|PORT)$")
 
 
-def pin_cpus(cpus: int) -> list[int]:
-    """Bind this process to the first `cpus` CPUs that it may use, and return them.
+def pin_cpus(cpus: int, part: int = 0, parts: int = 1) -> list[int]:
+    """Bind this process to the first `cpus` CPUs that it may use, or to its part of them, and return them.
 
     To be called before torch is imported: its threads inherit the binding. Raises `UserError` if there are too few.
     """
+    if cpus < parts:
+        raise UserError(f"the attempt has {cpus} CPUs of this node for {parts} processes; raise cpus in the profile")
     if cpus < 1:
         raise UserError(f"attempt.cpus must be at least 1, got {cpus}")
     if not hasattr(os, "sched_setaffinity"):  # only Linux has it
-        return list(range(cpus))
+        return list(range(cpus // parts))
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < cpus:
         raise UserError(
             f"the attempt asks for {cpus} CPUs, but {len(allowed)} may be used here; lower cpus in the profile, or ask "
             f"the scheduler for more"
         )
-    os.sched_setaffinity(0, allowed[:cpus])
-    return allowed[:cpus]
+    share = cpus // parts
+    taken = allowed[:cpus][part * share : (part + 1) * share]
+    os.sched_setaffinity(0, taken)
+    return taken
 
 
 def set_environment(

@@ -59,10 +59,13 @@ class SampleLog(TrainerCallback):  # type: ignore[misc]
 
     def _take(self, step: int, steps: int) -> None:
         how = f"the trainer's own model, temperature {float(self._workload['temperature']):g}, seed {SEED}"
+        accelerator = self._trainer.accelerator
         with self._log.apart("samples"):
-            write_stage(self._path, step, steps, how, self._made)
+            if accelerator.is_main_process:
+                write_stage(self._path, step, steps, how, self._made)
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()  # the engine beside the trainer may want it
+            accelerator.wait_for_everyone()  # else the others would wait in the next step, and in its time
 
     def _made(self) -> tuple[list[Sample], str | None]:
         """The samples, and what is wrong with them."""

@@ -11,10 +11,12 @@ from typing import Any
 
 from common.errors import UserError
 from node.attempt import Job, write_done
-from node.checkpoints import newest_checkpoint
+from node.checkpoints import Checkpoint, newest_checkpoint
 from node.exit_codes import RequeueError, StopRequest, nearest
 from node.hardware import OtherLoad
+from node.over_ranks import decided
 from node.phase_clock import PhaseClock, StepClock, time_behind
+from node.ranks import processes
 from node.rewards import RewardFunction, reward_functions
 from node.tracker import Tracker
 
@@ -35,8 +37,13 @@ OF_AN_ATTEMPT = frozenset({"output_dir", "run_name", "logging_dir", "local_rank"
 def rewards_of(job: Job) -> list[RewardFunction]:
     """The workload's rewards, ready to score; a wrong name is told before minutes of imports."""
     workload = job.spec["workload"]
-    failures = job.folder / "reward_failures.jsonl"
-    return reward_functions(workload["rewards"], workload.get("max_response_length"), failures=failures)
+    # Lines that two nodes append to one file of a network's may tear one another.
+    of_rank = f"-rank{rank}" if (rank := int(os.environ.get("RANK", "0"))) else ""
+    failures = job.folder / f"reward_failures{of_rank}.jsonl"
+    functions = reward_functions(workload["rewards"], workload.get("max_response_length"), failures=failures)
+    for function in functions:
+        function.callers = processes()
+    return functions
 
 
 def weights_of(rewards: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -91,30 +98,46 @@ def train_to_end(
     import torch
 
     stop.install()
-    checkpoint = newest_checkpoint(Path(job.attempt["checkpoint_dir"]))
+    checkpoint = _agreed_checkpoint(Path(job.attempt["checkpoint_dir"]), trainer.accelerator.num_processes)
     tracker = Tracker(trainer)
     log = _logged(job, stop, trainer, rewards, hook, checkpoint.step if checkpoint else 0, generating)
-    last = trainer.args.max_steps
-    if checkpoint:
+    last, is_main = trainer.args.max_steps, trainer.accelerator.is_main_process
+    if checkpoint and is_main:
         print(f"resuming from step {checkpoint.step}", flush=True)
     if checkpoint is None or checkpoint.step < last:
         # transformers trains one step too many if it is started on a checkpoint of the last one.
         stop.training = True
         trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
     tracker.finish()
+    if (ranks := trainer.accelerator.num_processes) > 1:
+        torch.distributed.destroy_process_group()  # what is left is rank 0's
     if log.last_step < last:
         raise RequeueError(f"after step {log.last_step} of {last}, with a checkpoint")
-    if not trainer.accelerator.is_main_process:
+    if not is_main:
         return
     write_done(
         job,
         first_step=log.first_step,
         last_step=log.last_step,
         packages=packages,
-        hardware=job.hardware(torch.get_num_threads()),
+        hardware=job.hardware(torch.get_num_threads()) | ({"processes": ranks} if ranks > 1 else {}),
         trainer=trainer.args.to_dict(),
         engine=engine,
     )
+
+
+def _agreed_checkpoint(folder: Path, ranks: int) -> Checkpoint | None:
+    """The checkpoint that rank 0 finds, for all processes; `UserError` where another does not find it."""
+    newest = newest_checkpoint(folder, ranks)
+    step = decided(newest.step if newest else 0, ranks)
+    if not step or (newest and newest.step == step):
+        return newest if step else None
+    path = folder / f"checkpoint-{step}"
+    if not path.is_dir():
+        raise UserError(
+            f"{path} is not there for this node, and rank 0 goes on from it; look at the shared file system"
+        )
+    return Checkpoint(path, step)
 
 
 def _logged(

@@ -36,6 +36,8 @@ class RewardFunction:
         self.__name__ = name
         self.takes = frozenset(takes)
         self.end_ids: frozenset[int] = frozenset()
+        self.callers = 1
+        """Processes that each score a part of a batch with it: a trainer logs the mean over them."""
         self._score, self._longest = score, longest
 
     def __call__(
@@ -69,7 +71,7 @@ class RewardFunction:
             return [self._score(response) for response in responses]
         values, failed = self._score.scored(responses, trained=trained)
         if log_metric is not None:
-            log_metric(f"rewards/{self.__name__}/failed", float(failed))
+            log_metric(f"rewards/{self.__name__}/failed", float(failed * self.callers))
         return values
 
     def close(self) -> None:

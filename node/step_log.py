@@ -13,6 +13,7 @@ from transformers.integrations.integration_utils import rewrite_logs
 
 from common.contracts import MetricsLine
 from node.exit_codes import StopRequest
+from node.over_ranks import BETWEEN, WHO, Told, all_told, merged, without_parts
 from node.phase_clock import ROOT, StepClock
 from node.records import append_json_line
 
@@ -21,6 +22,9 @@ WANDB_PREFIX = "timing_s/"
 
 class StepLog(TrainerCallback):  # type: ignore[misc]
     """Times each step's root phase, and writes a line of metrics.jsonl, a line of progress and wandb's timings.
+
+    Of several processes each has one: they bring their steps together, and rank 0 writes. A stop that one of them was
+    asked for ends all after the same step.
 
     The Trainer ends a step with on_step_end and then logs it; the line is written at the log, which has the scalars.
     That time belongs to no step, and is the next one's `between_steps_s`.
@@ -64,25 +68,29 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
         self._clock.close()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        phases, scalars = self._clock.end_step()
-        prompts, responses = self._gathered(self._prompt_lengths), self._gathered(self._response_lengths)
+        mine = Told(*self._clock.end_step(), self._prompt_lengths, self._response_lengths, self._stop.requested)
         self._prompt_lengths, self._response_lengths = [], []
+        whole = merged(all_told(mine, self._trainer.accelerator.num_processes))
         self.first_step = self.first_step or state.global_step
         self.last_step = state.global_step
         self._line = {
             "step": state.global_step,
             "time": time.time(),
             "resumed": self._resumed_from > 0 and state.global_step == self.first_step,
-            "phases": dict(sorted(phases.items())),
-            "scalars": {"prompt_tokens": sum(prompts), "response_tokens": sum(responses), **scalars},
-            "samples": {"response_length": responses},
+            "phases": dict(sorted(whole.phases.items())),
+            "scalars": {
+                "prompt_tokens": sum(whole.prompts),
+                "response_tokens": sum(whole.responses),
+                **whole.scalars,
+            },
+            "samples": {"response_length": whole.responses},
         }
         control.should_log = True
-        if self._stop.requested and state.global_step < state.max_steps:
+        if whole.stop and state.global_step < state.max_steps:
             control.should_save = True
             control.should_training_stop = True
         if state.is_world_process_zero:
-            self._to_wandb(phases)
+            self._to_wandb(whole.phases)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
         line, self._line = self._line, None
@@ -101,16 +109,19 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
             # Not committed: it joins the row that transformers is about to log with train/global_step.
             wandb.log({WANDB_PREFIX + path: seconds for path, seconds in phases.items()}, commit=False)
 
-    def _gathered(self, lengths: list[int]) -> list[int]:
-        if self._trainer.accelerator.num_processes == 1:
-            return lengths
-        from accelerate.utils import gather_object
-
-        return list(gather_object(lengths))
-
     def _print_progress(self, line: MetricsLine, steps: int) -> None:
         seconds, step = line["phases"][ROOT], line["step"]
         reward = line["scalars"].get("train/reward")
         shown = "none" if reward is None else f"{reward:.3f}"
         left = (steps - step) * (seconds + line["scalars"].get("between_steps_s", 0.0))
-        print(f"step {step}/{steps}  {seconds:.2f} s  reward {shown}  ~{left:.0f} s left", flush=True)
+        lags = _who_lags(line["scalars"])
+        print(f"step {step}/{steps}  {seconds:.2f} s  reward {shown}  ~{left:.0f} s left{lags}", flush=True)
+
+
+def _who_lags(scalars: Mapping[str, Any]) -> str:
+    """Of several processes the one that lags most, and by how much in which phase; else nothing."""
+    if WHO not in scalars:
+        return ""
+    apart = {name: value for name, value in scalars.items() if name.startswith(f"{BETWEEN}/")}
+    widest = max(without_parts(apart), key=apart.__getitem__)
+    return f"  rank {scalars[WHO]:.0f} +{apart[widest]:.2f} s in {widest.rpartition('/')[2]}"

@@ -59,9 +59,11 @@ def allowed(chosen: dict[str, str | None]) -> bool:
     fitting = [one for one in STACKS if (one.cuda is not None) == (gpus > 0)]
     trainer = chosen["trainer"] or ("verl" if gpus * nodes > 1 else "trl")
     engines = {one.engine for one in fitting if one.trainer == trainer}
-    # Under verl an engine takes two GPUs of a node if not told otherwise.
-    spreads = gpus % 2 == 0 if trainer == "verl" else nodes == 1 and gpus <= 1
-    return bool(engines) and set((chosen["engines"] or "").split(",")) - {""} <= engines and spreads
+    used = set((chosen["engines"] or "").split(",")) - {""} or engines
+    # Under verl an engine takes two GPUs of a node if not told otherwise; TRL has a process for each GPU, and on a CPU
+    # for each node, where it generates itself.
+    spreads = {"verl": gpus % 2 == 0, "trl": gpus > 0 or nodes == 1 or used == {"transformers"}}
+    return bool(engines) and used <= engines and spreads.get(trainer, nodes == 1 and gpus <= 1)
 
 
 def combinations(number: int) -> list[dict[str, str | None]]:
@@ -123,7 +125,6 @@ def test_what_it_writes_plans_for_every_combination_of_flags(here: Path, capsys:
         ("--data train.jsonl --columns prompt", "--columns: must be two names, PROMPT,ANSWER (got 'prompt')"),
         ("--data train.jsonl --columns prompt,sum", "has the columns prompt, solution, x; name one of them"),
         ("--partition 'a b'", "--partition: must be a name of Slurm's (got 'a b')"),
-        ("--gpus 8 --trainer trl", "trains in one process: workload.nodes must be 1"),
     ],
 )
 def test_a_wrong_answer_is_one_line_with_what_is_allowed(

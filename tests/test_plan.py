@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import UserError
+from trainers import Spread
 from workflow.config.plan import Plan, StackFacts, load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
@@ -236,13 +237,32 @@ def test_how_stacks_are_built_is_no_part_of_a_run() -> None:
         ({"test_steps": 5}, "workload.test_steps must be 0 with trainer trl"),
         ({"samples": 33}, "workload.samples"),
         ({"mini_batch_size": 8}, "workload.mini_batch_size must be null or batch_size (32) with trainer trl"),
-        ({"nodes": 2}, "trainer trl trains in one process"),
+        ({"nodes": 2}, "trainer trl with engine vllm on a CPU trains in one process"),
+        ({"nodes": 3}, "batch_size must be a multiple of the 3 processes"),
+        ({"nodes": 2, "micro_batch_size": 32, "batch_size": 96, "num_generations": 4}, "(got 32; try 16)"),
         ({"data": {"source": "builtin:arithmetic", "test_source": "hub/name"}}, "test_source must be a local"),
     ],
 )
 def test_words_that_an_arm_cannot_follow_are_refused(workload: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=re.escape(says)):
         planned(workload=RAW["workload"] | workload)
+
+
+def test_each_process_of_trl_learns_from_its_share_of_the_batch() -> None:
+    arms = {"transformers": RAW["arms"]["transformers"]}
+    raw = {"arms": arms, "baseline": "transformers", "workload": RAW["workload"] | {"nodes": 2}}
+    one, two = (planned(**changes).runs["transformers-s0"].spec for changes in ({}, raw))
+    for spec, processes in ((one, 1), (two, 2)):
+        args = spec["trainer_args"]
+        of_each = args["per_device_train_batch_size"] * args["gradient_accumulation_steps"]
+        assert of_each * processes == RAW["workload"]["batch_size"]
+    assert two["trainer_args"]["generation_batch_size"] == RAW["workload"]["batch_size"]
+    assert (two["ray"], two["spread"]) == (False, "torchrun")
+    assert not {"spread", "generation_batch_size"} & {*one, *one["trainer_args"]}, "one process is what it was"
+    assert (Spread.told(one), Spread.told(two), Spread.told({"ray": True})) == ("alone", "torchrun", "ray")
+    sharded = {"arms": {"transformers": arms["transformers"] | {"options": {"fsdp": "full_shard"}}}}
+    with pytest.raises(UserError, match=r"options\.fsdp cannot be used with trainer trl on several GPUs"):
+        planned(**raw | sharded)
 
 
 def test_a_warm_up_is_told_to_trl() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -41,13 +42,14 @@ _OWNED = _NAMES_AND_PLACES | {
 }
 
 
-def workload_arguments(workload: Workload, seed: int) -> dict[str, Any]:
-    """What the workload decides for every arm alike."""
-    micro = workload.micro_batch_size or workload.batch_size
+def workload_arguments(workload: Workload, seed: int, processes: int = 1) -> dict[str, Any]:
+    """What the workload decides for every arm alike; each of several processes learns from its share of the batch."""
+    share = workload.batch_size // processes
+    micro = min(workload.micro_batch_size or share, share)
     return {
         "max_steps": workload.steps,
         "per_device_train_batch_size": micro,
-        "gradient_accumulation_steps": workload.batch_size // micro,
+        "gradient_accumulation_steps": share // micro,
         "num_generations": workload.num_generations,
         "max_completion_length": workload.max_response_length,
         "temperature": workload.temperature,
@@ -84,8 +86,8 @@ def completed(
     return fixed | defaults | on_cpu | arm.options
 
 
-def require_one_process(trainer: str, workload: Workload) -> None:
-    """`UserError` for words that a trainer in one process, one update each step, has no answer to."""
+def require_one_update(trainer: str, workload: Workload) -> None:
+    """`UserError` for words that a trainer with one update each step, and no validation, has no answer to."""
     if workload.num_generations < 2:
         raise UserError(
             f"workload.num_generations must be at least 2 with trainer {trainer}: it compares completions (got 1)"
@@ -99,8 +101,28 @@ def require_one_process(trainer: str, workload: Workload) -> None:
         raise UserError(
             f"workload.test_steps must be 0 with trainer {trainer}: no validation (got {workload.test_steps})"
         )
-    if workload.nodes > 1 or workload.gpus_per_node > 1:
+
+
+def require_one_process(trainer: str, workload: Workload) -> None:
+    """`UserError` for several nodes or GPUs."""
+    if workload.processes > 1:
         raise UserError(
             f"trainer {trainer} trains in one process: workload.nodes must be 1 and workload.gpus_per_node at most 1 "
-            f"(got {workload.nodes} and {workload.gpus_per_node}); trainer verl takes more"
+            f"(got {workload.nodes} and {workload.gpus_per_node}); other trainers take more"
+        )
+
+
+def require_equal_shares(trainer: str, workload: Workload) -> None:
+    """`UserError` where the batch cannot be shared out among the processes, or a share among its passes."""
+    share, rest = divmod(workload.batch_size, workload.processes)
+    if rest:
+        raise UserError(
+            f"workload.batch_size must be a multiple of the {workload.processes} processes that trainer {trainer} "
+            f"trains in, one for each GPU (on a CPU for each node), got {workload.batch_size}"
+        )
+    micro = min(workload.micro_batch_size or share, share)
+    if share % micro:
+        raise UserError(
+            f"workload.micro_batch_size must divide a process's share of the batch, {share} completions, with trainer "
+            f"{trainer} (got {micro}; try {math.gcd(micro, share)})"
         )

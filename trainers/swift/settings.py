@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from common.errors import UserError
-from trainers.hf_arguments import completed, require_one_process, workload_arguments
+from trainers.hf_arguments import completed, require_one_process, require_one_update, workload_arguments
 from trainers.protocol import StackFacts
 from trainers.workload import TrainedArm, Workload
 
@@ -47,6 +47,7 @@ def _require_what_swift_can(arm: TrainedArm, workload: Workload) -> None:
             f"trainer swift trains from here with engine transformers alone (got {arm.engine}); its runs with "
             f"{arm.engine} can be compared by an import (docs/import.md)"
         )
+    require_one_update("swift", workload)
     require_one_process("swift", workload)
     for option, why in _NOT_DRIVEN.items():
         if arm.options.get(option):

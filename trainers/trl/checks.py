@@ -32,15 +32,19 @@ def _share_of_memory(case: Case) -> bool:
     return share is not None and not 0 < share <= 1
 
 
+def _engine_over_nodes(case: Case) -> bool:
+    return int(case.workload.get("gpus_per_node") or 1) % case.tensor_parallel != 0
+
+
 _VLLM = "trl/generation/vllm_generation.py"
 REFUSALS = (
     RefusedOption(
         "vllm_tensor_parallel_size",
-        lambda case: case.tensor_parallel > 1,
-        "it has to divide the number of training processes, and a run is one",
+        _engine_over_nodes,
+        "it has to divide the training processes, one for each GPU, and an engine lies on one node",
         _VLLM,
         "must divide world size",
-        "vllm_tensor_parallel_size: 1, or trainer verl on more GPUs",
+        "vllm_tensor_parallel_size: 1, or one that divides workload.gpus_per_node",
     ),
     RefusedOption(
         "vllm_mode",
@@ -90,22 +94,6 @@ def refusals(case: Case, variables: Variables) -> Iterator[Finding]:
                 f"{one.file or 'trainers/trl/driver/train.py'}; docs/preflight.md#impossible",
                 one.change,
             )
-
-
-def one_gpu(case: Case, variables: Variables) -> Iterator[Finding]:
-    """More GPUs than one process trains on."""
-    gpus = int(case.workload.get("gpus_per_node") or 0) * int(case.workload.get("nodes") or 1)
-    if gpus > 1:
-        yield Finding(
-            "impossible",
-            "trl-one-gpu",
-            (case.arm,),
-            f"trainer trl on {gpus} GPUs",
-            "its job is one process: Transformers would spread the batch over all visible GPUs of one node by "
-            "DataParallel, and batch_size would no longer be what is trained",
-            "trainers/trl/driver/train.py; docs/preflight.md#impossible",
-            "workload.gpus_per_node: 1 and nodes: 1, or trainer verl",
-        )
 
 
 def weights_in_half(case: Case, variables: Variables) -> Iterator[Finding]:

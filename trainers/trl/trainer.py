@@ -6,8 +6,17 @@ from typing import Any
 
 from common.errors import UserError
 from common.model_facts import ModelFacts
+from trainers import Spread
 from trainers.cases import Case, sglang_speed_on_cpu
-from trainers.hf_arguments import BOOKKEEPING, KEYS, completed, require_one_process, workload_arguments
+from trainers.hf_arguments import (
+    BOOKKEEPING,
+    KEYS,
+    completed,
+    require_equal_shares,
+    require_one_process,
+    require_one_update,
+    workload_arguments,
+)
 from trainers.logs import hf_rows
 from trainers.memory_estimate import GIB, MemoryEstimate, Part, working
 from trainers.protocol import Driver, LogFormat, StackFacts, Trainer
@@ -23,10 +32,17 @@ _OWNED = (
     *("sglang_model_path", "sglang_dtype", "sglang_random_seed"),
 )
 
+_SHARDING = ("fsdp", "fsdp_config", "deepspeed", "parallelism_config")
+
 
 def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
     """GRPOConfig's keyword arguments for one run: the workload's words translated, then the arm's options."""
-    require_one_process("trl", workload)
+    require_one_update("trl", workload)
+    _require_processes(arm, workload, stack)
+    shared: dict[str, Any] = {}
+    if workload.processes > 1:
+        # Whole groups, over all processes: where the settings are resolved there is one.
+        shared = {"generation_batch_size": workload.batch_size}
     if arm.engine == "sglang" and stack.accelerator != "cpu":
         raise UserError(
             "trainer trl drives engine sglang on a CPU only: TRL knows no SGLang, and ours has not run on a GPU (got "
@@ -44,42 +60,62 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
     if arm.engine == "sglang":
         # Room for all sequences of a step and as many again, so that none waits.
         engine = {"use_sglang": True, "sglang_max_total_tokens": 2 * workload.batch_size * longest}
-    return completed(workload_arguments(workload, seed) | corrections, engine, arm, stack, _OWNED)
+    fixed = workload_arguments(workload, seed, workload.processes) | shared | corrections
+    return completed(fixed, engine, arm, stack, _OWNED)
+
+
+def _require_processes(arm: TrainedArm, workload: Workload, stack: StackFacts) -> None:
+    """`UserError` for what several processes, each with the whole model (DDP), cannot train."""
+    require_equal_shares("trl", workload)
+    if workload.processes == 1:
+        return
+    if arm.engine == "sglang" or (arm.engine == "vllm" and stack.accelerator == "cpu"):
+        require_one_process(f"trl with engine {arm.engine} on a CPU", workload)
+    for option in _SHARDING:
+        if arm.options.get(option):
+            raise UserError(
+                f"options.{option} cannot be used with trainer trl on several GPUs from here: checkpoints of a model "
+                "that is spread over processes are not read yet. Each process holds the whole model (DDP)"
+            )
 
 
 def _memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
-    """One process on one GPU; the job loads the policy's weights in float32, unless an option says otherwise."""
+    """A process on each GPU; the job loads the policy's weights in float32, unless an option says otherwise."""
+    processes = max(1, case.gpus)
+    share = int(case.workload["batch_size"]) // processes
     size = 2 if case.settings.get(checks.WEIGHTS) in checks.HALF else 4
     whole = (model.parameters or 0) * size / GIB
-    tokens_per_pass = int(case.workload.get("micro_batch_size") or case.workload["batch_size"]) * case.longest
+    tokens_per_pass = min(int(case.workload.get("micro_batch_size") or share), share) * case.longest
     update = [
         Part(f"weights, {size} bytes each", whole, True),
         Part("gradients", whole, True),
         Part("AdamW's two moments", 2 * whole, True),
         *working(model, tokens_per_pass),
     ]
+    if processes > 1:
+        update.append(Part("gradients on their way to the other GPUs (DDP's buckets)", whole, True))
     if float(case.workload.get("beta") or 0) > 0:
         update.append(Part("the reference's weights", whole, True))
     rollout = [Part("the trainer, not offloaded", MemoryEstimate.sum(tuple(update[:3])), True)]
     tokens = None
     if not case.engine.in_trainer:
-        share = case.settings.number("vllm_gpu_memory_utilization") or 0.3  # GRPOConfig's default
-        weights = (model.parameters or 0) * 2 / GIB
-        room = share * gib - weights
+        of_gpu = case.settings.number("vllm_gpu_memory_utilization") or 0.3  # GRPOConfig's default
+        weights = (model.parameters or 0) * 2 / GIB / case.tensor_parallel
+        room = of_gpu * gib - weights
         rollout += [
             Part("the engine's weights", weights, True),
             Part("room for keys and values", max(0.0, room), False),
         ]
-        tokens = int(max(0.0, room) * GIB / model.kv_bytes)
+        tokens = int(max(0.0, room) * GIB / model.kv_bytes) * case.tensor_parallel
         if not case.settings.true("vllm_enable_sleep_mode"):
-            update.append(Part("the engine, awake all the time", share * gib, True))
+            update.append(Part("the engine, awake all the time", of_gpu * gib, True))
     return MemoryEstimate(
         gpu=str(case.workload.get("gpu")),
         gib=gib,
         update=tuple(update),
         rollout=tuple(rollout),
         kv_tokens=tokens,
-        kv_wanted=int(case.workload["batch_size"]) * case.longest,
+        kv_wanted=share * case.tensor_parallel * case.longest,
         model=model,
         less_update="a smaller model or micro_batch_size, vllm_enable_sleep_mode: True, or trainer verl on more GPUs",
         less_rollout="vllm_gpu_memory_utilization: less",
@@ -117,6 +153,7 @@ TRL = Trainer(
         resolver="trainers.trl.driver.train",
         trainer_args=_trainer_args,
         rewards_in_settings=True,
+        spread=Spread.TORCHRUN,
     ),
     keys=KEYS,
     marks=("use_vllm",),
@@ -127,7 +164,7 @@ TRL = Trainer(
     },
     of_one_engine=("use_vllm", "vllm_", "use_sglang", "sglang_"),
     of_the_text=frozenset({"vllm_structured_outputs_regex", "sglang_preferred_sampling_params"}),
-    checks=(checks.one_gpu, checks.refusals, sglang_speed_on_cpu, checks.weights_in_half),
+    checks=(checks.refusals, sglang_speed_on_cpu, checks.weights_in_half),
     memory=_memory,
     trees=(TRL_1_16, *TRL_NATIVE),
     native="native",

@@ -28,6 +28,7 @@ from node.hf_training import (
     weights_of,
 )
 from node.phase_clock import PhaseClock
+from node.ranks import on_this_node, processes
 from node.rewards import RewardFunction
 from trainers.trl.driver import rollout
 from trainers.trl.driver.timers import TrlTimers, count_tokens
@@ -87,7 +88,7 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     args = grpo_config(
         {"reward_weights": weights_of(job.spec["workload"]["rewards"]), **trl_args}, owned_settings(attempt)
     )
-    _require_one_device(args)
+    _require_devices(args)
     dtype = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
     job.inputs.require_unchanged()
     # SGLang's processes are there before TRL's trainer is, and end with this block however it is left.
@@ -108,15 +109,20 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
         train_to_end(job, stop, trainer, rewards, hook, packages=_PACKAGES, engine=engine)
 
 
-def _require_one_device(args: Any) -> None:
-    """`UserError` where the run is for a GPU and torch sees none, or several: it would train elsewhere, or more."""
-    if not args.use_cpu and (args.device.type != "cuda" or args.n_gpu != 1):
-        seen = args.n_gpu if args.device.type == "cuda" else 0
+def _require_devices(args: Any) -> None:
+    """`UserError` where the run is for GPUs and torch does not see one for each process: it would train elsewhere."""
+    import torch
+
+    _, wanted = on_this_node()
+    if not args.use_cpu and (seen := torch.cuda.device_count()) != wanted:
         raise UserError(
-            f"trainer trl trains on one GPU, and torch sees {seen or 'none'} on this node (CUDA_VISIBLE_DEVICES is "
+            f"trainer trl trains on {'one GPU' if wanted == 1 else f'{wanted} GPUs of each node'}, and torch sees "
+            f"{seen or 'none'} on this node (CUDA_VISIBLE_DEVICES is "
             f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}); look at the node's driver and at what Slurm gave "
             "the job"
         )
+    if args.world_size != processes():
+        raise UserError(f"trainer trl was started as one of {processes()} processes, and trains in {args.world_size}")
 
 
 def _engine_mended(args: Any, dtype: str, threads: int) -> AbstractContextManager[None]:

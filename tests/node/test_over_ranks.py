@@ -1,0 +1,42 @@
+"""Steps of several processes become one: means that are a tree, sums of counts, and who lags."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.over_ranks import Told, merged
+
+
+def step(generate: float, rewards: float, **more: float) -> Told:
+    """A step in which whoever has generated waits for the other while rewards are gathered."""
+    phases = {"step": generate + rewards + 1.0, "step/generate": generate, "step/rewards": rewards}
+    return Told(phases, {"other_cpu_s": 0.5, "between_steps_s": 2.0, **more}, [3, 4], [int(generate)])
+
+
+def test_one_process_is_told_as_it_is() -> None:
+    alone = step(4.0, 1.0)
+    assert merged([alone]) is alone
+
+
+def test_means_are_a_tree_and_the_slowest_is_named() -> None:
+    whole = merged([step(4.0, 5.0), step(8.0, 1.0)])
+    assert whole.phases == {"step": 10.0, "step/generate": 6.0, "step/rewards": 3.0}
+    assert whole.scalars["other_cpu_s"] == 1.0, "each has CPUs of its own"
+    assert whole.scalars["between_steps_s"] == 2.0
+    assert whole.scalars["slowest_rank_s/step/generate"] == 8.0
+    assert whole.scalars["between_ranks_s/step/generate"] == 4.0
+    assert whole.scalars["between_ranks_s/step"] == 0.0
+    assert whole.scalars["slowest_rank"] == 1
+    assert whole.responses == [4, 8] and whole.prompts == [3, 4, 3, 4]
+
+
+def test_a_phase_that_one_process_lacks_counts_as_nothing_there() -> None:
+    first, second = step(4.0, 1.0), step(4.0, 1.0)
+    with_sync = Told({**first.phases, "step/sync": 2.0}, first.scalars)
+    assert merged([with_sync, second]).phases["step/sync"] == pytest.approx(1.0)
+
+
+def test_a_stop_of_one_is_a_stop_of_all() -> None:
+    first = step(1.0, 1.0)
+    assert merged([first, Told(first.phases, first.scalars, stop=True)]).stop
+    assert not merged([first, first]).stop

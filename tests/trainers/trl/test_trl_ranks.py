@@ -1,0 +1,141 @@
+"""TRL in two processes that meet by gloo: one log, the whole batch, one stop, one checkpoint; a lost one is named."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from workflow.cluster.torchrun import steady_port
+
+from ... import patience
+from ...attempts import ROOT, TRANSFORMERS, job_environment, read_lines, write_attempt
+from ...patience import Patience
+from .test_trl_grpo import COMMON, PREPARE, WITH_OWN, check_tree
+
+Stack = Callable[[str], Path]
+STEPS = 200  # more than there is time for before it is told to stop
+WORDS = {"samples": 2, "temperature": 1.0, "top_p": 1.0, "max_response_length": 16}
+MEET = """
+import os, signal
+import torch.distributed as dist
+dist.init_process_group("gloo")
+for turn in range(3):
+    dist.barrier()
+if os.environ["RANK"] == "1":
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.barrier()
+"""
+
+
+def start(python: Path, folder: Path, *command: str) -> subprocess.Popen[str]:
+    """Two processes of this node."""
+    place = ["--nodes=1", "--node=0", "--each=2", f"--at=127.0.0.1:{steady_port()}", f"--told={folder / 'told.json'}"]
+    return subprocess.Popen(
+        [str(python), "-m", "node.ranks", *place, *command],
+        cwd=ROOT,
+        env=job_environment(PYTHONPATH=str(ROOT)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def two_lives(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One run: stopped by a signal to its second process alone, then trained to its end in another life."""
+    python, folder = stack_python(TRANSFORMERS), tmp_path_factory.mktemp("ranks") / "two-s0"
+    first = write_attempt(folder, made_inputs, 1, words=WORDS, max_steps=STEPS, **WITH_OWN)
+    job = start(python, folder, "-m", "trainers.trl.driver.train", str(first))
+    waiting = Patience(job.pid, 300)
+    while len(read_lines(first.parent / "metrics.jsonl")) < 2 and job.poll() is None and not waiting.is_over():
+        time.sleep(0.01)
+    ranks = {int(one.environ()["RANK"]): one for one in psutil.Process(job.pid).children()}
+    ranks[1].send_signal(signal.SIGTERM)
+    said, _ = patience.ended(job, 300)
+    told = {"code": job.returncode, "said": said, "lines": read_lines(first.parent / "metrics.jsonl"), "folder": folder}
+    told["died"] = (folder / "told.json").exists()
+    assert told["lines"], said
+    last = told["lines"][-1]["step"] + 2
+    second = write_attempt(folder, made_inputs, 2, words=WORDS, max_steps=last, **WITH_OWN)
+    job = start(python, folder, "-m", "trainers.trl.driver.train", str(second))
+    again, _ = patience.ended(job, 300)
+    return {**told, "code_again": job.returncode, "said_again": again, "last": last}
+
+
+def test_one_log_of_the_whole_batch(two_lives: dict[str, Any]) -> None:
+    lines, tokens = two_lives["lines"], 0
+    assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
+    for line in lines:
+        scalars, responses = line["scalars"], line["samples"]["response_length"]
+        assert len(responses) == 16, "4 a pass, 2 passes, 2 processes"
+        assert sum(responses) == scalars["response_tokens"]
+        assert scalars["train/completions/mean_length"] == pytest.approx(sum(responses) / 16)
+        tokens += scalars["prompt_tokens"] + scalars["response_tokens"]
+        assert scalars["train/num_tokens"] == tokens
+    attempt = two_lives["folder"] / "attempts" / "1"
+    assert len(list(attempt.glob("wandb/offline-run-*"))) == 1
+
+
+def test_timers_are_means_over_both_and_the_slowest_stands_beside(two_lives: dict[str, Any]) -> None:
+    for line in two_lives["lines"]:
+        phases, scalars = line["phases"], line["scalars"]
+        assert set(phases) == COMMON | {f"{PREPARE}/rewards/brevity"}
+        check_tree(phases)
+        for path, mean in phases.items():
+            slowest, apart = scalars[f"slowest_rank_s/{path}"], scalars[f"between_ranks_s/{path}"]
+            assert slowest == pytest.approx(mean + apart / 2, abs=1e-6), "of two the mean lies in the middle"
+        # Neither waits for samples in its step: both have taken leave of it.
+        assert scalars["between_ranks_s/step"] < 0.5 * phases["step"] + 1.0
+        assert scalars["slowest_rank"] in (0, 1)
+    assert " s in " in next(line for line in two_lives["said"].splitlines() if line.startswith("step 1/"))
+
+
+def test_failures_of_a_users_reward_are_counted_over_both(two_lives: dict[str, Any]) -> None:
+    attempt = two_lives["folder"] / "attempts" / "1"
+    files = sorted(attempt.glob("reward_failures*.jsonl"))
+    assert [file.name for file in files] == ["reward_failures-rank1.jsonl", "reward_failures.jsonl"]
+    failed = sum(line["scalars"]["train/rewards/brevity/failed"] for line in two_lives["lines"])
+    assert failed == pytest.approx(sum(len(read_lines(file)) for file in files))
+
+
+def test_a_stop_of_one_process_stops_both_after_the_same_step(two_lives: dict[str, Any]) -> None:
+    last = two_lives["lines"][-1]["step"]
+    assert two_lives["code"] == 75, two_lives["said"]
+    assert two_lives["said"].count(f"stopped: after step {last} of {STEPS}, with a checkpoint") == 2
+    assert not two_lives["died"]
+
+
+def test_both_go_on_from_the_same_checkpoint(two_lives: dict[str, Any]) -> None:
+    assert two_lives["code_again"] == 0, two_lives["said_again"]
+    folder, stopped = two_lives["folder"] / "attempts" / "2", two_lives["lines"][-1]["step"]
+    assert two_lives["said_again"].count(f"resuming from step {stopped}\n") == 1
+    lines = read_lines(folder / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [stopped + 1, stopped + 2]
+    assert [line["resumed"] for line in lines] == [True, False]
+    assert lines[0]["scalars"]["train/num_tokens"] == two_lives["lines"][-1]["scalars"]["train/num_tokens"] + sum(
+        lines[0]["scalars"][f"{what}_tokens"] for what in ("prompt", "response")
+    )
+    done = json.loads((folder / "done.json").read_text())
+    assert (done["first_step"], done["last_step"], done["steps"]) == (stopped + 1, stopped + 2, 2)
+    assert done["hardware"]["processes"] == 2 and done["hardware"]["cpus"] == 2
+    assert len(done["hardware"]["affinity"]) == done["hardware"]["threads"] == 1
+    for number in (stopped + 1, stopped + 2):
+        checkpoint = two_lives["folder"] / "checkpoints" / "abababababab" / f"checkpoint-{number}"
+        assert len(list(checkpoint.glob("rng_state_*.pth"))) == 2
+
+
+def test_a_process_that_is_killed_ends_the_other_in_its_collective(stack_python: Stack, tmp_path: Path) -> None:
+    job = start(stack_python(TRANSFORMERS), tmp_path, "-c", MEET)
+    said, _ = patience.ended(job, 120)
+    assert job.returncode == 128 + signal.SIGKILL, said
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert (told["rank"], told["code"]) == (1, -signal.SIGKILL)
+    assert "rank 1 of 2 on " in said and "was killed by SIGKILL; the other processes are ended" in said
