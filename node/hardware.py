@@ -31,10 +31,10 @@ def pin_cpus(cpus: int, part: int = 0, parts: int = 1) -> list[int]:
 
     To be called before torch is imported: its threads inherit the binding. Raises `UserError` if there are too few.
     """
-    if cpus < parts:
-        raise UserError(f"the attempt has {cpus} CPUs of this node for {parts} processes; raise cpus in the profile")
     if cpus < 1:
         raise UserError(f"attempt.cpus must be at least 1, got {cpus}")
+    if cpus < parts:
+        raise UserError(f"the attempt has {cpus} CPUs of this node for {parts} processes; raise cpus in the profile")
     if not hasattr(os, "sched_setaffinity"):  # only Linux has it
         return list(range(cpus // parts))
     allowed = sorted(os.sched_getaffinity(0))

@@ -157,6 +157,11 @@ def test_cpus_are_bounded_by_what_is_allowed() -> None:
         pin_cpus(100000)
     with pytest.raises(UserError, match="at least 1, got 0"):
         pin_cpus(0)
+    with pytest.raises(UserError, match="has 1 CPUs of this node for 2 processes"):
+        pin_cpus(1, 1, 2)
+    code = "from node.hardware import pin_cpus; print(pin_cpus(2, 1, 2))"
+    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert told == f"[{sorted(os.sched_getaffinity(0))[1]}]\n", "each process of a node has its part"
 
 
 def test_a_stop_before_the_first_step_requeues() -> None:
