@@ -186,9 +186,13 @@ class Storm(Strikes):
         jobs, processes = [job for job in run.jobs() if job["state"] in ALIVE], run.processes()
         if jobs:
             self.administer()
-        if not processes:
-            self.free_nodes([job for job in jobs if job["state"] == "COMPLETING"])
+            # Also those of other runs: a node that they do not leave stays drained, and ours waits for it.
+            self.free_nodes([job for job in self.queue() if job["state"] == "COMPLETING" and not self._trains(job)])
         return not jobs and not processes
+
+    def _trains(self, job: dict[str, str]) -> bool:
+        """Whether a process of a job's run is left."""
+        return bool(self.runs[job["name"].rpartition(".")[0]].processes())
 
     def _python(self, code: str, *runs: str) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-c", code, str(self.folder / "results" / "experiment"), *runs]

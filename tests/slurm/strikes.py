@@ -110,7 +110,7 @@ class Strikes:
         if not self.under_way("slurmd"):
             for line in self.cluster.run("sinfo", "-h", "-N", "-o", "%N %t").stdout.splitlines():
                 name, state = line.split()
-                if state.startswith(("down", "drain", "fail")):
+                if state.startswith(("down", "drain", "drng", "fail")):
                     self.cluster.run("scontrol", "update", f"nodename={name}", "state=resume")
 
     def free_nodes(self, jobs: list[dict[str, str]]) -> None:

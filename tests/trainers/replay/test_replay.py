@@ -141,7 +141,7 @@ close(made[0])
 
 
 def test_sequences_at_once_come_out_as_they_are(stack_python: Stack, made_inputs: Path, tmp_path: Path) -> None:
-    """vLLM with 4 and with 32 sequences at once, arms of the shipped experiment: the ratio is right, and resolved."""
+    """vLLM with 4 and with 32 sequences at once, as the experiment has them: the ratio is right, as is its interval."""
     raw = yaml.safe_load((ROOT / "experiments" / "replay-cpu.yaml").read_text(encoding="utf-8"))
     raw |= {"experiment": "replayed", "arms": {name: raw["arms"][name] for name in ("vllm-32", "vllm-4")}}
     raw["workload"] |= {"steps": 5}
@@ -167,9 +167,10 @@ def test_sequences_at_once_come_out_as_they_are(stack_python: Stack, made_inputs
     assert raw_row["value"] == pytest.approx(seconds["vllm-32"] / seconds["vllm-4"])
     # By iterations: the 1,280 tokens of a step take at least 320 by fours, and the 96 of the longest by 32.
     assert 96 / 320 / 2 < raw_row["value"] < 1 and raw_row["low"] < raw_row["value"] < raw_row["high"]
-    assert (raw_row["verdict"], raw_row["scope"]) == ("-", "across runs")
+    # A busy machine widens the interval: its bounds alone decide whether a direction is claimed.
+    assert (raw_row["verdict"], raw_row["scope"]) == ("-" if raw_row["high"] < 1 else "~", "across runs")
     (headline,) = content.headlines
-    assert (headline.arm, headline.verdict) == ("vllm-4", "-")
+    assert (headline.arm, headline.verdict) == ("vllm-4", raw_row["verdict"])
 
 
 def test_lengths_of_a_run_are_pinned_when_it_is_planned(
