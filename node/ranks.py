@@ -5,8 +5,9 @@
 runs `python -m MODULE ATTEMPT` once for each GPU. It ends as they do: 0, 2 or 75 as node/exit_codes.py says, 128 more
 than the signal that killed one, or 1. FILE says which process died first.
 
-torch's own torchrun is no part of it: at a stop signal it kills its processes after 30 s, however long their last step
-and its checkpoint take, and whatever they end with it ends with 1 (torch 2.13 elastic/multiprocessing/api.py).
+torch's own torchrun is not used: it ends with 1 whatever its processes end with, at a stop signal as well (torch 2.13,
+torch/distributed/launcher/api.py raises ChildFailedError or SignalException), so 2 and 75 are lost. It kills them 30 s
+after a stop signal unless --shutdown-timeout says otherwise (torch/distributed/run.py).
 """
 
 from __future__ import annotations
