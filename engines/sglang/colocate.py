@@ -26,8 +26,10 @@ CPU_ONLY = {
     "attention_backend": "torch_native",
     "sampling_backend": "pytorch",
     "grammar_backend": "none",
+    # Its scheduler polls without a pause: between two batches it would keep a core from the trainer.
+    "sleep_on_idle": True,
 }
-"""SGLang's settings for a CPU: what needs no compiled kernel."""
+"""SGLang's settings for a CPU: what needs no compiled kernel, and leaves the cores to the trainer."""
 _VARIABLES = {
     "SGLANG_USE_CPU_ENGINE": "1",
     # The requests of a batch reach the scheduler together: else its first iterations depend on chance.
@@ -134,8 +136,7 @@ class Sglang:
             manager._dispatch_to_scheduler(ShutdownReq())
         deadline = time.monotonic() + _PATIENCE_S
         for process in processes:
-            # The detokenizer has no word for it; it goes with its parent, or now.
-            process.join(max(0.1, deadline - time.monotonic()) if process is processes[0] else 0)
+            process.join(max(0.1, deadline - time.monotonic()))
             process.kill()
             process.join()
         for task in manager.asyncio_tasks:
@@ -207,7 +208,11 @@ def _engine_class() -> Any:
 
     class ColocatedEngine(Engine):  # type: ignore[misc]
         run_scheduler_process_func = staticmethod(processes.scheduler)
-        run_detokenizer_process_func = staticmethod(processes.detokenizer)
+
+        @classmethod
+        def _launch_detokenizer_subprocesses(cls, *_: Any, **__: Any) -> tuple[list[Any], list[str]]:
+            """None: without a tokenizer the scheduler answers this process itself; one takes 10 s of CPU to start."""
+            return [], []
 
         def shutdown(self) -> None:
             """Nothing at exit: it would end all children of this process, Python's resource tracker, too."""

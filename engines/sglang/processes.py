@@ -29,10 +29,3 @@ def scheduler(*args: Any, **kwargs: Any) -> None:
 
     weight_utils.tqdm = weight_utils.DisabledTqdm  # its bar would be in the job's log
     run_scheduler_process(*args, **kwargs)
-
-
-def detokenizer(*args: Any, **kwargs: Any) -> None:
-    """SGLang's process that turns tokens into text."""
-    from sglang.srt.managers.detokenizer_manager import run_detokenizer_process
-
-    run_detokenizer_process(*args, **kwargs)
