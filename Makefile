@@ -13,7 +13,8 @@ CALM := $(if $(V),,--logger calm >/dev/null)
 # Containers often set it: every process would compile what it imports anew (verl's imports: 20 s of CPU, not 7).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv quickstart article status cancel cpu-smoke gpu-smoke test check bench locks wheelhouse container docs picture
+.PHONY: help venv quickstart article status cancel cpu-smoke gpu-smoke test bench locks wheelhouse container docs picture
+.PHONY: check check-form check-types check-workflow check-tests
 
 help:
 	@echo "make quickstart        build everything, train three engines on this CPU, compare, print the verdict"
@@ -23,7 +24,7 @@ help:
 	@echo "make status            what each run is doing (EXPERIMENT=name: of another experiment than config.yaml's)"
 	@echo "make cancel            end an experiment's jobs, and only those (EXPERIMENT=name: a folder of results/)"
 	@echo "make test              the whole test suite (installs what it needs)"
-	@echo "make check             format, lint, types, Snakemake's lint"
+	@echo "make check             format, lint, types, Snakemake's lint, and that every test can be loaded"
 	@echo "make gpu-smoke         a few steps of verl with vLLM and with SGLang, where there is a GPU"
 	@echo "make cpu-smoke         its twin without a GPU: a few steps of TRL with transformers and with vLLM"
 	@echo "                       both: ARMS=vllm (one engine), STACK_PYTHON=/path (register what is there: docs/offline.md)"
@@ -75,14 +76,26 @@ test: $(VENV)/dev.stamp
 	@bash scripts/packages.sh build $(BIN)/python
 	@bash scripts/packages.sh test
 	@bash scripts/packages.sh slurm
-	@$(BIN)/python -m pytest -n 6 --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n 6 --no-loadscope-reorder --durations=25
 
+# mypy takes as long as all others together: they go beside it. Collecting compiles the tests, once for all processes
+# that will run them.
 check: $(VENV)/dev.stamp
+	@$(MAKE) --no-print-directory --output-sync=target -j2 check-types check-form check-workflow check-tests
+
+check-form:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+check-types:
 	$(BIN)/mypy
+
+check-workflow:
 	$(BIN)/snakefmt --check workflow/Snakefile rules
 	$(BIN)/snakemake --lint
+
+check-tests:
+	@said=$$($(BIN)/python -m pytest --collect-only -qq 2>&1) || { tail -n 40 <<<"$$said"; exit 1; }
 
 bench: $(VENV)/dev.stamp
 	@bash scripts/packages.sh slurm
