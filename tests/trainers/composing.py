@@ -18,6 +18,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 # This file's folder has a `verl` and a `trl` of its own, which are no stack's.
 sys.path.remove(str(Path(__file__).parent))
 
@@ -27,6 +29,8 @@ from trainers.verl.driver.keys import fields
 
 
 def main(version: str, cases: Path, out: Path) -> None:
+    # Hydra reads verl's files anew for each case, with a class made from this one: PyYAML's in C reads the same.
+    yaml.SafeLoader = yaml.CSafeLoader
     results: dict[str, dict[str, Any]] = {}
     for name, overrides in json.loads(cases.read_text(encoding="utf-8")).items():
         result = results[name] = {"config": None, "error": None}
