@@ -16,7 +16,6 @@ from .test_steps import read_lines
 from .warm import WarmPython
 
 ONE_OF_EACH = {
-    "data": {"dataloader_num_workers": 1},
     "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
     "reward": {"num_workers": 1},
     "actor_rollout_ref": {"rollout": {"agent": {"num_workers": 1}, "tensor_model_parallel_size": 1}},

@@ -46,14 +46,10 @@ WORKLOAD: dict[str, Any] = {
     "gpus_per_node": 2,
 }
 
-# verl's own eight processes that read rows are started anew for each pass over them: a second of CPU each.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "0.4.1": {"+data.dataloader_num_workers": 2},
+    "0.4.1": {},
     # Each unit is a process that imports torch.
-    "0.9.1": {
-        "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
-        "data": {"dataloader_num_workers": 2},
-    },
+    "0.9.1": {"transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}}},
 }
 
 
