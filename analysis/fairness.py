@@ -115,7 +115,8 @@ def fairness_verdicts(runs: Sequence[Run], plan: PlanRead) -> Iterator[Verdict]:
     for setting in reported_settings(runs, plan, "hardware", told_only=True):
         if setting.key in HARDWARE:
             yield from _differs("hardware-differs", f"hardware: {setting.key}", setting)
-    for name, what in (("data_sha256", "training data"), ("model_sha256", "starting model")):
+    inputs = {"data_sha256": "training data", "model_sha256": "starting model", "reward_models_sha256": "reward models"}
+    for name, what in inputs.items():
         of = {r.run_id: {name: str((r.done.get("inputs") or {}).get(name) or "")[:12]} for r in runs}
         for setting in by_arm(runs, plan, of, told_only=True):
             yield from _differs("inputs-differ", what, setting)

@@ -95,10 +95,11 @@ class SpecFile(_Import):
 
 
 class InputsSha256(TypedDict):
-    """The data and the model of a run."""
+    """The data and the models of a run; the reward models together, where there are some."""
 
     data_sha256: str
     model_sha256: str
+    reward_models_sha256: NotRequired[str]
 
 
 class SlurmPlace(TypedDict):

@@ -102,6 +102,19 @@ def fingerprint_of(spec: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def inputs_sha256(prepared: Any) -> dict[str, str]:
+    """The hashes of what inputs.json says is trained on and with, as done.json has them: data, model, and where there
+    are some the reward models, together.
+
+    KeyError or TypeError if it is damaged.
+    """
+    found = {f"{what}_sha256": str(prepared[what]["sha256"]) for what in ("data", "model")}
+    if models := prepared.get("reward_models"):
+        told = "".join(f"{key}\0{models[key]['sha256']}\n" for key in sorted(models))
+        found["reward_models_sha256"] = hashlib.sha256(told.encode()).hexdigest()
+    return found
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file that is whole or absent."""
     with whole_file(path) as part:

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from common.contracts import AttemptFile, DoneFile, SpecFile, read_file
+from common.contracts import AttemptFile, DoneFile, InputsSha256, SpecFile, read_file
 from common.errors import UserError
+from common.files import inputs_sha256
 from node.exit_codes import StopRequest, run, show_stacks_on_request
 from node.hardware import checkout, hardware, pin_cpus, set_environment, told_environment
 from node.ranks import on_this_node, processes
@@ -56,6 +57,8 @@ class Inputs:
         self.model = path.parent / self.told["model"]["path"]
         test = self.told.get("test")
         self.test = path.parent / test["path"] if test else None
+        self.reward_models = {key: Path(one["path"]) for key, one in (self.told.get("reward_models") or {}).items()}
+        """The folders of the workload's reward models."""
 
     def require_unchanged(self) -> None:
         """`UserError` if data or model are not what inputs.json says: done.json would name what was not trained."""
@@ -68,6 +71,11 @@ class Inputs:
                 expected = self.told[what]["sha256"][:12]
                 got = "is not there" if sha is None else f"has sha256 {sha[:12]}, not {expected}"
                 raise UserError(f"the {what} changed after it was prepared: {path} {got}; start snakemake again")
+        for key, path in self.reward_models.items():
+            if not path.is_dir() or tree_sha256(path) != self.told["reward_models"][key]["sha256"]:
+                raise UserError(
+                    f"the reward model {key} changed after it was prepared: look at {path}; start snakemake again"
+                )
 
 
 @dataclass(frozen=True)
@@ -277,7 +285,7 @@ def write_done(
         "steps": steps,
         "started": job.started,
         "finished": time.time(),
-        "inputs": {"data_sha256": inputs["data"]["sha256"], "model_sha256": inputs["model"]["sha256"]},
+        "inputs": cast(InputsSha256, inputs_sha256(inputs)),
         "versions": {**versions(packages), **(releases or {})},
         "hardware": dict(hardware),
         "resolved": {"trainer": dict(trainer), "engine": dict(engine), "environment": told_environment(os.environ)},

@@ -35,12 +35,17 @@ OF_AN_ATTEMPT = frozenset({"output_dir", "run_name", "logging_dir", "local_rank"
 
 
 def rewards_of(job: Job) -> list[RewardFunction]:
-    """The workload's rewards, ready to score; a wrong name is told before minutes of imports."""
+    """The workload's rewards; a wrong name, or a folder that is no reward model, is told before minutes of imports."""
     workload = job.spec["workload"]
     # Lines that two nodes append to one file of a network's may tear one another.
     of_rank = f"-rank{rank}" if (rank := int(os.environ.get("RANK", "0"))) else ""
     failures = job.folder / f"reward_failures{of_rank}.jsonl"
-    functions = reward_functions(workload["rewards"], workload.get("max_response_length"), failures=failures)
+    functions = reward_functions(
+        workload["rewards"],
+        workload.get("max_response_length"),
+        failures=failures,
+        models=job.inputs.reward_models,
+    )
     for function in functions:
         function.callers = processes()
     return functions
@@ -100,6 +105,8 @@ def train_to_end(
     stop.install()
     checkpoint = _agreed_checkpoint(Path(job.attempt["checkpoint_dir"]), trainer.accelerator.num_processes)
     tracker = Tracker(trainer)
+    for reward in rewards:
+        reward.ready(trainer.args.device)
     log = _logged(job, stop, trainer, rewards, hook, checkpoint.step if checkpoint else 0, generating)
     last, is_main = trainer.args.max_steps, trainer.accelerator.is_main_process
     if checkpoint and is_main:

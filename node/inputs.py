@@ -18,8 +18,10 @@ from typing import Any
 from common.errors import UserError
 from node.dataset import read_examples
 from node.exit_codes import run
-from node.policy import PromptLengths, parameter_count, prepare_model, prompt_lengths
+from node.hub import check_revision, looks_local
+from node.policy import PromptLengths, hub_snapshot, parameter_count, prepare_model, prompt_lengths
 from node.records import file_sha256, read_json, tree_sha256, write_json
+from node.reward_model import key_of, load_tokenizer, problem_of
 
 _PACKAGES = ("datasets", "pyarrow", "tokenizers", "transformers", "torch")
 _REQUEST_KEYS = ("data", "model", "max_prompt_length", "max_response_length")
@@ -63,7 +65,9 @@ def _made(request: dict[str, Any], work: Path) -> dict[str, Any]:
     test = _test_examples(data, model_folder, limit, max_response_length)
     if test is not None:
         _write_parquet(test, work / "test.parquet")
+    models = {key_of(one): _reward_model(one) for one in request.get("reward_models") or ()}
     return {
+        **({"reward_models": models} if models else {}),
         "data": {
             **_told(work / "data.parquet", kept, data["source"]),
             "dropped_too_long": len(examples) - len(kept),
@@ -80,6 +84,24 @@ def _made(request: dict[str, Any], work: Path) -> dict[str, Any]:
         "prompt_tokens": {"min": lengths.minimum, "mean": lengths.mean, "max": lengths.maximum},
         "versions": _versions(),
     }
+
+
+def _reward_model(asked: dict[str, Any]) -> dict[str, Any]:
+    """What inputs.json says of a reward model; `UserError` where its folder holds none, or nobody finds it."""
+    source, revision = str(asked["model"]), asked.get("revision")
+    _progress(f"reward model: {source}")
+    try:
+        if looks_local(source):
+            folder = Path(source).expanduser().resolve()
+        else:
+            folder = hub_snapshot(source, check_revision("model", source, revision))
+    except UserError as error:
+        raise UserError(str(error).replace("workload.model.source", "workload.rewards: model")) from None
+    if problem := problem_of(folder):
+        raise UserError(f"workload.rewards: {problem}; give a sequence classifier with one label")
+    load_tokenizer(folder)
+    known = {"path": str(folder), "sha256": tree_sha256(folder), "parameters": parameter_count(folder)}
+    return {**known, "source": source, "revision": revision}
 
 
 def _told(file: Path, examples: list[dict[str, Any]], source: str) -> dict[str, Any]:

@@ -52,12 +52,13 @@ def prepare_model(model: dict[str, Any], conversations: Sequence[list[dict[str, 
                 f"workload.model.source {source!r} is not a folder (seen from {Path.cwd()}); correct the path"
             )
     else:
-        path = _hub_snapshot(source, check_revision("model", source, model.get("revision")))
+        path = hub_snapshot(source, check_revision("model", source, model.get("revision")))
     _check_model_folder(source, path)
     return path
 
 
-def _hub_snapshot(source: str, revision: str) -> Path:
+def hub_snapshot(source: str, revision: str) -> Path:
+    """The folder in the hub's cache that holds a model, downloaded if it is not there."""
     from transformers.utils.hub import snapshot_download
 
     # Weights in other frameworks' formats would double the download.
@@ -69,6 +70,12 @@ def _hub_snapshot(source: str, revision: str) -> Path:
 
 
 def _check_model_folder(source: str, path: Path) -> None:
+    if missing := lacking(path):
+        raise UserError(f"workload.model.source {source!r} is no model: it lacks {' and '.join(missing)}")
+
+
+def lacking(path: Path) -> list[str]:
+    """What a folder lacks of a model, in words."""
     missing = []
     if not (path / "config.json").is_file():
         missing.append("config.json")
@@ -76,8 +83,7 @@ def _check_model_folder(source: str, path: Path) -> None:
         missing.append(f"a tokenizer ({', '.join(_TOKENIZER_FILES)})")
     if not any(any(path.glob(pattern)) for pattern in _WEIGHT_PATTERNS):
         missing.append(f"weights ({', '.join(_WEIGHT_PATTERNS)})")
-    if missing:
-        raise UserError(f"workload.model.source {source!r} is no model: it lacks {' and '.join(missing)}")
+    return missing
 
 
 def parameter_count(folder: Path) -> int | None:

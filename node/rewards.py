@@ -1,4 +1,4 @@
-"""Scores completions with a workload's rewards: the built-in ones by name, and functions of a user's own file."""
+"""Scores completions with a workload's rewards: built-in ones by name, functions of a user's file, reward models."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from common.errors import UserError
 from node.built_in_rewards import BUILT_IN, Response, Score
 from node.exit_codes import nearest
 from node.own_reward import RewardProgram
+from node.reward_model import RewardModel, key_of
 
 FAILED = "_failed"
 """Ends the name under which verl is told whether a user's function failed on a response."""
@@ -32,7 +33,9 @@ class RewardFunction:
     tokens: the last one of a completion is no part of its tokens, and tells that it ended by itself.
     """
 
-    def __init__(self, name: str, score: Score | RewardProgram, longest: int | None, *, takes: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, score: Score | RewardProgram | RewardModel, longest: int | None, *, takes: Sequence[str]
+    ) -> None:
         self.__name__ = name
         self.takes = frozenset(takes)
         self.end_ids: frozenset[int] = frozenset()
@@ -50,7 +53,7 @@ class RewardFunction:
         trained: bool = True,
         **columns: Sequence[Any],
     ) -> list[float | None]:
-        """One value for each completion; None where a function of the user's gives none, or fails on that one.
+        """One value for each completion; None where a function of the user's or a reward model gives none for it.
 
         Samples of the report are not `trained` on: a failure there is no event of the run.
         """
@@ -67,12 +70,21 @@ class RewardFunction:
             )
             for at in range(count)
         ]
-        if not isinstance(self._score, RewardProgram):
+        if not isinstance(self._score, RewardProgram | RewardModel):
             return [self._score(response) for response in responses]
         values, failed = self._score.scored(responses, trained=trained)
+        counted = {"failed": failed}
+        if isinstance(self._score, RewardModel):
+            counted["truncated"] = self._score.truncated
         if log_metric is not None:
-            log_metric(f"rewards/{self.__name__}/failed", float(failed * self.callers))
+            for what, number in counted.items():
+                log_metric(f"rewards/{self.__name__}/{what}", float(number * self.callers))
         return values
+
+    def ready(self, device: Any) -> None:
+        """Load a reward model, beside a trainer on that device: not in the first step's time."""
+        if isinstance(self._score, RewardModel):
+            self._score.ready(device)
 
     def close(self) -> None:
         """End the process of a user's function."""
@@ -105,19 +117,23 @@ def reward_functions(
     max_response_length: int | None = None,
     *,
     failures: Path | None = None,
+    models: Mapping[str, Path] | None = None,
 ) -> list[RewardFunction]:
-    """The functions, in order, for a workload's rewards: `{name, weight, options}`, or one of the user's own.
+    """The functions, in order, for a workload's rewards: `{name, weight, options}`, one of the user's own, or a model.
 
     `max_response_length` is the workload's: a reward that has such an option uses it where the option is not given.
-    `failures` is the file that tells of each completion on which a user's function fails. Raises `UserError` for an
-    unknown name or option, and for a user's file that cannot be loaded.
+    `failures` is the file that tells of each completion on which a user's function fails, `models` the folders of
+    reward models. Raises `UserError` for an unknown name or option, and for a file or a model that cannot be loaded.
     """
-    return [
-        _of_the_users(reward, max_response_length, failures)
-        if "source" in reward
-        else _built_in(reward, max_response_length)
-        for reward in rewards
-    ]
+    made = []
+    for reward in rewards:
+        if "source" in reward:
+            made.append(_of_the_users(reward, max_response_length, failures))
+        elif "model" in reward:
+            made.append(_of_a_model(reward, max_response_length, models or {}))
+        else:
+            made.append(_built_in(reward, max_response_length))
+    return made
 
 
 def _built_in(reward: Mapping[str, Any], longest: int | None) -> RewardFunction:
@@ -143,6 +159,16 @@ def _built_in(reward: Mapping[str, Any], longest: int | None) -> RewardFunction:
 def _of_the_users(reward: Mapping[str, Any], longest: int | None, failures: Path | None) -> RewardFunction:
     own = RewardProgram(reward, failures)
     return RewardFunction(str(reward["function"]), own, longest, takes=own.takes)
+
+
+def _of_a_model(reward: Mapping[str, Any], longest: int | None, models: Mapping[str, Path]) -> RewardFunction:
+    if key_of(reward) not in models:
+        raise UserError(
+            f"workload.rewards: the reward model {reward['model']} is not among the prepared inputs; start snakemake "
+            "again, which prepares them"
+        )
+    model = RewardModel(reward, models[key_of(reward)])
+    return RewardFunction(model.name, model, longest, takes=model.takes)
 
 
 def name_of(reward: Mapping[str, Any]) -> str:

@@ -79,17 +79,28 @@ def run_python(python: Path, *arguments: object) -> subprocess.CompletedProcess[
     return patience.run([str(python), *map(str, arguments)], 300, cwd=ROOT, env=job_environment())
 
 
+def prepared(python: Path, folder: Path, request: dict[str, Any]) -> Path:
+    """inputs.json of a request, with a tiny reward model in `folder/classifier`, made by one process of a stack."""
+    models = {"reward_models": [{"model": str(folder / "classifier"), "revision": None}]}
+    (folder / "request.json").write_text(json.dumps(models | request))
+    made = Path(__file__).with_name("classifier.py")
+    done = run_job(python, f"tests.{made.stem}", folder / "classifier", folder / "request.json", folder / "made")
+    assert done.returncode == 0, done.stderr
+    return folder / "made" / "inputs.json"
+
+
+def reward_model(inputs: Path, **words: Any) -> dict[str, Any]:
+    """The reward model of prepared inputs, as a specification has it."""
+    (model,) = json.loads(inputs.read_text())["reward_models"]
+    kept = {"weight": 0.4, "max_length": None, "batch_size": 3, "dtype": "float32", "device": "trainer"}
+    return {"model": model, "revision": None, "name": "liked", **kept, **words}
+
+
 @pytest.fixture(scope="session")
 def made_inputs(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """inputs.json of 32 sums and the tiny model, made by the transformers stack."""
-    folder = tmp_path_factory.mktemp("inputs")
+    """inputs.json of 32 sums, the tiny model and a reward model, made by the transformers stack."""
     request = {"data": DATA, "model": MODEL, "max_prompt_length": 48, "max_response_length": 16}
-    (folder / "request.json").write_text(json.dumps(request))
-    done = run_job(
-        stack_python(TRANSFORMERS), "node.inputs", "--request", folder / "request.json", "--out", folder / "made"
-    )
-    assert done.returncode == 0, done.stderr
-    yield folder / "made" / "inputs.json"
+    yield prepared(stack_python(TRANSFORMERS), tmp_path_factory.mktemp("inputs"), request)
 
 
 def write_attempt(

@@ -5,10 +5,14 @@ Per GPU, in GiB, at the two peaks of a step: while the engine generates, and whi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from common.gpus import KNOWN_GPUS, gpu_of
 from common.model_facts import ModelFacts, model_facts
+from node.policy import parameter_count
 from trainers.cases import Case
 
 GIB = 2**30
@@ -87,7 +91,27 @@ def estimate_of(case: Case) -> MemoryEstimate | str:
         )
     if case.trainer.memory is None:
         return f"no estimate is known for trainer {case.trainer.name}"
-    return case.trainer.memory(case, gpu.memory_gib, model)
+    found, more = case.trainer.memory(case, gpu.memory_gib, model), _reward_models(case)
+    return replace(found, update=(*found.update, *more), rollout=(*found.rollout, *more)) if more else found
+
+
+def reward_models_of(workload: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Those of a workload's rewards that are models."""
+    return [one for one in workload.get("rewards") or () if isinstance(one, Mapping) and "model" in one]
+
+
+def weights_gib(reward: Mapping[str, Any]) -> float | None:
+    """The memory of a reward model's weights; None where its files are not here, or are no safetensors."""
+    folder = Path(reward["model"]).expanduser()
+    count = None if reward.get("revision") or not folder.is_dir() else parameter_count(folder)
+    return count and count * (4 if reward["dtype"] == "float32" else 2) / GIB
+
+
+def _reward_models(case: Case) -> tuple[Part, ...]:
+    """The weights of those that stay on each of the trainer's GPUs, all the time."""
+    there = [one for one in reward_models_of(case.workload) if one["device"] == "trainer"]
+    sizes = [(one["name"], weights_gib(one)) for one in there]
+    return tuple(Part(f"the weights of reward model {name}", gib, True) for name, gib in sizes if gib is not None)
 
 
 def working(model: ModelFacts, tokens: int, checkpointed: bool = True) -> list[Part]:

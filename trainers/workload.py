@@ -231,14 +231,49 @@ class OwnReward(Section):
         return self.function
 
 
+class RewardModel(Section):
+    """A reward model, and its weight in the sum: a sequence classifier with one label (docs/rewards.md)."""
+
+    model: str
+    """A local folder, or a hub model's id."""
+    revision: str | None = None
+    """The commit of a hub model; required for a hub id."""
+    name: Annotated[str, Field(pattern=FUNCTION_PATTERN, max_length=40)] = "reward_model"
+    """Under which it is logged."""
+    weight: Number = 1.0
+    """Factor of this reward in the sum."""
+    max_length: PositiveInt | None = None
+    """Longest text in its own tokens, prompt and completion; of a longer one the beginning is left out, and the log
+    counts it. Null: the longest that its tokenizer and its positions allow."""
+    batch_size: PositiveInt = 16
+    """Texts that it scores at once."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Number format of its weights and of the scoring."""
+    device: Literal["trainer", "cpu"] = "trainer"
+    """Where it scores: beside the policy on the GPU of each training process, or on the CPU."""
+
+    @model_validator(mode="after")
+    def _model_is_pinned(self) -> RewardModel:
+        if source_kind(self.model) == "builtin":
+            raise ValueError(f"model must be a local folder or a hub id (got {self.model!r}): none is built in")
+        _checked_source(self.model, self.revision, (), "a local folder")
+        if source_kind(self.model) == "local" and self.revision:
+            raise ValueError(f"revision is of a hub model, and {self.model!r} is a local folder; remove it")
+        return self
+
+
 def _kind_of_reward(value: Any) -> str:
     given = value if isinstance(value, Mapping) else vars(value) if isinstance(value, Section) else {}
-    return OWN if "source" in given or "function" in given else BUILT
+    return OWN if "source" in given or "function" in given else OF_MODEL if "model" in given else BUILT
 
 
 # These stand in the places of errors, which leave them out.
-BUILT, OWN = "(built-in)", "(own)"
-AnyReward = Annotated[Annotated[Reward, Tag(BUILT)] | Annotated[OwnReward, Tag(OWN)], Discriminator(_kind_of_reward)]
+BUILT, OWN, OF_MODEL = "(built-in)", "(own)", "(model)"
+KINDS_OF_REWARD = {BUILT: "Reward", OWN: "OwnReward", OF_MODEL: "RewardModel"}
+AnyReward = Annotated[
+    Annotated[Reward, Tag(BUILT)] | Annotated[OwnReward, Tag(OWN)] | Annotated[RewardModel, Tag(OF_MODEL)],
+    Discriminator(_kind_of_reward),
+]
 
 
 def without_code(workload: Mapping[str, Any]) -> dict[str, Any]:
@@ -305,6 +340,11 @@ class Workload(Section):
     def processes(self) -> int:
         """Of a trainer that has one for each GPU, or on a CPU for each node."""
         return self.nodes * max(1, self.gpus_per_node)
+
+    @property
+    def reward_models(self) -> list[RewardModel]:
+        """Those of the rewards that are models."""
+        return [reward for reward in self.rewards if isinstance(reward, RewardModel)]
 
     def of_a_spec(self) -> dict[str, Any]:
         """The workload as a specification has it: `samples` came later, and runs without keep their fingerprints."""

@@ -130,6 +130,13 @@ def _require_what_verl_can(workload: Workload, release: Release, dynamic: bool) 
             f"workload.samples needs workload.test_steps with trainer verl, whose validations they are taken from (got "
             f"samples {workload.samples} and test_steps 0); set test_steps, or samples: 0"
         )
+    if workload.reward_models:
+        raise UserError(
+            f"workload.rewards has a reward model ({workload.reward_models[0].model}), and trainer verl calls a reward "
+            "with one response at a time, in several processes without a GPU: each would load the model for itself. "
+            f"verl {release.version} has reward models of its own ({release.own_reward_model}), whose text and scores "
+            "are not these; take the model out, or trainer trl or swift"
+        )
     mini, batch, generations = workload.mini_batch_size, workload.batch_size, workload.num_generations
     if mini is not None and (mini % generations or (mini < batch and batch % mini)):
         raise UserError(

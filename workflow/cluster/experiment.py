@@ -8,8 +8,9 @@ from pathlib import Path
 
 from common.contracts import PlanFile, read_file
 from common.errors import UserError
+from common.files import inputs_sha256
 from common.messages import unknown_name
-from workflow.cluster.history import inputs_sha256, read_object
+from workflow.cluster.history import read_object
 from workflow.cluster.paths import RunPaths
 from workflow.config.plan import Plan
 

@@ -27,11 +27,6 @@ def read_object(path: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def inputs_sha256(prepared: Any) -> dict[str, str]:
-    """The hashes of inputs.json's data and model, as done.json has them; KeyError or TypeError if it is damaged."""
-    return {"data_sha256": str(prepared["data"]["sha256"]), "model_sha256": str(prepared["model"]["sha256"])}
-
-
 def computes(order: dict[str, Any], fingerprint: str, inputs: dict[str, str] | None) -> bool:
     """Whether a job's or an attempt's order is for this very spec on these inputs (None: whichever)."""
     return order.get("fingerprint") == fingerprint and inputs in (None, order.get("inputs_sha256"))

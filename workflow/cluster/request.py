@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.files import ROOT, read_json
+from common.files import ROOT, inputs_sha256, read_json
 from common.patience import patiently
 from trainers import Spread
-from workflow.cluster.history import inputs_sha256
 from workflow.cluster.place import visible_gpus
 from workflow.cluster.site import gpus_of_gres
 

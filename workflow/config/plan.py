@@ -111,9 +111,10 @@ class Plan:
         data, model = (request[part]["source"] for part in ("data", "model"))
         test = request["data"]["test_source"]
         files = [str(local_path(source)) for source in (data, test) if source and source_kind(source) == "local"]
-        if source_kind(model) == "local":
+        folders = [model] if source_kind(model) == "local" else []
+        for folder in [*folders, *_local_reward_models(request)]:
             # As tree_sha256 reads them: a hidden file (.git, .cache) is no part of the model.
-            files += _files_in(local_path(model))
+            files += _files_in(local_path(folder))
         return files
 
     def import_files(self, run_id: str) -> list[str]:
@@ -156,6 +157,12 @@ def load_plan(raw: Mapping[str, Any]) -> Plan:
                 raise UserError(
                     f"workload.{part}.{key}: no such file or folder: {source} (looked in {Path.cwd()}); "
                     "give a path that exists, a hub id with its revision, or a builtin: source"
+                )
+        for source in _local_reward_models(request):
+            if not _is_there(local_path(source)):
+                raise UserError(
+                    f"workload.rewards: no such folder: {source} (looked in {Path.cwd()}); give the folder of a reward "
+                    "model, or a hub id with its revision"
                 )
     for run in plan.imports.values():
         for source in run.spec["import"]["sources"]:
@@ -272,8 +279,15 @@ def _add(runs: dict[str, PlannedRun], run: PlannedRun, taken: Mapping[str, Plann
     runs[run.run_id] = run
 
 
+def _local_reward_models(request: Mapping[str, Any]) -> list[str]:
+    """The folders of an experiment's reward models, as its configuration names them."""
+    return [one["model"] for one in request.get("reward_models", ()) if not one["revision"]]
+
+
 def _request(workload: Workload) -> dict[str, Any]:
+    models = [{"model": one.model, "revision": one.revision} for one in workload.reward_models]
     return {
+        **({"reward_models": models} if models else {}),
         "data": workload.data.model_dump(mode="json"),
         "model": workload.model.model_dump(mode="json"),
         "max_prompt_length": workload.max_prompt_length,

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from common.errors import UserError
 from common.messages import did_you_mean, short, told
-from trainers.workload import BUILT, CURRENCY_PATTERN, FUNCTION_PATTERN, NAME_PATTERN, OWN
+from trainers.workload import CURRENCY_PATTERN, FUNCTION_PATTERN, KINDS_OF_REWARD, NAME_PATTERN
 from workflow.config.model import Config
 
 
@@ -176,7 +176,9 @@ _PATTERNS = {
 
 
 def _explain(problem: dict[str, Any]) -> str:
-    where = ".".join(str(part) for part in problem["loc"] if part not in ("[key]", BUILT, OWN)) or "the configuration"
+    where = (
+        ".".join(str(part) for part in problem["loc"] if part not in ("[key]", *KINDS_OF_REWARD)) or "the configuration"
+    )
     kind, got, context = problem["type"], problem["input"], problem.get("ctx", {})
     if kind == "extra_forbidden":
         known = _known_keys(problem["loc"][:-1])
@@ -205,8 +207,8 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
     schema = Config.model_json_schema()
     at = schema
     for part in loc:
-        if part in (BUILT, OWN):
-            at = schema["$defs"]["Reward" if part == BUILT else "OwnReward"]
+        if part in KINDS_OF_REWARD:
+            at = schema["$defs"][KINDS_OF_REWARD[part]]
             continue
         of_any = [*at.get("patternProperties", {}).values(), at.get("items"), at.get("additionalProperties")]
         inner = next(one for one in (at.get("properties", {}).get(part), *of_any) if one)

@@ -58,6 +58,7 @@ def _sections(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     where |= {
         "Reward": "workload.rewards[]",
         "OwnReward": "workload.rewards[] with a source",
+        "RewardModel": "workload.rewards[] with a model",
         "Shared": "shared.<trainer>",
         "Envs": "envs",
     }

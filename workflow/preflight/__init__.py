@@ -18,6 +18,7 @@ from workflow.preflight.checks import Surroundings, one_case
 from workflow.preflight.checks import variables as environment
 from workflow.preflight.checks.comparison import comparison_findings, terms_findings
 from workflow.preflight.checks.own_rewards import own_reward_findings
+from workflow.preflight.checks.reward_models import reward_models, unsized
 from workflow.preflight.import_settings import Untold, factor_findings, imported_cases, is_complete
 from workflow.preflight.ledger import ledger_of
 
@@ -95,7 +96,8 @@ def _findings(case: Case, place: Surroundings) -> list[Finding]:
     Of what has run elsewhere this shell and this site tell nothing; whether it fits the machine and how long it takes
     has shown itself.
     """
-    own, here = case.trainer.checks, [*one_case.CHECKS, *environment.CHECKS, *one_case.CHECKS_OF_TIME]
+    own = case.trainer.checks
+    here = [*one_case.CHECKS, reward_models, *environment.CHECKS, *one_case.CHECKS_OF_TIME]
     if case.imported:
         if not is_complete(case):
             return []
@@ -111,6 +113,7 @@ def _unverifiable(cases: Sequence[Case], place: Surroundings) -> list[str]:
             continue
         if not case.imported and isinstance(lacks := estimate_of(case), str):
             told.append(f"memory: {lacks}")
+        told += unsized(case)
         if case.trainer.releases and case.version not in case.trainer.releases:
             told.append(
                 f"what engines make of settings in {case.trainer.name} {case.version}: known of "

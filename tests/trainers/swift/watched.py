@@ -85,12 +85,14 @@ def scores_of_swifts() -> None:
     tokenizer = AutoTokenizer.from_pretrained(str(inputs.model))
     rows = pq.read_table(inputs.data).to_pylist()
     asked = [tuple(_ids(tokenizer, row["prompt"])) for row in rows]
-    functions = reward_functions(workload["rewards"], workload["max_response_length"])
+    functions = reward_functions(workload["rewards"], workload["max_response_length"], models=inputs.reward_models)
     for function in functions:
         function.end_ids = frozenset(tokenizer.all_special_ids)
+        function.ready("cpu")
     for line in (json.loads(text) for text in Path(THEN).read_text().splitlines() if '"prompts"' in text):
         of = [rows[asked.index(tuple(ids))] for ids in line["prompts"]]
         known = {name: [row[name] for row in of] for name in ("reward_model", "extra_info")}
+        known["prompts"] = [row["prompt"] for row in of]
         texts = tokenizer.batch_decode(line["completions"], skip_special_tokens=True)
         made = [one(completions=texts, completion_ids=line["completions"], **known) for one in functions]
         tell(scores=[list(row) for row in zip(*made, strict=True)])

@@ -25,6 +25,7 @@ from ...attempts import (
     VLLM_ARGS,
     job_environment,
     read_lines,
+    reward_model,
     run_job,
     write_attempt,
 )
@@ -101,13 +102,26 @@ WITH_OWN: dict[str, Any] = {
     "rewards": [*REWARDS, OWN],
     "reward_weights": [*(one["weight"] for one in REWARDS), OWN["weight"]],
 }
+
+
+def with_a_model(inputs: Path) -> dict[str, Any]:
+    """These, and a reward model for which all texts are too long."""
+    model = reward_model(inputs, max_length=24)
+    return {
+        "rewards": [*WITH_OWN["rewards"], model],
+        "reward_weights": [*WITH_OWN["reward_weights"], model["weight"]],
+    }
+
+
 SAMPLED = {"samples": 3, "temperature": 1.0, "top_p": 1.0, "max_response_length": 16}
 
 
 @pytest.fixture(scope="module")
 def transformers_run(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished attempt of two steps with transformers, a reward of the user's beside the others, and samples."""
-    attempt = write_attempt(tmp_path_factory.mktemp("runs") / "tf-s0", made_inputs, words=SAMPLED, **WITH_OWN)
+    """A finished attempt of two steps with transformers, samples, and beside the others a reward of the user's and a
+    reward model."""
+    folder = tmp_path_factory.mktemp("runs") / "tf-s0"
+    attempt = write_attempt(folder, made_inputs, words=SAMPLED, **with_a_model(made_inputs))
     done = run_job(stack_python(TRANSFORMERS), "trainers.trl.driver.train", attempt)
     assert done.returncode == 0, done.stderr
     assert "step 2/2  " in done.stdout
@@ -118,7 +132,7 @@ def transformers_run(stack_python: Stack, made_inputs: Path, tmp_path_factory: p
 def test_transformers(transformers_run: Path) -> None:
     lines, done = check_finished(transformers_run, 2)
     for line in lines:
-        assert set(line["phases"]) == COMMON | {f"{PREPARE}/rewards/brevity"}
+        assert set(line["phases"]) == COMMON | {f"{PREPARE}/rewards/brevity", f"{PREPARE}/rewards/liked"}
     assert done["resolved"]["engine"]["dtype"] == "float32"
     assert done["resolved"]["trainer"]["max_steps"] == 2
     assert "vllm" not in done["versions"]
@@ -137,13 +151,25 @@ def test_a_reward_of_the_users(transformers_run: Path) -> None:
         assert 0 <= scalars["train/rewards/brevity/mean"] <= 1
         assert scalars["train/rewards/brevity/std"] >= 0
         # Where it has no value it adds nothing: of 8 completions so many have one.
-        parts = [scalars[f"train/rewards/{one['name']}/mean"] * one["weight"] for one in REWARDS]
+        liked = {"name": "liked", "weight": 0.4}
+        parts = [scalars[f"train/rewards/{one['name']}/mean"] * one["weight"] for one in [*REWARDS, liked]]
         rest = scalars["train/reward"] - sum(parts)
         assert (
-            0
+            -1e-6
             <= rest
             <= 0.3 * scalars["train/rewards/brevity/mean"] * (8 - scalars["train/rewards/brevity/failed"]) / 8 + 1e-6
         )
+
+
+def test_a_reward_model(transformers_run: Path) -> None:
+    """It scores every completion in a phase of its own; what it cut is counted, and its content is in done.json."""
+    for line in read_lines(transformers_run.parent / "metrics.jsonl"):
+        scalars = line["scalars"]
+        assert scalars["train/rewards/liked/truncated"] == 8 and scalars["train/rewards/liked/failed"] == 0
+        assert scalars["train/rewards/liked/std"] > 1e-3
+        assert 0 < line["phases"][f"{PREPARE}/rewards/liked"] < line["phases"][f"{PREPARE}/rewards"]
+    done = json.loads((transformers_run.parent / "done.json").read_text())
+    assert len(done["inputs"]["reward_models_sha256"]) == 64
 
 
 def test_samples_of_the_same_prompts_before_halfway_and_after(transformers_run: Path) -> None:
@@ -154,7 +180,8 @@ def test_samples_of_the_same_prompts_before_halfway_and_after(transformers_run: 
         assert [one["row"] for one in line["samples"]] == [0, 1, 2]
         for one in line["samples"]:
             assert 0 <= one["tokens"] <= 16 and (one["cut_off"] or one["tokens"] < 16)
-            assert list(one["rewards"]) == ["accuracy", "format", "length", "brevity"]
+            assert list(one["rewards"]) == ["accuracy", "format", "length", "brevity", "liked"]
+            assert one["rewards"]["liked"] is not None
             assert (one["rewards"]["brevity"] is None) == bool(len(one["completion"]) % 2)
             assert problems(Sample, one) == []
     before, halfway, after = ([one["prompt"] for one in line["samples"]] for line in lines)

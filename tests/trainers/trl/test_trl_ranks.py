@@ -19,7 +19,7 @@ from workflow.cluster.torchrun import steady_port
 from ... import patience
 from ...attempts import ROOT, TRANSFORMERS, job_environment, read_lines, write_attempt
 from ...patience import Patience
-from .test_trl_grpo import COMMON, PREPARE, WITH_OWN, check_tree
+from .test_trl_grpo import COMMON, PREPARE, check_tree, with_a_model
 
 Stack = Callable[[str], Path]
 STEPS = 200  # more than there is time for before it is told to stop
@@ -53,7 +53,7 @@ def start(python: Path, folder: Path, *command: str) -> subprocess.Popen[str]:
 def two_lives(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One run: stopped by a signal to its second process alone, then trained to its end in another life."""
     python, folder = stack_python(TRANSFORMERS), tmp_path_factory.mktemp("ranks") / "two-s0"
-    first = write_attempt(folder, made_inputs, 1, words=WORDS, max_steps=STEPS, **WITH_OWN)
+    first = write_attempt(folder, made_inputs, 1, words=WORDS, max_steps=STEPS, **with_a_model(made_inputs))
     job = start(python, folder, "-m", "trainers.trl.driver.train", str(first))
     waiting = Patience(job.pid, 300)
     while len(read_lines(first.parent / "metrics.jsonl")) < 2 and job.poll() is None and not waiting.is_over():
@@ -65,7 +65,7 @@ def two_lives(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.T
     told["died"] = (folder / "told.json").exists()
     assert told["lines"], said
     last = told["lines"][-1]["step"] + 2
-    second = write_attempt(folder, made_inputs, 2, words=WORDS, max_steps=last, **WITH_OWN)
+    second = write_attempt(folder, made_inputs, 2, words=WORDS, max_steps=last, **with_a_model(made_inputs))
     job = start(python, folder, "-m", "trainers.trl.driver.train", str(second))
     again, _ = patience.ended(job, 300)
     return {**told, "code_again": job.returncode, "said_again": again, "last": last}
@@ -88,7 +88,7 @@ def test_one_log_of_the_whole_batch(two_lives: dict[str, Any]) -> None:
 def test_timers_are_means_over_both_and_the_slowest_stands_beside(two_lives: dict[str, Any]) -> None:
     for line in two_lives["lines"]:
         phases, scalars = line["phases"], line["scalars"]
-        assert set(phases) == COMMON | {f"{PREPARE}/rewards/brevity"}
+        assert set(phases) == COMMON | {f"{PREPARE}/rewards/brevity", f"{PREPARE}/rewards/liked"}
         check_tree(phases)
         for path, mean in phases.items():
             slowest, apart = scalars[f"slowest_rank_s/{path}"], scalars[f"between_ranks_s/{path}"]
@@ -105,6 +105,13 @@ def test_failures_of_a_users_reward_are_counted_over_both(two_lives: dict[str, A
     assert [file.name for file in files] == ["reward_failures-rank1.jsonl", "reward_failures.jsonl"]
     failed = sum(line["scalars"]["train/rewards/brevity/failed"] for line in two_lives["lines"])
     assert failed == pytest.approx(sum(len(read_lines(file)) for file in files))
+
+
+def test_each_process_scores_its_own_part_with_the_reward_model(two_lives: dict[str, Any]) -> None:
+    for line in two_lives["lines"]:
+        scalars = line["scalars"]
+        assert scalars["train/rewards/liked/truncated"] == 16, "8 texts in each process, all too long"
+        assert scalars["train/rewards/liked/failed"] == 0 and scalars["train/rewards/liked/std"] > 1e-3
 
 
 def test_a_stop_of_one_process_stops_both_after_the_same_step(two_lives: dict[str, Any]) -> None:

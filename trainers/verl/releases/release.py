@@ -81,6 +81,8 @@ class Release:
     """The keys, and what lies below them, that only the job on the node sets."""
     reward_key: str = ""
     """Where it looks for a reward function of ours."""
+    own_reward_model: str = ""
+    """How it scores with a model itself, in words."""
     ray_cpus_key: str = ""
     loggers: tuple[str, ...] = ()
     losses: Mapping[str, Loss] = field(default_factory=dict)

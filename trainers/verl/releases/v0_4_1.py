@@ -326,6 +326,7 @@ V0_4_1 = Release(
     "0.4.1",
     job_keys=(*alike.JOB_KEYS, "ray_init.num_cpus"),
     reward_key="custom_reward_function",
+    own_reward_model="reward_model.enable: a worker on the trainer's GPUs",
     ray_cpus_key="ray_init.num_cpus",
     loggers=("console", "wandb"),  # it has none that writes a file
     losses={

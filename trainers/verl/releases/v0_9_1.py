@@ -371,6 +371,7 @@ V0_9_1 = Release(
     ),
     # It composes the key of 0.4.1, too, and may ignore it.
     reward_key="reward.custom_reward_function",
+    own_reward_model="reward.reward_model.enable: a server of vLLM's or SGLang's",
     ray_cpus_key="ray_kwargs.ray_init.num_cpus",
     loggers=("console", "wandb", "file"),
     losses={

@@ -1,0 +1,99 @@
+"""Scores texts with tiny reward models of several kinds, and tells what came of it: `score_with_models.py FOLDER OUT`.
+
+In one process of a stack, since importing the libraries takes longer than all of it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common.errors import UserError
+from node.built_in_rewards import Response
+from node.reward_model import RewardModel, load_tokenizer
+from node.rewards import reward_functions
+from tests.classifier import write_classifier
+
+FOLDER, OUT = Path(sys.argv[1]), Path(sys.argv[2])
+PROMPTS = [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{n} + {n}?"}] for n in range(7)]
+TEXTS = ["4", "It is four, of course.", "", "no " * 40, "4", "🍎🍎", "four"]
+RESPONSES = [Response(text=text, prompt=prompt) for text, prompt in zip(TEXTS, PROMPTS, strict=True)]
+
+
+def folder(name: str, **words: Any) -> Path:
+    write_classifier(FOLDER / name, **words)
+    return FOLDER / name
+
+
+def model(at: Path, **words: Any) -> RewardModel:
+    found = RewardModel({"model": str(at), "name": "liked", "batch_size": 3, "dtype": "float32", **words}, at)
+    found.ready("cpu")
+    return found
+
+
+def refused(do: Callable[[], object]) -> str:
+    try:
+        do()
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def by_hand(at: Path, response: Response) -> float:
+    """The score as transformers' documentation has it: one text, no batch, no padding."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(at))
+    said = [*response.prompt, {"role": "assistant", "content": response.text}]
+    text = tokenizer.apply_chat_template(said, tokenize=False) if tokenizer.chat_template else None
+    text = text or "\n".join(one["content"] for one in said)
+    network = AutoModelForSequenceClassification.from_pretrained(str(at)).eval()
+    with torch.no_grad():
+        return float(network(**tokenizer(text, return_tensors="pt", add_special_tokens=False)).logits[0, 0])
+
+
+chat, raw = folder("chat"), folder("raw", template=False)
+torch.manual_seed(3)
+before = torch.random.get_rng_state()
+whole, plain = model(chat), model(raw)
+told: dict[str, Any] = {"random_state_kept": bool(torch.equal(before, torch.random.get_rng_state()))}
+together = whole.scored(RESPONSES)[0]
+told["together"], told["again"] = together, whole.scored(RESPONSES)[0]
+told["reversed"] = whole.scored(RESPONSES[::-1])[0][::-1]
+told["alone"] = [whole.scored([one])[0][0] for one in RESPONSES]
+told["by_hand"] = [by_hand(chat, one) for one in RESPONSES]
+told["raw"], told["raw_by_hand"] = plain.scored(RESPONSES)[0], [by_hand(raw, one) for one in RESPONSES]
+told["texts"] = [whole.text(RESPONSES[0]), plain.text(RESPONSES[0])]
+told["untruncated"] = whole.truncated
+
+short = model(chat, max_length=20)
+told["short"] = short.scored(RESPONSES)[0]
+told["truncated"] = short.truncated
+ids = load_tokenizer(chat)(whole.text(RESPONSES[3]), add_special_tokens=False)["input_ids"]
+told["last_tokens_alone"] = float(whole._model(torch.tensor([ids[-20:]])).logits[0, 0])
+
+function = reward_functions(
+    [{"model": str(chat), "revision": None, "name": "liked", "batch_size": 3, "dtype": "bfloat16"}],
+    models={str(chat): chat},
+)[0]
+function.ready("cpu")
+counted: dict[str, float] = {}
+told["half"] = function(TEXTS, PROMPTS, log_metric=counted.__setitem__)
+told["counted"] = counted
+
+with torch.no_grad():
+    whole._model.score.weight.fill_(float("nan"))
+told["none_finite"] = refused(lambda: whole.scored(RESPONSES))
+told["none_finite_of_samples"] = whole.scored(RESPONSES, trained=False)
+told["without_head"] = refused(lambda: model(folder("headless", head=False)))
+told["two_labels"] = refused(lambda: model(folder("two", labels=2)))
+for file in ("tokenizer.json", "tokenizer_config.json"):
+    (raw / file).write_text("{")
+told["broken_tokenizer"] = refused(lambda: model(raw))
+told["not_prepared"] = refused(lambda: reward_functions([{"model": "elsewhere", "name": "liked"}]))
+OUT.write_text(json.dumps(told))
