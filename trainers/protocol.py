@@ -17,6 +17,7 @@ from trainers.cases import Settings
 from trainers.logs.log_files import Printout
 from trainers.logs.record import Imported
 from trainers.logs.step_names import StepNames
+from trainers.terms import Terms
 from trainers.timers.tree import TimerTree
 from trainers.workload import TrainedArm, Workload
 
@@ -163,6 +164,8 @@ class Trainer:
     memory: Callable[[Case, float, ModelFacts], MemoryEstimate] | None = None
     """An estimate for a GPU of so many GiB."""
     context: Callable[[Case, ModelFacts], tuple[bool, str, str]] = refused_context
+    terms: Callable[[Case], Terms] = lambda case: {}
+    """What its settings come to in the words of trainers/terms.py; empty where nobody has read it."""
     reads_engine_options: Callable[[Case], bool] = lambda case: True
 
     # What it logs

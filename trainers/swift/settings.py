@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from common.errors import UserError
+from trainers.cases import Case
 from trainers.hf_arguments import completed, require_one_process, require_one_update, workload_arguments
+from trainers.hf_terms import KL_ESTIMATE, cut_off, kl_estimate, number_format, trl_terms
 from trainers.protocol import StackFacts
+from trainers.terms import Said, Terms, said
 from trainers.workload import TrainedArm, Workload
 
 # Those beside TRL's that the job sets itself on the node.
@@ -18,7 +21,7 @@ _NOT_DRIVEN = {
     "async_generate": "a step would train on the completions of the one before",
     "dynamic_sample": "completions that are thrown away are not counted yet",
     "multi_turn_scheduler": "a completion of several turns is not encoded by the tokenizer's chat template yet",
-    "reward_model": "its seconds are no phase yet",
+    "reward_model": "workload.rewards takes a reward model, with the same score under every trainer",
 }
 """What ms-swift could do and our driver does not read right, and why."""
 
@@ -55,3 +58,20 @@ def _require_what_swift_can(arm: TrainedArm, workload: Workload) -> None:
                 f"options.{option} cannot be used with trainer swift from here: {why}. Its runs can be compared by an "
                 "import (docs/import.md)"
             )
+
+
+def swift_terms(case: Case) -> Terms:
+    """The terms as swift's settings have them: TRL's, but for what it names or does otherwise.
+
+    Read in ms-swift 4.6.0 rlhf_trainers/grpo_trainer.py and rl_core/advantage.py.
+    """
+    correction = "rollout_importance_sampling_mode"
+    return {
+        **trl_terms(case),
+        "weights' number format": said(case, number_format, "torch_dtype"),
+        KL_ESTIMATE: kl_estimate(case, "k3, at most 10"),
+        "entropy bonus": Said(0.0),
+        "completions that are cut off": said(case, cut_off, "overlong_filter"),
+        "correction of the engine's probabilities": said(case, lambda mode: "on" if mode else "off", correction),
+        "log-probabilities of the old policy": Said("computed in every step"),
+    }

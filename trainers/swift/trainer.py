@@ -11,7 +11,7 @@ from trainers.logs.hf_rows import LoggedRow, imported_rows, is_training_row, log
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported
 from trainers.protocol import Driver, LogFormat, Trainer
-from trainers.swift.settings import trainer_args
+from trainers.swift.settings import swift_terms, trainer_args
 from trainers.swift.timers import SWIFT_4_6, SWIFT_DRIVEN
 from trainers.trl import console
 from trainers.trl.trainer import QUANTITIES, SERVER, TRAINER_STATE
@@ -53,6 +53,7 @@ SWIFT = Trainer(
     bookkeeping=BOOKKEEPING,
     engine_switches={"use_vllm": {True: "vllm", False: "transformers"}},
     of_one_engine=("use_vllm", "vllm_"),
+    terms=swift_terms,
     trees=(SWIFT_DRIVEN, SWIFT_4_6),
     native="native",
     formats=(

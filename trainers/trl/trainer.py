@@ -17,6 +17,7 @@ from trainers.hf_arguments import (
     require_one_update,
     workload_arguments,
 )
+from trainers.hf_terms import trl_terms
 from trainers.logs import hf_rows
 from trainers.memory_estimate import GIB, MemoryEstimate, Part, working
 from trainers.protocol import Driver, LogFormat, StackFacts, Trainer
@@ -166,6 +167,7 @@ TRL = Trainer(
     of_the_text=frozenset({"vllm_structured_outputs_regex", "sglang_preferred_sampling_params"}),
     checks=(checks.refusals, sglang_speed_on_cpu, checks.weights_in_half),
     memory=_memory,
+    terms=trl_terms,
     trees=(TRL_1_16, *TRL_NATIVE),
     native="native",
     formats=(

@@ -21,6 +21,7 @@ from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT
 from trainers.verl.packaged import settings_of
 from trainers.verl.releases import Release, release_named, releases
 from trainers.verl.settings import least_cpus, seedless, trainer_args
+from trainers.verl.terms import verl_terms
 from trainers.verl.timers import EARLIER
 
 _KEYS = {
@@ -119,6 +120,7 @@ _ALIKE = Trainer(
     checks=CHECKS,
     memory=memory.memory,
     context=context,
+    terms=verl_terms,
     reads_engine_options=lambda case: case.engine.name not in release_named(case.version).deaf_engines,
     loop=_loop,
     formats=(

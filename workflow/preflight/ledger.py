@@ -9,6 +9,7 @@ from dataclasses import replace
 from common.findings import EQUALITIES, Equality, LedgerRow
 from trainers.cases import Case, points_of
 from trainers.rows import Behaviour
+from trainers.terms import TERMS, Said, moot, terms_of
 from workflow.preflight.checks.comparison import (
     FACTS,
     behaviours_of,
@@ -34,7 +35,8 @@ def ledger_of(cases: Sequence[Case], untold: Sequence[Untold] = ()) -> list[Ledg
     Of `untold` runs no row knows more than the experiment says of them, and none calls them equal.
     """
     first = [row for behaviour in behaviours_of(cases) if (row := _behaviour_row(behaviour, cases))]
-    named = [*first, *_workload_rows(cases), *_environment_rows(cases), *_package_rows(cases)]
+    terms = list(_term_rows(cases))
+    named = [*first, *terms, *_workload_rows(cases), *_environment_rows(cases), *_package_rows(cases)]
     rest = list(_setting_rows(cases))
     if untold:
         # One arm's settings alone are no comparison.
@@ -144,13 +146,37 @@ def _package_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
             )
 
 
+def _term_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
+    """What the settings of different trainers come to, in words of none of them."""
+    terms = terms_of(cases)
+    for name, said in terms.items():
+        values = [_NOT_TOLD if one.value is None else one.value for one in said]
+        row = _row(f"term: {name}", cases, values, "trainers/terms.py", "the same in all trainers", TERMS[name])
+        if _NOT_TOLD in values:
+            row = replace(
+                row, verdict="unverifiable", why="a trainer's settings do not tell it, or are not resolved yet"
+            )
+        elif row.verdict == "different":
+            row = _judged_term(row, moot(name, terms, cases), said)
+        yield row
+
+
+def _judged_term(row: LedgerRow, nothing: str, said: Sequence[Said]) -> LedgerRow:
+    """A difference between trainers: whether it does anything, and whether a setting could end it."""
+    if nothing:
+        return replace(row, verdict="equivalent", why=nothing)
+    keys = ", ".join(dict.fromkeys(key for one in said for key in one.keys))
+    return replace(row, why=f"{row.why}; {f'{keys} say it' if keys else 'no setting makes them equal'}")
+
+
 def _setting_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
     spoken = {key for behaviour in behaviours_of(cases) for key in behaviour.keys}
+    of_terms = {key for said in terms_of(cases).values() for one in said for key in one.keys}
     composed = all(case.settings.composed for case in cases)
     source = "composed in the stack" if composed else "the packaged defaults and the overrides; not composed yet"
     on_gpu = all(case.on_gpu for case in cases)
     for key in dict.fromkeys(key for case in cases for key in case.settings.values):
-        if key in spoken and on_gpu:
+        if (key in spoken and on_gpu) or key in of_terms:
             continue
         row = _row(key, cases, _settings(key, cases), source, "the same in all arms", "the configuration says so")
         if engines_own(key, cases) and any(key in case.settings.given for case in cases):

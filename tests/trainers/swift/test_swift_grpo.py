@@ -15,18 +15,22 @@ import yaml
 
 from analysis.collect import main as collect
 from analysis.report.__main__ import main as report
+from common.dotted import flat
+from common.files import inputs_sha256
 from node.dataset import arithmetic_rows
 from trainers.cases import StackTold
 from workflow.config.plan import Plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight
+from workflow.preflight.cases import settings_id
 
-from ...attempts import DATA, ROOT, TRANSFORMERS, read_lines, run_job, run_python
+from ...attempts import DATA, ROOT, TRANSFORMERS, prepared, read_lines, run_python
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_tree
 
 SWIFT = "swift-transformers-cpu"
 STEPS, STOPPED_AT = 6, 3
-PHASES = COMMON | {f"{PREPARE}/{name}" for name in ("old_log_prob", "log_completions", "rewards/by_level")}
+_OURS = ("old_log_prob", "log_completions", "rewards/by_level", "rewards/liked")
+PHASES = COMMON | {f"{PREPARE}/{name}" for name in _OURS}
 REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     (
         {"lerning_rate": 1},
@@ -64,7 +68,7 @@ class Trained:
 
 
 def planned(folder: Path) -> Plan:
-    """The experiment that is shipped, with a reward of one's own and a further column of its data."""
+    """The experiment that is shipped, with a reward of one's own, a reward model and a further column of its data."""
     raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
     rows = arithmetic_rows(raw["workload"]["data"]["rows"], 0)
     lines = [json.dumps({**row, "level": {"of": at, "tags": [None, "a"]}}) for at, row in enumerate(rows)]
@@ -72,6 +76,8 @@ def planned(folder: Path) -> Plan:
     (folder / "own.py").write_text(OWN)
     raw["workload"]["data"] |= {"source": str(folder / "rows.jsonl"), "columns": ["level"]}
     raw["workload"]["rewards"].append({"source": str(folder / "own.py"), "function": "by_level", "weight": 0.3})
+    model = {"model": str(folder / "classifier"), "name": "liked", "weight": 0.4, "batch_size": 3}
+    raw["workload"]["rewards"].append(model)
     raw["workload"]["samples"] = 2
     return plan_runs(parse_config(raw), stack_facts)
 
@@ -106,10 +112,7 @@ def trained(stack_python: Stack, tmp_path_factory: pytest.TempPathFactory) -> Tr
 def _inputs(python: Path, folder: Path, workload: dict[str, Any]) -> Path:
     request = {"data": DATA | workload["data"], "model": workload["model"]}
     request |= {key: workload[key] for key in ("max_prompt_length", "max_response_length")}
-    (folder / "request.json").write_text(json.dumps(request))
-    done = run_job(python, "node.inputs", "--request", folder / "request.json", "--out", folder / "inputs")
-    assert done.returncode == 0, done.stderr
-    return folder / "inputs" / "inputs.json"
+    return prepared(python, folder, request)
 
 
 def _ordered(run: Path, spec: dict[str, Any], inputs: Path, number: int) -> Path:
@@ -124,7 +127,7 @@ def _ordered(run: Path, spec: dict[str, Any], inputs: Path, number: int) -> Path
         "fingerprint": spec["fingerprint"],
         "spec": str(run / "spec.json"),
         "inputs": str(inputs),
-        "inputs_sha256": {f"{what}_sha256": told[what]["sha256"] for what in ("data", "model")},
+        "inputs_sha256": inputs_sha256(told),
         "attempt_dir": str(folder),
         "checkpoint_dir": str(run / "checkpoints"),
         "cpus": 2,
@@ -206,7 +209,7 @@ def test_the_score_is_the_weighted_sum_of_the_rewards(run: str, trained: Trained
         one["function" if "source" in one else "name"]: one["weight"]
         for one in trained.plan.runs[run].spec["workload"]["rewards"]
     }
-    assert rewards == {"accuracy": 1.0, "format": 0.5, "length": 0.2, "by_level": 0.3}
+    assert rewards == {"accuracy": 1.0, "format": 0.5, "length": 0.2, "by_level": 0.3, "liked": 0.4}
     for line in trained.lines(run, 2 if run == "swift-s0" else 1):
         parts = [weight * line["scalars"][f"train/rewards/{name}/mean"] for name, weight in rewards.items()]
         assert line["scalars"]["train/reward"] == pytest.approx(sum(parts), abs=1e-5)
@@ -216,7 +219,8 @@ def test_equal_completions_get_equal_rewards(trained: Trained) -> None:
     scores = [row for line in trained.seen["trl"][STEPS:] for row in line["scores"]]
     rewards = [row for line in trained.seen["swift"][:STEPS] for row in line["rewards"]]
     assert len(rewards) == STEPS * 8 and len({tuple(row) for row in rewards}) > 1
-    assert rewards == [pytest.approx(row, abs=1e-6) for row in scores]
+    assert rewards == [pytest.approx(row, abs=1e-5) for row in scores]
+    assert len({round(row[-1], 4) for row in rewards}) > STEPS, "the reward model tells completions apart"
 
 
 EQUAL = (
@@ -231,6 +235,27 @@ EQUAL = (
 def test_settings_are_trls(name: str, trained: Trained) -> None:
     swift, trl = (trained.done(run)["resolved"]["trainer"] for run in ("swift-s0", "trl-s0"))
     assert swift[name] == trl[name]
+
+
+def test_the_ledger_compares_their_terms_by_meaning(trained: Trained) -> None:
+    """Of the settings as either trainer has resolved them: all that can be equal is, and the rest is told."""
+    swift, trl = trained.seen["swift"][STEPS]["settings"], flat(trained.done("trl-s0")["resolved"]["trainer"])
+    of_run = {"swift-s0": ("4.6.0", swift), "trl-s0": ("1.16.0", trl)}
+    composed = {}
+    for name, (version, settings) in of_run.items():
+        run = trained.plan.runs[name]
+        weights = run.spec["trainer_args"]["reward_weights"]
+        composed[settings_id(run)] = {"version": version, "settings": {**settings, "reward_weights": weights}}
+    found = preflight(trained.plan, composed=composed)
+    rows = {row.setting: row for row in found.ledger if row.setting.startswith("term: ")}
+    assert {name: row.verdict for name, row in rows.items() if row.verdict != "equal"} == {
+        "term: KL estimate": "different",
+        "term: log-probabilities of the old policy": "different",
+    }
+    assert {row.values["swift"] for name, row in rows.items() if name in ("term: top-k", "term: min-p")} == {"off"}
+    assert "trainer-terms" not in {one.code for one in found.findings}
+    (ways,) = [one.what for one in found.findings if one.code == "trainer-ways"]
+    assert "computed in every step in swift" in ways
 
 
 def test_the_report_shows_both(trained: Trained, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from common.findings import Finding
 from trainers.cases import Case, differing
 from trainers.registry import trainers
 from trainers.rows import Behaviour
+from trainers.terms import TERMS, moot, terms_of
 from workflow.preflight.import_settings import Untold
 
 _MOST_LISTED = 6
@@ -25,6 +26,7 @@ def comparison_findings(cases: Sequence[Case], untold: Sequence[Case] = ()) -> I
     for behaviour in behaviours_of(cases):
         yield from _behaviour(behaviour, cases)
     yield from _settings(cases)
+    yield from _terms(cases)
     yield from _engine_options(cases)
     yield from _packages(cases)
     yield from _built_in_tokenizer(cases)
@@ -102,6 +104,29 @@ def _trainers(cases: Sequence[Case]) -> Iterator[Finding]:
             "docs/preflight.md#unequal",
             "stacks of one release in all arms",
         )
+
+
+def _terms(cases: Sequence[Case]) -> Iterator[Finding]:
+    """Where trainers' settings are known to come to different terms: what a setting could end, and the rest."""
+    terms = terms_of(cases)
+    told: dict[bool, list[tuple[str, str, list[str]]]] = {True: [], False: []}
+    for name, said in terms.items():
+        by_value = groups(cases, [None if one.value is None else str(one.value) for one in said])
+        if len(by_value) > 1 and not moot(name, terms, cases):
+            keys = list(dict.fromkeys(key for one in said for key in one.keys))
+            told[bool(keys)].append((name, f"{name} ({_by_value(by_value, cases)})", keys))
+    for settable, code in ((True, "trainer-terms"), (False, "trainer-ways")):
+        if found := told[settable]:
+            say_it = ", ".join(dict.fromkeys(key for *_, some in found for key in some))
+            yield Finding(
+                "unequal",
+                code,
+                _arms(cases),
+                f"the trainers differ in {'; '.join(text for _, text, _ in found)}",
+                "; ".join(dict.fromkeys(TERMS[name] for name, *_ in found)),
+                "trainers/terms.py, and the trainers' own sources as it names them",
+                f"the settings that say it: {say_it}" if settable else "nothing; or one trainer in all arms",
+            )
 
 
 def _settings(cases: Sequence[Case]) -> Iterator[Finding]:

@@ -1,0 +1,140 @@
+"""Settings of different trainers are compared by what they mean, whatever they are called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from common.findings import LedgerRow
+from trainers.registry import trainer_named
+from trainers.terms import TERMS
+from workflow.preflight import PreflightResult
+from workflow.preflight.cases import settings_id
+
+from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, cases, looked_at, planned
+
+VERL = {"trainer": "verl", "engine": "vllm", "stack": "verl09-vllm"}
+TRL = {"trainer": "trl", "engine": "vllm", "stack": "trl-gpu-vllm"}
+# What TRL 1.16's own configuration adds to the plan's settings, as far as a term asks for it.
+TRLS_OWN: dict[str, Any] = {
+    **{"optim": "adamw_torch_fused", "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.0},
+    **{"max_grad_norm": 1.0, "num_iterations": 1, "model_init_kwargs.dtype": "float32", "fp16": False, "epsilon": 0.2},
+    **{"epsilon_high": None, "delta": None, "importance_sampling_level": "token", "scale_rewards": "group"},
+    **{"sync_ref_model": False, "entropy_coef": 0.0, "mask_truncated_completions": False, "top_k": 0, "min_p": None},
+    **{"repetition_penalty": 1.0},
+}
+
+
+def seen(verl: dict[str, Any] | None = None, workload: dict[str, Any] | None = None, **trl: Any) -> PreflightResult:
+    """verl beside TRL with resolved settings, with these options of either."""
+    arms = {"verl": {**VERL, "options": verl or {}}, "trl": TRL}
+    words = {"rewards": [{"name": "accuracy"}, {"name": "format", "weight": 0.5}], "loss_type": "dapo"}
+    plan = planned(EQUAL, arms=arms, **{**words, **(workload or {})})
+    known = {
+        settings_id(run): {
+            "version": "1.16.0",
+            "settings": {**TRLS_OWN, **run.spec["trainer_args"], **trl},
+        }
+        for run in plan.runs.values()
+        if run.spec["arm"] == "trl"
+    }
+    return looked_at(plan, composed=known)
+
+
+def terms(found: PreflightResult) -> dict[str, LedgerRow]:
+    return {row.setting.removeprefix("term: "): row for row in found.ledger if row.setting.startswith("term: ")}
+
+
+def test_equal_terms_in_other_words_are_equal() -> None:
+    rows = terms(seen())
+    assert list(rows) != [] and set(rows) == set(TERMS)
+    uneven = {name: row.verdict for name, row in rows.items() if row.verdict != "equal"}
+    assert uneven == {
+        # verl clips them at 3, TRL not at all: without effect where a batch has one update.
+        "clip of a bad completion's ratio": "equivalent",
+        "added to that divisor": "different",
+        "KL estimate": "different",
+        "log-probabilities of the old policy": "different",
+        "order of the prompts": "different",
+    }
+    assert rows["weights of the rewards"].values == {"verl": "[1.0, 0.5]", "trl": "[1.0, 0.5]"}
+    assert rows["top-k"].values == {"verl": "off", "trl": "off"}
+    assert rows["loss"].values == {"verl": "dapo", "trl": "dapo"}
+
+
+def test_no_setting_is_told_a_second_time_by_its_key() -> None:
+    settings = {row.setting for row in seen().ledger}
+    assert not settings & {"top_k", "epsilon", f"{ROLLOUT}.top_k", f"{ACTOR}.clip_ratio_low", f"{ACTOR}.optim.lr"}
+    assert f"{ACTOR}.strategy" in settings
+
+
+DIFFERENT: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    ("Adam's betas", {}, {"adam_beta2": 0.95}, "adam_beta2"),
+    ("weight decay", {f"{ACTOR}.optim.weight_decay": 0.1}, {}, f"{ACTOR}.optim.weight_decay"),
+    ("learning rate's course", {}, {"lr_scheduler_type": "cosine"}, "lr_scheduler_type"),
+    ("largest norm of a gradient", {f"{ACTOR}.optim.clip_grad": 0.5}, {}, f"{ACTOR}.optim.clip_grad"),
+    ("advantages are divided by", {}, {"scale_rewards": "none"}, "scale_rewards"),
+    ("loss", {}, {"loss_type": "bnpo"}, "loss_type"),
+    ("weights of the rewards", {}, {"reward_weights": [1.0, 1.0]}, "reward_weights"),
+    ("completions that are cut off", {}, {"mask_truncated_completions": True}, "mask_truncated_completions"),
+    ("top-k", {f"{ROLLOUT}.top_k": 50}, {}, "top_k"),
+    ("weights' number format", {}, {"model_init_kwargs.dtype": "bfloat16"}, "model_init_kwargs.dtype"),
+    ("KL penalty", {}, {"beta": 0.1}, "beta"),
+    ("updates from a batch", {}, {"num_iterations": 2}, "num_iterations"),
+]
+
+
+@pytest.mark.parametrize(("name", "verl", "trl", "key"), DIFFERENT)
+def test_a_term_that_differs_is_told_with_the_setting(
+    name: str, verl: dict[str, Any], trl: dict[str, Any], key: str
+) -> None:
+    found = seen(verl, **trl)
+    row = terms(found)[name]
+    assert row.verdict == "different" and key in row.why
+    (finding,) = [one for one in found.findings if one.code == "trainer-terms"]
+    assert finding.level == "unequal" and f"{name} (" in finding.what and key in finding.change
+
+
+def test_both_may_differ_from_their_defaults_alike() -> None:
+    found = seen({f"{ACTOR}.optim.betas": [0.9, 0.95]}, adam_beta2=0.95)
+    assert terms(found)["Adam's betas"].verdict == "equal"
+    assert "trainer-terms" not in {one.code for one in found.findings}
+
+
+def test_clipping_matters_as_soon_as_a_batch_has_two_updates() -> None:
+    found = seen({f"{ACTOR}.ppo_epochs": 2}, num_iterations=2)
+    rows = terms(found)
+    assert rows["updates from a batch"].verdict == "equal"
+    assert rows["clip of a bad completion's ratio"].verdict == "different"
+    # TRL's delta is verl's clip_ratio_c.
+    rows = terms(seen({f"{ACTOR}.ppo_epochs": 2}, num_iterations=2, delta=3.0))
+    assert rows["clip of a bad completion's ratio"].verdict == "equal"
+
+
+def test_what_no_setting_makes_equal_is_told() -> None:
+    (finding,) = [one for one in seen().findings if one.code == "trainer-ways"]
+    assert "KL estimate (k3, at most 10 in verl; k3 in trl)" in finding.what
+    assert "added to that divisor (1e-06 in verl; 0.0001 in trl)" in finding.what
+    without = [one.what for one in seen(workload={"beta": 0.0}).findings if one.code == "trainer-ways"]
+    assert without and "KL estimate" not in without[0]
+    named = seen(workload={"loss_type": "bnpo"})
+    assert terms(named)["loss"].verdict == "different"
+    assert "takes the mean over all tokens of the optimizer step" in terms(named)["loss"].values["verl"]
+
+
+def test_what_is_not_resolved_yet_is_not_called_equal() -> None:
+    plan = planned(EQUAL, arms={"verl": VERL, "trl": TRL})
+    rows = terms(looked_at(plan))
+    assert rows["Adam's betas"].verdict == "unverifiable" and rows["learning rate"].verdict == "equal"
+
+
+def test_arms_of_one_trainer_are_compared_by_its_settings() -> None:
+    assert terms(looked_at(planned(ARTICLE))) == {}
+
+
+def test_every_driven_trainer_tells_every_term() -> None:
+    one = cases(EQUAL)["vllm"]
+    assert set(one.trainer.terms(one)) == set(TERMS)
+    for name in ("trl", "swift"):
+        assert set(trainer_named(name).terms(one)) == set(TERMS)

@@ -1,0 +1,99 @@
+"""Reads the terms of a training from the arguments of transformers' Trainer, as TRL has them and ms-swift with changes.
+
+Read in TRL 1.16.0 trainer/grpo_trainer.py and grpo_config.py, and transformers' TrainingArguments.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainers.cases import Case
+from trainers.terms import Said, Terms, course, number, or_off, said
+
+_ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf")
+KL_ESTIMATE, KL_PENALTY = "KL estimate", "KL penalty"
+
+
+def trl_terms(case: Case) -> Terms:
+    """The terms as TRL's settings have them."""
+    return {
+        "optimizer": said(case, lambda name: "AdamW" if name in _ADAMW else str(name), "optim"),
+        "learning rate": said(case, number, "learning_rate"),
+        "learning rate's course": said(case, course, "lr_scheduler_type", "warmup_steps"),
+        "Adam's betas": said(case, lambda one, two: [number(one), number(two)], "adam_beta1", "adam_beta2"),
+        "Adam's epsilon": said(case, number, "adam_epsilon"),
+        "weight decay": said(case, number, "weight_decay"),
+        "largest norm of a gradient": said(case, number, "max_grad_norm"),
+        "updates from a batch": said(case, int, "num_iterations"),
+        "weights' number format": said(case, number_format, "model_init_kwargs.dtype"),
+        "number format of a pass": said(case, _of_a_pass, "bf16", "fp16"),
+        "loss": said(case, str, "loss_type"),
+        "clip range": said(case, _range, "epsilon", "epsilon_high"),
+        "clip of a bad completion's ratio": said(case, or_off(()), "delta"),
+        "what a ratio is of": said(case, str, "importance_sampling_level"),
+        "advantages are divided by": said(case, scale, "scale_rewards"),
+        "added to that divisor": Said(1e-4),
+        "weights of the rewards": said(case, _weights, "reward_weights"),
+        KL_PENALTY: said(case, number, "beta"),
+        KL_ESTIMATE: kl_estimate(case, "k3"),
+        "reference follows the policy": said(case, bool, "sync_ref_model"),
+        "entropy bonus": said(case, number, "entropy_coef"),
+        "completions that are cut off": said(case, cut_off, "mask_truncated_completions"),
+        "correction of the engine's probabilities": _correction(case),
+        "log-probabilities of the old policy": Said("left out where a batch has one update"),
+        "order of the prompts": Said("transformers' sampler, by the run's seed"),
+        **sampling(case),
+    }
+
+
+def sampling(case: Case) -> Terms:
+    """How completions are drawn."""
+    return {
+        "temperature": said(case, number, "temperature"),
+        "top-p": said(case, number, "top_p"),
+        "top-k": said(case, or_off((0.0, -1.0)), "top_k"),
+        "min-p": said(case, or_off((0.0,)), "min_p"),
+        "repetition penalty": said(case, or_off((1.0,)), "repetition_penalty"),
+        "completions of a prompt": said(case, int, "num_generations"),
+        "longest completion": said(case, int, "max_completion_length"),
+    }
+
+
+def kl_estimate(case: Case, name: str) -> Said:
+    """The estimator that a trainer has fixed; it matters where there is a penalty."""
+    beta = case.settings.number("beta")
+    return Said(None if beta is None else name if beta else "none")
+
+
+def scale(value: Any) -> object:
+    """What advantages are divided by; older releases have a switch."""
+    return {"True": "group", "False": "none"}.get(str(value), str(value))
+
+
+def cut_off(left_out: Any) -> str:
+    """What becomes of completions that reach the longest length."""
+    return "not learned from" if left_out else "learned from"
+
+
+def number_format(value: Any) -> str:
+    """A number format, with torch's prefix or without."""
+    return str(value).removeprefix("torch.")
+
+
+def _of_a_pass(bf16: Any, fp16: Any) -> str:
+    return "bfloat16" if bf16 else "float16" if fp16 else "float32"
+
+
+def _range(low: Any, high: Any) -> object:
+    return [number(low), number(low if high is None else high)]
+
+
+def _weights(value: Any) -> object:
+    return [number(one) for one in value] if isinstance(value, list | tuple) else None
+
+
+def _correction(case: Case) -> Said:
+    """TRL has it for vLLM alone."""
+    if case.engine.in_trainer:
+        return Said("off", ("vllm_importance_sampling_correction",))
+    return said(case, lambda on: "on" if on else "off", "vllm_importance_sampling_correction")

@@ -1,0 +1,110 @@
+"""Reads the terms of a training from verl's settings.
+
+Read in verl 0.4.1 and 0.9.1: trainer/ppo/core_algos.py (losses, KL, advantages) and the workers' optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainers.cases import Case
+from trainers.terms import Said, Terms, course, number, or_off, said
+from trainers.verl.driver.overrides import ACTOR, ROLLOUT
+from trainers.verl.releases import Release, release_named
+
+_OPTIM = f"{ACTOR}.optim"
+_ADAM = [0.9, 0.999]
+_LEVELS = {"vanilla": "token", "gspo": "sequence"}
+_FORMATS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_CLAMPED = {"low_var_kl": "k3, at most 10", "k3": "k3, at most 10"}
+
+
+def verl_terms(case: Case) -> Terms:
+    """The terms as verl's settings have them; nothing of a release that is not known."""
+    release = next((one for one in (release_named(case.version),) if one.losses), None)
+    return {} if release is None else {**_of_the_update(case), **_of_the_loss(case, release), **_sampling(case)}
+
+
+def _first(case: Case, *keys: str) -> tuple[str, ...]:
+    """The first of some keys that is there: releases name it differently."""
+    return tuple(key for key in keys if key in case.settings)[:1]
+
+
+def _of_the_update(case: Case) -> Terms:
+    betas, kind = _first(case, f"{_OPTIM}.betas"), _first(case, f"{_OPTIM}.lr_scheduler_type", f"{_OPTIM}.warmup_style")
+    norm, weights = _first(case, f"{_OPTIM}.clip_grad", f"{ACTOR}.grad_clip"), f"{ACTOR}.fsdp_config.model_dtype"
+    warmup = f"{_OPTIM}.lr_warmup_steps"
+    return {
+        "optimizer": Said(str(case.settings.get(f"{_OPTIM}.optimizer", "AdamW")), _first(case, f"{_OPTIM}.optimizer")),
+        "learning rate": said(case, number, f"{_OPTIM}.lr"),
+        "learning rate's course": said(case, course, *kind, warmup) if kind else Said(None, (warmup,)),
+        "Adam's betas": said(case, _numbers, *betas) if betas else Said(_ADAM),
+        "Adam's epsilon": Said(1e-8),  # torch's own
+        "weight decay": said(case, number, f"{_OPTIM}.weight_decay"),
+        "largest norm of a gradient": said(case, number, *norm) if norm else Said(None),
+        "updates from a batch": said(case, int, f"{ACTOR}.ppo_epochs"),
+        "weights' number format": Said(
+            _FORMATS.get(str(case.settings.get(weights, "fp32")), str(case.settings.get(weights))), (weights,)
+        ),
+        "number format of a pass": said(case, str, f"{ROLLOUT}.dtype"),
+    }
+
+
+def _of_the_loss(case: Case, release: Release) -> Terms:
+    ratio, correction = f"{ACTOR}.policy_loss.loss_mode", "algorithm.rollout_correction.rollout_is"
+    penalised, estimate = case.settings.true(f"{ACTOR}.use_kl_loss"), str(case.settings.get(f"{ACTOR}.kl_loss_type"))
+    return {
+        "loss": said(case, lambda mode: _loss(str(mode), case.workload, release), f"{ACTOR}.loss_agg_mode"),
+        "clip range": said(case, _pair, f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high"),
+        "clip of a bad completion's ratio": said(case, or_off(()), f"{ACTOR}.clip_ratio_c"),
+        "what a ratio is of": said(case, lambda mode: _LEVELS.get(str(mode), str(mode)), ratio),
+        "advantages are divided by": said(
+            case, lambda on: "group" if on else "none", "algorithm.norm_adv_by_std_in_grpo"
+        ),
+        "added to that divisor": Said(1e-6),
+        "weights of the rewards": Said(_reward_weights(case.workload)),
+        "KL penalty": said(case, lambda beta: number(beta) if penalised else 0.0, f"{ACTOR}.kl_loss_coef"),
+        "KL estimate": Said(_CLAMPED.get(estimate, estimate) if penalised else "none"),
+        "reference follows the policy": Said(False),
+        "entropy bonus": said(case, number, f"{ACTOR}.entropy_coeff"),
+        "completions that are cut off": Said("learned from"),
+        "correction of the engine's probabilities": Said(
+            "on" if case.settings.get(correction) else "off", _first(case, correction)
+        ),
+        "log-probabilities of the old policy": Said("computed in every step"),
+        "order of the prompts": Said("verl's sampler, by the run's seed"),
+    }
+
+
+def _sampling(case: Case) -> Terms:
+    return {
+        "temperature": said(case, number, f"{ROLLOUT}.temperature"),
+        "top-p": said(case, number, f"{ROLLOUT}.top_p"),
+        "top-k": said(case, or_off((0.0, -1.0)), f"{ROLLOUT}.top_k"),
+        "min-p": Said("off"),
+        "repetition penalty": Said("off"),
+        "completions of a prompt": said(case, int, f"{ROLLOUT}.n"),
+        "longest completion": said(case, int, "data.max_response_length"),
+    }
+
+
+def _loss(mode: str, workload: Mapping[str, Any], release: Release) -> str:
+    """The `loss_type` that a way to aggregate stands for, and where it is not what TRL computes under that name."""
+    fits = {name: loss for name, loss in release.losses.items() if loss.mode == mode}
+    asked = workload.get("loss_type")
+    name = asked if asked in fits else next((name for name, loss in fits.items() if not loss.differs), mode)
+    return f"{name}, but {fits[name].differs}" if name in fits and fits[name].differs else str(name)
+
+
+def _reward_weights(workload: Mapping[str, Any]) -> object:
+    rewards = workload.get("rewards")
+    return [number(one.get("weight", 1.0)) for one in rewards] if isinstance(rewards, list) else None
+
+
+def _pair(low: Any, high: Any) -> object:
+    return [number(low), number(high)]
+
+
+def _numbers(values: Any) -> object:
+    return [number(one) for one in values] if isinstance(values, list | tuple) else None
