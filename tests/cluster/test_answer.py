@@ -74,6 +74,7 @@ def test_squeues_lines_are_read(fake: Callable[[str, str], Path]) -> None:
     assert jobs["7"].start is not None and jobs["7"].end is None
     assert jobs["8"].reason == "(Resources)"
     assert f"--user={user_name()}" in calls.read_text()
+    assert "--all" in calls.read_text(), "a job in a partition that the site hides is left out otherwise"
 
 
 @pytest.mark.parametrize(
@@ -162,6 +163,48 @@ def test_accounting_is_asked_only_of_what_ended_or_is_missed(fake: Callable[[str
     fake("squeue", squeue(line("7", "FAILED")))
     fake("sacct", "exit 1")
     assert not ask(tmp_path, fresh=True).accounting
+
+
+def scontrol(state: str = "PENDING", job_id: str = "7") -> str:
+    """A script that prints what `scontrol --oneliner show job` prints."""
+    return (
+        f"echo 'JobId={job_id} JobName={NAME} UserId=root(0) JobState={state} Reason=Priority TimeLimit=01:00:00 "
+        "StartTime=Unknown EndTime=Unknown Partition=h100 NodeList= Comment=a b JobState=COMPLETED'"
+    )
+
+
+UNKNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+
+
+def test_no_job_is_lost_on_squeues_word_alone(fake: Callable[[str, str], Path], tmp_path: Path) -> None:
+    fake("squeue", squeue())
+    fake("sacct", sacct())
+    calls = fake("scontrol", scontrol())
+    assert not ask(tmp_path, fresh=True).jobs and not calls.exists(), "nobody has doubted it yet"
+    want(tmp_path, "7")
+    for _ in range(2):
+        [found] = ask(tmp_path, fresh=True).named(NAME)
+        assert (found.job_id, found.state, found.reason, found.partition) == ("7", "PENDING", "Priority", "h100")
+    fake("scontrol", "echo 'slurm_load_jobs error: Socket timed out on send/recv operation' >&2; exit 1")
+    assert "timed out" in str(ask(tmp_path, fresh=True).error), "not known is no answer"
+    calls.unlink()
+    fake("scontrol", UNKNOWN)
+    for _ in range(2):
+        answered = ask(tmp_path, fresh=True)
+        assert answered.error is None and not answered.jobs
+    assert calls.read_text().split() == ["show", "job", "--oneliner", "7"], "once for each doubt"
+
+
+@pytest.mark.parametrize("script", [scontrol("COMPLETED"), scontrol(job_id="70"), "echo nonsense", "exit 1"])
+def test_what_scontrol_does_not_have_alive_squeue_need_not_have(
+    fake: Callable[[str, str], Path], tmp_path: Path, script: str
+) -> None:
+    fake("squeue", squeue())
+    fake("sacct", sacct())
+    fake("scontrol", script)
+    want(tmp_path, "7")
+    answered = ask(tmp_path, fresh=True)
+    assert answered.error is None and not answered.jobs
 
 
 def test_damaged_and_future_answers_are_no_answers(fake: Callable[[str, str], Path], tmp_path: Path) -> None:

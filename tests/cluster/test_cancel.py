@@ -22,6 +22,7 @@ from workflow.cluster.status import show_status
 
 from .make_runs import MadeRun, answer
 from .run_bench import RunBench
+from .test_answer import NAME, UNKNOWN, sacct, scontrol, squeue
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 
@@ -142,3 +143,23 @@ def test_submissions_of_one_name_share_no_job(tmp_path: Path, monkeypatch: pytes
     assert said == ["vllm-s0: cancelled Slurm job 11 (running) and 12 (running)"]
     assert cancelled == ["11", "12"]
     assert made.paths.job(2).cancelled.is_file()
+
+
+@pytest.mark.parametrize(("known", "says"), [(True, "cancelled Slurm job 7 (pending)"), (False, "nothing to cancel")])
+def test_a_requeued_job_that_squeue_leaves_out_is_cancelled_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool, says: str
+) -> None:
+    """Its trainer has stopped, so that nothing but slurmctld tells that there is something to cancel."""
+    experiment = Experiment("mine", tmp_path / "results" / "mine", [Wanted("vllm-s0", "f" * 64)])
+    made = MadeRun(experiment.folder, "vllm-s0").job().attempt(steps=3)
+    made.paths.attempt(1).exit.write_text("{}")
+    living = scontrol().replace(NAME, made.name)
+    scripts = {"squeue": squeue(), "sacct": sacct(), "scontrol": living if known else UNKNOWN, "scancel": "true"}
+    (tmp_path / "bin").mkdir()
+    for name, script in scripts.items():
+        (tmp_path / "bin" / name).write_text(f'#!/bin/bash\necho "$@" >> {tmp_path}/{name}.calls\n{script}\n')
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    assert cancel(experiment, ["vllm-s0"]) == [f"vllm-s0: {says}"]
+    assert made.paths.job(1).cancelled.is_file() is known
+    assert (tmp_path / "scancel.calls").exists() is known

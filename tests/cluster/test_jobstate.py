@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +17,16 @@ from common.errors import UserError
 from common.files import last_lines
 from common.messages import reporting_errors
 from common.patience import patiently
-from workflow.cluster import jobstate
+from workflow.cluster import jobstate, scheduler
 from workflow.cluster.inquiry import Submission, identity, is_of, make_identity
 from workflow.cluster.jobstate import Evidence, JobVerdict, Life, Pulse, Watch, filesystem_now, job_state, pulse_at
 from workflow.cluster.paths import JobPaths, RunPaths
+from workflow.cluster.scheduler import SlurmScheduler
 from workflow.cluster.slurm import EndedJob, QueueJob
 from workflow.cluster.slurm_answer import Answer
 
 from .make_runs import MadeRun
+from .run_bench import ROOT
 
 NAME = "a.0123456789abcdef"
 QUIET, BEATS, UNSURE = Pulse(True, False, False), Pulse(True, False, True), Pulse(True, False, None)
@@ -110,6 +113,36 @@ def test_what_has_no_life_or_cannot_be_known() -> None:
     assert job_state(here).life is Life.RUNNING
     assert job_state(replace(here, holds_lock=False)).life is Life.NONE
     assert job_state(replace(here, holds_lock=False, submitting=True)).life is Life.STARTING
+
+
+def test_the_page_has_every_state_and_no_other() -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    for head, states in (("verdict", JobVerdict), ("life", Life)):
+        rows = re.findall(r"^\| ([a-z, ]+) \|", page.partition(f"| {head} | evidence")[2].partition("\n\n")[0], re.M)
+        assert {word for row in rows for word in row.split(", ")} == {str(state) for state in states}
+
+
+def test_states_are_made_in_one_place_and_all_who_decide_ask_there() -> None:
+    modules = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "workflow").rglob("*.py")}
+    assert [name for name, text in modules.items() if re.search(r"(?<!class )\bJobState\(", text)] == ["jobstate"]
+    asks = {name for name, text in modules.items() if re.search(r"(?<!def )\b(?:job_state|state_of)\(", text)}
+    # The head by way of the scheduler; status and plan by way of run_states.
+    assert asks >= {"scheduler", "job", "state", "cancel"}
+    assert all("run_states(" in modules[name] for name in ("status", "estimate"))
+
+
+def test_answers_without_a_job_are_counted_for_each_job_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the first job was lost after its answers, the next one is not lost after one."""
+    made = MadeRun(tmp_path / "results" / "mine", "a").job(1, job_id="7").job(2, job_id="8")
+    numbers = iter(range(1, 100))
+    monkeypatch.setattr(scheduler, "ask", lambda folder, **more: answer(next(numbers)))
+    monkeypatch.setattr(scheduler, "DOUBT_S", 0.0)
+    slurm = SlurmScheduler(made.paths, "a", lambda: None)
+    for number in (1, 2, 1):
+        job, looks = made.paths.job(number), 1
+        while slurm.look(job).alive:
+            looks += 1
+        assert looks == 6
 
 
 def test_a_heartbeat_is_compared_with_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

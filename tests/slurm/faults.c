@@ -1,8 +1,8 @@
 /* Preloaded into heads and jobs: a file system that refuses reads, and a clock that is wrong.
  *
  * RB_FAULT_FILE names a file; while it exists, each of its lines, `errno part-of-a-path`, makes every look at such a
- * path fail with that number; with a `!` before the part it is only opening that fails, with a `$` behind it only paths
- * that end so. RB_CLOCK_S is added to the time of day; monotonic clocks stay right. */
+ * path fail with that number, programs too; with a `!` before the part it is only opening that fails, with a `$` behind
+ * it only paths that end so. RB_CLOCK_S is added to the time of day; monotonic clocks stay right. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -77,6 +77,11 @@ int fstatat64(int folder, const char *path, struct stat64 *out, int flags) {
 DIR *opendir(const char *path) {
     REAL(DIR *, "opendir", const char *);
     return fault(path, 1) ? NULL : real(path);
+}
+
+int execve(const char *path, char *const words[], char *const environment[]) {
+    REAL(int, "execve", const char *, char *const[], char *const[]);
+    return fault(path, 1) ? -1 : real(path, words, environment);
 }
 
 static long shift(void) { const char *by = getenv("RB_CLOCK_S"); return by ? atol(by) : 0; }

@@ -18,11 +18,19 @@ import psutil
 import pytest
 import yaml
 
+from workflow.cluster.paths import RunPaths
+from workflow.cluster.slurm_answer import read
+
 from ..cluster.make_runs import MadeRun, write
 from ..cluster.run_bench import ROOT
 from .runs import MakeRun, SlurmRun, fake
 
 SLOW = {"STAND_IN_STEP_S": "0.5"}
+# While a file is there, scontrol says of every job that there is none.
+NO_JOB = (
+    'if [ "$1" != show ] || [ ! -e "{lie}" ]; then exec "$real" "$@"; fi\n'
+    "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+)
 NO_CHECKPOINT_BUT_AT_A_STOP = SLOW | {"STAND_IN_SAVE": "100"}
 
 
@@ -70,6 +78,8 @@ def test_a_life_on_a_node_that_slurm_gave_up_ends_when_the_next_one_begins(run: 
     one.release()
     one.wait(lambda: len(one.attempts()) == 2)
     assert one.attempts()[0]["kind"] == "superseded"
+    begun, ended = ((one.run / name).stat().st_mtime for name in ("life.json", "attempts/1/exit.json"))
+    assert 0 < ended - begun < 60
     assert one.read("attempts", "2", "attempt.json")["slurm"]["nodes"] != node
     one.finish(head)
     assert len(list((one.run / "jobs").iterdir())) == 1
@@ -133,6 +143,7 @@ def test_a_squeue_that_lies_and_a_stale_word_of_accounting_end_no_job(run: MakeR
     one = run(steps=40, env=SLOW)
     one.head_env |= fake(tmp_path, "squeue", f'if [ -e {tmp_path}/lie ]; then {lie}; else "$real" "$@"; fi')
     one.head_env |= fake(tmp_path, "sacct", f'"$real" "$@" | head -n 1; cat {tmp_path}/stale 2>/dev/null; true')
+    one.head_env |= fake(tmp_path, "scontrol", NO_JOB.format(lie=tmp_path / "lie"))
     head = one.start()
     one.wait_for_step(2)
     record = one.read("jobs", "1", "job.json")
@@ -149,7 +160,8 @@ def test_a_squeue_that_lies_and_a_stale_word_of_accounting_end_no_job(run: MakeR
 
 def test_a_chosen_run_that_slurm_has_lost_hold_of_is_cancelled_for_good(run: MakeRun, tmp_path: Path) -> None:
     lying = f'if [ -e {tmp_path}/lie ]; then "$real" "$@" | head -n 1; else exec "$real" "$@"; fi'
-    one = run(steps=1000, env=SLOW, head_env=fake(tmp_path, "squeue", lying))
+    env = fake(tmp_path, "squeue", lying) | fake(tmp_path, "scontrol", NO_JOB.format(lie=tmp_path / "lie"))
+    one = run(steps=1000, env=SLOW, head_env=env)
     head = one.start()
     one.wait_for_step(2)
     (tmp_path / "lie").touch()
@@ -352,16 +364,23 @@ def test_an_end_that_comes_while_files_cannot_be_read_is_the_heads_end(
     assert len(list((one.run / "jobs").iterdir())) == 1
 
 
-def test_a_waiting_job_that_is_cancelled_while_it_is_doubted_is_not_submitted_again(
+def test_a_waiting_job_that_squeue_leaves_out_is_neither_lost_nor_beyond_cancelling(
     run: MakeRun, tmp_path: Path
 ) -> None:
     lying = f'if [ -e {tmp_path}/lie ]; then "$real" "$@" | head -n 1; else exec "$real" "$@"; fi'
-    one = run(steps=5, head_env=fake(tmp_path, "squeue", lying))
+    env = fake(tmp_path, "squeue", lying) | fake(tmp_path, "scontrol", NO_JOB.format(lie=tmp_path / "all lie"))
+    one = run(steps=5, head_env=env)
     one.cluster.run("sbatch", "-p", "h100", "-N2", "--gres=gpu:h100:8", "--wrap=sleep 600")
     head = one.start()
     one.wait_for_words(head, "submitted as")
-    head.kill()
     (tmp_path / "lie").touch()
+    answers = RunPaths(one.run).slurm
+    asked = read(answers).number
+    one.wait(lambda: read(answers).number > asked + 8, 60)
+    assert len(list((one.run / "jobs").iterdir())) == 1 and head.poll() is None
+    assert " waiting " in status(one)
+    head.kill()
+    (tmp_path / "all lie").touch()
     again = one.start()
     one.wait_for_words(again, "asking again before it is called lost")
     assert "should its job be there, it ends before it trains" in rolloutbench(

@@ -15,11 +15,11 @@ from workflow.cluster import slurm
 from workflow.cluster.ends import cancelled_by
 from workflow.cluster.experiment import Experiment, unplanned
 from workflow.cluster.inquiry import SlurmSays, Submission, owner_of, submission
-from workflow.cluster.jobstate import JobState, Life, filesystem_now, pulse_at
+from workflow.cluster.jobstate import JobState, Life, filesystem_now
 from workflow.cluster.locks import holder_note
 from workflow.cluster.paths import JobPaths, RunPaths
 from workflow.cluster.slurm import QueueJob, SlurmError
-from workflow.cluster.slurm_answer import Answer, ask
+from workflow.cluster.slurm_answer import Answer, ask, want
 from workflow.cluster.state import state_of
 
 # How long a submission that is on its way is waited for; a later one is cancelled by whoever submits it.
@@ -81,8 +81,9 @@ def _targets(run_id: str, run: RunPaths, give_up: float, now: float) -> list[_Ta
         while _on_its_way(run, job) and time.monotonic() < give_up:
             time.sleep(0.2)
             job = submission(paths)
-        if job.record and (not job.end or (job.on_slurm and not pulse_at(run, paths.number, now).quiet)):
-            found.append(_Target(run_id, run, job))
+        target = _Target(run_id, run, job)
+        if _state(target, SlurmSays(silence="not asked yet"), now).alive:
+            found.append(target)
     return found
 
 
@@ -95,8 +96,6 @@ def _on_its_way(run: RunPaths, job: Submission) -> bool:
 def _cancel_local(targets: Iterable[_Target], now: bool) -> dict[str, str]:
     told = {}
     for target in targets:
-        if not _state(target, SlurmSays(), time.time()).alive:
-            continue
         _note(target.job.paths.cancelled)
         write_text(target.job.paths.stop, "now" if now else "soon")
         told[target.run_id] = "told to stop at once" if now else "told to stop after its step, with a checkpoint"
@@ -111,7 +110,10 @@ def _state(target: _Target, says: SlurmSays, now: float) -> JobState:
 def _cancel_slurm(experiment: Experiment, targets: Sequence[_Target], done: dict[str, str]) -> dict[str, str]:
     if not targets:
         return {}
-    answer, now = ask(targets[0].run.slurm, fresh=True), filesystem_now(experiment.folder)
+    folder = targets[0].run.slurm
+    for target in targets:
+        want(folder, target.job.slurm_id)
+    answer, now = ask(folder, fresh=True), filesystem_now(experiment.folder)
     says = SlurmSays(answer, answer.error or "")
     states = {target.job.paths: _state(target, says, now) for target in targets}
     # A trainer that Slurm has lost hold of reads its stop file all the same.

@@ -64,7 +64,8 @@ class JobOnNode:
         self.nodes = environ.get("SLURM_JOB_NODELIST") or socket.gethostname()
         # Known to all ranks and new for every life; the count of restarts alone is not, where slurmctld was killed.
         self.life = f"{self.restart}-{environ.get('SLURM_STEP_ID', '0')}-{environ.get('SLURM_SRUN_COMM_PORT', '0')}"
-        self.place = Place.from_environment(trainer_environment(self.order, environ), self.order["cpus"])
+        self._environment = patiently(lambda: trainer_environment(self.order, environ), "the stack's files")
+        self.place = Place.from_environment(self._environment, self.order["cpus"])
         self._token = secrets.token_hex(8)
         self.stops = StopRequests(job, self.slurm_id, self.restart, self.nodes)
 
@@ -203,7 +204,7 @@ class JobOnNode:
             "place": self.place,
             "folder": folder,
             "python": Path(self.order["python"]),
-            "environment": trainer_environment(self.order, os.environ),
+            "environment": self._environment,
             "cwd": Path(self.order["cwd"]),
             "log": folder / f"{Spread.told(self.order)}-{self.place.rank}.log",
             "give_up": lambda: "it was told to stop" if self.stops.signal or self.stops.asked() else None,

@@ -31,13 +31,14 @@ from typing import Any
 
 from common import patience
 from common.errors import UserError
-from common.files import read_json, write_json, write_text
+from common.files import DiskFull, read_json, write_json, write_text
 from common.messages import remedy, reporting_errors, say
 from workflow.cluster.ends import RETRIED, cancelled_by, end_told_by_slurm, explain, final_end, why_again
 from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, read_object, why_unfinished
-from workflow.cluster.jobstate import JobState, Life
+from workflow.cluster.jobstate import JobState, JobVerdict, Life
 from workflow.cluster.locks import Lock, try_lock
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
+from workflow.cluster.progress import readable_duration
 from workflow.cluster.request import command_line, request_of
 from workflow.cluster.scheduler import LocalScheduler, Scheduler, SlurmScheduler, remark
 from workflow.cluster.submitter import Submitter, log_tail
@@ -46,6 +47,8 @@ from workflow.cluster.waiting import ASKING, NOTHING_STARTED, Detached, HeadStop
 MOST_DUPLICATES = 3
 # How long a head waits for a file system that cannot be read; a quarter of an hour without such an error, and anew.
 FILES_PATIENCE_S = 1800.0
+# Room on a disk is made by people, who must be told.
+ROOM_PATIENCE_S = 30.0
 # Of a folder that never was this head's, these are an answer, not a fault that passes.
 _NOT_MINE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -60,6 +63,8 @@ class Launcher:
         self.steps = int(self.spec["workload"]["steps"])
         self._stop = HeadStop(self.run_id)
         self.scheduler = self._scheduler(request["cluster"])
+        self._leaves_at_once = self.scheduler.detaches
+        """Whether a Ctrl-C ends this head wherever it is."""
         self._submitter = Submitter(run, request, self.scheduler, self._stop)
         self._head_lock: Lock | None = None
         self._was_head = False
@@ -82,17 +87,18 @@ class Launcher:
         while True:
             try:
                 return self._ensure_done()
-            except OSError as error:
-                if not self._was_head and error.errno in _NOT_MINE:
+            except (OSError, DiskFull) as error:
+                if isinstance(error, OSError) and not self._was_head and error.errno in _NOT_MINE:
                     raise UserError(
                         f"{self.run_id}: {error}{remedy(error)} (nothing was started; an experiment of another name "
                         "has a folder of its own)"
                     ) from None
                 now = time.monotonic()
-                if now - last > FILES_PATIENCE_S / 2:
+                limit_s = ROOM_PATIENCE_S if isinstance(error, DiskFull) else FILES_PATIENCE_S
+                if now - last > limit_s / 2:
                     failing_since = now
-                    say(f"{self.run_id}: {error}; trying again for {FILES_PATIENCE_S / 60:.0f} min")
-                if not patience.may_pass(error) or now - failing_since > FILES_PATIENCE_S:
+                    say(f"{self.run_id}: {error}; trying again for {readable_duration(limit_s)}")
+                if not patience.may_pass(error) or now - failing_since > limit_s:
                     raise UserError(
                         f"{self.run_id}: {error}. What was submitted goes on; mend this, then start the same command "
                         "again to attach to it"
@@ -169,10 +175,15 @@ class Launcher:
         """Refuse a run that still lives where the other profile submits to: attaching is that profile's matter."""
         job = self.run.job(int(read_object(self.run.current).get("job") or 0))
         where = read_object(job.record).get("cluster")
-        if patience.is_there(job.end) or where in (None, self.request["cluster"]):
+        if where in (None, self.request["cluster"]):
             return
         there = self._scheduler(where)
-        live = there.live_job()
+        # Nothing is started yet: a head of this machine need not wait for a Slurm that is silent to hear a Ctrl-C.
+        self._leaves_at_once = True
+        try:
+            live = there.live_job()
+        finally:
+            self._leaves_at_once = self.scheduler.detaches
         if live is not None and live[1].alive:
             raise UserError(
                 f"{self.run_id}: {there.named(live[0])} ({where}) still trains this run; start with the profile that "
@@ -197,7 +208,7 @@ class Launcher:
             if not state.alive:
                 self._note_end(job, state)
                 return None
-            if patience.is_there(job.end):
+            if state.verdict is JobVerdict.ENDED:
                 self._wait_out(job)
                 return None
             order = read_json(job.order)
@@ -278,7 +289,7 @@ class Launcher:
     def request_stop(self, number: int, frame: FrameType | None) -> None:
         """Signal handler. On a cluster the head leaves at once, whatever it waits for, and its job stays."""
         self._stop.requests += 1
-        if self.scheduler.detaches and self._head_lock is not None:
+        if self._leaves_at_once and self._head_lock is not None:
             self._stop.leave_if_told()
 
     def _pass_stop_on(self, job: JobPaths) -> None:

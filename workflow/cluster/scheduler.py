@@ -141,10 +141,9 @@ class SlurmScheduler(Scheduler):
         if number is None:
             return None
         job = self._run.job(int(number))
-        files = submission(job)
-        if not files.record:
-            return None  # these results are a copy: the job is the original's
-        if files.end and pulse_at(self._run, job.number, filesystem_now(self._run.folder)).quiet:
+        files, now = submission(job), filesystem_now(self._run.folder)
+        # Of a copy of results the job is the original's; one that has ended may have a trainer that still writes.
+        if not job_state(Evidence(files, silence="not asked yet", pulse=pulse_at(self._run, job.number, now))).alive:
             return None
         if files.job_id is None and not files.end:
             if (found := self.adopt(job)) is None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from common.files import user_name
+from common.patience import may_pass as passes
 
 PATIENCE_S = 60.0  # for one command; slurmctld's own MessageTimeout is 10 s by default
 
@@ -85,7 +86,10 @@ class EndedJob:
 
 def queue() -> dict[str, QueueJob]:
     """All jobs of this user that slurmctld remembers, by id; raises `SlurmError`."""
-    text = command("squeue", f"--user={user_name()}", "--states=all", f"--format={_SEPARATOR.join(_FIELDS)}{_END}")
+    # `--all`: without it a job in a partition that the site hides is left out.
+    text = command(
+        "squeue", "--all", f"--user={user_name()}", "--states=all", f"--format={_SEPARATOR.join(_FIELDS)}{_END}"
+    )
     header, *records = [piece.strip("\n") for piece in text.split(_END)]
     header = "".join(header.splitlines()[-1:])  # a site's wrapper may greet first
     if header.split(_SEPARATOR) != _HEADER or not records or records.pop():
@@ -118,6 +122,27 @@ def job_details(job_id: str) -> dict[str, str]:
     words = [word.split("=", 1) for word in show_job(job_id).split() if "=" in word]
     # What people wrote (a comment) comes late in the line, and may hold an equals sign, too.
     return {name: value for name, value in reversed(words)}
+
+
+def living_job(job_id: str) -> QueueJob | None:
+    """A job as `scontrol show job` has it, while it has not ended; None where slurmctld does not know it any more.
+
+    Raises `SlurmError` where that cannot be known.
+    """
+    try:
+        told = job_details(job_id)
+    except SlurmError as error:
+        if "invalid job id" in str(error).lower():
+            return None
+        raise
+    if told.get("JobId") != job_id or not (state := told.get("JobState", "")):
+        raise SlurmError(f"scontrol's answer cannot be read: {_excerpt(str(told))}")
+    if state in ENDED:
+        return None
+    start, end = _epoch(told.get("StartTime", "")), _epoch(told.get("EndTime", ""))
+    nodes, limit, partition = told.get("NodeList", ""), told.get("TimeLimit", ""), told.get("Partition", "")
+    name, reason = told.get("JobName", ""), told.get("Reason", "")
+    return QueueJob(job_id, state, nodes, limit, "", start, end, partition, reason, name)
 
 
 def show_job(job_id: str) -> str:
@@ -157,7 +182,8 @@ def command(*words: str) -> str:
     except subprocess.TimeoutExpired:
         raise SlurmError(f"{words[0]} did not answer within {PATIENCE_S:.0f} s") from None
     except OSError as error:
-        raise SlurmError(f"{words[0]}: {error.strerror}") from None
+        now = " (temporarily)" if passes(error) else ""
+        raise SlurmError(f"{words[0]}: {error.strerror}{now}") from None
     if done.returncode != 0:
         raise SlurmError(" ".join((done.stderr or done.stdout or f"exit code {done.returncode}").split()))
     return done.stdout

@@ -128,21 +128,20 @@ def read(folder: Path) -> Answer:
 
 
 def want(folder: Path, job_id: str) -> None:
-    """Ask accounting about a job that squeue has forgotten, with the next question to Slurm."""
+    """Ask accounting and slurmctld about a job that squeue has forgotten, with the next question to Slurm."""
     if job_id.isdigit():
-        (folder / "wanted").mkdir(parents=True, exist_ok=True)
-        (folder / "wanted" / job_id).touch()
+        for name in ("wanted", "doubted"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            (folder / name / job_id).touch()
 
 
 def _refresh(folder: Path, last: Answer) -> Answer:
     last = dataclasses.replace(last, series=last.series or secrets.token_hex(4), number=last.number + 1)
     tried = time.time()
     try:
-        jobs = slurm.queue()
+        answer = _with_accounting(folder, last, slurm.queue(), tried)
     except SlurmError as error:
         answer = dataclasses.replace(last, tried=tried, error=str(error))
-    else:
-        answer = _with_accounting(folder, last, jobs, tried)
     # On a full disk every head asks for itself until there is room again.
     with contextlib.suppress(OSError, UserError):
         write_text(folder / "answer.json", json.dumps(dataclasses.asdict(answer), separators=(",", ":")))
@@ -150,6 +149,7 @@ def _refresh(folder: Path, last: Answer) -> Answer:
 
 
 def _with_accounting(folder: Path, last: Answer, jobs: dict[str, QueueJob], tried: float) -> Answer:
+    jobs = jobs | _left_out(folder, jobs)
     wanted = _wanted(folder, tried)
     ours = {job.job_id for job in jobs.values() if job.state in ENDED and _OUR_NAME.fullmatch(job.name)}
     missing = (ours | {job_id for job_id in wanted if job_id not in jobs}) - set(last.ended)
@@ -168,6 +168,28 @@ def _with_accounting(folder: Path, last: Answer, jobs: dict[str, QueueJob], trie
     return dataclasses.replace(
         last, asked=tried, tried=tried, error=None, accounting=accounting, jobs=jobs, ended=ended
     )
+
+
+def _left_out(folder: Path, jobs: dict[str, QueueJob]) -> dict[str, QueueJob]:
+    """The jobs that squeue leaves out and slurmctld still has: no job is lost on squeue's word alone.
+
+    A job stays doubted until squeue has it, or slurmctld has it no more. Raises `SlurmError` where slurmctld is silent.
+    """
+    found = {}
+    for file in (folder / "doubted").glob("*"):
+        if file.name not in jobs:
+            try:
+                job = slurm.living_job(file.name)
+            except SlurmError as error:
+                if slurm.may_pass(str(error)):
+                    raise
+                break  # a site without scontrol: squeue's word must do
+            if job is not None:
+                found[file.name] = job
+                continue
+        with contextlib.suppress(OSError):
+            file.unlink(missing_ok=True)
+    return found
 
 
 def _wanted(folder: Path, now: float) -> set[str]:

@@ -26,9 +26,11 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 from submitit.helpers import clean_env
 
 from common.files import ROOT, write_json
-from common.patience import is_there
+from common.messages import reporting_errors
+from common.patience import is_there, may_pass, patiently
 from trainers import Spread
 from workflow.cluster import slurm
+from workflow.cluster.history import FILES
 from workflow.cluster.inquiry import make_identity
 from workflow.cluster.job import run_job
 from workflow.cluster.paths import JobPaths, RunPaths
@@ -41,8 +43,29 @@ _SET_UP = Path(__file__).with_name("set_up.sh")
 
 
 def submit(run: RunPaths, request: dict[str, Any]) -> None:
-    """Submit a new job of a run; what became of it is in job.json."""
-    job = run.new_job()
+    """Submit a new job of a run; what became of it is in job.json.
+
+    Files that cannot be read or written are waited for: a submission that is given up half way leaves a job that no
+    file tells of.
+    """
+    job = patiently(run.new_job, FILES)
+    order, record = patiently(lambda: _intend(run, request, job), FILES)
+    # After the intent: either `rolloutbench cancel` sees that a job is on its way, or this sees that it was cancelled.
+    if patiently(lambda: is_there(run.cancelled), FILES):
+        patiently(lambda: write_json(job.record, {**record, "error": "the experiment was cancelled"}), FILES)
+        return
+    told = _submitted(run, job, order)
+    patiently(lambda: write_json(job.record, record | told), FILES)
+    # An sbatch may take minutes, and `rolloutbench cancel` does not wait for it.
+    if request["cluster"] != "slurm" or "job_id" not in told:
+        return
+    if patiently(lambda: is_there(run.cancelled) or is_there(job.cancelled), FILES):
+        with suppress(SlurmError):  # the job looks by itself when it begins
+            slurm.cancel([told["job_id"]])
+
+
+def _intend(run: RunPaths, request: dict[str, Any], job: JobPaths) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Write what is to be submitted before it is: the order, and a record without an id."""
     order = {
         **request,
         "job": job.number,
@@ -65,32 +88,30 @@ def submit(run: RunPaths, request: dict[str, Any]) -> None:
     }
     write_json(job.record, record)
     write_json(run.current, {"job": job.number})
-    # After the intent: either `rolloutbench cancel` sees that a job is on its way, or this sees that it was cancelled.
-    if is_there(run.cancelled):
-        write_json(job.record, {**record, "error": "the experiment was cancelled"})
-        return
-    executor = submitit.AutoExecutor(folder=job.submitit, cluster=request["cluster"])
-    if request["cluster"] == "local":
-        executor.update_parameters(timeout_min=_NO_LIMIT_MIN, name=order["name"])
-    else:
-        executor.update_parameters(**slurm_parameters(order, job))
-    # clean_env also takes away where Slurm's own configuration lies.
-    kept = {name: value for name, value in os.environ.items() if name == "SLURM_CONF"}
+    return order, record
+
+
+def _submitted(run: RunPaths, job: JobPaths, order: dict[str, Any]) -> dict[str, Any]:
+    """What becomes of the record when the job was submitted, or was not."""
     try:
+        executor = submitit.AutoExecutor(folder=job.submitit, cluster=order["cluster"])
+        if order["cluster"] == "local":
+            executor.update_parameters(timeout_min=_NO_LIMIT_MIN, name=order["name"])
+        else:
+            executor.update_parameters(**slurm_parameters(order, job))
+        # clean_env also takes away where Slurm's own configuration lies.
+        kept = {name: value for name, value in os.environ.items() if name == "SLURM_CONF"}
         with clean_env(), _ignored(signal.SIGINT), warnings.catch_warnings():
             os.environ.update(kept)
             # submitit warns of its own settings; a person can do nothing about it.
             warnings.simplefilter("ignore")
             submitted = executor.submit(run_job, str(run.folder), job.number)
-    except (FailedJobError, FailedSubmissionError, OSError) as error:
-        write_json(job.record, {**record, "error": _slurms_words(error)})
-        return
-    told = {"job_id": submitted.job_id, "submitted": time.time(), "answer": read_answer(run.slurm).mark}
-    write_json(job.record, record | told)
-    # An sbatch may take minutes, and `rolloutbench cancel` does not wait for it.
-    if request["cluster"] == "slurm" and (is_there(run.cancelled) or is_there(job.cancelled)):
-        with suppress(SlurmError):  # the job looks by itself when it begins
-            slurm.cancel([submitted.job_id])
+    except (FailedJobError, FailedSubmissionError) as error:
+        return {"error": _slurms_words(error)}
+    except OSError as error:
+        # "try again" is how a head knows errors that pass (workflow/cluster/slurm.py).
+        return {"error": _slurms_words(error) + ("; try again later" if may_pass(error) else "")}
+    return {"job_id": submitted.job_id, "submitted": time.time(), "answer": read_answer(run.slurm).mark}
 
 
 def job_name(identity: str, spec: dict[str, Any], inputs_sha256: dict[str, str]) -> str:
@@ -162,8 +183,7 @@ def _ignored(number: signal.Signals) -> Iterator[None]:
 def main() -> int:
     """Submit what standard input orders."""
     os.umask(os.umask(0) | 0o022)  # others may read results, not write them
-    submit(RunPaths(Path(sys.argv[1])), json.load(sys.stdin))
-    return 0
+    return reporting_errors(lambda: submit(RunPaths(Path(sys.argv[1])), json.load(sys.stdin)))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,9 @@ _TRAINERS_SHARE = 0.8
 _HUNG_GRACE_S = 10.0
 _LOST_NODE_GRACE_S = 10.0
 _UNKILLABLE_S = 120.0
+# For a program that the file system refuses: a mistake of its rights must not keep a node for long.
+_START_PATIENCE_S = 120.0
+_STACK = "the stack's files"
 # How a trainer ends that a stop signal met before it could hear one, or after it had ceased to.
 _ENDED_BY_STOP = frozenset({REQUEUE_EXIT_CODE, -signal.SIGTERM, -signal.SIGUSR2, 128 + signal.SIGTERM})
 # The controller's Python must not leak into the stack's.
@@ -82,17 +85,22 @@ class Training:
         command = trainer_command(self._order, self._attempt)
         if head is not None:
             command, environment = head.command(command), environment | head.environment()
+        environment = patiently(lambda: trainer_environment(self._order, os.environ), _STACK) | environment
         with patiently(lambda: self._attempt.log.open("ab"), FILES) as output:
-            return subprocess.Popen(
-                command,
-                cwd=self._order["cwd"],
-                env=trainer_environment(self._order, os.environ) | environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=dying_with_us(),
-            )
+
+            def start() -> subprocess.Popen[bytes]:
+                return subprocess.Popen(
+                    command,
+                    cwd=self._order["cwd"],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=dying_with_us(),
+                )
+
+            return patiently(start, _STACK, _START_PATIENCE_S)
 
     def _watch(self, process: subprocess.Popen[bytes], head: Head | None) -> dict[str, Any]:
         """Wait for the trainer; end it when it must end, however it takes that."""

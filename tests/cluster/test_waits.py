@@ -1,0 +1,155 @@
+"""What a head waits for: files that cannot be read while a job is submitted and begins, and a Ctrl-C wherever it waits.
+
+Slurm's commands are scripts here: each says how it hangs, fails or answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow.cluster.locks import try_lock
+
+from ..slurm.runs import build_faults
+from .make_runs import MadeRun
+from .run_bench import RunBench
+from .test_answer import line, sacct, squeue
+
+SLURM = ("--cluster", "slurm", "--partition", "h100", "--runtime", "60")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Callable[..., RunBench]]:
+    made: list[RunBench] = []
+
+    def make(folder: Path = tmp_path, **kwargs: Any) -> RunBench:
+        made.append(RunBench(folder, **kwargs))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_faults(tmp_path_factory.mktemp("faults"))
+
+
+def test_files_refused_while_a_job_is_submitted_and_begins_are_waited_for(
+    bench: Callable[..., RunBench], faults: Path, tmp_path: Path
+) -> None:
+    """The folder's identity, the stack's record and the stack's interpreter; no trainer is needed to lose a run."""
+    one = bench(head_env={"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")})
+    refused = ("116 arm-s0/identity.json", "5 /stack/verify.json", "24 /env/bin/python$")
+
+    def times_said() -> int:
+        """By the program that submits and by the job."""
+        files = [one.run / "submit.log", *one.run.glob("jobs/*/submitit/*log.*")]
+        return sum(file.read_text().count("trying again for") for file in files if file.exists())
+
+    (tmp_path / "faults").write_text(refused[0])
+    head = one.start()
+    for number in range(1, len(refused) + 1):
+        one.wait(lambda number=number: times_said() == number or head.poll() is not None)
+        assert head.poll() is None, one.said(head)
+        time.sleep(1)
+        (tmp_path / "faults").write_text("".join(refused[number : number + 1]))
+    one.ended(head)
+    assert head.returncode == 0, one.said(head)
+    assert times_said() == len(refused), "once each"
+    assert one.journal() == [(1, step) for step in range(1, 6)]
+
+
+def commands(folder: Path, **scripts: str) -> dict[str, str]:
+    """A head's environment in which Slurm's commands are scripts; HANG is one that does not come back."""
+    (folder / "bin").mkdir(parents=True)
+    wait = f"touch {folder}/hangs; timeout 100 sh -c 'until [ -e {folder}/go ]; do sleep 0.2; done'"
+    for name in ("squeue", "sacct", "sbatch", "scontrol", "scancel"):
+        script = scripts.get(name, "exit 1").replace("HANG", wait)
+        (folder / "bin" / name).write_text(f"#!/bin/bash\n{script}\n")
+        (folder / "bin" / name).chmod(0o755)
+    return {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
+
+
+def test_a_trainer_that_slurm_has_lost_hold_of_is_not_trained_beside_on_this_machine(
+    bench: Callable[..., RunBench], tmp_path: Path
+) -> None:
+    """Its job has an end, by the word of a head, and its heartbeat moves."""
+    one = bench(head_env=commands(tmp_path / "slurm", squeue=squeue()))
+    made = MadeRun(one.run.parents[1], "arm-s0").job().end("lost").attempt(steps=2)
+    head = one.start()
+    while head.poll() is None:
+        made.paths.attempt(1).heartbeat.touch()
+        time.sleep(0.3)
+    assert head.returncode == 1 and "Slurm job 7 (slurm) still trains this run" in one.said(head), one.said(head)
+    assert one.journal() == []
+
+
+DOWN = "echo 'sbatch: error: Unable to contact slurm controller' >&2; exit 1"
+PENDING = squeue(line("7", "PENDING", "Priority", f"arm-s0.{'0' * 16}"))
+# What Slurm's commands do, the record of an earlier submission, and by what it is known that the head waits: its words,
+# or a command that hangs.
+WAITS: dict[str, tuple[dict[str, str], dict[str, Any] | None, str]] = {
+    "a squeue that hangs": ({"squeue": "HANG"}, {}, "hangs"),
+    "the same, of a head that trains here": ({"squeue": "HANG"}, {}, "hangs"),
+    "an sbatch that hangs": ({"squeue": squeue(), "sbatch": "HANG"}, None, "hangs"),
+    "a Slurm that is down": ({"squeue": squeue(), "sbatch": DOWN}, None, "trying again in"),
+    "a submission on its way": ({"squeue": squeue()}, {"job_id": None}, "may still be on its way; waiting"),
+    "a doubted job": ({"squeue": squeue(), "sacct": sacct()}, {}, "asking again before it is called lost"),
+    "a job that waits": ({"squeue": PENDING}, {}, "waits: Priority"),
+    "another head": ({}, None, "another head cares for this run"),
+    "files": ({}, {}, "trying again for"),
+}
+
+
+def test_a_head_hears_a_ctrl_c_wherever_it_waits(bench: Callable[..., RunBench], faults: Path, tmp_path: Path) -> None:
+    heads: dict[str, tuple[RunBench, subprocess.Popen[str]]] = {}
+    with contextlib.ExitStack() as held:
+        for number, (name, (scripts, earlier, _)) in enumerate(WAITS.items()):
+            folder = tmp_path / str(number)
+            options = () if name.endswith("here") else SLURM
+            one = bench(folder, options=options, head_env=commands(folder, **scripts))
+            one.run.mkdir(parents=True)
+            if earlier is not None:
+                MadeRun(one.run.parents[1], "arm-s0").job(**earlier)
+            if name == "another head":
+                held.enter_context(try_lock(one.run / ".head.lock"))
+            if name == "files":
+                one.head_env |= {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(folder / "faults")}
+                (folder / "faults").write_text("5 arm-s0/job.json$")
+            heads[name] = one, one.start()
+        for name, (one, head) in heads.items():
+            one.wait(partial(waits, one, head, WAITS[name][2]))
+        time.sleep(0.5)
+        told = time.monotonic()
+        for _, head in heads.values():
+            os.killpg(head.pid, signal.SIGINT)
+        seconds: dict[str, float] = {}
+        while len(seconds) < len(heads) and time.monotonic() < told + 20:
+            ended = {name for name, (_, head) in heads.items() if head.poll() is not None} - seconds.keys()
+            seconds |= dict.fromkeys(ended, time.monotonic() - told)
+            time.sleep(0.05)
+    for one, _ in heads.values():
+        (one.folder / "go").touch()
+    print({name: round(value, 1) for name, value in seconds.items()})
+    assert not [name for name in heads if seconds.get(name, 99.0) > 4], "two seconds, and a busy machine's as many"
+    for name, (one, head) in heads.items():
+        said = one.said(head)
+        assert head.returncode == 1 and "Traceback" not in said, (name, said)
+        assert "stopped while" in said or "detached" in said, (name, said)
+
+
+def waits(one: RunBench, head: subprocess.Popen[str], by: str) -> bool:
+    """Whether a head waits."""
+    assert head.poll() is None, one.said(head)
+    return (one.folder / "hangs").exists() if by == "hangs" else by in one.said(head)
