@@ -11,6 +11,8 @@ from pathlib import Path
 import coverage
 import pytest
 
+from bench.mutants import FILES, PLACES
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-lines", metavar="FILE", help="write each passed test's lines and seconds of CPU there")
@@ -53,7 +55,8 @@ class _Recorder:
         self._into, self._root = into, root
         self._seconds: dict[str, float] = {}
         self._bad: set[str] = set()
-        self._coverage = coverage.Coverage(data_file=None, source=["analysis", "workflow"], config_file=False)
+        rooms = sorted({place.partition("/")[0] for place in (*PLACES, *FILES)})
+        self._coverage = coverage.Coverage(data_file=None, source=rooms, config_file=False)
         self._coverage.start()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -28,8 +28,12 @@ from bench.mutations import Mutant, change, sample, statement_lines
 
 SEED = "rolloutbench"
 COUNT = 150
-PLACES = ("analysis/estimates", "analysis/verdict", "trainers/timers", "analysis/roofline", "trainers/logs")
+PLACES = (
+    *("analysis/estimates", "analysis/verdict", "analysis/roofline", "analysis/sources"),
+    *("trainers/timers", "trainers/logs"),
+)
 FILES = (
+    "trainers/verl/console.py",
     "trainers/verl/behaviours.py",
     "trainers/verl/engine_settings.py",
     "trainers/verl/releases/v0_4_1.py",
@@ -38,7 +42,9 @@ FILES = (
 # Where the tests are that run the program in their own process, where its lines can be seen; those are taken that name
 # a package of the mutated ones. The last starts the command.
 TESTS = ("tests/analysis", "tests/preflight")
-NAMES = re.compile(r"analysis\.(estimates|verdict|roofline)|trainers\.(timers|logs)|workflow\.preflight")
+NAMES = re.compile(
+    r"analysis\.(estimates|verdict|roofline|sources|imports)|trainers\.(timers|logs|verl)|workflow\.preflight"
+)
 WITHOUT = ("tests/preflight/test_command.py",)
 ACCEPTED = ROOT / "docs" / "mutants.md"
 # By file and line the tests that run it, and each test's seconds (mutant_plugin.py).

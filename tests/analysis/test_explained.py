@@ -12,13 +12,17 @@ from hypothesis import strategies as st
 from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to
 
 from analysis.collect import collect_run
-from analysis.estimates.explained import product
+from analysis.estimates.comparable import Comparable
+from analysis.estimates.explained import explained_table, product
 from analysis.estimates.parts import ENGINE, FACTORS, IN_TRAINING, LENGTHS, OTHER_PHASES, REST, SYNC
-from analysis.estimates.replays import StepSample
+from analysis.estimates.replays import StepSample, replay_sample
 from analysis.report.content import read_content
 from analysis.report.markdown import markdown
 from analysis.report.page import html_page
+from analysis.roofline.floors import floors_of
+from analysis.roofline.work import with_work
 from analysis.steps import write_steps
+from analysis.wide import wide_steps
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 STEP = "timing_s/step"
@@ -169,6 +173,16 @@ def test_one_pair_of_either_kind_claims_no_direction():
     assert of_replay.loc[ENGINE, ["scope", "verdict"]].tolist() == ["within-run only", "~"]
     assert of_replay.loc[SYNC, ["scope", "verdict"]].tolist() == ["across runs", "-"]
     assert of_replay.loc[ENGINE, "low"] < of_replay.loc[ENGINE, "value"] < of_replay.loc[ENGINE, "high"]
+    assert "one pair of runs" in of_replay.loc[ENGINE, "why"] and of_replay.loc[SYNC, "why"] == ""
+
+
+def test_lengths_by_floors_alone_may_be_all_or_nothing():
+    """Lengths that are the same in every step have no fit, and how much of generation grows with a floor is unknown."""
+    pairs, sample = experiment(np.random.default_rng(3))
+    pairs = pairs.assign(response_tokens_b=150.0, equal_floor_s_a=2.0, equal_floor_s_b=3.0)
+    found = parts(pairs, sample).loc[LENGTHS]
+    assert found["phase_ratio"] == pytest.approx(2 / 3) and "decode floors" in found["estimator"]
+    assert found["low"] <= found["value"] < 1 <= found["high"] and found["verdict"] == "~"
 
 
 # Of files: two trained arms and their replays.
@@ -237,6 +251,28 @@ def test_a_report_takes_the_ratio_apart(tmp_path):
         assert "What the ratio is made of" in part and "other vs vllm: raw" in part and "engine at equal work" in part
     assert "explained" in content.tables
     assert not {v.code for v in content.verdicts} & {"replay-other-lengths", "replay-ran-otherwise", "trainers-differ"}
+
+
+def content_and_steps(tmp_path):
+    content = content_of(folder_of(tmp_path, EXPLAIN))
+    wide, _ = wide_steps(content.runs, content.plan.warmup_steps)
+    return content, with_work(wide, content.runs, floors_of(wide, content.runs), content.plan.baseline)
+
+
+def test_the_raw_ratio_is_the_arms_own_and_one_near_1_has_no_shares(tmp_path):
+    content, wide = content_and_steps(tmp_path)
+    raw = content.estimates[content.estimates["estimate"] == "raw"]
+    both = pd.concat([raw.assign(arm="a third", value=5.0), raw.assign(value=1.01)])
+    found = explained_table(wide, content.runs, content.plan, Comparable(), both, 50).set_index("part")
+    assert found.loc["raw", "value"] == 1.01 and found["share"].isna().all()
+
+
+def test_what_both_replays_have_in_common_is_no_noise_of_their_ratio(tmp_path):
+    content, wide = content_and_steps(tmp_path)
+    wide.loc[wide["step"] > 4, "generation_s"] *= 3
+    sample, _ = replay_sample(wide, content.runs, "", tuple(EXPLAIN["other"]))
+    assert sample is not None and len(sample.series) == 2
+    assert np.abs(np.concatenate(sample.series) - math.log(1.5 / 1.25)).max() < 0.07
 
 
 def test_without_the_wish_nothing_is_explained_and_replays_stay_apart(tmp_path):

@@ -1,6 +1,7 @@
 """The A/A band from repetitions and from seeds."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -51,3 +52,6 @@ def test_a_repetition_that_ran_on_something_else_is_none():
     assert noise_bands(wide, of, "", 100)["raw"] > 0.6 and noise_bands(wide, of, "", 100, other) == {}
     assert noise_table(wide, of)["source"].tolist() == ["a2, the repetition of a", "pairs of seeds of a, b, a2"]
     assert noise_table(wide, of, other)["source"].tolist() == ["pairs of seeds of a, b"]
+    # What it is not compared with, for any one reason, is nothing that it could be told apart from.
+    for one in (replace(other, refused={}), replace(other, not_repeated={})):
+        assert "a2" not in " ".join(noise_table(wide, of, one)["source"].tail(1))

@@ -71,6 +71,13 @@ def test_the_fastest_is_first_and_the_others_are_slower_or_not_resolved():
     assert line.startswith("Fastest of 4 settings: ") and "not resolved from it: " in line
 
 
+def test_steps_that_not_all_settings_have_do_not_count():
+    longer = setting("vllm", 2.0, steps=12, **{EAGER: False})
+    longer.loc[longer["step"] > 10, STEP] = 100.0
+    found = ranked(longer, setting("vllm", 3.0, **{EAGER: True}), setting("sglang", 4.0))
+    assert found["step_s"].tolist() == pytest.approx([2, 3, 4], rel=0.03)
+
+
 def test_one_pair_of_runs_resolves_nothing():
     found = ranked(*(setting("vllm", s, seeds=1, **{EAGER: s}) for s in (1.0, 2.0, 3.0)))
     assert found["verdict"].tolist() == [FIRST, UNRESOLVED, UNRESOLVED] and found["why"].iloc[1]

@@ -14,9 +14,17 @@ from analysis.estimates.disagreement import disagreement
 from analysis.estimates.gate import gate_table
 from analysis.estimates.speedup_table import estimate_table
 from analysis.speedup import comparison_table
+from analysis.verdict import verdict_block
 from analysis.verdict.arm_verdict import ArmVerdict, Caveat, ratio_text
 from analysis.verdict.claim import claim_from
-from analysis.verdict.verdict_block import MOST_CAVEATS, SYMBOLS, verdict_html, verdict_markdown, verdict_text
+from analysis.verdict.verdict_block import (
+    MOST_CAVEATS,
+    SYMBOLS,
+    print_verdict,
+    verdict_html,
+    verdict_markdown,
+    verdict_text,
+)
 from analysis.verdict.verdict_table import verdict_table
 from common.findings import Finding, LedgerRow, Preflight
 
@@ -538,12 +546,23 @@ def test_every_form_says_the_same():
     text = verdict_text([found])
     assert all(len(one) <= 80 for one in text.splitlines())
     assert plain(text).replace("· ", "") == plain(verdict_markdown([found]))
-    assert plain(text) == plain(verdict_text([found], colour=True))
+    coloured = verdict_text([found], colour=True)
+    assert plain(text) == plain(coloured) and coloured.startswith("\x1b[1m")
     page = verdict_html(found, ["ledger", "gate"])
     assert plain(page) == plain(text)
     # No browser breaks the interval.
     assert re.search(r'\(95% CI <span class="whole">[\d.]+-[\d.]+</span>\)', page)
     assert '<a href="#ledger">Unequal' in page and '<a href="#gate">The' in page and 'href="#answer"' not in page
+
+
+def test_the_block_is_no_wider_than_the_terminal_nor_than_one_reads(monkeypatch, capsys):
+    (found,) = said(engines(1.5, scale=1.6), preflight=UNEQUAL)
+    monkeypatch.setattr(verdict_block, "colour_wanted", lambda: True)
+    for columns, widest in ((50, 50), (200, 100)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        print_verdict([found])
+        lines = [re.sub(r"\x1b\[\d+m", "", one) for one in capsys.readouterr().out.splitlines()]
+        assert widest - 20 < max(map(len, lines)) <= widest
 
 
 def test_the_most_harmful_caveats_come_first_and_the_rest_is_counted():
