@@ -16,7 +16,12 @@ from typing import Any
 from common.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
-"""The repository: where the stacks' definitions and the jobs' code are."""
+"""The repository, or where it is installed: the stacks' definitions and the jobs' code are there."""
+
+
+def is_checkout() -> bool:
+    """Whether `ROOT` is a checkout: rules train from there alone."""
+    return (ROOT / "rules" / "train.smk").is_file()
 
 
 class DiskFull(UserError):

@@ -7,20 +7,47 @@ import difflib
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from common.errors import UserError
 from common.files import write_text
 from common.patience import may_pass, owner_of_refused
 
 
+class _LastLine:
+    """Whether the last line on stderr is a bar, which the next one replaces."""
+
+    drawn = False
+
+
 def say(message: str) -> None:
     """One line to the person at the terminal."""
+    end_bar()
     print(message, file=sys.stderr, flush=True)
+
+
+def show_bar(text: str) -> None:
+    """Draws a line on stderr over the bar before it; for a terminal (`is_live`)."""
+    columns = shutil.get_terminal_size().columns
+    print(f"\r{text[: columns - 1]}\x1b[K", end="", file=sys.stderr, flush=True)
+    _LastLine.drawn = True
+
+
+def end_bar() -> None:
+    """Leaves the bar as it is: what follows begins on a line of its own."""
+    if _LastLine.drawn:
+        print(file=sys.stderr, flush=True)
+        _LastLine.drawn = False
+
+
+def is_live(stream: TextIO) -> bool:
+    """Whether a stream is a terminal in which lines can be drawn over; a terminal of CI keeps all of them."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("CI")
 
 
 def colour_wanted() -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from common.files import ROOT, write_text
 from common.gpus import KNOWN_GPUS, REPORTED
 from trainers.timers.lookup import declared_trees
+from workflow.commands import COMMANDS, EXIT_CODES
 from workflow.preflight.checks.variables import VARIABLES
 from workflow.stacks.definition import ENVS, load_stack
 
@@ -65,11 +66,28 @@ def trees() -> Table:
     return header, [(*row, ", ".join(found)) for row, found in series.items()]
 
 
+def commands() -> Table:
+    """The commands of `rolloutbench`."""
+    listed = {name: command for name, command in COMMANDS.items() if command.meaning}
+    return ("command", "what it does"), [(f"`{name}`", command.meaning) for name, command in listed.items()]
+
+
+def exit_codes() -> Table:
+    """Each exit code, with what it means for a command of which it says something else."""
+    own = {
+        code: [f"of `{name}`: {one.exit_codes[code]}" for name, one in COMMANDS.items() if code in one.exit_codes]
+        for code in EXIT_CODES
+    }
+    return ("code", "meaning"), [(str(code), "; ".join([text, *own[code]])) for code, text in EXIT_CODES.items()]
+
+
 TABLES: dict[str, tuple[str, Callable[[], Table]]] = {
     "gpus": ("docs/roofline.md", gpus),
     "variables": ("docs/preflight.md", variables),
     "stacks": ("docs/stacks.md", stacks),
     "trees": ("docs/timers.md", trees),
+    "commands": ("docs/commands.md", commands),
+    "exit-codes": ("docs/commands.md", exit_codes),
 }
 
 

@@ -112,6 +112,7 @@ LAUNCHER = ("-m", "workflow.cluster.launcher", "run", "--spec", "{}", "--inputs"
     ("words", "loads"),
     [
         (LAUNCHER, "workflow.cluster.scheduler"),
+        (("-c", "from workflow.start import rolloutbench; rolloutbench()", "plan"), "common.patience"),
         (("-c", "from workflow.start import rolloutbench; rolloutbench()", "plan"), "workflow.config.model"),
         (("-c", "from workflow.start import snakemake; snakemake()", "-n"), "workflow.config.model"),
         (("-c", "from workflow.start import snakemake; snakemake()", "-n"), "snakemake"),

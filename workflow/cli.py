@@ -1,50 +1,44 @@
-"""The `rolloutbench` program: what people ask between runs, and what rules need of the controller.
+"""The `rolloutbench` program: runs the command that was asked for.
 
-Everything that makes a result is a Snakemake target; the commands marked "for rules" only serve those.
+Everything that makes a result is a Snakemake target; some commands only serve rules. `workflow/commands.py` describes
+them. What a command needs is imported when it runs: help and completion answer at once.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import importlib
 import os
 import signal
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import yaml
+from typing import TYPE_CHECKING
 
 from common.errors import UserError
-from common.files import ROOT, read_json, write_json, write_text
+from common.files import ROOT, is_checkout, read_json, write_json, write_text
 from common.messages import reporting_errors, unknown_name
 from common.patience import LOOK_PATIENCE_S, patiently
-from workflow.config.entry import require_readable, require_sources
-from workflow.config.plan import load_plan
-from workflow.config.reading import read_yaml
-from workflow.config.schema import FILES_PAGE, REFERENCE_FILE, SCHEMA_FILE, config_schema, files_page, reference_page
-from workflow.stacks.environment import run_in_stack
+from workflow.commands import completion, parser
+from workflow.start import ending_at_once
 
 if TYPE_CHECKING:
     from workflow.cluster.experiment import Experiment
+    from workflow.config.plan import Plan
 
 CONFIG = Path("config.yaml")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line; 0 when all went well, 1 after a message on stderr."""
-    parser = argparse.ArgumentParser(prog="rolloutbench", description="Compare GRPO rollout engines.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (meaning, action, arguments) in COMMANDS.items():
-        command = commands.add_parser(name, help=meaning)
-        command.set_defaults(action=action)
-        for argument in arguments.split():
-            command.add_argument(argument, **ARGUMENTS[argument])
-    args = parser.parse_args(argv)
+    """The command line; an exit code of `workflow.commands.EXIT_CODES`."""
     try:
-        status = reporting_errors(lambda: args.action(args))
+        args = parser().parse_args(argv)
+        action, modules = ACTIONS[args.command]
+        with ending_at_once():
+            for module in modules.split():
+                importlib.import_module(module)
+        status = reporting_errors(lambda: action(args))
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -54,8 +48,21 @@ def main(argv: list[str] | None = None) -> int:
     return status
 
 
+def _plan(config: Path | None) -> Plan:
+    """The plan of a configuration's file."""
+    from workflow.config.plan import load_plan
+    from workflow.config.reading import read_yaml
+
+    return load_plan(read_yaml(config or CONFIG))
+
+
 def _only(args: argparse.Namespace) -> None:
     """Write the experiment with some arms alone: the same runs, since no run's fingerprint knows the others."""
+    import yaml
+
+    from workflow.config.plan import load_plan
+    from workflow.config.reading import read_yaml
+
     path, arms = args.config or CONFIG, args.arms
     raw = dict(read_yaml(path))
     there = raw.get("arms")
@@ -79,9 +86,10 @@ def _only(args: argparse.Namespace) -> None:
 
 def _print_plan(args: argparse.Namespace) -> None:
     from workflow.cluster.outlook import plan_lines
+    from workflow.config.entry import require_readable, require_sources
 
     _require_pace(args.seconds_per_step)
-    plan = load_plan(read_yaml(args.config or CONFIG))
+    plan = _plan(args.config)
     require_readable(plan)
     require_sources(plan)
     look = partial(plan_lines, plan, args.profile, args.seconds_per_step)
@@ -89,6 +97,7 @@ def _print_plan(args: argparse.Namespace) -> None:
 
 
 def _preflight(args: argparse.Namespace) -> None:
+    from workflow.config.reading import read_yaml
     from workflow.preflight.command import show_preflight
 
     _require_pace(args.seconds_per_step)
@@ -114,10 +123,15 @@ def _require_pace(seconds_per_step: float | None) -> None:
 
 def _status(args: argparse.Namespace) -> None:
     from workflow.cluster.status import show_status
+    from workflow.cluster.watch import EVERY_S, watch
 
     if args.every is not None and not 0 < args.every < float("inf"):
         raise UserError(f"--every must be more than 0 seconds (got {args.every:g})")
-    show_status(_experiment(args.config, args.experiment), args.every)
+    find = _experiment(args.config, args.experiment)
+    if args.watch:
+        watch(find, args.every or EVERY_S)
+    else:
+        show_status(find, args.every)
 
 
 def _cancel(args: argparse.Namespace) -> None:
@@ -127,18 +141,20 @@ def _cancel(args: argparse.Namespace) -> None:
     first = Path(words[0] if words else "")
     is_config = bool(words) and (first.suffix in (".yaml", ".yml", ".json") or first.is_file())
     config, runs = (first, words[1:]) if is_config else (None, words)
-    print("\n".join(cancel(_experiment(config, args.experiment), runs, args.now)))
+    experiment = patiently(_experiment(config, args.experiment), "the experiment", LOOK_PATIENCE_S, for_others=False)
+    print("\n".join(cancel(experiment, runs, args.now)))
 
 
-def _experiment(config: Path | None, name: str | None) -> Experiment:
+def _experiment(config: Path | None, name: str | None) -> Callable[[], Experiment]:
+    """Finds the experiment as its files are at that moment; of a configuration, as that is now."""
     from workflow.cluster.experiment import of_name, of_plan
 
     if name is None:
-        plan = load_plan(read_yaml(config or CONFIG))
-        return patiently(lambda: of_plan(plan), "the inputs", LOOK_PATIENCE_S, for_others=False)
+        plan = _plan(config)
+        return lambda: of_plan(plan)
     if config is not None:
         raise UserError(f"give a configuration or --experiment, not both (got {config} and {name})")
-    return patiently(lambda: of_name(name), "the plan", LOOK_PATIENCE_S, for_others=False)
+    return lambda: of_name(name)
 
 
 def _compare(args: argparse.Namespace) -> None:
@@ -160,12 +176,12 @@ def _new(args: argparse.Namespace) -> None:
     new_experiment(args)
 
 
-def _print_headline(args: argparse.Namespace) -> None:
+def _print_verdict(args: argparse.Namespace) -> None:
     from analysis.verdict.arm_verdict import ArmVerdict
     from analysis.verdict.verdict_block import add_to_job_summary, escaped, print_verdict, verdict_markdown
     from common.contracts import VerdictFile, read_file
 
-    plan = load_plan(read_yaml(args.config or CONFIG))
+    plan = _plan(args.config)
     folder = Path(plan.folder)
     if not (folder / "verdict.json").is_file():
         raise UserError(f"no report yet in {folder}; make it with: snakemake --profile profiles/local")
@@ -181,19 +197,38 @@ def _print_headline(args: argparse.Namespace) -> None:
 
 
 def _schema(args: argparse.Namespace) -> None:
+    from workflow.config.schema import (
+        FILES_PAGE,
+        REFERENCE_FILE,
+        SCHEMA_FILE,
+        config_schema,
+        files_page,
+        reference_page,
+    )
+
     if not args.write:
         print(config_schema(), end="")
         return
+    if not is_checkout():
+        raise UserError("schema --write writes into a checkout, and this is an installation; run it in a checkout")
     write_text(ROOT / SCHEMA_FILE, config_schema())
     write_text(ROOT / REFERENCE_FILE, reference_page())
     write_text(ROOT / FILES_PAGE, files_page())
 
 
+def _completion(args: argparse.Namespace) -> None:
+    print(completion(args.shell))
+
+
 def _write_plan(args: argparse.Namespace) -> None:
+    from workflow.config.plan import load_plan
+
     write_json(args.out, load_plan(args.request).as_json())
 
 
 def _prepare_inputs(args: argparse.Namespace) -> None:
+    from workflow.stacks.environment import run_in_stack
+
     folder = args.out.parent
     write_json(folder / "request.json", args.request)
     done = run_in_stack(args.stack, "node.inputs", "--request", folder / "request.json", "--out", folder)
@@ -202,90 +237,24 @@ def _prepare_inputs(args: argparse.Namespace) -> None:
         raise UserError("data and model could not be prepared; nothing was trained (see the message above)")
 
 
-# What argparse is told of each argument.
-ARGUMENTS: dict[str, dict[str, Any]] = {
-    "config": {"type": Path, "nargs": "?", "help": "default: config.yaml"},
-    "words": {"nargs": "*", "metavar": "CONFIG or RUN", "help": "a .yaml file first; runs (default: all)"},
-    "arms": {"nargs": "+", "metavar": "ARM"},
-    "request": {"type": json.loads, "help": "JSON"},
-    "--profile": {"type": Path, "help": "whose GPUs, walltime and setup.sh (default: slurm, if it is there)"},
-    "--seconds-per-step": {"type": float, "metavar": "X", "help": "for runs that were not measured yet"},
-    "--json": {"action": "store_true", "help": "print it as JSON"},
-    "sources": {"nargs": "+", "metavar": "RUN", "help": "a log, a folder, wandb:entity/project/id, or NAME=log1,log2"},
-    "--names": {"metavar": "A,B", "help": "names of the arms; one that begins with an engine's says its engine"},
-    "--trainer": {"help": "the trainer; in compare, of runs that do not say it"},
-    "--release": {"help": "the trainer's release, of runs that do not say it"},
-    "--mode": {"help": "the trainer's loop, of runs that do not say it (docs/import.md)"},
-    "--warmup": {"type": int, "default": 1, "metavar": "N", "help": "first steps that do not count (default: 1)"},
-    "--report": {"type": Path, "default": Path("comparison"), "metavar": "FOLDER", "help": "default: comparison"},
-    "--verdict-only": {"action": "store_true", "help": "write no report"},
-    "--open": {"action": "store_true", "help": "open the report in a browser"},
-    "--save": {"type": Path, "metavar": "FILE", "help": "write the configuration that snakemake takes"},
-    "--markdown": {"action": "store_true", "help": "print the verdict as Markdown"},
-    "file": {"type": Path, "nargs": "?", "help": "what to write (default: my.yaml)"},
-    "--gpus": {"metavar": "N", "help": "GPUs of a node for each run (default: 0, this machine's CPU)"},
-    "--nodes": {"metavar": "N", "help": "nodes of each run (default: 1)"},
-    "--engines": {"metavar": "A,B", "help": "what is compared, the baseline first (default: all of the trainer)"},
-    "--model": {"metavar": "SOURCE", "help": "a folder, or a hub's id@commit"},
-    "--data": {"metavar": "SOURCE", "help": "a .jsonl, .json or .parquet file, or a hub's id@commit"},
-    "--columns": {"metavar": "PROMPT,ANSWER", "help": "the data's columns (default: by their names)"},
-    "--rewards": {"metavar": "A,B", "help": "built-in rewards, or FILE.py:FUNCTION (docs/rewards.md)"},
-    "--steps": {"metavar": "N", "help": "training steps of each run (default: 20)"},
-    "--partition": {"metavar": "NAME", "help": "of Slurm; writes a profile beside profiles/slurm"},
-    "--experiment": {"metavar": "NAME", "help": "read results/NAME/plan.json, not a configuration"},
-    "--every": {"type": float, "metavar": "SECONDS", "help": "print it again and again until all is finished"},
-    "--now": {"action": "store_true", "help": "on this machine: without finishing the step"},
-    "--across-nodes": {"action": "store_true", "help": "with a job of seconds that tries locks and renames on a node"},
-    "--write": {"action": "store_true", "help": "write the committed schema and docs page anew"},
-    "--stack": {"type": Path, "required": True, "help": "the stack's verify.json"},
-    "--settings": {"type": Path, "nargs": "*", "default": [], "help": "the resolved settings of all runs"},
-    "--imported": {"type": Path, "nargs": "*", "default": [], "help": "what the imported runs' sources hold"},
-    "--out": {"type": Path, "required": True},
-}
-# A command's meaning, its function and the names of its arguments.
-COMMANDS: dict[str, tuple[str, Callable[[argparse.Namespace], None], str]] = {
-    "compare": (
-        "compare logs: prints the verdict, then writes the report",
-        _compare,
-        "sources --names --trainer --release --mode --warmup --report --verdict-only --open --save --json --markdown",
-    ),
-    "doctor": (
-        "look at this machine and this site: what is missing, and its remedy",
-        _doctor,
-        "config --profile --across-nodes --json",
-    ),
-    "new": (
-        "write a commented configuration: asks, or takes flags",
-        _new,
-        "file --gpus --nodes --trainer --engines --model --data --columns --rewards --steps --partition",
-    ),
-    "plan": (
-        "list the runs that a configuration means, and what they will cost",
-        _print_plan,
-        "config --profile --seconds-per-step",
-    ),
-    "preflight": (
-        "what is impossible, unequal or odd in an experiment, and why",
-        _preflight,
-        "config --profile --seconds-per-step --json",
-    ),
-    "status": ("what each run is doing, and why it waits", _status, "config --experiment --every"),
-    "cancel": ("end an experiment's jobs, or those of some of its runs", _cancel, "words --experiment --now"),
-    "only": ("write a configuration with some of another one's arms", _only, "config arms --out"),
-    "headline": ("print a finished report's verdict and where it lies", _print_headline, "config"),
-    "schema": ("print the configuration's JSON schema", _schema, "--write"),
-    "write-plan": ("for rules: write plan.json", _write_plan, "request --out"),
-    "prepare-inputs": (
-        "for rules: prepare data and model with a stack's libraries",
-        _prepare_inputs,
-        "request --stack --out",
-    ),
-    "resolve-settings": (
-        "for rules: all of a trainer's settings, by its stack",
-        _resolve_settings,
-        "request --stack --out",
-    ),
-    "write-preflight": ("for rules: write preflight.json", _write_preflight, "request --settings --imported --out"),
+# What runs a command, and the modules that it takes time to load.
+ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
+    "compare": (_compare, "workflow.compare"),
+    "new": (_new, "workflow.new_experiment"),
+    "doctor": (_doctor, "workflow.doctor.diagnosis"),
+    "preflight": (_preflight, "workflow.preflight.command"),
+    "plan": (_print_plan, "workflow.cluster.outlook workflow.config.entry"),
+    "status": (_status, "workflow.cluster.watch workflow.config.plan"),
+    "cancel": (_cancel, "workflow.cluster.cancel workflow.config.plan"),
+    "verdict": (_print_verdict, "analysis.verdict.verdict_block workflow.config.plan"),
+    "headline": (_print_verdict, "analysis.verdict.verdict_block workflow.config.plan"),
+    "only": (_only, "workflow.config.plan"),
+    "schema": (_schema, "workflow.config.schema"),
+    "completion": (_completion, "shtab"),
+    "write-plan": (_write_plan, "workflow.config.plan"),
+    "prepare-inputs": (_prepare_inputs, "workflow.stacks.environment"),
+    "resolve-settings": (_resolve_settings, "workflow.preflight.command"),
+    "write-preflight": (_write_preflight, "workflow.preflight.command"),
 }
 
 

@@ -17,6 +17,8 @@ from .conftest import Index, Site, write_wheel
 def test_a_built_stack_works_where_it_lies_and_is_not_built_again(tiny: Site) -> None:
     first = tiny.build()
     assert first.returncode == 0, first.stderr
+    # What it takes, that it is verified, and that it is ready: a quickstart builds three.
+    assert len(first.stderr.splitlines()) == 3, first.stderr
     (folder,) = tiny.built()
     assert Path(first.stdout.strip()) == folder
     assert sorted(path.name for path in folder.iterdir()) == ["env", "verify.json"]

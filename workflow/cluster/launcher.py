@@ -32,7 +32,7 @@ from typing import Any
 from common import patience
 from common.errors import UserError
 from common.files import DiskFull, read_json, write_json, write_text
-from common.messages import remedy, reporting_errors, say
+from common.messages import is_live, remedy, reporting_errors, say
 from workflow.cluster.ends import RETRIED, cancelled_by, end_told_by_slurm, explain, final_end, why_again
 from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, read_object, why_unfinished
 from workflow.cluster.jobstate import JobState, JobVerdict, Life
@@ -243,7 +243,9 @@ class Launcher:
 
     def _end_of(self, job: JobPaths) -> dict[str, Any]:
         """How a job ended, when it has; until then its news are told."""
-        news = self._news.setdefault(job.number, News(self.run, self.run_id, self.steps, job))
+        # Runs on this machine follow one another; bars of many heads would draw over one another.
+        live = not self.scheduler.detaches and is_live(sys.stderr)
+        news = self._news.setdefault(job.number, News(self.run, self.run_id, self.steps, job, live))
         self._stop.means = (
             f"detached; {self.scheduler.named(job)} goes on without this head. Start the same command again to attach "
             "to it; `rolloutbench cancel` ends it"

@@ -11,6 +11,9 @@ from pathlib import Path
 
 # A line holds a step's samples, too: thousands of characters.
 _TAIL_BYTES = 2**18
+# What is told of a run: a line after its first step, then one for each part.
+STEPS_OF_A_PART, MOST_PARTS = 20, 10
+_BAR_WIDTH = 24
 
 
 class StepReader:
@@ -69,6 +72,18 @@ class Progress:
         return f"step {self.last_step}/{self._steps}, {last_s:.2f} s, {left}"
 
     @property
+    def part(self) -> int:
+        """In which part the run is (`part_of`)."""
+        return part_of(self.last_step or 0, self._steps)
+
+    def bar(self, filled: str = "█", empty: str = "░") -> str:
+        """How far the run is, drawn; its seconds per step and what is left."""
+        done = round(_BAR_WIDTH * (self.last_step or 0) / self._steps)
+        drawn = filled * done + empty * (_BAR_WIDTH - done)
+        left = f"{readable_duration(self.left_s)} left" if self.last_step != self._steps else "done"
+        return f"{drawn}  {self.last_step}/{self._steps}  {self.seconds_per_step or 0:.2f} s/step  {left}"
+
+    @property
     def seconds_per_step(self) -> float | None:
         """Median of the recent steps; None before the first."""
         return median(self._recent) if self._recent else None
@@ -98,6 +113,14 @@ def median(values: Iterable[float]) -> float:
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def part_of(step: int, steps: int) -> int:
+    """In which part a run is: 0 before its first step, then 1 and on, at most `MOST_PARTS` + 1 after its last."""
+    if not step or not steps:
+        return 0
+    parts = max(1, min(MOST_PARTS, steps // STEPS_OF_A_PART))
+    return 1 + step * parts // steps
 
 
 def readable_duration(seconds: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from common.messages import table_lines
@@ -20,21 +20,22 @@ from workflow.cluster.scheduler import REASONS
 from workflow.cluster.state import RunState, run_states
 from workflow.stacks.verification import stack_notes
 
-_HEADER = ("run", "state", "job", "node", "attempt", "step", "s/step", "left", "limit in", "note")
-_NUMBERS = ("job", "attempt", "step", "s/step", "left", "limit in")
-_ORDER = (
+HEADER = ("run", "state", "job", "node", "attempt", "step", "s/step", "left", "limit in", "note")
+NUMBERS = ("job", "attempt", "step", "s/step", "left", "limit in")
+ORDER = (
     *("finished", "running", "starting", "ending", "suspended", "waiting", "requeued"),
     *("stopped", "failed", "cancelled", "not submitted", "unknown"),
 )
 
 
-def show_status(experiment: Experiment, every_s: float | None) -> None:
+def show_status(find: Callable[[], Experiment], every_s: float | None) -> None:
     """Print an experiment's status, again and again if asked to, until all of it is finished or Ctrl-C.
 
     Waits while the file system refuses reads: a status must not take what it cannot read for what is not there.
     """
 
     def look() -> tuple[list[RunState], list[str]]:
+        experiment = find()
         states, says = run_states(experiment)
         return states, status_lines(experiment, states, says)
 
@@ -55,8 +56,17 @@ def show_status(experiment: Experiment, every_s: float | None) -> None:
 
 def status_lines(experiment: Experiment, states: Sequence[RunState], says: SlurmSays) -> list[str]:
     """All that is printed of an experiment's status."""
-    imported = [_import_row(want.run_id, is_read(experiment, want)) for want in experiment.imports]
-    lines = table_lines(_HEADER, [*map(_row, states), *imported], _NUMBERS)
+    return [*table_lines(HEADER, status_rows(experiment, states), NUMBERS), *notes(experiment, states, says)]
+
+
+def status_rows(experiment: Experiment, states: Sequence[RunState]) -> list[tuple[str, ...]]:
+    """The table's rows: the runs that are trained in the order of `states`, then those that are imported."""
+    return [*map(row_of, states), *(_import_row(want.run_id, is_read(experiment, want)) for want in experiment.imports)]
+
+
+def notes(experiment: Experiment, states: Sequence[RunState], says: SlurmSays) -> list[str]:
+    """What stands beneath the table: failures, remarks, how many runs are where, and who sees to them."""
+    lines: list[str] = []
     parts = [
         [line for state in states for line in _failure(state)],
         _remarks(experiment, states, says),
@@ -97,7 +107,8 @@ def _elsewhere(folder: Path) -> str:
     return f", as far as {socket.gethostname()} can see (the last one: {note})" if host != socket.gethostname() else ""
 
 
-def _row(state: RunState) -> tuple[str, ...]:
+def row_of(state: RunState) -> tuple[str, ...]:
+    """A trained run's row of the table."""
     return (
         state.run_id,
         state.words,
@@ -115,7 +126,7 @@ def _row(state: RunState) -> tuple[str, ...]:
 def _import_row(run_id: str, read: bool) -> tuple[str, ...]:
     """A run that is not trained here: no job, no attempt and no step is ours to tell."""
     state, note = ("imported", "") if read else ("to import", "snakemake reads it")
-    return (run_id, state, *("" for _ in _HEADER[3:]), note)
+    return (run_id, state, *("" for _ in HEADER[3:]), note)
 
 
 def _count(experiment: Experiment, states: Sequence[RunState]) -> str:
@@ -123,7 +134,7 @@ def _count(experiment: Experiment, states: Sequence[RunState]) -> str:
     imported = f"{count} imported run{'s' * (count != 1)}"
     if not states:
         return f"{imported} of {experiment.name}; none is trained"
-    trained = f"{_summary(states)} of {len(states)} run{'s' * (len(states) != 1)} of {experiment.name}"
+    trained = f"{summary(states)} of {len(states)} run{'s' * (len(states) != 1)} of {experiment.name}"
     return f"{trained}, and {imported}" if count else trained
 
 
@@ -162,7 +173,8 @@ def _remarks(experiment: Experiment, states: Sequence[RunState], says: SlurmSays
     return lines
 
 
-def _summary(states: Sequence[RunState]) -> str:
+def summary(states: Sequence[RunState]) -> str:
+    """How many runs are in each state."""
     counts = Counter(state.state for state in states)
-    words = sorted(counts, key=lambda word: _ORDER.index(word) if word in _ORDER else len(_ORDER))
+    words = sorted(counts, key=lambda word: ORDER.index(word) if word in ORDER else len(ORDER))
     return ", ".join(f"{counts[word]} {word}" for word in words)

@@ -72,7 +72,9 @@ class Submitter:
             if (found := self._scheduler.adopt(job)) is not None:
                 job = found
                 break
-        say(f"{self._run_id}: submitted as {self._scheduler.named(job)}{self._goes_on(attempts)}, {self._steps} steps")
+        goes_on = self._goes_on(attempts)
+        if goes_on or self._scheduler.detaches:  # on this machine its attempt begins at once, and says so
+            say(f"{self._run_id}: submitted as {self._scheduler.named(job)}{goes_on}, {self._steps} steps")
         return job
 
     def _run_submit(self, request: dict[str, Any], lock: Lock) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 from common.files import read_json
-from common.messages import say
+from common.messages import end_bar, say, show_bar
 from workflow.cluster.ends import ENDED_BY_SLURM
 from workflow.cluster.history import read_object
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
@@ -17,7 +18,6 @@ SUBMITTING = (
     "stopped while its job was being submitted, which goes on by itself. Start the same command again to attach to it; "
     "`rolloutbench cancel` ends it"
 )
-PROGRESS_EVERY_S = 2.0
 
 
 class Detached(BaseException):
@@ -44,18 +44,21 @@ class HeadStop:
 
 
 class News:
-    """Tells of one job; `tell` is called again and again."""
+    """Tells of one job; `tell` is called again and again.
 
-    def __init__(self, run: RunPaths, run_id: str, steps: int, job: JobPaths) -> None:
-        self._run, self._run_id, self._steps, self._job = run, run_id, steps, job
+    `live`: progress is a bar that is drawn over; else a line for each part of the run, however long it takes.
+    """
+
+    def __init__(self, run: RunPaths, run_id: str, steps: int, job: JobPaths, live: bool = False) -> None:
+        self._run, self._run_id, self._steps, self._job, self._live = run, run_id, steps, job, live
         self._attempt: AttemptPaths | None = None
         self._ended: AttemptPaths | None = None
         self._progress: Progress | None = None
         self._latest: str | None = None
-        self._told_at = 0.0
+        self._told_part = 0
 
     def tell(self, last: bool = False) -> None:
-        """Say what is new; at most a line of progress every few seconds, except for the last one."""
+        """Say what is new; of progress what is worth a line, and the last step's."""
         attempts = self._run.attempts()
         newest = attempts[-1] if attempts else None
         has_ended = self._attempt is not None and self._attempt != self._ended and self._attempt.exit.is_file()
@@ -63,17 +66,24 @@ class News:
         if has_ended:
             self._tell_end()
         if newest and newest != self._attempt and read_object(newest.order).get("job") == self._job.number:
-            self._attempt, self._progress = newest, Progress(newest.metrics, self._steps)
+            self._attempt, self._progress, self._told_part = newest, Progress(newest.metrics, self._steps), 0
             host = read_json(newest.order)["host"]
             say(f"{self._run_id}: attempt {newest.number} runs on {host}; log: {newest.log}")
             self._tell_progress(last)
 
     def _tell_progress(self, at_once: bool) -> None:
-        if self._progress is not None:
-            self._latest = self._progress.poll() or self._latest
-        if self._latest and (at_once or time.monotonic() - self._told_at > PROGRESS_EVERY_S):
+        if self._progress is None:
+            return
+        self._latest = self._progress.poll() or self._latest
+        if self._latest and self._live:
+            utf8 = (sys.stderr.encoding or "").lower().startswith("utf")
+            show_bar(f"{self._run_id}  {self._progress.bar(*() if utf8 else '#.')}")
+            self._latest = None
+        elif self._latest and (at_once or self._progress.part > self._told_part):
             say(f"{self._run_id}: {self._latest}")
-            self._latest, self._told_at = None, time.monotonic()
+            self._latest, self._told_part = None, self._progress.part
+        if at_once:
+            end_bar()
 
     def _tell_end(self) -> None:
         """How an attempt ended that is not the last; the last one's end is the head's own message."""

@@ -12,8 +12,8 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 NAME = "snakemake_logger_plugin_calm"
-# They take seconds; a run's launcher says itself that it begins.
-_UNSAID = ("all", "plan", "settings", "train", "collect")
+# They take seconds, or say themselves that they begin.
+_UNSAID = ("all", "plan", "settings", "stack", "inputs", "train", "collect")
 # Snakemake's own, which has no event: where its log lies.
 _HINT = "Complete log"
 # The command that failed, and that one did: the line of the job and its own message say so.

@@ -29,7 +29,13 @@ print(json.dumps({name: getattr(options, name, None) for name in names} | {"defa
 _PIP_TIMEOUT_S, _PIP_RETRIES = 15, 5  # pip's own defaults: not a setting that anybody made
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s]+@")
-_QUIET = re.compile(r"^ [+~-] |^Using Python |^Using CPython|^Creating virtual|^Activate with|^$")
+_QUIET = re.compile(
+    r"^ [+~-] |^Using Python |^Using CPython|^Creating virtual|^Activate with|^$"
+    r"|^(?:Resolved|Prepared|Installed|Uninstalled|Audited|Built|Downloading) |^ +(?:Built|Building|Downloaded) "
+)
+# Of a hundred packages the few that take minutes.
+_LARGE = re.compile(r"^Downloading .*\((?:[1-9][0-9]{2,}(?:\.[0-9]+)?MiB|[0-9.]+GiB)\)$")
+_MOST_DOWNLOADS = 4
 NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|os error (28|122)\b")
 _NO_HASH = re.compile(r"Hash mismatch for `([^`]+)`")
 _NO_FOLDER = re.compile(r"Failed to read `--find-links`[^\n]*")
@@ -186,6 +192,7 @@ def run(
     )
     assert process.stderr is not None
     said: list[str] = []
+    downloads = 0
     try:
         if stdin is not None and process.stdin is not None:
             process.stdin.write(stdin)
@@ -194,7 +201,8 @@ def run(
             said.append(redacted(line))
             # From its first error on, uv's words belong to the message that `explained` makes of them.
             show = show and not line.startswith("error:")
-            if show and not _QUIET.match(line):
+            downloads += bool(large := _LARGE.match(line.rstrip()))
+            if show and (downloads <= _MOST_DOWNLOADS if large else not _QUIET.match(line)):
                 sys.stderr.write("  " + said[-1])
         return process.wait(), "".join(said)
     finally:

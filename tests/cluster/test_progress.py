@@ -1,0 +1,79 @@
+"""What a head tells of a run's progress: a bounded number of lines, and a bar on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from workflow.cluster.progress import MOST_PARTS
+from workflow.cluster.waiting import News
+
+from .make_runs import MadeRun
+from .run_bench import ROOT, RunBench
+
+
+def told(tmp_path: Path, steps: int, capsys: pytest.CaptureFixture[str], live: bool = False) -> list[str]:
+    """What is told of a run of so many steps where each step is seen by itself, as on a slow machine."""
+    made = MadeRun(tmp_path, "arm-s0", steps=steps).job().attempt()
+    news = News(made.paths, "arm-s0", steps, made.paths.job(1), live)
+    news.tell()
+    with made.paths.attempt(1).metrics.open("a") as metrics:
+        for step in range(1, steps + 1):
+            metrics.write(json.dumps({"step": step, "phases": {"step": 300.0}, "scalars": {}}) + "\n")
+            metrics.flush()
+            news.tell(last=step == steps)
+    return capsys.readouterr().err.splitlines()
+
+
+def test_a_short_run_has_a_line_for_its_first_and_its_last_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told(tmp_path, 12, capsys)[1:] == [
+        "arm-s0: step 1/12, 300.00 s, about 55 min left",
+        "arm-s0: step 12/12, 300.00 s, last step",
+    ]
+
+
+@pytest.mark.parametrize("steps", [1, 5, 39, 100, 2000])
+def test_the_lines_of_a_run_are_bounded_whatever_its_length(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: int
+) -> None:
+    lines = told(tmp_path, steps, capsys)
+    assert len(lines) <= 2 + MOST_PARTS and lines[-1].endswith(f"step {steps}/{steps}, 300.00 s, last step"), lines
+    if steps == 2000:
+        assert [line.split()[2] for line in lines[1:4]] == ["1/2000,", "200/2000,", "400/2000,"]
+
+
+def test_on_a_terminal_one_line_is_drawn_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = told(tmp_path, 12, capsys, live=True)
+    bars = [part for line in lines for part in line.split("\r") if "/12" in part]
+    assert len(bars) == 12 and len(lines) <= 14
+    assert bars[5] == "arm-s0  ████████████░░░░░░░░░░░░  6/12  300.00 s/step  30 min left\x1b[K"
+    assert bars[-1] == "arm-s0  ████████████████████████  12/12  300.00 s/step  done\x1b[K"
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_a_launcher_draws_a_bar_on_a_terminal_that_can(tmp_path: Path, term: str) -> None:
+    one = RunBench(tmp_path, env={"STAND_IN_STEP_S": "0.3"})
+    env = {name: value for name, value in os.environ.items() if name != "CI"} | {"TERM": term, "COLUMNS": "60"}
+    ours, theirs = pty.openpty()
+    head = subprocess.Popen(one.command(), cwd=ROOT, env=env, stderr=theirs)
+    os.close(theirs)
+    said = b""
+    while True:
+        try:
+            said += os.read(ours, 4096)
+        except OSError:  # the last one on the terminal has ended
+            break
+    os.close(ours)
+    assert head.wait() == 0, said
+    text = said.decode().replace("\r\n", "\n")
+    bars = re.findall(r"\rarm-s0  [█░]{24}  (\d)/5  ", text)
+    assert ("5" in bars and len(bars) > 1 and text.endswith("done\x1b[K\n")) if term == "xterm" else not bars, text
+    assert ("arm-s0: step 5/5, 0.05 s, last step\n" in text) == (term == "dumb"), text

@@ -1,0 +1,181 @@
+"""`rolloutbench status --watch`: a live table on a terminal, and elsewhere a line for each change."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from workflow.cluster.experiment import Experiment, Wanted
+from workflow.cluster.locks import try_lock
+from workflow.cluster.state import RunState
+from workflow.cluster.status import row_of
+from workflow.cluster.watch import Look, changes, look, table_of
+
+from ..patience import Patience
+from .make_runs import MadeRun, write
+
+F = "f" * 64
+WATCH = [sys.executable, "-m", "workflow.cli", "status", "--experiment", "mine", "--watch", "--every"]
+
+
+@pytest.fixture
+def alive(tmp_path: Path) -> Iterator[MadeRun]:
+    """A run of ten steps that is trained on this machine, and has done four."""
+    folder = tmp_path / "results" / "mine"
+    made = MadeRun(folder, "vllm-s0").job(cluster="local").attempt(steps=4)
+    write(folder / "plan.json", {"runs": ["vllm-s0"], "fingerprints": {"vllm-s0": F}, "arms": {}})
+    lock = try_lock(made.paths.live_lock, note="1")
+    assert lock is not None
+    with lock:
+        yield made
+
+
+def steps_done(run: MadeRun, first: int, last: int) -> None:
+    with run.paths.attempt(1).metrics.open("a") as metrics:
+        for step in range(first, last + 1):
+            metrics.write(json.dumps({"step": step, "phases": {"step": 2.0}, "scalars": {}}) + "\n")
+
+
+class Terminal:
+    """A watch on a terminal of 24 lines; what it has printed since it was last waited for."""
+
+    def __init__(self, master: int, program: subprocess.Popen[bytes]) -> None:
+        self._master, self.program, self.text = master, program, ""
+
+    def until(self, text: str) -> None:
+        """Reads until it prints a text, once more if it has already."""
+        self.text, patience = "", Patience(self.program.pid, 60)
+        while text not in self.text:
+            assert not patience.is_over(), f"no {text!r} in {self.text!r}"
+            if select.select([self._master], [], [], 1)[0]:
+                self.text += os.read(self._master, 65536).decode()
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+
+@contextmanager
+def terminal(folder: Path, every_s: float = 0.1, **environ: str) -> Iterator[Terminal]:
+    master, slave = pty.openpty()
+    env = {key: value for key, value in os.environ.items() if key not in ("CI", "NO_COLOR")}
+    env |= {"TERM": "xterm", "COLUMNS": "100", "LINES": "24", **environ}
+    command = ["setsid", "--ctty", *WATCH, str(every_s)]
+    program = subprocess.Popen(command, cwd=folder, env=env, stdin=slave, stdout=slave, stderr=slave)
+    os.close(slave)
+    try:
+        yield Terminal(master, program)
+    finally:
+        program.kill()
+        program.wait()
+        os.close(master)
+
+
+def test_on_a_terminal_the_table_is_what_the_files_say_at_each_look(alive: MadeRun, tmp_path: Path) -> None:
+    with terminal(tmp_path) as screen:
+        screen.until("4/10")
+        steps_done(alive, 5, 6)
+        screen.until("6/10")
+        # A head that starts with other arms writes another plan.
+        plan = {"runs": ["vllm-s0", "other-s0"], "fingerprints": {"vllm-s0": F, "other-s0": F}, "arms": {}}
+        write(alive.paths.folder.parents[1] / "plan.json", plan)
+        screen.until("other-s0")
+
+
+def test_ctrl_c_ends_it_at_once_and_not_at_the_next_look(alive: MadeRun, tmp_path: Path) -> None:
+    with terminal(tmp_path, every_s=600) as screen:
+        screen.until("Ctrl-C ends this")
+        screen.press(b"\x03")
+        screen.until("\x1b[?25h")  # the cursor is back
+        assert screen.program.wait(timeout=60) == 0 and "Traceback" not in screen.text
+
+
+@pytest.mark.parametrize("place", ["pipe", "CI"])
+def test_in_a_pipe_and_in_ci_there_are_plain_lines_of_what_changed(alive: MadeRun, tmp_path: Path, place: str) -> None:
+    if place == "CI":
+        with terminal(tmp_path, CI="true") as screen:
+            screen.until("step 4/10")
+            finish(alive)
+            screen.until("1 finished of 1 run of mine")
+            assert screen.program.wait(timeout=20) == 0 and "\x1b" not in screen.text
+        return
+    program = subprocess.Popen(
+        [*WATCH, "0.1"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert program.stdout is not None
+    first = program.stdout.readline()
+    assert re.fullmatch(
+        r"\d\d:\d\d:\d\d vllm-s0: running, on here, attempt 1, step 4/10, s/step 2.00, left 12 s\n", first
+    )
+    steps_done(alive, 5, 9)  # a step is no news, the end is
+    time.sleep(0.5)
+    finish(alive)
+    said, _ = program.communicate(timeout=60)
+    lines = [line.partition(" ")[2] for line in said.splitlines()]
+    assert program.returncode == 0 and "\x1b" not in said
+    assert [line for line in lines if line.startswith("vllm-s0")] == [
+        "vllm-s0: finished, on here, attempt 1, step 10/10, s/step 2.00"
+    ]
+    assert lines[-1] == "1 finished of 1 run of mine" and len(lines) <= 5, lines
+
+
+def finish(run: MadeRun) -> None:
+    steps_done(run, 10, 10)
+    run.done().end("finished")
+
+
+def shown(found: Look, width: int = 80, height: int = 24) -> list[str]:
+    console = Console(width=width, height=height, file=io.StringIO(), color_system=None)
+    with console.capture() as captured:
+        console.print(table_of(found, 2.0, width, height))
+    return captured.get().splitlines()
+
+
+def test_a_table_of_more_runs_than_lines_shows_what_is_on_its_way(tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "mine"
+    for number in range(40):
+        MadeRun(folder, f"done-{number:02}").job(cluster="local").attempt(steps=10).done().end("finished")
+    MadeRun(folder, "broken").job(cluster="local").attempt(steps=2).end("killed", code=-9)
+    runs = [*(f"done-{number:02}" for number in range(40)), "broken", "later"]
+    found = look(Experiment("mine", folder, [Wanted(run, F, 10) for run in runs]))
+    lines = shown(found, 100)
+    assert len(lines) <= 24 and all(len(line) <= 100 for line in lines)
+    assert [line.split()[0] for line in lines[1:4]] == ["broken", "later", "done-00"]
+    (more,) = [line for line in lines if line.startswith("and ")]
+    left = int(more.split()[1])
+    assert more == f"and {left} more: {left} finished" and left > 25
+    assert "40 finished, 1 failed, 1 not submitted of 42 runs of mine" in lines
+    assert re.match(r"as of \d\d:\d\d:\d\d; every 2 s; Ctrl-C ends this, and no run", lines[-1])
+    assert any(line.startswith("broken: was killed by signal 9") for line in lines)
+
+
+def test_a_narrow_terminal_cuts_no_number(tmp_path: Path) -> None:
+    state = RunState("sglang-lr0.001-s0", state="running", step=4, steps=100, attempt=1, node="gpu1", job_id="7")
+    state = replace(state, step_s=400.0, walltime_left_s=3600.0, note="wrote 3 s ago")
+    found = Look("12:00:00", [state], [row_of(state)], ["", "1 running of 1 run of mine"])
+    assert shown(found, 100)[1].split("  ")[-1] == "wrote 3 s ago"
+    for width in (60, 80):
+        lines = shown(found, width)
+        assert all(len(line) <= width for line in lines) and "4/100" in lines[1] and "10 h 40 min" in lines[1], lines
+        assert "sglang-lr0.001-s0: wrote 3 s ago" in lines
+    assert "4/100" in shown(found, 40)[1]
+
+
+def test_nothing_new_is_no_line(alive: MadeRun, tmp_path: Path) -> None:
+    experiment = Experiment("mine", tmp_path / "results" / "mine", [Wanted("vllm-s0", F, 10)])
+    before = look(experiment)
+    steps_done(alive, 5, 5)
+    assert list(changes(before, look(experiment))) == []

@@ -1,0 +1,164 @@
+"""The command line: help with examples that are understood, exit codes as documented, and shell completion."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pty
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from workflow.cli import ACTIONS, main
+from workflow.commands import COMMANDS, EXIT_CODES, SHELLS, parser
+
+from .importing import ROOT
+
+LISTED = [name for name, command in COMMANDS.items() if command.meaning]
+PROGRAM = [sys.executable, "-m", "workflow.cli"]
+
+
+def help_of(*words: str) -> str:
+    with pytest.raises(SystemExit) as ended, contextlib.redirect_stdout(io.StringIO()) as said:
+        main([*words, "--help"])
+    assert ended.value.code == 0
+    return said.getvalue()
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_help_has_examples_that_the_program_understands_and_exit_codes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = help_of(name)
+    assert max(map(len, text.splitlines())) <= 90, text
+    assert {int(code) for code in re.findall(r"^  (\d+)  ", text.partition("\nexit codes:\n")[2], re.M)} == set(
+        EXIT_CODES
+    )
+    examples = re.findall(r"^  rolloutbench (.*)$", text.partition("\nexamples:\n")[2], re.M)
+    assert examples
+    for example in examples:
+        words = shlex.split(example.partition(" > ")[0])
+        assert words[0] == name and parser().parse_args(words).command == name, example
+
+
+def test_every_command_is_run_by_something_and_help_lists_those_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(ACTIONS) == set(COMMANDS)
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = re.findall(r"^    ([a-z-]+)(?: |$)", help_of().partition("COMMAND\n")[2].partition("\noptions:")[0], re.M)
+    assert listed == LISTED
+
+
+def interrupted(folder: Path) -> int:
+    """`new` asks its first question on a terminal, and gets a Ctrl-C."""
+    ours, theirs = pty.openpty()
+    command = ["setsid", "--ctty", *PROGRAM, "new"]
+    program = subprocess.Popen(command, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, env=environ())
+    os.close(theirs)
+    said = b""
+    while b"GPUs of a node" not in said:
+        said += os.read(ours, 4096)
+    while program.poll() is None:  # between the question and the wait for its answer a signal is heard by nobody
+        os.write(ours, b"\x03")
+        time.sleep(0.5)
+    code = program.returncode
+    os.close(ours)
+    assert not list(folder.iterdir())
+    return code
+
+
+def piped(folder: Path) -> int:
+    """`schema` into a pipe that nobody reads."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    program = subprocess.Popen([*PROGRAM, "schema"], cwd=folder, stdout=writes, env=environ())
+    os.close(writes)
+    return program.wait()
+
+
+def environ() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT)}
+
+
+def ended(*words: str) -> int:
+    try:
+        return main(list(words))
+    except SystemExit as asked:
+        return int(str(asked.code))
+
+
+def test_exit_codes_are_those_of_the_documentation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = [ended("schema"), ended("plan", "nosuch.yaml"), ended("plan", "--nosuch"), interrupted(tmp_path)]
+    assert [*found, piped(tmp_path)] == [0, 1, 2, 130, 141] == list(EXIT_CODES)
+    assert "error: nosuch.yaml is not there" in capsys.readouterr().err
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", page, re.M)] == list(EXIT_CODES)
+
+
+def test_the_old_name_of_verdict_still_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = []
+    for name in ("verdict", "headline"):
+        assert main([name, str(ROOT / "config.yaml")]) == 1
+        said.append(capsys.readouterr().err)
+    assert said[0] == said[1] and "no report yet in results/quickstart" in said[0]
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the completion script of each shell."""
+    folder = tmp_path_factory.mktemp("scripts")
+    for shell in SHELLS:
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            assert main(["completion", shell]) == 0
+        (folder / shell).write_text(said.getvalue(), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("rolloutbench comp", {"compare", "completion"}),
+        ("rolloutbench status --w", {"--watch"}),
+        ("rolloutbench completion ", set(SHELLS)),
+        ("rolloutbench plan m", {"mine.yaml"}),
+        ("rolloutbench doctor --profile s", {"site"}),
+        ("rolloutbench head", set()),
+    ],
+)
+def test_bash_completes_commands_options_and_files(scripts: Path, tmp_path: Path, line: str, offered: set[str]) -> None:
+    (tmp_path / "mine.yaml").touch()
+    (tmp_path / "site").mkdir()
+    words = line.split(" ")
+    ask = (
+        f'source {scripts / "bash"}; COMP_WORDS=({" ".join(words[:-1])} "$1"); COMP_CWORD={len(words) - 1}; '
+        'COMP_LINE="$2"; COMP_POINT=${#COMP_LINE}; COMPREPLY=(); '
+        'function=$(complete -p rolloutbench | sed "s/.*-F \\([^ ]*\\).*/\\1/"); '
+        '$function rolloutbench "$1" "${COMP_WORDS[COMP_CWORD-1]}"; '
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    command = ["bash", "--norc", "-c", ask, "bash", words[-1], line]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert {one.rstrip("/ ") for one in done.stdout.splitlines()} - {""} == offered, done.stderr
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_get_a_script_with_the_same_commands(scripts: Path, shell: str) -> None:
+    text = (scripts / shell).read_text(encoding="utf-8")
+    assert all(name in text for name in (*LISTED, "watch", "verdict-only")) and "write-plan" not in text
+    if program := shutil.which(shell):
+        option = "-n" if shell == "zsh" else "--no-execute"
+        checked = subprocess.run([program, option, scripts / shell], capture_output=True, text=True, check=False)
+        assert (checked.returncode, checked.stderr) == (0, "")

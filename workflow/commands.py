@@ -1,0 +1,238 @@
+"""Describes the commands of `rolloutbench`: what each does, its arguments, examples and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+SHELLS = ("bash", "zsh", "fish")
+_WIDTH = 79
+EXIT_CODES = {
+    0: "done",
+    1: "a message that begins with `error:` says what is wrong and what to do",
+    2: "the command line is not understood: the usage is printed",
+    130: "interrupted (Ctrl-C)",
+    141: "the reader of a pipe has ended, such as `head`",
+}
+
+
+class Command(NamedTuple):
+    """One command; one without a meaning is for rules or an old name, and help does not list it."""
+
+    meaning: str
+    arguments: str
+    text: str = ""
+    """What its help says below the meaning."""
+    examples: tuple[tuple[str, str], ...] = ()
+    """Command lines without the program's name, and what each does."""
+    exit_codes: Mapping[int, str] = MappingProxyType({})
+    """What a code means here, where it is not what `EXIT_CODES` says."""
+
+
+# What argparse is told of each argument.
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "config": {"type": Path, "nargs": "?", "help": "default: config.yaml"},
+    "words": {"nargs": "*", "metavar": "CONFIG or RUN", "help": "a .yaml file first; runs (default: all)"},
+    "arms": {"nargs": "+", "metavar": "ARM"},
+    "request": {"type": json.loads, "help": "JSON"},
+    "shell": {"choices": SHELLS, "help": "whose completion script is printed"},
+    "--profile": {"type": Path, "help": "whose GPUs, walltime and setup.sh (default: slurm, if it is there)"},
+    "--seconds-per-step": {"type": float, "metavar": "X", "help": "for runs that were not measured yet"},
+    "--json": {"action": "store_true", "help": "print it as JSON"},
+    "sources": {"nargs": "+", "metavar": "RUN", "help": "a log, a folder, wandb:entity/project/id, or NAME=log1,log2"},
+    "--names": {"metavar": "A,B", "help": "names of the arms; one that begins with an engine's says its engine"},
+    "--trainer": {"help": "the trainer; in compare, of runs that do not say it"},
+    "--release": {"help": "the trainer's release, of runs that do not say it"},
+    "--mode": {"help": "the trainer's loop, of runs that do not say it (docs/import.md)"},
+    "--warmup": {"type": int, "default": 1, "metavar": "N", "help": "first steps that do not count (default: 1)"},
+    "--report": {"type": Path, "default": Path("comparison"), "metavar": "FOLDER", "help": "default: comparison"},
+    "--verdict-only": {"action": "store_true", "help": "write no report"},
+    "--open": {"action": "store_true", "help": "open the report in a browser"},
+    "--save": {"type": Path, "metavar": "FILE", "help": "write the configuration that snakemake takes"},
+    "--markdown": {"action": "store_true", "help": "print the verdict as Markdown"},
+    "file": {"type": Path, "nargs": "?", "help": "what to write (default: my.yaml)"},
+    "--gpus": {"metavar": "N", "help": "GPUs of a node for each run (default: 0, this machine's CPU)"},
+    "--nodes": {"metavar": "N", "help": "nodes of each run (default: 1)"},
+    "--engines": {"metavar": "A,B", "help": "what is compared, the baseline first (default: all of the trainer)"},
+    "--model": {"metavar": "SOURCE", "help": "a folder, or a hub's id@commit"},
+    "--data": {"metavar": "SOURCE", "help": "a .jsonl, .json or .parquet file, or a hub's id@commit"},
+    "--columns": {"metavar": "PROMPT,ANSWER", "help": "the data's columns (default: by their names)"},
+    "--rewards": {"metavar": "A,B", "help": "built-in rewards, or FILE.py:FUNCTION (docs/rewards.md)"},
+    "--steps": {"metavar": "N", "help": "training steps of each run (default: 20)"},
+    "--partition": {"metavar": "NAME", "help": "of Slurm; writes a profile beside profiles/slurm"},
+    "--experiment": {"metavar": "NAME", "help": "read results/NAME/plan.json, not a configuration"},
+    "--every": {"type": float, "metavar": "SECONDS", "help": "print it again and again until all is finished"},
+    "--watch": {
+        "action": "store_true",
+        "help": "a live table until all is finished; where there is no terminal, a line for each change",
+    },
+    "--now": {"action": "store_true", "help": "on this machine: without finishing the step"},
+    "--across-nodes": {"action": "store_true", "help": "with a job of seconds that tries locks and renames on a node"},
+    "--write": {"action": "store_true", "help": "write the committed schema and docs page anew"},
+    "--stack": {"type": Path, "required": True, "help": "the stack's verify.json"},
+    "--settings": {"type": Path, "nargs": "*", "default": [], "help": "the resolved settings of all runs"},
+    "--imported": {"type": Path, "nargs": "*", "default": [], "help": "what the imported runs' sources hold"},
+    "--out": {"type": Path, "required": True},
+}
+FOLDERS = ("--profile", "--report", "--model")
+"""Arguments that name a folder."""
+FILES = ("sources", "words", "--data")
+"""Arguments that may name a file, beside all of the type Path."""
+COMMANDS: dict[str, Command] = {
+    "compare": Command(
+        "compare logs: prints the verdict, then writes the report",
+        "sources --names --trainer --release --mode --warmup --report --verdict-only --open --save --json --markdown",
+        "Trainer, engine and release come from the logs; a message names the flag where these do not say them.",
+        (
+            ("compare vllm=a.log,b.log sglang=c.log,d.log", "seeds of one arm by commas"),
+            ("compare a.log b.log --names vllm,sglang --release 0.7.1", "what the logs do not say"),
+            ("compare wandb:me/grpo/a1 wandb:me/grpo/b2 --open", "two runs on wandb; opens the report"),
+            ("compare a.log b.log --save mine.yaml", "writes the same comparison as a configuration"),
+            ("compare a.log b.log --verdict-only --json", "the verdict for a program"),
+        ),
+    ),
+    "new": Command(
+        "write a commented configuration: asks, or takes flags",
+        "file --gpus --nodes --trainer --engines --model --data --columns --rewards --steps --partition",
+        "It writes only what plans, and overwrites no file.",
+        (
+            ("new my.yaml", "asks; Enter takes what stands in brackets"),
+            ("new my.yaml --gpus 8 --partition h100", "for a node of 8 GPUs; writes profiles/my, too"),
+            ("new my.yaml --model ./qwen --data train.parquet --rewards mine.py:brevity", "your own parts"),
+        ),
+    ),
+    "doctor": Command(
+        "look at this machine and this site: what is missing, and its remedy",
+        "config --profile --across-nodes --json",
+        "Without a configuration it takes config.yaml; where there is none, it checks all stacks, and what they lack "
+        "is a warning.",
+        (
+            ("doctor", "this machine"),
+            ("doctor my.yaml --profile profiles/my", "what an experiment lacks here has failed"),
+            ("doctor --across-nodes", "with a job of seconds that tries locks and renames on a node"),
+        ),
+        {0: "no check has failed", 1: "a check has failed"},
+    ),
+    "preflight": Command(
+        "what is impossible, unequal or odd in an experiment, and why",
+        "config --profile --seconds-per-step --json",
+        "",
+        (("preflight my.yaml", ""), ("preflight my.yaml --profile profiles/my --json", "for a program")),
+    ),
+    "plan": Command(
+        "list the runs that a configuration means, and what they will cost",
+        "config --profile --seconds-per-step",
+        "",
+        (("plan my.yaml", ""), ("plan my.yaml --seconds-per-step 400", "GPU-hours at this pace")),
+    ),
+    "status": Command(
+        "what each run is doing, and why it waits",
+        "config --experiment --every --watch",
+        "Slurm is asked at most every half a minute, however many look.",
+        (
+            ("status my.yaml --watch", "a live table until all is finished"),
+            ("status my.yaml --every 60", "the table each minute, below one another"),
+            ("status --experiment my", "of results/my, without its configuration"),
+        ),
+        {0: "done, or left with Ctrl-C (--watch, --every)"},
+    ),
+    "cancel": Command(
+        "end an experiment's jobs, or those of some of its runs",
+        "words --experiment --now",
+        "",
+        (
+            ("cancel my.yaml", "all jobs of this experiment, and of no other"),
+            ("cancel my.yaml sglang-s0 sglang-s1", "those of two runs"),
+        ),
+    ),
+    "verdict": Command(
+        "print a finished report's verdict and where it lies",
+        "config",
+        "",
+        (("verdict my.yaml", ""),),
+    ),
+    "only": Command(
+        "write a configuration with some of another one's arms",
+        "config arms --out",
+        "",
+        (("only my.yaml vllm --out vllm.yaml", "the same runs: none is trained again"),),
+    ),
+    "schema": Command(
+        "print the configuration's JSON schema",
+        "--write",
+        "",
+        (("schema", "for an editor"),),
+    ),
+    "completion": Command(
+        "print the completion script of a shell",
+        "shell",
+        "",
+        (
+            ("completion bash > ~/.local/share/bash-completion/completions/rolloutbench", ""),
+            ("completion zsh > ~/.zfunc/_rolloutbench", "with `fpath+=~/.zfunc` before compinit in ~/.zshrc"),
+            ("completion fish > ~/.config/fish/completions/rolloutbench.fish", ""),
+        ),
+    ),
+    "headline": Command("", "config", "The old name of `verdict`."),
+    "write-plan": Command("", "request --out", "For rules: write plan.json."),
+    "prepare-inputs": Command(
+        "", "request --stack --out", "For rules: prepare data and model with a stack's libraries."
+    ),
+    "resolve-settings": Command("", "request --stack --out", "For rules: all of a trainer's settings, by its stack."),
+    "write-preflight": Command("", "request --settings --imported --out", "For rules: write preflight.json."),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The program's parser; the chosen command is `command`."""
+    program = argparse.ArgumentParser(
+        prog="rolloutbench",
+        description="Compares GRPO rollout engines on equal work.",
+        epilog=_example_lines([COMMANDS[name].examples[0] for name in ("compare", "new", "doctor", "status")])
+        + "\n\nrolloutbench COMMAND --help has a command's arguments, examples and exit codes.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = program.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        listed: dict[str, Any] = {"help": command.meaning} if command.meaning else {}
+        one = commands.add_parser(
+            name,
+            description="\n\n".join(filter(None, (command.meaning, textwrap.fill(command.text, _WIDTH)))),
+            epilog="\n\n".join(filter(None, (_example_lines(command.examples), _exit_lines(command)))),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            **listed,
+        )
+        for argument in command.arguments.split():
+            one.add_argument(argument, **ARGUMENTS[argument])
+    return program
+
+
+def completion(shell: str) -> str:
+    """The completion script of a shell."""
+    import shtab
+
+    program = parser()
+    (commands,) = (one for one in program._actions if isinstance(one, argparse._SubParsersAction))
+    for command in commands.choices.values():
+        for action in command._actions:
+            names = {action.dest, *action.option_strings}
+            if names & set(FOLDERS):
+                action.complete = shtab.DIRECTORY
+            elif action.type is Path or names & set(FILES):
+                action.complete = shtab.FILE
+    return str(shtab.complete(program, shell))
+
+
+def _example_lines(examples: Sequence[tuple[str, str]]) -> str:
+    lines = [f"  rolloutbench {line}" + (f"\n      {what}" if what else "") for line, what in examples]
+    return "\n".join(["examples:", *lines]) if lines else ""
+
+
+def _exit_lines(command: Command) -> str:
+    codes = {**EXIT_CODES, **command.exit_codes}
+    return "\n".join(["exit codes:", *(f"  {code:<3}  {meaning.replace('`', '')}" for code, meaning in codes.items())])
