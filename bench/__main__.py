@@ -22,6 +22,7 @@ BENCHES = {
     "collect": "collect:collect_lines",
     "import-memory": "import_memory:import_lines",
     "coverage": "coverage:coverage_lines",
+    "replay": "replay:replay_lines",
     "mutants": "mutants:mutant_lines",
     "slurm": "slurm:slurm_lines",
     "quickstart": "quickstart:quickstart_lines",
