@@ -13,7 +13,7 @@ CALM := $(if $(V),,--logger calm >/dev/null)
 # Containers often set it: every process would compile what it imports anew (verl's imports: 20 s of CPU, not 7).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv quickstart article status cancel cpu-smoke gpu-smoke test bench locks wheelhouse container docs picture
+.PHONY: help venv quickstart article status cancel cpu-smoke gpu-smoke test bench locks wheelhouse container docs docs-site gallery picture
 .PHONY: check check-form check-types check-workflow check-tests
 
 help:
@@ -32,7 +32,9 @@ help:
 	@echo "make locks STACK=name  refresh one lock in envs/ (controller and dev are names too)"
 	@echo "make wheelhouse STACK=name  its wheels for a machine without a network (docs/offline.md has the other words)"
 	@echo "make container STACK=name   an Apptainer definition of the same lock (OUT=stack.def)"
+	@echo "make docs-site         build the site of docs/ in build/site (OUT=folder); a link that leads nowhere fails it"
 	@echo "make picture           draw the README's picture from the quickstart's report"
+	@echo "make gallery           make the reports of docs/gallery/ and write their verdicts and pictures"
 	@echo "make docs              write the configuration's JSON schema and what docs/ repeat from the code anew"
 
 # The controller's environment: made anew when its lock changes, never half made (the stamp is written last).
@@ -123,3 +125,10 @@ docs: $(VENV)/controller.stamp
 # Needs Debian's chromium, chromium-driver and poppler-utils.
 picture: $(VENV)/dev.stamp quickstart
 	@$(BIN)/python scripts/picture.py
+
+docs-site: $(VENV)/dev.stamp
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs $(or $(OUT),build/site)
+	@echo "$(or $(OUT),build/site)/index.html"
+
+gallery: $(VENV)/controller.stamp
+	@$(BIN)/python scripts/gallery.py

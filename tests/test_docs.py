@@ -5,20 +5,23 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from analysis.imports.formats import formats
 from scripts import docs_tables
+from workflow.cli import main
 from workflow.preflight.checks.variables import VARIABLES
 from workflow.stacks import load_stack, stack_names
 
 from .goldens.codes import is_made_in, texts_in
 from .importing import ROOT
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 PACKAGES = ("common", "node", "engines", "trainers", "analysis", "workflow", "bench", "tests")
 FOLDERS = (*PACKAGES, "rules", "envs", "profiles", "experiments", "scripts", "docs", "slurm", ".ci")
 # What a run, a build or `rolloutbench new` makes, below folders of the repository.
@@ -68,11 +71,13 @@ def modules_in(page: str) -> Iterator[str]:
     yield from re.findall(rf"(?:python -m|`)\s?((?:{'|'.join(PACKAGES)})(?:\.\w+)+)(?=[`\s])", page)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_names_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     missing = []
     for word in paths_in(text):
+        if word.startswith("link:") and page.parent != ROOT:
+            continue  # tests/test_site.py follows them, with their anchors
         base, name = (page.parent, word[5:]) if word.startswith("link:") else (ROOT, word)
         pattern = re.sub(r"<[^>]*>|\{[^}]*\}", "*", name.split(":")[0]).rstrip("/")
         if not exists(pattern, base):
@@ -89,6 +94,35 @@ def test_what_a_page_names_exists(page: Path) -> None:
         if not found and importlib.util.find_spec(module.rpartition(".")[0]) is None:
             missing.append(module)
     assert not missing
+
+
+def commands_in(page: str) -> Iterator[tuple[str, str]]:
+    """The `rolloutbench` commands of a page's code blocks, and what follows each."""
+    for line in page.replace("\\\n", " ").splitlines():
+        if found := re.match(r"\s*(?:\$ )?rolloutbench ([a-z][a-z-]*)((?: [^#|>]*)?)", line):
+            yield found[1], found[2]
+
+
+def test_the_pages_give_commands_the_flags_that_they_have(capsys: pytest.CaptureFixture[str]) -> None:
+    given: dict[str, set[str]] = {}
+    for page in PAGES:
+        for command, rest in commands_in(page.read_text(encoding="utf-8")):
+            given.setdefault(command, set()).update(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest))
+    assert len(given) >= 8 and {"--names", "--release", "--json"} <= given["compare"]
+    unknown = []
+    for command, flags in given.items():
+        with pytest.raises(SystemExit) as ended:
+            main([command, "--help"])
+        assert ended.value.code == 0, command
+        known = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
+        unknown += [(command, flag) for flag in flags - known]
+    assert unknown == []
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
 
 
 def texts_of(tree: ast.AST) -> Iterator[str]:
@@ -160,7 +194,7 @@ def test_what_the_code_says_of_its_own_files_exists() -> None:
 
 
 def test_the_table_of_what_is_proven_has_every_stack_and_calls_none_for_gpus_proven() -> None:
-    page = (ROOT / "docs" / "stacks.md").read_text(encoding="utf-8").partition("### What is proven where")[2]
+    page = (ROOT / "docs" / "stacks.md").read_text(encoding="utf-8").partition("## What is proven where")[2]
     rows = re.findall(r"^\| (\w+)[ \d.]* \| (\w+) \| (CPU|GPU) \| `([\w-]+)` \| (.*) \|$", page, re.MULTILINE)
     shipped = map(load_stack, stack_names())
     machines = {"cpu": "CPU", "cuda": "GPU"}

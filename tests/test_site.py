@@ -1,0 +1,80 @@
+"""The site of docs/ builds and is shown without a network, and its links and anchors lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from .importing import ROOT
+
+# Whatever connects fails.
+NO_NETWORK = "import runpy, socket; socket.socket.connect = None; runpy.run_module('sphinx', run_name='__main__')"
+
+
+def build(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    """Builds as `make docs-site` does."""
+    made = re.search(r"^docs-site:.*\n\t@\$\(BIN\)/python -m sphinx (.*) docs ", (ROOT / "Makefile").read_text(), re.M)
+    assert made
+    command = [sys.executable, "-c", NO_NETWORK, *made[1].split(), str(source), str(out)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+class Loaded(HTMLParser):
+    """What a browser fetches to show a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.addresses += [given[name] for name in ("src", "srcset", "data", "poster") if name in given]
+        if tag == "link" and given.get("rel") not in ("next", "prev", "canonical"):
+            self.addresses.append(given.get("href", ""))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = build(ROOT / "docs", folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_site_has_every_page_of_docs(site: Path) -> None:
+    pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if not (site / page).with_suffix(".html").is_file()] == []
+
+
+def test_a_page_is_shown_without_a_network(site: Path) -> None:
+    found = []
+    for page in site.rglob("*.html"):
+        loaded = Loaded()
+        loaded.feed(page.read_text(encoding="utf-8"))
+        found += [(page.name, one) for one in loaded.addresses]
+    for style in site.rglob("*.css"):
+        addresses = re.findall(r"(?:url\(|@import )[\"']?([^\"')]+)", style.read_text(encoding="utf-8"))
+        found += [(style.name, one) for one in addresses if not one.startswith("data:")]
+    assert len(found) > 100
+    assert [one for one in found if re.match(r"(https?:)?//", one[1])] == []
+
+
+def test_what_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "docs" / "conf.py", tmp_path)
+    (tmp_path / "index.md").write_text(
+        "# Index\n\n[a page](missing.md), [an anchor](other.md#nowhere), [a file](../missing.yaml), [here](#gone)\n\n"
+        "```{toctree}\nother\n```\n"
+    )
+    (tmp_path / "other.md").write_text("# Other\n\n## A heading\n\n[good](#a-heading)\n")
+    (tmp_path / "alone.md").write_text("# In no table of contents\n")
+    done = build(tmp_path, tmp_path / "out")
+    assert done.returncode != 0
+    for name in ("missing.md", "nowhere", "missing.yaml", "gone", "alone.md"):
+        assert name in done.stderr, name
+    assert "a-heading" not in done.stderr
