@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYTHONNOUSERSITE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# V=1 shows all that Snakemake says. The verdict comes from `headline`: what rules print on stdout would repeat it.
+# V=1 shows all that Snakemake says. The verdict comes from `rolloutbench verdict`: what rules print on stdout would repeat it.
 CALM := $(if $(V),,--logger calm >/dev/null)
 # Containers often set it: every process would compile what it imports anew (verl's imports: 20 s of CPU, not 7).
 unexport PYTHONDONTWRITEBYTECODE
@@ -51,11 +51,11 @@ venv: $(VENV)/controller.stamp
 quickstart: $(VENV)/controller.stamp
 	@bash scripts/packages.sh build $(BIN)/python
 	@$(BIN)/snakemake --profile profiles/local $(CALM)
-	@$(BIN)/rolloutbench headline
+	@$(BIN)/rolloutbench verdict
 
 article: $(VENV)/controller.stamp
 	@$(BIN)/snakemake --profile profiles/local --configfile experiments/camino-2025-published.yaml $(CALM)
-	@$(BIN)/rolloutbench headline experiments/camino-2025-published.yaml
+	@$(BIN)/rolloutbench verdict experiments/camino-2025-published.yaml
 
 status: $(VENV)/controller.stamp
 	@$(BIN)/rolloutbench status $(if $(EXPERIMENT),--experiment "$(EXPERIMENT)")

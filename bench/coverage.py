@@ -46,7 +46,7 @@ class Found:
         return float(np.nanstd(self.values(name) / self.speed - 1))
 
     def coverage(self, name: str = "") -> float:
-        """The share of an estimate's intervals, or of the headline's, that hold the truth, of those that there are."""
+        """The share of an estimate's intervals, or of the verdict's, that hold the truth, of those that there are."""
         ends = np.array([case.interval for case in self.cases])
         if name:
             ends = np.stack([self.values(name, end) for end in ("low", "high")], axis=1)
@@ -54,7 +54,7 @@ class Found:
         return float(np.mean((ends[:, 0] <= self.speed) & (self.speed <= ends[:, 1]))) if len(ends) else math.nan
 
     def claimed(self, verdicts: str) -> float:
-        """The share of experiments in which the headline's verdict is one of these."""
+        """The share of experiments in which the verdict is one of these."""
         return float(np.mean([case.verdict in verdicts for case in self.cases]))
 
     @property
@@ -104,10 +104,10 @@ def bias_table(alike: Sequence[Found]) -> list[list[str]]:
 
 
 def claims_table(equal: Sequence[Found], faster: Sequence[dict[str, Found]]) -> list[list[str]]:
-    """By regime: identical engines called different, a true 1.1 claimed and reversed, the headline's coverage."""
+    """By regime: identical engines called different, a true 1.1 claimed and reversed, the verdict's coverage."""
     places = list(faster[0])
     rows = [["regime, drift in B", "called different at 1.0", *(f"1.1 claimed, {p}" for p in places), "reversed"]]
-    rows[0] += ["coverage", "banner"]
+    rows[0] += ["coverage", "warned"]
     for same, by_place in zip(equal, faster, strict=True):
         every = pooled([same, *by_place.values()])
         held = sum(one.coverage() * len(one.cases) for one in (same, *by_place.values())) / len(every.cases)
@@ -125,7 +125,7 @@ def claims_table(equal: Sequence[Found], faster: Sequence[dict[str, Found]]) -> 
 
 
 VETOES: dict[str, Callable[[list[bool]], bool]] = {"no other": lambda _: False, "any other": any}
-"""Rules for a veto that are not the headline's, of whether each other estimate points the other way."""
+"""Rules for a veto that are not the verdict's, of whether each other estimate points the other way."""
 
 
 def _by_rule(case: Claim, rule: str) -> str:
@@ -152,13 +152,13 @@ def veto_table(equal: Sequence[Found], faster: Sequence[dict[str, Found]]) -> li
 
 
 def coverage_table(found: Sequence[Found]) -> list[list[str]]:
-    """Share of 95% intervals that hold the truth, by estimate and for the headline."""
-    rows = [["regime, drift in B", *(name.replace("_", " ") for name in ESTIMATES), "headline", "directions"]]
+    """Share of 95% intervals that hold the truth, by estimate and for the verdict."""
+    rows = [["regime, drift in B", *(name.replace("_", " ") for name in ESTIMATES), "verdict", "directions"]]
     for one in found:
-        headline = one.coverage()
+        verdict = one.coverage()
         shares = [
             *(percent(one.coverage(name)) for name in ESTIMATES),
-            "none" if math.isnan(headline) else percent(headline),
+            "none" if math.isnan(verdict) else percent(verdict),
         ]
         rows.append([one.regime.name, *shares, percent(one.claimed("+-"))])
     return rows
@@ -202,7 +202,7 @@ def coverage_lines(count: int = 60) -> list[Line]:
         name, most = same.regime.name, by_place[f"{RUNS[-1]} × {STEPS[-1]}"]
         lines += [
             Line(f"{name}: equal engines called different", 100 * same.claimed("+-"), 100 * MOST_WRONG, "%"),
-            Line(f"{name}: headline's interval misses", 100 * (1 - same.coverage()), 100 * (1 - LEAST_COVERED), "%"),
+            Line(f"{name}: verdict's interval misses", 100 * (1 - same.coverage()), 100 * (1 - LEAST_COVERED), "%"),
             Line(
                 f"{name}: true 1.1 not claimed, 5 × 60", 100 * (1 - most.claimed("+")), 100 * (1 - LEAST_CLAIMED), "%"
             ),

@@ -64,7 +64,7 @@ def made(name: str) -> tuple[str, str]:
 
 def _shown(content: Content, figure: str) -> tuple[str, str]:
     pictures = {one.name: one.standalone_svg for one in content.figures}
-    text = verdict_markdown(content.headlines) or escaped(content.no_comparison)
+    text = verdict_markdown(content.arm_verdicts) or escaped(content.no_comparison)
     if len(content.ranking):
         text = "\n\n".join(
             [*map(escaped, ranking_lines(content.ranking)), block_table(ranking_block(content)).rstrip()]

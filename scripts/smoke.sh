@@ -35,4 +35,4 @@ for arm in $arms; do
   fi
 done
 snakemake --profile profiles/local --configfile "$config" --set-threads "train=$(nproc)" --logger calm >/dev/null
-rolloutbench headline "$config"
+rolloutbench verdict "$config"

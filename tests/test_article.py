@@ -70,8 +70,8 @@ def test_the_report_shows_them_and_does_not_claim_what_they_do_not_carry(results
     report = (results / "report.md").read_text(encoding="utf-8")
     for figure in ("879.92", "878.88", "878.89", "410.49", "408.18", "408.19", "2.15×", "2.22×"):
         assert figure in report, figure
-    headline = next(line for line in report.splitlines() if line.startswith("**"))
-    assert headline.startswith("**sglang vs vllm: not resolved, one step only.** ") and "(no confidence" in headline
+    verdict = next(line for line in report.splitlines() if line.startswith("**"))
+    assert verdict.startswith("**sglang vs vllm: not resolved, one step only.** ") and "(no confidence" in verdict
     assert "- ≠ Unequal terms (" in report and "2.15×" in report
 
 
@@ -134,7 +134,7 @@ def test_the_published_experiment_says_what_the_trained_one_says() -> None:
 def test_make_article_is_that_experiment() -> None:
     made = subprocess.run(["make", "-n", "article"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert f"snakemake --profile profiles/local --configfile experiments/{NAME}.yaml" in made.stdout
-    assert f"rolloutbench headline experiments/{NAME}.yaml" in made.stdout
+    assert f"rolloutbench verdict experiments/{NAME}.yaml" in made.stdout
 
 
 def test_every_number_of_the_page_is_in_the_table_that_it_names(results: Path) -> None:

@@ -51,4 +51,4 @@ def test_a_line_for_each_job_and_the_reason_of_a_failure(tmp_path: Path) -> None
 def test_make_quickstart_uses_it_unless_all_is_asked_for() -> None:
     for words, calm in ((["quickstart"], True), (["quickstart", "V=1"], False), (["article"], True)):
         made = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        assert ("--logger calm >/dev/null" in made) == calm and "rolloutbench headline" in made, made
+        assert ("--logger calm >/dev/null" in made) == calm and "rolloutbench verdict" in made, made

@@ -74,7 +74,7 @@ def test_a_nemo_rl_table_against_a_verl_console_in_one_report(
     (row,) = found.comparison.to_dict("records")
     assert (row["arm"], row["paired_steps"]) == (other, 2)
     assert row["raw_speedup"] == pytest.approx(18.2 / 20.5 if first == "verl" else 20.5 / 18.2)
-    assert found.headlines and found.preflight is not None
+    assert found.arm_verdicts and found.preflight is not None
     codes = {verdict.code for verdict in found.verdicts}
     assert not codes & {"undeclared-phase", "run-left-out", "children-exceed-parent", "no-generation-phase"}
     write_report(found, tmp_path / "out")

@@ -86,7 +86,7 @@ def test_one_arm_and_a_wheel_for_a_stack_that_is_built(tmp_path: Path) -> None:
     one = ".cache/gpu-smoke-vllm.yaml"
     assert calls[0] == ["rolloutbench", "only", "experiments/gpu-smoke.yaml", "vllm", "--out", one]
     build = ["python", "-m", "workflow.stacks", "build", "verl09-vllm", "--wheel", "a.whl", "--sha256", "aa"]
-    assert calls[1] == build and one in calls[2] and calls[3] == ["rolloutbench", "headline", one]
+    assert calls[1] == build and one in calls[2] and calls[3] == ["rolloutbench", "verdict", one]
 
 
 def test_what_only_a_registered_interpreter_knows_is_refused_without_one(tmp_path: Path) -> None:

@@ -102,14 +102,14 @@ def _compare(plan: Plan, folder: Path, args: argparse.Namespace) -> Any:
     content = read_content(folder / "plan.json", folder, None, None)
     for line in _told(plan, content.runs):
         _say(line, args)
-    as_markdown = verdict_markdown(content.headlines) or escaped(content.no_comparison)
+    as_markdown = verdict_markdown(content.arm_verdicts) or escaped(content.no_comparison)
     add_to_job_summary(as_markdown)
     if args.json:
         print(json.dumps(content.verdict_file, indent=1, ensure_ascii=False, allow_nan=False))
     elif args.markdown:
         print(as_markdown)
-    elif content.headlines:
-        print_verdict(content.headlines)
+    elif content.arm_verdicts:
+        print_verdict(content.arm_verdicts)
     else:
         print(content.no_comparison)
     sys.stdout.flush()

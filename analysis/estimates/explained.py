@@ -124,7 +124,7 @@ def product(
         sample = StepSample(columns, steps.lengths, steps.series[name], spent_blocks(name, steps))
         return Apart(sample, steps, by, timed_sync, replay, chain)
 
-    # The first that has an interval, else the first that has a value, as the headline chooses.
+    # The first that has an interval, else the first that has a value, as the verdict chooses.
     known = [EQUAL] if _same_lengths(pairs) else [name for name in EQUAL_WORK if name not in steps.why]
     tried = {by: _rows(made(by), pairs, resamples) for by in known or [""]}
     tried = {by: rows for by, rows in tried.items() if not by or _row(rows, LENGTHS)["value"] > 0} or {

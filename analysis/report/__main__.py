@@ -86,8 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    if content.headlines:
-        print_verdict(content.headlines)
+    if content.arm_verdicts:
+        print_verdict(content.arm_verdicts)
     if content.no_comparison:
         print(content.no_comparison)
     serious = sum(v.level != "note" for v in content.verdicts)

@@ -64,7 +64,7 @@ def _known(end: float) -> float:
 def answers(content: Content) -> list[ArmAnswer]:
     """One for each verdict."""
     found = []
-    for verdict in content.headlines:
+    for verdict in content.arm_verdicts:
         rows = content.estimates[content.estimates["arm"] == verdict.arm]
         spans = rows["factors"].nunique() > 1
         numbers: list[Number] = []

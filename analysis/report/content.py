@@ -78,7 +78,7 @@ class Content:
     phases: pd.DataFrame
     comparison: pd.DataFrame
     speedups: pd.DataFrame
-    headlines: list[ArmVerdict]
+    arm_verdicts: list[ArmVerdict]
     verdicts: list[Verdict]
     config: list[Setting]
     versions: list[Setting]
@@ -157,7 +157,7 @@ class Content:
         return {
             "experiment": self.plan.experiment,
             "baseline": self.plan.baseline,
-            "arms": [one.as_json() for one in self.headlines],
+            "arms": [one.as_json() for one in self.arm_verdicts],
             "no_comparison": self.no_comparison,
         }
 
@@ -180,8 +180,8 @@ class Content:
 
     @property
     def no_comparison(self) -> str:
-        """Why there is no headline, as a sentence; empty when there is one."""
-        if self.headlines:
+        """Why there is no verdict, as a sentence; empty when there is one."""
+        if self.arm_verdicts:
             return ""
         arms = list(dict.fromkeys(r.arm for r in self.runs))
         if not arms:
@@ -237,7 +237,7 @@ def read_content(
         phases=phases,
         comparison=with_rates(comparison),
         speedups=phase_speedups(wide, plan, trees, divisible.refused),
-        headlines=verdict_table(comparison, plan, before, estimates, gate),
+        arm_verdicts=verdict_table(comparison, plan, before, estimates, gate),
         verdicts=by_weight(verdicts),
         **_about(runs, plan, wide, results),
         preflight=before,

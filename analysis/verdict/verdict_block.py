@@ -74,7 +74,7 @@ class _Page:
     def line(self, claim: str, ratios: str) -> Markup:
         # A browser breaks a line after a hyphen between digits.
         shown = re.sub(r"\d[\d.]*-\d[\d.]*", r'<span class="whole">\g<0></span>', str(escape(ratios)))
-        head = Markup('<p class="headline"><strong>{}</strong> {}</p>\n<ul class="caveats">')
+        head = Markup('<p class="verdict"><strong>{}</strong> {}</p>\n<ul class="caveats">')
         return head.format(claim, Markup(shown))
 
     def item(self, kind: str, symbol: str, text: str, section: str) -> Markup:

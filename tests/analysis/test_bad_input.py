@@ -151,7 +151,7 @@ def test_bad_input_is_named_and_never_in_a_number(tmp_path, monkeypatch, name):
     assert bool(len(values)) == divided, found.estimates
     if not divided:
         assert (
-            not any(one.ratios for one in found.headlines)
+            not any(one.ratios for one in found.arm_verdicts)
             and not found.comparison.get("raw_speedup", values).notna().any()
         )
         assert not any(answer.numbers for answer in answers(found))

@@ -54,7 +54,7 @@ def content(folder, **more):
 
 def block(found):
     """The verdicts, each line whole."""
-    return verdict_text(found.headlines, width=10_000)
+    return verdict_text(found.arm_verdicts, width=10_000)
 
 
 def codes(found):
@@ -174,7 +174,7 @@ def test_sweep_gives_one_row_per_factor_combination(tmp_path):
 
 def test_one_arm_only(tmp_path):
     found = content(results(tmp_path, {"a": ("vllm", 0, [[row(1, 1)]])}, arms={"vllm": ARMS["vllm"]}))
-    assert {"one-arm"} <= codes(found) and not found.headlines
+    assert {"one-arm"} <= codes(found) and not found.arm_verdicts
     assert found.no_comparison == "No comparison: there are runs of one arm only (vllm)."
 
 
@@ -182,7 +182,7 @@ def test_arm_without_runs_and_run_without_files(tmp_path):
     folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 0, [[row(1, 1)]])})
     (folder / "runs" / "a" / "steps.parquet").unlink()
     found = content(folder)
-    assert {"run-left-out", "arm-without-runs"} <= codes(found) and not found.headlines
+    assert {"run-left-out", "arm-without-runs"} <= codes(found) and not found.arm_verdicts
     assert "run a is left out" in text(found, "run-left-out") and "analysis.collect" in text(found, "run-left-out")
 
 
@@ -193,7 +193,7 @@ def test_a_run_of_another_configuration_is_left_out(tmp_path):
     (folder / "plan.json").write_text(json.dumps(plan))
     found = content(folder)
     assert "run a is left out: it is of another configuration than the plan" in text(found, "run-left-out")
-    assert not found.headlines
+    assert not found.arm_verdicts
 
 
 @pytest.mark.parametrize("damage", [b"", b"PAR1 not really"])
@@ -213,7 +213,7 @@ def test_no_run_at_all(tmp_path):
 def test_no_common_steps(tmp_path):
     runs = {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 1, [[row(1, 1)]])}
     found = content(results(tmp_path, runs))
-    assert "no-common-steps" in codes(found) and not found.headlines and found.comparison.empty
+    assert "no-common-steps" in codes(found) and not found.arm_verdicts and found.comparison.empty
     assert found.no_comparison.startswith("No comparison: no arm has a counted step in common")
     told = text(found, "no-common-steps")
     assert "the seeds are transformers's 0 and vllm's 1: give those that belong together one seed" in told
@@ -236,7 +236,7 @@ def test_steps_that_lie_apart_are_named(tmp_path):
 
 def test_run_whose_steps_are_all_warm_up(tmp_path):
     found = pair(tmp_path, [row(1, 1), row(2, 1)], [row(1, 1)], warmup_steps=1)
-    assert "run a: none of its 1 steps counts" in text(found, "no-counted-steps") and not found.headlines
+    assert "run a: none of its 1 steps counts" in text(found, "no-counted-steps") and not found.arm_verdicts
 
 
 def test_single_step_and_single_seed(tmp_path):

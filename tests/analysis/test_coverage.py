@@ -50,7 +50,7 @@ def test_a_drift_moves_raw_to_one_side_of_the_truth_and_roofline_to_the_other(na
 
 
 @pytest.mark.parametrize("speed", [1.0, 1.1])
-def test_the_headlines_interval_holds_the_truth_and_claims_are_right(speed):
+def test_the_verdicts_interval_holds_the_truth_and_claims_are_right(speed):
     """Each cell is few experiments, together they are 120 at each speed."""
     found = [of(name, 3, speed) for name in BY_NAME]
     assert np.mean([one.coverage() for one in found]) >= 0.95 and min(one.coverage() for one in found) >= 0.80
@@ -76,7 +76,7 @@ def test_one_pair_of_runs_has_no_interval_over_runs_and_claims_nothing():
         assert one.claimed("~") == 1 and np.isnan(one.coverage())
 
 
-def test_the_banner_warns_of_drifts_and_not_without():
+def test_a_warning_tells_of_drifts_and_not_without():
     assert all(of(regime.name, 3).warnings >= 0.6 for regime in OWN if regime.drifts)
     assert np.mean([of(name, 3).warnings for name in CALM]) <= 0.1
 

@@ -116,7 +116,7 @@ def test_that_lengths_differ_is_said_only_where_they_do() -> None:
         assert lengths_differ(other) and "their responses differ in length" in disagreement(other)
 
 
-def test_the_headline_does_not_say_that_lengths_differ_where_the_tokens_do_not() -> None:
+def test_the_verdict_does_not_say_that_lengths_differ_where_the_tokens_do_not() -> None:
     """The longest alone differ; nothing in a ratio tells, and nothing is said of it."""
     frames = []
     for arm, scale in (("a", 1.0), ("b", 1.6)):

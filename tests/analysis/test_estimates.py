@@ -72,8 +72,8 @@ def test_the_fit_finds_the_speed_behind_other_work():
     assert table.loc["standardised", "low"] == pytest.approx(2 * math.exp(-FIT_BIAS))
     assert table.loc["standardised", "high"] == pytest.approx(2 * math.exp(FIT_BIAS))
     assert table.loc["standardised", "minimum_detectable_ratio"] == pytest.approx(math.exp(FIT_BIAS))
-    (banner,) = [v for v in verdicts if v.code == "raw-and-equal-work-disagree"]
-    assert banner.level == "warning" and "at equal work standardised 2.00×" in banner.text
+    (warning,) = [v for v in verdicts if v.code == "raw-and-equal-work-disagree"]
+    assert warning.level == "warning" and "at equal work standardised 2.00×" in warning.text
 
 
 def test_the_fit_compares_over_what_both_cover():

@@ -235,7 +235,7 @@ def content_of(folder, **more):
 def test_a_report_takes_the_ratio_apart(tmp_path):
     content = content_of(folder_of(tmp_path, EXPLAIN))
     # The replays are no rivals of a training.
-    assert [one.arm for one in content.headlines] == ["other"]
+    assert [one.arm for one in content.arm_verdicts] == ["other"]
     assert set(content.estimates["arm"]) == set(content.comparison["arm"]) == {"other"}
     found = content.explained.set_index("part")
     raw = content.estimates.set_index("estimate").loc["raw", "value"]
@@ -280,10 +280,10 @@ def test_without_the_wish_nothing_is_explained_and_replays_stay_apart(tmp_path):
     content = content_of(folder)
     assert content.explained.empty and "explained" not in content.tables
     assert "What the ratio is made of" not in html_page(content)
-    assert [one.arm for one in content.headlines] == ["other"]
+    assert [one.arm for one in content.arm_verdicts] == ["other"]
     # The other way round: with a replay as baseline the replays are compared, and no training.
     alone = content_of(folder, baseline="vllm-alone")
-    assert [one.arm for one in alone.headlines] == ["other-alone"]
+    assert [one.arm for one in alone.arm_verdicts] == ["other-alone"]
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_replays_that_are_no_equal_work_explain_nothing(tmp_path, more, why, cod
 
 def test_a_baseline_of_another_engine_has_no_explanation(tmp_path):
     content = content_of(folder_of(tmp_path, EXPLAIN), baseline="other")
-    assert content.explained.empty and [one.arm for one in content.headlines] == ["vllm"]
+    assert content.explained.empty and [one.arm for one in content.arm_verdicts] == ["vllm"]
 
 
 def test_the_published_ratio_by_replays_on_one_gpu(tmp_path):

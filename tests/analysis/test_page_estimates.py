@@ -35,7 +35,7 @@ def test_the_table_of_estimates_fits_and_tells_a_scope_of_all_once(page, plain, 
     over = "(e => e.scrollWidth - e.clientWidth)(document.querySelector('table.estimates').parentElement)"
     assert page.js(over) <= 0
     page.open(tmp_path / "report.html", 1280, height=800)
-    parts = "[...document.querySelectorAll('.headline, .claimed dd, .caveats li')]"
+    parts = "[...document.querySelectorAll('.verdict, .claimed dd, .caveats li')]"
     ends = page.js(f"{parts}.map(e => e.getBoundingClientRect().bottom)")
     assert len(ends) >= 4 and max(ends) <= 800, "the answer is on the first screen"
     assert page.js("document.querySelectorAll('.caveats .settle, .try').length") > 0
@@ -61,7 +61,7 @@ def test_nothing_but_a_repetition_is_no_comparison_and_says_why(plain):
     finally:
         path.write_text(before)
     low, high = found.noise.iloc[0][["low", "high"]]
-    assert found.headlines == []
+    assert found.arm_verdicts == []
     assert found.no_comparison == (
         "No comparison: there are only repetitions (A/A) of one arm "
         "(vllm is the same as transformers-as-the-baseline). "

@@ -33,7 +33,7 @@ def test_texts_from_the_data_are_shown_not_run(page, report):
     page.open(report / "report.html")
     assert page.js("document.scripts.length") == 1 and page.js("document.images.length") == 0
     assert page.js("document.querySelector('.description').textContent") == HOSTILE
-    assert JAPANESE in page.js("document.querySelector('.headline').textContent")
+    assert JAPANESE in page.js("document.querySelector('.verdict').textContent")
     drawn = page.js("[...document.querySelectorAll('svg text')].map(t => t.textContent)")
     assert any(JAPANESE in text for text in drawn)
 

@@ -43,7 +43,7 @@ def test_the_first_screen_tells_which_how_much_whether_to_believe_it_and_what_ne
     assert [(row[0], row[1]) for row in rows] == [(one["arm"], one["words"]) for one in verdicts]
     for (_, _, ratio, caveat, settle), one in zip(rows, verdicts, strict=True):
         block = page.js(
-            f"document.querySelectorAll('.answer')[{verdicts.index(one)}].querySelector('.headline').textContent"
+            f"document.querySelectorAll('.answer')[{verdicts.index(one)}].querySelector('.verdict').textContent"
         )
         assert ratio and block.endswith(ratio)
         assert one["caveats"][0]["text"] in caveat and settle == "; ".join(one["settle"]) != ""

@@ -77,7 +77,7 @@ def rows_of(table):
 
 def test_without_one_the_section_says_so(folder):
     found = content(folder)
-    assert found.preflight is None and "there is no preflight" in found.headlines[0].caveats[0].text
+    assert found.preflight is None and "there is no preflight" in found.arm_verdicts[0].caveats[0].text
     for text in (html_page(found), markdown(found)):
         assert "No preflight was made" in text
     page = html_page(found)
@@ -85,10 +85,10 @@ def test_without_one_the_section_says_so(folder):
     assert rows_of(shown) == ["engine", "stack", "trainer_args.use_vllm"] and shown.count('class="differs"') == 3
 
 
-def test_an_unequal_finding_is_in_the_headline_and_all_of_it_on_the_page(folder):
+def test_an_unequal_finding_is_in_the_verdict_and_all_of_it_on_the_page(folder):
     make_results.write_json(folder / "preflight.json", preflight())
     found = content(folder)
-    (terms,) = [c for c in found.headlines[0].caveats if c.kind == "terms"]
+    (terms,) = [c for c in found.arm_verdicts[0].caveats if c.kind == "terms"]
     assert terms.text.startswith("Unequal terms (") and FINDING["code"] in terms.text
     assert f'<a href="#ledger">Unequal terms ({FINDING["code"]})' in html_page(found)
     page, short = html_page(found), markdown(found)
@@ -106,10 +106,10 @@ def test_an_unequal_finding_is_in_the_headline_and_all_of_it_on_the_page(folder)
 
 
 @pytest.mark.parametrize("finding", [FINDING | {"level": "odd"}, FINDING | {"arms": ["sglang", "other"]}])
-def test_what_is_odd_or_about_other_arms_is_not_in_the_headline(folder, finding):
+def test_what_is_odd_or_about_other_arms_is_not_in_the_verdict(folder, finding):
     make_results.write_json(folder / "preflight.json", preflight([finding]))
     found = content(folder)
-    assert not [c for c in found.headlines[0].caveats if c.kind == "terms"] and FINDING["what"] in html_page(found)
+    assert not [c for c in found.arm_verdicts[0].caveats if c.kind == "terms"] and FINDING["what"] in html_page(found)
 
 
 def test_the_gravest_come_first_and_texts_are_escaped(folder):

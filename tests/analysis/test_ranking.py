@@ -130,7 +130,7 @@ def test_a_sweep_of_engines_options_is_a_ranking_in_the_report(tmp_path):
     assert content.ranking["step_s"].tolist() == pytest.approx([2, 3, 6], rel=0.01)
     assert content.ranking["verdict"].tolist() == [FIRST, SLOWER, SLOWER] and "ranking" in content.tables
     said = "Fastest of 3 settings: vllm (enforce_eager = False), 2 s a step; all others are slower."
-    assert content.no_comparison == said and content.headlines == []
+    assert content.no_comparison == said and content.arm_verdicts == []
     assert not {v.code for v in content.verdicts} & {"no-common-steps", "one-arm"}
     for text in (html_page(content), markdown(content)):
         assert "Settings, the fastest first" in text and "all others are slower" in text

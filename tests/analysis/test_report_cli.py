@@ -60,7 +60,7 @@ def test_report_json_has_the_numbers_of_the_files_and_no_verdict_of_its_own(resu
     assert run(results, tmp_path) == 0
     found = read_file(ReportFile, tmp_path / "report.json", "the report", ReportFile.__annotations__)
     assert set(found) == set(ReportFile.__annotations__) and found["arms"] == ["transformers", "vllm"]
-    assert {"headlines", "words", "caveats", "settle"}.isdisjoint(found)
+    assert {"arm_verdicts", "words", "caveats", "settle"}.isdisjoint(found)
     counted = 0
     for name, rows in found["tables"].items():
         frame = pd.read_parquet(tmp_path / "tables" / f"{name}.parquet")

@@ -167,7 +167,7 @@ COMMANDS = (
     "rolloutbench status --experiment nosuch",
     "rolloutbench cancel config.yaml",
     "rolloutbench cancel --experiment nosuch",
-    "rolloutbench headline config.yaml",
+    "rolloutbench verdict config.yaml",
     "snakemake --configfile nosuch.yaml",
     "snakemake --configfile trainer.yaml",
 )

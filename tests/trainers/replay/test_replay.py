@@ -169,8 +169,8 @@ def test_sequences_at_once_come_out_as_they_are(stack_python: Stack, made_inputs
     assert 96 / 320 / 2 < raw_row["value"] < 1 and raw_row["low"] < raw_row["value"] < raw_row["high"]
     # A busy machine widens the interval: its bounds alone decide whether a direction is claimed.
     assert (raw_row["verdict"], raw_row["scope"]) == ("-" if raw_row["high"] < 1 else "~", "across runs")
-    (headline,) = content.headlines
-    assert (headline.arm, headline.verdict) == ("vllm-4", raw_row["verdict"])
+    (verdict,) = content.arm_verdicts
+    assert (verdict.arm, verdict.verdict) == ("vllm-4", raw_row["verdict"])
 
 
 def test_lengths_of_a_run_are_pinned_when_it_is_planned(
