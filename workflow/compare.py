@@ -9,6 +9,7 @@ import sys
 import tempfile
 import webbrowser
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import yaml
 from analysis.imports.formats import WANDB, first_look, format_of, read_source
 from analysis.imports.import_run import CACHE, write_import
 from analysis.imports.source_check import engine_told, trainer_told
+from analysis.sources.wandb_api import download
 from common.errors import UserError
 from common.files import write_json, write_text
 from common.verdicts import count_of
@@ -29,6 +31,7 @@ from workflow.config.plan import Plan, load_plan
 from workflow.preflight import write_preflight
 from workflow.preflight.checks import Surroundings, variables_of
 
+_DOWNLOADS = 4
 _USE = "rolloutbench compare A.log B.log"
 MARK = "compared"
 """In a folder that this command has made: an experiment's results are not its to write."""
@@ -50,6 +53,7 @@ class ComparedArm:
 def compare(args: argparse.Namespace) -> None:
     """`rolloutbench compare`: the verdict first, then the report."""
     arms = _arms(args.sources, args.names)
+    _download([source for arm in arms for source in arm.sources])
     for arm in arms:
         _detect(arm, args)
     _name(arms)
@@ -180,6 +184,14 @@ def _is_log(file: Path) -> bool:
         return bool(format_of(str(file)))
     except UserError:
         return False
+
+
+def _download(sources: Sequence[str]) -> None:
+    """Brings runs from wandb into the cache, some side by side: each waits for the server."""
+    with ThreadPoolExecutor(_DOWNLOADS) as pool:
+        list(
+            pool.map(lambda one: download(one.removeprefix(WANDB), CACHE), [s for s in sources if s.startswith(WANDB)])
+        )
 
 
 def _detect(arm: ComparedArm, args: argparse.Namespace) -> None:
