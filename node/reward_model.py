@@ -66,7 +66,7 @@ def load_tokenizer(folder: Path) -> Any:
         ) from error
 
 
-class RewardModel:
+class Classifier:
     """A reward model, told of here and loaded by `ready`, before the first step.
 
     `reward` holds `model`, `name`, `max_length`, `batch_size`, `dtype` and `device`, as the workload has them; `folder`

@@ -11,7 +11,7 @@ from common.errors import UserError
 from node.built_in_rewards import BUILT_IN, Response, Score
 from node.exit_codes import nearest
 from node.own_reward import RewardProgram
-from node.reward_model import RewardModel, key_of
+from node.reward_model import Classifier, key_of
 
 FAILED = "_failed"
 """Ends the name under which verl is told whether a user's function failed on a response."""
@@ -34,7 +34,7 @@ class RewardFunction:
     """
 
     def __init__(
-        self, name: str, score: Score | RewardProgram | RewardModel, longest: int | None, *, takes: Sequence[str]
+        self, name: str, score: Score | RewardProgram | Classifier, longest: int | None, *, takes: Sequence[str]
     ) -> None:
         self.__name__ = name
         self.takes = frozenset(takes)
@@ -70,11 +70,11 @@ class RewardFunction:
             )
             for at in range(count)
         ]
-        if not isinstance(self._score, RewardProgram | RewardModel):
+        if not isinstance(self._score, RewardProgram | Classifier):
             return [self._score(response) for response in responses]
         values, failed = self._score.scored(responses, trained=trained)
         counted = {"failed": failed}
-        if isinstance(self._score, RewardModel):
+        if isinstance(self._score, Classifier):
             counted["truncated"] = self._score.truncated
         if log_metric is not None:
             for what, number in counted.items():
@@ -83,7 +83,7 @@ class RewardFunction:
 
     def ready(self, device: Any) -> None:
         """Load a reward model, beside a trainer on that device: not in the first step's time."""
-        if isinstance(self._score, RewardModel):
+        if isinstance(self._score, Classifier):
             self._score.ready(device)
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ def _of_a_model(reward: Mapping[str, Any], longest: int | None, models: Mapping[
             f"workload.rewards: the reward model {reward['model']} is not among the prepared inputs; start snakemake "
             "again, which prepares them"
         )
-    model = RewardModel(reward, models[key_of(reward)])
+    model = Classifier(reward, models[key_of(reward)])
     return RewardFunction(model.name, model, longest, takes=model.takes)
 
 

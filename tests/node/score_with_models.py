@@ -15,7 +15,7 @@ import torch
 
 from common.errors import UserError
 from node.built_in_rewards import Response
-from node.reward_model import RewardModel, load_tokenizer
+from node.reward_model import Classifier, load_tokenizer
 from node.rewards import reward_functions
 from tests.classifier import write_classifier
 
@@ -30,8 +30,8 @@ def folder(name: str, **words: Any) -> Path:
     return FOLDER / name
 
 
-def model(at: Path, **words: Any) -> RewardModel:
-    found = RewardModel({"model": str(at), "name": "liked", "batch_size": 3, "dtype": "float32", **words}, at)
+def model(at: Path, **words: Any) -> Classifier:
+    found = Classifier({"model": str(at), "name": "liked", "batch_size": 3, "dtype": "float32", **words}, at)
     found.ready("cpu")
     return found
 

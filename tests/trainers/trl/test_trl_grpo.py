@@ -346,6 +346,12 @@ def test_mistakes_are_one_line(stack_python: Stack, made_inputs: Path, tmp_path:
     other["model"] |= {"path": str(made_inputs.parent / other["model"]["path"]), "sha256": "0" * 64}
     (tmp_path / "edited.json").write_text(json.dumps(other))
     edited.write_text(json.dumps({**json.loads(edited.read_text()), "inputs": str(tmp_path / "edited.json")}))
+    other["model"]["sha256"] = json.loads(made_inputs.read_text())["model"]["sha256"]
+    (judge,) = other["reward_models"]
+    other["reward_models"][judge]["sha256"] = "0" * 64
+    (tmp_path / "exchanged.json").write_text(json.dumps(other))
+    exchanged = Path(order("exchanged"))
+    exchanged.write_text(json.dumps(json.loads(exchanged.read_text()) | {"inputs": str(tmp_path / "exchanged.json")}))
     (tmp_path / "empty.json").write_text("{}")
     unverified = Path(order("unverified"))
     for_gpus = unverified.parents[2] / "spec.json"
@@ -366,6 +372,8 @@ def test_mistakes_are_one_line(stack_python: Stack, made_inputs: Path, tmp_path:
         str(greedy): ["asks for 4096 CPUs"],
         str(moved): ["the data changed after it was prepared", "gone.parquet is not there"],
         str(edited): ["the model changed after it was prepared", "not 000000000000; start snakemake again"],
+        str(exchanged): [f"the reward model {judge} changed after it was prepared", "start snakemake again"],
+        order("judge", rewards=[{"model": "elsewhere", "name": "x"}]): ["elsewhere is not among the prepared inputs"],
         str(tmp_path / "empty.json"): ["attempt must be whole number (got nothing)"],
         str(tmp_path / "none.json"): ["none.json is not there; it is made by the job on the node"],
     }
