@@ -110,7 +110,7 @@ def plain(attempt: dict[str, Any], gate: Gate, *, released: bool) -> None:
     """The engine's own benchmark, on the steps that the replay has."""
     job = begin(attempt)
     settings = job.spec["trainer_args"]
-    lengths, prompts = driver._lengths(settings, Path(attempt["spec"])), driver._prompts(job.inputs)
+    lengths, prompts = driver._lengths(settings, Path(attempt["attempt_dir"])), driver._prompts(job.inputs)
     with ENGINES[job.spec["engine"]](job.inputs.model, settings, len(job.affinity), released) as prepared:
         for step, wanted in enumerate(lengths):
             first = step * settings["prompts"]

@@ -42,7 +42,7 @@ def replay(attempt: dict[str, Any], stop: StopRequest) -> None:
     job = begin(attempt)
     settings = job.spec["trainer_args"]
     job.inputs.require_unchanged()
-    lengths = _lengths(settings, Path(attempt["spec"]))
+    lengths = _lengths(settings, Path(attempt["attempt_dir"]))
 
     import torch
 
@@ -86,9 +86,10 @@ def require_alone(free: int, total: int) -> None:
         )
 
 
-def _lengths(settings: Mapping[str, Any], spec: Path) -> list[list[int]]:
-    """Of each step's completions. A path is relative to where snakemake was started: spec.json lies below it."""
-    asked, started_in = settings["lengths"], spec.parents[4]
+def _lengths(settings: Mapping[str, Any], attempt: Path) -> list[list[int]]:
+    """Of each step's completions. A path is relative to where snakemake was started, below which the attempt's folder
+    lies: results/<experiment>/runs/<run>/attempts/<n>."""
+    asked, started_in = settings["lengths"], attempt.parents[5]
     if "source" in asked:
         path = started_in / Path(asked["source"]).expanduser()
         if not path.is_file() or file_sha256(path) != asked["sha256"]:

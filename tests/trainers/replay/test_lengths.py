@@ -12,7 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import UserError
+from node.records import file_sha256
+from trainers.replay.driver import _lengths
 from trainers.replay.lengths import checked, drawn, of_steps
+from workflow.cluster.paths import RunPaths
 
 
 @settings(max_examples=200, deadline=None)
@@ -99,3 +102,12 @@ def test_what_cannot_be_asked_for(asked: Any, said: str) -> None:
     with pytest.raises(UserError, match=said):
         checked(asked, 64)
     assert checked({"mean": 5}, 64) == {"mean": 5.0, "shortest": 1, "longest": 64}
+
+
+def test_a_source_is_looked_for_where_snakemake_was_started(tmp_path: Path) -> None:
+    """In the folders as the job makes them: its spec.json is its attempt's."""
+    source = steps_table(tmp_path / "steps.parquet", [(1, "sample", "response_length", 3.0)] * 2)
+    lengths = {"source": source, "sha256": file_sha256(tmp_path / "steps.parquet")}
+    words = {"lengths": lengths, "steps": 1, "prompts": 1, "num_generations": 2, "max_response_length": 8}
+    attempt = RunPaths(tmp_path / "results" / "mine" / "runs" / "vllm-s0").new_attempt()
+    assert _lengths(words, attempt.folder) == [[3, 3]]
