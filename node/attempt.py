@@ -19,7 +19,7 @@ from common.errors import UserError
 from common.files import inputs_sha256
 from node.exit_codes import StopRequest, run, show_stacks_on_request
 from node.hardware import checkout, hardware, pin_cpus, set_environment, told_environment
-from node.ranks import on_this_node, processes
+from node.ranks import on_this_node, processes, share_of_node
 from node.records import file_sha256, read_json, tree_sha256, write_json
 
 _CHECK_LIMIT_S = 3600.0
@@ -111,13 +111,15 @@ def exit_code(train: Callable[[dict[str, Any], StopRequest], None]) -> int:
     return run(main)
 
 
-def begin(attempt: Mapping[str, Any]) -> Job:
+def begin(attempt: Mapping[str, Any], beside: str = "") -> Job:
     """Take the job's CPUs, set its environment and check a registered stack; nothing large is imported yet.
 
-    Of several processes each takes its part of the CPUs, and the first of each node checks the stack there.
+    Of several processes each takes its part of the CPUs, and the first of each node checks the stack there; what runs
+    `beside` the trainer under that name checks it, too.
     """
-    local, of_node = on_this_node()
-    affinity = pin_cpus(int(attempt["cpus"]), local, of_node)
+    local = on_this_node()[0]
+    part, width, parts = share_of_node()
+    affinity = pin_cpus(int(attempt["cpus"]), part, parts, width)
     job = Job(attempt, read_spec(attempt), Inputs(attempt), time.time(), affinity)
     set_environment(os.environ, job.affinity, attempt, str(job.spec["experiment"]))
     if processes() > 1 and not job.spec["workload"].get("gpus_per_node"):
@@ -128,7 +130,8 @@ def begin(attempt: Mapping[str, Any]) -> Job:
     if local == 0:
         require = require_working_gpus if job.spec["workload"].get("gpus_per_node") else require_as_registered
         node = os.environ.get("GROUP_RANK", "0")
-        require(attempt, str(job.spec["stack"]), f"verify-node{node}.json" if node != "0" else "verify.json")
+        who = f"-{beside}" if beside else f"-node{node}" if node != "0" else ""
+        require(attempt, str(job.spec["stack"]), f"verify{who}.json")
     return job
 
 

@@ -26,8 +26,8 @@ _BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)
 _OF_THIS_PROCESS = re.compile(r"_(DIR|PATH|ROOT|NAME|IDENT|PORT)$")
 
 
-def pin_cpus(cpus: int, part: int = 0, parts: int = 1) -> list[int]:
-    """Bind this process to the first `cpus` CPUs that it may use, or to its part of them, and return them.
+def pin_cpus(cpus: int, part: int = 0, parts: int = 1, width: int = 1) -> list[int]:
+    """Bind this process to the first `cpus` CPUs that it may use, or to its `width` parts of them, and return them.
 
     To be called before torch is imported: its threads inherit the binding. Raises `UserError` if there are too few.
     """
@@ -35,16 +35,16 @@ def pin_cpus(cpus: int, part: int = 0, parts: int = 1) -> list[int]:
         raise UserError(f"attempt.cpus must be at least 1, got {cpus}")
     if cpus < parts:
         raise UserError(f"the attempt has {cpus} CPUs of this node for {parts} processes; raise cpus in the profile")
+    share = cpus // parts
     if not hasattr(os, "sched_setaffinity"):  # only Linux has it
-        return list(range(cpus // parts))
+        return list(range(share * width))
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < cpus:
         raise UserError(
             f"the attempt asks for {cpus} CPUs, but {len(allowed)} may be used here; lower cpus in the profile, or ask "
             f"the scheduler for more"
         )
-    share = cpus // parts
-    taken = allowed[:cpus][part * share : (part + 1) * share]
+    taken = allowed[:cpus][part * share : (part + width) * share]
     os.sched_setaffinity(0, taken)
     return taken
 

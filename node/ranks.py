@@ -31,6 +31,8 @@ GRACE_S = 10.0
 """For the others, once a process has died: they write what they know of it."""
 STOPPED_GRACE_S = 60.0
 """For the others, once a process has stopped as it was asked to: its checkpoint is written, so are theirs."""
+SHARE = "ROLLOUTBENCH_SHARE"
+"""What the processes of a node have of it beside an engine's server: the first part, how many, and of how many."""
 _POLL_S = 0.1
 _PR_SET_PDEATHSIG = 1
 
@@ -43,6 +45,13 @@ def processes() -> int:
 def on_this_node() -> tuple[int, int]:
     """This process's number among those of its node, and how many they are."""
     return int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def share_of_node() -> tuple[int, int, int]:
+    """This process's share of its node's CPUs: the first part of it, how many parts, and of how many."""
+    local, of_node = on_this_node()
+    first, width, parts = map(int, os.environ.get(SHARE, f"0,{of_node},{of_node}").split(","))
+    return first + local * (width // of_node), width // of_node, parts
 
 
 def variables(nodes: int, node: int, each: int, local: int, at: str) -> dict[str, str]:
@@ -64,12 +73,16 @@ def worst(ended: Mapping[int, int]) -> int:
     return min(ended, key=lambda rank: (ended[rank] == REQUEUE, ended[rank] >= 0, ended[rank] != USER_ERROR, rank))
 
 
-def in_words(rank: int, ranks: int, code: int) -> str:
-    """How a process ended, for people."""
-    host = os.environ.get("SLURMD_NODENAME") or platform.node()
+def how_it_ended(code: int) -> str:
+    """A process's exit code, for people."""
     names = {int(one): one.name for one in signal.Signals}
-    how = f"was killed by {names.get(-code, -code)}" if code < 0 else f"ended with exit code {code}"
-    return f"rank {rank} of {ranks} on {host} {how}"
+    return f"was killed by {names.get(-code, -code)}" if code < 0 else f"ended with exit code {code}"
+
+
+def in_words(rank: int, ranks: int, code: int) -> str:
+    """How one of the processes ended, for people."""
+    host = os.environ.get("SLURMD_NODENAME") or platform.node()
+    return f"rank {rank} of {ranks} on {host} {how_it_ended(code)}"
 
 
 class Ranks:

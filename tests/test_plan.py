@@ -265,6 +265,73 @@ def test_each_process_of_trl_learns_from_its_share_of_the_batch() -> None:
         planned(**raw | sharded)
 
 
+def served(stack: str = "cuda", **changes: Any) -> dict[str, Any]:
+    """The specification of a run of TRL with vLLM's server beside it."""
+    options = {"vllm_mode": "server", **changes.pop("options", {})}
+    raw = copy.deepcopy(RAW) | {"baseline": "vllm"}
+    raw["arms"] = {"vllm": {"trainer": "trl", "engine": "vllm", "stack": "x", "options": options}}
+    raw["workload"] |= {"batch_size": 24, "num_generations": 4, "micro_batch_size": None, **changes}
+    plan = plan_runs(parse_config(raw), lambda _: StackFacts("trl", "vllm", stack, "1.16.0", "0" * 12))
+    return plan.runs["vllm-s0"].spec
+
+
+@pytest.mark.parametrize(
+    ("workload", "options", "gpus", "processes"),
+    [
+        ({"gpus_per_node": 4}, {}, 1, 3),
+        ({"gpus_per_node": 4}, {"vllm_tensor_parallel_size": 2, "vllm_server_timeout": 60}, 2, 2),
+        ({"gpus_per_node": 4, "nodes": 3}, {}, 4, 8),
+    ],
+)
+def test_a_server_has_gpus_of_its_own(
+    workload: dict[str, Any], options: dict[str, Any], gpus: int, processes: int
+) -> None:
+    spec = served(options=options, **workload)
+    args = spec["trainer_args"]
+    patience_s = options.get("vllm_server_timeout", 1800.0)
+    server = {"module": "trainers.trl.driver.serve", "gpus": gpus, "patience_s": patience_s}
+    assert (spec["spread"], spec["ray"], spec["server"]) == ("server", False, server)
+    assert args["per_device_train_batch_size"] * args["gradient_accumulation_steps"] * processes == 24
+    assert (args["vllm_tensor_parallel_size"], args["vllm_gpu_memory_utilization"]) == (gpus, 0.9)
+    assert "vllm_enable_sleep_mode" not in args
+
+
+def test_a_server_on_a_cpu_has_none() -> None:
+    spec = served("cpu", dtype="float32")
+    assert spec["server"]["gpus"] == 0 and spec["trainer_args"]["per_device_train_batch_size"] == 24
+    assert served("cpu", dtype="float32", nodes=3)["trainer_args"]["per_device_train_batch_size"] == 12
+
+
+def test_an_adapter_is_turned_on_by_its_switch() -> None:
+    words = {"use_peft": True, "lora_r": 8}
+    assert served("cpu", dtype="float32", options=words)["trainer_args"].items() >= words.items()
+    with pytest.raises(UserError, match=r"options\.lora_r is for a LoRA adapter; set options\.use_peft to true"):
+        served("cpu", dtype="float32", options={"lora_r": 8})
+
+
+@pytest.mark.parametrize(
+    ("workload", "options", "says"),
+    [
+        ({"gpus_per_node": 1}, {}, "needs GPUs that nothing trains on: .* may be none (got 1)"),
+        ({"gpus_per_node": 4}, {"vllm_tensor_parallel_size": 4}, "may be 1 to 3 (got 4)"),
+        (
+            {"gpus_per_node": 4, "nodes": 2},
+            {"vllm_tensor_parallel_size": 2},
+            "the job's last node, .* may be 4 (got 2)",
+        ),
+        ({"gpus_per_node": 6}, {}, "batch_size must be a multiple of the 5 processes"),
+        ({"gpus_per_node": 4}, {"vllm_server_port": 8000}, "options.vllm_server_port of an arm is not free"),
+        ({"gpus_per_node": 4}, {"vllm_enable_sleep_mode": True}, "is for a colocated vLLM"),
+        ({"gpus_per_node": 4}, {"vllm_mode": "colocate", "vllm_server_args": {"seed": 1}}, "is for a server"),
+    ],
+)
+def test_gpus_of_a_server_that_the_trainer_would_share_are_refused(
+    workload: dict[str, Any], options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UserError, match=says.replace("(", r"\(").replace(")", r"\)")):
+        served(options=options, **workload)
+
+
 def test_a_warm_up_is_told_to_trl() -> None:
     args = planned(workload=RAW["workload"] | {"lr_warmup_steps": 3}).runs["vllm-s0"].spec["trainer_args"]
     assert (args["lr_scheduler_type"], args["warmup_steps"]) == ("constant_with_warmup", 3)

@@ -26,14 +26,21 @@ class Spread(StrEnum):
     """A process for each GPU, on a CPU for each node, with the variables that torchrun gives."""
     RAY = "ray"
     """One process, which spreads over a Ray cluster of the job's own."""
+    SERVER = "server"
+    """As `torchrun`, with an engine's server beside it: on GPUs of its own of the same node, or on the last node."""
 
     @classmethod
     def told(cls, by: Mapping[str, Any]) -> Spread:
         """As a specification or a job's order tells it; those of before the word say only whether it is Ray."""
         return cls(by.get("spread") or (cls.RAY if by.get("ray") else cls.ALONE))
 
-    def in_spec(self, processes: int) -> dict[str, Any]:
-        """What a specification says of it: of one process the same, however its trainer could spread."""
+    def in_spec(self, processes: int, server: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What a specification says of it: of one process the same, however its trainer could spread.
+
+        `server` tells of a server beside it: `module`, `gpus`, and `patience_s` for its first answer.
+        """
+        if server is not None:
+            return {"ray": False, "spread": Spread.SERVER.value, "server": dict(server)}
         word = {"spread": self.value} if self is Spread.TORCHRUN and processes > 1 else {}
         return {"ray": self is Spread.RAY, **word}
 

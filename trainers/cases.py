@@ -127,7 +127,9 @@ class Case:
     @cached_property
     def per_replica(self) -> int:
         """Sequences that one engine of `tensor_parallel` GPUs generates in a step, if they are dealt out evenly."""
-        replicas = max(1, self.gpus // self.tensor_parallel)
+        key, value = self.trainer.server
+        served = bool(key) and not self.engine.in_trainer and self.settings.get(key) == value
+        replicas = 1 if served else max(1, self.gpus // self.tensor_parallel)
         return -(-int(self.workload["batch_size"]) // replicas)
 
     def behaviour(self, code: str) -> str | None:

@@ -112,12 +112,14 @@ def require_one_process(trainer: str, workload: Workload) -> None:
         )
 
 
-def require_equal_shares(trainer: str, workload: Workload) -> None:
-    """`UserError` where the batch cannot be shared out among the processes, or a share among its passes."""
-    share, rest = divmod(workload.batch_size, workload.processes)
+def require_equal_shares(trainer: str, workload: Workload, processes: int | None = None) -> None:
+    """`UserError` where the batch cannot be shared out among the processes (None: the workload's), or a share among its
+    passes."""
+    processes = processes or workload.processes
+    share, rest = divmod(workload.batch_size, processes)
     if rest:
         raise UserError(
-            f"workload.batch_size must be a multiple of the {workload.processes} processes that trainer {trainer} "
+            f"workload.batch_size must be a multiple of the {processes} processes that trainer {trainer} "
             f"trains in, one for each GPU (on a CPU for each node), got {workload.batch_size}"
         )
     micro = min(workload.micro_batch_size or share, share)

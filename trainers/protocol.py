@@ -58,6 +58,8 @@ class Driver:
     """The trainer's own settings; a `UserError` where words and options contradict each other."""
     spread: Spread = Spread.ALONE
     """How it spreads over a job's GPUs and nodes."""
+    server: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda args: None
+    """What the server beside it is with these settings (`Spread.in_spec`); None where there is none."""
     least_cpus: Callable[[dict[str, Any], Workload], int] = lambda args, workload: 1
     """CPUs, of all nodes together, that the trainer with these settings needs to start at all."""
     seedless: Callable[[dict[str, Any]], dict[str, Any]] = lambda args: args

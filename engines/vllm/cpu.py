@@ -43,12 +43,13 @@ def reload_weights(llm: Any, weights: Iterable[tuple[str, Any]]) -> None:
     logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
     runner = llm.llm_engine.model_executor.driver_worker.model_runner
     runner.reload_weights(weights_iterator=weights)
-    _repack_tied_output_layers(runner.get_model())
+    repack_tied_output_layers(runner.get_model())
     # Cached prefixes hold keys and values of the old weights.
     llm.reset_prefix_cache()
 
 
-def _repack_tied_output_layers(model: Any) -> None:
+def repack_tied_output_layers(model: Any) -> None:
+    """Pack an output layer that is tied to the embedding again: nothing is loaded under its own name."""
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
     layers = list(model.modules())

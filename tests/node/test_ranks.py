@@ -10,7 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from node.ranks import worst
+import pytest
+
+from node.ranks import SHARE, share_of_node, worst
 
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN = """
@@ -88,3 +90,23 @@ def test_whose_end_explains_the_others() -> None:
     assert worst({0: 1, 1: -9, 2: 2}) == 1
     assert worst({0: 1, 1: 75, 2: 2}) == 2
     assert worst({0: 75, 3: 1, 2: 1}) == 2
+
+
+@pytest.mark.parametrize(
+    ("variables", "share"),
+    [
+        ({}, (0, 1, 1)),
+        ({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, (1, 1, 2)),
+        # Three processes beside a server of two GPUs: a fifth of the CPUs for each, two fifths for the server.
+        ({SHARE: "0,3,5", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"}, (2, 1, 5)),
+        ({SHARE: "3,2,5"}, (3, 2, 5)),
+    ],
+)
+def test_a_process_has_its_share_of_a_nodes_cpus(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], share: tuple[int, int, int]
+) -> None:
+    for name in (SHARE, "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert share_of_node() == share

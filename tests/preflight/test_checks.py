@@ -197,7 +197,6 @@ def trl_with(options: dict[str, Any], engine: str = "vllm", **words: Any) -> dic
     "option",
     [
         {"vllm_tensor_parallel_size": 2},
-        {"vllm_mode": "server"},
         {"vllm_gpu_memory_utilization": 1.5},
         {"sync_ref_model": True},
     ],
@@ -209,6 +208,28 @@ def test_what_trl_refuses_on_the_node_is_told_before_the_queue(option: dict[str,
     assert "trl-refuses" not in trl_with({"vllm_tensor_parallel_size": 2}, gpus_per_node=4)
     assert "trl-refuses" in trl_with({"vllm_tensor_parallel_size": 2}, gpus_per_node=1, nodes=2)
     assert "trl-refuses" not in trl_with({"vllm_gpu_memory_utilization": 0.5, "sync_ref_model": True}, beta=0.04)
+
+
+def test_a_servers_gpus_hold_nothing_of_the_trainer_and_one_engine_has_the_batch() -> None:
+    two = {**TRL, "gpus_per_node": 2}
+    arms = {"vllm": {**TRL_GPU["vllm"], "options": {"vllm_mode": "server"}}}
+    case = cases(ARTICLE, arms=arms, **two)["vllm"]
+    assert case.per_replica == case.workload["batch_size"] and "trl-refuses" not in found(ARTICLE, arms=arms, **two)
+    served, colocated = (estimate_of(one) for one in (case, cases(ARTICLE, arms=TRL_GPU, **two)["vllm"]))
+    assert not isinstance(served, str) and not isinstance(colocated, str)
+    assert [part.name for part in served.rollout] == ["the engine's weights", "room for keys and values"]
+    assert served.rollout[1].gib > colocated.rollout[2].gib, "nine tenths of its GPU"
+    # One process is left for the trainer: no buckets of DDP's.
+    assert not any("DDP" in part.name for part in served.update) and any("DDP" in one.name for one in colocated.update)
+
+
+def test_an_adapter_has_neither_gradients_nor_moments_of_all_weights() -> None:
+    full, lora = (
+        estimate_of(cases(ARTICLE, arms={"vllm": {**TRL_GPU["vllm"], "options": options}}, **TRL)["vllm"])
+        for options in ({}, {"use_peft": True, "lora_r": 16})
+    )
+    assert not isinstance(full, str) and not isinstance(lora, str)
+    assert {part.name for part in full.update} - {part.name for part in lora.update} >= {"gradients"}
 
 
 def test_vllm_sleeps_beside_trl_on_a_gpu_and_not_on_a_cpu() -> None:

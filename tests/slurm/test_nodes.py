@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -123,6 +124,59 @@ def test_a_process_that_dies_on_the_other_node_ends_the_life_and_is_named(ranks:
     assert end["kind"] == "killed" and end["rank"].startswith("rank 1 of 2 on gpu2 was killed by SIGKILL")
     assert "rank 1 of 2 on gpu2 was killed by SIGKILL" in said
     ranks.wait(lambda: not ranks.processes())
+
+
+@pytest.fixture
+def served(cluster: Cluster, tmp_path: Path) -> Iterator[SlurmRun]:
+    one = SlurmRun(cluster, tmp_path, steps=6, options=OPTIONS)
+    one.spec["workload"] |= {"nodes": 2, "gpus_per_node": 1}
+    one.spread_beside_a_server(gpus=1, patience_s=30)
+    yield one
+    cluster.run("scancel", "--user=root")
+    one.end()
+
+
+def test_a_trainer_and_the_server_on_the_other_node_are_requeued_and_resume(served: SlurmRun) -> None:
+    """Slurm's signals reach the server, which lives until the trainer's checkpoint; then it is lost, and named."""
+    served.spec["env"] = {"STAND_IN_WAIT": "2"}
+    head = served.start()
+    served.wait_for_step(2)
+    before = served.read("attempts", "1", "server.json")
+    served.cluster.run("scancel", "--signal=USR2", served.job_id())
+    served.cluster.run("scancel", "--signal=TERM", f"{served.job_id()}.0")
+    served.wait(lambda: served.attempts()[0])
+    assert served.attempts()[0]["kind"] == "stopped"
+    assert served.read("attempts", "1", "trainer.json")["answered"], "after its last step"
+    served.release()
+    served.finish(head)
+    served.assert_trained_once()
+    after, trainer = (served.read("attempts", "2", f"{who}.json") for who in ("server", "trainer"))
+    assert after["pid"] != before["pid"] and after["CUDA_VISIBLE_DEVICES"] == trainer["CUDA_VISIBLE_DEVICES"] == "0"
+    assert (after["ROLLOUTBENCH_SHARE"], trainer["WORLD_SIZE"]) == (None, None), "each has its node"
+    served.wait(lambda: not served.processes())
+
+
+def test_a_server_that_is_lost_ends_the_life_and_is_named(served: SlurmRun) -> None:
+    served.spec["env"] = {"STAND_IN_WAIT": "2"}
+    head = served.start()
+    served.wait_for_step(2)
+    os.kill(served.read("attempts", "1", "server.json")["pid"], signal.SIGKILL)
+    said = served.ended(head)
+    (end,) = served.attempts()
+    assert head.returncode != 0 and end["kind"] == "killed"
+    assert end["rank"].startswith("the server on rank 1 (gpu2) was killed by SIGKILL") and end["rank"] in said
+    served.wait(lambda: not served.processes())
+
+
+def test_a_server_that_never_answers_is_a_failure_of_its_own(served: SlurmRun) -> None:
+    served.spec["env"] = {"STAND_IN_SERVER": "silent"}
+    served.spec["server"]["patience_s"] = 2
+    said = served.ended(head := served.start())
+    (end,) = served.attempts()
+    assert head.returncode != 0 and end["kind"] == "no server" and not end["again"]
+    assert "had no server: the server at http://" in said and "did not answer within 2 s" in said
+    assert not served.journal()
+    served.wait(lambda: not served.processes())
 
 
 def test_a_time_limit_stops_the_trainer_and_its_ray(run: SlurmRun) -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from common.errors import UserError
 from common.findings import Finding
 from trainers.cases import Case
 from trainers.protocol import Variables
+from trainers.trl.driver.options import LORA, is_of_lora
+from trainers.workload import TrainedArm
 
+_SHARED = ("fsdp", "fsdp_config", "deepspeed", "parallelism_config")
 WEIGHTS = "model_init_kwargs.dtype"
 HALF = ("bfloat16", "float16")
 
@@ -33,6 +37,9 @@ def _share_of_memory(case: Case) -> bool:
 
 
 def _engine_over_nodes(case: Case) -> bool:
+    # A server's GPUs are no training processes, and the plan has divided them.
+    if case.settings.get("vllm_mode") == "server":
+        return False
     return int(case.workload.get("gpus_per_node") or 1) % case.tensor_parallel != 0
 
 
@@ -45,14 +52,6 @@ REFUSALS = (
         _VLLM,
         "must divide world size",
         "vllm_tensor_parallel_size: 1, or one that divides workload.gpus_per_node",
-    ),
-    RefusedOption(
-        "vllm_mode",
-        lambda case: case.settings.get("vllm_mode", "colocate") != "colocate",
-        "nothing here starts a vLLM server beside the trainer, and a run would wait for it in vain",
-        "",
-        "",
-        "vllm_mode: colocate",
     ),
     RefusedOption(
         "vllm_enable_sleep_mode",
@@ -109,3 +108,20 @@ def weights_in_half(case: Case, variables: Variables) -> Iterator[Finding]:
             "torch.optim.AdamW updates the weights as they are; our driver's default is float32",
             f"take {WEIGHTS} out (it takes more memory; passes are in workload.dtype all the same)",
         )
+
+
+def require_whole(arm: TrainedArm, processes: int) -> None:
+    """`UserError` for a model that several processes would share: each has the whole of it (DDP)."""
+    for option in _SHARED:
+        if arm.options.get(option) and processes > 1:
+            raise UserError(
+                f"options.{option} cannot be used with trainer trl on several GPUs from here: checkpoints of a model "
+                "that is spread over processes are not read yet. Each process holds the whole model (DDP)"
+            )
+
+
+def require_lora_switch(arm: TrainedArm) -> None:
+    """`UserError` for an adapter's words without the one that turns it on: they would do nothing."""
+    given = [name for name in arm.options if is_of_lora(name) and name != LORA]
+    if given and arm.options.get(LORA) is not True:
+        raise UserError(f"options.{given[0]} is for a LoRA adapter; set options.{LORA} to true, or take it out")

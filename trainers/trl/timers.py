@@ -48,6 +48,12 @@ TRL_1_16 = TimerTree(
         ),
         _inputs("is tokenising, padding, advantages"),
         sync_weights(PREPARE_INPUTS),
+        Phase(
+            f"{PREPARE_INPUTS}/sync_weights/merge_adapter",
+            "Merge the adapter",
+            "Merges a LoRA adapter into the weights that are sent, all of them, and takes it out again.",
+            "weight sync",
+        ),
         generate(PREPARE_INPUTS),
         Phase(
             f"{PREPARE_INPUTS}/sleep",

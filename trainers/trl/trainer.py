@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from common.errors import UserError
@@ -21,7 +22,8 @@ from trainers.hf_terms import trl_terms
 from trainers.logs import hf_rows
 from trainers.memory_estimate import GIB, MemoryEstimate, Part, working
 from trainers.protocol import Driver, LogFormat, StackFacts, Trainer
-from trainers.trl import checks, console
+from trainers.trl import checks, console, server
+from trainers.trl.driver.options import LORA_RANK
 from trainers.trl.timers import TRL_1_16, TRL_NATIVE
 from trainers.workload import TrainedArm, Workload
 
@@ -31,17 +33,20 @@ SERVER = ("vllm_mode", "server")
 _OWNED = (
     *("use_sglang", "use_transformers_continuous_batching"),
     *("sglang_model_path", "sglang_dtype", "sglang_random_seed"),
+    # Where a server answers, the job chooses.
+    *("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_group_port"),
 )
-
-_SHARDING = ("fsdp", "fsdp_config", "deepspeed", "parallelism_config")
 
 
 def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
     """GRPOConfig's keyword arguments for one run: the workload's words translated, then the arm's options."""
     require_one_update("trl", workload)
-    _require_processes(arm, workload, stack)
+    checks.require_lora_switch(arm)
+    serving = server.is_wanted(arm)
+    processes = server.processes(arm, workload) if serving else workload.processes
+    _require_processes(arm, workload, stack, processes)
     shared: dict[str, Any] = {}
-    if workload.processes > 1:
+    if processes > 1:
         # Whole groups, over all processes: where the settings are resolved there is one.
         shared = {"generation_batch_size": workload.batch_size}
     if arm.engine == "sglang" and stack.accelerator != "cpu":
@@ -55,49 +60,49 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
     engine: dict[str, Any] = {}
     if arm.engine == "vllm":
         engine = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": longest}
-        if stack.accelerator == "cuda":
+        if serving:
+            engine |= server.words(arm, workload)
+        elif stack.accelerator == "cuda":
             # Its cache and weights leave the GPU to the update, as they do under verl.
             engine["vllm_enable_sleep_mode"] = True
     if arm.engine == "sglang":
         # Room for all sequences of a step and as many again, so that none waits.
         engine = {"use_sglang": True, "sglang_max_total_tokens": 2 * workload.batch_size * longest}
-    fixed = workload_arguments(workload, seed, workload.processes) | shared | corrections
+    fixed = workload_arguments(workload, seed, processes) | shared | corrections
     return completed(fixed, engine, arm, stack, _OWNED)
 
 
-def _require_processes(arm: TrainedArm, workload: Workload, stack: StackFacts) -> None:
-    """`UserError` for what several processes, each with the whole model (DDP), cannot train."""
-    require_equal_shares("trl", workload)
-    if workload.processes == 1:
+def _require_processes(arm: TrainedArm, workload: Workload, stack: StackFacts, processes: int) -> None:
+    """`UserError` for what several processes cannot train."""
+    require_equal_shares("trl", workload, processes)
+    checks.require_whole(arm, processes)
+    if processes == 1:
         return
-    if arm.engine == "sglang" or (arm.engine == "vllm" and stack.accelerator == "cpu"):
+    on_cpu = arm.engine == "vllm" and stack.accelerator == "cpu" and not server.is_wanted(arm)
+    if arm.engine == "sglang" or on_cpu:
         require_one_process(f"trl with engine {arm.engine} on a CPU", workload)
-    for option in _SHARDING:
-        if arm.options.get(option):
-            raise UserError(
-                f"options.{option} cannot be used with trainer trl on several GPUs from here: checkpoints of a model "
-                "that is spread over processes are not read yet. Each process holds the whole model (DDP)"
-            )
 
 
 def _memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
-    """A process on each GPU; the job loads the policy's weights in float32, unless an option says otherwise."""
-    processes = max(1, case.gpus)
+    """A process on each GPU; the job loads the policy's weights in float32, unless an option says otherwise.
+
+    A server's GPUs hold nothing of the trainer, and one engine has the whole batch.
+    """
+    serving = case.settings.get(SERVER[0]) == SERVER[1] and not case.engine.in_trainer
+    processes = max(1, case.gpus - case.tensor_parallel * serving)
     share = int(case.workload["batch_size"]) // processes
     size = 2 if case.settings.get(checks.WEIGHTS) in checks.HALF else 4
     whole = (model.parameters or 0) * size / GIB
     tokens_per_pass = min(int(case.workload.get("micro_batch_size") or share), share) * case.longest
-    update = [
-        Part(f"weights, {size} bytes each", whole, True),
-        Part("gradients", whole, True),
-        Part("AdamW's two moments", 2 * whole, True),
-        *working(model, tokens_per_pass),
-    ]
-    if processes > 1:
+    held = [Part(f"weights, {size} bytes each", whole, True)]
+    if not case.lora:
+        held += [Part("gradients", whole, True), Part("AdamW's two moments", 2 * whole, True)]
+    update = [*held, *working(model, tokens_per_pass)]
+    if processes > 1 and not case.lora:
         update.append(Part("gradients on their way to the other GPUs (DDP's buckets)", whole, True))
-    if float(case.workload.get("beta") or 0) > 0:
+    if float(case.workload.get("beta") or 0) > 0 and not case.lora:
         update.append(Part("the reference's weights", whole, True))
-    rollout = [Part("the trainer, not offloaded", MemoryEstimate.sum(tuple(update[:3])), True)]
+    rollout = [] if serving else [Part("the trainer, not offloaded", MemoryEstimate.sum(tuple(held)), True)]
     tokens = None
     if not case.engine.in_trainer:
         of_gpu = case.settings.number("vllm_gpu_memory_utilization") or 0.3  # GRPOConfig's default
@@ -108,7 +113,7 @@ def _memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
             Part("room for keys and values", max(0.0, room), False),
         ]
         tokens = int(max(0.0, room) * GIB / model.kv_bytes) * case.tensor_parallel
-        if not case.settings.true("vllm_enable_sleep_mode"):
+        if not (serving or case.settings.true("vllm_enable_sleep_mode")):
             update.append(Part("the engine, awake all the time", of_gpu * gib, True))
     return MemoryEstimate(
         gpu=str(case.workload.get("gpu")),
@@ -116,11 +121,16 @@ def _memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
         update=tuple(update),
         rollout=tuple(rollout),
         kv_tokens=tokens,
-        kv_wanted=share * case.tensor_parallel * case.longest,
+        kv_wanted=(int(case.workload["batch_size"]) if serving else share * case.tensor_parallel) * case.longest,
         model=model,
         less_update="a smaller model or micro_batch_size, vllm_enable_sleep_mode: True, or trainer verl on more GPUs",
         less_rollout="vllm_gpu_memory_utilization: less",
     )
+
+
+def _engine_gpus(mode: str, settings: Mapping[str, Any]) -> int | None:
+    """A run of ours has its server's GPUs among the workload's; of others no setting tells."""
+    return 0 if not mode and settings.get(SERVER[0]) == SERVER[1] else None
 
 
 TRAINER_STATE = LogFormat(
@@ -155,8 +165,9 @@ TRL = Trainer(
         trainer_args=_trainer_args,
         rewards_in_settings=True,
         spread=Spread.TORCHRUN,
+        server=server.of_a_spec,
     ),
-    keys=KEYS,
+    keys=KEYS | {"lora_rank": (LORA_RANK,)},
     marks=("use_vllm",),
     bookkeeping=BOOKKEEPING,
     engine_switches={
@@ -182,4 +193,5 @@ TRL = Trainer(
     ),
     quantities=QUANTITIES,
     server=SERVER,
+    engine_gpus=_engine_gpus,
 )

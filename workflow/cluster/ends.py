@@ -119,6 +119,7 @@ def explain(end: dict[str, Any]) -> str:
         "`rolloutbench status` shows it",
         "not submitted": f"its job was not taken: {detail}",
         "node lost": f"lost a node: {detail}",
+        "no server": f"had no server: {detail}",
     }
     return sentences.get(kind, f"failed: the trainer ended with exit code {code}{rank}")
 

@@ -20,21 +20,19 @@ from common.contracts import AttemptFile, SlurmPlace
 from common.files import read_json, write_json
 from common.patience import is_there, patiently
 from trainers import Spread
-from workflow.cluster import slurm
+from workflow.cluster import slurm, spread
 from workflow.cluster.ends import ENDED_BY_SLURM, cancelled_by
 from workflow.cluster.history import FILES, finished_attempt, how_it_ended, read_object, same_attempts, without_new_step
 from workflow.cluster.inquiry import submission
 from workflow.cluster.jobstate import SILENT_S, Evidence, JobVerdict, Watch, job_state
 from workflow.cluster.locks import try_lock
-from workflow.cluster.meeting import MeetingError, TaskSetup
+from workflow.cluster.meeting import MeetingError, NoServerError
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.place import Place
 from workflow.cluster.processes import adopt_orphans
 from workflow.cluster.progress import last_step
-from workflow.cluster.ray import RayHead, RaySetup, RayWorker
 from workflow.cluster.slurm import SlurmError, may_pass
 from workflow.cluster.stopping import StopRequests
-from workflow.cluster.torchrun import RanksHead, RanksWorker
 from workflow.cluster.training import POLL_S, Training, trainer_command, trainer_environment
 
 # How long a life that begins waits for the one before it, which ends when it reads of its successor; a test wants less.
@@ -155,13 +153,14 @@ class JobOnNode:
         }
 
     def serve(self) -> None:
-        """What the other nodes of a job do: join rank 0's Ray, or start their processes, until the life is over.
+        """What the other nodes of a job do: join rank 0's Ray, or start their processes or the
+        server, until the life is over.
 
         All ranks get Slurm's signals; rank 0 decides what follows. A rank that fails says so, waits for rank 0 to end
         the life, and ends well: at another exit code srun kills rank 0 after KillWait, which may come before it has
         written how the attempt ended, or has asked for the requeue.
         """
-        worker = self._worker()
+        worker = spread.worker(self.order, self._meeting(self.life))
         try:
             with worker:
                 worker.join()
@@ -178,20 +177,7 @@ class JobOnNode:
         if not worker.over:
             sys.exit(1)
 
-    def _worker(self) -> RayWorker | RanksWorker:
-        if Spread.told(self.order) is Spread.RAY:
-            return RayWorker(RaySetup(**self._meeting(self.life)))
-        return RanksWorker(
-            TaskSetup(**self._meeting(self.life)),
-            self._processes_here(),
-            lambda attempt: trainer_command(self.order, AttemptPaths(attempt)),
-        )
-
-    def _processes_here(self) -> int:
-        """The trainer's processes on each node, where it has several: one for each GPU, on a CPU one."""
-        return max(1, int(self.order["spec"]["workload"].get("gpus_per_node", 0)))
-
-    def _await_rank_0(self, worker: RayWorker | RanksWorker) -> None:
+    def _await_rank_0(self, worker: spread.Worker) -> None:
         leave_at = time.monotonic() + self.order["limits"]["stop_grace_s"]
         while not worker.over and time.monotonic() < leave_at:
             worker.poll()
@@ -206,7 +192,7 @@ class JobOnNode:
             "python": Path(self.order["python"]),
             "environment": self._environment,
             "cwd": Path(self.order["cwd"]),
-            "log": folder / f"{Spread.told(self.order)}-{self.place.rank}.log",
+            "log": folder / f"{spread.starter(self.order)}-{self.place.rank}.log",
             "give_up": lambda: "it was told to stop" if self.stops.signal or self.stops.asked() else None,
         }
 
@@ -264,22 +250,18 @@ class JobOnNode:
 
     def _train_on_nodes(self, attempt: AttemptPaths, training: Training) -> dict[str, Any]:
         """Train with all nodes of the job: as one Ray cluster of its own, on one node, too, never in another's; or with
-        a process for each GPU."""
+        a process for each GPU, and a server beside them."""
         # The other ranks know the number of the life, not of the attempt; on this machine there are none.
         meeting = self._meeting(self.life if self.slurm_id is not None else str(attempt.number))
         try:
-            if Spread.told(self.order) is Spread.RAY:
-                with RayHead(RaySetup(**meeting)) as ray:
-                    ray.start()
-                    ray.wait_for_nodes()
-                    return training.run(ray)
-            with RanksHead(TaskSetup(**meeting), self._processes_here()) as head:
-                head.start(attempt.folder)
-                head.wait_for_nodes()
-                return training.run(head)
+            # A server may take long to answer: who takes over must not find this life silent, nor be trained beside.
+            with training.beating(), spread.started(self.order, meeting, attempt) as head:
+                return {"kind": "superseded"} if self._is_superseded() else training.run(head)
         except MeetingError as error:
             if (stop := self.stops.wanted()) is not None:
                 return stop | self.stops.reason(stop)
+            if isinstance(error, NoServerError):
+                return {"kind": "no server", "detail": str(error), "again": error.again}
             return {"kind": "node lost", "detail": str(error), "again": self.slurm_id is not None}
 
     def _hung_before(self) -> bool:

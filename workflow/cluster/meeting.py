@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 
 from common.errors import UserError
 from common.files import read_json, write_json
-from workflow.cluster.place import Place
+from workflow.cluster.place import Place, machine_id
 
 POLL_S = 0.2
 _LOOK_S = 0.5  # no file on the shared file system is read more often
@@ -22,6 +22,14 @@ _LOOK_S = 0.5  # no file on the shared file system is read more often
 
 class MeetingError(Exception):
     """The nodes of a job do not come together, or one is lost; the message is a sentence for the job's record."""
+
+
+class NoServerError(MeetingError):
+    """An engine's server does not answer; `again` where another life may have more luck."""
+
+    def __init__(self, sentence: str, again: bool = False) -> None:
+        super().__init__(sentence)
+        self.again = again
 
 
 class Sign:
@@ -173,6 +181,17 @@ class Task(ABC):
         if time.monotonic() > self._deadline:
             raise MeetingError(too_late)
         time.sleep(POLL_S)
+
+    def _await_head(self, head: Other) -> dict[str, Any]:
+        """What rank 0 tells when it is up; a `MeetingError` when it fails, cannot be reached or the time is up."""
+        name = self._task.place.name(0)
+        while (told := head.look()).get("state") != "up":
+            if (trouble := head.trouble()) is not None:
+                raise MeetingError(trouble)
+            self._pause(f"nothing was heard of {name} for {self._task.deadline_s:.0f} s")
+        if told["address"].startswith("127.") and told["machine"] != machine_id():
+            raise MeetingError(f"{name} has no address by which {self._own_name()} could reach it")
+        return told
 
     def _own_name(self) -> str:
         return self._task.place.name(self._task.place.rank)

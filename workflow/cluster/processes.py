@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -33,6 +35,31 @@ def dying_with_us() -> Callable[[], None]:
             os._exit(1)
 
     return prepare
+
+
+def start_in_session(
+    command: Sequence[str], *, cwd: Path, env: Mapping[str, str], token: str, log: Path, deaf: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start a process that leads a session of its own, carries a life's token, never outlives this one and adds to a
+    log; a `deaf` one, and what it starts, does not end at SIGTERM."""
+    prepare = dying_with_us()
+
+    def deafened() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        prepare()
+
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            cwd=cwd,
+            env={**env, LIFE_VARIABLE: token},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=deafened if deaf else prepare,
+        )
 
 
 def adopt_orphans() -> None:

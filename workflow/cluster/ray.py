@@ -43,7 +43,7 @@ from pathlib import Path
 
 from workflow.cluster.meeting import MeetingError, Other, Task, TaskSetup, others_of
 from workflow.cluster.place import free_port, machine_id, own_ip, source_ip, unreachable
-from workflow.cluster.processes import LIFE_VARIABLE, dying_with_us, end_processes_of
+from workflow.cluster.processes import LIFE_VARIABLE, end_processes_of, start_in_session
 from workflow.cluster.ray_meeting import PrivateFolder, write_secret
 
 TRIES = 3  # a port that was free may be taken when it is used
@@ -118,18 +118,7 @@ class _Member(Task):
         environment = {name: value for name, value in setup.environment.items() if name not in _FOREIGN_VARIABLES}
         environment |= self._common_environment()
         environment |= {"RAY_ADDRESS": self.address} if self.address else {}
-        setup.log.parent.mkdir(parents=True, exist_ok=True)
-        with setup.log.open("ab") as output:
-            return subprocess.Popen(
-                command,
-                cwd=setup.cwd,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=dying_with_us(),
-            )
+        return start_in_session(command, cwd=setup.cwd, env=environment, token=setup.token, log=setup.log)
 
     def _resources(self) -> list[str]:
         place = self._setup.place
@@ -257,13 +246,8 @@ class RayWorker(_Member):
 
     def _join(self) -> None:
         name = self._setup.place.name(0)
-        while (head := self._head.look()).get("state") != "up":
-            if (trouble := self._head.trouble()) is not None:
-                raise MeetingError(trouble)
-            self._pause(f"nothing was heard of {name} for {self._setup.deadline_s:.0f} s")
+        head = self._await_head(self._head)
         ip, _, port = head["address"].rpartition(":")
-        if ip.startswith("127.") and head["machine"] != machine_id():
-            raise MeetingError(f"{name} has no address by which {self._own_name()} could reach it")
         while (why := unreachable(ip, int(port))) is not None:
             if (trouble := self._head.trouble()) is not None:
                 raise MeetingError(trouble)

@@ -99,11 +99,14 @@ def require_fit(request: Mapping[str, Any]) -> str:
     spread = Spread.told(spec)
     if nodes > 1 and spread is Spread.ALONE:
         raise _refusal(f"trainer {spec['trainer']} trains on one node (got workload.nodes: {nodes})", "set it to 1")
-    if spread is Spread.TORCHRUN and int(request["cpus"]) < gpus:
+    # A server on the trainer's node has its share of the CPUs, on a CPU as well.
+    wanted = max(gpus, 2 if spread is Spread.SERVER and nodes == 1 else 1)
+    if spread in (Spread.TORCHRUN, Spread.SERVER) and int(request["cpus"]) < wanted:
+        beside = "and a server beside it" if spread is Spread.SERVER and not gpus else ""
+        each = f"a process for each GPU, {gpus} on each node" if gpus else f"a process {beside}".strip()
         raise _refusal(
-            f"{spec['trainer']} has a process for each GPU, {gpus} on each node, and the profile gives "
-            f"{request['cpus']} CPUs",
-            f"set cpus_per_task under set-resources: train: in the profile to at least {gpus}",
+            f"{spec['trainer']} has {each}, and the profile gives {request['cpus']} CPUs",
+            f"set cpus_per_task under set-resources: train: in the profile to at least {wanted}",
         )
     cpus, least = int(request["cpus"]) * nodes, int(spec.get("least_cpus", 1))
     if cpus < least:

@@ -19,7 +19,7 @@ from typing import Any
 from workflow.cluster.history import read_object
 from workflow.cluster.meeting import POLL_S, MeetingError, Other, Task, TaskSetup, others_of
 from workflow.cluster.place import free_port, machine_id, own_ip
-from workflow.cluster.processes import LIFE_VARIABLE, dying_with_us, end_processes_of
+from workflow.cluster.processes import end_processes_of, start_in_session
 
 _BEATS = 3  # of a node whose processes have not ended: it would have told by then
 _STOPPED = (0, 75)  # ends of a node's processes that are no failure: done, or stopped as they were asked to
@@ -30,24 +30,26 @@ _TAIL_BYTES = 20_000
 class _Ranks(Task):
     """A node's processes, and what is known of the one that died first."""
 
-    def __init__(self, setup: TaskSetup, file: str, each: int) -> None:
+    def __init__(self, setup: TaskSetup, file: str, each: int, nodes: int | None = None) -> None:
         super().__init__(setup, file)
-        self._each = each
+        self._each, self._nodes = each, nodes or setup.place.nodes
         self._told = setup.folder / f"died-{setup.place.rank}.json"
         self.address = ""
 
     def command(self, trainer: list[str]) -> list[str]:
-        """What starts the trainer once for each GPU of this node."""
-        place = self._task.place
-        starter = ["-m", "node.ranks", f"--nodes={place.nodes}", f"--node={place.rank}", f"--each={self._each}"]
+        """What starts the trainer once for each of its GPUs on this node; one process is started as it is."""
+        if self._nodes * self._each == 1:
+            return trainer
+        rank = self._task.place.rank
+        starter = ["-m", "node.ranks", f"--nodes={self._nodes}", f"--node={rank}", f"--each={self._each}"]
         return [trainer[0], *starter, f"--at={self.address}", f"--told={self._told}", *trainer[1:]]
 
 
 class RanksHead(_Ranks):
     """Rank 0's part: `start`, then `wait_for_nodes`, then `poll` once a second, all within `with`."""
 
-    def __init__(self, setup: TaskSetup, each: int) -> None:
-        super().__init__(setup, "head.json", each)
+    def __init__(self, setup: TaskSetup, each: int, nodes: int | None = None) -> None:
+        super().__init__(setup, "head.json", each, nodes)
         self._others = others_of(setup)
 
     def start(self, attempt: Path) -> None:
@@ -105,8 +107,10 @@ class RanksHead(_Ranks):
 class RanksWorker(_Ranks):
     """The part of every other node: `join`, then `poll` once a second until `over`, all within `with`."""
 
-    def __init__(self, setup: TaskSetup, each: int, trainer: Callable[[Path], list[str]]) -> None:
-        super().__init__(setup, f"rank-{setup.place.rank}.json", each)
+    def __init__(
+        self, setup: TaskSetup, each: int, trainer: Callable[[Path], list[str]], nodes: int | None = None
+    ) -> None:
+        super().__init__(setup, f"rank-{setup.place.rank}.json", each, nodes)
         self._head = Other(setup.folder / "head.json", setup.place.name(0), setup.stale_s)
         self._trainer = trainer
         self._process: subprocess.Popen[bytes] | None = None
@@ -116,16 +120,15 @@ class RanksWorker(_Ranks):
     def join(self) -> None:
         """Wait for rank 0's word, and start this node's processes."""
         with self._telling_failure("The trainer's processes"):
-            while (head := self._head.look()).get("state") != "up":
-                if (trouble := self._head.trouble()) is not None:
-                    raise MeetingError(trouble)
-                name = self._task.place.name(0)
-                self._pause(f"nothing was heard of {name} for {self._task.deadline_s:.0f} s")
+            head = self._await_head(self._head)
             self.address = head["address"]
-            if self.address.startswith("127.") and head["machine"] != machine_id():
-                name = self._task.place.name(0)
-                raise MeetingError(f"{name} has no address by which {self._own_name()} could reach it")
-            self._start(self.command(self._trainer(Path(head["attempt"]))))
+            self._process = start_in_session(
+                self.command(self._trainer(Path(head["attempt"]))),
+                cwd=self._task.cwd,
+                env=self._task.environment,
+                token=self._task.token,
+                log=self._task.log,
+            )
         self._sign.tell("joined")
 
     def poll(self) -> str | None:
@@ -150,21 +153,6 @@ class RanksWorker(_Ranks):
             end_processes_of(self._task.token, grace_s=0, sessions=[self._process.pid])
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(10)
-
-    def _start(self, command: list[str]) -> None:
-        setup = self._task
-        setup.log.parent.mkdir(parents=True, exist_ok=True)
-        with setup.log.open("ab") as output:
-            self._process = subprocess.Popen(
-                command,
-                cwd=setup.cwd,
-                env={**setup.environment, LIFE_VARIABLE: setup.token},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=dying_with_us(),
-            )
 
     def _reason(self) -> str:
         """The last error in the log of this node's processes, in its own words."""

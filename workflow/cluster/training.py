@@ -74,7 +74,7 @@ class Training:
         except (OSError, ValueError) as error:
             return {"kind": "not started", "detail": str(error)}
         try:
-            with self._beating():
+            with self.beating():
                 return self._watch(process, head)
         finally:
             # Whatever the trainer started and left: data loaders, wandb's service, an engine's own processes, and
@@ -172,7 +172,7 @@ class Training:
         return end | ({"rank": who} if who else {})
 
     @contextmanager
-    def _beating(self) -> Iterator[None]:
+    def beating(self) -> Iterator[None]:
         """Shows a sign of life every few seconds, however long the loop that watches takes for a look."""
         over = threading.Event()
 
@@ -197,7 +197,7 @@ def trainer_command(order: dict[str, Any], attempt: AttemptPaths) -> list[str]:
     return [order["python"], "-m", driver_module(order["module"]), str(attempt.order)]
 
 
-def trainer_environment(order: dict[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+def trainer_environment(order: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of a trainer and its Ray: ours, less the controller's Python, plus the stack's, threads and the
     arm's own."""
     env = {name: value for name, value in environ.items() if name not in _CONTROLLER_VARIABLES}
@@ -207,11 +207,28 @@ def trainer_environment(order: dict[str, Any], environ: Mapping[str, str]) -> di
     env |= dict.fromkeys(THREAD_VARIABLES, str(order["cpus"]))
     env |= order["env"]
     if gpus := int(order["spec"]["workload"].get("gpus_per_node", 0)):
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(_gpus_in_sight(order, env, gpus))
+        seen = _gpus_in_sight(order, env, gpus)
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(seen[: gpus - server_gpus_beside(order)])
     return env
 
 
-def _gpus_in_sight(order: dict[str, Any], env: Mapping[str, str], wanted: int) -> list[str]:
+def server_environment(order: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a server beside the trainer: the same, but for its GPUs, the last of those in sight."""
+    env = trainer_environment(order, environ)
+    if gpus := int(order["spec"]["workload"].get("gpus_per_node", 0)):
+        seen = _gpus_in_sight(order, {**environ, **order["env"]}, gpus)
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(seen[gpus - int(order["spec"]["server"]["gpus"]) :])
+    return env
+
+
+def server_gpus_beside(order: Mapping[str, Any]) -> int:
+    """The GPUs of the trainer's node that a server has; with several nodes the server has the last one."""
+    spec = order["spec"]
+    alone = int(spec["workload"].get("nodes", 1)) == 1
+    return int(spec["server"]["gpus"]) if "server" in spec and alone else 0
+
+
+def _gpus_in_sight(order: Mapping[str, Any], env: Mapping[str, str], wanted: int) -> list[str]:
     """As many GPUs as the experiment wants, of those that may be used.
 
     With more in sight Ray might put two nodes' parts onto one node, and torch would spread where it is not asked to.

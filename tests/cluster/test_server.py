@@ -1,0 +1,159 @@
+"""A server beside a trainer: it is there before the first step, lives until the last, and is named when it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow.cluster.meeting import MeetingError, NoServerError, TaskSetup
+from workflow.cluster.place import Place
+from workflow.cluster.server import ServerHead, ServerWorker, answers, server_setup
+
+from .run_bench import RunBench
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def setup_of(folder: Path, hosts: tuple[str, ...], rank: int = 0) -> TaskSetup:
+    return TaskSetup(
+        place=Place(rank, hosts, 2, 0),
+        folder=folder / "life",
+        python=Path(sys.executable),
+        environment={**os.environ, "PYTHONPATH": str(ROOT), "NO_PROXY": "elsewhere"},
+        cwd=ROOT,
+        log=folder / f"{rank}.log",
+        beat_s=0.1,
+    )
+
+
+class Tasks:
+    """Rank 0, and the server on its node or on a second one, as a fault makes it."""
+
+    def __init__(self, folder: Path, nodes: int, fault: str = "", patience_s: float = 30.0, number: int = 1) -> None:
+        self.attempt = folder / "attempts" / str(number)
+        self.attempt.mkdir(parents=True)
+        (self.attempt / "attempt.json").write_text(json.dumps({"attempt": number, "attempt_dir": str(self.attempt)}))
+        hosts = ("gpu1", "gpu2")[:nodes]
+        setup = setup_of(folder, hosts)
+        told = {"module": "tests.cluster.stand_in_server", "gpus": 0, "patience_s": patience_s}
+        environment = {**setup.environment, "STAND_IN_SERVER": fault}
+        server = server_setup(told, environment, folder / "server.log", 1, own_node=nodes > 1)
+        self.head = ServerHead(setup, 1, server)
+        self.worker = ServerWorker(setup_of(folder, hosts, 1), server) if nodes > 1 else None
+
+    def start(self) -> None:
+        self.head.start(self.attempt)
+        if self.worker is not None:
+            self.worker.join()
+
+    def died(self) -> str:
+        """What rank 0 says once the server has died."""
+        while (died := self.head.poll()) is None:
+            if self.worker is not None:
+                self.worker.poll()
+            time.sleep(0.05)
+        return died
+
+    def seen(self) -> dict[str, Any]:
+        return dict(json.loads((self.attempt / "server.json").read_text()))
+
+
+@pytest.fixture
+def made() -> Iterator[list[Tasks]]:
+    tasks: list[Tasks] = []
+    yield tasks
+    for one in tasks:
+        one.head.close()
+        if one.worker is not None:
+            one.worker.close()
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_server_that_dies_in_a_step_is_named_and_slurms_signal_does_not_end_it(
+    made: list[Tasks], tmp_path: Path, nodes: int
+) -> None:
+    made.append(tasks := Tasks(tmp_path, nodes))
+    tasks.start()
+    tasks.head.wait_for_nodes()
+    told, pid = tasks.head.environment(), tasks.seen()["pid"]
+    url = told["ROLLOUTBENCH_SERVER"]
+    assert told["NO_PROXY"] == f"elsewhere,{tasks.seen()['host']}"
+    assert told["ROLLOUTBENCH_MEET"].rpartition(":")[0] == ("127.0.0.1" if nodes == 1 else tasks.seen()["host"])
+    assert tasks.head.command(["python", "-m", "trainer"]) == ["python", "-m", "trainer"], "one process, as it is"
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        os.kill(pid, number)
+    assert answers(url) and tasks.head.poll() is None
+    os.kill(pid, signal.SIGKILL)
+    died = tasks.died()
+    name = "rank 0 (gpu1)" if nodes == 1 else "rank 1 (gpu2)"
+    assert died.startswith(f"the server on {name} was killed by SIGKILL (see ")
+    assert tasks.head.culprit(1) == (died, -signal.SIGKILL), "the trainer lost its connection"
+    assert not answers(url)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize(
+    ("fault", "patience_s", "says", "again"),
+    [
+        ("silent", 1.0, r"the server at http://\S+ did not answer within 1 s \(see .*server.log\)", False),
+        ("breaks", 30.0, r"ended with exit code 1: ValueError: the model has no head \(see .*server.log\)", False),
+        ("port_taken", 30.0, r"the server on rank . \(gpu.\) found its port in use \(http://", True),
+    ],
+)
+def test_a_server_that_never_answers_says_why_within_its_patience(
+    made: list[Tasks], tmp_path: Path, nodes: int, fault: str, patience_s: float, says: str, again: bool
+) -> None:
+    made.append(tasks := Tasks(tmp_path, nodes, fault, patience_s))
+    tasks.start()
+    if tasks.worker is not None and fault != "silent":
+        while tasks.worker.poll() is None:
+            time.sleep(0.05)
+    with pytest.raises(NoServerError, match=says) as caught:
+        tasks.head.wait_for_nodes()
+    assert caught.value.again is again
+
+
+def test_a_node_that_never_comes_is_no_fault_of_the_servers(tmp_path: Path) -> None:
+    tasks = Tasks(tmp_path, 2)
+    tasks.head._deadline = time.monotonic() + 0.5
+    with tasks.head, pytest.raises(MeetingError, match=r"nodes are still missing: rank 1 \(gpu2\)") as caught:
+        tasks.head.start(tasks.attempt)
+        tasks.head.wait_for_nodes()
+    assert not isinstance(caught.value, NoServerError)
+
+
+def test_a_run_with_a_server_on_its_own_machine(tmp_path: Path) -> None:
+    """Its port is in use in the first life, and the next one goes on; both halves have GPUs and CPUs of their own."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\nprintf 'GPU 0: a\\nGPU 1: b\\nGPU 2: c\\n'\n")
+    (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
+    head_env = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": "4,6,7"}
+    one = RunBench(tmp_path, steps=2, env={"STAND_IN_SERVER": "port_taken"}, head_env=head_env)
+    try:
+        one.spread_beside_a_server(gpus=2)
+        one.spec["workload"]["gpus_per_node"] = 3
+        refused = one.launch()
+        assert refused.returncode == 1 and "the profile gives 2 CPUs" in refused.stderr
+        one.options = (*one.options, "--cpus", "3")
+        result = one.launch()
+        assert result.returncode == 0, result.stderr
+        first, server, trainer = (
+            one.read("attempts", "1", "exit.json"),
+            *(one.read("attempts", "2", f"{who}.json") for who in ("server", "trainer")),
+        )
+        assert first["kind"] == "no server" and "found its port in use" in first["detail"]
+        assert (server["CUDA_VISIBLE_DEVICES"], server["ROLLOUTBENCH_SHARE"], server["RANK"]) == ("6,7", "1,2,3", None)
+        assert (trainer["CUDA_VISIBLE_DEVICES"], trainer["ROLLOUTBENCH_SHARE"]) == ("4", "0,1,3")
+        assert trainer["answered"] and trainer["WORLD_SIZE"] is None
+        assert one.journal() == [(2, 1), (2, 2)]
+        one.wait(lambda: one.processes() == [])
+    finally:
+        one.end()

@@ -1,0 +1,142 @@
+"""TRL with vLLM's own server beside it, on a CPU: both real, new weights in a file where NCCL would carry them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from node.checkpoints import is_complete
+from node.phase_clock import PhaseClock
+from trainers.trl.driver.timers import TrlTimers
+from workflow.cluster.meeting import TaskSetup
+from workflow.cluster.place import Place
+from workflow.cluster.server import ServerHead, answers, server_setup
+
+from ... import patience
+from ...attempts import ROOT, VLLM, VLLM_ARGS, job_environment, read_lines, run_job, write_attempt
+from .test_trl_grpo import COMMON, PREPARE, check_tree
+
+SWIFT = "swift-transformers-cpu"
+Stack = Callable[[str], Path]
+SERVED: dict[str, Any] = {
+    **VLLM_ARGS,
+    "vllm_mode": "server",
+    "vllm_tensor_parallel_size": 1,
+    "vllm_importance_sampling_correction": True,
+    "vllm_server_args": {"enforce_eager": True, "max_num_seqs": 16},
+}
+
+LORA: dict[str, Any] = {
+    **{"use_peft": True, "lora_r": 4, "lora_alpha": 64, "lora_dropout": 0.0, "learning_rate": 0.01},
+    "lora_target_modules": ["q_proj", "v_proj", "up_proj"],
+}
+
+
+@pytest.fixture(scope="module")
+def served(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A finished attempt of three steps, and one of two steps with a LoRA adapter, with the same server.
+
+    The stacks for CPUs have no peft; that of ms-swift's is lent to the second.
+    """
+    folder, python = tmp_path_factory.mktemp("served"), stack_python(VLLM)
+    attempt = write_attempt(folder / "vllm-s0", made_inputs, max_steps=3, seed=7, **SERVED)
+    lora = write_attempt(folder / "lora-s0", made_inputs, max_steps=2, seed=7, **SERVED, **LORA)
+    lent = folder / "lent"
+    lent.mkdir()
+    for one in stack_python(SWIFT).parents[1].glob("lib/python*/site-packages/peft*"):
+        (lent / one.name).symlink_to(one)
+    setup = TaskSetup(
+        place=Place(0, ("here",), 2, 0),
+        folder=folder / "life",
+        python=python,
+        environment=job_environment(PYTHONPATH=str(ROOT)),
+        cwd=ROOT,
+        log=folder / "log",
+    )
+    told = {"module": "trainers.trl.driver.serve", "gpus": 0, "patience_s": 300}
+    server = server_setup(told, setup.environment, folder / "server.log", 1, own_node=False)
+    with ServerHead(setup, 1, server) as head:
+        head.start(attempt.parent)
+        head.wait_for_nodes()
+        for one, path in ((attempt, ROOT), (lora, f"{ROOT}:{lent}")):
+            command = head.command([str(python), "-m", "trainers.trl.driver.train", str(one)])
+            environment = {**setup.environment, **head.environment(), "PYTHONPATH": str(path)}
+            done = patience.run(command, 300, cwd=ROOT, env=environment)
+            assert done.returncode == 0, done.stderr + (folder / "server.log").read_text()
+        assert head.poll() is None and answers(head.environment()["ROLLOUTBENCH_SERVER"])
+    return {"attempt": attempt, "lora": lora, "log": (folder / "server.log").read_text()}
+
+
+def test_processes_that_wait_for_rank_0_wait_in_its_phases() -> None:
+    """One process talks with the server: means over all would be wrong, were the others' waits elsewhere."""
+    done: list[str] = []
+    everyone = SimpleNamespace(wait_for_everyone=lambda: done.append(clock.path))
+    generation = SimpleNamespace(
+        accelerator=everyone,
+        sync_weights=lambda: done.append("sync"),
+        generate=lambda **given: done.append(f"{clock.path}, timed by {given['profiler']}"),
+    )
+    clock = PhaseClock(iter(range(100)).__next__)
+    timers = TrlTimers(clock)
+    timers._time_a_server(generation)
+    timers._time(generation, "sync_weights", "sync_weights")
+    with clock.phase("prepare_inputs"):
+        generation.sync_weights()
+        generation.generate(profiler="TRL's own, of rank 0 alone")
+    assert done == ["sync", "prepare_inputs/sync_weights", "prepare_inputs/generate, timed by None"]
+    assert set(clock.take()[1]) == {"prepare_inputs", "prepare_inputs/sync_weights", "prepare_inputs/generate"}
+
+
+def test_it_trains_with_the_synced_weights(served: dict[str, Any]) -> None:
+    lines = read_lines(served["attempt"].parent / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    for line in lines:
+        assert set(line["phases"]) == COMMON | {f"{PREPARE}/sync_weights", f"{PREPARE}/old_log_prob"}
+        check_tree(line["phases"])
+        assert line["phases"][f"{PREPARE}/generate"] > 0 and line["phases"][f"{PREPARE}/sync_weights"] > 0
+        # The engine's and the trainer's log-probabilities of the same tokens: equal weights, equal precision.
+        assert line["scalars"]["train/sampling/sampling_logp_difference/max"] < 1e-4
+        assert len(line["samples"]["response_length"]) == 8
+    assert len({tuple(line["samples"]["response_length"]) for line in lines}) > 1
+    assert not list(served["attempt"].parent.glob("*.safetensors"))
+
+
+def test_a_lora_adapter_is_merged_into_the_weights_that_are_sent(served: dict[str, Any]) -> None:
+    folder = served["lora"].parent
+    lines, plain = (read_lines(one.parent / "metrics.jsonl") for one in (served["lora"], served["attempt"]))
+    merged = f"{PREPARE}/sync_weights/merge_adapter"
+    for line in lines:
+        assert set(line["phases"]) == {*plain[0]["phases"], merged} and line["phases"][merged] > 0
+        check_tree(line["phases"])
+        # The second step's completions come from the trained adapter.
+        assert line["scalars"]["train/sampling/sampling_logp_difference/max"] < 1e-4
+    assert lines[1]["scalars"]["train/kl"] > 1e-3, "the adapter has learned something"
+    done = json.loads((folder / "done.json").read_text())
+    assert done["versions"]["peft"] and done["last_step"] == 2
+    checkpoint = served["lora"].parents[2] / "checkpoints" / "abababababab" / "checkpoint-2"
+    assert (checkpoint / "adapter_model.safetensors").stat().st_size < 1e6 and is_complete(checkpoint, 2)
+
+
+def test_what_the_server_is_stands_in_the_record(served: dict[str, Any]) -> None:
+    done = json.loads((served["attempt"].parent / "done.json").read_text())
+    engine = done["resolved"]["engine"]
+    expected = {"name": "vllm", "mode": "server", "dtype": "float32", "seed": 7, "max_model_len": 64}
+    assert engine | expected | {"enforce_eager": True, "max_num_seqs": 16} == engine
+    # The other half of the CPUs is the server's.
+    assert done["hardware"]["threads"] == len(done["hardware"]["affinity"]) == 1
+    assert "s3cret" not in served["log"]
+
+
+def test_what_is_not_the_servers_to_choose_is_one_line(
+    stack_python: Stack, made_inputs: Path, tmp_path: Path, served: dict[str, Any]
+) -> None:
+    """`served` comes first: what it has compiled and cached is not paid for twice."""
+    attempt = write_attempt(tmp_path / "vllm-s0", made_inputs, **SERVED | {"vllm_server_args": {"seed": 3}})
+    refused = run_job(stack_python(VLLM), "trainers.trl.driver.serve", attempt, "--host", "127.0.0.1", "--port", 9)
+    assert refused.returncode == 2
+    assert "error: vllm_server_args.seed follows from the workload" in refused.stderr.splitlines()[-1]

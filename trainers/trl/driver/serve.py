@@ -1,0 +1,89 @@
+"""Serves vLLM beside TRL's trainer, `python -m trainers.trl.driver.serve <attempt.json> --host HOST --port PORT`, and
+joins the trainer to it.
+
+The program becomes vLLM's own server, which trains nothing and answers GET /health when it is ready. Exit codes before
+that: 1 unforeseen, 2 a user's mistake (one line).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+from engines.vllm import server
+from node.attempt import begin, read_attempt
+from node.checkpoints import newest_checkpoint
+from node.exit_codes import run
+from trainers.trl.driver.options import SERVER_ARGS
+
+_SHARE = 0.3
+"""Of a CPU's memory, as where vLLM is colocated; VLLM_CPU_KVCACHE_SPACE says how much of it is used."""
+_URL, _MEET = "ROLLOUTBENCH_SERVER", "ROLLOUTBENCH_MEET"
+"""What the job tells the trainer: where the server answers, and where both meet for new weights."""
+
+
+def dtype_of(args: Mapping[str, Any]) -> str:
+    """The number format of the passes, and of the engine."""
+    return "bfloat16" if args.get("bf16") else "float16" if args.get("fp16") else "float32"
+
+
+def main() -> None:
+    """Become the server that the command line's attempt wants."""
+    parser = argparse.ArgumentParser(prog="trainers.trl.driver.serve")
+    parser.add_argument("attempt")
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    given = parser.parse_args()
+    job = begin(read_attempt([given.attempt]), "server")
+    job.inputs.require_unchanged()
+    args = job.spec["trainer_args"]
+    newest = newest_checkpoint(Path(job.attempt["checkpoint_dir"]))
+    words: dict[str, Any] = {
+        # TRL hands no seed over. A resumed run draws from another stream than its first steps had.
+        "seed": int(args["seed"]) + 1000 * (newest.step if newest else 0),
+        "dtype": dtype_of(args),
+        "tensor_parallel_size": args["vllm_tensor_parallel_size"],
+        "max_model_len": args["vllm_max_model_length"],
+        "model_impl": args.get("vllm_model_impl"),
+        "gpu_memory_utilization": args.get("vllm_gpu_memory_utilization", _SHARE),
+    }
+    more = args.get(SERVER_ARGS) or {}
+    command = server.command(job.inputs.model, given.host, given.port, words, more)
+    os.execve(command[0], command, {**os.environ, **server.VARIABLES})
+
+
+def server_words(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
+    """GRPOConfig's fields that say where the server is; none where the run has no server."""
+    if not (trainer_args.get("use_vllm") and trainer_args.get("vllm_mode") == "server"):
+        return {}
+    url, meet = os.environ.get(_URL), os.environ.get(_MEET)
+    if not url or not meet:
+        raise UserError(
+            f"vllm_mode is server, and no server runs beside the trainer: {_URL} is not set; the job sets it"
+        )
+    host, _, port = meet.rpartition(":")
+    # The address that vLLM's client tells the server to meet it at; it would ask for the default route's.
+    os.environ["VLLM_HOST_IP"] = host
+    return {"vllm_server_base_url": url, "vllm_group_port": int(port)}
+
+
+def mend(args: Any, folder: Path) -> None:
+    """Let new weights travel through a file of the attempt's folder where there is no NCCL."""
+    if args.use_cpu:
+        server.through_file(folder)
+
+
+def held(trainer: Any, dtype: str) -> dict[str, Any]:
+    """The settings that the server finally holds; rank 0 alone has a client that could ask."""
+    if not trainer.accelerator.is_main_process:
+        return {}
+    return server.held(trainer.vllm_generation.vllm_client, dtype)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

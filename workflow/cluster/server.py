@@ -1,0 +1,238 @@
+"""Starts an engine's server beside a trainer, in the same job, and waits until it answers.
+
+The server has GPUs of its own: the last of the trainer's node, or those of the job's last node. Its module runs in the
+stack, `python -m MODULE ATTEMPT --host HOST --port PORT`, and answers GET /health with 200 when it is ready. Slurm's
+signals do not end it: the trainer's last step needs it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from node.ranks import SHARE, how_it_ended
+from workflow.cluster.meeting import MeetingError, NoServerError, Other, Task, TaskSetup
+from workflow.cluster.paths import AttemptPaths
+from workflow.cluster.place import own_ip
+from workflow.cluster.processes import end_processes_of, start_in_session
+from workflow.cluster.torchrun import RanksHead, steady_port
+
+URL, MEET = "ROLLOUTBENCH_SERVER", "ROLLOUTBENCH_MEET"
+"""Variables of the trainer: where the server answers, and the address at which both meet for new weights."""
+_ANSWER_S = 5.0
+_TAIL_BYTES = 50_000
+_REASON = re.compile(rb"^(?:.*\s)?(?:error: (?P<ours>.+)|(?P<own>[\w.]*(?:Error|Exception): .+))$", re.MULTILINE)
+_PORT_TAKEN = re.compile(rb"address already in use", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSetup:
+    """What a server is started with."""
+
+    module: str
+    patience_s: float
+    """For its first answer."""
+    environment: Mapping[str, str]
+    beside: Mapping[str, str]
+    """Variables of a trainer on the same node."""
+    log: Path
+
+
+class EngineServer:
+    """The server on this node: `start` it, ask `died` once a second, `close` it."""
+
+    def __init__(self, setup: ServerSetup, task: TaskSetup) -> None:
+        self._setup, self._task = setup, task
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_began = 0
+        self.url = ""
+
+    def start(self, attempt: Path) -> None:
+        """Start it for an attempt, at a free port; on loopback where no other node needs it."""
+        setup, place = self._setup, self._task.place
+        host, port = own_ip(place) if place.nodes > 1 else "127.0.0.1", steady_port()
+        self.url = f"http://{host}:{port}"
+        with suppress(OSError):
+            self._log_began = setup.log.stat().st_size
+        order = str(AttemptPaths(attempt).order)
+        self._process = start_in_session(
+            [str(self._task.python), "-m", setup.module, order, "--host", host, "--port", str(port)],
+            cwd=self._task.cwd,
+            env={**setup.environment},
+            token=self._task.token,
+            log=setup.log,
+            deaf=True,
+        )
+
+    def died(self) -> tuple[str, int] | None:
+        """How it ended, in words and as an exit code; None while it lives."""
+        code = None if self._process is None else self._process.poll()
+        if code is None:
+            return None
+        name, said = self._task.place.name(self._task.place.rank), self._said()
+        if self.port_taken():
+            return f"the server on {name} found its port in use ({self.url}; see {self._setup.log})", code
+        found = list(_REASON.finditer(said))
+        reason = (found[-1]["ours"] or found[-1]["own"]).decode(errors="replace").strip()[:300] if found else ""
+        colon = f": {reason}" if reason else ""
+        return f"the server on {name} {how_it_ended(code)}{colon} (see {self._setup.log})", code
+
+    def port_taken(self) -> bool:
+        """Whether it has ended since another program had its port."""
+        return self._process is not None and self._process.poll() is not None and bool(_PORT_TAKEN.search(self._said()))
+
+    def close(self) -> None:
+        """End it and what it has started."""
+        if self._process is not None:
+            end_processes_of(self._task.token, grace_s=0, sessions=[self._process.pid])
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(10)
+
+    def _said(self) -> bytes:
+        with suppress(OSError), self._setup.log.open("rb") as log:
+            log.seek(max(self._log_began, self._setup.log.stat().st_size - _TAIL_BYTES))
+            return log.read()
+        return b""
+
+
+class ServerHead(RanksHead):
+    """Rank 0's part beside a server, its own or that of the last node; the trainer has the nodes before it."""
+
+    def __init__(self, setup: TaskSetup, each: int, server: ServerSetup) -> None:
+        super().__init__(setup, each, nodes=max(1, setup.place.nodes - 1))
+        self._server = server
+        self._own = EngineServer(server, setup) if setup.place.nodes == 1 else None
+        self._url = ""
+
+    def start(self, attempt: Path) -> None:
+        """Choose where the processes meet, tell the others, and start the server where it is this node's."""
+        super().start(attempt)
+        if self._own is not None:
+            with self._telling_failure("The server"):
+                self._own.start(attempt)
+
+    def wait_for_nodes(self) -> None:
+        """Return when all nodes take part and the server answers; a `NoServerError` when it ends or never does."""
+        try:
+            super().wait_for_nodes()
+            self._url = self._own.url if self._own is not None else str(self._others[-1].look()["url"])
+            self._wait_for_answer()
+        except MeetingError:
+            if (died := self._server_died()) is not None:
+                raise NoServerError(died[0], again=self._port_taken()) from None
+            raise
+
+    def _wait_for_answer(self) -> None:
+        patience_s, self._deadline = self._server.patience_s, float("inf")
+        until = time.monotonic() + patience_s
+        while not answers(self._url):
+            if (lost := self.poll()) is not None:
+                raise MeetingError(lost)
+            if time.monotonic() > until:
+                raise NoServerError(
+                    f"the server at {self._url} did not answer within {patience_s:.0f} s (see {self._server.log})"
+                )
+            self._pause("")
+
+    def environment(self) -> dict[str, str]:
+        """Where the server answers, which no proxy stands before, and where it and the trainer meet."""
+        host = str(urlsplit(self._url).hostname)
+        ip = self.address.rpartition(":")[0]
+        proxies = {
+            name: ",".join(filter(None, (self._task.environment.get(name), host))) for name in ("NO_PROXY", "no_proxy")
+        }
+        meet = {URL: self._url, MEET: f"{ip}:{steady_port()}"}
+        return {**super().environment(), **proxies, **meet, **self._server.beside}
+
+    def poll(self) -> str | None:
+        """None while all is well; else a sentence that says what died. To be called about once a second."""
+        return next((died[0] for died in [self._server_died()] if died), None) or super().poll()
+
+    def culprit(self, code: int) -> tuple[str, int | None]:
+        """The server, where it has died: the trainer lost its connection; else as without one."""
+        return self._server_died() or super().culprit(code)
+
+    def close(self) -> None:
+        """Tell the others that it is over, and end the server."""
+        super().close()
+        if self._own is not None:
+            self._own.close()
+
+    def _server_died(self) -> tuple[str, int] | None:
+        if self._own is not None:
+            return self._own.died()
+        told = self._others[-1].look()
+        return (str(told["error"]), int(told["code"])) if told.get("state") == "failed" and "code" in told else None
+
+    def _port_taken(self) -> bool:
+        return self._own.port_taken() if self._own is not None else self._others[-1].look().get("port") == "taken"
+
+
+class ServerWorker(Task):
+    """The part of the last node, whose GPUs the server has: `join`, then `poll` once a second until `over`."""
+
+    def __init__(self, setup: TaskSetup, server: ServerSetup) -> None:
+        super().__init__(setup, f"rank-{setup.place.rank}.json")
+        self._head = Other(setup.folder / "head.json", setup.place.name(0), setup.stale_s)
+        self._server = EngineServer(server, setup)
+        self.over = False
+        """Rank 0 has ended the life: there is nothing left to do."""
+
+    def join(self) -> None:
+        """Wait for rank 0's word, and start the server."""
+        with self._telling_failure("The server"):
+            self._server.start(Path(self._await_head(self._head)["attempt"]))
+        self._sign.tell("joined", url=self._server.url)
+
+    def poll(self) -> str | None:
+        """None while all is well or rank 0 has ended the life (`over`); else a sentence that says what died."""
+        self._sign.beat()
+        self.over = self._head.look().get("state") == "ended"
+        if self.over:
+            return None
+        if (died := self._server.died()) is None:
+            return self._head.trouble()
+        port = "taken" if self._server.port_taken() else "its own"
+        self._sign.tell("failed", error=died[0], code=str(died[1]), port=port)
+        return died[0]
+
+    def close(self) -> None:
+        """End the server."""
+        self._sign.tell("ended")
+        self._server.close()
+
+
+def server_setup(
+    told: Mapping[str, Any], environment: Mapping[str, str], log: Path, processes: int, own_node: bool
+) -> ServerSetup:
+    """The server that a specification tells of; beside so many processes of the trainer, or on a node of its own."""
+    width = max(1, int(told["gpus"]))
+    parts = processes + width
+    return ServerSetup(
+        module=str(told["module"]),
+        patience_s=float(told["patience_s"]),
+        environment={**environment, **({} if own_node else {SHARE: f"{processes},{width},{parts}"})},
+        beside={} if own_node else {SHARE: f"0,{processes},{parts}"},
+        log=log,
+    )
+
+
+def answers(url: str) -> bool:
+    """Whether a server says that it is well; no proxy is asked."""
+    at = urlsplit(url)
+    connection = http.client.HTTPConnection(str(at.hostname), at.port, timeout=_ANSWER_S)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
