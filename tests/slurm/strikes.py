@@ -25,7 +25,11 @@ LIES = {
     "squeue": ("true", '"$real" "$@" | head -n 1', '"$real" "$@" | head -c 200', "echo CLUSTER: b", "exit 1"),
     "sacct": ("true", "exit 1", '"$real" "$@" | head -n 1'),
     "sbatch": ('sleep 6; exec "$real" "$@"', "echo sbatch: error: Socket timed out >&2; exit 1"),
-    "scontrol": ('sleep 5; exec "$real" "$@"',),
+    "scontrol": (
+        'sleep 5; exec "$real" "$@"',
+        "exit 1",
+        "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1",
+    ),
 }
 # Longer than Slurm takes to end a job's processes (KillWait is 5 s).
 COMPLETING_S = 15.0
@@ -54,7 +58,7 @@ class Strikes:
         return (
             *(self._kill_head, self._kill_head, self._interrupt_head, self._requeue, self._preempt, self._suspend),
             *(self._lose_slurmd, self._freeze, self._restart_slurmctld, self._lie, self._lie, self._falter),
-            *(self._falter, self.cancel),
+            *(self._falter, self._freeze_slurmd, self._kill_slurmctld, self.cancel),
         )
 
     def struck(self) -> dict[str, int]:
@@ -209,6 +213,22 @@ class Strikes:
         self.cluster.stop_daemon("slurmctld")
         return self._later("slurmctld", 1, 6, lambda: self.cluster.start_daemon("slurmctld"))
 
+    def _kill_slurmctld(self) -> str | None:
+        """What it had not saved it forgets, or brings back."""
+        if self.under_way("slurmctld"):
+            return None
+        self.cluster.kill_daemon("slurmctld")
+        return self._later("slurmctld", 1, 6, lambda: self.cluster.start_daemon("slurmctld"))
+
+    def _freeze_slurmd(self) -> str | None:
+        if self.under_way("slurmd"):
+            return None
+        name = self.random.choice(GPU_NODES)
+        if (daemon := self.cluster.daemons.get(name)) is None:
+            return None
+        daemon.send_signal(signal.SIGSTOP)
+        return self._later("slurmd", 2, 15, lambda: daemon.send_signal(signal.SIGCONT)) + f" {name}"
+
     def _lie(self) -> str | None:
         command = self.random.choice(tuple(LIES))
         lie, words = self.folder / "lies" / command, self.random.choice(LIES[command])
@@ -218,7 +238,7 @@ class Strikes:
 
     def _falter(self) -> str | None:
         parts = self.random.sample(PARTS, self.random.randint(1, 4))
-        number = self.random.choice((116, 5, 13))
+        number = self.random.choice((116, 5, 13, 24))
         (self.folder / "faults").write_text("".join(f"{number} {part}$\n" for part in parts))
         self._later("faults", 1, 6, lambda: (self.folder / "faults").unlink(missing_ok=True))
         return f"{number} {' '.join(parts)}"
