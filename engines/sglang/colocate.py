@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from multiprocessing import connection, resource_tracker
 from pathlib import Path
 from types import FrameType
@@ -47,6 +47,11 @@ class Sglang:
     `settings` are those of `sglang.Engine`; they replace the ones chosen here.
     """
 
+    sleeps = False
+    """Whether it gives its memory back between generations; on a CPU there is nobody to take it."""
+    _lost: EngineEnded | None = None
+    """Why a request has had no answer."""
+
     def __init__(self, model: Path, dtype: str, seed: int, settings: Mapping[str, Any]) -> None:
         self._ended = False
         self._handlers = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGQUIT)}
@@ -73,8 +78,7 @@ class Sglang:
         )
         # SGLang's first request takes over SIGTERM, and SIGQUIT, with which it would end this process without a word.
         self.generate([[0]], {"max_new_tokens": 1})
-        for number in (signal.SIGTERM, signal.SIGQUIT):
-            self._engine.loop.remove_signal_handler(number)
+        take_back_signals(self._engine.loop)
         for number in STOP_SIGNALS:
             signal.signal(number, self._handlers[number])
         signal.signal(signal.SIGQUIT, self._on_child_ended)
@@ -89,26 +93,37 @@ class Sglang:
         self, prompts: Sequence[Sequence[int]], sampling: Mapping[str, Any]
     ) -> tuple[list[list[int]], list[list[float]]]:
         """One completion for each prompt, as tokens, and the log-probabilities that they were drawn with."""
-        made = self._engine.generate(
-            input_ids=[list(ids) for ids in prompts], sampling_params=dict(sampling), return_logprob=True
-        )
+        with self._asked():
+            made = self._engine.generate(
+                input_ids=[list(ids) for ids in prompts], sampling_params=dict(sampling), return_logprob=True
+            )
         drawn = [one["meta_info"]["output_token_logprobs"] for one in made]
         return [[token[1] for token in one] for one in drawn], [[token[0] for token in one] for one in drawn]
 
     def tokens(self, prompts: Sequence[Sequence[int]], sampling: Sequence[Mapping[str, Any]]) -> list[list[int]]:
         """One completion for each prompt, each by sampling parameters of its own, as tokens alone."""
-        made = self._engine.generate(
-            input_ids=[list(ids) for ids in prompts], sampling_params=[dict(one) for one in sampling]
-        )
+        with self._asked():
+            made = self._engine.generate(
+                input_ids=[list(ids) for ids in prompts], sampling_params=[dict(one) for one in sampling]
+            )
         return [list(one["output_ids"]) for one in made]
 
     def update_weights(self, named: Iterable[tuple[str, Any]]) -> None:
         """Give the engine these weights; what it has cached of the old ones is dropped."""
         # Cloned: what is sent moves into shared memory, and the trainer's own storages would.
         copies = [(name, tensor.detach().clone()) for name, tensor in named]
-        _require(self._engine.begin_weight_update())
-        _require(self._engine.update_weights_from_tensor(copies, flush_cache=True))
-        _require(self._engine.end_weight_update())
+        with self._asked():
+            _require(self._engine.begin_weight_update())
+            _require(self._engine.update_weights_from_tensor(copies, flush_cache=True))
+            _require(self._engine.end_weight_update())
+
+    def sleep(self) -> None:
+        """Give memory back, the weights, too."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """Take it again; it needs all weights anew."""
+        raise NotImplementedError
 
     def settings(self) -> dict[str, Any]:
         """What the engine finally holds, for done.json."""
@@ -180,10 +195,35 @@ class Sglang:
         self._reap(0)
         ended = [code for process in self._processes() if (code := process.exitcode) is not None]
         how = "" if not ended else f" with {_exit(ended[0])}"
-        raise EngineEnded(
+        error = EngineEnded(
             f"SGLang's scheduler ended{how} in the middle of the run; what it said is above. SIGKILL is mostly the "
             "kernel's, for want of memory (`dmesg`): give the job more, or lower workload.batch_size"
         )
+        if not self._engine.loop.is_running():
+            raise error
+        # uvloop prints what is raised in it by a signal, and waits on for an answer.
+        self._lost = error
+        self._engine.loop.stop()
+
+    @contextlib.contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Around a request, which ends without an answer where the scheduler does."""
+        try:
+            yield
+        except RuntimeError:
+            if self._lost is not None:
+                raise self._lost from None
+            raise
+
+
+def take_back_signals(loop: Any) -> None:
+    """Remove SGLang's handlers from its loop, while that runs: at any other time uvloop keeps them and says nothing."""
+
+    async def remove() -> None:
+        for number in (signal.SIGTERM, signal.SIGQUIT):
+            loop.remove_signal_handler(number)
+
+    loop.run_until_complete(remove())
 
 
 def _exit(code: int) -> str:
