@@ -29,7 +29,8 @@ class Engine:
 class Replayed(Protocol):
     """An engine alone: `engines.<name>.replay` has `build(model, policy, settings, threads)`, which gives one.
 
-    `model` is the policy's folder, `policy` its model of transformers, `settings` a replay's (trainers/replay).
+    `model` is the policy's folder, `policy` its model of transformers, `settings` a replay's (trainers/replay). With
+    `STARTS_ITS_SHARDS` one process builds a tensor parallel engine, else each of its processes builds its shard.
     """
 
     sleeps: bool

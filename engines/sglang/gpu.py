@@ -1,12 +1,14 @@
-"""SGLang on a GPU for a replay: the released offline engine; weights are handed over as tensors. Not run on one yet."""
+"""SGLang on a GPU: the released offline engine, to which weights are handed over as tensors. Not run on one yet."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+from engines.sglang.colocate import EngineEnded, Sglang, take_back_signals
 from node.exit_codes import STOP_SIGNALS
 
 _BUCKET_BYTES = 512 * 2**20
@@ -17,31 +19,35 @@ _HELD = (
 )
 
 
-class SglangOnGpu:
-    """`sglang.Engine` in its own processes; `settings` are its arguments."""
+class SglangOnGpu(Sglang):
+    """`sglang.Engine` in its own processes; `settings` are its arguments.
+
+    It sleeps with `enable_memory_saver`: what it gives back is empty when it wakes, and needs all weights again.
+    """
 
     def __init__(self, model: Path, dtype: str, seed: int, settings: Mapping[str, Any]) -> None:
         from sglang.srt.entrypoints.engine import Engine
+        from sglang.srt.utils.patch_torch import monkey_patch_torch_reductions
 
+        # By CUDA's own numbering a tensor would arrive on another GPU where the processes see others.
+        monkey_patch_torch_reductions()
+        self.sleeps = bool(settings.get("enable_memory_saver"))
         before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
         # Prompts and completions are tokens: no text is made of them.
         words = {"model_path": str(model), "dtype": dtype, "random_seed": seed, "skip_tokenizer_init": True}
         self._engine = Engine(**words, log_level="error", **settings)
         # The first request takes over SIGTERM, with which a job is stopped.
         self.tokens([[0]], [{"max_new_tokens": 1}])
-        self._engine.loop.remove_signal_handler(signal.SIGTERM)
+        take_back_signals(self._engine.loop)
         for number, handler in before.items():
             signal.signal(number, handler)
-
-    def tokens(self, prompts: Sequence[Sequence[int]], sampling: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-        """One completion for each prompt, each by sampling parameters of its own, as tokens."""
-        made = self._engine.generate(
-            input_ids=[list(ids) for ids in prompts], sampling_params=[dict(one) for one in sampling]
-        )
-        return [list(one["output_ids"]) for one in made]
+        signal.signal(signal.SIGQUIT, self._on_child_ended)
 
     def update_weights(self, named: Iterable[tuple[str, Any]]) -> None:
         """Give the engine these weights in buckets; what it has cached of the old ones is dropped with the last."""
+        # From 0.5.23 on an update has a begin and an end.
+        begin, end = (getattr(self._engine, f"{word}_weight_update", _nothing) for word in ("begin", "end"))
+        _require(begin())
         waiting: list[tuple[str, Any]] | None = None
         for bucket in buckets(named):
             if waiting is not None:
@@ -49,13 +55,18 @@ class SglangOnGpu:
             waiting = bucket
         if waiting is not None:
             self._hand_over(waiting, last=True)
+        _require(end())
 
     def _hand_over(self, bucket: list[tuple[str, Any]], *, last: bool) -> None:
         on_gpu = [(name, tensor.detach().to("cuda")) for name, tensor in bucket]
-        answer = self._engine.update_weights_from_tensor(on_gpu, flush_cache=last)
-        success = answer[0] if isinstance(answer, tuple) else getattr(answer, "success", answer is not False)
-        if success is False:
-            raise RuntimeError(f"SGLang took no new weights: {answer}")
+        _require(self._engine.update_weights_from_tensor(on_gpu, flush_cache=last))
+
+    def _on_child_ended(self, number: int, frame: FrameType | None) -> None:
+        """SIGQUIT: SGLang sends it where one of its processes has failed."""
+        self._lost = EngineEnded("one of SGLang's processes ended in the middle of the run; what it said is above")
+        if not self._engine.loop.is_running():
+            raise self._lost
+        self._engine.loop.stop()
 
     def settings(self) -> dict[str, Any]:
         """What the engine finally holds, for done.json."""
@@ -71,6 +82,18 @@ class SglangOnGpu:
 
     def close(self) -> None:
         self._engine.shutdown()
+
+
+def _nothing() -> None:
+    """What a release does that has no such call."""
+
+
+def _require(answer: Any) -> None:
+    """SGLang answers (whether it worked, what it says), or with an object; where it has several parts, with a list."""
+    for one in answer if isinstance(answer, list) else [answer]:
+        success = one[0] if isinstance(one, tuple) else getattr(one, "success", one is not False)
+        if success is False:
+            raise RuntimeError(f"SGLang took no new weights: {one}")
 
 
 def buckets(named: Iterable[tuple[str, Any]], most_bytes: int = _BUCKET_BYTES) -> Iterator[list[tuple[str, Any]]]:

@@ -10,16 +10,17 @@ from common.errors import UserError
 
 if TYPE_CHECKING:
     from engines.sglang.colocate import Sglang
-    from engines.sglang.gpu import SglangOnGpu
 
+STARTS_ITS_SHARDS = True
+"""The first process of a tensor parallel engine has it, the others leave it their GPUs, as verl has it."""
 _OF_THE_WORKLOAD = ("model_path", "dtype", "random_seed", "tp_size", "dp_size", "pp_size", "device")
 
 
 class SglangReplay:
     """SGLang's scheduler in a process of its own; it sleeps between steps with `enable_memory_saver`, on a GPU."""
 
-    def __init__(self, engine: Sglang | SglangOnGpu, settings: Mapping[str, Any], *, sleeps: bool) -> None:
-        self._engine, self.sleeps = engine, sleeps
+    def __init__(self, engine: Sglang, settings: Mapping[str, Any]) -> None:
+        self._engine, self.sleeps = engine, engine.sleeps
         self._words = {key: settings[key] for key in ("temperature", "top_p")}
         self.update = engine.update_weights
         self.held = engine.settings
@@ -33,11 +34,11 @@ class SglangReplay:
 
     def sleep(self) -> None:
         """Give memory back; on a CPU it never sleeps."""
-        self._engine.sleep()  # type: ignore[union-attr]
+        self._engine.sleep()
 
     def wake(self) -> None:
         """Take it again."""
-        self._engine.wake()  # type: ignore[union-attr]
+        self._engine.wake()
 
 
 def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int) -> SglangReplay:
@@ -46,16 +47,16 @@ def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int) -
 
     for name in settings["engine"]:
         if name in _OF_THE_WORKLOAD:
-            raise UserError(f"options.engine.{name} of a replay follows from the workload; take it out")
+            raise UserError(f"options.engine.{name} of a replay follows from its other words; take it out")
     longest = settings["max_prompt_length"] + settings["max_response_length"]
-    own, sleeps = settings["engine"], False
-    engine: Sglang | SglangOnGpu
+    own = settings["engine"]
+    engine: Sglang
     try:
         if torch.cuda.is_available():
             from engines.sglang.gpu import SglangOnGpu
 
-            sleeps = bool(own.get("enable_memory_saver"))
-            engine = SglangOnGpu(model, settings["dtype"], settings["seed"], own)
+            shards = {"tp_size": int(settings.get("tensor_parallel", 1))}
+            engine = SglangOnGpu(model, settings["dtype"], settings["seed"], {**shards, **own})
         else:
             from engines.sglang.colocate import Sglang
 
@@ -64,4 +65,4 @@ def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int) -
             engine = Sglang(model, settings["dtype"], settings["seed"], {**room, **own})
     except (TypeError, ValueError) as error:
         raise UserError(f"SGLang refuses the settings (options.engine): {str(error).splitlines()[0]}") from error
-    return SglangReplay(engine, settings, sleeps=sleeps)
+    return SglangReplay(engine, settings)

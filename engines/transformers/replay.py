@@ -11,6 +11,8 @@ from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaLis
 
 from common.errors import UserError
 
+STARTS_ITS_SHARDS = False
+
 
 class _OwnLengths(StoppingCriteria):  # type: ignore[misc]
     """Each row is done at its own length; what it writes beyond is cut off."""

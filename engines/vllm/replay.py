@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,16 @@ from common.errors import UserError
 from engines.vllm.colocate import check_engine
 from engines.vllm.cpu import is_cpu_platform, reload_weights, threads_kept
 
+STARTS_ITS_SHARDS = False
+"""Each process of a tensor parallel engine builds it and asks it the same, as TRL and verl have it."""
 _OF_THE_WORKLOAD = ("model", "dtype", "seed", "max_model_len", "tensor_parallel_size", "pipeline_parallel_size")
 
 
 class VllmReplay:
     """An `LLM` whose engine lives in this process, as TRL's colocated one does."""
 
-    def __init__(self, llm: Any, settings: Mapping[str, Any]) -> None:
-        self._llm, self._settings = llm, settings
+    def __init__(self, llm: Any, settings: Mapping[str, Any], warm_up_s: list[float]) -> None:
+        self._llm, self._settings, self._warm_up_s = llm, settings, warm_up_s
         self.sleeps = bool(settings["engine"].get("enable_sleep_mode"))
 
     def generate(self, prompts: Sequence[list[int]], lengths: Sequence[int], greedy: bool = False) -> list[list[int]]:
@@ -45,7 +49,8 @@ class VllmReplay:
         self._llm.wake_up()
 
     def held(self) -> dict[str, Any]:
-        return check_engine(self._llm, self._settings["dtype"])
+        once = {"warm_up_s": sum(self._warm_up_s)} if self._warm_up_s else {}
+        return {**check_engine(self._llm, self._settings["dtype"]), **once}
 
     def close(self) -> None:
         self._llm.llm_engine.engine_core.shutdown()
@@ -58,16 +63,43 @@ def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int) -
 
     for name in settings["engine"]:
         if name in _OF_THE_WORKLOAD:
-            raise UserError(f"options.engine.{name} of a replay follows from the workload; take it out")
+            raise UserError(f"options.engine.{name} of a replay follows from its other words; take it out")
+    shards = int(settings.get("tensor_parallel", 1))
+    split = {"tensor_parallel_size": shards, "distributed_executor_backend": "external_launcher"} if shards > 1 else {}
     try:
-        with threads_kept(threads):
+        with threads_kept(threads), _warm_up_timed() as warm_up_s:
             llm = LLM(
                 model=str(model),
                 dtype=settings["dtype"],
                 seed=settings["seed"],
                 max_model_len=settings["max_prompt_length"] + settings["max_response_length"],
+                **split,
                 **settings["engine"],
             )
     except (TypeError, ValueError) as error:
         raise UserError(f"vLLM refuses the settings (options.engine): {str(error).splitlines()[0]}") from error
-    return VllmReplay(llm, settings)
+    return VllmReplay(llm, settings, warm_up_s)
+
+
+@contextmanager
+def _warm_up_timed() -> Iterator[list[float]]:
+    """The seconds that this worker compiles, warms up and captures graphs; on a CPU there are none to capture."""
+    if is_cpu_platform():
+        yield []
+        return
+    from vllm.v1.worker.gpu_worker import Worker
+
+    original, taken = Worker.compile_or_warm_up_model, []
+
+    def timed(worker: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return original(worker)
+        finally:
+            taken.append(time.perf_counter() - began)
+
+    Worker.compile_or_warm_up_model = timed
+    try:
+        yield taken
+    finally:
+        Worker.compile_or_warm_up_model = original

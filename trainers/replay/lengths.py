@@ -5,8 +5,9 @@ Runs in the controller, which reads what is asked for and pins the file, and in 
 
 from __future__ import annotations
 
+import heapq
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,21 @@ def drawn(mean: float, shortest: int, longest: int, count: int, seed: str) -> li
             made[at] = moved
     chance.shuffle(made)
     return made
+
+
+def idle_share(lengths: Sequence[Sequence[int]], places: int) -> float:
+    """The share of all engines' places that stand empty until the last completion is done; lengths of each engine.
+
+    By lengths alone: each iteration writes a token in every place that is taken, in order, as soon as one is free.
+    """
+    taken, ends = 0, []
+    for of_engine in lengths:
+        of_places = [0] * min(places, len(of_engine))
+        for length in of_engine:
+            heapq.heapreplace(of_places, of_places[0] + length)
+        taken += len(of_places)
+        ends.append(max(of_places))
+    return 1 - sum(map(sum, lengths)) / (taken * max(ends))
 
 
 def of_steps(asked: Mapping[str, Any], folder: Path, steps: int, count: int, longest: int) -> list[list[int]]:

@@ -8,7 +8,9 @@ from typing import Any
 from common.dotted import mapping
 from common.errors import UserError
 from common.files import read_json_object
+from engines import engine_named
 from node.records import file_sha256
+from trainers import Spread
 from trainers.cases import sglang_speed_on_cpu
 from trainers.protocol import Driver, StackFacts, Trainer
 from trainers.replay import RELEASE
@@ -18,15 +20,14 @@ from trainers.workload import TrainedArm, Workload
 
 
 def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
-    if unknown := sorted(set(arm.options) - {"lengths", "engine"}):
+    if unknown := sorted(set(arm.options) - {"lengths", "engine", "tensor_parallel"}):
         raise UserError(
-            f"options.{unknown[0]} is no option of a replay; it has lengths, and engine: the engine's own settings"
+            f"options.{unknown[0]} is no option of a replay; it has lengths, engine (the engine's own settings) and "
+            "tensor_parallel"
         )
-    if workload.nodes > 1 or workload.gpus_per_node > 1:
-        raise UserError(
-            "trainer replay runs one engine on one device: workload.nodes must be 1 and workload.gpus_per_node at most "
-            f"1 (got {workload.nodes} and {workload.gpus_per_node})"
-        )
+    if workload.nodes > 1:
+        raise UserError(f"workload.nodes must be 1 with trainer replay: it runs on one node (got {workload.nodes})")
+    shards = _tensor_parallel(arm, workload)
     if workload.samples:
         raise UserError(
             f"workload.samples must be 0 with trainer replay: it has no policy that learns (got {workload.samples})"
@@ -47,7 +48,31 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
         "seed": seed,
         "lengths": lengths,
         "engine": dict(arm.options.get("engine") or {}),
+        # Of one GPU it is not said: such runs are as old as the trainer.
+        **({"tensor_parallel": shards} if shards > 1 else {}),
     }
+
+
+def _tensor_parallel(arm: TrainedArm, workload: Workload) -> int:
+    """GPUs of one engine; `UserError` where the GPUs are no whole engines, or the prompts no equal shares."""
+    word, gpus = "options.tensor_parallel", max(1, workload.gpus_per_node)
+    shards = arm.options.get("tensor_parallel", 1)
+    if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
+        raise UserError(f"{word} of a replay must be a number of GPUs, at least 1 (got {shards!r})")
+    if shards > 1 and engine_named(arm.engine).in_trainer:
+        raise UserError(f"{word} must be 1 with engine {arm.engine}: it has no tensor parallel (got {shards})")
+    if gpus % shards:
+        raise UserError(
+            f"{word} must divide workload.gpus_per_node ({gpus}): an engine has that many GPUs, and there are as many "
+            f"engines as that gives (got {shards})"
+        )
+    prompts, replicas = workload.batch_size // workload.num_generations, gpus // shards
+    if prompts % replicas:
+        raise UserError(
+            f"the step's {prompts} prompts (workload.batch_size / num_generations) must be a multiple of the "
+            f"{replicas} engines (workload.gpus_per_node / {word}): each takes whole groups, as in training"
+        )
+    return shards
 
 
 def _sha256(source: str) -> str:
@@ -100,6 +125,7 @@ TREE = TimerTree(
             "The engine gives its memory back; only where it sleeps between steps.",
             "weight sync",
         ),
+        Phase("step/wait", "Wait", "Waits for the slowest engine; only where there are several.", "generation"),
     ),
 )
 
@@ -111,6 +137,7 @@ REPLAY = Trainer(
         job_module="trainers.replay.driver",
         resolver="trainers.replay.driver",
         trainer_args=_trainer_args,
+        spread=Spread.TORCHRUN,
         any_stack=True,
     ),
     keys={
@@ -123,6 +150,7 @@ REPLAY = Trainer(
             "max_response_length",
             "temperature",
             "top_p",
+            "tensor_parallel",
         )
     },
     engine_options="engine.",

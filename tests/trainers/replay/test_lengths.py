@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from common.errors import UserError
 from node.records import file_sha256
 from trainers.replay.driver import _lengths
-from trainers.replay.lengths import checked, drawn, of_steps
+from trainers.replay.lengths import checked, drawn, idle_share, of_steps
 from workflow.cluster.paths import RunPaths
 
 
@@ -111,3 +111,12 @@ def test_a_source_is_looked_for_where_snakemake_was_started(tmp_path: Path) -> N
     words = {"lengths": lengths, "steps": 1, "prompts": 1, "num_generations": 2, "max_response_length": 8}
     attempt = RunPaths(tmp_path / "results" / "mine" / "runs" / "vllm-s0").new_attempt()
     assert _lengths(words, attempt.folder) == [[3, 3]]
+
+
+def test_places_stand_empty_while_the_longest_is_written() -> None:
+    assert idle_share([[4, 4, 4, 4]], 4) == 0
+    assert idle_share([[2, 4, 4, 6]], 4) == pytest.approx(1 - 16 / 24)
+    # Two places: 6 and 2, then 4 where the 2 was, then 4 where either is free after 6.
+    assert idle_share([[6, 2, 4, 4]], 2) == pytest.approx(1 - 16 / 20)
+    # What the one engine has left, the other's places cannot write.
+    assert idle_share([[8, 8], [2, 2]], 4) == pytest.approx(1 - 20 / 32)

@@ -17,7 +17,7 @@ from analysis.report.content import read_content
 from common.errors import UserError
 from trainers.registry import StackFacts
 from trainers.replay import RELEASE
-from trainers.replay.lengths import drawn
+from trainers.replay.lengths import drawn, idle_share
 from workflow.config.plan import Plan, plan_runs
 from workflow.config.reading import parse_config
 
@@ -64,14 +64,15 @@ def attempt_of(spec: dict[str, Any], folder: Path, inputs: Path) -> Path:
         "attempt": 1,
         "run_id": spec["run_id"],
         "fingerprint": spec["fingerprint"],
-        "spec": str(run / "spec.json"),
+        "spec": str(run / "attempts" / "1" / "spec.json"),
         "inputs": str(inputs),
         "attempt_dir": str(run / "attempts" / "1"),
         "checkpoint_dir": str(run / "checkpoints"),
         "cpus": 2,
     }
     (run / "attempts" / "1").mkdir(parents=True)
-    (run / "spec.json").write_text(json.dumps(spec))
+    for spec_file in (run, run / "attempts" / "1"):
+        (spec_file / "spec.json").write_text(json.dumps(spec))
     (run / "attempts" / "1" / "attempt.json").write_text(json.dumps(attempt))
     return run / "attempts" / "1" / "attempt.json"
 
@@ -118,6 +119,8 @@ def test_every_completion_has_the_length_that_was_asked_for(
         assert made == drawn(5, 2, 12, 8, f"step {step}")
         named = of_step.set_index("name")["value"]
         assert named["response_tokens"] == 40 and named["replay/max_length"] == 12
+        places = 4 if options else 8
+        assert named["replay/idle_share"] == idle_share([made], places) > 0
         phases = set(of_step[of_step["kind"] == "phase"]["name"])
         assert phases == {"step", "step/sync_weights", "step/generate"}
         assert named["step"] >= named["step/generate"] + named["step/sync_weights"]
@@ -199,10 +202,24 @@ def test_a_stack_of_another_engine_and_unknown_options_are_refused(tmp_path: Pat
     for options, words, said in (
         ({"speed": 3}, {}, "options.speed is no option of a replay"),
         ({"lengths": {"source": "nosuch.parquet"}}, {}, "no such file: nosuch.parquet"),
-        ({}, {"nodes": 2}, "trainer replay runs one engine on one device"),
+        ({}, {"nodes": 2}, "workload.nodes must be 1 with trainer replay"),
+        ({"tensor_parallel": True}, {}, "options.tensor_parallel of a replay must be a number of GPUs"),
+        ({"tensor_parallel": 2}, {}, r"must divide workload.gpus_per_node \(1\)"),
+        ({"tensor_parallel": 4}, {"gpus_per_node": 6, "gpu": "H100-80GB"}, r"must divide workload.gpus_per_node \(6\)"),
+        ({}, {"gpus_per_node": 4, "gpu": "H100-80GB"}, "the step's 2 prompts .* must be a multiple of the 4 engines"),
     ):
         with pytest.raises(UserError, match=said):
-            planned("vllm", words, **options)
+            planned("vllm", words, accelerator="cuda" if "gpu" in words else "cpu", **options)
+    with pytest.raises(UserError, match="it has no tensor parallel"):
+        planned("transformers", {"gpus_per_node": 2, "gpu": "H100-80GB"}, accelerator="cuda", tensor_parallel=2)
+
+
+def test_engines_spread_over_the_gpus_of_a_node() -> None:
+    on_gpus = {"gpus_per_node": 4, "gpu": "H100-80GB"}
+    (run,) = planned("vllm", on_gpus, accelerator="cuda", tensor_parallel=2).runs.values()
+    assert run.spec["spread"] == "torchrun" and run.spec["trainer_args"]["tensor_parallel"] == 2
+    (one,) = planned("vllm", {"gpus_per_node": 1, "gpu": "H100-80GB"}, accelerator="cuda").runs.values()
+    assert not {"spread", "tensor_parallel"} & {*one.spec, *one.spec["trainer_args"]}, "one GPU is what it was"
 
 
 @pytest.mark.parametrize(("part", "why"), [("model", "of another tokenizer"), ("data", "answer other prompts")])
@@ -225,6 +242,16 @@ def test_a_gpu_that_somebody_else_uses_is_refused() -> None:
     require_alone(free=79 * 2**30, total=80 * 2**30)
     with pytest.raises(UserError, match=r"another process holds 40.0 GiB of this GPU"):
         require_alone(free=40 * 2**30, total=80 * 2**30)
+
+
+def test_a_gpu_that_another_replay_has_is_refused(tmp_path: Path) -> None:
+    """Of two that start together neither sees memory that the other holds."""
+    from trainers.replay.driver import hold
+
+    hold("GPU-1", tmp_path)
+    hold("GPU-2", tmp_path)
+    with pytest.raises(UserError, match="another replay runs on the GPU GPU-1"):
+        hold("GPU-1", tmp_path)
 
 
 def test_weights_are_handed_over_in_buckets() -> None:
