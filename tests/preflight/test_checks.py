@@ -264,10 +264,34 @@ def test_weights_in_half_are_told_and_take_half_the_memory() -> None:
     assert halved == pytest.approx(whole / 2)
 
 
-def test_trl_with_sglang_is_for_a_cpu_and_says_that_its_speed_is_no_gpus() -> None:
+def test_a_replay_beyond_the_models_context_or_heads_is_refused() -> None:
+    alone = {"trainer": "replay", "engine": "vllm", "stack": "verl04-vllm"}
+    fits = {**alone, "options": {"lengths": {"mean": 100}, "tensor_parallel": 2}}
+    over = {"gpus_per_node": 8, "mini_batch_size": None}
+    assert not {"context", "tensor-parallel-heads"} & set(found(ARTICLE, arms={"vllm": fits}, **over))
+    assert found(ARTICLE, arms={"vllm": fits}, max_response_length=40000, **over)["context"].level == "impossible"
+    split = {**alone, "options": {"lengths": {"mean": 100}, "tensor_parallel": 8}}
+    finding = found(ARTICLE, arms={"vllm": split}, **over)["tensor-parallel-heads"]
+    assert finding.level == "impossible" and finding.change.startswith("tensor_parallel: 1")
+
+
+def test_trl_with_sglang_on_one_gpu_sleeps_during_the_update_as_vllm_does() -> None:
     arms = {name: {"trainer": "trl", "engine": name, "stack": f"trl-gpu-{name}"} for name in ("vllm", "sglang")}
-    with pytest.raises(UserError, match=r"trl drives engine sglang on a CPU only.*got accelerator cuda"):
-        planned(ARTICLE, arms=arms, **TRL)
+    plan = planned(ARTICLE, arms=arms, **TRL)
+    args = next(run.spec["trainer_args"] for run in plan.runs.values() if run.spec["arm"] == "sglang")
+    assert (args["sglang_enable_memory_saver"], args["sglang_mem_fraction_static"]) == (True, 0.3)
+    assert "sglang-speed-on-cpu" not in found(ARTICLE, arms=arms, **TRL)
+    asleep, vllms = (estimate_of(cases(ARTICLE, arms=arms, **TRL)[arm]) for arm in ("sglang", "vllm"))
+    arms["sglang"]["options"] = {"sglang_enable_memory_saver": False}
+    awake = estimate_of(cases(ARTICLE, arms=arms, **TRL)["sglang"])
+    held = [sum(part.gib for part in one.update) for one in (asleep, vllms, awake) if one]
+    assert held[0] == held[1] and held[2] == pytest.approx(held[0] + 0.3 * 80, abs=1)
+    with pytest.raises(UserError, match="trl with engine sglang trains in one process"):
+        planned(ARTICLE, arms=arms, **{**TRL, "gpus_per_node": 2, "batch_size": 16})
+
+
+def test_trl_with_sglang_on_a_cpu_says_that_its_speed_is_no_gpus() -> None:
+    arms = {name: {"trainer": "trl", "engine": name, "stack": f"trl-gpu-{name}"} for name in ("vllm", "sglang")}
     arms = {"sglang": {**arms["sglang"], "stack": "trl-cpu-sglang"}}
     on_cpu = {**TRL, "gpus_per_node": 0, "gpu": None, "dtype": "float32"}
     finding = found(ARTICLE, arms=arms, **on_cpu)["sglang-speed-on-cpu"]

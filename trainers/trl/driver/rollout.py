@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.errors import UserError
+
+if TYPE_CHECKING:
+    from engines.sglang.colocate import Sglang
 
 
 def sampling(args: Any, stop: int | None) -> dict[str, Any]:
@@ -47,12 +50,18 @@ class Rollout:
 
         # TRL's own template and tokens, as for its own engines.
         prompt_ids = trainer._tokenize_prompts(prompts)[0]
-        if trainer.state.global_step != self._synced:
+        # What has slept has no weights.
+        if self.engine.sleeps or trainer.state.global_step != self._synced:
             with profiling_context(trainer, "sync_weights"):
+                if self.engine.sleeps and self._synced is not None:
+                    self.engine.wake()
                 self.engine.update_weights(trainer.accelerator.unwrap_model(trainer.model).named_parameters())
             self._synced = trainer.state.global_step
         with profiling_context(trainer, "SGLang.generate"):
             completion_ids, log_probs = self.engine.generate(prompt_ids, self._words)
+        if self.engine.sleeps:
+            with profiling_context(trainer, "sleep"):
+                self.engine.sleep()
         return {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": log_probs}
 
 
@@ -63,8 +72,16 @@ def sglang_rollout(args: Any, settings: Mapping[str, Any], model: Path, dtype: s
     """
     from transformers import AutoTokenizer
 
-    from engines.sglang.colocate import Sglang
-
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # it warns of rollout_func at each start
     words = sampling(args, AutoTokenizer.from_pretrained(str(model)).eos_token_id)
-    return Rollout(Sglang(model, dtype, args.seed + 1000 * resumed_from, settings), words)
+    return Rollout(_engine(args)(model, dtype, args.seed + 1000 * resumed_from, settings), words)
+
+
+def _engine(args: Any) -> type[Sglang]:
+    if args.use_cpu:
+        from engines.sglang.colocate import Sglang
+
+        return Sglang
+    from engines.sglang.gpu import SglangOnGpu
+
+    return SglangOnGpu
