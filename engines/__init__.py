@@ -1,13 +1,14 @@
 """The engines, a folder each. Runs in the stacks, too: the standard library alone."""
 
 from engines.engine import Engine
+from engines.lmdeploy import LMDEPLOY
 from engines.sglang import SGLANG
 from engines.transformers import TRANSFORMERS
 from engines.vllm import VLLM
 
 __all__ = ["Engine", "engine_named", "engines", "register"]
 
-_ENGINES: dict[str, Engine] = {one.name: one for one in (VLLM, SGLANG, TRANSFORMERS)}
+_ENGINES: dict[str, Engine] = {one.name: one for one in (VLLM, SGLANG, LMDEPLOY, TRANSFORMERS)}
 
 
 def register(engine: Engine) -> None:

@@ -115,9 +115,12 @@ def engine_told(part: Imported) -> tuple[str, str] | None:
         found = _engine_called(asked.partition("_")[0]) if asked else None
         if found is not None:
             return found, f"shows the command of a run with {key}={asked}"
-    for key, means in (item for one in trainers() for item in one.engine_switches.items()):
-        if isinstance(uses := part.config.get(key), bool):
-            return means[uses], f"is of a run with {key}: {str(uses).lower()}"
+    switches = [item for one in trainers() for item in one.engine_switches.items()]
+    # One that is on says more than another that is off.
+    for on in (True, False):
+        for key, means in switches:
+            if part.config.get(key) is on and on in means:
+                return means[on], f"is of a run with {key}: {str(on).lower()}"
     column = part.selected.get("engine", "")
     found = _engine_called(column) if part.format == TABLE else None
     return (found, f"has only rows of engine {column} for this run") if found is not None else None

@@ -91,3 +91,29 @@ SWIFT_4_6 = TimerTree(
         ),
     ),
 )
+
+SWIFT_3_4 = TimerTree(
+    trainer="swift",
+    series="3.4",
+    mode="native",
+    engines=("transformers", "vllm", "lmdeploy"),
+    source="ms-swift 3.4.1.post1 rlhf_trainer/grpo_trainer.py (profiling decorators), on TRL 0.17.0's "
+    "extras/profiling.py",
+    # Each call is a row of its own in wandb, and these are called for every micro-batch.
+    beside=(
+        ("_prepare_inputs", "s", "last_call_s/*"),
+        ("compute_loss", "s", "last_call_s/*"),
+        ("_get_per_token_logps", "s", "last_call_s/*"),
+    ),
+    phases=(
+        Phase(
+            "step",
+            "Step",
+            "The wall clock from one logged step to the next: this release logs no step time, and no timer is around "
+            "its generation.",
+            "other",
+            ("wall",),
+        ),
+        sync_weights("step", "_move_model_to_vllm_lmdeploy"),
+    ),
+)

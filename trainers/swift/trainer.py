@@ -12,7 +12,7 @@ from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported
 from trainers.protocol import Driver, LogFormat, Trainer
 from trainers.swift.settings import swift_terms, trainer_args
-from trainers.swift.timers import SWIFT_4_6, SWIFT_DRIVEN
+from trainers.swift.timers import SWIFT_3_4, SWIFT_4_6, SWIFT_DRIVEN
 from trainers.trl import console
 from trainers.trl.trainer import QUANTITIES, SERVER, TRAINER_STATE
 
@@ -40,7 +40,7 @@ def _row(row: Any, number: int) -> LoggedRow | None:
 SWIFT = Trainer(
     name="swift",
     label="ms-swift",
-    engines=("vllm", "transformers"),
+    engines=("vllm", "transformers", "lmdeploy"),
     package="ms-swift",
     driver=Driver(
         job_module="trainers.swift.driver.train",
@@ -51,10 +51,10 @@ SWIFT = Trainer(
     keys=KEYS,
     marks=("use_vllm",),
     bookkeeping=BOOKKEEPING,
-    engine_switches={"use_vllm": {True: "vllm", False: "transformers"}},
-    of_one_engine=("use_vllm", "vllm_"),
+    engine_switches={"use_vllm": {True: "vllm", False: "transformers"}, "use_lmdeploy": {True: "lmdeploy"}},
+    of_one_engine=("use_vllm", "vllm_", "use_lmdeploy", "lmdeploy_"),
     terms=swift_terms,
-    trees=(SWIFT_DRIVEN, SWIFT_4_6),
+    trees=(SWIFT_DRIVEN, SWIFT_4_6, SWIFT_3_4),
     native="native",
     formats=(
         LogFormat(
