@@ -38,7 +38,7 @@ PARTS = {
     "jobs": ("tests/node/", "tests/trainers/trl/"),
     "slurm 0": ("tests/slurm/test_storm.py",),
     # By their names these would come last of all, when nothing is left to go beside them.
-    "swift": ("tests/trainers/swift/test_swift_grpo.py",),
+    "swift": ("tests/trainers/swift/test_swift_grpo.py", "tests/trainers/swift/test_swift_vllm.py"),
     "replay": ("tests/trainers/replay/test_replay.py",),
     "experiments": ("tests/trainers/test_experiments.py",),
 }

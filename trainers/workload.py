@@ -382,8 +382,8 @@ class TrainedArm(Section):
     """Who trains: `trl`, `verl` or `swift`; `replay` trains nothing (docs/replay.md); of imported runs any other, too,
     where a table brings its timer tree."""
     engine: str
-    """Who generates: `vllm`, `sglang` (trl: on a CPU), with trl also `transformers`; with swift `transformers` (of
-    imported runs also `vllm`); with another trainer its own."""
+    """Who generates: `vllm`, `sglang` (trl: on a CPU), with trl also `transformers`; with swift `transformers` or
+    `vllm`; with another trainer its own."""
     stack: str = ""
     """The pinned environment, a folder in `envs/`. Required for an arm that is trained. With `import` it says what the
     runs had installed, for the preflight's ledger, and is never built."""

@@ -29,12 +29,12 @@ def pass_seed_and_dtype(seed: int, dtype: str) -> None:
     vllm_generation.LLM = build
 
 
-def check_engine(llm: Any, dtype: str) -> dict[str, Any]:
-    """The settings that a colocated vLLM finally holds, for done.json.
+def check_engine(engine: Any, dtype: str) -> dict[str, Any]:
+    """The settings that a colocated `LLMEngine` finally holds, for done.json.
 
     Raises `UserError` if its dtype is not the workload's.
     """
-    config = llm.llm_engine.vllm_config
+    config = engine.vllm_config
     compilation = config.compilation_config
     held = str(config.model_config.dtype).removeprefix("torch.")
     if held != dtype:

@@ -32,20 +32,20 @@ def sync_through_reload() -> None:
         if generation.mode != "colocate":
             original(generation)
             return
-        reload_weights(generation.llm, generation._iter_named_params())
+        reload_weights(generation.llm.llm_engine, generation._iter_named_params())
 
     VLLMGeneration.sync_weights = sync_weights
 
 
-def reload_weights(llm: Any, weights: Iterable[tuple[str, Any]]) -> None:
-    """Give a vLLM in this process new weights, by name, on a CPU."""
+def reload_weights(engine: Any, weights: Iterable[tuple[str, Any]]) -> None:
+    """Give an `LLMEngine` in this process new weights, by name, on a CPU."""
     # Its warning is about the layer that is mended below, and would come at every step.
     logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
-    runner = llm.llm_engine.model_executor.driver_worker.model_runner
+    runner = engine.model_executor.driver_worker.model_runner
     runner.reload_weights(weights_iterator=weights)
     repack_tied_output_layers(runner.get_model())
     # Cached prefixes hold keys and values of the old weights.
-    llm.reset_prefix_cache()
+    engine.reset_prefix_cache()
 
 
 def repack_tied_output_layers(model: Any) -> None:

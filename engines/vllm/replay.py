@@ -36,7 +36,7 @@ class VllmReplay:
 
     def update(self, weights: Iterable[tuple[str, Any]]) -> None:
         if is_cpu_platform():
-            reload_weights(self._llm, weights)
+            reload_weights(self._llm.llm_engine, weights)
             return
         # As TRL 1.16 does in one process (trl/generation/vllm_generation.py, sync_weights).
         self._llm.llm_engine.model_executor.driver_worker.model_runner.model.load_weights(weights)
@@ -50,7 +50,7 @@ class VllmReplay:
 
     def held(self) -> dict[str, Any]:
         once = {"warm_up_s": sum(self._warm_up_s)} if self._warm_up_s else {}
-        return {**check_engine(self._llm, self._settings["dtype"]), **once}
+        return {**check_engine(self._llm.llm_engine, self._settings["dtype"]), **once}
 
     def close(self) -> None:
         self._llm.llm_engine.engine_core.shutdown()

@@ -18,8 +18,6 @@ _OWNED = (
     *("resume_from_checkpoint", "resume_only_model", "reward_funcs"),
 )
 _NOT_DRIVEN = {
-    "async_generate": "a step would train on the completions of the one before",
-    "dynamic_sample": "completions that are thrown away are not counted yet",
     "multi_turn_scheduler": "a completion of several turns is not encoded by the tokenizer's chat template yet",
     "reward_model": "workload.rewards takes a reward model, with the same score under every trainer",
 }
@@ -40,18 +38,39 @@ def trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFac
     # What TRL has where nothing is said; swift's own are another optimizer's (0.95, 0.1), bfloat16 weights and LoRA.
     defaults = {"tuner_type": "full", "torch_dtype": "float32", "adam_beta2": 0.999, "weight_decay": 0.0}
     defaults["dataloader_num_workers"] = 0
-    return completed(fixed, defaults, arm, stack, _OWNED)
+    return completed(fixed, defaults | _engine(arm, workload, stack), arm, stack, _OWNED)
+
+
+def _engine(arm: TrainedArm, workload: Workload, stack: StackFacts) -> dict[str, Any]:
+    """The engine's own settings: those with which TRL 1.16 builds its vLLM (trl/generation/vllm_generation.py)."""
+    if arm.engine != "vllm":
+        return {}
+    engine: dict[str, Any] = {
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_max_model_len": workload.max_prompt_length + workload.max_response_length,
+        "vllm_engine_kwargs": {"max_num_batched_tokens": 4096},
+    }
+    if stack.accelerator == "cuda":
+        # Level 2 drops the engine's weights, which come again with each sync.
+        engine |= {"vllm_gpu_memory_utilization": 0.3, "sleep_level": 2}
+    return engine
 
 
 def _require_what_swift_can(arm: TrainedArm, workload: Workload) -> None:
     """`UserError` for words that ms-swift, or our driver of it, has no answer to."""
-    if arm.engine != "transformers":
-        raise UserError(
-            f"trainer swift trains from here with engine transformers alone (got {arm.engine}); its runs with "
-            f"{arm.engine} can be compared by an import (docs/import.md)"
-        )
     require_one_update("swift", workload)
     require_one_process("swift", workload)
+    # On a CPU vLLM 0.31 scales the adapter's B in place (vllm/lora/lora_weights.py, optimize), and the tensor is the
+    # trainer's own: ms-swift 4.6.0 does not copy it (rlhf_trainers/rollout_mixin.py, _move_adapter_to_vllm).
+    if arm.engine == "vllm" and (
+        arm.options.get("vllm_enable_lora") or arm.options.get("tuner_type", "full") != "full"
+    ):
+        raise UserError(
+            "options.tuner_type must be full with trainer swift and engine vllm from here: with an adapter sent"
+            " alone vLLM's log-probabilities were up to 1.3 nats from the policy's (on a CPU), and merged weights have"
+            " not been tried"
+        )
     for option, why in _NOT_DRIVEN.items():
         if arm.options.get(option):
             raise UserError(

@@ -15,16 +15,25 @@ _OWN_WORDS = {
 
 
 def _driven() -> tuple[Phase, ...]:
-    """TRL's phases, with swift's words for them, and the one that TRL does not have."""
+    """TRL's phases, with swift's words for them, and those that TRL does not have."""
     phases = [
         dataclasses.replace(phase, description=_OWN_WORDS.get(phase.path, phase.description))
         for phase in TRL_1_16.phases
     ]
     after = next(place for place, phase in enumerate(phases) if phase.path == f"{PREPARE_INPUTS}/rewards/*")
-    log = Phase(
-        f"{PREPARE_INPUTS}/log_completions", "Log completions", "Decodes and gathers texts for its log.", "other"
+    own = (
+        Phase(
+            f"{PREPARE_INPUTS}/log_completions", "Log completions", "Decodes and gathers texts for its log.", "other"
+        ),
+        Phase(
+            f"{PREPARE_INPUTS}/offload",
+            "Offload the trainer",
+            "The policy and its moments leave the GPU for the generation, and come back (offload_model, "
+            "offload_optimizer).",
+            "other",
+        ),
     )
-    return (*phases[: after + 1], log, *phases[after + 1 :])
+    return (*phases[: after + 1], *own, *phases[after + 1 :])
 
 
 SWIFT_DRIVEN = TimerTree(

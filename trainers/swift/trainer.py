@@ -11,6 +11,7 @@ from trainers.logs.hf_rows import LoggedRow, imported_rows, is_training_row, log
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported
 from trainers.protocol import Driver, LogFormat, Trainer
+from trainers.swift import checks
 from trainers.swift.settings import swift_terms, trainer_args
 from trainers.swift.timers import SWIFT_3_4, SWIFT_4_6, SWIFT_DRIVEN
 from trainers.trl import console
@@ -53,6 +54,8 @@ SWIFT = Trainer(
     bookkeeping=BOOKKEEPING,
     engine_switches={"use_vllm": {True: "vllm", False: "transformers"}, "use_lmdeploy": {True: "lmdeploy"}},
     of_one_engine=("use_vllm", "vllm_", "use_lmdeploy", "lmdeploy_"),
+    checks=(checks.refusals, checks.weights_in_half),
+    memory=checks.memory,
     terms=swift_terms,
     trees=(SWIFT_DRIVEN, SWIFT_4_6, SWIFT_3_4),
     native="native",
@@ -74,5 +77,6 @@ SWIFT = Trainer(
         TRAINER_STATE,
     ),
     quantities=QUANTITIES,
+    discarded=("train/discarded_completions",),
     server=SERVER,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from common.errors import UserError
@@ -31,7 +31,8 @@ class RefusedOption:
     change: str
 
 
-def _share_of_memory(case: Case) -> bool:
+def share_of_memory(case: Case) -> bool:
+    """Whether the engine's share of a GPU's memory is none."""
     share = case.settings.number("vllm_gpu_memory_utilization")
     return share is not None and not 0 < share <= 1
 
@@ -63,7 +64,7 @@ REFUSALS = (
     ),
     RefusedOption(
         "vllm_gpu_memory_utilization",
-        _share_of_memory,
+        share_of_memory,
         "it is a share of the GPU's memory",
         "vllm/config/cache.py",
         "gpu_memory_utilization: float = Field(default=0.92, gt=0, le=1)",
@@ -80,33 +81,38 @@ REFUSALS = (
 )
 
 
-def refusals(case: Case, variables: Variables) -> Iterator[Finding]:
-    """Options that pass GRPOConfig and end the run on the node."""
-    for one in REFUSALS:
+def refused(case: Case, table: Iterable[RefusedOption], code: str, driver: str) -> Iterator[Finding]:
+    """The options of a table that would end the run on the node; `driver` is the file that has no answer to some."""
+    for one in table:
         if not case.imported and one.refused(case):
             yield Finding(
                 "impossible",
-                "trl-refuses",
+                code,
                 (case.arm,),
                 f"{one.setting} is {case.settings.get(one.setting)}",
                 one.why,
-                f"{one.file or 'trainers/trl/driver/train.py'}; docs/preflight.md#impossible",
+                f"{one.file or driver}; docs/preflight.md#impossible",
                 one.change,
             )
 
 
-def weights_in_half(case: Case, variables: Variables) -> Iterator[Finding]:
-    """The optimizer's own weights in 16 bits."""
-    held = case.settings.get(WEIGHTS)
+def refusals(case: Case, variables: Variables) -> Iterator[Finding]:
+    """Options that pass GRPOConfig and end the run on the node."""
+    return refused(case, REFUSALS, "trl-refuses", "trainers/trl/driver/train.py")
+
+
+def weights_in_half(case: Case, variables: Variables, setting: str = WEIGHTS) -> Iterator[Finding]:
+    """The optimizer's own weights in 16 bits, as `setting` says."""
+    held = case.settings.get(setting)
     if held in HALF:
         yield Finding(
             "odd",
             "weights-in-half",
             (case.arm,),
-            f"the optimizer holds the policy in {held} ({WEIGHTS})",
+            f"the optimizer holds the policy in {held} ({setting})",
             "with a small learning rate most updates are smaller than a rounding step of such weights and are lost",
             "torch.optim.AdamW updates the weights as they are; our driver's default is float32",
-            f"take {WEIGHTS} out (it takes more memory; passes are in workload.dtype all the same)",
+            f"take {setting} out (it takes more memory; passes are in workload.dtype all the same)",
         )
 
 

@@ -87,7 +87,7 @@ def _require_processes(arm: TrainedArm, workload: Workload, stack: StackFacts, p
         require_one_process(f"trl with engine {arm.engine}{on_a_cpu}", workload)
 
 
-def _memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
+def memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
     """A process on each GPU; the job loads the policy's weights in float32, unless an option says otherwise.
 
     A server's GPUs hold nothing of the trainer, and one engine has the whole batch.
@@ -182,7 +182,7 @@ TRL = Trainer(
     of_one_engine=("use_vllm", "vllm_", "use_sglang", "sglang_"),
     of_the_text=frozenset({"vllm_structured_outputs_regex", "sglang_preferred_sampling_params"}),
     checks=(checks.refusals, sglang_speed_on_cpu, checks.weights_in_half),
-    memory=_memory,
+    memory=memory,
     terms=trl_terms,
     trees=(TRL_1_16, *TRL_NATIVE),
     native="native",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 import yaml
 
 from common.errors import UserError
+from trainers.protocol import StackFacts
 from trainers.swift.driver.arguments import command_line
+from trainers.swift.settings import trainer_args
+from trainers.workload import Workload
+from workflow.config.model import Arm
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
@@ -33,6 +38,26 @@ def test_the_words_are_translated() -> None:
     assert args_of({"options": {"adam_beta2": 0.95}})["adam_beta2"] == 0.95
 
 
+CUDA = StackFacts("swift", "vllm", "cuda", "4.6.0", "0" * 12)
+
+
+def engine_args(stack: StackFacts, **options: Any) -> dict[str, Any]:
+    workload = Workload.model_validate(RAW["workload"])
+    arm = Arm(trainer="swift", engine="vllm", stack="x", options=options)
+    args = trainer_args(arm, workload, 0, stack)
+    return {name: value for name, value in args.items() if "vllm" in name or name == "sleep_level"}
+
+
+def test_vllm_is_built_as_trl_builds_its_own() -> None:
+    shared = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_len": 80}
+    shared["vllm_engine_kwargs"] = {"max_num_batched_tokens": 4096}
+    assert engine_args(dataclasses.replace(CUDA, accelerator="cpu")) == shared
+    assert engine_args(CUDA) == shared | {"vllm_gpu_memory_utilization": 0.3, "sleep_level": 2}
+    with pytest.raises(UserError, match=r"tuner_type must be full .* engine vllm"):
+        engine_args(CUDA, tuner_type="lora")
+    assert engine_args(CUDA, sleep_level=0)["sleep_level"] == 0
+
+
 def test_a_command_line_has_lists_and_mappings_and_nothing_that_is_null() -> None:
     settings = {
         "use_cpu": True,
@@ -52,8 +77,7 @@ def test_a_command_line_has_lists_and_mappings_and_nothing_that_is_null() -> Non
         ({"options": {"learning_rate": 1}}, {}, "options.learning_rate of an arm is not free"),
         ({"options": {"use_vllm": True}}, {}, "options.use_vllm of an arm is not free"),
         ({"options": {"template": "qwen2_5"}}, {}, "options.template of an arm is not free"),
-        ({"options": {"dynamic_sample": True}}, {}, "options.dynamic_sample cannot be used with trainer swift"),
-        ({"options": {"async_generate": True}}, {}, "train on the completions of the one before"),
+        ({"options": {"multi_turn_scheduler": "math_tip_trick"}}, {}, "options.multi_turn_scheduler cannot be used"),
         ({}, {"num_generations": 1}, "num_generations must be at least 2 with trainer"),
         ({}, {"mini_batch_size": 4}, "mini_batch_size must be null or batch_size (8) with trainer"),
         ({}, {"test_steps": 2}, "test_steps must be 0 with trainer"),

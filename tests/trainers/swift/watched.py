@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -49,26 +50,60 @@ def watch_swift(trainer: Any) -> None:
     generate, prepare = trainer._engine_infer, trainer._prepare_batch_inputs
     held: dict[str, Any] = {}
 
-    def generated(self: Any, *args: Any, **kwargs: Any) -> Any:
-        outputs = generate(self, *args, **kwargs)
-        made = [output.response for output in outputs]
-        held.update(prompts=[one.prompt_token_ids for one in made])
-        held.update(completions=[one.choices[0].token_ids for one in made])
+    def generated(self: Any, infer_requests: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs = generate(self, infer_requests, *args, **kwargs)
+        for request, output in zip(infer_requests, outputs, strict=True):
+            held[request.uuid] = output.response
         return outputs
 
     def prepared(self: Any, samples: Any) -> Any:
         batches = prepare(self, samples)
         encoded = [sample.encoded for sample in samples]
+        # With dynamic_sample others were made, too.
+        made = [held[sample.request_id] for sample in samples]
+        held.clear()
+        said = [one.choices[0].logprobs["content"] for one in made] if self.use_fast_infer else []
         tell(
-            **held,
+            prompts=[one.prompt_token_ids for one in made],
+            completions=[one.choices[0].token_ids for one in made],
+            said=[[token["logprob"] for token in content] for content in said],
             rewards=self._rewards_per_func.tolist(),
             trained=[list(one["input_ids"]) for one in encoded],
             labels=[list(one["labels"]) for one in encoded],
             counted=[int(n) for batch in batches for n in batch["grpo_batch"].completion_mask.sum(1)],
+            policy=[row for batch in batches for row in _of_completions(batch["grpo_batch"], "old_per_token_logps")],
+            initial=[row for batch in batches for row in _of_completions(batch["grpo_batch"], "ref_per_token_logps")],
+            synced=dict(synced),
         )
         return batches
 
     trainer._engine_infer, trainer._prepare_batch_inputs = generated, prepared
+
+
+def _of_completions(batch: Any, name: str) -> list[list[float]]:
+    """Log-probabilities of each completion's tokens."""
+    return [row[mask].tolist() for row, mask in zip(getattr(batch, name), batch.completion_mask.bool(), strict=True)]
+
+
+synced = {"adapter": 0, "weights": 0}
+
+
+def watch_sync() -> None:
+    """Count how often vLLM is given an adapter, and how often whole weights."""
+    from vllm.v1.engine.llm_engine import LLMEngine
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    add, reload = LLMEngine.add_lora, GPUModelRunner.reload_weights
+
+    def added(self: Any, request: Any) -> Any:
+        synced["adapter"] += 1
+        return add(self, request)
+
+    def reloaded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        synced["weights"] += 1
+        return reload(self, *args, **kwargs)
+
+    LLMEngine.add_lora, GPUModelRunner.reload_weights = added, reloaded
 
 
 def scores_of_swifts() -> None:
@@ -131,6 +166,8 @@ if __name__ == "__main__":
         from swift.rlhf_trainers import GRPOTrainer  # type: ignore[no-redef]
 
         watch = watch_swift
+        if find_spec("vllm"):
+            watch_sync()
     watch(GRPOTrainer)
     code = driver.exit_code(driver.train)
     if THEN != "-":

@@ -32,7 +32,7 @@ def main(model: str, out: str, seed: str) -> None:
             policy, Accelerator(cpu=True), tokenizer, max_model_length=96, max_num_seqs=8, max_completion_length=24
         )
     torch_seed = torch.initial_seed()  # of the generator that vLLM's CPU sampler draws from
-    settings = vllm_colocate.check_engine(engine.llm, "float32")
+    settings = vllm_colocate.check_engine(engine.llm.llm_engine, "float32")
     prompt = tokenizer.apply_chat_template(
         [{"role": "user", "content": "What is 3 + 4?"}], add_generation_prompt=True, return_dict=False
     )

@@ -105,6 +105,8 @@ def set_environment(folder: Path) -> None:
     """
     os.environ.setdefault("MODELSCOPE_CACHE", str(folder / "modelscope"))
     os.environ.setdefault("LOG_LEVEL", "WARNING")
+    # swift's plugin for vLLM is for embeddings, and imports torchvision.
+    os.environ.setdefault("VLLM_PLUGINS", "none")
 
 
 def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from node.phase_clock import sanitized
+from trainers.swift.driver import colocate
+from trainers.swift.driver.pipeline import last_turn
 from trainers.trl.driver.timers import LOG_PROB, TrlTimers
 
 _PHASES = {
@@ -23,7 +25,13 @@ _PHASES = {
     "compute_loss": "compute_loss",
 }
 # They hold those above and next to nothing of their own: encoding is the rest of prepare_inputs, as with TRL.
-_WHOLES = frozenset({"_generate_and_score_completions", "_score_completions", "_prepare_batch_inputs"})
+_WHOLES = frozenset(
+    {"_generate_and_score_completions", "_score_completions", "_dynamic_sampling", "_prepare_batch_inputs"}
+)
+DISCARDED = "discarded_completions"
+
+_OFFLOADING = ("offload_model", "load_model", "offload_optimizer", "load_optimizer")
+"""The trainer's own weights and moments on their way from the GPU and back, around a generation."""
 
 
 class SwiftTimers(TrlTimers):
@@ -32,6 +40,12 @@ class SwiftTimers(TrlTimers):
     def install(self, trainer: Any) -> None:
         """Hook swift's profiling contexts, its rewards, and what it does not time."""
         super().install(trainer)
+        for method in _OFFLOADING:
+            self._time(trainer, method, "offload")
+        # Of the engine inside the trainer; transformers' has none.
+        engine = getattr(trainer.engine, "engine", None) if colocate.is_colocated(trainer.args) else None
+        for method in ("sleep", "wake_up") if engine is not None else ():
+            self._time(engine, method, "sleep", unless="sync_weights")
 
         def log_metric(name: str, value: float) -> None:
             trainer._metrics["train"][name].append(value)
@@ -62,15 +76,29 @@ class SwiftTimers(TrlTimers):
 
 
 def count_tokens(trainer: Any, log: Any) -> None:
-    """Tell a `StepLog` of every completion's tokens as they are made."""
-    original = trainer._engine_infer
+    """Tell a `StepLog` of the tokens of every completion that is learned from.
 
-    def infer(*args: Any, **kwargs: Any) -> Any:
-        outputs = original(*args, **kwargs)
-        made = [output.response for output in outputs]
-        log.generated(
-            (response.usage.prompt_tokens for response in made), (len(one.choices[0].token_ids) for one in made)
-        )
+    With dynamic_sample groups of equal rewards are thrown away, and others generated: their seconds stay in the
+    phases, and how many they were is a scalar of its own.
+    """
+    infer, score = trainer._engine_infer, trainer._score_completions
+    prompts: dict[str, int] = {}
+
+    def inferred(infer_requests: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs = infer(infer_requests, *args, **kwargs)
+        for request, output in zip(infer_requests, outputs, strict=True):
+            prompts[request.uuid] = output.response.usage.prompt_tokens
         return outputs
 
-    trainer._engine_infer = infer
+    def scored(samples: Any) -> Any:
+        kept = score(samples)
+        log.generated(
+            (prompts[sample.request_id] for sample in kept),
+            (len(last_turn(sample.response_token_ids)) for sample in kept),
+        )
+        if trainer.dynamic_sample:
+            trainer._metrics["train"][DISCARDED].append(len(prompts) - len(kept))
+        prompts.clear()
+        return kept
+
+    trainer._engine_infer, trainer._score_completions = inferred, scored

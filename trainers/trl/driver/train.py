@@ -174,7 +174,7 @@ def _engine_settings(trainer: Any, args: Any, dtype: str) -> dict[str, Any]:
     if args.use_vllm and args.vllm_mode == "colocate":
         from engines.vllm.colocate import check_engine
 
-        return check_engine(trainer.vllm_generation.llm, dtype)
+        return check_engine(trainer.vllm_generation.llm.llm_engine, dtype)
     if args.use_vllm:
         return serve.held(trainer, dtype)
     weights = str(next(trainer.model.parameters()).dtype).removeprefix("torch.")

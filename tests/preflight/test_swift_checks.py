@@ -1,0 +1,87 @@
+"""What ms-swift or vLLM refuses on the node, told before the queue, and its memory on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from common.findings import Finding
+from trainers.cases import Case
+from trainers.memory_estimate import MemoryEstimate, estimate_of
+from trainers.swift.checks import REFUSALS
+from trainers.trl.checks import RefusedOption
+from workflow.config.plan import plan_runs, stack_facts
+from workflow.config.reading import parse_config
+from workflow.preflight import preflight
+from workflow.preflight.cases import cases_of, told_by_stack
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def case_with(options: dict[str, Any], experiment: str = "swift-dapo") -> tuple[Case, dict[str, Finding]]:
+    """An arm of ms-swift with vLLM, and its findings by code; `swift-dapo` is for a GPU, `trainers-cpu` for none."""
+    raw = yaml.safe_load((ROOT / "experiments" / f"{experiment}.yaml").read_text(encoding="utf-8"))
+    arm = {
+        "trainer": "swift",
+        "engine": "vllm",
+        "stack": "swift-vllm" if experiment == "swift-dapo" else "swift-vllm-cpu",
+    }
+    raw |= {"baseline": "one", "arms": {"one": arm | {"options": options}}, "shared": {}}
+    raw["workload"]["model"] = {"source": "Qwen/Qwen2.5-1.5B-Instruct", "revision": "0" * 40}
+    plan = plan_runs(parse_config(raw), stack_facts)
+    (case,) = cases_of(plan, None, told_by_stack)
+    return case, {finding.code: finding for finding in preflight(plan).findings}
+
+
+@pytest.mark.parametrize(
+    ("options", "experiment"),
+    [
+        ({"async_generate": True}, "swift-dapo"),
+        ({"vllm_mode": "server"}, "swift-dapo"),
+        ({"sleep_level": 1}, "trainers-cpu"),
+        ({"move_model_batches": 2}, "trainers-cpu"),
+        ({"vllm_tensor_parallel_size": 2}, "swift-dapo"),
+        ({"vllm_gpu_memory_utilization": 1.5}, "swift-dapo"),
+    ],
+    ids=lambda given: next(iter(given)) if isinstance(given, dict) else given,
+)
+def test_it_is_told_before_the_queue(options: dict[str, Any], experiment: str) -> None:
+    finding = case_with(options, experiment)[1]["swift-refuses"]
+    assert finding.level == "impossible" and finding.what.startswith(f"{next(iter(options))} is ")
+
+
+def test_each_has_a_test() -> None:
+    marks = test_it_is_told_before_the_queue.pytestmark  # type: ignore[attr-defined]
+    assert [one.setting for one in REFUSALS] == [next(iter(options)) for options, _ in marks[0].args[1]]
+
+
+def test_what_works_is_not_refused() -> None:
+    fine = {"sleep_level": 1, "move_model_batches": 4, "vllm_gpu_memory_utilization": 0.9}
+    assert "swift-refuses" not in case_with(fine)[1]
+    assert "swift-refuses" not in case_with({}, "trainers-cpu")[1]
+
+
+@pytest.mark.parametrize("one", [one for one in REFUSALS if one.file], ids=lambda one: one.setting)
+def test_the_stacks_own_packages_refuse_it_in_those_words(
+    one: RefusedOption, stack_python: Callable[[str], Path]
+) -> None:
+    (file,) = stack_python("swift-vllm-cpu").parents[1].glob(f"lib/python*/site-packages/{one.file}")
+    assert one.words in " ".join(file.read_text(encoding="utf-8").split())
+
+
+def test_memory_counts_the_engine_and_what_is_offloaded() -> None:
+    def of(options: dict[str, Any]) -> tuple[float, float]:
+        found = estimate_of(case_with(options)[0])
+        assert isinstance(found, MemoryEstimate)
+        return MemoryEstimate.sum(found.update), MemoryEstimate.sum(found.rollout)
+
+    whole, awake = of({}), of({"sleep_level": 0})
+    assert awake[0] == pytest.approx(whole[0] + 0.3 * 80) and awake[1] == pytest.approx(whole[1])
+    # Weights, gradients and two moments of 1.54e9 parameters, 4 bytes each.
+    offloaded = of({"offload_model": True, "offload_optimizer": True})
+    assert whole[1] - offloaded[1] == pytest.approx(4 * 1.54e9 * 4 / 2**30, rel=0.01)
+    assert case_with({"torch_dtype": "bfloat16"})[1]["weights-in-half"].level == "odd"

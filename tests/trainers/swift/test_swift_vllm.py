@@ -1,0 +1,180 @@
+"""ms-swift with vLLM on a CPU: one run in two lives, and one with DAPO's settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from common.files import inputs_sha256
+from node.dataset import arithmetic_rows
+from workflow.cluster.paths import RunPaths
+from workflow.config.plan import plan_runs, stack_facts
+from workflow.config.reading import parse_config
+
+from ...attempts import DATA, ROOT, TRANSFORMERS, read_lines, run_job, run_python
+from ..trl.test_trl_grpo import COMMON, PREPARE, check_tree
+
+STACK = "swift-vllm-cpu"
+STEPS, STOPPED_AT = 5, 3
+AGREE = 1e-4  # nats, as for TRL
+SYNC = f"{PREPARE}/sync_weights"
+OWN = """
+def even_alone(completions, rows):
+    return [len(text) / 100 if row["index"] % 2 == 0 else 0.25 for text, row in zip(completions, rows, strict=True)]
+"""
+DAPO = {"epsilon_high": 0.28, "dynamic_sample": True, "max_resample_times": 3}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Of each run its folder, what its first life said, and what was seen of its generations."""
+
+    runs: dict[str, RunPaths]
+    said: dict[str, str]
+    seen: dict[str, list[dict[str, Any]]]
+
+    def lines(self, run: str, attempt: int) -> list[dict[str, Any]]:
+        return read_lines(self.runs[run].folder / "attempts" / str(attempt) / "metrics.jsonl")
+
+    def done(self, run: str, attempt: int) -> dict[str, Any]:
+        return dict(json.loads((self.runs[run].folder / "attempts" / str(attempt) / "done.json").read_text()))
+
+
+def specs(folder: Path) -> dict[str, dict[str, Any]]:
+    """Specifications of both runs; of every second prompt all of DAPO's rewards are equal."""
+    raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
+    rows = arithmetic_rows(raw["workload"]["data"]["rows"], 0)
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "own.py").write_text(OWN)
+    arm = {"trainer": "swift", "engine": "vllm", "stack": STACK}
+    words = raw["workload"] | {"steps": STEPS, "samples": 2}
+    words["data"] |= {"source": str(folder / "rows.jsonl")}
+    own = {"source": str(folder / "own.py"), "function": "even_alone"}
+    dapo = {"rewards": [own, {"name": "soft_overlong", "options": {"cache_length": 8}, "weight": 0.0}]}
+    dapo |= {"loss_type": "dapo", "steps": 3, "samples": 0}
+    of = {
+        "full": ({"log_rollout_offpolicy_metrics": True}, words),
+        "dapo": (DAPO, words | dapo),
+    }
+    found = {}
+    for name, (options, workload) in of.items():
+        arms = {name: arm | {"options": options}}
+        config = parse_config(raw | {"baseline": name, "arms": arms, "workload": workload})
+        found[name] = plan_runs(config, stack_facts).runs[f"{name}-s0"].spec
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A run that is stopped in its third step and goes on, and one of three steps with DAPO's settings."""
+    folder = tmp_path_factory.mktemp("swift-vllm")
+    planned = specs(folder)
+    workload = planned["full"]["workload"]
+    request = {"data": DATA | workload["data"], "model": workload["model"]}
+    request |= {key: workload[key] for key in ("max_prompt_length", "max_response_length")}
+    (folder / "request.json").write_text(json.dumps(request))
+    done = run_job(
+        stack_python(TRANSFORMERS), "node.inputs", "--request", folder / "request.json", "--out", folder / "made"
+    )
+    assert done.returncode == 0, done.stderr
+    runs = {name: RunPaths(folder / name) for name in planned}
+
+    def train(name: str, attempt: int, stop_at: int = 0) -> str:
+        order = _ordered(runs[name], planned[name], folder / "made" / "inputs.json", attempt)
+        watched = ("-m", "tests.trainers.swift.watched", "swift", folder / f"{name}.jsonl", stop_at, "-", order)
+        done = run_python(stack_python(STACK), *watched)
+        assert done.returncode == (75 if stop_at else 0), (done.stdout + done.stderr)[-6000:]
+        return done.stdout + done.stderr
+
+    said = {"full": train("full", 1, STOPPED_AT), "dapo": train("dapo", 1)}
+    train("full", 2)
+    return Trained(runs, said, {name: read_lines(folder / f"{name}.jsonl") for name in planned})
+
+
+def _ordered(run: RunPaths, spec: dict[str, Any], inputs: Path, number: int) -> Path:
+    """attempt.json of a run's next life, as the launcher writes it."""
+    folder = run.folder / "attempts" / str(number)
+    folder.mkdir(parents=True)
+    run.spec.write_text(json.dumps(spec))
+    hashes = inputs_sha256(json.loads(inputs.read_text()))
+    order = {
+        "attempt": number,
+        "run_id": run.folder.name,
+        "fingerprint": spec["fingerprint"],
+        "spec": str(run.spec),
+        "inputs": str(inputs),
+        "inputs_sha256": hashes,
+        "attempt_dir": str(folder),
+        "checkpoint_dir": str(run.checkpoints(spec["fingerprint"], hashes)),
+        "cpus": 2,
+    }
+    (folder / "attempt.json").write_text(json.dumps(order))
+    return folder / "attempt.json"
+
+
+def differences(seen: list[dict[str, Any]], other: str) -> Iterator[float]:
+    """Of each step the largest difference between vLLM's log-probabilities of its tokens and those of a model."""
+    for line in seen:
+        pairs = zip(line["said"], line[other], strict=True)
+        yield max(abs(a - b) for said, own in pairs for a, b in zip(said, own, strict=True))
+
+
+def test_it_stops_on_request_and_goes_on_with_the_next_step(trained: Trained) -> None:
+    first, second = trained.lines("full", 1), trained.lines("full", 2)
+    assert f"stopped: after step {STOPPED_AT} of {STEPS}, with a checkpoint" in trained.said["full"]
+    assert [line["step"] for line in first] == [1, 2, 3] and [line["step"] for line in second] == [4, 5]
+    assert [line["resumed"] for line in first + second] == [False] * 3 + [True, False]
+    assert trained.done("full", 2)["first_step"] == STOPPED_AT + 1
+
+
+def test_generation_and_sync_are_phases_and_their_sums_fit(trained: Trained) -> None:
+    for line in trained.lines("full", 1) + trained.lines("full", 2):
+        assert set(line["phases"]) == COMMON | {SYNC, f"{PREPARE}/old_log_prob", f"{PREPARE}/log_completions"}
+        check_tree(line["phases"])
+        assert line["scalars"]["train/step_time"] == pytest.approx(line["phases"]["step/training_step"], abs=2e-3)
+        lengths = line["samples"]["response_length"]
+        assert len(lengths) == 8 and sum(lengths) == line["scalars"]["response_tokens"]
+        assert line["scalars"]["train/completions/mean_length"] == pytest.approx(sum(lengths) / 8)
+
+
+def test_vllm_generates_with_the_newest_weights_in_both_lives(trained: Trained) -> None:
+    seen = trained.seen["full"]
+    assert len(seen) == STEPS and max(differences(seen, "policy")) < AGREE
+    # A sync that did nothing would be seen: the initial weights say something else by now.
+    assert list(differences(seen, "initial"))[-1] > 100 * AGREE
+    assert [line["synced"] for line in seen] == [{"adapter": 0, "weights": at} for at in (1, 2, 3, 1, 2)]
+    for line in trained.lines("full", 1) + trained.lines("full", 2):
+        assert abs(line["scalars"]["train/rollout_correction/kl"]) < AGREE
+
+
+def test_it_learns_from_vllms_tokens_alone(trained: Trained) -> None:
+    for line in trained.seen["full"]:
+        for at, (prompt, completion) in enumerate(zip(line["prompts"], line["completions"], strict=True)):
+            assert line["trained"][at] == prompt + completion and line["counted"][at] == len(completion)
+    assert len({tuple(ids) for ids in trained.seen["full"][0]["completions"]}) == 8
+
+
+def test_the_engine_has_the_runs_seed_and_number_format_and_trls_settings(trained: Trained) -> None:
+    done = trained.done("full", 2)
+    told = {"name": "vllm", "dtype": "float32", "seed": 0, "max_model_len": 80, "max_num_batched_tokens": 4096}
+    told |= {"max_num_seqs": 8, "enable_prefix_caching": True}
+    assert done["resolved"]["engine"] | told == done["resolved"]["engine"]
+    assert done["hardware"]["threads"] == len(done["hardware"]["affinity"]) == 2
+    assert {"ms-swift", "vllm", "peft"} <= done["versions"].keys()
+
+
+def test_groups_of_equal_rewards_are_thrown_away_and_counted(trained: Trained) -> None:
+    """DAPO's settings: seconds are of all completions, tokens of those that are learned from."""
+    steps = trained.lines("dapo", 1)
+    thrown = [line["scalars"]["train/discarded_completions"] for line in steps]
+    assert sum(thrown) > 0 and all(count % 4 == 0 for count in thrown)
+    assert all(len(line["samples"]["response_length"]) == 8 for line in steps)
+    trainer = trained.done("dapo", 1)["resolved"]["trainer"]
+    named = ("epsilon_high", "dynamic_sample", "max_resample_times")
+    assert [trainer[name] for name in named] == [DAPO[name] for name in named] and trainer["loss_type"] == "dapo"

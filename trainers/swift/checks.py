@@ -1,0 +1,102 @@
+"""Checks a run of ms-swift before it waits in a queue: what ms-swift or vLLM refuses on the node, and its memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from common.findings import Finding
+from common.model_facts import ModelFacts
+from trainers.cases import Case, Settings
+from trainers.memory_estimate import MemoryEstimate
+from trainers.protocol import Variables
+from trainers.trl import checks as trl_checks
+from trainers.trl.checks import RefusedOption
+from trainers.trl.trainer import memory as trl_memory
+
+_ARGUMENTS = "swift/arguments/rlhf_args.py"
+_DRIVER = "trainers/swift/driver/train.py"
+
+
+REFUSALS = (
+    RefusedOption(
+        "async_generate",
+        lambda case: case.settings.true("async_generate") and case.settings.get("vllm_mode") != "server",
+        "an engine inside the training process generates while nothing else trains",
+        _ARGUMENTS,
+        "async generate require vllm_mode == server",
+        "async_generate: false",
+    ),
+    RefusedOption(
+        "vllm_mode",
+        lambda case: case.settings.get("vllm_mode", "colocate") != "colocate",
+        "nothing here starts `swift rollout` beside the trainer, and a run would wait for it in vain",
+        "",
+        "",
+        "vllm_mode: colocate",
+    ),
+    RefusedOption(
+        "sleep_level",
+        lambda case: case.settings.int("sleep_level") > 0 and not case.on_gpu,
+        "vLLM sleeps on GPUs only",
+        "vllm/config/model.py",
+        "Sleep mode is not supported on current platform",
+        "sleep_level: 0",
+    ),
+    RefusedOption(
+        "move_model_batches",
+        lambda case: case.settings.int("move_model_batches") > 0 and case.engine.name == "vllm" and not case.on_gpu,
+        "on a CPU vLLM takes new weights whole: it packs them for its kernels",
+        "",
+        "",
+        "take move_model_batches out",
+    ),
+    RefusedOption(
+        "vllm_tensor_parallel_size",
+        lambda case: case.tensor_parallel > 1,
+        "it has to divide the training processes, and trainer swift has one here",
+        "swift/rlhf_trainers/rollout_mixin.py",
+        "must divide world size",
+        "vllm_tensor_parallel_size: 1",
+    ),
+    RefusedOption(
+        "vllm_gpu_memory_utilization",
+        trl_checks.share_of_memory,
+        "it is a share of the GPU's memory",
+        "vllm/config/cache.py",
+        "gpu_memory_utilization: float = Field(default=0.92, gt=0, le=1)",
+        "vllm_gpu_memory_utilization: more than 0 and at most 1",
+    ),
+)
+
+
+def refusals(case: Case, variables: Variables) -> Iterator[Finding]:
+    """Options that pass ms-swift's parser, or that it refuses in the stack, and that end the run on the node."""
+    return trl_checks.refused(case, REFUSALS, "swift-refuses", _DRIVER)
+
+
+def weights_in_half(case: Case, variables: Variables) -> Iterator[Finding]:
+    """The optimizer's own weights in 16 bits; those of an adapter are float32 all the same."""
+    if case.settings.get("tuner_type") != "lora":
+        yield from trl_checks.weights_in_half(case, variables, "torch_dtype")
+
+
+def memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
+    """One process holds the policy and the engine, as with TRL."""
+    settings = case.settings
+    words = {
+        trl_checks.WEIGHTS: settings.get("torch_dtype"),
+        "vllm_enable_sleep_mode": settings.int("sleep_level") > 0,
+    }
+    read = Settings({**settings.values, **words}, settings.given, settings.composed)
+    found = trl_memory(dataclasses.replace(case, settings=read), gib, model)
+    update, rollout = found.update, found.rollout
+    if settings.true("offload_model") and settings.true("offload_optimizer"):
+        rollout = rollout[1:]
+    return dataclasses.replace(
+        found,
+        update=update,
+        rollout=rollout,
+        less_update="a smaller model or micro_batch_size, sleep_level: 2, or trainer verl on more GPUs",
+        less_rollout="vllm_gpu_memory_utilization: less, or offload_model and offload_optimizer: true",
+    )

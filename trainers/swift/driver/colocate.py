@@ -1,0 +1,83 @@
+"""Corrects the vLLM that ms-swift builds inside the trainer, so that engines meet on equal terms.
+
+Read from ms-swift 4.6.0 infer_engine/vllm_engine.py and rlhf_trainers/rollout_mixin.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from engines.vllm.colocate import check_engine
+from engines.vllm.cpu import is_cpu_platform, reload_weights, threads_kept
+
+
+def number_format(arguments: Any) -> str:
+    """The number format of a run's passes, in which the engine generates."""
+    return "bfloat16" if arguments.bf16 else "float16" if arguments.fp16 else "float32"
+
+
+def is_colocated(arguments: Any) -> bool:
+    """Whether vLLM lives in the training process."""
+    return bool(arguments.use_vllm) and arguments.vllm_mode == "colocate"
+
+
+@contextmanager
+def corrected(arguments: Any, seed: int, threads: int) -> Iterator[None]:
+    """What must surround the building of the trainer; it does nothing where no vLLM is built in it."""
+    if not is_colocated(arguments):
+        yield
+        return
+    _pass_seed_and_dtype(seed, number_format(arguments))
+    if not is_cpu_platform():
+        yield
+        return
+    _sync_through_reload()
+    with threads_kept(threads):
+        yield
+
+
+def settings(trainer: Any) -> dict[str, Any]:
+    """The engine as it finally is, for done.json; `UserError` if its number format is not the workload's."""
+    return check_engine(trainer.engine.engine, number_format(trainer.args))
+
+
+def _pass_seed_and_dtype(seed: int, dtype: str) -> None:
+    """Make ms-swift build its vLLM with the run's seed and the workload's number format.
+
+    swift's seed is `rank // tensor_parallel_size`, whatever the run's; it stays as an offset, so that ranks differ.
+    Its dtype is that of the optimizer's weights, float32 here, where the passes may be in bfloat16.
+    """
+    from swift.infer_engine import GRPOVllmEngine
+
+    original = GRPOVllmEngine._prepare_engine_kwargs
+
+    @functools.wraps(original)
+    def prepare(engine: Any, *args: Any, **kwargs: Any) -> None:
+        original(engine, *args, **kwargs)
+        engine.engine_args.seed = seed + int(engine.engine_args.seed or 0)
+        engine.engine_args.dtype = dtype
+
+    GRPOVllmEngine._prepare_engine_kwargs = prepare
+
+
+def _sync_through_reload() -> None:
+    """Make ms-swift's weight sync go through vLLM's own `reload_weights`, as TRL's does on a CPU (engines/vllm/cpu.py).
+
+    It packs the weights for the CPU's kernels itself: swift's own last step would pack what is packed.
+    """
+    from swift.rlhf_trainers import rollout_mixin
+
+    mixin = rollout_mixin.RolloutTrainerMixin
+
+    def load(trainer: Any, weights: Mapping[str, Any]) -> None:
+        reload_weights(trainer.engine.engine, _detached(weights.items()))
+
+    mixin._load_state_dict_to_vllm = load
+    rollout_mixin.finish_vllm_weight_reload = lambda *args, **kwargs: None
+
+
+def _detached(weights: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    return ((name, weight.detach()) for name, weight in weights)
