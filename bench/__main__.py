@@ -24,6 +24,7 @@ BENCHES = {
     "coverage": "coverage:coverage_lines",
     "replay": "replay:replay_lines",
     "mutants": "mutants:mutant_lines",
+    "curves": "reward_curves:curve_lines",
     "slurm": "slurm:slurm_lines",
     "quickstart": "quickstart:quickstart_lines",
 }
