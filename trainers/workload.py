@@ -382,7 +382,7 @@ class TrainedArm(Section):
     """Who trains: `trl`, `verl` or `swift`; `replay` trains nothing (docs/replay.md); of imported runs any other, too,
     where a table brings its timer tree."""
     engine: str
-    """Who generates: `vllm`, `sglang` (trl: on a CPU), with trl also `transformers`; with swift `transformers` or
+    """Who generates: `vllm`, `sglang`, with trl also `transformers`; with swift `transformers` or
     `vllm`; with another trainer its own."""
     stack: str = ""
     """The pinned environment, a folder in `envs/`. Required for an arm that is trained. With `import` it says what the
