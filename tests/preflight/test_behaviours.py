@@ -8,7 +8,7 @@ import pytest
 
 from trainers.verl.trainer import VERL
 
-from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, cases, codes, found, looked_at, planned
+from .plans import ACTOR, ARTICLE, EQUAL, PACKAGES, ROLLOUT, cases, codes, found, looked_at, planned
 
 KWARGS = f"+{ROLLOUT}.engine_kwargs"
 MANY = {"batch_size": 4096, "num_generations": 8, "mini_batch_size": None, "micro_batch_size": 1}
@@ -346,6 +346,11 @@ def test_an_arms_own_factor_names_its_cases() -> None:
     raw = EQUAL | {"sweep": {f"arms.vllm.options.{ROLLOUT}.enforce_eager": [True, False]}}
     what = found(raw)["cuda-graphs"].what
     assert "off in vllm (actor_rollout_ref.rollout.enforce_eager=True)" in what
+
+
+def test_sglangs_own_choice_of_attention_goes_by_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PACKAGES, "verl09-sglang", PACKAGES["verl09-sglang"] | {"sglang": "0.5.11"})
+    assert "attention-kernels" not in found(EQUAL, options={f"{KWARGS}.vllm.attention_backend": None})
 
 
 def test_an_arm_that_is_alike_in_all_its_factors_goes_by_its_name() -> None:

@@ -159,7 +159,8 @@ def test_what_an_adapter_refuses_is_seen_in_a_plan_made_without_it() -> None:
     plan = planned(EQUAL)
     for run in plan.runs.values():
         run.spec["trainer_args"]["overrides"].append("+custom_reward_function.path=reward.py")
-    assert "reward-key" in {finding.code for finding in looked_at(plan).impossible}
+    (key,) = [finding for finding in looked_at(plan).impossible if finding.code == "reward-key"]
+    assert "+custom_reward_function.path" in key.what
     assert "reward-key" not in found(EQUAL)
     # What the adapter always sets: without it verl's own defaults count.
     plan = planned(EQUAL, options={DYNAMIC: False}, micro_batch_size=1)

@@ -18,7 +18,7 @@ class Overrun:
     path: str
     parent_s: float
     children_s: float
-    rounding_s: float = 0.0
+    rounding_s: float
     """How far apart rounding alone may have put the two."""
 
 

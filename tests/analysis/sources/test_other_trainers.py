@@ -29,6 +29,7 @@ from tests.analysis.sources.other_logs import (
 )
 from trainers.logs.record import TIMERS
 from trainers.registry import trainer_named, trainers
+from trainers.slime import trainer as slime
 from trainers.timers.lookup import exclusive_s, nested, tree_for
 
 
@@ -265,6 +266,10 @@ def test_a_name_of_theirs_in_anothers_history_is_no_row_of_theirs(tmp_path):
     table, tree, _ = imported(tmp_path, in_wandb(tmp_path, rows), "verl", "0.4.1")
     assert tree == "verl 0.4.1"
     assert table[table["name"] == "step"]["value"].tolist() == [18.5] * 3
+
+
+def test_a_row_between_two_steps_is_of_none():
+    assert slime.NAMES.told({"perf/step_time": 3.0}, 0.0) and not slime.NAMES.told({"perf/step_time": 3.0}, 0.5)
 
 
 def test_every_trainer_that_is_only_imported_says_where_it_was_read():

@@ -5,7 +5,16 @@ import json
 import pytest
 
 from common.errors import UserError
-from trainers.logs.hf_rows import WALL, Average, elapsed_s, numbers_of, read_trainer_state, step_times_s, windows_of
+from trainers.logs.hf_rows import (
+    WALL,
+    Average,
+    elapsed_s,
+    is_training_row,
+    numbers_of,
+    read_trainer_state,
+    step_times_s,
+    windows_of,
+)
 from trainers.logs.record import STEPS_LOGGED
 from trainers.swift.trainer import read_swift_jsonl
 from trainers.trl.console import read_trl_console
@@ -25,6 +34,11 @@ def trl_row(step, step_time=3.25, **more):
         "epoch": 0.1 * step,
         **more,
     }
+
+
+def test_an_evaluation_is_no_step_of_the_training():
+    assert is_training_row(trl_row(1))
+    assert not is_training_row({"eval_reward": 0.5, "eval_runtime": 2.0, "loss": 0.1, "learning_rate": 1e-6})
 
 
 def as_texts(row):
