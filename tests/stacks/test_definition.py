@@ -21,7 +21,7 @@ from workflow.stacks.lockfile import parse_lock
 def test_every_shipped_stack_is_understood(name: str) -> None:
     stack = load_stack(name)
     assert stack.trainer in {"trl", "verl", "swift"}
-    assert stack.engine in {"transformers", "vllm", "sglang"}
+    assert stack.engine in {"transformers", "vllm", "sglang", "lmdeploy"}
     assert stack.verify.is_file()
     pins = {pin.name: pin.version for pin in parse_lock(stack.lock)}
     assert pins[trainer_named(stack.trainer).distribution] == stack.trainer_version
