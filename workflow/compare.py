@@ -217,10 +217,11 @@ def _detect(arm: ComparedArm, args: argparse.Namespace) -> None:
         raise UserError(
             f"{first} is a run of {arm.engine}, and its arm is named {arm.name}; swap the logs or rename it"
         )
-    if not arm.engine and len(engines_of := trainer_named(arm.trainer).engines) == 1:
-        arm.engine = engines_of[0]
+    possible = trainer_named(arm.trainer).engines or tuple(one.name for one in engines())
+    if not arm.engine and len(possible) == 1:
+        arm.engine = possible[0]
     if not arm.engine:
-        known = ", ".join(one.name for one in engines())
+        known = ", ".join(possible)
         raise UserError(f"{first} does not say its engine ({known}); name the arms by engine: --names vllm,sglang")
     package = trainer_named(arm.trainer).distribution
     versions = [v for look in arm.looks if (v := look.versions.get(package) or look.versions.get(arm.trainer))]

@@ -226,6 +226,16 @@ def _usual_trainer(found: Found) -> str:
     return _trainers(found)[0]
 
 
+def _usual_engines(found: Found) -> str:
+    """Those that the trainer takes on these GPUs; all where it takes none, and the refusal says why."""
+    taken = []
+    for engine in _engines(found):
+        with suppress(UserError):
+            _planned(configuration(answers({**found, "engines": engine}), "usual", Path()))
+            taken.append(engine)
+    return ",".join(taken or _engines(found))
+
+
 def _engines(found: Found) -> list[str]:
     return sorted({one.engine for one in _stacks(found) if one.trainer == found["trainer"]})
 
@@ -296,7 +306,7 @@ QUESTIONS = (
     Question("gpus", "GPUs of a node (0: this machine's CPU)", lambda found: "0", _matching("[0-9]{1,3}", "0 to 999")),
     Question("nodes", "nodes of each run", lambda found: "1", _COUNT),
     Question("trainer", "trainer", _usual_trainer, _among("trainer", _trainers)),
-    Question("engines", "engines", lambda found: ",".join(_engines(found)), _among("engine", _engines)),
+    Question("engines", "engines", _usual_engines, _among("engine", _engines)),
     Question("model", "model (folder, or ID@COMMIT)", lambda found: BUILTIN_MODELS[int(found["gpus"]) > 0], _MODEL),
     Question("data", "data (file, or ID@COMMIT)", lambda found: BUILTIN_DATA[0], _DATA),
     Question("columns", "its columns", _usual_columns, _matching("[^,]+,[^,]+", "two names, PROMPT,ANSWER")),

@@ -59,6 +59,8 @@ def test_a_phase_on_a_gpu_ends_when_its_kernels_have_ended() -> None:
 class Sleeper:
     """A colocated vLLM that sleeps, and the calls that TRL 1.16's VLLMGeneration makes of it."""
 
+    mode = "colocate"
+
     def __init__(self) -> None:
         self.llm = self
         self.calls: list[str] = []
@@ -82,9 +84,8 @@ def test_an_engine_that_sleeps_is_timed_by_itself_and_waking_for_weights_is_thei
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, engine = PhaseClock(Ticks()), Sleeper()
-    trainer = SimpleNamespace(
-        training_step=len, accelerator=SimpleNamespace(backward=len), vllm_generation=engine, **{LOG_PROB: len}
-    )
+    parts = {"accelerator": SimpleNamespace(backward=len), "model": object(), LOG_PROB: len}
+    trainer = SimpleNamespace(training_step=len, vllm_generation=engine, **parts)
     timers = TrlTimers(clock)
     monkeypatch.setattr(timers, "_hook_profiling_contexts", lambda: None)  # it wants TRL
     timers.install(trainer)

@@ -22,4 +22,5 @@ def test_every_run_outlives_a_storm_and_finishes_once(make_cluster: MakeCluster,
         storm.end()
     print(dict(storm.counts))
     assert not storm.wrong, "\n".join(storm.wrong)
-    assert sum(storm.struck().values()) > 20, storm.counts
+    # A storm and no breeze: on a busy machine each strike takes seconds.
+    assert sum(storm.struck().values()) > len(storm.runs), storm.counts

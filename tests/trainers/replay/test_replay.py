@@ -15,6 +15,7 @@ import yaml
 from analysis.collect import main as collect
 from analysis.report.content import read_content
 from common.errors import UserError
+from common.files import inputs_sha256
 from trainers.registry import StackFacts
 from trainers.replay import RELEASE
 from trainers.replay.lengths import drawn, idle_share
@@ -60,7 +61,7 @@ def attempt_of(spec: dict[str, Any], folder: Path, inputs: Path) -> Path:
     run = folder / "results" / "replayed" / "runs" / spec["run_id"]
     told = json.loads(inputs.read_text())
     attempt = {
-        "inputs_sha256": {f"{part}_sha256": told[part]["sha256"] for part in ("data", "model")},
+        "inputs_sha256": inputs_sha256(told),
         "attempt": 1,
         "run_id": spec["run_id"],
         "fingerprint": spec["fingerprint"],
