@@ -117,7 +117,7 @@ def test_another_users_experiment_is_looked_at_and_let_alone(
     with pytest.raises(UserError, match=rf"mine belongs to alice, who alone can cancel .*\(you are {ME}\)"):
         cancel(experiment, [])
     assert not experiment.cancelled.exists()
-    show_status(experiment, None)
+    show_status(lambda: experiment, None)
     assert "unknown" in capsys.readouterr().out
     assert not (tmp_path / "results" / ".slurm").exists(), "their answer is not ours to write"
 
@@ -125,7 +125,7 @@ def test_another_users_experiment_is_looked_at_and_let_alone(
 def test_status_again_and_again_ends_when_all_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiment = Experiment("mine", tmp_path / "mine", [Wanted("vllm-s0", "f" * 64, 10)])
     MadeRun(experiment.folder, "vllm-s0").job(cluster="local").attempt(steps=10).done().end("finished")
-    show_status(experiment, 0.1)
+    show_status(lambda: experiment, 0.1)
     assert "1 finished of 1 run of mine" in capsys.readouterr().out
     assert json.loads((experiment.folder / "runs" / "vllm-s0" / "job.json").read_text()) == {"job": 1}
 

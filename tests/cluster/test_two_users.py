@@ -79,7 +79,7 @@ def test_the_second_user_is_told_whose_the_run_is_and_harms_nothing(shared: Path
         refused = other(shared, start, *one.command()[3:])
         assert refused.returncode == 1
         assert "belongs to root" in refused.stderr and len(refused.stderr.splitlines()) == 1, refused.stderr
-        looked = other(shared, "sys.exit(reporting_errors(lambda: show_status(experiment, None)))")
+        looked = other(shared, "sys.exit(reporting_errors(lambda: show_status(lambda: experiment, None)))")
         if umask == 0o002:
             assert looked.returncode == 0 and " running " in looked.stdout
         else:
