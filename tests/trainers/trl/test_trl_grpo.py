@@ -275,7 +275,8 @@ def test_vllm_generates_with_the_synced_weights(stack_python: Stack, made_inputs
 def test_a_stop_signal_saves_and_asks_to_be_requeued(
     stack_python: Stack, made_inputs: Path, tmp_path: Path, transformers_run: Path
 ) -> None:
-    attempt = write_attempt(tmp_path / "stopped", made_inputs, max_steps=500, save_strategy="no", **WITH_OWN)
+    settings = {"max_steps": 500, "save_strategy": "no", **with_a_model(made_inputs)}
+    attempt = write_attempt(tmp_path / "stopped", made_inputs, **settings)
     job = subprocess.Popen(
         [str(stack_python(TRANSFORMERS)), "-m", "trainers.trl.driver.train", str(attempt)],
         cwd=ROOT,
