@@ -165,7 +165,8 @@ def test_every_timer_is_a_phase_and_their_sums_fit(trained: Trained) -> None:
         assert set(line["phases"]) == PHASES
         check_tree(line["phases"])
         # Of two micro-batches: TRL's own clock sums them, and swift's timers would show the last.
-        assert line["scalars"]["train/step_time"] == pytest.approx(line["phases"]["step/training_step"], abs=2e-3)
+        # Our clock starts before theirs and stops after it; a busy machine may take the core away in between.
+        assert -2e-3 < line["phases"]["step/training_step"] - line["scalars"]["train/step_time"] < 0.1
         assert len(line["samples"]["response_length"]) == 8
         # What swift counts as it trains, and what was seen as the engine generated.
         mean = sum(line["samples"]["response_length"]) / 8

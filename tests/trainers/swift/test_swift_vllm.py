@@ -137,7 +137,8 @@ def test_generation_and_sync_are_phases_and_their_sums_fit(trained: Trained) -> 
     for line in trained.lines("full", 1) + trained.lines("full", 2):
         assert set(line["phases"]) == COMMON | {SYNC, f"{PREPARE}/old_log_prob", f"{PREPARE}/log_completions"}
         check_tree(line["phases"])
-        assert line["scalars"]["train/step_time"] == pytest.approx(line["phases"]["step/training_step"], abs=2e-3)
+        # Our clock starts before theirs and stops after it; a busy machine may take the core away in between.
+        assert -2e-3 < line["phases"]["step/training_step"] - line["scalars"]["train/step_time"] < 0.1
         lengths = line["samples"]["response_length"]
         assert len(lengths) == 8 and sum(lengths) == line["scalars"]["response_tokens"]
         assert line["scalars"]["train/completions/mean_length"] == pytest.approx(sum(lengths) / 8)

@@ -69,7 +69,8 @@ def check_finished(attempt: Path, steps: int) -> tuple[list[dict[str, Any]], dic
     for line in lines:
         check_tree(line["phases"])
         # TRL's own clock for the same span, which is logged in seconds too
-        assert line["scalars"]["train/step_time"] == pytest.approx(line["phases"]["step/training_step"], abs=2e-3)
+        # Our clock starts before theirs and stops after it; a busy machine may take the core away in between.
+        assert -2e-3 < line["phases"]["step/training_step"] - line["scalars"]["train/step_time"] < 0.1
         responses = line["samples"]["response_length"]
         assert len(responses) == 8
         assert sum(responses) == line["scalars"]["response_tokens"]
