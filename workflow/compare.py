@@ -217,11 +217,11 @@ def _detect(arm: ComparedArm, args: argparse.Namespace) -> None:
         raise UserError(
             f"{first} is a run of {arm.engine}, and its arm is named {arm.name}; swap the logs or rename it"
         )
-    possible = trainer_named(arm.trainer).engines or tuple(one.name for one in engines())
-    if not arm.engine and len(possible) == 1:
-        arm.engine = possible[0]
+    of_trainer = trainer_named(arm.trainer).engines or tuple(one.name for one in engines())
+    if not arm.engine and len(of_trainer) == 1:
+        arm.engine = of_trainer[0]
     if not arm.engine:
-        known = ", ".join(possible)
+        known = ", ".join(of_trainer)
         raise UserError(f"{first} does not say its engine ({known}); name the arms by engine: --names vllm,sglang")
     package = trainer_named(arm.trainer).distribution
     versions = [v for look in arm.looks if (v := look.versions.get(package) or look.versions.get(arm.trainer))]
