@@ -104,13 +104,22 @@ def test_a_node_that_is_renamed_costs_no_run(make_cluster: MakeCluster, run: Mak
 
 @contextlib.contextmanager
 def read_only(base: Path, there: Path) -> Iterator[None]:
-    """A folder as one that was mounted anew, read-only: what is open stays so, nothing else is written."""
-    subprocess.run(["mount", "--bind", str(base), str(there)], check=True)
-    subprocess.run(["mount", "-o", "remount,bind,ro", str(there)], check=True)
+    """A folder as one that was mounted anew, read-only: what is open stays so, nothing else is written.
+
+    A mount in use cannot be made read-only, so one that nobody knows of is, and what is bound from it stays so.
+    """
+    unused = base.with_name("read-only")
+    unused.mkdir()
+    subprocess.run(["mount", "--bind", str(base), str(unused)], check=True)
     try:
-        yield
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(unused)], check=True)
+        subprocess.run(["mount", "--bind", str(unused), str(there)], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", "-l", str(there)], check=True)
     finally:
-        subprocess.run(["umount", "-l", str(there)], check=True)
+        subprocess.run(["umount", "-l", str(unused)], check=True)
 
 
 @pytest.mark.parametrize("requeued", [False, True])
