@@ -12,7 +12,6 @@ descriptors: a byte from the one begins a repetition, a JSON line on the other t
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -25,6 +24,7 @@ from typing import Any
 from node.attempt import begin, exit_code
 from node.exit_codes import StopRequest
 from node.hardware import family
+from node.ranks import die_with_parent
 from trainers.replay import driver
 
 Prepared = Callable[[Sequence[list[int]], Sequence[int]], Callable[[], float]]
@@ -229,7 +229,7 @@ ENGINES = {"vllm": vllm, "sglang": sglang, "transformers": transformers}
 
 def main() -> int:
     # Stopped as it may be, it does not outlive the bench.
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    die_with_parent()
     role, attempt, go, told = sys.argv[1:]
     gate = Gate(int(go), int(told))
     sys.argv[1:] = [attempt]

@@ -99,7 +99,7 @@ class Ranks:
             signal.signal(number, self._pass_on)
         for environment in environments:
             if not self._stopping:
-                child = subprocess.Popen(command, env=environment, preexec_fn=_dying_with(os.getpid()))
+                child = subprocess.Popen(command, env=environment, preexec_fn=dying_with_us())
                 self._children.append(child)
         if self._stopping:  # it came while the last one was started, which is told now
             self._signal(signal.SIGTERM)
@@ -143,12 +143,18 @@ class Ranks:
             child.send_signal(number)  # nothing where it has been waited for
 
 
-def _dying_with(parent: int) -> Callable[[], None]:
-    """What a child calls before it becomes a program, so that it never outlives this process."""
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the one that started it ends, however that ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def dying_with_us() -> Callable[[], None]:
+    """What a child calls before it becomes a program (preexec_fn), so that it never outlives this process."""
+    parent = os.getpid()
 
     def prepare() -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # Until it listens: Slurm's warning would end it, and SIGTERM shall.
+        die_with_parent()
+        # Slurm's warning reaches children, too, and would end one that does not listen yet; SIGTERM shall.
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         if os.getppid() != parent:
             os._exit(1)

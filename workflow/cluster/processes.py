@@ -7,34 +7,21 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from node.ranks import dying_with_us
+
 LIFE_VARIABLE = "ROLLOUTBENCH_LIFE"
 """Marks the processes that one task of one life of a job has started."""
 
 GRACE_S = 5.0
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-
-
-def dying_with_us() -> Callable[[], None]:
-    """What a child calls before it becomes a program (preexec_fn), so that it never outlives this process."""
-    parent = os.getpid()
-
-    def prepare() -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # Some of Slurm's process trackers signal children, too, and USR2 ends a process that has no handler yet.
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return prepare
 
 
 def start_in_session(

@@ -19,13 +19,14 @@ from typing import Any
 
 from common.patience import is_there, patiently
 from node.hardware import THREAD_VARIABLES
+from node.ranks import dying_with_us
 from trainers import driver_module
 from workflow.cluster.ends import exit_of, oom_kills
 from workflow.cluster.history import FILES
 from workflow.cluster.jobstate import HEARTBEAT_S
 from workflow.cluster.meeting import Head
 from workflow.cluster.paths import AttemptPaths
-from workflow.cluster.processes import LIFE_VARIABLE, children, dying_with_us, end_processes_of, reap_orphans
+from workflow.cluster.processes import LIFE_VARIABLE, children, end_processes_of, reap_orphans
 from workflow.cluster.stopping import StopRequests
 from workflow.cluster.watchdog import Watchdog, dump_stacks
 from workflow.stacks import stack_environment
