@@ -8,9 +8,10 @@ import signal
 import subprocess
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 
@@ -20,23 +21,23 @@ LIFE_VARIABLE = "ROLLOUTBENCH_LIFE"
 """Marks the processes that one task of one life of a job has started."""
 
 GRACE_S = 5.0
+_REAPED_S = 10.0  # a process in a driver's hands may not even die by SIGKILL
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def start_in_session(
-    command: Sequence[str], *, cwd: Path, env: Mapping[str, str], token: str, log: Path, deaf: bool = False
+    command: Sequence[str], *, cwd: Path, env: Mapping[str, str], token: str, log: Path | BinaryIO, deaf: bool = False
 ) -> subprocess.Popen[bytes]:
     """Start a process that leads a session of its own, carries a life's token, never outlives this one and adds to a
-    log; a `deaf` one, and what it starts, does not end at SIGTERM."""
+    log, which may be open; a `deaf` one, and what it starts, does not end at SIGTERM."""
     prepare = dying_with_us()
 
     def deafened() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         prepare()
 
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
+    with _opened(log) if isinstance(log, Path) else nullcontext(log) as output:
         return subprocess.Popen(
             command,
             cwd=cwd,
@@ -47,6 +48,19 @@ def start_in_session(
             start_new_session=True,
             preexec_fn=deafened if deaf else prepare,
         )
+
+
+def _opened(log: Path) -> BinaryIO:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    return log.open("ab")
+
+
+def end_session(process: subprocess.Popen[bytes] | None, token: str) -> None:
+    """End at once what `start_in_session` has started, if it has, and all that carries the token."""
+    if process is not None:
+        end_processes_of(token, grace_s=0, sessions=[process.pid])
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_REAPED_S)
 
 
 def adopt_orphans() -> None:

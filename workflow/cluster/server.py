@@ -22,7 +22,7 @@ from node.ranks import SHARE, how_it_ended
 from workflow.cluster.meeting import MeetingError, NoServerError, Other, Task, TaskSetup
 from workflow.cluster.paths import AttemptPaths
 from workflow.cluster.place import own_ip
-from workflow.cluster.processes import end_processes_of, start_in_session
+from workflow.cluster.processes import end_session, start_in_session
 from workflow.cluster.torchrun import RanksHead, steady_port
 
 URL, MEET = "ROLLOUTBENCH_SERVER", "ROLLOUTBENCH_MEET"
@@ -91,10 +91,7 @@ class EngineServer:
 
     def close(self) -> None:
         """End it and what it has started."""
-        if self._process is not None:
-            end_processes_of(self._task.token, grace_s=0, sessions=[self._process.pid])
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(10)
+        end_session(self._process, self._task.token)
 
     def _said(self) -> bytes:
         with suppress(OSError), self._setup.log.open("rb") as log:

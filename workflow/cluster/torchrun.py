@@ -19,7 +19,7 @@ from typing import Any
 from workflow.cluster.history import read_object
 from workflow.cluster.meeting import POLL_S, MeetingError, Other, Task, TaskSetup, others_of
 from workflow.cluster.place import free_port, machine_id, own_ip
-from workflow.cluster.processes import end_processes_of, start_in_session
+from workflow.cluster.processes import end_session, start_in_session
 
 _BEATS = 3  # of a node whose processes have not ended: it would have told by then
 _STOPPED = (0, 75)  # ends of a node's processes that are no failure: done, or stopped as they were asked to
@@ -149,10 +149,7 @@ class RanksWorker(_Ranks):
     def close(self) -> None:
         """End this node's processes."""
         self._sign.tell("ended")
-        if self._process is not None:
-            end_processes_of(self._task.token, grace_s=0, sessions=[self._process.pid])
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(10)
+        end_session(self._process, self._task.token)
 
     def _reason(self) -> str:
         """The last error in the log of this node's processes, in its own words."""

@@ -19,14 +19,13 @@ from typing import Any
 
 from common.patience import is_there, patiently
 from node.hardware import THREAD_VARIABLES
-from node.ranks import dying_with_us
 from trainers import driver_module
 from workflow.cluster.ends import exit_of, oom_kills
 from workflow.cluster.history import FILES
 from workflow.cluster.jobstate import HEARTBEAT_S
 from workflow.cluster.meeting import Head
 from workflow.cluster.paths import AttemptPaths
-from workflow.cluster.processes import LIFE_VARIABLE, children, end_processes_of, reap_orphans
+from workflow.cluster.processes import children, end_processes_of, reap_orphans, start_in_session
 from workflow.cluster.stopping import StopRequests
 from workflow.cluster.watchdog import Watchdog, dump_stacks
 from workflow.stacks import stack_environment
@@ -71,7 +70,7 @@ class Training:
         """How the trainer ended, with `again` if the run shall go on in another attempt."""
         token, before = secrets.token_hex(8), children()
         try:
-            process = self._start({LIFE_VARIABLE: token}, head)
+            process = self._start(token, head)
         except (OSError, ValueError) as error:
             return {"kind": "not started", "detail": str(error)}
         try:
@@ -82,24 +81,15 @@ class Training:
             # daemons that shed both their environment and their parents.
             end_processes_of(token, grace_s=0, sessions=[process.pid], orphans=children() - before)
 
-    def _start(self, environment: dict[str, str], head: Head | None) -> subprocess.Popen[bytes]:
+    def _start(self, token: str, head: Head | None) -> subprocess.Popen[bytes]:
         command = trainer_command(self._order, self._attempt)
+        environment = patiently(lambda: trainer_environment(self._order, os.environ), _STACK)
         if head is not None:
             command, environment = head.command(command), environment | head.environment()
-        environment = patiently(lambda: trainer_environment(self._order, os.environ), _STACK) | environment
-        with patiently(lambda: self._attempt.log.open("ab"), FILES) as output:
+        with patiently(lambda: self._attempt.log.open("ab"), FILES) as log:
 
             def start() -> subprocess.Popen[bytes]:
-                return subprocess.Popen(
-                    command,
-                    cwd=self._order["cwd"],
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    preexec_fn=dying_with_us(),
-                )
+                return start_in_session(command, cwd=self._order["cwd"], env=environment, token=token, log=log)
 
             return patiently(start, _STACK, _START_PATIENCE_S)
 
