@@ -113,9 +113,9 @@ class Sglang:
         # Cloned: what is sent moves into shared memory, and the trainer's own storages would.
         copies = [(name, tensor.detach().clone()) for name, tensor in named]
         with self._asked():
-            _require(self._engine.begin_weight_update())
-            _require(self._engine.update_weights_from_tensor(copies, flush_cache=True))
-            _require(self._engine.end_weight_update())
+            require_taken(self._engine.begin_weight_update())
+            require_taken(self._engine.update_weights_from_tensor(copies, flush_cache=True))
+            require_taken(self._engine.end_weight_update())
 
     def sleep(self) -> None:
         """Give memory back, the weights, too."""
@@ -260,8 +260,9 @@ def _engine_class() -> Any:
     return ColocatedEngine
 
 
-def _require(answer: Any) -> None:
-    """SGLang answers (whether it worked, what it says), or one such for each replica."""
-    success = answer[0] if isinstance(answer, tuple) else getattr(answer, "success", answer is not False)
-    if success is False:
-        raise RuntimeError(f"SGLang took no new weights: {answer[1] if isinstance(answer, tuple) else answer}")
+def require_taken(answer: Any) -> None:
+    """SGLang answers (whether it worked, what it says), or with an object; of several parts or replicas with a list."""
+    for one in answer if isinstance(answer, list) else [answer]:
+        success = one[0] if isinstance(one, tuple) else getattr(one, "success", one is not False)
+        if success is False:
+            raise RuntimeError(f"SGLang took no new weights: {one[1] if isinstance(one, tuple) else one}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from engines.sglang.colocate import EngineEnded, Sglang, take_back_signals
+from engines.sglang.colocate import EngineEnded, Sglang, require_taken, take_back_signals
 from node.exit_codes import STOP_SIGNALS
 
 _BUCKET_BYTES = 512 * 2**20
@@ -47,7 +47,7 @@ class SglangOnGpu(Sglang):
         """Give the engine these weights in buckets; what it has cached of the old ones is dropped with the last."""
         # From 0.5.23 on an update has a begin and an end.
         begin, end = (getattr(self._engine, f"{word}_weight_update", _nothing) for word in ("begin", "end"))
-        _require(begin())
+        require_taken(begin())
         waiting: list[tuple[str, Any]] | None = None
         for bucket in buckets(named):
             if waiting is not None:
@@ -55,11 +55,11 @@ class SglangOnGpu(Sglang):
             waiting = bucket
         if waiting is not None:
             self._hand_over(waiting, last=True)
-        _require(end())
+        require_taken(end())
 
     def _hand_over(self, bucket: list[tuple[str, Any]], *, last: bool) -> None:
         on_gpu = [(name, tensor.detach().to("cuda")) for name, tensor in bucket]
-        _require(self._engine.update_weights_from_tensor(on_gpu, flush_cache=last))
+        require_taken(self._engine.update_weights_from_tensor(on_gpu, flush_cache=last))
 
     def _on_child_ended(self, number: int, frame: FrameType | None) -> None:
         """SIGQUIT: SGLang sends it where one of its processes has failed."""
@@ -86,14 +86,6 @@ class SglangOnGpu(Sglang):
 
 def _nothing() -> None:
     """What a release does that has no such call."""
-
-
-def _require(answer: Any) -> None:
-    """SGLang answers (whether it worked, what it says), or with an object; where it has several parts, with a list."""
-    for one in answer if isinstance(answer, list) else [answer]:
-        success = one[0] if isinstance(one, tuple) else getattr(one, "success", one is not False)
-        if success is False:
-            raise RuntimeError(f"SGLang took no new weights: {one}")
 
 
 def buckets(named: Iterable[tuple[str, Any]], most_bytes: int = _BUCKET_BYTES) -> Iterator[list[tuple[str, Any]]]:
