@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from common.findings import EQUALITIES, Equality, LedgerRow
@@ -35,9 +35,15 @@ def ledger_of(cases: Sequence[Case], untold: Sequence[Untold] = ()) -> list[Ledg
     Of `untold` runs no row knows more than the experiment says of them, and none calls them equal.
     """
     first = [row for behaviour in behaviours_of(cases) if (row := _behaviour_row(behaviour, cases))]
-    terms = list(_term_rows(cases))
-    named = [*first, *terms, *_workload_rows(cases), *_environment_rows(cases), *_package_rows(cases)]
-    rest = list(_setting_rows(cases))
+    terms = terms_of(cases)
+    named = [
+        *first,
+        *_term_rows(cases, terms),
+        *_workload_rows(cases),
+        *_environment_rows(cases),
+        *_package_rows(cases),
+    ]
+    rest = list(_setting_rows(cases, terms))
     if untold:
         # One arm's settings alone are no comparison.
         rest = rest if len({case.arm for case in cases}) > 1 else []
@@ -146,9 +152,8 @@ def _package_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
             )
 
 
-def _term_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
+def _term_rows(cases: Sequence[Case], terms: Mapping[str, Sequence[Said]]) -> Iterator[LedgerRow]:
     """What the settings of different trainers come to, in words of none of them."""
-    terms = terms_of(cases)
     for name, said in terms.items():
         values = [_NOT_TOLD if one.value is None else one.value for one in said]
         row = _row(f"term: {name}", cases, values, "trainers/terms.py", "the same in all trainers", TERMS[name])
@@ -169,9 +174,9 @@ def _judged_term(row: LedgerRow, nothing: str, said: Sequence[Said]) -> LedgerRo
     return replace(row, why=f"{row.why}; {f'{keys} say it' if keys else 'no setting makes them equal'}")
 
 
-def _setting_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
+def _setting_rows(cases: Sequence[Case], terms: Mapping[str, Sequence[Said]]) -> Iterator[LedgerRow]:
     spoken = {key for behaviour in behaviours_of(cases) for key in behaviour.keys}
-    of_terms = {key for said in terms_of(cases).values() for one in said for key in one.keys}
+    of_terms = {key for said in terms.values() for one in said for key in one.keys}
     composed = all(case.settings.composed for case in cases)
     source = "composed in the stack" if composed else "the packaged defaults and the overrides; not composed yet"
     on_gpu = all(case.on_gpu for case in cases)
