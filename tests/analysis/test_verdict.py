@@ -16,7 +16,8 @@ from analysis.estimates.speedup_table import estimate_table
 from analysis.speedup import comparison_table
 from analysis.verdict import verdict_block
 from analysis.verdict.arm_verdict import ArmVerdict, Caveat, ratio_text
-from analysis.verdict.claim import claim_from
+from analysis.verdict.caveats import _detectable
+from analysis.verdict.claim import Claim, claim_from
 from analysis.verdict.verdict_block import (
     MOST_CAVEATS,
     SYMBOLS,
@@ -407,6 +408,13 @@ def test_what_would_have_been_shown_is_told_where_chance_alone_leaves_it_open():
     assert "rounding alone" in caveats(found, "spread")
     least = float(caveats(found).split("resolve only ratios from ")[1].split("×")[0])
     assert least > found.ratios[0].value[1] > 1.05
+
+
+@pytest.mark.parametrize(("value", "told"), [(1.05, 1.2), (1 / 1.05, 1.2), (1.3, 0.0), (1 / 1.3, 0.0), (1.2, 0.0)])
+def test_no_ratio_is_told_that_the_observed_one_reaches_either_way(value, told):
+    """Where it was shown and the claim is open all the same, something else than noise leaves it open."""
+    row = {"value": value, "low": 0.5, "high": 2.0, "minimum_detectable_ratio": 1.2}
+    assert _detectable(Claim("", {"raw": row}, "raw", "~")) == told
 
 
 def test_a_roofline_that_stands_alone_against_the_others_does_not_veto():

@@ -121,6 +121,13 @@ def test_a_wrapped_line_is_joined(tmp_path, at, prefix):
     assert found.read.records[3].line == 2
 
 
+@pytest.mark.parametrize("between", ["\n\n", "\n(Other pid=2) ", "\r"])
+def test_only_the_next_line_of_the_same_process_continues_a_step(tmp_path, between):
+    whole = line(3, STEP)
+    found = read(tmp_path, f"(TaskRunner pid=1) {whole[:74]}{between}{whole[74:]}\n")
+    assert len(found.read.records[3].scalars) == 2 and codes(found) == ["timings-missing"]
+
+
 @pytest.mark.parametrize("width", [60, 80, 97, 120])
 @pytest.mark.parametrize("rounded", [True, False])
 def test_what_a_terminal_wrapped_is_joined(tmp_path, width, rounded):
@@ -148,6 +155,17 @@ def test_a_line_cut_at_4096_characters_says_that_its_timings_are_missing(tmp_pat
     (said,) = [v for v in found.read.verdicts if v.code == "timings-missing"]
     assert "run.log:1: step 3 has no timing_s/step, cut off after 4096 characters" in said.text
     assert "timing_s/step" in found.read.records[4].scalars
+
+
+def test_a_long_line_that_has_its_timings_is_whole_and_a_short_one_without_them_was_not_cut(tmp_path):
+    many = {f"critic/number_{i}/mean": 0.123 for i in range(200)} | STEP
+    found = read(tmp_path, f"{line(3, many, rounded=False)}\n")
+    assert found.read.records[3].scalars == many and not found.read.verdicts
+    without = {name: value for name, value in STEP.items() if name != "timing_s/step"}
+    found = read(tmp_path, f"{line(3, without, rounded=False)}\n")
+    (said,) = found.read.verdicts
+    assert found.read.records[3].scalars == without
+    assert said.code == "timings-missing" and "cut off after" not in said.text
 
 
 @pytest.mark.parametrize("chars", range(1, 12))
