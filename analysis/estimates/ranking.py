@@ -61,14 +61,14 @@ def _of_workload(factors: str) -> str:
 def _ranked(
     workload: str, settings: Mapping[Setting, pd.DataFrame], runs: Sequence[Run], resamples: int
 ) -> list[dict[str, Any]]:
-    means = _means(settings)
+    common = _common_steps(settings)
+    means = {setting: float(rows[STEP].mean()) for setting, rows in common.items()}
     order = sorted(settings, key=lambda setting: means[setting])
     first = order[0]
     of = {s: [run for run in runs if (run.arm, run.factors_key) == s] for s in settings}
     found = []
     for rank, setting in enumerate(order, 1):
         rows = settings[setting]
-        tokens = float(rows[TOKENS].sum() / rows[STEP].sum()) if TOKENS in rows else math.nan
         row = {
             "factors": setting[1],
             "arm": setting[0],
@@ -77,7 +77,7 @@ def _ranked(
             "runs": rows["seed"].nunique(),
             "steps": len(rows),
             "step_s": means[setting],
-            "tokens_per_s": tokens,
+            "tokens_per_s": _tokens_per_s(common[setting]),
         }
         other = "; ".join(ran_otherwise(of[first], of[setting]).values())
         told = _first() if setting == first else _against(settings[first], rows, other, resamples)
@@ -85,12 +85,18 @@ def _ranked(
     return found
 
 
-def _means(settings: Mapping[Setting, pd.DataFrame]) -> dict[Setting, float]:
-    """Mean seconds of a step, over the steps that all settings have, or over each one's own where there is none."""
-    table = pd.concat({setting: rows.set_index(_KEY)[STEP] for setting, rows in settings.items()}, axis=1)
-    shared = table.dropna()
-    means = (table if shared.empty else shared).mean()
-    return {setting: float(mean) for setting, mean in zip(settings, means, strict=True)}
+def _common_steps(settings: Mapping[Setting, pd.DataFrame]) -> dict[Setting, pd.DataFrame]:
+    """Of each setting the steps that all have; its own where there is none."""
+    seconds = pd.concat({setting: rows.set_index(_KEY)[STEP] for setting, rows in settings.items()}, axis=1)
+    shared = seconds.dropna().index
+    keys = {setting: pd.MultiIndex.from_frame(rows[_KEY]) for setting, rows in settings.items()}
+    return {setting: rows if shared.empty else rows[keys[setting].isin(shared)] for setting, rows in settings.items()}
+
+
+def _tokens_per_s(rows: pd.DataFrame) -> float:
+    """Tokens over seconds, of the steps that tell both; NaN where none does."""
+    told = rows.dropna(subset=[STEP, TOKENS]) if TOKENS in rows else rows.iloc[:0]
+    return float(told[TOKENS].sum() / told[STEP].sum()) if len(told) else math.nan
 
 
 def _first() -> dict[str, Any]:
