@@ -12,7 +12,7 @@
 
   // Where a number stands: told for the cell under the mouse, else for the one that has the focus.
   const bar = document.getElementById("number");
-  const unit = (column) => (/_s$/.test(column) ? " s" : "");
+  const unit = (column) => (/_per_s$/.test(column) ? " 1/s" : /_s$/.test(column) ? " s" : "");
   const tell = (cell) => {
     all(".told").forEach((told) => told.classList.remove("told"));
     bar.hidden = !cell;
