@@ -6,6 +6,7 @@ Runs in the controller, which reads what is asked for and pins the file, and in 
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -148,7 +149,9 @@ def _logged_lengths(path: Path, count: int) -> list[list[int]]:
         if kind == "sample" and name == "response_length":
             samples.setdefault(step, []).append(int(value))
         elif kind == "scalar" and name in known:
-            told.setdefault(step, {})[known[name]] = value
+            of_step = told.setdefault(step, {})
+            if math.isfinite(value):
+                of_step[known[name]] = value
     if not samples and not told:
         raise UserError(
             f"options.lengths.source {path} holds no step with lengths; give a run that logged some, or numbers"
@@ -160,7 +163,7 @@ def _logged_lengths(path: Path, count: int) -> list[list[int]]:
 
 def _from_summary(path: Path, step: int, told: Mapping[str, float], count: int) -> list[int]:
     mean = told.get("mean")
-    if mean is None or mean != mean:
+    if mean is None:
         raise UserError(
             f"{path}: step {step} tells no lengths, neither single ones nor their mean; give numbers instead"
         )

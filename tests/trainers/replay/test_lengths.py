@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,12 @@ def test_where_only_their_mean_and_ends_were_logged_they_are_drawn(tmp_path: Pat
     source = {"source": steps_table(tmp_path / "steps.parquet", rows)}
     (found,) = of_steps(source, tmp_path, 1, 16, 64)
     assert (min(found), max(found), sum(found)) == (2, 31, 168)
+    # One that was logged as NaN is not told.
+    rows = [(1, "scalar", name, value) for name, value in zip(prefix, (10.5, math.nan, math.nan), strict=True)]
+    source = {"source": steps_table(tmp_path / "nan.parquet", rows)}
+    assert of_steps(source, tmp_path, 1, 16, 64) == of_steps(
+        {"source": steps_table(tmp_path / "mean.parquet", rows[:1])}, tmp_path, 1, 16, 64
+    )
     source = {"source": steps_table(tmp_path / "bare.parquet", [(1, "scalar", "response_length/max", 9.0)])}
     with pytest.raises(UserError, match="tells no lengths, neither single ones nor their mean"):
         of_steps(source, tmp_path, 1, 16, 64)
