@@ -102,7 +102,7 @@ def replay(attempt: dict[str, Any], stop: StopRequest) -> None:
         meeting.all(None)  # the first step begins for all at once
         stop.training = True
         _steps(engine, policy, work, engine_named(job.spec["engine"]).at_once, stop)
-        held |= {**(engine.held() if engine else {}), "peak_memory_gib": _peak_gib(place.shard)}
+        held |= {**(engine.held() if engine else {}), "peak_memory_gib": peak_gib(engine, place.shard, meeting)}
         hardware = job.hardware(torch.get_num_threads())
         told = meeting.all({"held": held, "gpus": hardware["gpus"]})
     if place.rank > 0:
@@ -311,10 +311,13 @@ def _require_equal_work(step: int, made: list[int], wanted: list[int]) -> None:
         )
 
 
-def _peak_gib(device: int) -> float:
-    """Of this process's GPU; on a CPU of all its processes."""
+def peak_gib(engine: Replayed | None, device: int, meeting: Meeting) -> float:
+    """Of this process's GPU, whose engine is awake as in a step; on a CPU of all its processes."""
     import torch
 
+    if engine and engine.sleeps:
+        engine.wake()
+    meeting.all(None)  # it may be another process's engine
     if torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info(device)
         return float(round((total - free) / 2**30, 3))
