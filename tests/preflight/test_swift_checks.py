@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,4 +85,10 @@ def test_memory_counts_the_engine_and_what_is_offloaded() -> None:
     # Weights, gradients and two moments of 1.54e9 parameters, 4 bytes each.
     offloaded = of({"offload_model": True, "offload_optimizer": True})
     assert whole[1] - offloaded[1] == pytest.approx(4 * 1.54e9 * 4 / 2**30, rel=0.01)
+    # An adapter's gradients and moments are next to nothing.
+    case = case_with({})[0]
+    told = dataclasses.replace(case.settings, values={**case.settings.values, "tuner_type": "lora"})
+    adapter = estimate_of(dataclasses.replace(case, settings=told))
+    assert isinstance(adapter, MemoryEstimate)
+    assert whole[0] - MemoryEstimate.sum(adapter.update) >= 3 * 1.54e9 * 4 / 2**30 - 0.1
     assert case_with({"torch_dtype": "bfloat16"})[1]["weights-in-half"].level == "odd"

@@ -89,7 +89,9 @@ def memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
         "vllm_enable_sleep_mode": settings.int("sleep_level") > 0,
     }
     read = Settings({**settings.values, **words}, settings.given, settings.composed)
-    found = trl_memory(dataclasses.replace(case, settings=read), gib, model)
+    # It has a rank where the whole model is trained, too.
+    adapter = settings.get("tuner_type", "full") != "full"
+    found = trl_memory(dataclasses.replace(case, settings=read), gib, model, adapter)
     update, rollout = found.update, found.rollout
     if settings.true("offload_model") and settings.true("offload_optimizer"):
         rollout = rollout[1:]

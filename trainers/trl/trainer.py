@@ -22,7 +22,7 @@ from trainers.logs import hf_rows
 from trainers.memory_estimate import GIB, MemoryEstimate, Part, working
 from trainers.protocol import Driver, LogFormat, StackFacts, Trainer
 from trainers.trl import checks, console, server
-from trainers.trl.driver.options import LORA_RANK
+from trainers.trl.driver.options import LORA, LORA_RANK
 from trainers.trl.timers import TRL_1_16, TRL_NATIVE
 from trainers.workload import TrainedArm, Workload
 
@@ -87,11 +87,13 @@ def _require_processes(arm: TrainedArm, workload: Workload, stack: StackFacts, p
         require_one_process(f"trl with engine {arm.engine}{on_a_cpu}", workload)
 
 
-def memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
+def memory(case: Case, gib: float, model: ModelFacts, adapter: bool | None = None) -> MemoryEstimate:
     """A process on each GPU; the job loads the policy's weights in float32, unless an option says otherwise.
 
-    A server's GPUs hold nothing of the trainer, and one engine has the whole batch.
+    A server's GPUs hold nothing of the trainer, and one engine has the whole batch. `adapter` says whether only one is
+    trained, where that is not TRL's own switch.
     """
+    adapter = case.settings.true(LORA) if adapter is None else adapter
     serving = case.settings.get(SERVER[0]) == SERVER[1] and not case.engine.in_trainer
     processes = max(1, case.gpus - case.tensor_parallel * serving)
     share_of_gpu, sleeps = _ON_A_GPU.get(case.engine.name, _ON_A_GPU["vllm"])
@@ -100,12 +102,12 @@ def memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
     whole = (model.parameters or 0) * size / GIB
     tokens_per_pass = min(int(case.workload.get("micro_batch_size") or share), share) * case.longest
     held = [Part(f"weights, {size} bytes each", whole, True)]
-    if not case.lora:
+    if not adapter:
         held += [Part("gradients", whole, True), Part("AdamW's two moments", 2 * whole, True)]
     update = [*held, *working(model, tokens_per_pass)]
-    if processes > 1 and not case.lora:
+    if processes > 1 and not adapter:
         update.append(Part("gradients on their way to the other GPUs (DDP's buckets)", whole, True))
-    if float(case.workload.get("beta") or 0) > 0 and not case.lora:
+    if float(case.workload.get("beta") or 0) > 0 and not adapter:
         update.append(Part("the reference's weights", whole, True))
     rollout = [] if serving else [Part("the trainer, not offloaded", MemoryEstimate.sum(tuple(held)), True)]
     tokens = None
