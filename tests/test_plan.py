@@ -309,6 +309,16 @@ def test_an_adapter_is_turned_on_by_its_switch() -> None:
         served("cpu", dtype="float32", options={"lora_r": 8})
 
 
+def test_an_adapter_is_refused_where_nothing_merges_it() -> None:
+    raw = copy.deepcopy(RAW) | {"baseline": "one"}
+    raw["arms"] = {
+        "one": {"trainer": "trl", "engine": "sglang", "stack": "x", "options": {"use_peft": True, "lora_r": 8}}
+    }
+    raw["workload"] |= {"gpus_per_node": 1}
+    with pytest.raises(UserError, match=r"options\.use_peft cannot be used with engine sglang"):
+        plan_runs(parse_config(raw), lambda _: StackFacts("trl", "sglang", "cuda", "1.16.0", "0" * 12))
+
+
 @pytest.mark.parametrize(
     ("workload", "options", "says"),
     [

@@ -126,8 +126,13 @@ def require_whole(arm: TrainedArm, processes: int) -> None:
             )
 
 
-def require_lora_switch(arm: TrainedArm) -> None:
-    """`UserError` for an adapter's words without the one that turns it on: they would do nothing."""
+def require_lora(arm: TrainedArm) -> None:
+    """`UserError` for an adapter's words without the one that turns it on, which would do nothing, and for SGLang."""
     given = [name for name in arm.options if is_of_lora(name) and name != LORA]
     if given and arm.options.get(LORA) is not True:
         raise UserError(f"options.{given[0]} is for a LoRA adapter; set options.{LORA} to true, or take it out")
+    if arm.options.get(LORA) and arm.engine == "sglang":
+        raise UserError(
+            f"options.{LORA} cannot be used with engine sglang and trainer trl: it is handed the policy's own weights, "
+            "and an adapter is not merged into them. Take engine vllm or transformers"
+        )

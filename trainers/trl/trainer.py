@@ -46,7 +46,7 @@ _ON_A_GPU = {
 def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
     """GRPOConfig's keyword arguments for one run: the workload's words translated, then the arm's options."""
     require_one_update("trl", workload)
-    checks.require_lora_switch(arm)
+    checks.require_lora(arm)
     serving = server.is_wanted(arm)
     processes = server.processes(arm, workload) if serving else workload.processes
     _require_processes(arm, workload, stack, processes)
