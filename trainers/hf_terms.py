@@ -5,6 +5,7 @@ Read in TRL 1.16.0 trainer/grpo_trainer.py and grpo_config.py, and transformers'
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from trainers.cases import Case
@@ -19,12 +20,12 @@ def trl_terms(case: Case) -> Terms:
     return {
         "optimizer": said(case, lambda name: "AdamW" if name in _ADAMW else str(name), "optim"),
         "learning rate": said(case, number, "learning_rate"),
-        "learning rate's course": said(case, course, "lr_scheduler_type", "warmup_steps"),
+        "learning rate's course": said(case, _course(case), "lr_scheduler_type", "warmup_steps"),
         "Adam's betas": said(case, lambda one, two: [number(one), number(two)], "adam_beta1", "adam_beta2"),
         "Adam's epsilon": said(case, number, "adam_epsilon"),
         "weight decay": said(case, number, "weight_decay"),
         "largest norm of a gradient": said(case, number, "max_grad_norm"),
-        "updates from a batch": said(case, int, "num_iterations"),
+        "updates from a batch": _updates(case),
         "weights' number format": said(case, number_format, "model_init_kwargs.dtype"),
         "number format of a pass": said(case, _of_a_pass, "bf16", "fp16"),
         "loss": said(case, str, "loss_type"),
@@ -57,6 +58,26 @@ def sampling(case: Case) -> Terms:
         "completions of a prompt": said(case, int, "num_generations"),
         "longest completion": said(case, int, "max_completion_length"),
     }
+
+
+def _course(case: Case) -> Callable[[Any, Any], object]:
+    """Up to transformers 4 a share of all steps has a name of its own, and counts where no steps are given."""
+    return lambda kind, warmup: course(kind, warmup, case.settings.get("warmup_ratio"))
+
+
+def _updates(case: Case) -> Said:
+    """Of the completions of one generation; ours are learned from at once.
+
+    Where settings of ours are resolved there is one process: what each of several would hold stands nowhere.
+    """
+    if not case.imported:
+        return said(case, int, "num_iterations")
+    generated, learned = "steps_per_generation", "gradient_accumulation_steps"
+    return said(
+        case,
+        lambda times, some, each: int(times) * max(1, int(some) // int(each)) if some and each else None,
+        *("num_iterations", generated, learned),
+    )
 
 
 def kl_estimate(case: Case, name: str) -> Said:

@@ -81,16 +81,17 @@ def or_off(off: Sequence[object]) -> Callable[[Any], object]:
     return lambda value: "off" if value is None or number(value) in off else number(value)
 
 
-def course(kind: Any, warmup: Any) -> object:
-    """A schedule in words: constant schedules differ by their warm-up alone."""
-    steps = int(float(warmup or 0))
+def course(kind: Any, warmup: Any, share: Any = None) -> object:
+    """A schedule in words: constant schedules differ by their warm-up alone.
+
+    The warm-up is in steps or, below 1, a share of all steps, as `share` is, which counts where no steps are given.
+    """
     name = "constant" if str(kind) in ("constant", "constant_with_warmup") else str(kind)
-    return f"{name} after {steps} steps" if steps > 0 else name
-
-
-def course_of(name: str) -> Callable[[Any], object]:
-    """The same of a schedule that is fixed."""
-    return lambda warmup: course(name, warmup)
+    steps, of_all = float(warmup or 0), float(share or 0)
+    if steps >= 1:
+        return f"{name} after {int(steps)} steps"
+    of_all = steps if steps > 0 else of_all
+    return f"{name} after {of_all:g} of all steps" if of_all > 0 else name
 
 
 def terms_of(cases: Sequence[Case]) -> dict[str, list[Said]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -110,6 +111,40 @@ def test_clipping_matters_as_soon_as_a_batch_has_two_updates() -> None:
     # TRL's delta is verl's clip_ratio_c.
     rows = terms(seen({f"{ACTOR}.ppo_epochs": 2}, num_iterations=2, delta=3.0))
     assert rows["clip of a bad completion's ratio"].verdict == "equal"
+
+
+def imported(trainer: str, **settings: Any) -> dict[str, Any]:
+    """What the settings of a run that has trained elsewhere come to."""
+    (arm,) = cases(EQUAL, arms={"vllm": VERL if trainer == "verl" else TRL}).values()
+    told = dataclasses.replace(arm.settings, values={**TRLS_OWN, **arm.settings.values, **settings})
+    case = dataclasses.replace(arm, settings=told, imported=True)
+    return {name: one.value for name, one in case.trainer.terms(case).items()}
+
+
+def test_mini_batches_are_updates_of_a_batch() -> None:
+    verl = {"data.train_batch_size": 256, f"{ACTOR}.ppo_mini_batch_size": 64}
+    assert imported("verl", **verl)["updates from a batch"] == 4
+    assert imported("verl", **verl, **{f"{ACTOR}.ppo_epochs": 2})["updates from a batch"] == 8
+    trl = {"num_iterations": 2, "gradient_accumulation_steps": 4, "steps_per_generation": 8}
+    assert imported("trl", **trl)["updates from a batch"] == 4
+    assert imported("trl", **trl | {"steps_per_generation": None})["updates from a batch"] is None
+
+
+@pytest.mark.parametrize(
+    ("trainer", "settings", "course"),
+    [
+        ("trl", {"warmup_steps": 5, "warmup_ratio": 0.1}, "constant after 5 steps"),
+        ("trl", {"warmup_steps": 0, "warmup_ratio": 0.1}, "constant after 0.1 of all steps"),
+        ("trl", {"warmup_steps": 0.1}, "constant after 0.1 of all steps"),
+        ("trl", {"warmup_steps": 0, "warmup_ratio": None}, "constant"),
+        ("verl", {"lr_warmup_steps": -1, "lr_warmup_steps_ratio": 0.1}, "constant after 0.1 of all steps"),
+        ("verl", {"lr_warmup_steps": 0, "lr_warmup_steps_ratio": 0.1}, "constant"),
+        ("verl", {"lr_warmup_steps": -1, "lr_warmup_steps_ratio": 0.0}, "constant"),
+    ],
+)
+def test_a_warm_up_may_be_a_share_of_all_steps(trainer: str, settings: dict[str, Any], course: str) -> None:
+    own = {f"{ACTOR}.optim.{name}": value for name, value in settings.items()} if trainer == "verl" else settings
+    assert imported(trainer, **own)["learning rate's course"] == course
 
 
 def test_what_no_setting_makes_equal_is_told() -> None:

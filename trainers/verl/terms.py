@@ -5,7 +5,8 @@ Read in verl 0.4.1 and 0.9.1: trainer/ppo/core_algos.py (losses, KL, advantages)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainers.cases import Case
@@ -38,17 +39,34 @@ def _of_the_update(case: Case) -> Terms:
     return {
         "optimizer": Said(str(case.settings.get(f"{_OPTIM}.optimizer", "AdamW")), _first(case, f"{_OPTIM}.optimizer")),
         "learning rate": said(case, number, f"{_OPTIM}.lr"),
-        "learning rate's course": said(case, course, *kind, warmup) if kind else Said(None, (warmup,)),
+        "learning rate's course": said(case, _course(case), *kind, warmup) if kind else Said(None, (warmup,)),
         "Adam's betas": said(case, _numbers, *betas) if betas else Said(_ADAM),
         "Adam's epsilon": Said(1e-8),  # torch's own
         "weight decay": said(case, number, f"{_OPTIM}.weight_decay"),
         "largest norm of a gradient": said(case, number, *norm) if norm else Said(None),
-        "updates from a batch": said(case, int, f"{ACTOR}.ppo_epochs"),
+        "updates from a batch": _updates(case),
         "weights' number format": Said(
             _FORMATS.get(str(case.settings.get(weights, "fp32")), str(case.settings.get(weights))), (weights,)
         ),
         "number format of a pass": said(case, str, f"{ROLLOUT}.dtype"),
     }
+
+
+def _course(case: Case) -> Callable[[Any, Any], object]:
+    """Steps below 0 leave it to the share of all steps."""
+    share = case.settings.get(f"{_OPTIM}.lr_warmup_steps_ratio")
+    return lambda kind, warmup: course(kind, warmup, share if float(warmup or 0) < 0 else None)
+
+
+def _updates(case: Case) -> Said:
+    """Of one step's completions: its mini-batches, as often as they are gone through; both batches are in prompts."""
+    times, mini, batch = f"{ACTOR}.ppo_epochs", f"{ACTOR}.ppo_mini_batch_size", "data.train_batch_size"
+    made = said(
+        case,
+        lambda epochs, some, whole: int(epochs) * max(1, math.ceil(whole / some)) if some and whole else None,
+        *(times, mini, batch),
+    )
+    return Said(made.value, (times, mini))
 
 
 def _of_the_loss(case: Case, release: Release) -> Terms:
