@@ -22,7 +22,7 @@ from trainers.logs import hf_rows
 from trainers.memory_estimate import GIB, MemoryEstimate, Part, working
 from trainers.protocol import Driver, LogFormat, StackFacts, Trainer
 from trainers.trl import checks, console, server
-from trainers.trl.driver.options import LORA, LORA_RANK
+from trainers.trl.driver.options import LORA
 from trainers.trl.timers import TRL_1_16, TRL_NATIVE
 from trainers.workload import TrainedArm, Workload
 
@@ -174,7 +174,7 @@ TRL = Trainer(
         spread=Spread.TORCHRUN,
         server=server.of_a_spec,
     ),
-    keys=KEYS | {"lora_rank": (LORA_RANK,)},
+    keys=KEYS,
     marks=("use_vllm",),
     bookkeeping=BOOKKEEPING,
     engine_switches={

@@ -10,7 +10,7 @@ from typing import Any
 from common.errors import UserError
 from node.exit_codes import nearest, one_line
 
-LORA, LORA_RANK = "use_peft", "lora_r"
+LORA = "use_peft"
 _OF_LORA = (LORA, "lora_", "use_rslora", "use_dora")
 SWITCH, OPTION = "use_sglang", "sglang_"
 SERVER_ARGS = "vllm_server_args"
