@@ -26,8 +26,7 @@ def busy_machine_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> list[Verdi
     other, step = by_run[OTHER_CPU].sum().to_dict(), by_run[PHASE + "step"].sum().to_dict()
     busy = {}
     for run in runs:
-        cpus = run.hardware.get("cpus")
-        if run.run_id in other and isinstance(cpus, int) and cpus > 0:
+        if run.run_id in other and (cpus := _cpus_watched(run)) > 0:
             other_s, step_s = other[run.run_id], step[run.run_id]
             share = other_s / (step_s * cpus) if step_s > 0 else 0.0
             if share > BUSY_SHARE:
@@ -40,6 +39,14 @@ def busy_machine_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> list[Verdi
         "are not the engines' own. Train again on a quiet machine before believing any ratio"
     )
     return [Verdict("warning", "busy-machine", text)]
+
+
+def _cpus_watched(run: Run) -> int:
+    """The CPUs on which others' seconds are counted: of several processes each one's own, on all nodes."""
+    cpus, own, processes = (run.hardware.get(name) for name in ("cpus", "affinity", "processes"))
+    if isinstance(own, list) and isinstance(processes, int):
+        return len(own) * processes
+    return cpus if isinstance(cpus, int) else 0
 
 
 def shared_machine_verdicts(runs: Sequence[Run]) -> Iterator[Verdict]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import make_results
 import pandas as pd
@@ -12,6 +13,7 @@ from analysis.report.content import read_content
 from analysis.report.markdown import markdown
 from analysis.report.page import html_page
 from analysis.report.timing_tables import phase_blocks
+from analysis.run_checks import busy_machine_verdicts
 from analysis.speedup import comparison_table
 from analysis.steps import write_steps
 from analysis.verdict.verdict_block import verdict_text
@@ -406,6 +408,16 @@ def test_a_machine_that_others_used_is_said(tmp_path):
     said = text(pair(tmp_path, quiet, busy), "busy-machine")
     assert "(a: 20 % of their time in the counted steps)" in said
     assert not text(pair(tmp_path / "quiet", quiet, quiet), "busy-machine")
+
+
+def test_what_others_take_is_a_share_of_the_cpus_of_all_processes(tmp_path):
+    """Two nodes of four CPUs, a process on each: the seconds are the sum over both, `cpus` is of one."""
+    found = pair(tmp_path, [row(1, 1)], [row(s, 1, scalars={"other_cpu_s": 3.2}) for s in (1, 2)])
+    for processes, share in ((2, "a: 20 %"), (4, "")):
+        hardware = {"cpus": 4, "affinity": [0, 1, 2, 3], "processes": processes}
+        runs = [replace(run, done={**run.done, "hardware": hardware}) for run in found.runs]
+        said = busy_machine_verdicts(runs, found.steps)
+        assert [share in one.text for one in said] == ([True] if share else [])
 
 
 def test_outlying_steps_that_decide_are_said(tmp_path):
