@@ -147,13 +147,14 @@ def test_what_only_looks_like_a_continuation_is_not_joined(tmp_path):
         assert list(found.read.records) == [3, 4] and not found.read.verdicts
 
 
-def test_a_line_cut_at_4096_characters_says_that_its_timings_are_missing(tmp_path):
+@pytest.mark.parametrize("chars", [4096, 4300])
+def test_a_line_cut_at_4096_characters_or_later_says_that_its_timings_are_missing(tmp_path, chars):
     many = {f"critic/number_{i}/mean": 0.123 for i in range(200)} | STEP
-    cut = line(3, many)[:4096]
+    cut = line(3, many)[:chars]
     assert "timing_s/step" not in cut
     found = read(tmp_path, f"{cut}\n{line(4, STEP)}\n")
     (said,) = [v for v in found.read.verdicts if v.code == "timings-missing"]
-    assert "run.log:1: step 3 has no timing_s/step, cut off after 4096 characters" in said.text
+    assert f"run.log:1: step 3 has no timing_s/step, cut off after {chars} characters" in said.text
     assert "timing_s/step" in found.read.records[4].scalars
 
 
