@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from common.errors import UserError
-from workflow.config.entry import require_readable
+from workflow.config.entry import columns_of, require_readable
 from workflow.config.plan import Plan, load_plan
 
 from .two_arms import two_arms
@@ -103,3 +103,12 @@ def test_a_reader_that_has_seen_enough_is_no_mistake() -> None:
     command = f"{sys.executable} -m workflow.cli preflight experiments/camino-2025.yaml | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("141\n", "")
+
+
+@pytest.mark.parametrize("name", ["gs:rows.parquet", "s3:a/rows.parquet", "a:b/rows.jsonl"])
+def test_a_colon_in_a_path_is_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    written(tmp_path, Path(name).suffix, prompt=["1+1"], answer=["2"]).rename(name)
+    assert columns_of("workload.data.source", Path(name)) == ["prompt", "answer"]
+    require_readable(planned(Path(name), prompt_column="prompt", answer_column="answer"))

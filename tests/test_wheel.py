@@ -1,11 +1,15 @@
-"""A wheel of this repository has every file that its packages read at run time."""
+"""The wheel of a fresh clone has every file that its packages read, and works in an environment without the clone."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import shutil
 import subprocess
 import sys
-import tomllib
+import sysconfig
+import venv
 import zipfile
 from pathlib import Path
 
@@ -13,22 +17,136 @@ import pytest
 
 from .importing import ROOT
 
+REQUIREMENTS = "envs/controller/requirements.in"
+LOGS = ROOT / "tests" / "goldens" / "data" / "formats"
+pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git alone knows which files are ours")
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git alone knows which files are ours")
-def test_the_wheel_has_every_file_of_the_packages(tmp_path: Path) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    packages = [name.rstrip("*") for name in project["tool"]["setuptools"]["packages"]["find"]["include"]]
-    listing = ["git", "ls-files", "README.md", "pyproject.toml", *packages]
-    tracked = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    source = tmp_path / "source"
-    for file in tracked:
+
+def tracked() -> set[str]:
+    """The files of a fresh clone, with the changes that are not committed yet."""
+    listing = ["git", "ls-files", "--", ".", ":!tests", ":!docs"]
+    named = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return {file for file in named if (ROOT / file).is_file()}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built as `pip wheel` does, from a clone that is gone afterwards."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    for file in tracked():
         (source / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / file, source / file)
-    # What `pip wheel --no-build-isolation` calls.
-    build = f"from setuptools import build_meta; build_meta.build_wheel({str(tmp_path)!r})"
-    subprocess.run([sys.executable, "-c", build], cwd=source, capture_output=True, check=True)
-    (wheel,) = tmp_path.glob("*.whl")
+        shutil.copyfile(ROOT / file, source / file, follow_symlinks=False)
+    offline = ["--no-deps", "--no-index", "--no-build-isolation", "--quiet"]
+    done([sys.executable, "-m", "pip", "wheel", *offline, "--wheel-dir", folder, source], folder)
+    shutil.rmtree(source)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a new environment with the wheel, and with this environment's packages for what the wheel requires."""
+    env = tmp_path_factory.mktemp("env")
+    venv.create(env, symlinks=True)
+    found = env / "bin" / "python"
+    # Without this environment's .pth files, of which one leads to the checkout.
+    (site_of(found) / "controller.pth").write_text(sysconfig.get_path("purelib"))
+    offline = ["--no-deps", "--no-index", "--no-compile", "--quiet"]
+    done([sys.executable, "-m", "pip", "--python", found, "install", *offline, wheel], env)
+    return found
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A folder of a user's, with two logs."""
+    for log in ("verl-console-vllm-0.log", "verl-console-sglang-0.log"):
+        shutil.copyfile(LOGS / log, tmp_path / log)
+    return tmp_path
+
+
+def site_of(python: Path) -> Path:
+    return Path(done([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], python.parent).strip())
+
+
+def named(requirements: str) -> set[str]:
+    """The packages of a requirements.in, or of a wheel's metadata."""
+    return set(re.findall(r"^(?:Requires-Dist: )?([a-z][a-z0-9-]*)(?=[ ><=]|$)", requirements, re.MULTILINE))
+
+
+def done(command: list[str | Path], folder: Path) -> str:
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def test_it_has_every_file_of_the_packages(wheel: Path) -> None:
     inside = set(zipfile.ZipFile(wheel).namelist())
-    of_packages = {file for file in tracked if "/" in file}
-    assert len({file for file in of_packages if not file.endswith(".py")}) > 15
+    packages = {name.split("/")[0] for name in inside if ".dist-info/" not in name}
+    assert {"common", "node", "engines", "trainers", "analysis", "workflow", "envs", "profiles"} == packages
+    of_packages = {file for file in tracked() if file.split("/")[0] in packages and "/" in file}
+    assert len({file for file in of_packages if not file.endswith(".py")}) > 60
     assert sorted(of_packages - inside) == []
+
+
+def test_it_names_what_it_requires(python: Path) -> None:
+    (metadata,) = site_of(python).glob("rolloutbench-*.dist-info/METADATA")
+    asked = "\n".join(re.findall("^Requires-Dist: .*", metadata.read_text(encoding="utf-8"), re.MULTILINE))
+    assert named(asked) == named((ROOT / REQUIREMENTS).read_text(encoding="utf-8")) >= {"pydantic", "wandb"}
+
+
+def test_it_compares_two_logs_in_another_folder(python: Path, elsewhere: Path) -> None:
+    where = done([python, "-c", "import workflow; print(workflow.__file__)"], elsewhere)
+    assert Path(where).is_relative_to(site_of(python)), where
+    program = python.with_name("rolloutbench")
+    assert done([program, "--help"], elsewhere).startswith("usage: rolloutbench")
+    arms = ["vllm=verl-console-vllm-0.log", "sglang=verl-console-sglang-0.log", "--release", "0.4.1"]
+    said = done([program, "compare", *arms], elsewhere)
+    assert "sglang vs vllm: not resolved, one run pair only." in said
+    assert said.splitlines()[-1] == f"report: {elsewhere / 'comparison' / 'report.html'}"
+    assert (elsewhere / "comparison" / "report.html").stat().st_size > 100_000
+
+
+def test_it_prepares_an_experiment_in_another_folder(python: Path, elsewhere: Path) -> None:
+    program = python.with_name("rolloutbench")
+    makes_a_configuration(program, elsewhere)
+    looks_at_the_machine(program, elsewhere)
+
+
+def makes_a_configuration(program: Path, folder: Path) -> None:
+    """`new` writes what plans there and in the checkout to the same runs, and says where the rules are."""
+    said = done([program, "new", "--gpus", "8", "--partition", "h100"], folder)
+    assert said.splitlines()[:2] == ["wrote my.yaml", "wrote profiles/my/config.yaml"]
+    assert "in a checkout of rolloutbench, after `make venv`" in said.splitlines()[-1]
+    fingerprints = (
+        "import json, sys; from workflow.config.plan import load_plan; from workflow.config.reading import read_yaml"
+    )
+    fingerprints += "; from pathlib import Path; plan = load_plan(read_yaml(Path(sys.argv[1])))"
+    fingerprints += "; print(json.dumps({name: run.fingerprint for name, run in plan.runs.items()}))"
+    there, here = (
+        json.loads(done([python, "-c", fingerprints, folder / "my.yaml"], where))
+        for python, where in ((program.with_name("python"), folder), (Path(sys.executable), ROOT))
+    )
+    assert there == here and len(there) == 4
+    listed = done([program, "plan", "my.yaml", "--profile", "profiles/my"], folder)
+    assert all(run in listed for run in there)
+    assert "possible" in done([program, "preflight", "my.yaml"], folder)
+    wrong = subprocess.run([program, "schema", "--write"], cwd=folder, capture_output=True, text=True, check=False)
+    assert wrong.returncode == 1 and wrong.stderr.startswith("error: schema --write writes into a checkout")
+
+
+def looks_at_the_machine(program: Path, folder: Path) -> None:
+    """`doctor` checks the stacks without the checkout's files, and says what an installation cannot do."""
+    env = os.environ | {"PIP_NO_INDEX": "1"}
+    for words, level in (([], "warning"), (["my.yaml"], "failed")):
+        ended = subprocess.run(
+            [program, "doctor", "--json", *words], cwd=folder, env=env, capture_output=True, text=True, check=False
+        )
+        checks = {(one["group"], one["name"]): one for one in json.loads(ended.stdout)["checks"]}
+        assert "Traceback" not in ended.stderr and ended.returncode in (0, 1)
+        installation = checks["machine", "installation"]
+        assert installation["level"] == level and installation["found"].startswith("without a checkout: it compares")
+        assert "clone the repository, run `make venv` there" in installation["remedy"]
+        assert any(group == "stacks" and name != "conda" for group, name in checks)
+        told = json.dumps([one for one in checks.values() if one is not installation])
+        assert "make venv" not in told and "checkout" not in told

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import yaml
 
 from common.errors import UserError
-from common.files import ROOT, write_text
+from common.files import ROOT, is_checkout, write_text
 from common.messages import say, unknown_name
 from common.verdicts import count_of
 from node.built_in_rewards import BUILT_IN
@@ -120,7 +120,8 @@ def new_experiment(args: argparse.Namespace) -> None:
     site = f"{file} --profile {profile.parent}" if found["partition"] else str(file)
     print(f"next: rolloutbench doctor {site}       # what this machine or site lacks for it")
     print(f"      rolloutbench preflight {site}    # what is impossible, unequal or odd")
-    print(f"      snakemake --profile {used} --configfile {file}")
+    where = "" if is_checkout() else "    # in a checkout of rolloutbench, after `make venv`: it has the rules"
+    print(f"      snakemake --profile {used} --configfile {file}{where}")
 
 
 def _require_free(*paths: Path) -> None:

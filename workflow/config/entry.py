@@ -19,6 +19,7 @@ from analysis.imports.source_check import require_of_arm, require_own_tree
 from analysis.imports.which_tree import require_declared
 from analysis.sources.phases_csv import read_phases_csv
 from common.errors import UserError
+from common.files import ROOT, is_checkout
 from common.messages import did_you_mean, exiting_on_mistakes
 from common.verdicts import count_of
 from trainers.timers.own import own_tree
@@ -67,6 +68,11 @@ def config_files(argv: Sequence[str]) -> list[Path]:
 def require_startable(workflow: Any, plan: Plan) -> None:
     """A `UserError` if the experiment could not run as it is; `workflow` is Snakemake's own."""
     if plan.runs:
+        if not is_checkout():
+            raise UserError(
+                f"rolloutbench is installed without its checkout ({ROOT}), and runs are trained from one; clone the "
+                "repository, run `make venv` there, and start the snakemake of its .venv (nothing was started)"
+            )
         require_partition(workflow)
         # Not at the top: every parse of the Snakefile would load what builds stacks.
         from workflow.stacks.verification import require_verified
@@ -133,7 +139,9 @@ def columns_of(where: str, path: Path) -> list[str] | None:
         import pyarrow.parquet
 
         try:
-            return list(pyarrow.parquet.read_schema(path).names)
+            # Open: pyarrow takes a path such as gs:my.parquet for a bucket's.
+            with path.open("rb") as file:
+                return list(pyarrow.parquet.read_schema(file).names)
         except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
             problem = " ".join(str(error).split())
             raise UserError(f"{where} {str(path)!r} cannot be read as parquet: {problem}") from None

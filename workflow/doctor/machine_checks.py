@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from common.files import ROOT, is_checkout
 from workflow.doctor import DoctorCheck, Found, failed, failed_if, passed, warning
 from workflow.stacks import Stack, built_dir
 from workflow.stacks.uv import HOW_TO_SET_SOURCES, Uv, configured_uv, last_lines, redacted
@@ -32,6 +33,7 @@ def machine_checks(stacks: Sequence[Stack], required: bool) -> list[DoctorCheck]
     """The machine's own; `required`: the experiment trains in these stacks."""
     return [
         DoctorCheck("machine", "Python", python_version),
+        DoctorCheck("machine", "installation", lambda: installation(required)),
         DoctorCheck("machine", "CPUs", lambda: cpus(len(os.sched_getaffinity(0)))),
         DoctorCheck("machine", "memory", memory),
         DoctorCheck("machine", "disk", lambda: disk(stacks, required)),
@@ -57,7 +59,16 @@ def python_version(version: Sequence[Any] = tuple(sys.version_info)) -> Found:
     shown = f"{'.'.join(map(str, version[:3]))} ({sys.prefix})"
     if tuple(version[:2]) >= (3, 11):
         return passed(shown)
-    return failed(f"{shown}, and 3.11 is needed", "install Python 3.11 or later and run `make venv` with it")
+    again = "run `make venv` with it" if is_checkout() else "install rolloutbench with it"
+    return failed(f"{shown}, and 3.11 is needed", f"install Python 3.11 or later and {again}")
+
+
+def installation(required: bool, checkout: bool | None = None) -> Found:
+    """Whether this program is a checkout's: `compare`, `new` and `plan` need none, training does."""
+    if is_checkout() if checkout is None else checkout:
+        return passed(f"a checkout, {ROOT}")
+    remedy = "to train, clone the repository, run `make venv` there, and use the programs of its .venv"
+    return failed_if(required, "without a checkout: it compares, plans and looks, and cannot train", remedy)
 
 
 def cpus(count: int) -> Found:
