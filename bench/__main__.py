@@ -25,6 +25,7 @@ BENCHES = {
     "replay": "replay:replay_lines",
     "mutants": "mutants:mutant_lines",
     "curves": "reward_curves:curve_lines",
+    "catalog": "catalog:catalog_lines",
     "slurm": "slurm:slurm_lines",
     "quickstart": "quickstart:quickstart_lines",
 }

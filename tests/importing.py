@@ -11,6 +11,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def run_snakemake(folder: Path, config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run it to its end in a folder."""
-    command = [sys.executable, "-m", "snakemake", "--cores", "1", "-s", str(ROOT / "workflow" / "Snakefile")]
-    command += ["--configfile", str(config), *arguments]
+    snakefile = str(ROOT / "workflow" / "Snakefile")
+    return snakemake_of(folder, "-s", snakefile, "--configfile", str(config), *arguments)
+
+
+def snakemake_of(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Snakemake with these words alone."""
+    command = [sys.executable, "-m", "snakemake", "--cores", "1", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)

@@ -10,7 +10,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -63,6 +64,38 @@ def config_files(argv: Sequence[str]) -> list[Path]:
     except (argparse.ArgumentError, SystemExit):
         return []  # Snakemake says what is wrong with its arguments
     return given
+
+
+@dataclass
+class _Handlers:
+    """A handler of the main Snakefile, and those of the experiments that are modules of it."""
+
+    main: Callable[[Any], None]
+    of_modules: dict[str, Callable[[], None]]
+
+    def __call__(self, log: Any) -> None:
+        self.main(log)
+        for handler in self.of_modules.values():
+            handler()
+
+
+def enter_as_module(workflow: Any, results: str, handlers: Mapping[str, Any]) -> None:
+    """Has Snakemake call our onstart and onerror after those of the Snakefile that declares the module.
+
+    Snakemake 9 calls the main Snakefile's alone. It reads a module again for each `use rule`: one set a folder.
+    A `UserError` where the declaration moves files: what Python reads and writes would not move.
+    """
+    moved = workflow.modifier.path_modifier
+    if moved.prefix or moved.modifies_prefixes:
+        raise UserError(
+            f"module {workflow.modifier.namespace} has prefix or replace_prefix, which rolloutbench cannot follow; "
+            f"leave it out: the results are in {results}, and `experiment` in its configuration names that folder"
+        )
+    for event in ("onstart", "onerror"):
+        main = getattr(workflow, f"_{event}")
+        both = main if isinstance(main, _Handlers) else _Handlers(main, {})
+        both.of_modules[results] = handlers[event]
+        setattr(workflow, f"_{event}", both)
 
 
 def require_startable(workflow: Any, plan: Plan) -> None:

@@ -1,0 +1,112 @@
+"""The workflow as a module of another one, as snakedeploy declares it, and the files that the catalog asks for."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import yaml
+
+from common.files import read_json
+from workflow.cluster.locks import hold_experiment
+
+from .importing import ROOT, snakemake_of
+
+LOGS = ROOT / "tests" / "goldens" / "data" / "formats"
+# What snakedeploy writes.
+DEPLOYED = """
+configfile: "config/config.yaml"
+
+
+module rolloutbench:
+    snakefile:
+        "{snakefile}"
+    config:
+        config
+
+
+use rule * from rolloutbench
+"""
+# Keys, a handler and rules of its own, and a rule that it changes: Snakemake reads the module twice.
+LARGER = """
+configfile: "config/larger.yaml"
+
+
+onstart:
+    Path("mine.txt").write_text(str(config["mine"]))
+
+
+module rolloutbench:
+    snakefile:
+        "{snakefile}"
+    config:
+        config["rolloutbench"]
+
+
+use rule * from rolloutbench as compare_*
+
+
+use rule report from rolloutbench as compare_report with:
+    threads: 1
+
+
+rule mine:
+    input:
+        rules.compare_all.input,
+    output:
+        "done.txt",
+    shell:
+        "echo done > {{output}}"
+"""
+
+
+def deployed(folder: Path) -> Path:
+    """A folder as snakedeploy leaves it, with two logs to compare."""
+    arms = {
+        engine: {"trainer": "verl", "engine": engine, "import": {"version": "0.4.1", "runs": [f"{engine}.log"]}}
+        for engine in ("vllm", "sglang")
+    }
+    config = {"experiment": "logs", "baseline": "vllm", "arms": arms}
+    snakefile = ROOT / "workflow" / "Snakefile"
+    for name, text in (
+        ("config/config.yaml", yaml.safe_dump(config)),
+        ("config/larger.yaml", yaml.safe_dump({"mine": 1, "rolloutbench": config})),
+        ("workflow/Snakefile", DEPLOYED.format(snakefile=snakefile)),
+        ("larger.smk", LARGER.format(snakefile=snakefile)),
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    for engine in arms:
+        shutil.copyfile(LOGS / f"verl-console-{engine}-0.log", folder / f"{engine}.log")
+    return folder
+
+
+def test_it_is_a_module_of_another_workflow(tmp_path: Path) -> None:
+    folder = deployed(tmp_path / "here")
+    done = snakemake_of(folder, "mine", "-s", "larger.smk", "--config", "mine=2")
+    assert done.returncode == 0, done.stderr
+    assert (folder / "done.txt").is_file() and (folder / "mine.txt").read_text() == "2"
+    (verdict,) = read_json(folder / "results" / "logs" / "verdict.json")["arms"]
+    assert (verdict["arm"], verdict["baseline"]) == ("sglang", "vllm")
+    with hold_experiment(str(folder / "results" / "logs")):
+        second = snakemake_of(folder, "mine", "-s", "larger.smk", "--forcerun", "mine")
+    assert second.returncode == 1 and "error: another snakemake works on results/logs" in second.stderr, second.stderr
+    # A mistake is told as it is without a module, before anything runs.
+    (folder / "vllm.log").write_text("nothing that was trained\n")
+    again = snakemake_of(folder, "--config", "experiment=again")
+    assert again.returncode == 1 and "error: arms.vllm.import: vllm.log" in again.stderr, again.stderr
+    assert not (folder / "results" / "again" / "runs").exists()
+    moved = folder / "workflow" / "Snakefile"
+    moved.write_text(moved.read_text(encoding="utf-8").replace("use rule", '    prefix: "moved"\n\nuse rule'))
+    prefixed = snakemake_of(folder, "-n")
+    assert prefixed.returncode == 1 and "error: module rolloutbench has prefix" in prefixed.stderr, prefixed.stderr
+
+
+def test_the_catalog_and_snakedeploy_find_what_they_ask_for(tmp_path: Path) -> None:
+    """`python -m bench catalog` runs snakedeploy itself, which needs a network."""
+    settings = yaml.safe_load((ROOT / ".snakemake-workflow-catalog.yml").read_text(encoding="utf-8"))["usage"]
+    assert settings["software-stack-deployment"] and settings["mandatory-flags"]["flags"]
+    assert (ROOT / "config" / "README.md").read_text(encoding="utf-8").startswith("# ")
+    copied = tmp_path / "config"
+    shutil.copytree(ROOT / "config", copied)  # as snakedeploy copies it
+    assert (copied / "config.yaml").read_bytes() == (ROOT / "config.yaml").read_bytes()
