@@ -100,6 +100,7 @@ def test_it_compares_two_logs_in_another_folder(python: Path, elsewhere: Path) -
     assert Path(where).is_relative_to(site_of(python)), where
     program = python.with_name("rolloutbench")
     assert done([program, "--help"], elsewhere).startswith("usage: rolloutbench")
+    assert re.fullmatch(rf"rolloutbench \d+\.\d+\.\d+ \({site_of(python)}\)\n", done([program, "--version"], elsewhere))
     arms = ["vllm=verl-console-vllm-0.log", "sglang=verl-console-sglang-0.log", "--release", "0.4.1"]
     said = done([program, "compare", *arms], elsewhere)
     assert "sglang vs vllm: not resolved, one run pair only." in said
@@ -130,9 +131,17 @@ def makes_a_configuration(program: Path, folder: Path) -> None:
     assert there == here and len(there) == 4
     listed = done([program, "plan", "my.yaml", "--profile", "profiles/my"], folder)
     assert all(run in listed for run in there)
-    assert "possible" in done([program, "preflight", "my.yaml"], folder)
-    wrong = subprocess.run([program, "schema", "--write"], cwd=folder, capture_output=True, text=True, check=False)
-    assert wrong.returncode == 1 and wrong.stderr.startswith("error: schema --write writes into a checkout")
+    assert "impossible: nothing" in done([program, "preflight", "my.yaml"], folder)
+    for command, says in (
+        ([program, "schema", "--write"], "error: schema --write writes into a checkout"),
+        (
+            [program.with_name("snakemake"), "--configfile", "my.yaml"],
+            "error: rolloutbench is installed without its rules",
+        ),
+    ):
+        wrong = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert wrong.returncode == 1 and wrong.stderr.startswith(says), wrong.stderr
+        assert len(wrong.stderr.splitlines()) == 1
 
 
 def looks_at_the_machine(program: Path, folder: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from common.files import ROOT
+
 SHELLS = ("bash", "zsh", "fish")
 _WIDTH = 79
 EXIT_CODES = {
@@ -188,6 +190,16 @@ COMMANDS: dict[str, Command] = {
 }
 
 
+class _Version(argparse.Action):
+    """Prints the version and where this program is: a checkout, or an installation."""
+
+    def __call__(self, program: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version  # not at the top: it takes longer to load than the rest of this module
+
+        print(f"rolloutbench {version('rolloutbench')} ({ROOT})")
+        program.exit()
+
+
 def parser() -> argparse.ArgumentParser:
     """The program's parser; the chosen command is `command`."""
     program = argparse.ArgumentParser(
@@ -197,6 +209,7 @@ def parser() -> argparse.ArgumentParser:
         + "\n\nrolloutbench COMMAND --help has a command's arguments, examples and exit codes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    program.add_argument("--version", action=_Version, nargs=0, help="print the version and where it is installed")
     commands = program.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         listed: dict[str, Any] = {"help": command.meaning} if command.meaning else {}

@@ -35,7 +35,7 @@ _DOWNLOADS = 4
 _USE = "rolloutbench compare A.log B.log"
 MARK = "compared"
 """In a folder that this command has made: an experiment's results are not its to write."""
-SAVED = "# Written by rolloutbench compare; run it with: snakemake --configfile "
+SAVED = "# Written by rolloutbench compare; "
 
 
 @dataclass
@@ -62,7 +62,8 @@ def compare(args: argparse.Namespace) -> None:
     _require_free(args)
     if args.save:
         text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
-        write_text(args.save, f"{SAVED}{args.save}\n{text}")
+        use = f"in a checkout: snakemake --profile profiles/local --configfile {args.save}"
+        write_text(args.save, f"{SAVED}{use}\n{text}")
     if args.verdict_only:
         with tempfile.TemporaryDirectory() as folder:
             _compare(plan, Path(folder), args)

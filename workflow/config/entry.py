@@ -35,11 +35,22 @@ from workflow.start import ending_at_once
 
 # More are alike.
 SHOWN = 5
+_SNAKEFILES = [Path(folder, name) for folder in ("", "workflow") for name in ("Snakefile", "snakefile")]
+_NEEDS_CHECKOUT = (
+    f"rolloutbench is installed without its rules ({ROOT}), and they train; clone the repository, run `make venv` "
+    "there, and start the snakemake of its .venv (nothing was started)"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Snakemake's own program with its arguments; one message and exit code 1 where a configuration file is wrong."""
-    for file in config_files(sys.argv[1:] if argv is None else argv):
+    words = sys.argv[1:] if argv is None else argv
+    files = config_files(words)
+    named = any(word.startswith(("-s", "--snakefile")) for word in words)
+    # Another workflow of the user's has a Snakefile.
+    if files and not (named or is_checkout() or any(one.is_file() for one in _SNAKEFILES)):
+        sys.exit(f"error: {_NEEDS_CHECKOUT}")
+    for file in files:
         if file.is_fifo():
             continue  # it can be read once
         with exiting_on_mistakes():
@@ -102,10 +113,7 @@ def require_startable(workflow: Any, plan: Plan) -> None:
     """A `UserError` if the experiment could not run as it is; `workflow` is Snakemake's own."""
     if plan.runs:
         if not is_checkout():
-            raise UserError(
-                f"rolloutbench is installed without its checkout ({ROOT}), and runs are trained from one; clone the "
-                "repository, run `make venv` there, and start the snakemake of its .venv (nothing was started)"
-            )
+            raise UserError(_NEEDS_CHECKOUT)
         require_partition(workflow)
         # Not at the top: every parse of the Snakefile would load what builds stacks.
         from workflow.stacks.verification import require_verified
