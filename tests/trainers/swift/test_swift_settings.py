@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 from common.errors import UserError
+from node.phase_clock import PhaseClock
 from trainers.protocol import StackFacts
 from trainers.swift.driver.arguments import command_line
+from trainers.swift.driver.timers import SwiftTimers
 from trainers.swift.settings import trainer_args
+from trainers.trl.driver.timers import TrlTimers
 from trainers.workload import Workload
 from workflow.config.model import Arm
 from workflow.config.plan import plan_runs, stack_facts
@@ -56,6 +61,25 @@ def test_vllm_is_built_as_trl_builds_its_own() -> None:
     with pytest.raises(UserError, match=r"tuner_type must be full .* engine vllm"):
         engine_args(CUDA, tuner_type="lora")
     assert engine_args(CUDA, sleep_level=0)["sleep_level"] == 0
+
+
+def test_failures_of_a_step_add_up_over_its_calls() -> None:
+    """swift logs the mean of what a step's calls append, and with dynamic_sample there are several."""
+    metrics: dict[str, list[float]] = collections.defaultdict(list)
+    trainer = SimpleNamespace(
+        _metrics={"train": metrics},
+        reward_funcs=[lambda failed, log_metric: log_metric("rewards/f/failed", failed)],
+        args=SimpleNamespace(use_vllm=False),
+        engine=None,
+        **dict.fromkeys(("offload_model", "load_model", "offload_optimizer", "load_optimizer"), lambda: None),
+    )
+    timers = SwiftTimers(PhaseClock())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrlTimers, "install", lambda self, trainer: None)
+        timers.install(trainer)
+    for failed in (3.0, 0.0, 2.0):
+        trainer.reward_funcs[0](failed)
+    assert metrics == {"rewards/f/failed": [5.0]}
 
 
 def test_a_command_line_has_lists_and_mappings_and_nothing_that_is_null() -> None:

@@ -48,7 +48,7 @@ class SwiftTimers(TrlTimers):
             self._time(engine, method, "sleep", unless="sync_weights")
 
         def log_metric(name: str, value: float) -> None:
-            trainer._metrics["train"][name].append(value)
+            add_up(trainer._metrics["train"][name], value)
 
         trainer.reward_funcs = [self._timed_reward(function, log_metric) for function in trainer.reward_funcs]
 
@@ -73,6 +73,11 @@ class SwiftTimers(TrlTimers):
                 return function(*args, log_metric=log_metric, **kwargs)
 
         return timed
+
+
+def add_up(logged: list[float], count: float) -> None:
+    """Add a count to those of a step, of which swift logs the mean: with dynamic_sample rewards are called again."""
+    logged[:] = [sum(logged) + count]
 
 
 def count_tokens(trainer: Any, log: Any) -> None:
