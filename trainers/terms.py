@@ -63,9 +63,13 @@ _ONCE = "updates from a batch"
 
 
 def said(case: Case, make: Callable[..., object], *keys: str) -> Said:
-    """What `make` makes of some settings; not told where one of them is not there."""
-    told = all(key in case.settings for key in keys)
-    return Said(make(*(case.settings.get(key) for key in keys)) if told else None, keys)
+    """What `make` makes of some settings; not told where one of them is not there, or is none that it knows."""
+    if not all(key in case.settings for key in keys):
+        return Said(None, keys)
+    try:
+        return Said(make(*(case.settings.get(key) for key in keys)), keys)
+    except (TypeError, ValueError):  # an imported run's may be null, or a word such as auto
+        return Said(None, keys)
 
 
 def number(value: Any) -> object:

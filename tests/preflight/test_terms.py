@@ -130,6 +130,13 @@ def test_mini_batches_are_updates_of_a_batch() -> None:
     assert imported("trl", **trl | {"steps_per_generation": None})["updates from a batch"] is None
 
 
+def test_a_setting_that_is_no_number_is_not_told() -> None:
+    """TRL takes null for the longest completion; DeepSpeed's word is auto."""
+    odd = imported("trl", max_completion_length=None, gradient_accumulation_steps="auto", steps_per_generation=8)
+    assert odd["longest completion"] is None and odd["updates from a batch"] is None
+    assert imported("verl", **{f"{ACTOR}.ppo_mini_batch_size": "auto"})["updates from a batch"] is None
+
+
 @pytest.mark.parametrize(
     ("trainer", "settings", "course"),
     [
