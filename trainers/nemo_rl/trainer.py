@@ -18,7 +18,7 @@ from trainers.logs.record import TIMERS, Imported, StepRecord
 from trainers.logs.restarts import steps_in_sequence
 from trainers.logs.step_names import StepNames
 from trainers.protocol import LogFormat, Trainer
-from trainers.timers.tree import Phase, TimerTree, overlapping_tree
+from trainers.timers.tree import Phase, TimerTree, keyed, overlapping_tree
 
 FORMAT = "nemo-rl-console"
 _ENGINES = ("vllm", "sglang")
@@ -46,12 +46,6 @@ _WORDS = {
 }
 
 
-def _phase(
-    key: str, label: str, description: str, category: str = "other", within: str = "step", name: str = "", **more: bool
-) -> Phase:
-    return Phase(f"{within}/{name or key}", label, description, category, (key,), **more)
-
-
 # nemo_rl/models/policy/lm_policy.py and, from 0.7 on, tq_policy.py: what the driver does before it waits for workers.
 _LOGPROBS = ("get_logprobs", "get_reference_policy_logprobs")
 _HANDED_OUT = {
@@ -76,28 +70,28 @@ def _phases(series: str) -> tuple[Phase, ...]:
     what = "The engine wakes and is handed the new weights, where they have changed."
     found = [
         Phase("step", "Step", "Wall clock of one training step on the driver.", "other", (_TOTAL,)),
-        _phase("data_processing", "Process data", "Repeats prompts, and makes the training batch."),
-        _phase(prepare, "Prepare generation", what, "weight sync", name="prepare_for_generation"),
+        keyed("data_processing", "Process data", "Repeats prompts, and makes the training batch."),
+        keyed(prepare, "Prepare generation", what, "weight sync", name="prepare_for_generation"),
     ]
     if series != "0.3":
         transfer = f"{prepare.partition('/')[0]}/transfer_and_update_weights"
         found.append(
-            _phase(transfer, "Transfer weights", "The weights' way alone.", "weight sync", refit, "transfer_weights")
+            keyed(transfer, "Transfer weights", "The weights' way alone.", "weight sync", refit, "transfer_weights")
         )
     found += [
-        _phase("generation", "Generate", "The responses, turns with environments and their rewards.", "generation"),
-        _phase("reward_calculation", "Rewards", "Baselines per prompt; up to 0.5 the advantages, too.", "rewards"),
-        _phase(
+        keyed("generation", "Generate", "The responses, turns with environments and their rewards.", "generation"),
+        keyed("reward_calculation", "Rewards", "Baselines per prompt; up to 0.5 the advantages, too.", "rewards"),
+        keyed(
             "dynamic_sampling", "Dynamic sampling", "Keeps prompts that differ.", "rewards", "step/reward_calculation"
         ),
-        _phase("logprob_inference_prep", "Prepare log-probs", "Loads the policy for inference.", "log-probs"),
-        _phase("policy_and_reference_logprobs", "Log-probs", "Of the policy and the reference.", "log-probs"),
-        _phase("advantage_calculation", "Advantages", "From 0.6 on, with the reference's penalty."),
-        _phase("training_prep", "Prepare training", "Loads the optimizer, and sets the model to training."),
-        _phase("policy_training", "Train policy", "Forward, backward and the optimizer.", "loss+backward"),
-        _phase("recompute_kv_scales", "Recompute KV scales", "Of an FP8 cache, after the update.", "weight sync"),
-        _phase(_VALIDATION, "Validation", "The step waits for it.", name="validation", occasional=True),
-        _phase("checkpointing", "Checkpoint", "The step waits for it.", occasional=True),
+        keyed("logprob_inference_prep", "Prepare log-probs", "Loads the policy for inference.", "log-probs"),
+        keyed("policy_and_reference_logprobs", "Log-probs", "Of the policy and the reference.", "log-probs"),
+        keyed("advantage_calculation", "Advantages", "From 0.6 on, with the reference's penalty."),
+        keyed("training_prep", "Prepare training", "Loads the optimizer, and sets the model to training."),
+        keyed("policy_training", "Train policy", "Forward, backward and the optimizer.", "loss+backward"),
+        keyed("recompute_kv_scales", "Recompute KV scales", "Of an FP8 cache, after the update.", "weight sync"),
+        keyed(_VALIDATION, "Validation", "The step waits for it.", name="validation", occasional=True),
+        keyed("checkpointing", "Checkpoint", "The step waits for it.", occasional=True),
     ]
     if series in ("0.6", "0.7"):
         found += [

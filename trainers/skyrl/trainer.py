@@ -19,7 +19,7 @@ from trainers.logs.record import TIMERS, Imported, StepRecord
 from trainers.logs.restarts import steps_in_sequence
 from trainers.logs.step_names import StepNames
 from trainers.protocol import LogFormat, Trainer
-from trainers.timers.tree import Phase, TimerTree, overlapping_tree
+from trainers.timers.tree import Phase, TimerTree, keyed, overlapping_tree
 
 FORMAT = "skyrl-console"
 _ENGINES = ("vllm", "sglang")
@@ -32,14 +32,6 @@ _TIMER = re.compile(r"(Started|Finished): '([\w/.-]+)'(?:, time cost: (\d+\.\d\d
 _RESUMES = re.compile(r"Resuming from global_step: (\d{1,18})\b")
 _TRAINED = frozenset(("train_critic_and_policy", "run_training"))
 _STEP = "Finished: 'step', time cost: "
-
-
-def _phase(
-    key: str, label: str, description: str, category: str = "other", within: str = "step", **more: bool
-) -> Phase:
-    return Phase(f"{within}/{key}", label, description, category, (key,), **more)
-
-
 _UPDATE = "train_critic_and_policy"
 _PHASES = (
     Phase(
@@ -49,30 +41,30 @@ _PHASES = (
         "other",
         ("step",),
     ),
-    _phase("generate", "Generate", "Responses, environments and their rewards.", "generation"),
-    _phase("postprocess_generator_output", "Postprocess", "Rewards by token, and statistics.", "rewards"),
-    _phase("log_train_results", "Log samples", "Uploads samples; its console alone tells it."),
-    _phase("convert_to_training_input", "Make the batch", "Pads responses into the training batch."),
-    _phase(
+    keyed("generate", "Generate", "Responses, environments and their rewards.", "generation"),
+    keyed("postprocess_generator_output", "Postprocess", "Rewards by token, and statistics.", "rewards"),
+    keyed("log_train_results", "Log samples", "Uploads samples; its console alone tells it."),
+    keyed("convert_to_training_input", "Make the batch", "Pads responses into the training batch."),
+    keyed(
         "fwd_logprobs_values_reward", "Log-probs", "Of policy and reference; values and a reward model.", "log-probs"
     ),
-    _phase("apply_reward_kl_penalty", "KL penalty", "Takes the penalty off the rewards.", "rewards"),
-    _phase("compute_advantages_and_returns", "Advantages", "Group statistics and advantages."),
-    _phase("dump_data_batch", "Dump the batch", "Writes it to a file; its console alone tells it."),
-    _phase(_UPDATE, "Update", "The policy's update, and a critic's.", "loss+backward"),
-    _phase("critic_train", "Train critic", "None with GRPO.", "loss+backward", f"step/{_UPDATE}"),
-    _phase("policy_train", "Train policy", "Forward, backward and the optimizer.", "loss+backward", f"step/{_UPDATE}"),
-    _phase(
+    keyed("apply_reward_kl_penalty", "KL penalty", "Takes the penalty off the rewards.", "rewards"),
+    keyed("compute_advantages_and_returns", "Advantages", "Group statistics and advantages."),
+    keyed("dump_data_batch", "Dump the batch", "Writes it to a file; its console alone tells it."),
+    keyed(_UPDATE, "Update", "The policy's update, and a critic's.", "loss+backward"),
+    keyed("critic_train", "Train critic", "None with GRPO.", "loss+backward", f"step/{_UPDATE}"),
+    keyed("policy_train", "Train policy", "Forward, backward and the optimizer.", "loss+backward", f"step/{_UPDATE}"),
+    keyed(
         "policy_critic_overlap_train", "Train both", "Policy and critic together.", "loss+backward", f"step/{_UPDATE}"
     ),
-    _phase("save_checkpoints", "Save checkpoint", "The step waits for it.", occasional=True),
-    _phase(
+    keyed("save_checkpoints", "Save checkpoint", "The step waits for it.", occasional=True),
+    keyed(
         "cleanup_old_checkpoints", "Delete checkpoints", "Old ones.", within="step/save_checkpoints", occasional=True
     ),
-    _phase("save_hf_model", "Save model", "The step waits for it.", occasional=True),
-    _phase("update_ref_with_policy", "Update reference", "At an epoch's end.", occasional=True),
-    _phase("sync_weights", "Sync weights", "Hands the engines the new weights.", "weight sync"),
-    _phase("offload_policy_model_to_cpu", "Offload policy", "0.2 and 0.3; its console alone tells it.", "weight sync"),
+    keyed("save_hf_model", "Save model", "The step waits for it.", occasional=True),
+    keyed("update_ref_with_policy", "Update reference", "At an epoch's end.", occasional=True),
+    keyed("sync_weights", "Sync weights", "Hands the engines the new weights.", "weight sync"),
+    keyed("offload_policy_model_to_cpu", "Offload policy", "0.2 and 0.3; its console alone tells it.", "weight sync"),
 )
 
 

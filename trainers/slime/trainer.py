@@ -17,7 +17,7 @@ from trainers.logs.printed import Printed
 from trainers.logs.record import TIMERS, Imported
 from trainers.logs.step_names import EVALUATION, StepNames
 from trainers.protocol import LogFormat, Trainer
-from trainers.timers.tree import Phase, TimerTree, overlapping_tree
+from trainers.timers.tree import Phase, TimerTree, keyed, overlapping_tree
 
 FORMAT = "slime-console"
 _ENGINES = ("sglang",)
@@ -46,10 +46,6 @@ NAMES = StepNames(
 )
 
 
-def _phase(within: str, key: str, label: str, description: str, category: str = "other", **more: bool) -> Phase:
-    return Phase(f"{within}/{key}", label, description, category, (key,), **more)
-
-
 # Each is called while the clock `train_wait` runs, but for those in train_actor's block `train`.
 _PHASES = (
     Phase("step", "Step", "The trainer's waiting and training, one after the other; rank 0.", "other", ("step",)),
@@ -60,32 +56,46 @@ _PHASES = (
         "other",
         ("train_wait",),
     ),
-    _phase(
-        _WAIT, "rollout", "Rollout", "The rollout manager's clock: generation and rewards of the batch.", "generation"
+    keyed(
+        "rollout",
+        "Rollout",
+        "The rollout manager's clock: generation and rewards of the batch.",
+        "generation",
+        within=_WAIT,
     ),
-    _phase(
-        _WAIT, "update_weights", "Update weights", "Hands the weights of the step before to the engines.", "weight sync"
+    keyed(
+        "update_weights",
+        "Update weights",
+        "Hands the weights of the step before to the engines.",
+        "weight sync",
+        within=_WAIT,
     ),
-    _phase(f"{_WAIT}/update_weights", "delta_encode", "Encode deltas", "Weights that changed (0.3).", "weight sync"),
-    _phase(f"{_WAIT}/update_weights", "delta_finalize", "Publish deltas", "The same, made known.", "weight sync"),
-    _phase(_WAIT, "wake_up", "Wake up", "The trainer takes its memory back."),
-    _phase(_WAIT, "sleep", "Sleep", "The trainer gives its memory to the engines, after the step before."),
-    _phase(_WAIT, "data_preprocess", "Preprocess data", "Fetches the samples and cuts them into micro-batches."),
-    _phase(
-        _WAIT, "save_model", "Save model", "The checkpoint of the step before, with waking and sleep.", occasional=True
+    keyed(
+        "delta_encode", "Encode deltas", "Weights that changed (0.3).", "weight sync", within=f"{_WAIT}/update_weights"
     ),
-    _phase(
-        _WAIT,
+    keyed("delta_finalize", "Publish deltas", "The same, made known.", "weight sync", within=f"{_WAIT}/update_weights"),
+    keyed("wake_up", "Wake up", "The trainer takes its memory back.", within=_WAIT),
+    keyed("sleep", "Sleep", "The trainer gives its memory to the engines, after the step before.", within=_WAIT),
+    keyed("data_preprocess", "Preprocess data", "Fetches the samples and cuts them into micro-batches.", within=_WAIT),
+    keyed(
+        "save_model",
+        "Save model",
+        "The checkpoint of the step before, with waking and sleep.",
+        within=_WAIT,
+        occasional=True,
+    ),
+    keyed(
         EVALUATION,
         "Evaluation",
         "There was one, which no clock times: its seconds are in the wait's own.",
+        within=_WAIT,
         occasional=True,
     ),
     Phase(_TRAIN, "Train", "Log-probabilities, advantages and the update.", "other", ("train",)),
-    _phase(_TRAIN, "ref_log_probs", "Reference log-probs", "Under the frozen reference model.", "log-probs"),
-    _phase(_TRAIN, "teacher_log_probs", "Teacher log-probs", "Under a teacher (distillation).", "log-probs"),
-    _phase(_TRAIN, "log_probs", "Old log-probs", "Under the policy that wrote the responses.", "log-probs"),
-    _phase(_TRAIN, "actor_train", "Update actor", "Forward, backward and the optimizer.", "loss+backward"),
+    keyed("ref_log_probs", "Reference log-probs", "Under the frozen reference model.", "log-probs", within=_TRAIN),
+    keyed("teacher_log_probs", "Teacher log-probs", "Under a teacher (distillation).", "log-probs", within=_TRAIN),
+    keyed("log_probs", "Old log-probs", "Under the policy that wrote the responses.", "log-probs", within=_TRAIN),
+    keyed("actor_train", "Update actor", "Forward, backward and the optimizer.", "loss+backward", within=_TRAIN),
 )
 # Statistics over samples that run at one time, and a copy of the weights whose wait is counted in the next step.
 _BESIDE = (

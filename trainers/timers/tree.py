@@ -45,6 +45,13 @@ class Phase:
         return self.path.count("/")
 
 
+def keyed(
+    key: str, label: str, description: str, category: str = "other", within: str = "step", name: str = "", **more: bool
+) -> Phase:
+    """A phase inside another, logged under one flat key, by which it is called where it has no name."""
+    return Phase(f"{within}/{name or key}", label, description, category, (key,), **more)
+
+
 @dataclass(frozen=True)
 class TimerTree:
     """The timers that one release series of a trainer emits with some engines.
