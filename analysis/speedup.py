@@ -131,7 +131,7 @@ def _apart(wide: pd.DataFrame, factors: str, baseline: str, arm: str) -> str:
             f". {name} counts steps only at {'; '.join(factors_label(key) or 'no factor' for key in keys[:4])}"
             f"{'; ...' if len(keys) > 4 else ''}: runs of equal factors are compared"
             if len(keys)
-            else f". {name} counts no step at all"
+            else f". {name} counts no step at all (warm-up steps do not count)"
             for name, keys in elsewhere.items()
         )
     seeds = {name: sorted(set(some["seed"])) for name, some in rows.items()}

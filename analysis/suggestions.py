@@ -143,16 +143,16 @@ def _generation(arm: _Arm) -> Suggestion | None:
     sum_ = f"1 / (1 - {share:.4f}) = {ceiling:.1f}×"
     if share >= GENERATION_MOST:
         text = (
-            f"generation is {share:.1%} of the mean step, so the engine decides: one that took no time would bring at "
-            f"most {sum_}. Try engine settings and shorter responses before anything in training"
+            f"generation is {share:.1%} of the mean step. Try engine settings and shorter responses first: without "
+            f"generation the step is {sum_} as fast"
         )
     else:
         timed = {part: s for part, s in arm.parts.items() if part not in _GENERATION and part != RESIDUAL}
         largest = max(timed, key=lambda part: timed[part], default=None)
         rest = f": {largest} is the largest, {arm.share(largest):.1%}" if largest else ""
         text = (
-            f"generation is only {share:.1%} of the mean step: an engine that took no time would bring at most {sum_}. "
-            f"Look at the other phases first{rest}"
+            f"generation is only {share:.1%} of the mean step: without it the step is {sum_} as fast. Try the other "
+            f"phases first{rest}"
         )
     return arm.tells(text, "generation share", share, "stragglers: generation_share")
 

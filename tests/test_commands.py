@@ -105,6 +105,15 @@ def test_exit_codes_are_those_of_the_documentation(
     assert [int(code) for code in re.findall(r"^\| (\d+) \|", page, re.M)] == list(EXIT_CODES)
 
 
+def test_an_unknown_command_gets_the_nearest_one_and_none_the_whole_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("comparre") == 2
+    said = capsys.readouterr().err
+    assert "error: unknown command 'comparre' (did you mean compare?); known: compare, new," in said
+    assert "write-plan" not in said
+    assert ended() == 2
+    assert "compare logs: prints the verdict" in capsys.readouterr().err
+
+
 def test_the_old_name_of_verdict_still_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

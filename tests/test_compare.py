@@ -104,7 +104,15 @@ def test_the_saved_configuration_gives_the_same_tables_bit_by_bit(compared: tupl
         ((f"vllm={VLLM}", f"sglang={SGLANG}"), "does not say its release of verl; give it: --release"),
         ((str(VLLM), str(SGLANG), "--names", "vllm", *RELEASE), "--names must name the 2 arms in order (got 'vllm')"),
         ((f"vllm={VLLM}", f"vllm={SGLANG}", *RELEASE), "two arms have one name (vllm, vllm)"),
-        ((f"vllm={VLLM}", f"vllm-b={LOGS}", *RELEASE), "that can be read; give one file of it"),
+        ((f"vllm={VLLM}", f"vllm-b={LOGS}", *RELEASE), "; give one of them, or several by commas as seeds of one arm"),
+        (
+            (f"vllm={VLLM}", f"sglang={ROOT / 'profiles'}", *RELEASE),
+            "profiles holds no log that can be read; give a log or",
+        ),
+        ((*PAIR, "--trainer", "trl"), f"{VLLM} is a run of verl (got --trainer trl); leave it out"),
+        ((*PAIR, "--mode", "async_"), "--mode: unknown mode 'async_' (did you mean async?); known: sync, "),
+        ((*PAIR, "--warmup", "-1"), "--warmup must be 0 or more (got -1)"),
+        ((*PAIR[:2], "--release", "main"), "import.version (of `compare`: --release; declared: 0.3, "),
         ((*PAIR, "--report", str(LOGS)), "holds no report of this command; give another one with --report"),
     ],
 )

@@ -314,7 +314,7 @@ def test_a_check_that_fails_or_hangs_stops_no_other() -> None:
     assert results[0].found == "could not look: no such thing"
     assert results[1].found == "could not look: no answer within 0.3 s"
     plain, coloured = list(lines_of(results)), list(lines_of(results, colour=True))
-    assert plain[-1] == "1 passed, 2 warning, 0 failed" and max(map(len, "\n".join(plain).splitlines())) <= 80
+    assert plain[-1] == "1 passed, 2 warnings, 0 failed" and max(map(len, "\n".join(plain).splitlines())) <= 80
     assert "\x1b" not in "\n".join(plain) and "\x1b[33m" in "\n".join(coloured)
 
 

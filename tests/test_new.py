@@ -114,7 +114,7 @@ def test_what_it_writes_plans_for_every_combination_of_flags(here: Path, capsys:
         ("--gpus x", "--gpus: must be 0 to 999 (got 'x')"),
         ("--steps 0", "--steps: must be a whole number, 1 or more (got '0')"),
         ("--trainer vrl", "--trainer: unknown trainer 'vrl' (did you mean trl?); known: trl, swift"),
-        ("--engines vllm,slang", "unknown engine 'slang' (did you mean sglang?); known: sglang, transformers, vllm"),
+        ("--engines vllm,slang", "unknown engine 'slang' (did you mean sglang?); known: vllm, sglang, transformers"),
         ("--rewards acuracy", "--rewards: unknown reward 'acuracy' (did you mean accuracy?); known: accuracy, "),
         ("--rewards nowhere.py:score", "workload.rewards: no such file: nowhere.py"),
         ("--model qwen", "--model: must be ID@COMMIT of a hub, or the path of a folder, such as ./qwen (got 'qwen')"),
@@ -154,7 +154,7 @@ def test_without_a_terminal_nothing_is_asked(here: Path, capsys: pytest.CaptureF
     """Standard input holds an answer that nobody reads."""
     assert main(["new"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("wrote my.yaml\nsglang, transformers, vllm: 6 runs of 20 steps each\nnext: ")
+    assert out.startswith("wrote my.yaml\nvllm, sglang, transformers: 6 runs of 20 steps each\nnext: ")
     assert yaml.safe_load(Path("my.yaml").read_text())["workload"]["gpus_per_node"] == 0
 
 

@@ -33,7 +33,11 @@ CONFIG = Path("config.yaml")
 def main(argv: list[str] | None = None) -> int:
     """The command line; an exit code of `workflow.commands.EXIT_CODES`."""
     try:
-        args = parser().parse_args(argv)
+        program = parser()
+        args = program.parse_args(argv)
+        if args.command is None:
+            program.print_help(sys.stderr)
+            return 2
         action, modules = ACTIONS[args.command]
         with ending_at_once():
             for module in modules.split():

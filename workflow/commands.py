@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from common.files import ROOT
+from common.messages import unknown_name
 
 SHELLS = ("bash", "zsh", "fish")
 _WIDTH = 79
@@ -200,9 +201,18 @@ class _Version(argparse.Action):
         program.exit()
 
 
+class _Program(argparse.ArgumentParser):
+    """Names the nearest command for one that is unknown, and none of those for rules."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            listed = [name for name, command in COMMANDS.items() if command.meaning]
+            raise argparse.ArgumentError(None, unknown_name("command", value, listed))
+
+
 def parser() -> argparse.ArgumentParser:
     """The program's parser; the chosen command is `command`."""
-    program = argparse.ArgumentParser(
+    program = _Program(
         prog="rolloutbench",
         description="Compares GRPO rollout engines on equal work.",
         epilog=_example_lines([COMMANDS[name].examples[0] for name in ("compare", "new", "doctor", "status")])
@@ -210,7 +220,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     program.add_argument("--version", action=_Version, nargs=0, help="print the version and where it is installed")
-    commands = program.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = program.add_subparsers(dest="command", metavar="COMMAND", parser_class=argparse.ArgumentParser)
     for name, command in COMMANDS.items():
         listed: dict[str, Any] = {"help": command.meaning} if command.meaning else {}
         one = commands.add_parser(

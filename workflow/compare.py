@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shutil
 import sys
 import tempfile
 import webbrowser
@@ -22,10 +23,11 @@ from analysis.imports.source_check import engine_told, trainer_told
 from analysis.sources.wandb_api import download
 from common.errors import UserError
 from common.files import write_json, write_text
+from common.messages import unknown_name
 from common.verdicts import count_of
 from engines import engines
 from trainers.logs.record import Imported
-from trainers.registry import trainer_named
+from trainers.registry import trainer_named, trainers
 from trainers.workload import NAME_PATTERN
 from workflow.config.plan import Plan, load_plan
 from workflow.preflight import write_preflight
@@ -53,6 +55,7 @@ class ComparedArm:
 def compare(args: argparse.Namespace) -> None:
     """`rolloutbench compare`: the verdict first, then the report."""
     arms = _arms(args.sources, args.names)
+    _require_values(args)
     _download([source for arm in arms for source in arm.sources])
     for arm in arms:
         _detect(arm, args)
@@ -69,8 +72,14 @@ def compare(args: argparse.Namespace) -> None:
             _compare(plan, Path(folder), args)
         return
     folder = args.report
+    there = folder.exists()
     write_text(folder / MARK, "Written by rolloutbench compare, which may write this folder again.\n")
-    content = _compare(plan, folder, args)
+    try:
+        content = _compare(plan, folder, args)
+    except UserError:
+        if not there:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     # Altair and the page's parts take seconds to load: after the verdict.
     from analysis.report.__main__ import write_report
 
@@ -78,6 +87,15 @@ def compare(args: argparse.Namespace) -> None:
     _say(f"report: {(folder / 'report.html').resolve()}", args)
     if args.open:
         webbrowser.open((folder / "report.html").resolve().as_uri())
+
+
+def _require_values(args: argparse.Namespace) -> None:
+    """`UserError` for a flag with a value that no run can have, before any log is read."""
+    modes = dict.fromkeys(tree.mode for trainer in trainers() for tree in trainer.trees if tree.mode)
+    if args.mode and args.mode not in ("sync", *modes):
+        raise UserError(f"--mode: {unknown_name('mode', args.mode, ('sync', *modes))}")
+    if args.warmup < 0:
+        raise UserError(f"--warmup must be 0 or more (got {args.warmup})")
 
 
 def _require_free(args: argparse.Namespace) -> None:
@@ -175,8 +193,12 @@ def _source(given: str) -> str:
     inside = [file for file in sorted(path.iterdir()) if file.is_file() and not file.name.startswith(".")]
     logs = [file for file in inside if _is_log(file)]
     if len(logs) != 1:
-        found = f"{len(logs)} logs ({', '.join(file.name for file in logs)})" if logs else "no log"
-        raise UserError(f"{given} holds {found} that can be read; give one file of it")
+        if not logs:
+            raise UserError(f"{given} holds no log that can be read; give a log or another folder")
+        found = ", ".join(file.name for file in logs)
+        raise UserError(
+            f"{given} holds {len(logs)} logs ({found}); give one of them, or several by commas as seeds of one arm"
+        )
     return str(logs[0])
 
 
@@ -206,6 +228,10 @@ def _detect(arm: ComparedArm, args: argparse.Namespace) -> None:
     if len(fitting) > 1:
         fitting = [name for name in fitting if trainer_named(name).distribution in packages] or fitting
     if args.trainer and not fitting:
+        if possible:
+            raise UserError(
+                f"{first} is a run of {' or '.join(possible[0])} (got --trainer {args.trainer}); leave it out"
+            )
         fitting = [args.trainer]
     if len(fitting) != 1:
         among = f" ({' or '.join(fitting)})" if fitting else ""

@@ -19,6 +19,7 @@ from common.errors import UserError
 from common.files import ROOT, is_checkout, write_text
 from common.messages import say, unknown_name
 from common.verdicts import count_of
+from engines import engines
 from node.built_in_rewards import BUILT_IN
 from trainers.workload import BUILTIN_DATA, BUILTIN_MODELS, DATA_SUFFIXES, source_kind
 from workflow.config.entry import columns_of, require_readable
@@ -238,7 +239,9 @@ def _usual_engines(found: Found) -> str:
 
 
 def _engines(found: Found) -> list[str]:
-    return sorted({one.engine for one in _stacks(found) if one.trainer == found["trainer"]})
+    """vLLM first: the usual baseline."""
+    there = {one.engine for one in _stacks(found) if one.trainer == found["trainer"]}
+    return [one.name for one in engines() if one.name in there]
 
 
 def _yaml(text: str) -> str:

@@ -102,11 +102,11 @@ def gate_verdicts(gate: pd.DataFrame, plan: PlanRead) -> Iterator[Verdict]:
     """A warning for each quantity in which an arm is worse by more than chance, or that one side lacks in steps."""
     for row in rows_of(unjudged(gate)):
         sides = ((plan.baseline, row.baseline_missing), (row.arm, row.arm_missing))
-        lacks = " and ".join(f"{name} has none in {count_of(int(n), 'step')}" for name, n in sides if n)
+        lacks = " and ".join(f"{name} lacks it in {count_of(int(n), 'step')}" for name, n in sides if n)
+        both = count_of(row.paired_steps, "step") if row.paired_steps else "no step"
         text = (
-            f"{row.arm} against {plan.baseline}{at(row.factors)}: {LABELS[row.quantity]} has a number in both in "
-            f"{count_of(row.paired_steps, 'step')}, but {lacks} where the other has one: steps without a number may be "
-            "those that went wrong, so that the correctness gate cannot pass"
+            f"{row.arm} against {plan.baseline}{at(row.factors)}: both log {LABELS[row.quantity]} in {both}; {lacks} "
+            "where the other has it. A step without a number may have failed, so the correctness gate cannot pass"
         )
         yield Verdict("warning", "gate-numbers-missing", text)
     for row in rows_of(gate[gate["verdict"] == WORSE_ARM]):

@@ -102,7 +102,7 @@ def _there(source: str) -> Path:
     """A local source's path; `UserError` where nothing is there, or what could be waited for without end."""
     path = Path(source).expanduser()
     if not path.exists():
-        raise UserError(f"{source} is not there; an import names a file, a folder or {WANDB}entity/project/id")
+        raise UserError(f"{source} is not there; give a file, a folder or {WANDB}entity/project/id")
     if not (path.is_file() or path.is_dir()):
         raise UserError(f"{source} is neither a file nor a folder")
     return path

@@ -63,7 +63,7 @@ ESTIMATE_WORDS = {
     "roofline": "against the roofline",
     "standardised": "standardised to equal work",
 }
-VERDICT_WORDS = {"+": "+ faster", "-": "− slower", "~": "~ not resolved", "x": "x no value"}
+VERDICT_WORDS = {"+": "+ faster", "-": "− slower", "~": "~ not resolved", "x": "× no value"}
 
 
 def estimates_block(content: Content) -> Table:

@@ -198,7 +198,8 @@ class Content:
                 f"No comparison: of {', '.join(arms)} some train and some run an engine alone, whose steps are not of "
                 f"the same work (the baseline is {self.plan.baseline})."
             )
-        return "No comparison: no arm has a counted step in common with the baseline."
+        why = next((one.text for one in self.verdicts if one.code == "no-common-steps"), "").partition("compared. ")[2]
+        return "No comparison: no arm has a counted step in common with the baseline." + (f" {why}." if why else "")
 
 
 def read_content(

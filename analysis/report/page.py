@@ -25,7 +25,7 @@ from analysis.report.samples_block import STAGES, samples_block
 from analysis.report.sections import ReportSection, sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
 from analysis.runs import rows_of
-from analysis.verdict.verdict_block import SYMBOLS, ratio_sentences, verdict_html
+from analysis.verdict.verdict_block import SYMBOLS, ratio_sentences, unbroken, verdict_html
 from common.verdicts import FOLD_AFTER, count_of, verdict_groups
 
 # A figure of many panels is on demand.
@@ -60,6 +60,7 @@ def html_page(content: Content) -> str:
             answers=answers(content),
             verdict_html=verdict_html,
             ratio_sentences=ratio_sentences,
+            unbroken=unbroken,
             symbols=SYMBOLS,
             linked=linked_sections(content, shown),
             estimates=estimates_block(content),

@@ -25,6 +25,7 @@ _COLOURS = {"gate": "\x1b[31m", "settle": "\x1b[36m", "rests-on": "\x1b[2m"} | d
     ("terms", "spread", "estimates", "data"), "\x1b[33m"
 )
 _WIDTH = 80
+_LONGEST_WHOLE = 24  # characters
 
 
 class _Text:
@@ -72,13 +73,13 @@ class _Page:
         self.sections = sections
 
     def line(self, claim: str, ratios: str) -> Markup:
-        # A browser breaks a line after a hyphen between digits.
-        shown = re.sub(r"\d[\d.]*-\d[\d.]*", r'<span class="whole">\g<0></span>', str(escape(ratios)))
         head = Markup('<p class="verdict"><strong>{}</strong> {}</p>\n<ul class="caveats">')
-        return head.format(claim, Markup(shown))
+        return head.format(unbroken(claim), unbroken(ratios))
 
     def item(self, kind: str, symbol: str, text: str, section: str) -> Markup:
-        shown = Markup('<a href="#{}">{}</a>').format(section, text) if section in self.sections else escape(text)
+        # One element: the list is a grid of the symbol and what follows.
+        around = Markup('<a href="#{}">{}</a>') if section in self.sections else Markup("<div>{1}</div>")
+        shown = around.format(section, unbroken(text))
         return Markup('<li class="{}"><span aria-hidden="true">{}</span> {}</li>').format(kind, symbol, shown)
 
 
@@ -95,6 +96,16 @@ def verdict_markdown(verdicts: Sequence[ArmVerdict]) -> str:
 def verdict_html(verdict: ArmVerdict, sections: Sequence[str]) -> Markup:
     """One arm's block for the page, which has `sections`; everything in it is escaped."""
     return Markup(_rendered([verdict], _Page(frozenset(sections))))
+
+
+def unbroken(text: str) -> Markup:
+    """A text for the page; intervals and names are not broken after their hyphens, where a browser breaks a line."""
+
+    def kept(found: re.Match[str]) -> str:
+        # A longer one does not fit a telephone's line.
+        return f'<span class="whole">{found[0]}</span>' if len(found[0]) <= _LONGEST_WHOLE else found[0]
+
+    return Markup(re.sub(r"[\w.]+(?:-[\w.]+)+", kept, str(escape(text))))
 
 
 def print_verdict(verdicts: Sequence[ArmVerdict]) -> None:

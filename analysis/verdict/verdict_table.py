@@ -133,7 +133,8 @@ def _settle(
     """What would settle the question: equal terms, more steps, more runs, data that the logs lack."""
     codes = [finding.code for finding in unequal if not finding.scope]
     found = [*dict.fromkeys(finding.settle for finding in unequal if finding.settle)]
-    found += [f"equal {names_of(codes)}"] if codes else []
+    # The caveat names more of them.
+    found += [f"runs on equal terms ({names_of(codes, 2)})"] if codes else []
     if preflight is None:
         found.append("a preflight, which compares the settings")
     if all(claim.one_step for claim in known) or any(math.isnan(c.interval[0]) and not c.one_pair for c in known):

@@ -216,7 +216,9 @@ def test_no_common_steps(tmp_path):
     runs = {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 1, [[row(1, 1)]])}
     found = content(results(tmp_path, runs))
     assert "no-common-steps" in codes(found) and not found.arm_verdicts and found.comparison.empty
-    assert found.no_comparison.startswith("No comparison: no arm has a counted step in common")
+    assert found.no_comparison.startswith(
+        "No comparison: no arm has a counted step in common with the baseline. Runs of"
+    )
     told = text(found, "no-common-steps")
     assert "the seeds are transformers's 0 and vllm's 1: give those that belong together one seed" in told
 
@@ -233,7 +235,7 @@ def test_steps_that_lie_apart_are_named(tmp_path):
     assert any(". vllm counts steps only at temperature = 0.9: runs of equal factors are compared" in t for t in told)
     steps = found.steps.assign(counted=found.steps["arm"] != "vllm")
     (told,) = [v for v in comparison_table(steps, found.plan)[1] if v.code == "no-common-steps"]
-    assert told.text.endswith(". vllm counts no step at all")
+    assert told.text.endswith(". vllm counts no step at all (warm-up steps do not count)")
 
 
 def test_run_whose_steps_are_all_warm_up(tmp_path):

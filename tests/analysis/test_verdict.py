@@ -22,6 +22,7 @@ from analysis.verdict.verdict_block import (
     MOST_CAVEATS,
     SYMBOLS,
     print_verdict,
+    unbroken,
     verdict_html,
     verdict_markdown,
     verdict_text,
@@ -112,7 +113,7 @@ def test_on_unequal_terms_and_with_other_lengths_and_a_failed_gate():
     assert caveats(found, "terms").startswith("Unequal terms (x, y): the engines alone do not explain")
     assert caveats(found, "gate") == "The correctness gate fails: b is worse in reward."
     assert caveats(found, "estimates").startswith("Step time (per step ")
-    assert settle(found) == "equal x, y" and "found unequal" not in found.basis
+    assert settle(found) == "runs on equal terms (x, y)" and "found unequal" not in found.basis
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 2.0])
@@ -121,7 +122,7 @@ def test_what_holds_in_one_place_only_is_said_in_the_verdict_itself(speed):
     assert re.search("(slower|faster|not resolved|no difference), in this room. At equal work ", line(found))
     first, second = (one.text for one in found.caveats[:2])
     assert first == "b lacks its kernels: no GPU does." and second.startswith("Unequal terms (x, y): ")
-    assert settle(found).startswith("a GPU; equal x, y") and "z" not in verdict_text([found])
+    assert settle(found).startswith("a GPU; runs on equal terms (x, y)") and "z" not in verdict_text([found])
     assert HERE.as_dict().items() > {"scope": "in this room", "settle": "a GPU"}.items()
     assert "scope" not in UNEQUAL.findings[0].as_dict()
 
@@ -558,8 +559,11 @@ def test_every_form_says_the_same():
     assert plain(text) == plain(coloured) and coloured.startswith("\x1b[1m")
     page = verdict_html(found, ["ledger", "gate"])
     assert plain(page) == plain(text)
-    # No browser breaks the interval.
+    # A browser breaks a line after a hyphen.
     assert re.search(r'\(95% CI <span class="whole">[\d.]+-[\d.]+</span>\)', page)
+    assert unbroken("<equal cuda-graphs, x>") == '&lt;equal <span class="whole">cuda-graphs</span>, x&gt;'
+    assert "<div>To settle it: runs on equal" in page
+    assert "span" not in unbroken("an-arm-with-a-name-longer-than-a-line")
     assert '<a href="#ledger">Unequal' in page and '<a href="#gate">The' in page and 'href="#answer"' not in page
 
 

@@ -62,12 +62,13 @@ def tree_for(trainer: str, version: str, engine: str, mode: str = "") -> TimerTr
         if fits := releases_like(trainer, version):
             raise UserError(
                 f"{trainer} {version} is no release whose timers are declared. Which is meant: {' or '.join(fits)}? "
-                "Give the one that ran as import.version"
+                "Give the one that ran as import.version (of `compare`: --release)"
             )
         if releases(trainer) and not re.match(r"\d", release_of(version)):
             raise UserError(
                 f"{trainer} {version} names no release, and releases' timers nest differently. Give the one that "
-                f"the run's code was nearest to as import.version (declared: {', '.join(releases(trainer))})"
+                "the run's code was nearest to as import.version (of `compare`: --release; declared: "
+                f"{', '.join(releases(trainer))})"
             )
     folder = trainer.replace("-", "_")
     raise UserError(

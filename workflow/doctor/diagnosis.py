@@ -112,7 +112,8 @@ def lines_of(results: Sequence[CheckResult], colour: bool = False, width: int = 
         if result.remedy:
             yield _wrapped(f"-> {result.remedy}", " " * 11, width)
     counts = as_dict(results)
-    yield ", ".join(f"{counts[level]} {level}" for level in _COLOURS)
+    passed, warnings, failed = (counts[level] for level in _COLOURS)
+    yield f"{passed} passed, {warnings} {'warning' if warnings == 1 else 'warnings'}, {failed} failed"
 
 
 def _wrapped(text: str, indent: str, width: int) -> str:

@@ -125,7 +125,7 @@ def test_a_file_that_is_certainly_of_another_format_is_not_read_as_the_one_given
 
 
 def test_what_is_not_there_and_unknown_formats(tmp_path):
-    with pytest.raises(UserError, match="is not there; an import names a file"):
+    with pytest.raises(UserError, match="is not there; give a file"):
         read(str(tmp_path / "none.log"))
     os.mkfifo(tmp_path / "pipe")
     for form in (None, "verl-console"):
