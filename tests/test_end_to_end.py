@@ -15,6 +15,8 @@ import pandas as pd
 import psutil
 import pytest
 
+from analysis.estimates.parts import FACTORS
+
 from .patience import Patience
 from .site_folder import ROOT, STACKS, Site
 
@@ -209,6 +211,33 @@ def test_an_imported_arm_is_compared_with_a_trained_one(site: Site) -> None:
     assert comparison["raw_speedup"] == pytest.approx(seconds["old-s0"] / seconds["vllm-s0"], rel=1e-9)
     ledger = json.loads((site.results / "preflight.json").read_text())["ledger"]
     assert {row["setting"] for row in ledger if row["values"].get("old") not in (None, "not told")}
+
+
+def test_replays_of_a_trained_runs_lengths_take_its_ratio_apart(site: Site) -> None:
+    before, runs = site.config, site.results / "runs"
+    trained = pd.read_parquet(runs / "vllm-s0" / "steps.parquet")
+    lengths = {"lengths": {"source": str(runs / "vllm-s0" / "steps.parquet")}}
+    alone = {f"{name}-alone": arm | {"trainer": "replay", "options": lengths} for name, arm in before["arms"].items()}
+    alone["vllm-alone"]["options"] = lengths | {"engine": {"gpu_memory_utilization": 0.3, "enforce_eager": True}}
+    alone["vllm-alone"]["env"] = {"VLLM_CPU_KVCACHE_SPACE": "1"}
+    explain = {"explain": {"vllm": list(alone)}}
+    site.config = before | {"seeds": [0], "arms": before["arms"] | alone, "report": explain}
+    done = site.snakemake()
+    site.config = before
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert site.attempts("vllm-s0") == [1], "the trained arms are as they were"
+
+    def made(steps: pd.DataFrame) -> dict[int, list[float]]:
+        of_kind = steps[(steps.kind == "sample") & (steps.name == "response_length")]
+        return {step: list(values) for step, values in of_kind.groupby("step")["value"]}
+
+    assert {step: len(lengths) for step, lengths in made(trained).items()} == {1: 8, 2: 8, 3: 8, 4: 8}
+    for name in alone:
+        assert made(pd.read_parquet(runs / f"{name}-s0" / "steps.parquet")) == made(trained)
+    parts = pd.read_csv(site.results / "tables" / "explained.csv").set_index("part")["value"]
+    raw = pd.read_csv(site.results / "tables" / "comparison.csv").set_index("arm")["raw_speedup"]["vllm"]
+    assert parts["raw"] == pytest.approx(raw, rel=1e-9)
+    assert parts[list(FACTORS)].notna().all() and parts[list(FACTORS)].prod() == pytest.approx(raw, rel=1e-6)
 
 
 def test_bad_input_is_one_message_and_loses_nothing(site: Site) -> None:

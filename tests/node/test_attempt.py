@@ -35,7 +35,8 @@ from common.errors import UserError
 from node.attempt import require_working_nodes
 attempt, stack = json.loads(sys.argv[1]), sys.argv[2]
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80_000_000})
+head = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_dashboard": False}
+cluster = Cluster(initialize_head=True, head_node_args=head)
 cluster.add_node(num_cpus=1, num_gpus=2, object_store_memory=80_000_000)
 ray.init(address=cluster.address, log_to_driver=False)
 told = []
@@ -113,7 +114,11 @@ def test_every_other_node_of_a_ray_cluster_is_checked_with_all_of_its_gpus(tmp_p
     (tmp_path / "verify.json").write_text('{"run": {}}')
     (tmp_path / "verify.py").write_text(PROBE)
     attempt = {"attempt_dir": str(tmp_path), "command": [str(tmp_path / "env" / "bin" / "python")]}
-    done = run_python(Path(sys.executable), "-c", NODES, json.dumps(attempt), tmp_path)
+    for _ in range(3):
+        done = run_python(Path(sys.executable), "-c", NODES, json.dumps(attempt), tmp_path)
+        # Ray gives its own start thirty seconds, which a busy machine may take.
+        if "timed out during startup" not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     well, failed = json.loads(done.stdout.splitlines()[-1])
     assert well == ""
