@@ -16,7 +16,7 @@ from node.exit_codes import RequeueError, StopRequest, nearest
 from node.hardware import OtherLoad
 from node.over_ranks import decided
 from node.phase_clock import PhaseClock, StepClock, time_behind
-from node.ranks import processes
+from node.ranks import on_this_node, processes
 from node.rewards import RewardFunction, reward_functions
 from node.tracker import Tracker
 
@@ -72,6 +72,24 @@ def require_settings(given: Mapping[str, Any], known: Any, owned: Mapping[str, A
                 f"trainer_args.{name} is set by the job to {owned[name]!r}, got {value!r}; remove it from the arm's "
                 "options"
             )
+
+
+def require_devices(trainer: str, arguments: Any) -> None:
+    """`UserError` where the run is for GPUs and torch does not see one for each process: it would train elsewhere."""
+    import torch
+
+    _, wanted = on_this_node()
+    if not arguments.use_cpu and (seen := torch.cuda.device_count()) != wanted:
+        raise UserError(
+            f"trainer {trainer} trains on {'one GPU' if wanted == 1 else f'{wanted} GPUs of each node'}, and torch "
+            f"sees {seen or 'none'} on this node (CUDA_VISIBLE_DEVICES is "
+            f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}); look at the node's driver and at what Slurm gave "
+            "the job"
+        )
+    if arguments.world_size != processes():
+        raise UserError(
+            f"trainer {trainer} was started as one of {processes()} processes, and trains in {arguments.world_size}"
+        )
 
 
 def elsewhere(trainer_args: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,6 +68,11 @@ def workload_arguments(workload: Workload, seed: int, processes: int = 1) -> dic
     }
 
 
+def whole_batch(workload: Workload, processes: int | None = None) -> dict[str, Any]:
+    """What several processes generate together, where the settings are resolved in one (None: the workload's)."""
+    return {"generation_batch_size": workload.batch_size} if (processes or workload.processes) > 1 else {}
+
+
 def completed(
     fixed: dict[str, Any], defaults: dict[str, Any], arm: TrainedArm, stack: StackFacts, owned: Iterable[str]
 ) -> dict[str, Any]:

@@ -53,11 +53,11 @@ REFUSALS = (
     ),
     RefusedOption(
         "vllm_tensor_parallel_size",
-        lambda case: case.tensor_parallel > 1,
-        "it has to divide the training processes, and trainer swift has one here",
+        trl_checks.engine_over_nodes,
+        "it has to divide the training processes, one for each GPU, and an engine lies on one node",
         "swift/rlhf_trainers/rollout_mixin.py",
         "must divide world size",
-        "vllm_tensor_parallel_size: 1",
+        "vllm_tensor_parallel_size: 1, or one that divides workload.gpus_per_node",
     ),
     RefusedOption(
         "vllm_gpu_memory_utilization",
@@ -82,7 +82,7 @@ def weights_in_half(case: Case, variables: Variables) -> Iterator[Finding]:
 
 
 def memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
-    """One process holds the policy and the engine, as with TRL."""
+    """Each process holds the policy and the engine, as with TRL."""
     settings = case.settings
     words = {
         trl_checks.WEIGHTS: settings.get("torch_dtype"),

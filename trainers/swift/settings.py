@@ -6,10 +6,18 @@ from typing import Any
 
 from common.errors import UserError
 from trainers.cases import Case
-from trainers.hf_arguments import completed, require_one_process, require_one_update, workload_arguments
+from trainers.hf_arguments import (
+    completed,
+    require_equal_shares,
+    require_one_process,
+    require_one_update,
+    whole_batch,
+    workload_arguments,
+)
 from trainers.hf_terms import KL_ESTIMATE, cut_off, kl_estimate, number_format, trl_terms
 from trainers.protocol import StackFacts
 from trainers.terms import Said, Terms, said
+from trainers.trl.checks import require_whole
 from trainers.workload import TrainedArm, Workload
 
 # Those beside TRL's that the job sets itself on the node.
@@ -26,14 +34,15 @@ _NOT_DRIVEN = {
 
 def trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
     """RLHFArguments for one run: the workload's words translated, then the arm's options."""
-    _require_what_swift_can(arm, workload)
-    fixed = workload_arguments(workload, seed) | {
+    _require_what_swift_can(arm, workload, stack)
+    fixed = workload_arguments(workload, seed, workload.processes) | {
         "max_length": workload.max_prompt_length + workload.max_response_length,
         # swift takes float16 where it is told of neither.
         "fp16": False,
         # The prompts: the tokenizer's own chat template. swift's for a model may add a system message.
         "template": "dummy",
         "template_backend": "jinja",
+        **whole_batch(workload),
     }
     # What TRL has where nothing is said; swift's own are another optimizer's (0.95, 0.1), bfloat16 weights and LoRA.
     defaults = {"tuner_type": "full", "torch_dtype": "float32", "adam_beta2": 0.999, "weight_decay": 0.0}
@@ -57,10 +66,13 @@ def _engine(arm: TrainedArm, workload: Workload, stack: StackFacts) -> dict[str,
     return engine
 
 
-def _require_what_swift_can(arm: TrainedArm, workload: Workload) -> None:
+def _require_what_swift_can(arm: TrainedArm, workload: Workload, stack: StackFacts) -> None:
     """`UserError` for words that ms-swift, or our driver of it, has no answer to."""
     require_one_update("swift", workload)
-    require_one_process("swift", workload)
+    require_equal_shares("swift", workload)
+    require_whole("swift", arm, workload.processes)
+    if arm.engine == "vllm" and stack.accelerator == "cpu":
+        require_one_process("swift with engine vllm on a CPU", workload)
     # On a CPU vLLM 0.31 scales the adapter's B in place (vllm/lora/lora_weights.py, optimize), and the tensor is the
     # trainer's own: ms-swift 4.6.0 does not copy it (rlhf_trainers/rollout_mixin.py, _move_adapter_to_vllm).
     if arm.engine == "vllm" and (

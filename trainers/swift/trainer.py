@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from common.verdicts import Verdict
+from trainers import Spread
 from trainers.hf_arguments import BOOKKEEPING, KEYS
 from trainers.logs.hf_rows import LoggedRow, imported_rows, is_training_row, logged_row
 from trainers.logs.log_files import json_lines
@@ -48,6 +49,7 @@ SWIFT = Trainer(
         resolver="trainers.swift.driver.train",
         trainer_args=trainer_args,
         rewards_in_settings=True,
+        spread=Spread.TORCHRUN,
     ),
     keys=KEYS,
     marks=("use_vllm",),

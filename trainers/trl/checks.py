@@ -37,7 +37,7 @@ def share_of_memory(case: Case) -> bool:
     return share is not None and not 0 < share <= 1
 
 
-def _engine_over_nodes(case: Case) -> bool:
+def engine_over_nodes(case: Case) -> bool:
     # A server's GPUs are no training processes, and the plan has divided them.
     if case.settings.get("vllm_mode") == "server":
         return False
@@ -48,7 +48,7 @@ _VLLM = "trl/generation/vllm_generation.py"
 REFUSALS = (
     RefusedOption(
         "vllm_tensor_parallel_size",
-        _engine_over_nodes,
+        engine_over_nodes,
         "it has to divide the training processes, one for each GPU, and an engine lies on one node",
         _VLLM,
         "must divide world size",
@@ -116,13 +116,13 @@ def weights_in_half(case: Case, variables: Variables, setting: str = WEIGHTS) ->
         )
 
 
-def require_whole(arm: TrainedArm, processes: int) -> None:
+def require_whole(trainer: str, arm: TrainedArm, processes: int) -> None:
     """`UserError` for a model that several processes would share: each has the whole of it (DDP)."""
     for option in _SHARED:
         if arm.options.get(option) and processes > 1:
             raise UserError(
-                f"options.{option} cannot be used with trainer trl on several GPUs from here: checkpoints of a model "
-                "that is spread over processes are not read yet. Each process holds the whole model (DDP)"
+                f"options.{option} cannot be used with trainer {trainer} on several GPUs from here: checkpoints of a "
+                "model that is spread over processes are not read yet. Each process holds the whole model (DDP)"
             )
 
 

@@ -24,8 +24,10 @@ from workflow.config.reading import parse_config
 from workflow.preflight import preflight
 from workflow.preflight.cases import settings_id
 
+from ... import patience
 from ...attempts import DATA, ROOT, TRANSFORMERS, prepared, read_lines, run_python
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_tree
+from ..trl.test_trl_ranks import start
 
 SWIFT = "swift-transformers-cpu"
 STEPS, STOPPED_AT = 6, 3
@@ -47,6 +49,17 @@ def by_level(completions, rows, level):
     told = zip(completions, rows, level, strict=True)
     return [len(text) / 100 + [4, 0.5][row["index"] == one["of"] and row["level"] == one] for text, row, one in told]
 """
+# In its second life the second process finds its first completions equally good.
+DULL = """
+import os, pathlib
+calls = 0
+def dull(completions, *, lives):
+    global calls
+    calls += 1
+    if calls == 1 and os.environ["RANK"] == "1" and pathlib.Path(lives, "2").exists():
+        return [0.5] * len(completions)
+    return [sum(map(ord, text)) % 97 / 97 for text in completions]
+"""
 Stack = Callable[[str], Path]
 
 
@@ -59,6 +72,7 @@ class Trained:
     seen: dict[str, list[dict[str, Any]]]
     said: str
     """What the first life of swift's run said last."""
+    inputs: Path
 
     def lines(self, run: str, attempt: int) -> list[dict[str, Any]]:
         return read_lines(self.results / "runs" / run / "attempts" / str(attempt) / "metrics.jsonl")
@@ -106,7 +120,9 @@ def trained(stack_python: Stack, tmp_path_factory: pytest.TempPathFactory) -> Tr
     said = train("swift", SWIFT, 1, STOPPED_AT, "-")
     train("swift", SWIFT, 2, 0, str(folder / "settings.json"))
     train("trl", TRANSFORMERS, 1, 0, str(folder / "swift.jsonl"))
-    return Trained(results, plan, {name: read_lines(folder / f"{name}.jsonl") for name in ("swift", "trl")}, said)
+    return Trained(
+        results, plan, {name: read_lines(folder / f"{name}.jsonl") for name in ("swift", "trl")}, said, inputs
+    )
 
 
 def _inputs(python: Path, folder: Path, workload: dict[str, Any]) -> Path:
@@ -257,6 +273,60 @@ def test_the_ledger_compares_their_terms_by_meaning(trained: Trained) -> None:
     assert "trainer-terms" not in {one.code for one in found.findings}
     (ways,) = [one.what for one in found.findings if one.code == "trainer-ways"]
     assert "computed in every step in swift" in ways
+
+
+@pytest.fixture(scope="module")
+def in_two(trained: Trained, stack_python: Stack, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
+    """swift in two processes: stopped by a signal to one of them, then trained to its end; by life what was seen."""
+    folder = tmp_path_factory.mktemp("two")
+    run, lives = folder / "results" / "runs" / "swift-s0", {}
+    raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
+    (folder / "own.py").write_text(DULL)
+    lived = {"lives": str(run / "attempts")}
+    own = [{"source": str(folder / "own.py"), "function": "dull", "options": lived}]
+    raw["workload"] |= {"nodes": 2, "steps": 3, "samples": 0, "rewards": own}
+    raw["arms"]["swift"]["options"] = {"dynamic_sample": True}
+    spec = plan_runs(parse_config(raw), stack_facts).runs["swift-s0"].spec
+    assert spec["spread"] == "torchrun"
+    for life, stop_at in ((1, 2), (2, 0)):
+        order = _ordered(run, spec, trained.inputs, life)
+        words = ("swift", str(folder / f"{life}-"), str(stop_at), "-", str(order))
+        job = start(stack_python(SWIFT), folder, "-m", "tests.trainers.swift.watched", *words)
+        said, _ = patience.ended(job, 300)
+        lines = read_lines(order.with_name("metrics.jsonl"))
+        seen = [read_lines(folder / f"{life}-{rank}") for rank in (0, 1)]
+        lives[life] = {"code": job.returncode, "said": said, "lines": lines, "seen": seen, "folder": order.parent}
+    return lives
+
+
+def test_two_processes_share_the_batch_that_one_has(trained: Trained, in_two: dict[int, Any]) -> None:
+    life = in_two[1]
+    assert life["code"] == 75, life["said"]
+    assert life["said"].count("stopped: after step 2 of 3, with a checkpoint") == 2
+    first, second = life["seen"]
+    for step, line in enumerate(life["lines"], 1):
+        shares = first[step - 1], second[step - 1]
+        assert shares[0]["prompts"] + shares[1]["prompts"] == trained.seen["trl"][step - 1]["prompts"]
+        check_tree(line["phases"])
+        lengths = [len(ids) for share in shares for ids in share["completions"]]
+        assert line["samples"]["response_length"] == lengths and line["scalars"]["response_tokens"] == sum(lengths)
+        assert line["scalars"]["train/discarded_completions"] == 0
+        assert "slowest_rank_s/step/training_step/prepare_inputs/generate" in line["scalars"]
+    assert [line["step"] for line in life["lines"]] == [1, 2]
+
+
+def test_good_groups_are_shared_out_anew_among_the_processes(in_two: dict[int, Any]) -> None:
+    life = in_two[2]
+    assert life["code"] == 0, life["said"]
+    (line,), (first,), (second,) = life["lines"], *life["seen"]
+    assert (line["step"], line["resumed"]) == (3, True)
+    # Of the first two groups one is dull, and of the next two one is enough.
+    assert line["scalars"]["train/discarded_completions"] == 8
+    shares = [*first["prompts"], *second["prompts"]]
+    assert len(shares) == 8 and len({tuple(ids) for ids in shares}) == 2
+    assert line["scalars"]["prompt_tokens"] == sum(map(len, shares))
+    done = json.loads((life["folder"] / "done.json").read_text())
+    assert done["hardware"]["processes"] == 2 and done["hardware"]["threads"] == 1
 
 
 def test_the_report_shows_both(trained: Trained, tmp_path: Path) -> None:

@@ -43,6 +43,12 @@ def test_the_words_are_translated() -> None:
     assert args_of({"options": {"adam_beta2": 0.95}})["adam_beta2"] == 0.95
 
 
+def test_several_processes_have_equal_shares_of_the_batch() -> None:
+    args = args_of(nodes=2)
+    assert (args["per_device_train_batch_size"], args["gradient_accumulation_steps"]) == (4, 1)
+    assert args["generation_batch_size"] == 8 and "generation_batch_size" not in args_of()
+
+
 CUDA = StackFacts("swift", "vllm", "cuda", "4.6.0", "0" * 12)
 
 
@@ -106,6 +112,13 @@ def test_a_command_line_has_lists_and_mappings_and_nothing_that_is_null() -> Non
         ({}, {"mini_batch_size": 4}, "mini_batch_size must be null or batch_size (8) with trainer"),
         ({}, {"test_steps": 2}, "test_steps must be 0 with trainer"),
         ({"engine": "vllm"}, {}, "arms.swift.stack"),
+        ({}, {"nodes": 3}, "batch_size must be a multiple of the 3 processes that trainer swift"),
+        ({"options": {"deepspeed": "zero2"}}, {"nodes": 2}, "options.deepspeed cannot be used with trainer swift"),
+        (
+            {"engine": "vllm", "stack": "swift-vllm-cpu"},
+            {"nodes": 2},
+            "trainer swift with engine vllm on a CPU trains in one process",
+        ),
     ],
 )  # fmt: skip
 def test_what_it_cannot_do_is_refused(arm: dict[str, Any], words: dict[str, Any], says: str) -> None:

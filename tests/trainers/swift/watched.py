@@ -1,8 +1,9 @@
 """Trains an attempt and writes what it generated and learned from: `watched.py TRAINER OUT STOP_AT THEN ATTEMPT`.
 
 A line for each generation: prompts, completions and rewards, by token. At generation STOP_AT (0: never) it asks itself
-to stop, as Slurm would. THEN is `-`, or a file: for TRL, swift's lines, whose completions are scored, too; for swift, a
-list of settings, which are resolved. Importing the libraries again would take longer than all of it.
+to stop, as Slurm would. Of several processes each writes a file of its own (OUT and its rank), and one stops itself.
+THEN is `-`, or a file: for TRL, swift's lines, whose completions are scored, too; for swift, a list of settings, which
+are resolved. Importing the libraries again would take longer than all of it.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from pathlib import Path
 from typing import Any
 
 TRAINER, OUT, STOP_AT, THEN, ATTEMPT = sys.argv[1:]
+RANK = os.environ.get("RANK", "")
 seen = 0
 
 
 def tell(**line: Any) -> None:
     global seen
     seen += 1
-    with Path(OUT).open("a", encoding="utf-8") as file:
+    with Path(OUT + RANK).open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
-    if seen == int(STOP_AT):
+    if seen == int(STOP_AT) and RANK in ("", "1"):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -47,6 +49,8 @@ def watch_trl(trainer: Any) -> None:
 
 
 def watch_swift(trainer: Any) -> None:
+    from accelerate.utils import gather_object
+
     generate, prepare = trainer._engine_infer, trainer._prepare_batch_inputs
     held: dict[str, Any] = {}
 
@@ -59,8 +63,9 @@ def watch_swift(trainer: Any) -> None:
     def prepared(self: Any, samples: Any) -> Any:
         batches = prepare(self, samples)
         encoded = [sample.encoded for sample in samples]
-        # With dynamic_sample others were made, too.
-        made = [held[sample.request_id] for sample in samples]
+        # With dynamic_sample others were made, too, and what is kept may come from another process.
+        every = {name: one for of_process in gather_object([held]) for name, one in of_process.items()}
+        made = [every[sample.request_id] for sample in samples]
         held.clear()
         said = [one.choices[0].logprobs["content"] for one in made] if self.use_fast_infer else []
         tell(

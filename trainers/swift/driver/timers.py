@@ -84,8 +84,10 @@ def count_tokens(trainer: Any, log: Any) -> None:
     """Tell a `StepLog` of the tokens of every completion that is learned from.
 
     With dynamic_sample groups of equal rewards are thrown away, and others generated: their seconds stay in the
-    phases, and how many they were is a scalar of its own.
+    phases, and how many they were, in all processes, is a scalar of its own.
     """
+    from accelerate.utils import gather_object
+
     infer, score = trainer._engine_infer, trainer._score_completions
     prompts: dict[str, int] = {}
 
@@ -96,14 +98,16 @@ def count_tokens(trainer: Any, log: Any) -> None:
         return outputs
 
     def scored(samples: Any) -> Any:
-        kept = score(samples)
+        kept, made = score(samples), dict(prompts)
+        prompts.clear()
+        if trainer.dynamic_sample:
+            # The good groups are shared out anew among the processes.
+            made = dict(gather_object(list(made.items())))
+            trainer._metrics["train"][DISCARDED].append(len(made) - len(kept) * trainer.accelerator.num_processes)
         log.generated(
-            (prompts[sample.request_id] for sample in kept),
+            (made[sample.request_id] for sample in kept),
             (len(last_turn(sample.response_token_ids)) for sample in kept),
         )
-        if trainer.dynamic_sample:
-            trainer._metrics["train"][DISCARDED].append(len(prompts) - len(kept))
-        prompts.clear()
         return kept
 
     trainer._engine_infer, trainer._score_completions = inferred, scored

@@ -5,15 +5,13 @@ Exit codes: 0 done, 1 unforeseen (traceback in the log), 2 a user's mistake (one
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import ExitStack
 from typing import Any
 
-from common.errors import UserError
 from node.attempt import begin, exit_code
 from node.exit_codes import StopRequest
-from node.hf_training import rewards_of, train_to_end, weights_of
+from node.hf_training import require_devices, rewards_of, train_to_end, weights_of
 from node.phase_clock import PhaseClock
 from trainers.swift.driver import colocate, pipeline
 from trainers.swift.driver.arguments import owned_settings, parsed, resolved, set_environment
@@ -40,7 +38,7 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
 
     import torch
 
-    _require_one_gpu(arguments)
+    require_devices("swift", arguments.training_args)
     torch.set_num_threads(len(job.affinity))
     building = ExitStack()
 
@@ -57,18 +55,6 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     with building:
         building.enter_context(colocate.corrected(arguments, job.spec["trainer_args"]["seed"], len(job.affinity)))
         pipeline.run(arguments, job.inputs.data, rewards, train_with)
-
-
-def _require_one_gpu(arguments: Any) -> None:
-    """`UserError` where the run is for a GPU and torch does not see just one: swift would train elsewhere."""
-    import torch
-
-    if not arguments.use_cpu and (seen := torch.cuda.device_count()) != 1:
-        raise UserError(
-            f"trainer swift trains on one GPU, and torch sees {seen or 'none'} on this node (CUDA_VISIBLE_DEVICES is "
-            f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}); look at the node's driver and at what Slurm gave "
-            "the job"
-        )
 
 
 def _engine_settings(trainer: Any) -> dict[str, Any]:

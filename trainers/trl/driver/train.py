@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 unforeseen (traceback in the log), 2 a user's mistake (one
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -22,13 +21,13 @@ from node.hf_training import (
     OF_AN_ATTEMPT,
     elsewhere,
     owned_settings,
+    require_devices,
     require_settings,
     rewards_of,
     train_to_end,
     weights_of,
 )
 from node.phase_clock import PhaseClock
-from node.ranks import on_this_node, processes
 from node.rewards import RewardFunction
 from trainers.trl.driver import options, rollout, serve
 from trainers.trl.driver.timers import TrlTimers, count_tokens
@@ -90,7 +89,7 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     trl_args, of_sglang = options.divided(job.spec["trainer_args"])
     owned = owned_settings(attempt) | serve.server_words(trl_args)
     args = grpo_config({"reward_weights": weights_of(job.spec["workload"]["rewards"]), **trl_args}, owned)
-    _require_devices(args)
+    require_devices("trl", args)
     dtype = serve.dtype_of(vars(args))
     job.inputs.require_unchanged()
     # SGLang's processes are there before TRL's trainer is, and end with this block however it is left.
@@ -110,22 +109,6 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
 
         engine = own.engine.settings() if own else _engine_settings(trainer, args, dtype)
         train_to_end(job, stop, trainer, rewards, hook, packages=_PACKAGES, engine=engine)
-
-
-def _require_devices(args: Any) -> None:
-    """`UserError` where the run is for GPUs and torch does not see one for each process: it would train elsewhere."""
-    import torch
-
-    _, wanted = on_this_node()
-    if not args.use_cpu and (seen := torch.cuda.device_count()) != wanted:
-        raise UserError(
-            f"trainer trl trains on {'one GPU' if wanted == 1 else f'{wanted} GPUs of each node'}, and torch sees "
-            f"{seen or 'none'} on this node (CUDA_VISIBLE_DEVICES is "
-            f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}); look at the node's driver and at what Slurm gave "
-            "the job"
-        )
-    if args.world_size != processes():
-        raise UserError(f"trainer trl was started as one of {processes()} processes, and trains in {args.world_size}")
 
 
 def _engine_mended(args: Any, dtype: str, threads: int, folder: Path) -> AbstractContextManager[None]:
