@@ -102,7 +102,8 @@ def test_it_trains_with_the_synced_weights(served: dict[str, Any]) -> None:
         # The engine's and the trainer's log-probabilities of the same tokens: equal weights, equal precision.
         assert line["scalars"]["train/sampling/sampling_logp_difference/max"] < 1e-4
         assert len(line["samples"]["response_length"]) == 8
-    assert len({tuple(line["samples"]["response_length"]) for line in lines}) > 1
+    # Each step has completions of its own; all may be as long as they are allowed to.
+    assert len({line["scalars"]["train/entropy"] for line in lines}) == 3
     assert not list(served["attempt"].parent.glob("*.safetensors"))
 
 
