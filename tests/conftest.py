@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from workflow import stacks
@@ -22,6 +23,9 @@ from .trainers.verl.environments import build as build_verl
 from .trainers.verl.warm import WarmPython, warm_pythons
 
 ROOT = Path(__file__).resolve().parents[1]
+# An example may take as long as a busy machine lets it.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 # A shell's background job ignores Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

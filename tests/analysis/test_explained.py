@@ -69,7 +69,7 @@ def test_by_hand():
 SECONDS = st.tuples(st.floats(0.01, 1e3), st.floats(0, 1e2), st.floats(0.01, 1e3))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SECONDS, SECONDS, st.floats(0.1, 10))
 def test_the_factors_multiply_to_raw_and_are_reciprocals_the_other_way_round(a, b, engine):
     sides = [(gen + sync + rest, gen, sync) for gen, sync, rest in (a, b)]

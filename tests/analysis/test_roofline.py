@@ -157,7 +157,7 @@ LENGTHS = st.lists(st.integers(1, 120), min_size=1, max_size=12)
 # 7 x (232 / 7 - 1) is a little more than 225.
 @example(Roof(2**-7, 1e-6, 5e-4, 4e-9, replicas=1, concurrency=1, group=1), [1, 1, 1, 1, 1, 107, 120], 8)
 @given(ROOFS, LENGTHS, st.integers(0, 50))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_floor_from_scalars_is_at_most_the_one_from_lengths(roof: Roof, values: list[int], prompt: int) -> None:
     from_lengths = decode_floor_s(roof, lengths(values, prompt)).floor_s[0]
     known = scalars(len(values), float(np.mean(values)), max(values), prompt)
@@ -165,7 +165,7 @@ def test_the_floor_from_scalars_is_at_most_the_one_from_lengths(roof: Roof, valu
 
 
 @given(ROOFS, LENGTHS, st.integers(0, 50), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_longer_responses_never_lower_the_floor(
     roof: Roof, values: list[int], prompt: int, data: st.DataObject
 ) -> None:
@@ -176,7 +176,7 @@ def test_longer_responses_never_lower_the_floor(
 
 
 @given(st.sampled_from(sorted(KNOWN_GPUS)), LENGTHS, st.integers(1, 16), st.integers(1, 8))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_faster_memory_never_raises_the_floor(gpu: str, values: list[int], parallel: int, replicas: int) -> None:
     assert PHI is not None
     slow = KNOWN_GPUS[gpu]
@@ -210,7 +210,7 @@ def simulated_s(roof: Roof, replicas: list[list[int]], prompts: int) -> float:
 
 
 @given(ROOFS, LENGTHS, st.integers(0, 50), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_assignment_of_responses_to_replicas_beats_the_floor(
     roof: Roof, values: list[int], prompt: int, data: st.DataObject
 ) -> None:
@@ -221,7 +221,7 @@ def test_no_assignment_of_responses_to_replicas_beats_the_floor(
 
 
 @given(ROOFS, st.lists(st.integers(1, 80), min_size=1, max_size=8), st.integers(1, 50))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_group_that_reads_its_prompt_once_does_not_beat_the_floor(roof: Roof, values: list[int], prompt: int) -> None:
     """All responses are of one prompt, run at once on one replica, and its keys are read once in each iteration."""
     roof = replace(roof, replicas=1, concurrency=math.inf, group=len(values))

@@ -75,7 +75,7 @@ def test_nothing_counted_gives_no_row(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(1, 60), min_size=10, max_size=40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_tail_is_what_counting_iteration_by_iteration_gives(lengths: list[int]) -> None:
     frame = pd.DataFrame({"run_id": "r", "step": 1, "value": [float(length) for length in lengths]})
     found = lengths_by_step(frame).iloc[0]

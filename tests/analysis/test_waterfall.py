@@ -114,7 +114,7 @@ SECONDS = st.floats(0, 1e4, allow_subnormal=False)
     st.floats(1e-3, 10),
     st.sampled_from([1, -1e-3]),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_parts_are_the_step_to_the_last_bit(
     phases: list[tuple[float, ...]], shares: list[float], size: float, sign: float
 ) -> None:
@@ -142,7 +142,7 @@ def test_the_parts_are_the_step_to_the_last_bit(
 
 
 @given(st.floats(1e-3, 1e6), st.lists(st.floats(0, 1e5), max_size=12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @example(319175.61196706694, [0.2])  # no double closes this sum
 def test_the_rest_closes_the_sum(total: float, parts: list[float]) -> None:
     given = {str(i): part * total / (1 + math.fsum(parts)) for i, part in enumerate(parts)}

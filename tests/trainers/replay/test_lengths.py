@@ -19,7 +19,7 @@ from trainers.replay.lengths import checked, drawn, idle_share, of_steps
 from workflow.cluster.paths import RunPaths
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_drawn_lengths_have_the_mean_and_both_ends(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 64))
