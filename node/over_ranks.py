@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+One = TypeVar("One")
 SLOWEST, BETWEEN, WHO = "slowest_rank_s", "between_ranks_s", "slowest_rank"
 _SUMS = frozenset({"other_cpu_s"})
 """Scalars that are each process's own share; the others are the same for all, but for their clocks."""
@@ -28,7 +30,7 @@ class Told:
     """Whether it was asked to stop."""
 
 
-def all_told(mine: Told, processes: int) -> list[Told]:
+def all_told(mine: One, processes: int) -> list[One]:
     """What every process tells, in the order of their ranks; each of them has to ask."""
     if processes == 1:
         return [mine]

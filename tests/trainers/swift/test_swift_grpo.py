@@ -49,7 +49,7 @@ def by_level(completions, rows, level):
     told = zip(completions, rows, level, strict=True)
     return [len(text) / 100 + [4, 0.5][row["index"] == one["of"] and row["level"] == one] for text, row, one in told]
 """
-# In its second life the second process finds its first completions equally good.
+# In its second life the second process finds its first completions equally good; there it fails on one in each call.
 DULL = """
 import os, pathlib
 calls = 0
@@ -58,7 +58,8 @@ def dull(completions, *, lives):
     calls += 1
     if calls == 1 and os.environ["RANK"] == "1" and pathlib.Path(lives, "2").exists():
         return [0.5] * len(completions)
-    return [sum(map(ord, text)) % 97 / 97 for text in completions]
+    values = [sum(map(ord, text)) % 97 / 97 for text in completions]
+    return [float("nan"), *values[1:]] if os.environ["RANK"] == "1" else values
 """
 Stack = Callable[[str], Path]
 
@@ -311,6 +312,7 @@ def test_two_processes_share_the_batch_that_one_has(trained: Trained, in_two: di
         lengths = [len(ids) for share in shares for ids in share["completions"]]
         assert line["samples"]["response_length"] == lengths and line["scalars"]["response_tokens"] == sum(lengths)
         assert line["scalars"]["train/discarded_completions"] == 0
+        assert line["scalars"]["train/rewards/dull/failed"] == 1, "of both processes"
         assert "slowest_rank_s/step/training_step/prepare_inputs/generate" in line["scalars"]
     assert [line["step"] for line in life["lines"]] == [1, 2]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +10,10 @@ import pytest
 import yaml
 
 from common.errors import UserError
-from node.phase_clock import PhaseClock
 from trainers.protocol import StackFacts
+from trainers.swift.driver import timers
 from trainers.swift.driver.arguments import command_line
-from trainers.swift.driver.timers import SwiftTimers
 from trainers.swift.settings import trainer_args
-from trainers.trl.driver.timers import TrlTimers
 from trainers.workload import Workload
 from workflow.config.model import Arm
 from workflow.config.plan import plan_runs, stack_facts
@@ -69,23 +66,23 @@ def test_vllm_is_built_as_trl_builds_its_own() -> None:
     assert engine_args(CUDA, sleep_level=0)["sleep_level"] == 0
 
 
-def test_failures_of_a_step_add_up_over_its_calls() -> None:
-    """swift logs the mean of what a step's calls append, and with dynamic_sample there are several."""
-    metrics: dict[str, list[float]] = collections.defaultdict(list)
+def test_failures_of_a_step_add_up_over_its_calls_and_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """swift logs the mean of what a step's calls append in one process, and with dynamic_sample there are several."""
+    metrics: dict[str, list[float]] = {}
+    logged: list[dict[str, list[float]]] = []
     trainer = SimpleNamespace(
         _metrics={"train": metrics},
-        reward_funcs=[lambda failed, log_metric: log_metric("rewards/f/failed", failed)],
-        args=SimpleNamespace(use_vllm=False),
-        engine=None,
-        **dict.fromkeys(("offload_model", "load_model", "offload_optimizer", "load_optimizer"), lambda: None),
+        log=lambda logs: logged.append(dict(metrics)),
+        accelerator=SimpleNamespace(num_processes=2),
     )
-    timers = SwiftTimers(PhaseClock())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrlTimers, "install", lambda self, trainer: None)
-        timers.install(trainer)
+    monkeypatch.setattr(timers, "all_told", lambda mine, processes: [mine, {"failed": 3.0, "truncated": 4.0}])
+    count = timers.counted(trainer)
     for failed in (3.0, 0.0, 2.0):
-        trainer.reward_funcs[0](failed)
-    assert metrics == {"rewards/f/failed": [5.0]}
+        count("failed", failed)
+    trainer.log({})
+    assert logged == [{"failed": [4.0], "truncated": [2.0]}]
+    trainer.log({})
+    assert metrics["failed"] == [1.5]
 
 
 def test_a_command_line_has_lists_and_mappings_and_nothing_that_is_null() -> None:

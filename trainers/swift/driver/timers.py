@@ -7,10 +7,12 @@ where the last one of a step stands. Its phases have the names of TRL's (trainer
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from node.over_ranks import all_told
 from node.phase_clock import sanitized
 from trainers.swift.driver import colocate
 from trainers.swift.driver.pipeline import last_turn
@@ -46,11 +48,8 @@ class SwiftTimers(TrlTimers):
         engine = getattr(trainer.engine, "engine", None) if colocate.is_colocated(trainer.args) else None
         for method in ("sleep", "wake_up") if engine is not None else ():
             self._time(engine, method, "sleep", unless="sync_weights")
-
-        def log_metric(name: str, value: float) -> None:
-            add_up(trainer._metrics["train"][name], value)
-
-        trainer.reward_funcs = [self._timed_reward(function, log_metric) for function in trainer.reward_funcs]
+        count = counted(trainer)
+        trainer.reward_funcs = [self._timed_reward(function, count) for function in trainer.reward_funcs]
 
     def _hook_profiling_contexts(self) -> None:
         from swift.rlhf_trainers import grpo_trainer, rollout_mixin, utils
@@ -75,9 +74,27 @@ class SwiftTimers(TrlTimers):
         return timed
 
 
-def add_up(logged: list[float], count: float) -> None:
-    """Add a count to those of a step, of which swift logs the mean: with dynamic_sample rewards are called again."""
-    logged[:] = [sum(logged) + count]
+def counted(trainer: Any) -> Callable[[str, float], None]:
+    """What adds to a number of the step that rewards count.
+
+    It is logged as under TRL: the sum over the step's calls, of which dynamic_sample makes several, and the mean over
+    the processes. swift would log the mean over the calls, of one process.
+    """
+    counts: defaultdict[str, float] = defaultdict(float)
+    log = trainer.log
+
+    def logged(*args: Any, **kwargs: Any) -> None:
+        told = all_told(dict(counts), trainer.accelerator.num_processes)
+        counts.clear()
+        for name in sorted(set().union(*told)):
+            trainer._metrics["train"][name] = [sum(one.get(name, 0.0) for one in told) / len(told)]
+        log(*args, **kwargs)
+
+    def count(name: str, number: float) -> None:
+        counts[name] += number
+
+    trainer.log = logged
+    return count
 
 
 def count_tokens(trainer: Any, log: Any) -> None:
@@ -86,8 +103,6 @@ def count_tokens(trainer: Any, log: Any) -> None:
     With dynamic_sample groups of equal rewards are thrown away, and others generated: their seconds stay in the
     phases, and how many they were, in all processes, is a scalar of its own.
     """
-    from accelerate.utils import gather_object
-
     infer, score = trainer._engine_infer, trainer._score_completions
     prompts: dict[str, int] = {}
 
@@ -102,8 +117,9 @@ def count_tokens(trainer: Any, log: Any) -> None:
         prompts.clear()
         if trainer.dynamic_sample:
             # The good groups are shared out anew among the processes.
-            made = dict(gather_object(list(made.items())))
-            trainer._metrics["train"][DISCARDED].append(len(made) - len(kept) * trainer.accelerator.num_processes)
+            told = all_told(made, trainer.accelerator.num_processes)
+            made = {name: tokens for one in told for name, tokens in one.items()}
+            trainer._metrics["train"][DISCARDED].append(len(made) - len(kept) * len(told))
         log.generated(
             (made[sample.request_id] for sample in kept),
             (len(last_turn(sample.response_token_ids)) for sample in kept),
