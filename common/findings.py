@@ -21,6 +21,8 @@ EQUALITIES: tuple[Equality, ...] = get_args(Equality)
 _FIRST = ("trainers", "trainer-versions", "torch-versions", "settings", "cuda-graphs", "cuda-launch-blocking")
 _MADE_BY = "`rolloutbench preflight`"
 _MAY_LACK = ("scope", "settle")
+# What the ledger writes between the values of one arm's factor combinations, for what nobody says, for no such setting.
+SEVERAL, NOT_TOLD, NONE = " | ", "not told", "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +42,19 @@ class Finding:
     change: Annotated[str, "what to change"]
     scope: Annotated[str, "where alone a ratio of these arms holds, for the verdict; else not there"] = ""
     settle: Annotated[str, "what would settle the question then, as no setting can; else not there"] = ""
+    sides: Annotated[
+        tuple[tuple[str, ...], ...], "the arms that are alike in it, where some of more than two are; else not there"
+    ] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        held = asdict(self) | {"arms": list(self.arms)}
-        return {name: value for name, value in held.items() if value or name not in _MAY_LACK}
+        held = asdict(self) | {"arms": list(self.arms), "sides": [list(side) for side in self.sides]}
+        return {name: value for name, value in held.items() if value or name not in (*_MAY_LACK, "sides")}
+
+    def is_between(self, arms: Sequence[str]) -> bool:
+        """Whether it is about these arms: of what differs between arms, whether it differs between these."""
+        on = [{place for place, side in enumerate(self.sides) if arm in side} for arm in arms]
+        # Of an arm on no side it is not known.
+        return len(set().union(*on)) > 1 if all(on) else bool(set(self.arms) & set(arms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +104,25 @@ class Preflight:
 
     def unequal(self, arms: Sequence[str]) -> list[Finding]:
         """The findings by which these arms do not meet on equal terms."""
-        return [f for f in self.findings if f.level == "unequal" and set(f.arms) & set(arms)]
+        return [f for f in self.findings if f.level == "unequal" and f.is_between(arms)]
+
+    def between(self, arms: Sequence[str]) -> Preflight:
+        """The same with the ledger of these arms alone: what only others differ in is equal between them."""
+        rows = (_between(row, arms) for row in self.ledger)
+        return replace(self, ledger=tuple(row for row in rows if row is not None))
+
+
+def _between(row: LedgerRow, arms: Sequence[str]) -> LedgerRow | None:
+    """A row of these arms alone; None where none of them has the setting."""
+    values = {arm: value for arm, value in row.values.items() if arm in arms}
+    if len(values) == len(row.values) or len(set(row.values.values())) == 1:
+        return replace(row, values=values)
+    if set(values.values()) == {NONE}:
+        return None
+    # Values of several factor combinations may be the same and meet in another order.
+    same = len(set(values.values())) == 1 and not any(SEVERAL in one or one == NOT_TOLD for one in values.values())
+    row = replace(row, values=values)
+    return replace(row, verdict="equal", why="the same in these arms") if same else row
 
 
 def read_preflight(path: Path, experiment: str) -> Preflight | None:
@@ -119,7 +148,8 @@ def _finding(raw: Mapping[str, Any]) -> Finding:
     words = {name: str(raw[name]) for name in ("code", "what", "why", "source", "change")}
     words |= {name: str(raw.get(name, "")) for name in _MAY_LACK}
     level: Level = _one_of(LEVELS, "level", raw)
-    return Finding(level, arms=tuple(str(arm) for arm in raw["arms"]), **words)
+    sides = tuple(tuple(str(arm) for arm in side) for side in raw.get("sides", ()))
+    return Finding(level, arms=tuple(str(arm) for arm in raw["arms"]), sides=sides, **words)
 
 
 def _row(raw: Mapping[str, Any]) -> LedgerRow:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainers.cases import Case
-from trainers.terms import Said, Terms, course, number, or_off, said
+from trainers.terms import SENT, TRAINED, WHOLE, Said, Terms, adapter, course, number, or_off, said
 
 _ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf")
 KL_ESTIMATE, KL_PENALTY = "KL estimate", "KL penalty"
@@ -26,6 +26,9 @@ def trl_terms(case: Case) -> Terms:
         "weight decay": said(case, number, "weight_decay"),
         "largest norm of a gradient": said(case, number, "max_grad_norm"),
         "updates from a batch": _updates(case),
+        TRAINED: _trained(case),
+        # It merges an adapter into the weights before it sends them, all of them.
+        SENT: Said(WHOLE),
         "weights' number format": said(case, number_format, "model_init_kwargs.dtype"),
         "number format of a pass": said(case, _of_a_pass, "bf16", "fp16"),
         "loss": said(case, str, "loss_type"),
@@ -45,6 +48,15 @@ def trl_terms(case: Case) -> Terms:
         "order of the prompts": Said("transformers' sampler, by the run's seed"),
         **sampling(case),
     }
+
+
+def _trained(case: Case) -> Said:
+    """Our driver's words; the settings of a run from elsewhere do not tell."""
+    if case.imported:
+        return Said(None)
+    if not case.settings.true("use_peft"):
+        return Said(WHOLE, ("use_peft",))
+    return said(case, adapter, "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
 
 
 def sampling(case: Case) -> Terms:

@@ -75,4 +75,5 @@ class Rule:
                 text = text.replace(f"{{{name}}}", f"{value:g}" if isinstance(value, float) else str(value))
             return text
 
-        yield Finding(self.level, self.code, (case.arm,), *map(told, (self.what, self.why, self.source, self.change)))
+        what, why, source, change = map(told, (self.what, self.why, self.source, self.change))
+        yield Finding(self.level, self.code, (case.arm,), what, why, source, change)

@@ -23,6 +23,8 @@ Terms = Mapping[str, Said]
 _UPDATE = "the same gradient moves the weights otherwise"
 _LOSS = "the same completions give another gradient"
 _SAMPLING = "completions are drawn otherwise, and so have other lengths and rewards"
+TRAINED, SENT = "what is trained", "what the engine gets of the weights"
+WHOLE, ADAPTER = "all weights", "the adapter alone"
 TERMS: Mapping[str, str] = {
     "optimizer": _UPDATE,
     "learning rate": _UPDATE,
@@ -32,6 +34,8 @@ TERMS: Mapping[str, str] = {
     "weight decay": _UPDATE,
     "largest norm of a gradient": _UPDATE,
     "updates from a batch": "a step trains more, and takes longer",
+    TRAINED: _UPDATE,
+    SENT: "the weight sync and the generation cost otherwise, whatever the engine",
     "weights' number format": "half precision loses small updates, and takes half the memory",
     "number format of a pass": "other kernels, and other rounding",
     "loss": _LOSS,
@@ -70,6 +74,13 @@ def said(case: Case, make: Callable[..., object], *keys: str) -> Said:
         return Said(make(*(case.settings.get(key) for key in keys)), keys)
     except (TypeError, ValueError):  # an imported run's may be null, or a word such as auto
         return Said(None, keys)
+
+
+def adapter(rank: Any, alpha: Any, dropout: Any, modules: Any) -> str:
+    """A LoRA adapter in words; `modules` are those that it is put into, or a trainer's word for them."""
+    where = ", ".join(sorted(map(str, modules))) if isinstance(modules, list | tuple) else str(modules or "the default")
+    told = [f"{one:g}" if isinstance(one, float) else str(one) for one in map(number, (rank, alpha, dropout))]
+    return "an adapter: rank {}, alpha {}, dropout {}, in {}".format(*told, where)
 
 
 def number(value: Any) -> object:

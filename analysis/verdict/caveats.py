@@ -19,6 +19,8 @@ from common.findings import Finding, Preflight
 TOO_WIDE = 10.0
 # So many settings are named.
 MOST_NAMES = 4
+# The findings that arms have different trainers, and that these work otherwise, which no setting ends.
+WHOLE, WAYS = "trainers", "trainer-ways"
 
 
 def caveats_of(
@@ -56,7 +58,8 @@ def _terms(preflight: Preflight | None, unequal: Sequence[Finding]) -> Iterator[
         if finding.scope:
             yield f"{finding.what}: {finding.why}."
     if codes := [finding.code for finding in unequal if not finding.scope]:
-        yield f"Unequal terms ({names_of(codes)}): the engines alone do not explain the ratio."
+        of = "the ratio is one of whole systems" if WHOLE in codes else "the engines alone do not explain the ratio"
+        yield f"Unequal terms ({names_of(codes)}): {of}."
 
 
 def _spread(claims: Sequence[Claim], comparison: pd.DataFrame) -> Iterator[str]:

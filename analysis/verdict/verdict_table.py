@@ -13,7 +13,7 @@ from analysis.estimates.noise import repeated
 from analysis.runs import PlanRead, factors_label, rows_of
 from analysis.speedup import outliers_decide
 from analysis.verdict.arm_verdict import NO_SPAN, ArmVerdict, Ratio
-from analysis.verdict.caveats import caveats_of, equal_work_lacks, names_of
+from analysis.verdict.caveats import WAYS, WHOLE, caveats_of, equal_work_lacks, names_of
 from analysis.verdict.claim import AT_EQUAL_WORK, KINDS, Claim, claim_from, direction
 from common.findings import Finding, Preflight
 from common.verdicts import count_of
@@ -56,6 +56,7 @@ def _verdict(
     gate: pd.DataFrame | None,
     preflight: Preflight | None,
 ) -> ArmVerdict:
+    preflight = preflight and preflight.between((plan.baseline, arm))
     known = [claim for claim in claims if claim.verdict != "x"]
     pairs = sum(int(claim.rows["raw"]["run_pairs"]) for claim in known)
     steps = sum(int(claim.rows["raw"]["paired_steps"]) for claim in known)
@@ -133,6 +134,8 @@ def _settle(
     """What would settle the question: equal terms, more steps, more runs, data that the logs lack."""
     codes = [finding.code for finding in unequal if not finding.scope]
     found = [*dict.fromkeys(finding.settle for finding in unequal if finding.settle)]
+    found += ["one trainer in both arms"] if WHOLE in codes else []
+    codes = [code for code in codes if code not in (WHOLE, WAYS)]
     # The caveat names more of them.
     found += [f"runs on equal terms ({names_of(codes, 2)})"] if codes else []
     if preflight is None:

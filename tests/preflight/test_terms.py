@@ -9,7 +9,7 @@ import pytest
 
 from common.findings import LedgerRow
 from trainers.registry import trainer_named
-from trainers.terms import TERMS
+from trainers.terms import ADAPTER, SENT, TERMS, TRAINED, WHOLE
 from workflow.preflight import PreflightResult
 from workflow.preflight.cases import settings_id
 
@@ -95,6 +95,20 @@ def test_a_term_that_differs_is_told_with_the_setting(
     assert row.verdict == "different" and key in row.why
     (finding,) = [one for one in found.findings if one.code == "trainer-terms"]
     assert finding.level == "unequal" and f"{name} (" in finding.what and key in finding.change
+
+
+def test_an_adapter_is_a_term_and_what_the_engine_gets_of_it() -> None:
+    model = "actor_rollout_ref.model"
+    verl = {f"{model}.lora_rank": 16, f"{model}.lora_alpha": 64, f"{model}.target_modules": ["v_proj", "q_proj"]}
+    trl = {"use_peft": True, "lora_r": 16, "lora_alpha": 64, "lora_dropout": 0.0}
+    trl["lora_target_modules"] = ["q_proj", "v_proj"]
+    rows = terms(seen(verl, **trl))
+    assert rows[TRAINED].verdict == "equal"
+    assert rows[TRAINED].values["trl"] == "an adapter: rank 16, alpha 64, dropout 0, in q_proj, v_proj"
+    assert rows[SENT].verdict == "different" and rows[SENT].values == {"verl": ADAPTER, "trl": WHOLE}
+    merged = terms(seen(verl | {f"{model}.lora.merge": True}, **trl))
+    assert merged[SENT].verdict == "equal"
+    assert terms(seen(verl))[TRAINED].verdict == "different"
 
 
 def test_both_may_differ_from_their_defaults_alike() -> None:

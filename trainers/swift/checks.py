@@ -10,12 +10,15 @@ from common.model_facts import ModelFacts
 from trainers.cases import Case, Settings
 from trainers.memory_estimate import MemoryEstimate
 from trainers.protocol import Variables
+from trainers.swift.settings import sends_adapters, trains_adapter
 from trainers.trl import checks as trl_checks
 from trainers.trl.checks import RefusedOption
 from trainers.trl.trainer import memory as trl_memory
 
 _ARGUMENTS = "swift/arguments/rlhf_args.py"
 _DRIVER = "trainers/swift/driver/train.py"
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks that vLLM 0.31 has kernels for (vllm/config/lora.py)."""
 
 
 REFUSALS = (
@@ -29,7 +32,8 @@ REFUSALS = (
     ),
     RefusedOption(
         "vllm_mode",
-        lambda case: case.settings.get("vllm_mode", "colocate") != "colocate",
+        # It is null where transformers generates.
+        lambda case: (case.settings.get("vllm_mode") or "colocate") != "colocate",
         "nothing here starts `swift rollout` beside the trainer, and a run would wait for it in vain",
         "",
         "",
@@ -67,6 +71,14 @@ REFUSALS = (
         "gpu_memory_utilization: float = Field(default=0.92, gt=0, le=1)",
         "vllm_gpu_memory_utilization: more than 0 and at most 1",
     ),
+    RefusedOption(
+        "lora_rank",
+        lambda case: sends_adapters(case) and case.settings.int("lora_rank", 8) not in LORA_RANKS,
+        "vLLM serves adapters of a few ranks only",
+        "vllm/config/lora.py",
+        f"MaxLoRARanks = Literal[{', '.join(map(str, LORA_RANKS))}]",
+        f"lora_rank: one of {', '.join(map(str, LORA_RANKS))}; or vllm_enable_lora: false, which sends merged weights",
+    ),
 )
 
 
@@ -77,7 +89,7 @@ def refusals(case: Case, variables: Variables) -> Iterator[Finding]:
 
 def weights_in_half(case: Case, variables: Variables) -> Iterator[Finding]:
     """The optimizer's own weights in 16 bits; those of an adapter are float32 all the same."""
-    if case.settings.get("tuner_type") != "lora":
+    if not trains_adapter(case):
         yield from trl_checks.weights_in_half(case, variables, "torch_dtype")
 
 
@@ -99,6 +111,6 @@ def memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
         found,
         update=update,
         rollout=rollout,
-        less_update="a smaller model or micro_batch_size, sleep_level: 2, or trainer verl on more GPUs",
+        less_update="a smaller model or micro_batch_size, sleep_level: 2, tuner_type: lora, or verl on more GPUs",
         less_rollout="vllm_gpu_memory_utilization: less, or offload_model and offload_optimizer: true",
     )

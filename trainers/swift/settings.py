@@ -16,7 +16,7 @@ from trainers.hf_arguments import (
 )
 from trainers.hf_terms import KL_ESTIMATE, cut_off, kl_estimate, number_format, trl_terms
 from trainers.protocol import StackFacts
-from trainers.terms import Said, Terms, said
+from trainers.terms import ADAPTER, SENT, TRAINED, WHOLE, Said, Terms, adapter, said
 from trainers.trl.checks import require_whole
 from trainers.workload import TrainedArm, Workload
 
@@ -61,8 +61,8 @@ def _engine(arm: TrainedArm, workload: Workload, stack: StackFacts) -> dict[str,
         "vllm_engine_kwargs": {"max_num_batched_tokens": 4096},
     }
     if stack.accelerator == "cuda":
-        # Level 2 drops the engine's weights, which come again with each sync.
-        engine |= {"vllm_gpu_memory_utilization": 0.3, "sleep_level": 2}
+        # Level 2 drops the engine's weights, which come again with each sync. An adapter comes without the base's.
+        engine |= {"vllm_gpu_memory_utilization": 0.3, "sleep_level": 1 if arm.options.get("vllm_enable_lora") else 2}
     return engine
 
 
@@ -73,15 +73,11 @@ def _require_what_swift_can(arm: TrainedArm, workload: Workload, stack: StackFac
     require_whole("swift", arm, workload.processes)
     if arm.engine == "vllm" and stack.accelerator == "cpu":
         require_one_process("swift with engine vllm on a CPU", workload)
-    # On a CPU vLLM 0.31 scales the adapter's B in place (vllm/lora/lora_weights.py, optimize), and the tensor is the
-    # trainer's own: ms-swift 4.6.0 does not copy it (rlhf_trainers/rollout_mixin.py, _move_adapter_to_vllm).
-    if arm.engine == "vllm" and (
-        arm.options.get("vllm_enable_lora") or arm.options.get("tuner_type", "full") != "full"
-    ):
+    tuner = arm.options.get("tuner_type", "full")
+    if arm.engine == "vllm" and tuner not in ("full", "lora"):
         raise UserError(
-            "options.tuner_type must be full with trainer swift and engine vllm from here: with an adapter sent"
-            " alone vLLM's log-probabilities were up to 1.3 nats from the policy's (on a CPU), and merged weights have"
-            " not been tried"
+            "options.tuner_type must be full or lora with trainer swift and engine vllm "
+            f"(got {tuner}): no other has been tried with it"
         )
     for option, why in _NOT_DRIVEN.items():
         if arm.options.get(option):
@@ -99,6 +95,8 @@ def swift_terms(case: Case) -> Terms:
     correction = "rollout_importance_sampling_mode"
     return {
         **trl_terms(case),
+        TRAINED: _trained(case),
+        SENT: Said(ADAPTER if sends_adapters(case) else WHOLE, ("vllm_enable_lora",)),
         "weights' number format": said(case, number_format, "torch_dtype"),
         KL_ESTIMATE: kl_estimate(case, "k3, at most 10"),
         "entropy bonus": Said(0.0),
@@ -106,3 +104,19 @@ def swift_terms(case: Case) -> Terms:
         "correction of the engine's probabilities": said(case, lambda mode: "on" if mode else "off", correction),
         "log-probabilities of the old policy": Said("computed in every step"),
     }
+
+
+def sends_adapters(case: Case) -> bool:
+    """Whether vLLM gets an adapter beside the base's weights, which it has loaded itself."""
+    return trains_adapter(case) and case.engine.name == "vllm" and case.settings.true("vllm_enable_lora")
+
+
+def trains_adapter(case: Case) -> bool:
+    """Whether a LoRA adapter is trained, and nothing else."""
+    return str(case.settings.get("tuner_type")) == "lora"
+
+
+def _trained(case: Case) -> Said:
+    if trains_adapter(case):
+        return said(case, adapter, "lora_rank", "lora_alpha", "lora_dropout", "target_modules")
+    return said(case, lambda kind: WHOLE if kind == "full" else str(kind), "tuner_type")

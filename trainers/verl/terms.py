@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainers.cases import Case
-from trainers.terms import Said, Terms, course, number, or_off, said
-from trainers.verl.driver.overrides import ACTOR, ROLLOUT
+from trainers.terms import ADAPTER, SENT, TRAINED, WHOLE, Said, Terms, adapter, course, number, or_off, said
+from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
+from trainers.verl.engine_settings import with_adapter
 from trainers.verl.releases import Release, release_named
 
-_OPTIM = f"{ACTOR}.optim"
+_OPTIM, _MODULES = f"{ACTOR}.optim", f"{MODEL}.target_modules"
 _ADAM = [0.9, 0.999]
 _LEVELS = {"vanilla": "token", "gspo": "sequence"}
 _FORMATS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -45,6 +46,8 @@ def _of_the_update(case: Case) -> Terms:
         "weight decay": said(case, number, f"{_OPTIM}.weight_decay"),
         "largest norm of a gradient": said(case, number, *norm) if norm else Said(None),
         "updates from a batch": _updates(case),
+        TRAINED: _trained(case),
+        SENT: Said(ADAPTER if with_adapter(case) else WHOLE, _first(case, f"{MODEL}.lora.merge")),
         "weights' number format": Said(
             _FORMATS.get(str(case.settings.get(weights, "fp32")), str(case.settings.get(weights))), (weights,)
         ),
@@ -67,6 +70,15 @@ def _updates(case: Case) -> Said:
         *(times, mini, batch),
     )
     return Said(made.value, (times, mini))
+
+
+def _trained(case: Case) -> Said:
+    rank = _first(case, *case.trainer.keys["lora_rank"])
+    if not case.lora:
+        return Said(WHOLE, rank)
+    # Its FSDP workers set no dropout, and peft's own is 0.
+    words = said(case, lambda *two: adapter(case.lora, two[0], 0.0, two[1]), f"{MODEL}.lora_alpha", _MODULES)
+    return Said(words.value, (*rank, *words.keys))
 
 
 def _of_the_loss(case: Case, release: Release) -> Terms:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from common.findings import EQUALITIES, Equality, LedgerRow
+from common.findings import EQUALITIES, NONE, NOT_TOLD, SEVERAL, Equality, LedgerRow
 from trainers.cases import Case, points_of
 from trainers.rows import Behaviour
 from trainers.terms import TERMS, Said, moot, terms_of
@@ -26,7 +26,6 @@ _PACKAGES = (
     *("torch", "triton", "transformers", "flash-attn", "nvidia-nccl-cu12", "nvidia-cudnn-cu12"),
     *("ray", "numpy", "trl", "verl"),
 )
-_NOT_TOLD = "not told"
 
 
 def ledger_of(cases: Sequence[Case], untold: Sequence[Untold] = ()) -> list[LedgerRow]:
@@ -61,7 +60,7 @@ def _by_arm(cases: Sequence[Case], values: Iterable[object]) -> dict[str, str]:
     texts: dict[str, dict[str, None]] = {}
     for case, value in zip(cases, values, strict=True):
         texts.setdefault(case.arm, {})[_text(value)] = None
-    return {arm: " | ".join(some) for arm, some in texts.items()}
+    return {arm: SEVERAL.join(some) for arm, some in texts.items()}
 
 
 def _differ(cases: Sequence[Case], values: Iterable[object]) -> bool:
@@ -72,7 +71,7 @@ def _differ(cases: Sequence[Case], values: Iterable[object]) -> bool:
 
 def _settings(key: str, cases: Sequence[Case]) -> list[object]:
     """A setting's value in each case."""
-    return [case.settings.get(key) if key in case.settings else "none" for case in cases]
+    return [case.settings.get(key) if key in case.settings else NONE for case in cases]
 
 
 def _behaviour_row(behaviour: Behaviour, cases: Sequence[Case]) -> LedgerRow | None:
@@ -83,7 +82,7 @@ def _behaviour_row(behaviour: Behaviour, cases: Sequence[Case]) -> LedgerRow | N
     verdict, why = _behaviour_verdict(behaviour, cases, told)
     keys = [key for key in behaviour.keys if any(key in case.settings for case in cases)]
     name = behaviour.name + (f" ({keys[0]})" if keys else "")
-    values = _by_arm(cases, [value or _NOT_TOLD for value in told])
+    values = _by_arm(cases, [value or NOT_TOLD for value in told])
     return LedgerRow(name, values, verdict, why, "; ".join(sources))
 
 
@@ -155,9 +154,9 @@ def _package_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
 def _term_rows(cases: Sequence[Case], terms: Mapping[str, Sequence[Said]]) -> Iterator[LedgerRow]:
     """What the settings of different trainers come to, in words of none of them."""
     for name, said in terms.items():
-        values = [_NOT_TOLD if one.value is None else one.value for one in said]
+        values = [NOT_TOLD if one.value is None else one.value for one in said]
         row = _row(f"term: {name}", cases, values, "trainers/terms.py", "the same in all trainers", TERMS[name])
-        if _NOT_TOLD in values:
+        if NOT_TOLD in values:
             row = replace(
                 row, verdict="unverifiable", why="a trainer's settings do not tell it, or are not resolved yet"
             )
@@ -214,8 +213,8 @@ def _fact_rows(cases: Sequence[Case], untold: Sequence[Untold]) -> list[LedgerRo
     runs: list[Case | Untold] = [*cases, *untold]
     for name, setting in FACTS.items():
         facts = [fact_of(name, one) for one in runs]
-        values = _by_arm(everyone, [_NOT_TOLD if fact is None else fact for fact in facts])
-        known = {value for value in values.values() if _NOT_TOLD not in value.split(" | ")}
+        values = _by_arm(everyone, [NOT_TOLD if fact is None else fact for fact in facts])
+        known = {value for value in values.values() if NOT_TOLD not in value.split(SEVERAL)}
         verdict: Equality = "unverifiable" if None in facts else "equal"
         why = "the same in all arms" if verdict == "equal" else "not every run says it"
         if len(known) > 1:
@@ -228,7 +227,7 @@ def _untold_row(untold: Sequence[Untold], cases: Sequence[Case]) -> LedgerRow:
     """The row for all that is hidden where settings are not known: each arm's word, and why."""
     arms = {one.case.arm for one in untold}
     known = dict.fromkeys([*(case.arm for case in cases), *(one.case.arm for one in untold)])
-    values = {arm: _NOT_TOLD if arm in arms else "as below" for arm in known}
+    values = {arm: NOT_TOLD if arm in arms else "as below" for arm in known}
     why = "; ".join(dict.fromkeys(one.why for one in untold))
     return LedgerRow(
         "all settings of the trainer and the engine", values, "unverifiable", why, "the imported run's source"
@@ -240,7 +239,7 @@ def _with_untold(row: LedgerRow, untold: Sequence[Untold]) -> LedgerRow:
     values = {**row.values, **{one.case.arm: _known_of(one.case, row.setting) for one in untold}}
     if row.verdict == "different":
         return replace(row, values=values)
-    silent = ", ".join(arm for arm, value in values.items() if value == _NOT_TOLD)
+    silent = ", ".join(arm for arm, value in values.items() if value == NOT_TOLD)
     if not silent:
         same = len(set(values.values())) == 1
         return replace(row, values=values, verdict=row.verdict if same else "different")
@@ -251,7 +250,7 @@ def _known_of(case: Case, setting: str) -> str:
     """What is known of a run without settings: its variables, as far as the experiment names them, and packages."""
     kind, _, name = setting.replace("package ", "package.", 1).partition(".")
     known = case.env if kind == "env" else case.told.packages if kind == "package" else {}
-    return known.get(name, _NOT_TOLD)
+    return known.get(name, NOT_TOLD)
 
 
 def _text(value: object) -> str:

@@ -94,6 +94,7 @@ def planned(folder: Path) -> Plan:
     model = {"model": str(folder / "classifier"), "name": "liked", "weight": 0.4, "batch_size": 3}
     raw["workload"]["rewards"].append(model)
     raw["workload"]["samples"] = 2
+    raw["arms"] = {name: raw["arms"][name] for name in ("trl", "swift")}
     return plan_runs(parse_config(raw), stack_facts)
 
 
@@ -271,6 +272,7 @@ def test_the_ledger_compares_their_terms_by_meaning(trained: Trained) -> None:
         "term: log-probabilities of the old policy": "different",
     }
     assert {row.values["swift"] for name, row in rows.items() if name in ("term: top-k", "term: min-p")} == {"off"}
+    assert not found.impossible
     assert "trainer-terms" not in {one.code for one in found.findings}
     (ways,) = [one.what for one in found.findings if one.code == "trainer-ways"]
     assert "computed in every step in swift" in ways
@@ -286,6 +288,7 @@ def in_two(trained: Trained, stack_python: Stack, tmp_path_factory: pytest.TempP
     lived = {"lives": str(run / "attempts")}
     own = [{"source": str(folder / "own.py"), "function": "dull", "options": lived}]
     raw["workload"] |= {"nodes": 2, "steps": 3, "samples": 0, "rewards": own}
+    raw["arms"] = {name: raw["arms"][name] for name in ("trl", "swift")}
     raw["arms"]["swift"]["options"] = {"dynamic_sample": True}
     spec = plan_runs(parse_config(raw), stack_facts).runs["swift-s0"].spec
     assert spec["spread"] == "torchrun"

@@ -26,7 +26,8 @@ RAW: dict[str, Any] = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml"
 
 def args_of(arm: dict[str, Any] | None = None, **words: Any) -> dict[str, Any]:
     raw = RAW | {"workload": RAW["workload"] | words}
-    raw["arms"] = RAW["arms"] | {"swift": RAW["arms"]["swift"] | (arm or {})}
+    # Those with vLLM take one process on a CPU.
+    raw["arms"] = {"trl": RAW["arms"]["trl"], "swift": RAW["arms"]["swift"] | (arm or {})}
     return dict(plan_runs(parse_config(raw), stack_facts).runs["swift-s0"].spec["trainer_args"])
 
 
@@ -61,8 +62,10 @@ def test_vllm_is_built_as_trl_builds_its_own() -> None:
     shared["vllm_engine_kwargs"] = {"max_num_batched_tokens": 4096}
     assert engine_args(dataclasses.replace(CUDA, accelerator="cpu")) == shared
     assert engine_args(CUDA) == shared | {"vllm_gpu_memory_utilization": 0.3, "sleep_level": 2}
-    with pytest.raises(UserError, match=r"tuner_type must be full .* engine vllm"):
-        engine_args(CUDA, tuner_type="lora")
+    with pytest.raises(UserError, match=r"tuner_type must be full or lora .* engine vllm \(got adalora\)"):
+        engine_args(CUDA, tuner_type="adalora")
+    # At level 2 ms-swift sends the base's weights with each adapter.
+    assert engine_args(CUDA, vllm_enable_lora=True)["sleep_level"] == 1
     assert engine_args(CUDA, sleep_level=0)["sleep_level"] == 0
 
 

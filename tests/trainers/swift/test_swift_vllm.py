@@ -1,4 +1,4 @@
-"""ms-swift with vLLM on a CPU: one run in two lives, and one with DAPO's settings."""
+"""ms-swift with vLLM on a CPU: one run in two lives, an adapter sent alone with DAPO's settings, and a merged one."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ def even_alone(completions, rows):
     return [len(text) / 100 if row["index"] % 2 == 0 else 0.25 for text, row in zip(completions, rows, strict=True)]
 """
 DAPO = {"epsilon_high": 0.28, "dynamic_sample": True, "max_resample_times": 3}
+# A scale of 8: what is scaled once too often is far off.
+LORA = {"tuner_type": "lora", "lora_rank": 8, "lora_alpha": 64, "lora_dropout": 0.0}
+ADAPTER_STEPS = {"dapo": 3, "merged": 2}
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Trained:
 
 
 def specs(folder: Path) -> dict[str, dict[str, Any]]:
-    """Specifications of both runs; of every second prompt all of DAPO's rewards are equal."""
+    """Specifications of all runs; of every second prompt all of the adapters' rewards are equal."""
     raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
     rows = arithmetic_rows(raw["workload"]["data"]["rows"], 0)
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -57,10 +60,13 @@ def specs(folder: Path) -> dict[str, dict[str, Any]]:
     words["data"] |= {"source": str(folder / "rows.jsonl")}
     own = {"source": str(folder / "own.py"), "function": "even_alone"}
     dapo = {"rewards": [own, {"name": "soft_overlong", "options": {"cache_length": 8}, "weight": 0.0}]}
-    dapo |= {"loss_type": "dapo", "steps": 3, "samples": 0}
+    dapo |= {"loss_type": "dapo", "samples": 0, "learning_rate": 1.0e-2}
+    # They do not compile: the run of full weights does.
+    eager = LORA | {"vllm_enforce_eager": True}
     of = {
         "full": ({"log_rollout_offpolicy_metrics": True}, words),
-        "dapo": (DAPO, words | dapo),
+        "dapo": (eager | DAPO | {"vllm_enable_lora": True}, words | dapo | {"steps": ADAPTER_STEPS["dapo"]}),
+        "merged": (eager, words | dapo | {"steps": ADAPTER_STEPS["merged"]}),
     }
     found = {}
     for name, (options, workload) in of.items():
@@ -72,7 +78,7 @@ def specs(folder: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def trained(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """A run that is stopped in its third step and goes on, and one of three steps with DAPO's settings."""
+    """A run that is stopped in its third step and goes on, and short ones that train an adapter."""
     folder = tmp_path_factory.mktemp("swift-vllm")
     planned = specs(folder)
     workload = planned["full"]["workload"]
@@ -92,7 +98,7 @@ def trained(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPa
         assert done.returncode == (75 if stop_at else 0), (done.stdout + done.stderr)[-6000:]
         return done.stdout + done.stderr
 
-    said = {"full": train("full", 1, STOPPED_AT), "dapo": train("dapo", 1)}
+    said = {"full": train("full", 1, STOPPED_AT)} | {name: train(name, 1) for name in ADAPTER_STEPS}
     train("full", 2)
     return Trained(runs, said, {name: read_lines(folder / f"{name}.jsonl") for name in planned})
 
@@ -164,10 +170,27 @@ def test_it_learns_from_vllms_tokens_alone(trained: Trained) -> None:
 def test_the_engine_has_the_runs_seed_and_number_format_and_trls_settings(trained: Trained) -> None:
     done = trained.done("full", 2)
     told = {"name": "vllm", "dtype": "float32", "seed": 0, "max_model_len": 80, "max_num_batched_tokens": 4096}
-    told |= {"max_num_seqs": 8, "enable_prefix_caching": True}
+    told |= {"max_num_seqs": 8, "enable_prefix_caching": True, "adapter_only_sync": False}
     assert done["resolved"]["engine"] | told == done["resolved"]["engine"]
     assert done["hardware"]["threads"] == len(done["hardware"]["affinity"]) == 2
     assert {"ms-swift", "vllm", "peft"} <= done["versions"].keys()
+
+
+@pytest.mark.parametrize("run", ADAPTER_STEPS)
+def test_vllm_generates_with_the_adapter_as_it_is_at_every_step(run: str, trained: Trained) -> None:
+    """Sent alone, vLLM must not scale the trainer's own B; merged, weights go the way of the whole model's."""
+    seen, alone = trained.seen[run], run == "dapo"
+    assert len(seen) == ADAPTER_STEPS[run]
+    assert max(differences(seen, "policy")) < AGREE
+    assert list(differences(seen, "initial"))[-1] > 100 * AGREE
+    times = [at + 1 for at in range(len(seen))]
+    assert [line["synced"] for line in seen] == [
+        {"adapter": at, "weights": 0} if alone else {"adapter": 0, "weights": at} for at in times
+    ]
+    assert trained.done(run, 1)["resolved"]["engine"]["adapter_only_sync"] is alone
+    for line in trained.lines(run, 1):
+        assert {SYNC, f"{PREPARE}/generate", f"{PREPARE}/rewards/even_alone"} <= set(line["phases"])
+        check_tree(line["phases"])
 
 
 def test_groups_of_equal_rewards_are_thrown_away_and_counted(trained: Trained) -> None:

@@ -35,6 +35,7 @@ _BESIDE = (
     "truncation_strategy",
     "data_seed",
 )
+_OF_AN_ADAPTER = ("lora_alpha", "lora_dropout", "target_modules")
 # The least that swift asks of a model before it parses on: it reads config.json alone.
 _STAND_IN = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_position_embeddings": 1 << 20}
 
@@ -124,5 +125,6 @@ def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any
 
 def told(arguments: Any) -> dict[str, Any]:
     """The settings that a run's arguments come to."""
-    beside = {name: getattr(arguments, name) for name in _BESIDE}
+    names = (*_BESIDE, *_OF_AN_ADAPTER) if arguments.tuner_type == "lora" else _BESIDE
+    beside = {name: getattr(arguments, name) for name in names}
     return {**arguments.training_args.to_dict(), **beside}

@@ -35,13 +35,15 @@ def corrected(arguments: Any, seed: int, threads: int) -> Iterator[None]:
         yield
         return
     _sync_through_reload()
+    _hand_over_copies()
     with threads_kept(threads):
         yield
 
 
 def settings(trainer: Any) -> dict[str, Any]:
     """The engine as it finally is, for done.json; `UserError` if its number format is not the workload's."""
-    return check_engine(trainer.engine.engine, number_format(trainer.args))
+    held = check_engine(trainer.engine.engine, number_format(trainer.args))
+    return held | {"adapter_only_sync": bool(trainer.rollout_enable_lora)}
 
 
 def _pass_seed_and_dtype(seed: int, dtype: str) -> None:
@@ -66,17 +68,35 @@ def _pass_seed_and_dtype(seed: int, dtype: str) -> None:
 def _sync_through_reload() -> None:
     """Make ms-swift's weight sync go through vLLM's own `reload_weights`, as TRL's does on a CPU (engines/vllm/cpu.py).
 
-    It packs the weights for the CPU's kernels itself: swift's own last step would pack what is packed.
+    It packs the weights for the CPU's kernels itself: swift's own last step would pack what is packed. Beside an
+    adapter that is sent alone, the base's weights are those that vLLM has loaded from the model's folder.
     """
     from swift.rlhf_trainers import rollout_mixin
 
     mixin = rollout_mixin.RolloutTrainerMixin
 
     def load(trainer: Any, weights: Mapping[str, Any]) -> None:
-        reload_weights(trainer.engine.engine, _detached(weights.items()))
+        if not trainer.rollout_enable_lora:
+            reload_weights(trainer.engine.engine, _detached(weights.items()))
 
     mixin._load_state_dict_to_vllm = load
     rollout_mixin.finish_vllm_weight_reload = lambda *args, **kwargs: None
+
+
+def _hand_over_copies() -> None:
+    """Make ms-swift hand vLLM a copy of an adapter, where the tensors are the trainer's own.
+
+    vLLM 0.31 moves them to a CPU, which copies nothing here, and multiplies B by alpha / rank in place
+    (vllm/lora/lora_weights.py, `optimize`): each sync would change the policy itself.
+    """
+    from swift.rlhf_trainers import rollout_mixin
+
+    original = rollout_mixin.TensorLoRARequest
+
+    def request(lora_tensors: Mapping[str, Any], **words: Any) -> Any:
+        return original(lora_tensors={name: one.clone() for name, one in lora_tensors.items()}, **words)
+
+    rollout_mixin.TensorLoRARequest = request
 
 
 def _detached(weights: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:

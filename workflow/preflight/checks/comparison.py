@@ -62,6 +62,12 @@ def _arms(cases: Iterable[Case]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(case.arm for case in cases))
 
 
+def _sides(by_value: Mapping[str, Sequence[Case]]) -> tuple[tuple[str, ...], ...]:
+    """The arms of each value, where two arms or more share one and not all do; nothing where each is on its own."""
+    sides = tuple(_arms(some) for some in by_value.values())
+    return sides if len(sides) > 1 and any(len(side) > 1 for side in sides) else ()
+
+
 def _behaviour(behaviour: Behaviour, cases: Sequence[Case]) -> Iterator[Finding]:
     known = [case for case in cases if case.on_gpu and case.place in behaviour.does]
     by_value = groups(known, [behaviour.of(case) for case in known])
@@ -76,6 +82,7 @@ def _behaviour(behaviour: Behaviour, cases: Sequence[Case]) -> Iterator[Finding]
         why=behaviour.why,
         source="; ".join(sources),
         change=behaviour.change(known),
+        sides=_sides(by_value),
     )
 
 
@@ -91,6 +98,7 @@ def _trainers(cases: Sequence[Case]) -> Iterator[Finding]:
             "comparison is one of whole systems, not of engines",
             "docs/preflight.md#unequal",
             "one trainer in all arms, to compare engines",
+            sides=_sides(by_trainer),
         )
         return
     by_version = groups(cases, [" ".join(case.release) if case.version else None for case in cases])
@@ -103,6 +111,7 @@ def _trainers(cases: Sequence[Case]) -> Iterator[Finding]:
             "defaults, the update itself and what is inside a step's time changed in between",
             "docs/preflight.md#unequal",
             "stacks of one release in all arms",
+            sides=_sides(by_version),
         )
 
 
@@ -110,11 +119,14 @@ def _terms(cases: Sequence[Case]) -> Iterator[Finding]:
     """Where trainers' settings are known to come to different terms: what a setting could end, and the rest."""
     terms = terms_of(cases)
     told: dict[bool, list[tuple[str, str, list[str]]]] = {True: [], False: []}
+    apart: dict[bool, list[list[str | None]]] = {True: [], False: []}
     for name, said in terms.items():
-        by_value = groups(cases, [None if one.value is None else str(one.value) for one in said])
+        texts = [None if one.value is None else str(one.value) for one in said]
+        by_value = groups(cases, texts)
         if len(by_value) > 1 and not moot(name, terms, cases):
             keys = list(dict.fromkeys(key for one in said for key in one.keys))
             told[bool(keys)].append((name, f"{name} ({_by_value(by_value, cases)})", keys))
+            apart[bool(keys)].append(texts)
     for settable, code in ((True, "trainer-terms"), (False, "trainer-ways")):
         if found := told[settable]:
             say_it = ", ".join(dict.fromkeys(key for *_, some in found for key in some))
@@ -126,6 +138,7 @@ def _terms(cases: Sequence[Case]) -> Iterator[Finding]:
                 "; ".join(dict.fromkeys(TERMS[name] for name, *_ in found)),
                 "trainers/terms.py, and the trainers' own sources as it names them",
                 f"the settings that say it: {say_it}" if settable else "nothing; or one trainer in all arms",
+                sides=_sides(groups(cases, map(repr, zip(*apart[settable], strict=True)))),
             )
 
 
@@ -156,6 +169,7 @@ def _settings(cases: Sequence[Case]) -> Iterator[Finding]:
         "the configuration says so. If this is what you compare, good; if not, it is in the times",
         "the configurations that the runs' sources hold" if held else "the experiment: shared and arms.<arm>.options",
         "runs that share what is not compared" if held else "put under shared.<trainer>.options what is not compared",
+        sides=_sides(groups(cases, [repr([case.settings.get(key, "none") for key in keys]) for case in cases])),
     )
 
 
@@ -230,6 +244,7 @@ def _packages(cases: Sequence[Case]) -> Iterator[Finding]:
                 why,
                 "envs/<stack>/requirements.lock",
                 "stacks that pin the same release",
+                sides=_sides(by_version),
             )
 
 
