@@ -23,6 +23,7 @@ BENCHES = {
     "import-memory": "import_memory:import_lines",
     "coverage": "coverage:coverage_lines",
     "replay": "replay:replay_lines",
+    "hooks": "hooks:hook_lines",
     "mutants": "mutants:mutant_lines",
     "curves": "reward_curves:curve_lines",
     "catalog": "catalog:catalog_lines",

@@ -9,23 +9,15 @@ call is measured apart, and hardly depends on what else the machine does.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import math
-import os
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import yaml
 
+from bench.in_turns import ordered, over, pairs_of, prepared_inputs, worker
 from bench.measure import ROOT, Line, cost_of
 from trainers.protocol import StackFacts
 from workflow.config.plan import plan_runs
@@ -37,27 +29,6 @@ BOUND = 3.0
 """Per cent that a replay may take more."""
 ARMS = {"vllm": "vllm-32", "sglang": "sglang-32", "transformers": "transformers"}
 """Engine -> its arm in experiments/replay-cpu.yaml."""
-
-
-@dataclass(frozen=True)
-class Over:
-    """How much more something takes, in per cent: the median of pairs, and its 95% interval."""
-
-    percent: float
-    low: float
-    high: float
-
-
-def over(ours: Sequence[float], plain: Sequence[float]) -> Over:
-    """Of pairs: their median ratio, with the order statistics that hold it in 95 of 100 samples.
-
-    No mean: a neighbour on the machine disturbs single pairs, and by much.
-    """
-    ratios = sorted(100 * (one / other - 1) for one, other in zip(ours, plain, strict=True))
-    count = len(ratios)
-    # The most pairs at each end that leave at least 95% between them, of fair coins.
-    cut = max(n for n in range(count // 2) if sum(math.comb(count, k) for k in range(n)) <= 0.025 * 2**count)
-    return Over(statistics.median(ratios), ratios[cut - 1] if cut else -math.inf, ratios[-cut] if cut else math.inf)
 
 
 def replay_lines() -> list[Line]:
@@ -88,25 +59,13 @@ def _pairs(engine: str, other: str, folder: Path) -> list[tuple[dict[str, float]
     cost_of([sys.executable, "-m", "workflow.stacks", "build", _stack(engine), "--stacks-dir", ".stacks"])
     python = stack_python(_stack(engine), ROOT / ".stacks")
     spec = _spec(engine)
-    request = {
-        "data": spec["workload"]["data"],
-        "model": {**spec["workload"]["model"], "seed": 0},
-        "max_prompt_length": spec["workload"]["max_prompt_length"],
-        "max_response_length": spec["workload"]["max_response_length"],
-    }
-    (folder / "request.json").write_text(json.dumps(request))
-    made = ["-m", "node.inputs", "--request", str(folder / "request.json"), "--out", str(folder / "inputs")]
-    cost_of([str(python), *made])
+    prepared_inputs(python, spec["workload"], folder)
+    module = "bench.replay_worker"
     with (
-        _worker(python, "ours", _attempt(spec, folder, 1)) as ours,
-        _worker(python, other, _attempt(spec, folder, 2)) as plain,
+        worker(python, module, ("ours",), ordered(spec, folder, 1)) as ours,
+        worker(python, module, (other,), ordered(spec, folder, 2)) as plain,
     ):
-        found = []
-        for pair in range(WARM_UP + PAIRS):
-            order = (ours, plain) if pair % 2 else (plain, ours)
-            told = {one: one.repetition() for one in order}
-            found.append((told[ours], told[plain]))
-    return found[WARM_UP:]
+        return pairs_of(ours, plain, WARM_UP, PAIRS)
 
 
 def _stack(engine: str) -> str:
@@ -127,86 +86,3 @@ def _spec(engine: str) -> dict[str, Any]:
     plan = plan_runs(parse_config(raw), lambda stack: StackFacts("trl", engine, "cpu", "1.16.0", "0"))
     (run,) = plan.runs.values()
     return run.spec
-
-
-def _attempt(spec: dict[str, Any], folder: Path, number: int) -> Path:
-    """attempt.json as the launcher writes it."""
-    run = folder / "results" / "replay-cpu" / "runs" / f"{spec['run_id']}-{number}"
-    place = run / "attempts" / "1"
-    place.mkdir(parents=True)
-    told = json.loads((folder / "inputs" / "inputs.json").read_text())
-    attempt = {
-        "inputs_sha256": {f"{part}_sha256": told[part]["sha256"] for part in ("data", "model")},
-        "attempt": 1,
-        "run_id": spec["run_id"],
-        "fingerprint": spec["fingerprint"],
-        "spec": str(run / "spec.json"),
-        "inputs": str(folder / "inputs" / "inputs.json"),
-        "attempt_dir": str(place),
-        "checkpoint_dir": str(run / "checkpoints"),
-        # With two, threads that wait for each other spin, and beside other load most CPU time is that.
-        "cpus": 1,
-    }
-    (run / "spec.json").write_text(json.dumps(spec))
-    (place / "attempt.json").write_text(json.dumps(attempt))
-    return place / "attempt.json"
-
-
-class _Worker:
-    """A process that makes a repetition when it is asked, and stands still otherwise."""
-
-    def __init__(self, process: subprocess.Popen[bytes], go: int, told: int, log: Path) -> None:
-        self._process, self._go, self._log = process, go, log
-        self._told = os.fdopen(told)
-
-    def repetition(self) -> dict[str, float]:
-        """What one took."""
-        self._signal(signal.SIGCONT)
-        os.write(self._go, b"g")
-        line = self._told.readline()
-        if not line:
-            raise SystemExit(f"a worker of the bench ended:\n{self._log.read_text()[-4000:]}")
-        self._signal(signal.SIGSTOP)
-        figures: dict[str, float] = json.loads(line)
-        return figures
-
-    def close(self) -> None:
-        """End it with all that it has started."""
-        self._signal(signal.SIGKILL)
-        self._process.wait()
-        self._told.close()
-        os.close(self._go)
-
-    def _signal(self, number: int) -> None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            whole = psutil.Process(self._process.pid)
-            for one in [whole, *whole.children(recursive=True)]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    one.send_signal(number)
-
-
-@contextlib.contextmanager
-def _worker(python: Path, role: str, attempt: Path) -> Iterator[_Worker]:
-    go_read, go_write = os.pipe()
-    told_read, told_write = os.pipe()
-    log = attempt.with_name("log.txt")
-    spec = json.loads(Path(json.loads(attempt.read_text())["spec"]).read_text())
-    command = [str(python), "-m", "bench.replay_worker", role, str(attempt), str(go_read), str(told_write)]
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **spec["env"]},
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            pass_fds=(go_read, told_write),
-            start_new_session=True,
-        )
-    os.close(go_read)
-    os.close(told_write)
-    worker = _Worker(process, go_write, told_read, log)
-    try:
-        yield worker
-    finally:
-        worker.close()

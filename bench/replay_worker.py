@@ -12,7 +12,6 @@ descriptors: a byte from the one begins a repetition, a JSON line on the other t
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -21,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.gate import Gate, cpu_s
 from node.attempt import begin, exit_code
 from node.exit_codes import StopRequest
 from node.hardware import family
@@ -29,33 +29,6 @@ from trainers.replay import driver
 
 Prepared = Callable[[Sequence[list[int]], Sequence[int]], Callable[[], float]]
 """Of prompts and lengths, what writes one completion for each and returns its seconds as the benchmark tells them."""
-
-
-def cpu_s() -> float:
-    """CPU seconds of all threads of this process and of those it has started, to the nanosecond."""
-    taken = 0
-    for pid in family():
-        for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-            with contextlib.suppress(OSError):  # it has ended
-                taken += int(thread.read_text().split()[0])
-    return taken / 1e9
-
-
-class Gate:
-    """Waits until the bench says go, and tells it what a repetition took."""
-
-    def __init__(self, go: int, told: int) -> None:
-        self._go, self._told = go, told
-        for one in (go, told):
-            os.set_inheritable(one, False)
-
-    def wait(self) -> None:
-        """End the process where the bench has gone."""
-        if not os.read(self._go, 1):
-            sys.exit("the bench has ended")
-
-    def tell(self, **figures: float) -> None:
-        os.write(self._told, (json.dumps(figures) + "\n").encode())
 
 
 def ours(gate: Gate) -> int:
