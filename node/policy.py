@@ -11,6 +11,7 @@ from typing import Any
 
 from common.errors import UserError
 from node.exit_codes import nearest, one_line
+from node.hardware import importing
 from node.hub import check_revision, hub_error, looks_local
 from node.tiny import SHAPES, write_builtin
 
@@ -107,7 +108,8 @@ def prompt_lengths(
     Raises `UserError` if the tokenizer has no chat template, or prompt and response together exceed the model's
     context.
     """
-    from transformers import AutoTokenizer
+    with importing():
+        from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder))

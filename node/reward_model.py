@@ -16,6 +16,7 @@ from typing import Any
 from common.errors import UserError
 from node.built_in_rewards import Response
 from node.exit_codes import one_line
+from node.hardware import importing
 from node.policy import lacking
 
 HEAD = "ForSequenceClassification"
@@ -55,7 +56,8 @@ def context_of(folder: Path) -> int | None:
 
 def load_tokenizer(folder: Path) -> Any:
     """Its tokenizer; `UserError` where it cannot be loaded in this stack."""
-    from transformers import AutoTokenizer
+    with importing():
+        from transformers import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(str(folder))
@@ -89,8 +91,9 @@ class Classifier:
 
     def ready(self, device: Any) -> None:
         """Load it onto the trainer's `device`, or where the workload says; the random state stays as it is."""
-        import torch
-        from transformers import AutoModelForSequenceClassification
+        with importing():
+            import torch
+            from transformers import AutoModelForSequenceClassification
 
         if self._model is not None:
             return

@@ -58,6 +58,9 @@ TRAINER_ARGS: dict[str, Any] = {
 }
 # What vLLM compiles for a model is kept by the model's path, which is another in each test.
 COMPILER = {"CXX": str(Path(__file__).with_name("g++-once"))}
+# vLLM's own word for its tests on CPUs (vllm/platforms/cpu.py): the traced model computes with PyTorch's kernels.
+# Compiling its own takes twenty seconds; for tests in which the engine is not what is looked at.
+EAGER = {"VLLM_CPU_CI_ENV": "1"}
 VLLM_ARGS = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": 64}
 SGLANG_ARGS = {"use_sglang": True, "sglang_max_total_tokens": 2 * 8 * 64}
 
@@ -69,14 +72,14 @@ def job_environment(**changes: str) -> dict[str, str]:
     return {**kept, **ours, **changes}
 
 
-def run_job(python: Path, module: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+def run_job(python: Path, module: str, *arguments: object, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run one of our modules in a stack's Python, and return what it said."""
-    return run_python(python, "-m", module, *arguments)
+    return run_python(python, "-m", module, *arguments, **changes)
 
 
-def run_python(python: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a stack's Python where its jobs run, and return what it said."""
-    return patience.run([str(python), *map(str, arguments)], 300, cwd=ROOT, env=job_environment())
+def run_python(python: Path, *arguments: object, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run a stack's Python where its jobs run, with `changes` of their environment, and return what it said."""
+    return patience.run([str(python), *map(str, arguments)], 300, cwd=ROOT, env=job_environment(**changes))
 
 
 def prepared(python: Path, folder: Path, request: dict[str, Any]) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from .attempts import COMPILER
+from .attempts import COMPILER, EAGER
 from .two_arms import two_arms
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,7 +23,7 @@ class Site:
         self.folder = folder
         self.profile = profile or ROOT / "profiles" / "local"
         # As a user has it, without an activated environment.
-        self.env = {**os.environ, **COMPILER, "PATH": "/usr/local/bin:/usr/bin:/bin", **(env or {})}
+        self.env = {**os.environ, **COMPILER, **EAGER, "PATH": "/usr/local/bin:/usr/bin:/bin", **(env or {})}
         self.results = folder / "results" / "small"
         self.config = two_arms()
         self.config |= {"experiment": "small", "seeds": [0], "warmup_steps": 1}

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from node.exit_codes import STOP_SIGNALS
+from node.hardware import importing
 
 _PATIENCE_S = 20.0
 """How long the scheduler has to end by itself."""
@@ -244,7 +245,8 @@ def _start_resource_tracker() -> None:
 def _engine_class() -> Any:
     from engines.sglang import processes  # with its stand-ins, before SGLang
 
-    from sglang.srt.entrypoints.engine import Engine  # isort: skip
+    with importing():
+        from sglang.srt.entrypoints.engine import Engine
 
     class ColocatedEngine(Engine):  # type: ignore[misc]
         run_scheduler_process_func = staticmethod(processes.scheduler)

@@ -10,6 +10,7 @@ from typing import Any
 
 from engines.sglang.colocate import EngineEnded, Sglang, require_taken, take_back_signals
 from node.exit_codes import STOP_SIGNALS
+from node.hardware import importing
 
 _BUCKET_BYTES = 512 * 2**20
 """Of the weights, so many are on the GPU a second time while they are handed over."""
@@ -26,8 +27,9 @@ class SglangOnGpu(Sglang):
     """
 
     def __init__(self, model: Path, dtype: str, seed: int, settings: Mapping[str, Any]) -> None:
-        from sglang.srt.entrypoints.engine import Engine
-        from sglang.srt.utils.patch_torch import monkey_patch_torch_reductions
+        with importing():
+            from sglang.srt.entrypoints.engine import Engine
+            from sglang.srt.utils.patch_torch import monkey_patch_torch_reductions
 
         # By CUDA's own numbering a tensor would arrive on another GPU where the processes see others.
         monkey_patch_torch_reductions()

@@ -12,6 +12,7 @@ from typing import Any
 
 from engines.sglang import standins
 from node.exit_codes import STOP_SIGNALS
+from node.hardware import importing
 
 if "__mp_main__" in sys.modules:  # multiprocessing's name of the main module in a process that it spawned
     # Slurm signals all processes of a job. The trainer finishes its step, for which it needs its engine.
@@ -24,8 +25,9 @@ standins.install()
 
 def scheduler(*args: Any, **kwargs: Any) -> None:
     """SGLang's process that holds the weights and generates."""
-    from sglang.srt.managers.scheduler import run_scheduler_process
-    from sglang.srt.model_loader import weight_utils
+    with importing():
+        from sglang.srt.managers.scheduler import run_scheduler_process
+        from sglang.srt.model_loader import weight_utils
 
     weight_utils.tqdm = weight_utils.DisabledTqdm  # its bar would be in the job's log
     run_scheduler_process(*args, **kwargs)

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from common.errors import UserError
+from node.hardware import importing
 
 
 def pass_seed_and_dtype(seed: int, dtype: str) -> None:
@@ -18,7 +19,8 @@ def pass_seed_and_dtype(seed: int, dtype: str) -> None:
     The dtype is left at vLLM's "auto", which loads a float32 checkpoint as bfloat16 (vllm/config/model.py,
     `_resolve_auto_dtype`), while transformers would generate in float32.
     """
-    from trl.generation import vllm_generation
+    with importing():
+        from trl.generation import vllm_generation
 
     original = vllm_generation.LLM
 

@@ -12,6 +12,7 @@ from typing import Any
 from common.errors import UserError
 from engines.vllm.colocate import check_engine
 from engines.vllm.cpu import is_cpu_platform, reload_weights, threads_kept
+from node.hardware import importing
 
 STARTS_ITS_SHARDS = False
 """Each process of a tensor parallel engine builds it and asks it the same, as TRL and verl have it."""
@@ -59,7 +60,8 @@ class VllmReplay:
 def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int) -> VllmReplay:
     """`UserError` for a setting of vLLM that the workload has a word for, and with vLLM's own words for a wrong one."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    from vllm import LLM
+    with importing():
+        from vllm import LLM
 
     for name in settings["engine"]:
         if name in _OF_THE_WORKLOAD:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import subprocess
 from pathlib import Path
 
-from node.hardware import checkout, driver_version
+from node.hardware import checkout, driver_version, importing
 
 # As the open and the closed kernel modules write it.
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (dvs-builder@U22)\n"
@@ -25,6 +27,17 @@ def test_the_driver_tells_its_version(tmp_path: Path) -> None:
 def git(folder: Path, *words: str) -> str:
     named = ["git", "-C", str(folder), "-c", "user.name=x", "-c", "user.email=x@example.invalid", *words]
     return subprocess.run(named, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_collector_rests_while_libraries_are_imported() -> None:
+    """And no longer, though one is not there; within another import it rests until that one's end."""
+    told = []
+    with contextlib.suppress(ImportError), importing():
+        with importing():
+            told.append(gc.isenabled())
+        told.append(gc.isenabled())
+        raise ImportError
+    assert [*told, gc.isenabled()] == [False, False, True]
 
 
 def test_the_checkout_is_its_commit_and_whether_it_was_changed(tmp_path: Path) -> None:

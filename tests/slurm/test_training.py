@@ -18,7 +18,7 @@ import psutil
 import pytest
 import yaml
 
-from ..attempts import SGLANG
+from ..attempts import EAGER, SGLANG
 from ..site_folder import ROOT, STACKS, Site
 from .cluster import Cluster
 
@@ -54,6 +54,8 @@ class SlurmSite(Site):
         srun.chmod(0o755)
         env = cluster.env | {"PATH": f"{srun.parent}:{cluster.env['PATH']}", "ROLLOUTBENCH_SLURM_EVERY_S": "3"}
         super().__init__(folder, folder / "profile", env)
+        for name in EAGER:
+            del self.env[name]  # the engines as they are shipped
 
     def run(self, run_id: str) -> Path:
         return self.results / "runs" / run_id

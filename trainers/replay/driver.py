@@ -25,7 +25,7 @@ from engines import engine_named
 from engines.engine import Replayed
 from node.attempt import Inputs, begin, exit_code, write_done
 from node.exit_codes import RequeueError, StopRequest, one_line
-from node.hardware import OtherLoad, peak_resident_gib
+from node.hardware import OtherLoad, importing, peak_resident_gib
 from node.over_ranks import Told, merged
 from node.phase_clock import ROOT, PhaseClock, StepClock
 from node.records import append_json_line, file_sha256
@@ -78,7 +78,8 @@ def replay(attempt: dict[str, Any], stop: StopRequest) -> None:
     meeting = Meeting(place, os.environ)
     own_world(place, meeting, os.environ, gpus=job.spec["workload"]["gpus_per_node"] > 0)
 
-    import torch
+    with importing():
+        import torch
 
     if torch.cuda.is_available():
         require_alone(*torch.cuda.mem_get_info(place.shard))
@@ -176,8 +177,9 @@ def _lengths(settings: Mapping[str, Any], attempt: Path) -> list[list[int]]:
 
 def _policy(inputs: Inputs, settings: Mapping[str, Any], *, generates: bool) -> Any:
     """The model of transformers; on the GPU only where it is the engine, so that all memory is left to another one."""
-    import torch
-    from transformers import AutoModelForCausalLM
+    with importing():
+        import torch
+        from transformers import AutoModelForCausalLM
 
     policy = AutoModelForCausalLM.from_pretrained(str(inputs.model), dtype=getattr(torch, settings["dtype"]))
     return policy.to("cuda" if generates and torch.cuda.is_available() else "cpu").eval()

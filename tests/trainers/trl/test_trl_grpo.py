@@ -18,6 +18,7 @@ from common.contracts import Sample, SamplesLine
 
 from ... import patience
 from ...attempts import (
+    EAGER,
     REWARDS,
     ROOT,
     TRANSFORMERS,
@@ -224,7 +225,7 @@ def test_vllm_goes_on_after_a_kill(stack_python: Stack, made_inputs: Path, tmp_p
         job = subprocess.Popen(
             [str(stack_python(VLLM)), "-m", "trainers.trl.driver.train", str(first)],
             cwd=ROOT,
-            env=job_environment(),
+            env=job_environment(**EAGER),
             stdout=log,
             stderr=log,
         )
@@ -239,7 +240,7 @@ def test_vllm_goes_on_after_a_kill(stack_python: Stack, made_inputs: Path, tmp_p
     assert not (first.parent / "done.json").exists()
 
     second = write_attempt(run_folder, made_inputs, 2, **args)
-    done = run_job(stack_python(VLLM), "trainers.trl.driver.train", second)
+    done = run_job(stack_python(VLLM), "trainers.trl.driver.train", second, **EAGER)
     assert done.returncode == 0, done.stderr
     after = read_lines(second.parent / "metrics.jsonl")
     told = json.loads((second.parent / "done.json").read_text())

@@ -16,6 +16,7 @@ from common.dotted import flat
 from common.errors import UserError
 from node import hf_training
 from node.exit_codes import one_line
+from node.hardware import importing
 
 # What every run has: it needs no ModelScope, and writes where it is told.
 _CONSTANT: Mapping[str, Any] = {
@@ -48,8 +49,9 @@ def owned_settings(attempt: Mapping[str, Any], model: Path, data: Path) -> dict[
 
 def parsed(trainer_args: Mapping[str, Any], owned: Mapping[str, Any]) -> Any:
     """ms-swift's RLHFArguments; `UserError` for one that it does not have, that the job owns, or that it refuses."""
-    from swift.arguments import RLHFArguments
-    from swift.utils import parse_args
+    with importing():
+        from swift.arguments import RLHFArguments
+        from swift.utils import parse_args
 
     version = importlib.metadata.version("ms-swift")
     fixed = {name: value for name, value in owned.items() if name != "model_type"}
@@ -90,8 +92,9 @@ def _type_of(model: Path) -> str | None:
 
     They differ in the chat template, which is the tokenizer's own here. None where swift finds it by itself.
     """
-    from swift.model import MODEL_MAPPING, ModelLoader
-    from swift.model.model_meta import get_matched_model_types
+    with importing():
+        from swift.model import MODEL_MAPPING, ModelLoader
+        from swift.model.model_meta import get_matched_model_types
 
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     types = get_matched_model_types(config.get("architectures"))

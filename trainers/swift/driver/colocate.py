@@ -12,6 +12,7 @@ from typing import Any
 
 from engines.vllm.colocate import check_engine
 from engines.vllm.cpu import is_cpu_platform, reload_weights, threads_kept
+from node.hardware import importing
 
 
 def number_format(arguments: Any) -> str:
@@ -52,7 +53,8 @@ def _pass_seed_and_dtype(seed: int, dtype: str) -> None:
     swift's seed is `rank // tensor_parallel_size`, whatever the run's; it stays as an offset, so that ranks differ.
     Its dtype is that of the optimizer's weights, float32 here, where the passes may be in bfloat16.
     """
-    from swift.infer_engine import GRPOVllmEngine
+    with importing():
+        from swift.infer_engine import GRPOVllmEngine
 
     original = GRPOVllmEngine._prepare_engine_kwargs
 
@@ -71,7 +73,8 @@ def _sync_through_reload() -> None:
     It packs the weights for the CPU's kernels itself: swift's own last step would pack what is packed. Beside an
     adapter that is sent alone, the base's weights are those that vLLM has loaded from the model's folder.
     """
-    from swift.rlhf_trainers import rollout_mixin
+    with importing():
+        from swift.rlhf_trainers import rollout_mixin
 
     mixin = rollout_mixin.RolloutTrainerMixin
 

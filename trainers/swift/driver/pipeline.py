@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from node.hardware import importing
 from node.rewards import RewardFunction
 
 # The data's columns, and our way to log beside a reward.
@@ -15,8 +16,9 @@ _TOLD = ("data_source", "reward_model", "extra_info", "log_metric")
 
 def run(arguments: Any, data: Path, rewards: Sequence[RewardFunction], train: Callable[[Any], None]) -> None:
     """Load model and data as ms-swift does, and hand its trainer to `train`."""
-    from swift.pipelines.train.rlhf import SwiftRLHF
-    from transformers.utils import logging
+    with importing():
+        from swift.pipelines.train.rlhf import SwiftRLHF
+        from transformers.utils import logging
 
     class Pipeline(SwiftRLHF):  # type: ignore[misc]
         def _get_dataset(self) -> tuple[Any, None]:

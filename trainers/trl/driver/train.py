@@ -17,6 +17,7 @@ from common.errors import UserError
 from node.attempt import begin, exit_code
 from node.checkpoints import newest_checkpoint
 from node.exit_codes import StopRequest, one_line
+from node.hardware import importing
 from node.hf_training import (
     OF_AN_ATTEMPT,
     elsewhere,
@@ -53,7 +54,8 @@ def grpo_config(trainer_args: dict[str, Any], owned: dict[str, Any]) -> Any:
     Raises `UserError` for an unknown field (with the nearest known one), for a field that the job owns, and with TRL's
     own words for a value that it refuses.
     """
-    from trl import GRPOConfig
+    with importing():
+        from trl import GRPOConfig
 
     version = importlib.metadata.version("trl")
     require_settings(trainer_args, GRPOConfig, owned, f"no setting of TRL {version}'s GRPOConfig")
@@ -131,11 +133,12 @@ def _engine_mended(args: Any, dtype: str, threads: int, folder: Path) -> Abstrac
 
 
 def _trainer(args: Any, functions: list[RewardFunction], data_path: Path, model_path: Path, own: Any, lora: Any) -> Any:
-    import pyarrow.parquet as pq
-    from datasets import Dataset
-    from transformers import AutoTokenizer
-    from transformers.utils import logging
-    from trl import GRPOTrainer
+    with importing():
+        import pyarrow.parquet as pq
+        from datasets import Dataset
+        from transformers import AutoTokenizer
+        from transformers.utils import logging
+        from trl import GRPOTrainer
 
     logging.disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(str(model_path), padding_side="left")
