@@ -10,6 +10,7 @@ import pandas as pd
 
 from analysis.runs import Run
 from analysis.wide import PHASE, REWARD
+from common.findings import Finding
 from common.verdicts import Verdict, count_of
 from trainers.quantities import logged_as, names_of, single_rewards
 
@@ -18,10 +19,10 @@ OTHER_CPU = "other_cpu_s"
 BUSY_SHARE = 0.10
 
 
-def busy_machine_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> list[Verdict]:
-    """Runs beside which other processes worked: a share of their CPUs' time in the counted steps, told by the job."""
+def busy_shares(runs: Sequence[Run], wide: pd.DataFrame) -> dict[str, float]:
+    """Runs beside which other processes worked: the share of their CPUs' time in the counted steps."""
     if OTHER_CPU not in wide:
-        return []
+        return {}
     by_run = wide[wide["counted"].astype(bool)].groupby("run_id")
     other, step = by_run[OTHER_CPU].sum().to_dict(), by_run[PHASE + "step"].sum().to_dict()
     busy = {}
@@ -31,14 +32,31 @@ def busy_machine_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> list[Verdi
             share = other_s / (step_s * cpus) if step_s > 0 else 0.0
             if share > BUSY_SHARE:
                 busy[run.run_id] = share
+    return busy
+
+
+def busy_machine_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> Iterator[Verdict]:
+    """A warning that names every run of `busy_shares`."""
+    busy = busy_shares(runs, wide)
     if not busy:
-        return []
+        return
     shares = ", ".join(f"{run_id}: {100 * share:.0f} %" for run_id, share in busy.items())
     text = (
         f"other processes used the training's processors ({shares} of their time in the counted steps): the timings "
         "are not the engines' own. Train again on a quiet machine before believing any ratio"
     )
-    return [Verdict("warning", "busy-machine", text)]
+    yield Verdict("warning", "busy-machine", text)
+
+
+def busy_terms(runs: Sequence[Run], wide: pd.DataFrame) -> list[Finding]:
+    """The same for the arms' verdicts: a ratio of these runs is of a machine that others used."""
+    busy = busy_shares(runs, wide)
+    arms = tuple(dict.fromkeys(run.arm for run in runs if run.run_id in busy))
+    if not arms:
+        return []
+    what = f"Other processes used up to {100 * max(busy.values()):.0f} % of the processors' time in the counted steps"
+    why, scope, settle = "the timings are not the engines' own", "on a busy machine", "runs on a quiet machine"
+    return [Finding("unequal", "busy-machine", arms, what, why, "the job", settle, scope, settle)]
 
 
 def _cpus_watched(run: Run) -> int:

@@ -36,6 +36,7 @@ from analysis.roofline.waterfall import waterfall_table
 from analysis.roofline.work import with_work, work_verdicts
 from analysis.run_checks import (
     busy_machine_verdicts,
+    busy_terms,
     reward_verdicts,
     shared_machine_verdicts,
 )
@@ -238,7 +239,7 @@ def read_content(
         phases=phases,
         comparison=with_rates(comparison),
         speedups=phase_speedups(wide, plan, trees, divisible.refused),
-        arm_verdicts=verdict_table(comparison, plan, before, estimates, gate),
+        arm_verdicts=verdict_table(comparison, plan, before, estimates, gate, busy_terms(runs, wide)),
         verdicts=by_weight(verdicts),
         **_about(runs, plan, wide, results),
         preflight=before,

@@ -27,10 +27,12 @@ def verdict_table(
     preflight: Preflight | None = None,
     estimates: pd.DataFrame | None = None,
     gate: pd.DataFrame | None = None,
+    disturbed: Sequence[Finding] = (),
 ) -> list[ArmVerdict]:
     """One verdict for each arm that has steps in common with the baseline, in the plan's order; none for an A/A arm.
 
-    The tables are those of `comparison_table`, `estimate_table` and `gate_table`; `preflight` is None without one.
+    The tables are those of `comparison_table`, `estimate_table` and `gate_table`; `preflight` is None without one;
+    `disturbed` are findings of the runs themselves.
     """
     found = []
     for arm in plan.arms:
@@ -39,7 +41,8 @@ def verdict_table(
         claims = [_claim(group) for _, group in mine.groupby("factors", sort=False)] if len(rows) else []
         if claims and not repeated(plan, arm):
             of_arm = gate[gate["arm"] == arm] if gate is not None else None
-            found.append(_verdict(arm, plan, rows, claims, of_arm, preflight))
+            of_runs = [one for one in disturbed if {plan.baseline, arm} & set(one.arms)]
+            found.append(_verdict(arm, plan, rows, claims, of_arm, preflight, of_runs))
     return found
 
 
@@ -55,8 +58,11 @@ def _verdict(
     claims: list[Claim],
     gate: pd.DataFrame | None,
     preflight: Preflight | None,
+    disturbed: Sequence[Finding],
 ) -> ArmVerdict:
     preflight = preflight and preflight.between((plan.baseline, arm))
+    terms = preflight.unequal((plan.baseline, arm)) if preflight is not None else []
+    unequal = [*disturbed, *terms]
     known = [claim for claim in claims if claim.verdict != "x"]
     pairs = sum(int(claim.rows["raw"]["run_pairs"]) for claim in known)
     steps = sum(int(claim.rows["raw"]["paired_steps"]) for claim in known)
@@ -66,10 +72,9 @@ def _verdict(
     groups = [some for unit in KINDS if (some := [claim for claim in known if claim.unit == unit])]
     verdicts = {claim.verdict for claim in groups[0]}
     verdict: Any = verdicts.pop() if len(verdicts) == 1 and len(groups[0]) == len(claims) else "~"
-    unequal = preflight.unequal((plan.baseline, arm)) if preflight is not None else []
     basis = [count_of(pairs, "run pair"), f"{count_of(steps, 'paired step')}{_warmup(comparison, plan)}"]
     verified = len(preflight.ledger) - len(preflight.rows("unverifiable")) if preflight is not None else 0
-    if verified and not unequal:
+    if verified and not terms:
         basis.append(f"0 of {count_of(verified, 'verified setting')} found unequal")
     return ArmVerdict(
         arm,

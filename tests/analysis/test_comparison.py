@@ -407,9 +407,12 @@ def test_a_changed_spec_is_noticed(tmp_path):
 def test_a_machine_that_others_used_is_said(tmp_path):
     quiet = [row(s, 1, scalars={"other_cpu_s": 0.04}) for s in (1, 2, 3)]
     busy = [row(s, 1, scalars={"other_cpu_s": 0.8}) for s in (1, 2, 3)]
-    said = text(pair(tmp_path, quiet, busy), "busy-machine")
-    assert "(a: 20 % of their time in the counted steps)" in said
-    assert not text(pair(tmp_path / "quiet", quiet, quiet), "busy-machine")
+    found, calm = pair(tmp_path, quiet, busy), pair(tmp_path / "quiet", quiet, quiet)
+    assert "(a: 20 % of their time in the counted steps)" in text(found, "busy-machine")
+    assert not text(calm, "busy-machine") and "busy" not in block(calm)
+    # The verdict is no more certain than the page.
+    assert ", on a busy machine. " in block(found) and "≠ Other processes used up to 20 %" in block(found)
+    assert "To settle it: runs on a quiet machine" in block(found)
 
 
 def test_what_others_take_is_a_share_of_the_cpus_of_all_processes(tmp_path):

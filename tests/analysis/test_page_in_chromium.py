@@ -25,6 +25,8 @@ def test_no_request_no_complaint_no_sideways_scrolling(page, report, width, dark
     assert page.requests() == []
     assert page.complaints() == []
     assert page.js("document.documentElement.scrollWidth") <= width
+    # Every arm's verdict and ratio are seen without scrolling the first table.
+    assert page.js("(box => box.scrollWidth <= box.clientWidth)(document.querySelector('.overview').parentElement)")
     light = page.js("getComputedStyle(document.body).backgroundColor")
     assert light == ("rgb(20, 23, 27)" if dark else "rgb(252, 252, 250)")
 
