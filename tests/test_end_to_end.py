@@ -70,7 +70,9 @@ def test_the_reports_numbers_are_the_trainers(site: Site) -> None:
     assert table["raw_speedup"] == pytest.approx(raw, rel=1e-9)
     assert table["per_token_speedup"] == pytest.approx(per_token, rel=1e-9)
     verdict = (site.results / "report.md").read_text().splitlines()[2]
-    assert verdict.startswith("**vllm vs transformers: not resolved, one run pair only.** ")
+    # Other tests train beside it.
+    told = verdict.replace(", on a busy machine", "")
+    assert told.startswith("**vllm vs transformers: not resolved, one run pair only.** ")
     (verdict,) = json.loads((site.results / "verdict.json").read_text())["arms"]
     estimates = pd.read_csv(site.results / "tables" / "estimates.csv").set_index("estimate")["value"]
     (ratio,) = verdict["ratios"]
