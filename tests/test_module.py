@@ -27,7 +27,7 @@ module rolloutbench:
 
 use rule * from rolloutbench
 """
-# Keys, a handler and rules of its own, and a rule that it changes: Snakemake reads the module twice.
+# Keys, a handler and a default target of its own, and a rule that it changes: Snakemake reads the module twice.
 LARGER = """
 configfile: "config/larger.yaml"
 
@@ -51,6 +51,7 @@ use rule report from rolloutbench as compare_report with:
 
 
 rule mine:
+    default_target: True
     input:
         rules.compare_all.input,
     output:
@@ -83,13 +84,15 @@ def deployed(folder: Path) -> Path:
 
 def test_it_is_a_module_of_another_workflow(tmp_path: Path) -> None:
     folder = deployed(tmp_path / "here")
-    done = snakemake_of(folder, "mine", "-s", "larger.smk", "--config", "mine=2")
+    profile = ["--set-resources", "import_run:mem_mb=77", "--set-threads", "import_run=1"]
+    done = snakemake_of(folder, "-s", "larger.smk", "--config", "mine=2", *profile)
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count(", mem_mb=77,") == 2, done.stderr  # of each import, and of no other rule
     assert (folder / "done.txt").is_file() and (folder / "mine.txt").read_text() == "2"
     (verdict,) = read_json(folder / "results" / "logs" / "verdict.json")["arms"]
     assert (verdict["arm"], verdict["baseline"]) == ("sglang", "vllm")
     with hold_experiment(str(folder / "results" / "logs")):
-        second = snakemake_of(folder, "mine", "-s", "larger.smk", "--forcerun", "mine")
+        second = snakemake_of(folder, "-s", "larger.smk", "--forcerun", "mine")
     assert second.returncode == 1 and "error: another snakemake works on results/logs" in second.stderr, second.stderr
     # A mistake is told as it is without a module, before anything runs.
     (folder / "vllm.log").write_text("nothing that was trained\n")

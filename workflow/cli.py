@@ -188,7 +188,8 @@ def _print_verdict(args: argparse.Namespace) -> None:
     plan = _plan(args.config)
     folder = Path(plan.folder)
     if not (folder / "verdict.json").is_file():
-        raise UserError(f"no report yet in {folder}; make it with: snakemake --profile profiles/local")
+        use = f"snakemake --profile profiles/local --configfile {args.config or CONFIG}"
+        raise UserError(f"no report yet in {folder}; make it with: {use}")
     if read_json(folder / "plan.json")["fingerprint"] != plan.fingerprint:
         raise UserError(
             f"the report in {folder} is of another configuration than this one; start snakemake with this one"

@@ -91,10 +91,10 @@ class _Handlers:
 
 
 def enter_as_module(workflow: Any, results: str, handlers: Mapping[str, Any]) -> None:
-    """Has Snakemake call our onstart and onerror after those of the Snakefile that declares the module.
+    """Has Snakemake call our onstart and onerror, and follow the profile, as without a module.
 
-    Snakemake 9 calls the main Snakefile's alone. It reads a module again for each `use rule`: one set a folder.
-    A `UserError` where the declaration moves files: what Python reads and writes would not move.
+    Snakemake 9 calls the main Snakefile's handlers alone. It reads a module again for each `use rule`: handlers are one
+    pair a folder. A `UserError` where the declaration moves files: what Python reads and writes would not move.
     """
     moved = workflow.modifier.path_modifier
     if moved.prefix or moved.modifies_prefixes:
@@ -107,6 +107,14 @@ def enter_as_module(workflow: Any, results: str, handlers: Mapping[str, Any]) ->
         both = main if isinstance(main, _Handlers) else _Handlers(main, {})
         both.of_modules[results] = handlers[event]
         setattr(workflow, f"_{event}", both)
+    # set-resources and set-threads name the rules as they are here, and `use rule ... as` gives them other names.
+    settings, used = workflow.resource_settings, workflow.modifier.rule_whitelist
+    for said, parsed in (
+        (settings.overwrite_resources, settings._parsed_overwrite_resources),
+        (settings.overwrite_threads, settings._parsed_overwrite_threads),
+    ):
+        for rule in said if used is None else used & set(said):
+            parsed.setdefault(workflow.modifier.modify_rulename(rule), parsed[rule])
 
 
 def require_startable(workflow: Any, plan: Plan) -> None:

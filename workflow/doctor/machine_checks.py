@@ -68,7 +68,7 @@ def installation(required: bool, checkout: bool | None = None) -> Found:
     if is_checkout() if checkout is None else checkout:
         return passed(f"a checkout, {ROOT}")
     remedy = "to train, clone the repository, run `make venv` there, and use the programs of its .venv"
-    return failed_if(required, "without a checkout: it compares, plans and looks, and cannot train", remedy)
+    return failed_if(required, "without a checkout: it compares, plans and checks, and cannot train", remedy)
 
 
 def cpus(count: int) -> Found:
