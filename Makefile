@@ -43,7 +43,7 @@ $(VENV)/controller.stamp: envs/controller/requirements.lock pyproject.toml
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/controller.stamp envs/dev/requirements.lock
-	@$(BIN)/python -m pip install -qq --require-hashes -r envs/dev/requirements.lock
+	@$(BIN)/python scripts/dev_tools.py envs/dev/requirements.lock
 	@touch $@
 
 venv: $(VENV)/controller.stamp

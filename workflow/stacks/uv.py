@@ -16,12 +16,17 @@ from typing import Any
 from common.errors import UserError
 
 # pip merges its files, its environment variables and its per-command sections only inside its option parser:
-# `pip config list` of pip 26 prints one key once per file without saying which of them wins.
+# `pip config list` of pip 26 prints one key once per file without saying which of them wins. The parser is that of
+# `pip install` without its other options, for which pip would load all that installs: twice the CPU time.
 _ASK_PIP = """
 import json
-from pip._internal.commands import create_command
+from pip._internal.cli import cmdoptions
+from pip._internal.cli.parser import ConfigOptionParser
 from pip._internal.models.index import PyPI
-options = create_command("install").parse_args([])[0]
+parser = ConfigOptionParser(name="install", add_help_option=False)
+for group in (cmdoptions.general_group, cmdoptions.index_group):
+    parser.add_option_group(cmdoptions.make_option_group(group, parser))
+options = parser.parse_args([])[0]
 names = ["index_url", "extra_index_urls", "find_links", "no_index", "trusted_hosts",
          "cert", "client_cert", "timeout", "retries", "proxy", "keyring_provider"]
 print(json.dumps({name: getattr(options, name, None) for name in names} | {"default_index": PyPI.simple_url}))
