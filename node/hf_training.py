@@ -102,6 +102,11 @@ def elsewhere(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
     return {} if "use_cpu" in trainer_args or torch.cuda.is_available() else {"use_cpu": True}
 
 
+def number_format(bf16: Any, fp16: Any) -> str:
+    """The number format of the passes, in which the engine generates, by TrainingArguments' words."""
+    return "bfloat16" if bf16 else "float16" if fp16 else "float32"
+
+
 def train_to_end(
     job: Job,
     stop: StopRequest,

@@ -13,11 +13,7 @@ from typing import Any
 from engines.vllm.colocate import check_engine
 from engines.vllm.cpu import is_cpu_platform, reload_weights, threads_kept
 from node.hardware import importing
-
-
-def number_format(arguments: Any) -> str:
-    """The number format of a run's passes, in which the engine generates."""
-    return "bfloat16" if arguments.bf16 else "float16" if arguments.fp16 else "float32"
+from node.hf_training import number_format
 
 
 def is_colocated(arguments: Any) -> bool:
@@ -31,7 +27,7 @@ def corrected(arguments: Any, seed: int, threads: int) -> Iterator[None]:
     if not is_colocated(arguments):
         yield
         return
-    _pass_seed_and_dtype(seed, number_format(arguments))
+    _pass_seed_and_dtype(seed, number_format(arguments.bf16, arguments.fp16))
     if not is_cpu_platform():
         yield
         return
@@ -43,7 +39,7 @@ def corrected(arguments: Any, seed: int, threads: int) -> Iterator[None]:
 
 def settings(trainer: Any) -> dict[str, Any]:
     """The engine as it finally is, for done.json; `UserError` if its number format is not the workload's."""
-    held = check_engine(trainer.engine.engine, number_format(trainer.args))
+    held = check_engine(trainer.engine.engine, number_format(trainer.args.bf16, trainer.args.fp16))
     return held | {"adapter_only_sync": bool(trainer.rollout_enable_lora)}
 
 

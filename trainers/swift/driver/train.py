@@ -11,7 +11,7 @@ from typing import Any
 
 from node.attempt import begin, exit_code
 from node.exit_codes import StopRequest
-from node.hf_training import require_devices, rewards_of, train_to_end, weights_of
+from node.hf_training import number_format, require_devices, rewards_of, train_to_end, weights_of
 from node.phase_clock import PhaseClock
 from trainers.swift.driver import colocate, pipeline
 from trainers.swift.driver.arguments import owned_settings, parsed, resolved, set_environment
@@ -63,7 +63,7 @@ def _engine_settings(trainer: Any) -> dict[str, Any]:
         return colocate.settings(trainer)
     return {
         "name": "transformers",
-        "dtype": colocate.number_format(trainer.args),
+        "dtype": number_format(trainer.args.bf16, trainer.args.fp16),
         "weights": str(next(trainer.model.parameters()).dtype).removeprefix("torch."),
         "attention": trainer.model.config._attn_implementation,
         "generation": trainer.engine._prepare_generation_config(trainer.request_config).to_diff_dict(),

@@ -19,17 +19,13 @@ from engines.vllm import server
 from node.attempt import begin, read_attempt
 from node.checkpoints import newest_checkpoint
 from node.exit_codes import run
+from node.hf_training import number_format
 from trainers.trl.driver.options import SERVER_ARGS
 
 _SHARE = 0.3
 """Of a CPU's memory, as where vLLM is colocated; VLLM_CPU_KVCACHE_SPACE says how much of it is used."""
 _URL, _MEET = "ROLLOUTBENCH_SERVER", "ROLLOUTBENCH_MEET"
 """What the job tells the trainer: where the server answers, and where both meet for new weights."""
-
-
-def dtype_of(args: Mapping[str, Any]) -> str:
-    """The number format of the passes, and of the engine."""
-    return "bfloat16" if args.get("bf16") else "float16" if args.get("fp16") else "float32"
 
 
 def main() -> None:
@@ -46,7 +42,7 @@ def main() -> None:
     words: dict[str, Any] = {
         # TRL hands no seed over. A resumed run draws from another stream than its first steps had.
         "seed": int(args["seed"]) + 1000 * (newest.step if newest else 0),
-        "dtype": dtype_of(args),
+        "dtype": number_format(args["bf16"], args.get("fp16")),
         "tensor_parallel_size": args["vllm_tensor_parallel_size"],
         "max_model_len": args["vllm_max_model_length"],
         "model_impl": args.get("vllm_model_impl"),

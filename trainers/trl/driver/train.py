@@ -21,6 +21,7 @@ from node.hardware import importing
 from node.hf_training import (
     OF_AN_ATTEMPT,
     elsewhere,
+    number_format,
     owned_settings,
     require_devices,
     require_settings,
@@ -92,7 +93,7 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     owned = owned_settings(attempt) | serve.server_words(trl_args)
     args = grpo_config({"reward_weights": weights_of(job.spec["workload"]["rewards"]), **trl_args}, owned)
     require_devices("trl", args)
-    dtype = serve.dtype_of(vars(args))
+    dtype = number_format(args.bf16, args.fp16)
     job.inputs.require_unchanged()
     # SGLang's processes are there before TRL's trainer is, and end with this block however it is left.
     with ExitStack() as closing:
