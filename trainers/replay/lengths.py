@@ -150,7 +150,7 @@ def _logged_lengths(path: Path, count: int) -> list[list[int]]:
             samples.setdefault(step, []).append(int(value))
         elif kind == "scalar" and name in known:
             of_step = told.setdefault(step, {})
-            if math.isfinite(value):
+            if value is not None and math.isfinite(value):
                 of_step[known[name]] = value
     if not samples and not told:
         raise UserError(

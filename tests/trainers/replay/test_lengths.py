@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def test_both_ends_are_there_where_the_mean_leaves_room() -> None:
     assert found != drawn(40, 2, 96, 32, "step 4")
 
 
-def steps_table(path: Path, rows: list[tuple[int, str, str, float]]) -> str:
+def steps_table(path: Path, rows: Sequence[tuple[int, str, str, float | None]]) -> str:
     columns = {name: [row[at] for row in rows] for at, name in enumerate(("step", "kind", "name", "value"))}
     pq.write_table(pa.table(columns), path)
     return path.name
@@ -65,11 +66,11 @@ def test_where_only_their_mean_and_ends_were_logged_they_are_drawn(tmp_path: Pat
     source = {"source": steps_table(tmp_path / "steps.parquet", rows)}
     (found,) = of_steps(source, tmp_path, 1, 16, 64)
     assert (min(found), max(found), sum(found)) == (2, 31, 168)
-    # One that was logged as NaN is not told.
-    rows = [(1, "scalar", name, value) for name, value in zip(prefix, (10.5, math.nan, math.nan), strict=True)]
-    source = {"source": steps_table(tmp_path / "nan.parquet", rows)}
+    # One that was logged as NaN, or as null, is not told.
+    told = [(1, "scalar", name, value) for name, value in zip(prefix, (10.5, math.nan, None), strict=True)]
+    source = {"source": steps_table(tmp_path / "nan.parquet", told)}
     assert of_steps(source, tmp_path, 1, 16, 64) == of_steps(
-        {"source": steps_table(tmp_path / "mean.parquet", rows[:1])}, tmp_path, 1, 16, 64
+        {"source": steps_table(tmp_path / "mean.parquet", told[:1])}, tmp_path, 1, 16, 64
     )
     source = {"source": steps_table(tmp_path / "bare.parquet", [(1, "scalar", "response_length/max", 9.0)])}
     with pytest.raises(UserError, match="tells no lengths, neither single ones nor their mean"):
