@@ -59,11 +59,13 @@ def allowed(chosen: dict[str, str | None]) -> bool:
     fitting = [one for one in STACKS if (one.cuda is not None) == (gpus > 0)]
     trainer = chosen["trainer"] or ("verl" if gpus * nodes > 1 else "trl")
     engines = {one.engine for one in fitting if one.trainer == trainer}
-    # Under verl an engine takes two GPUs of a node if not told otherwise; TRL has a process for each GPU, and on a CPU
-    # for each node, where it generates itself; SGLang has one alone.
+    # Under verl an engine takes two GPUs of a node if not told otherwise; TRL and ms-swift have a process for each GPU,
+    # and on a CPU for each node, where they generate themselves; SGLang has one alone.
     alone = nodes == 1 and gpus <= 1
     of_trl = {"transformers": True, "vllm": gpus > 0 or nodes == 1, "sglang": alone}
-    takes = {"verl": dict.fromkeys(engines, gpus % 2 == 0), "trl": of_trl}.get(trainer, dict.fromkeys(engines, alone))
+    takes = {"verl": dict.fromkeys(engines, gpus % 2 == 0), "trl": of_trl, "swift": of_trl}.get(
+        trainer, dict.fromkeys(engines, alone)
+    )
     takes |= {"lmdeploy": False}
     used = set((chosen["engines"] or "").split(",")) - {""} or {one for one in engines if takes[one]} or engines
     return bool(engines) and used <= engines and all(takes[one] for one in used)
