@@ -1,4 +1,5 @@
-"""ms-swift with vLLM on a CPU: one run in two lives, an adapter sent alone with DAPO's settings, and a merged one."""
+"""ms-swift with vLLM on a CPU: one run in two lives beside TRL's, an adapter sent alone with DAPO's settings, and a
+merged one."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from workflow.cluster.paths import RunPaths
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
-from ...attempts import DATA, EAGER, ROOT, TRANSFORMERS, read_lines, run_job, run_python
+from ...attempts import DATA, EAGER, ROOT, TRANSFORMERS, VLLM, read_lines, run_job, run_python
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_tree
 
 STACK = "swift-vllm-cpu"
-STEPS, STOPPED_AT = 5, 3
+STEPS, STOPPED_AT, TRLS_STEPS = 5, 3, 2
 AGREE = 1e-4  # nats, as for TRL
 SYNC = f"{PREPARE}/sync_weights"
 OWN = """
@@ -65,12 +66,14 @@ def specs(folder: Path) -> dict[str, dict[str, Any]]:
     eager = LORA | {"vllm_enforce_eager": True}
     of = {
         "full": ({"log_rollout_offpolicy_metrics": True}, words),
+        "trl": ({}, words | {"steps": TRLS_STEPS, "samples": 0}),
         "dapo": (eager | DAPO | {"vllm_enable_lora": True}, words | dapo | {"steps": ADAPTER_STEPS["dapo"]}),
         "merged": (eager, words | dapo | {"steps": ADAPTER_STEPS["merged"]}),
     }
     found = {}
     for name, (options, workload) in of.items():
-        arms = {name: arm | {"options": options}}
+        other = {"trainer": "trl", "stack": VLLM} if name == "trl" else {}
+        arms = {name: arm | other | {"options": options}}
         config = parse_config(raw | {"baseline": name, "arms": arms, "workload": workload})
         found[name] = plan_runs(config, stack_facts).runs[f"{name}-s0"].spec
     return found
@@ -78,7 +81,7 @@ def specs(folder: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def trained(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """A run that is stopped in its third step and goes on, and short ones that train an adapter."""
+    """A run that is stopped in its third step and goes on, short ones that train an adapter, and one of TRL's."""
     folder = tmp_path_factory.mktemp("swift-vllm")
     planned = specs(folder)
     workload = planned["full"]["workload"]
@@ -91,16 +94,18 @@ def trained(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPa
     assert done.returncode == 0, done.stderr
     runs = {name: RunPaths(folder / name) for name in planned}
 
-    def train(name: str, attempt: int, stop_at: int = 0) -> str:
+    def train(name: str, attempt: int, stop_at: int = 0, trainer: str = "swift", then: object = "-") -> str:
         order = _ordered(runs[name], planned[name], folder / "made" / "inputs.json", attempt)
-        watched = ("-m", "tests.trainers.swift.watched", "swift", folder / f"{name}.jsonl", stop_at, "-", order)
-        compiles = (name, attempt) == ("full", 1)
-        done = run_python(stack_python(STACK), *watched, **({} if compiles else EAGER))
+        watched = ("-m", "tests.trainers.swift.watched", trainer, folder / f"{name}.jsonl", stop_at, then, order)
+        compiles = attempt == 1 and name in ("full", "trl")
+        python = stack_python(VLLM if trainer == "trl" else STACK)
+        done = run_python(python, *watched, **({} if compiles else EAGER))
         assert done.returncode == (75 if stop_at else 0), (done.stdout + done.stderr)[-6000:]
         return done.stdout + done.stderr
 
     said = {"full": train("full", 1, STOPPED_AT)} | {name: train(name, 1) for name in ADAPTER_STEPS}
     train("full", 2)
+    train("trl", 1, trainer="trl", then=folder / "full.jsonl")
     return Trained(runs, said, {name: read_lines(folder / f"{name}.jsonl") for name in planned})
 
 
@@ -159,6 +164,17 @@ def test_vllm_generates_with_the_newest_weights_in_both_lives(trained: Trained) 
     assert [line["synced"] for line in seen] == [{"adapter": 0, "weights": at} for at in (1, 2, 3, 1, 2)]
     for line in trained.lines("full", 1) + trained.lines("full", 2):
         assert abs(line["scalars"]["train/rollout_correction/kl"]) < AGREE
+
+
+def test_prompts_tokens_and_rewards_are_trls(trained: Trained) -> None:
+    """From one seed and the same weights both trainers' vLLM writes the same tokens."""
+    swift, trl = trained.seen["full"], trained.seen["trl"][:TRLS_STEPS]
+    assert [line["prompts"] for line in swift[:TRLS_STEPS]] == [line["prompts"] for line in trl]
+    assert swift[0]["completions"] == trl[0]["completions"]
+    scores = [row for line in trained.seen["trl"][TRLS_STEPS:] for row in line["scores"]]
+    rewards = [row for line in swift for row in line["rewards"]]
+    assert len(rewards) == STEPS * 8 and len({tuple(row) for row in rewards}) > 1
+    assert rewards == [pytest.approx(row, abs=1e-5) for row in scores]
 
 
 def test_it_learns_from_vllms_tokens_alone(trained: Trained) -> None:
