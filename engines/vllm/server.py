@@ -13,6 +13,7 @@ from typing import Any
 
 from common.errors import UserError
 from engines.vllm.cpu import is_cpu_platform
+from node.hardware import importing
 
 VARIABLES = {"VLLM_SERVER_DEV_MODE": "1"}
 """The endpoints for new weights and for the prefix cache are there in this mode alone."""
@@ -119,8 +120,9 @@ def main() -> None:
     TRL's client first asks for /server_info, for which vLLM 0.31 lists the installed packages by pip
     (vllm/collect_env.py, `get_pip_packages`): without one it answers with an error.
     """
-    from vllm import collect_env
-    from vllm.entrypoints.launchers.api_server import entry
+    with importing():
+        from vllm import collect_env
+        from vllm.entrypoints.launchers.api_server import entry
 
     def get_pip_packages(run: Any, patterns: Any = None) -> tuple[str, str]:
         return "pip3", "not listed"

@@ -54,8 +54,6 @@ class SlurmSite(Site):
         srun.chmod(0o755)
         env = cluster.env | {"PATH": f"{srun.parent}:{cluster.env['PATH']}", "ROLLOUTBENCH_SLURM_EVERY_S": "3"}
         super().__init__(folder, folder / "profile", env)
-        for name in EAGER:
-            del self.env[name]  # the engines as they are shipped
 
     def run(self, run_id: str) -> Path:
         return self.results / "runs" / run_id
@@ -151,6 +149,8 @@ def test_the_quickstart_runs_on_slurm_and_outlives_its_head(
     """The configuration is the shipped one, of one seed; the head and all its launchers are killed in the first run."""
     stack_python(SGLANG)
     site = make_site(cluster)
+    for name in EAGER:
+        del site.env[name]  # the engines as they are shipped
     site.config = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8")) | {"seeds": [0]}
     site.results = site.folder / "results" / "quickstart"
     head = site.start()
