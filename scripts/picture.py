@@ -1,6 +1,6 @@
 """Draw docs/report.svg, the picture in the README, from the quickstart's report: `make picture`.
 
-Chromium prints the page, from its title to the bars of the phases, to one sheet of PDF, and Debian's poppler-utils
+Chromium prints the page, from its title to the estimates of speed, to one sheet of PDF, and Debian's poppler-utils
 turns that into SVG: text, not a binary.
 """
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 1037  # pixels
 MARGIN = 12  # pixels, below the last line
 PIXELS_PER_INCH = 96  # Chromium's
-LAST = "figure-phases"
+LAST = "figure-estimates"
 
 
 def main(page: Path, picture: Path) -> None:
