@@ -9,16 +9,14 @@ after its end. That leaves out what a slower cache or another process (the track
 from __future__ import annotations
 
 import statistics
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench.in_turns import ordered, over, pairs_of, prepared_inputs, worker
-from bench.measure import ROOT, Line, cost_of
+from bench.in_turns import built_python, ordered, over, pairs_of, prepared_inputs, worker
+from bench.measure import ROOT, Line
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
-from workflow.stacks import stack_python
 
 PAIRS, WARM_UP = 40, 3
 BOUND = 1.0
@@ -62,8 +60,7 @@ def _spec(arm: str) -> dict[str, Any]:
 
 
 def _pairs(spec: dict[str, Any], folder: Path) -> list[tuple[dict[str, float], dict[str, float]]]:
-    cost_of([sys.executable, "-m", "workflow.stacks", "build", spec["stack"], "--stacks-dir", ".stacks"])
-    python = stack_python(spec["stack"], ROOT / ".stacks")
+    python = built_python(spec["stack"])
     prepared_inputs(python, spec["workload"], folder)
     module, trainer = "bench.hooks_worker", spec["trainer"]
     with (

@@ -12,6 +12,7 @@ import os
 import signal
 import statistics
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from typing import Any
 import psutil
 
 from bench.measure import ROOT, cost_of
+from common.files import inputs_sha256
+from workflow.stacks import stack_python
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,12 @@ def pairs_of(ours: Worker, plain: Worker, warm_up: int, pairs: int) -> list[tupl
     return found[warm_up:]
 
 
+def built_python(stack: str) -> Path:
+    """The Python of a stack, which is built first if need be."""
+    cost_of([sys.executable, "-m", "workflow.stacks", "build", stack, "--stacks-dir", ".stacks"])
+    return stack_python(stack, ROOT / ".stacks")
+
+
 def prepared_inputs(python: Path, workload: Mapping[str, Any], folder: Path) -> None:
     """Make a workload's data and model in `folder`/inputs."""
     request = {
@@ -134,7 +143,7 @@ def ordered(spec: dict[str, Any], folder: Path, number: int) -> Path:
     place.mkdir(parents=True)
     told = json.loads((folder / "inputs" / "inputs.json").read_text())
     attempt = {
-        "inputs_sha256": {f"{part}_sha256": told[part]["sha256"] for part in ("data", "model")},
+        "inputs_sha256": inputs_sha256(told),
         "attempt": 1,
         "run_id": spec["run_id"],
         "fingerprint": spec["fingerprint"],

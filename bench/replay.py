@@ -10,19 +10,17 @@ call is measured apart, and hardly depends on what else the machine does.
 from __future__ import annotations
 
 import statistics
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from bench.in_turns import ordered, over, pairs_of, prepared_inputs, worker
-from bench.measure import ROOT, Line, cost_of
+from bench.in_turns import built_python, ordered, over, pairs_of, prepared_inputs, worker
+from bench.measure import ROOT, Line
 from trainers.protocol import StackFacts
 from workflow.config.plan import plan_runs
 from workflow.config.reading import parse_config
-from workflow.stacks import stack_python
 
 PAIRS, WARM_UP = 24, 2
 BOUND = 3.0
@@ -56,8 +54,7 @@ def _lines(engine: str, other: str, bound: float | None) -> list[Line]:
 
 
 def _pairs(engine: str, other: str, folder: Path) -> list[tuple[dict[str, float], dict[str, float]]]:
-    cost_of([sys.executable, "-m", "workflow.stacks", "build", _stack(engine), "--stacks-dir", ".stacks"])
-    python = stack_python(_stack(engine), ROOT / ".stacks")
+    python = built_python(_stack(engine))
     spec = _spec(engine)
     prepared_inputs(python, spec["workload"], folder)
     module = "bench.replay_worker"

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.in_turns import built_python
 from bench.measure import ROOT, Line, cost_of
 from common.files import write_json
 from workflow.config.plan import Plan, plan_runs, stack_facts
@@ -72,11 +73,9 @@ def _trained(folder: Path, plan: Plan) -> float:
     for run in plan.runs.values():
         write_json(folder / "runs" / run.run_id / "spec.json", run.spec)
     stack = next(iter(plan.runs.values())).stack
-    found = sorted((ROOT / ".stacks" / stack).glob("*/env/bin/python"))
-    if not found:
-        raise SystemExit(f"the stack {stack} is not built: python -m workflow.stacks build {stack}")
+    python = built_python(stack)
     environment = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
-    return cost_of([str(found[-1]), "-m", "bench.curves_in_stack", str(folder)], env=environment).cpu_s
+    return cost_of([str(python), "-m", "bench.curves_in_stack", str(folder)], env=environment).cpu_s
 
 
 def _changes(run: Path) -> dict[str, tuple[float, float]]:

@@ -34,6 +34,7 @@ BOOKKEEPING = _NAMES_AND_PLACES | {
 }
 """Names, trackers, places, and what only a resumed run reads: no work of a step."""
 
+_SHARED = ("fsdp", "fsdp_config", "deepspeed", "parallelism_config")
 # What the job sets itself on the node, and what follows from the batch or the engine. An option of such a name would
 # break the paths that the collector reads, or silently turn the engine into another.
 _OWNED = _NAMES_AND_PLACES | {
@@ -44,6 +45,8 @@ _OWNED = _NAMES_AND_PLACES | {
 
 def workload_arguments(workload: Workload, seed: int, processes: int = 1) -> dict[str, Any]:
     """What the workload decides for every arm alike; each of several processes learns from its share of the batch."""
+    # Where the settings are resolved there is one process, which would take its share for all that is generated.
+    together = {"generation_batch_size": workload.batch_size} if processes > 1 else {}
     share = workload.batch_size // processes
     micro = min(workload.micro_batch_size or share, share)
     return {
@@ -65,12 +68,8 @@ def workload_arguments(workload: Workload, seed: int, processes: int = 1) -> dic
         "save_strategy": "steps" if workload.save_steps else "no",
         "save_steps": workload.save_steps or workload.steps,
         "save_total_limit": 2,
+        **together,
     }
-
-
-def whole_batch(workload: Workload, processes: int | None = None) -> dict[str, Any]:
-    """What several processes generate together, where the settings are resolved in one (None: the workload's)."""
-    return {"generation_batch_size": workload.batch_size} if (processes or workload.processes) > 1 else {}
 
 
 def completed(
@@ -133,3 +132,13 @@ def require_equal_shares(trainer: str, workload: Workload, processes: int | None
             f"workload.micro_batch_size must divide a process's share of the batch, {share} completions, with trainer "
             f"{trainer} (got {micro}; try {math.gcd(micro, share)})"
         )
+
+
+def require_whole(trainer: str, arm: TrainedArm, processes: int) -> None:
+    """`UserError` for a model that several processes would share: each has the whole of it (DDP)."""
+    for option in _SHARED:
+        if arm.options.get(option) and processes > 1:
+            raise UserError(
+                f"options.{option} cannot be used with trainer {trainer} on several GPUs from here: checkpoints of a "
+                "model that is spread over processes are not read yet. Each process holds the whole model (DDP)"
+            )

@@ -12,6 +12,7 @@ import yaml
 from common.errors import UserError
 from common.findings import Finding
 from trainers.memory_estimate import estimate_of
+from trainers.swift import checks as swift_checks
 from trainers.trl.checks import REFUSALS, RefusedOption
 from workflow.cluster.site import Site
 from workflow.preflight.checks import Surroundings, exported, variables_of
@@ -246,11 +247,19 @@ def test_vllm_sleeps_beside_trl_on_a_gpu_and_not_on_a_cpu() -> None:
     assert "vLLM sleeps on GPUs only" in found(ARTICLE, arms=arms, **on_cpu)["trl-refuses"].why
 
 
-@pytest.mark.parametrize("one", [one for one in REFUSALS if one.file], ids=lambda one: one.setting)
+@pytest.mark.parametrize(
+    ("stack", "one"),
+    [
+        pytest.param(stack, one, id=f"{stack}-{one.setting}")
+        for stack, table in (("trl-vllm-cpu", REFUSALS), ("swift-vllm-cpu", swift_checks.REFUSALS))
+        for one in table
+        if one.file
+    ],
+)
 def test_the_stacks_own_packages_refuse_it_in_those_words(
-    one: RefusedOption, stack_python: Callable[[str], Path]
+    stack: str, one: RefusedOption, stack_python: Callable[[str], Path]
 ) -> None:
-    (file,) = stack_python("trl-vllm-cpu").parents[1].glob(f"lib/python*/site-packages/{one.file}")
+    (file,) = stack_python(stack).parents[1].glob(f"lib/python*/site-packages/{one.file}")
     assert one.words in " ".join(file.read_text(encoding="utf-8").split())
 
 

@@ -55,22 +55,8 @@ REFUSALS = (
         "",
         "take move_model_batches out",
     ),
-    RefusedOption(
-        "vllm_tensor_parallel_size",
-        trl_checks.engine_over_nodes,
-        "it has to divide the training processes, one for each GPU, and an engine lies on one node",
-        "swift/rlhf_trainers/rollout_mixin.py",
-        "must divide world size",
-        "vllm_tensor_parallel_size: 1, or one that divides workload.gpus_per_node",
-    ),
-    RefusedOption(
-        "vllm_gpu_memory_utilization",
-        trl_checks.share_of_memory,
-        "it is a share of the GPU's memory",
-        "vllm/config/cache.py",
-        "gpu_memory_utilization: float = Field(default=0.92, gt=0, le=1)",
-        "vllm_gpu_memory_utilization: more than 0 and at most 1",
-    ),
+    dataclasses.replace(trl_checks.TENSOR_PARALLEL, file="swift/rlhf_trainers/rollout_mixin.py"),
+    trl_checks.MEMORY_SHARE,
     RefusedOption(
         "lora_rank",
         lambda case: sends_adapters(case) and case.settings.int("lora_rank", 8) not in LORA_RANKS,
@@ -104,12 +90,11 @@ def memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
     # It has a rank where the whole model is trained, too.
     adapter = settings.get("tuner_type", "full") != "full"
     found = trl_memory(dataclasses.replace(case, settings=read), gib, model, adapter)
-    update, rollout = found.update, found.rollout
+    rollout = found.rollout
     if settings.true("offload_model") and settings.true("offload_optimizer"):
         rollout = rollout[1:]
     return dataclasses.replace(
         found,
-        update=update,
         rollout=rollout,
         less_update="a smaller model or micro_batch_size, sleep_level: 2, tuner_type: lora, or verl on more GPUs",
         less_rollout="vllm_gpu_memory_utilization: less, or offload_model and offload_optimizer: true",

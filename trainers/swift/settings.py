@@ -11,13 +11,12 @@ from trainers.hf_arguments import (
     require_equal_shares,
     require_one_process,
     require_one_update,
-    whole_batch,
+    require_whole,
     workload_arguments,
 )
 from trainers.hf_terms import KL_ESTIMATE, cut_off, kl_estimate, number_format, trl_terms
 from trainers.protocol import StackFacts
 from trainers.terms import ADAPTER, SENT, TRAINED, WHOLE, Said, Terms, adapter, said
-from trainers.trl.checks import require_whole
 from trainers.workload import TrainedArm, Workload
 
 # Those beside TRL's that the job sets itself on the node.
@@ -42,7 +41,6 @@ def trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFac
         # The prompts: the tokenizer's own chat template. swift's for a model may add a system message.
         "template": "dummy",
         "template_backend": "jinja",
-        **whole_batch(workload),
     }
     # What TRL has where nothing is said; swift's own are another optimizer's (0.95, 0.1), bfloat16 weights and LoRA.
     defaults = {"tuner_type": "full", "torch_dtype": "float32", "adam_beta2": 0.999, "weight_decay": 0.0}

@@ -12,7 +12,6 @@ from trainers.protocol import Variables
 from trainers.trl.driver.options import LORA, is_of_lora
 from trainers.workload import TrainedArm
 
-_SHARED = ("fsdp", "fsdp_config", "deepspeed", "parallelism_config")
 WEIGHTS = "model_init_kwargs.dtype"
 HALF = ("bfloat16", "float16")
 
@@ -31,29 +30,36 @@ class RefusedOption:
     change: str
 
 
-def share_of_memory(case: Case) -> bool:
-    """Whether the engine's share of a GPU's memory is none."""
+def _share_of_memory(case: Case) -> bool:
     share = case.settings.number("vllm_gpu_memory_utilization")
     return share is not None and not 0 < share <= 1
 
 
-def engine_over_nodes(case: Case) -> bool:
+def _engine_over_nodes(case: Case) -> bool:
     # A server's GPUs are no training processes, and the plan has divided them.
     if case.settings.get("vllm_mode") == "server":
         return False
     return int(case.workload.get("gpus_per_node") or 1) % case.tensor_parallel != 0
 
 
-_VLLM = "trl/generation/vllm_generation.py"
+TENSOR_PARALLEL = RefusedOption(
+    "vllm_tensor_parallel_size",
+    _engine_over_nodes,
+    "it has to divide the training processes, one for each GPU, and an engine lies on one node",
+    "trl/generation/vllm_generation.py",
+    "must divide world size",
+    "vllm_tensor_parallel_size: 1, or one that divides workload.gpus_per_node",
+)
+MEMORY_SHARE = RefusedOption(
+    "vllm_gpu_memory_utilization",
+    _share_of_memory,
+    "it is a share of the GPU's memory",
+    "vllm/config/cache.py",
+    "gpu_memory_utilization: float = Field(default=0.92, gt=0, le=1)",
+    "vllm_gpu_memory_utilization: more than 0 and at most 1",
+)
 REFUSALS = (
-    RefusedOption(
-        "vllm_tensor_parallel_size",
-        engine_over_nodes,
-        "it has to divide the training processes, one for each GPU, and an engine lies on one node",
-        _VLLM,
-        "must divide world size",
-        "vllm_tensor_parallel_size: 1, or one that divides workload.gpus_per_node",
-    ),
+    TENSOR_PARALLEL,
     RefusedOption(
         "vllm_enable_sleep_mode",
         lambda case: case.settings.true("vllm_enable_sleep_mode") and not case.on_gpu,
@@ -62,14 +68,7 @@ REFUSALS = (
         "Sleep mode is not supported on current platform",
         "vllm_enable_sleep_mode: false",
     ),
-    RefusedOption(
-        "vllm_gpu_memory_utilization",
-        share_of_memory,
-        "it is a share of the GPU's memory",
-        "vllm/config/cache.py",
-        "gpu_memory_utilization: float = Field(default=0.92, gt=0, le=1)",
-        "vllm_gpu_memory_utilization: more than 0 and at most 1",
-    ),
+    MEMORY_SHARE,
     RefusedOption(
         "sync_ref_model",
         lambda case: case.settings.true("sync_ref_model") and not float(case.workload.get("beta") or 0),
@@ -114,16 +113,6 @@ def weights_in_half(case: Case, variables: Variables, setting: str = WEIGHTS) ->
             "torch.optim.AdamW updates the weights as they are; our driver's default is float32",
             f"take {setting} out (it takes more memory; passes are in workload.dtype all the same)",
         )
-
-
-def require_whole(trainer: str, arm: TrainedArm, processes: int) -> None:
-    """`UserError` for a model that several processes would share: each has the whole of it (DDP)."""
-    for option in _SHARED:
-        if arm.options.get(option) and processes > 1:
-            raise UserError(
-                f"options.{option} cannot be used with trainer {trainer} on several GPUs from here: checkpoints of a "
-                "model that is spread over processes are not read yet. Each process holds the whole model (DDP)"
-            )
 
 
 def require_lora(arm: TrainedArm) -> None:

@@ -15,7 +15,7 @@ from trainers.hf_arguments import (
     require_equal_shares,
     require_one_process,
     require_one_update,
-    whole_batch,
+    require_whole,
     workload_arguments,
 )
 from trainers.hf_terms import trl_terms
@@ -68,14 +68,14 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
     elif arm.engine == "sglang":
         # Room for all sequences of a step and as many again, so that none waits.
         engine = {"use_sglang": True, "sglang_max_total_tokens": 2 * workload.batch_size * longest}
-    fixed = workload_arguments(workload, seed, processes) | whole_batch(workload, processes) | corrections
+    fixed = workload_arguments(workload, seed, processes) | corrections
     return completed(fixed, engine, arm, stack, _OWNED)
 
 
 def _require_processes(arm: TrainedArm, workload: Workload, stack: StackFacts, processes: int) -> None:
     """`UserError` for what several processes cannot train."""
     require_equal_shares("trl", workload, processes)
-    checks.require_whole("trl", arm, processes)
+    require_whole("trl", arm, processes)
     if processes == 1:
         return
     on_cpu = arm.engine == "vllm" and stack.accelerator == "cpu" and not server.is_wanted(arm)
