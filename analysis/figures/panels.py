@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -105,7 +106,11 @@ def ratio_domain(values: Iterable[float]) -> tuple[float, float]:
 
 
 def log_ticks(low: float, high: float, at_most: int = 8, needs: float | None = None) -> list[float]:
-    """Ticks of a log axis: round numbers, as many as fit, `needs` always among them."""
+    """Ticks of a log axis: round numbers, as many as fit, `needs` always among them.
+
+    `at_most` that many would fit evenly spaced; two of them lie no closer than two thirds of that.
+    """
+    room = 2 / 3 * math.log(high / low) / at_most
     found = [] if needs is None else [needs]
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     apart = max(1, math.ceil(len(decades) / at_most))
@@ -118,6 +123,8 @@ def log_ticks(low: float, high: float, at_most: int = 8, needs: float | None = N
             grids.append([k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)])
     for grid in grids:
         inside = [float(f"{t:.6g}") for t in grid if low <= t <= high]
+        if any(math.log(b / a) < room for a, b in itertools.pairwise(inside)):
+            continue
         if (needs is None or needs in inside) and len(found) < len(inside) <= at_most:
             found = inside
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -272,6 +273,13 @@ def test_colours_of_cells_part_at_one() -> None:
 def test_ticks_of_ratios_are_round_few_and_have_one(low: float, high: float) -> None:
     ticks = log_ticks(low, high, needs=1.0)
     assert 1.0 in ticks and 1 < len(ticks) <= 8 and all(low <= t <= high for t in ticks)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.065, 1.75), (0.3, 1.6), (0.1, 2.3), (0.34, 5.86), (0.02, 1.01)])
+def test_labels_of_ticks_of_ratios_have_room(low: float, high: float) -> None:
+    ticks = log_ticks(low, high, needs=1.0)
+    gaps = [math.log(b / a) / math.log(high / low) for a, b in itertools.pairwise(ticks)]
+    assert len(ticks) >= 3 and 1.0 in ticks and min(gaps) * 400 > 32, "pixels from label to label"
 
 
 def test_cumulative_shares_are_exact_and_bounded() -> None:
