@@ -231,6 +231,15 @@ def test_what_a_stack_needs_of_compilers_and_conda(fake: FakeProgram, monkeypatc
     assert stack_checks.needs(bare, True, os.environ)[0] == "passed"
 
 
+def test_what_a_compiler_says_stays_with_what_is_wrong(fake: FakeProgram) -> None:
+    """Not a half of it with the remedy: it has colons, as a library's loader has."""
+    fake("c++", "-:1:10: fatal error: vector: No such file or directory\n", 1)
+    stack = dataclasses.replace(load_stack("trl-vllm-cpu"), run_needs=("c++",))
+    _, found, remedy = stack_checks.needs(stack, True, os.environ)
+    assert found.endswith("vector: No such file or directory)"), found
+    assert "; install g++ (" in f"; {remedy}" and "No such file" not in remedy, remedy
+
+
 def test_the_machines_python_cpus_memory_and_disk(tmp_path: Path) -> None:
     assert [machine_checks.python_version((3, minor, 1))[0] for minor in (10, 11)] == ["failed", "passed"]
     assert [machine_checks.cpus(count)[0] for count in (1, 2)] == ["warning", "passed"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from workflow.stacks.conda import HOW_TO_GET_ONE, find_conda
 from workflow.stacks.needs import find_python, missing
 
 _PATIENCE_S = 15
+_LACK = re.compile(r"(.*\)|[^:]*): (.*)")  # what a program said about itself, in brackets, has colons of its own
 _LAYER = ", or build the stack with its conda layer (envs.backend: conda)"  # as envs/_needs.py says it
 # https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html: CUDA's major release -> the
 # oldest driver that runs what was compiled with it.
@@ -93,9 +95,8 @@ def needs(stack: Stack, required: bool, environ: Mapping[str, str]) -> Found:
         lines += [lack["line"] for lack in missing(["nvcc", "c++"], stack, environ, exact=True)]
     if not lines:
         return passed(", ".join([f"Python {stack.python}", *stack.run_needs]))
-    whats, remedies = zip(
-        *(line.replace(_LAYER, "").partition(": ")[::2] for line in dict.fromkeys(lines)), strict=True
-    )
+    parts = [_LACK.fullmatch(line.replace(_LAYER, "")) for line in dict.fromkeys(lines)]
+    whats, remedies = zip(*(part.groups() for part in parts if part), strict=True)
     # A stack with a conda layer says so once.
     layered = _LAYER if any(_LAYER in line for line in lines) else ""
     return failed_if(required, "; ".join(whats), "; ".join(dict.fromkeys(remedies)) + layered)
