@@ -88,6 +88,14 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
+def write_text_at(path: Path, text: str, instead: str) -> None:
+    """`write_text` where the user chose to; `UserError` where nothing can be written: `instead` is what to do."""
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror or error}); {instead}") from None
+
+
 def read_json_object(path: Path, made_by: str) -> dict[str, Any]:
     """A JSON object from a file; `UserError` names the file, what is wrong, and what makes it."""
     try:

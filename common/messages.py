@@ -113,6 +113,13 @@ def remedy(error: OSError) -> str:
     return "; try again" if owner is None else f"; it belongs to {owner}, who alone may give the right to it"
 
 
+def _described(error: UserError | OSError) -> str:
+    """An error for people: of the file system, which file and what about it, without Python's number."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
 def reporting_errors(action: Callable[[], None], log: Path | None = None) -> int:
     """Run something; a `UserError` becomes one message on stderr and in the log, and exit code 1.
 
@@ -124,7 +131,9 @@ def reporting_errors(action: Callable[[], None], log: Path | None = None) -> int
     except (UserError, OSError) as error:
         if isinstance(error, OSError) and not may_pass(error):
             raise
-        say(f"error: {error}" + (remedy(error) if isinstance(error, OSError) else ""))
+        with suppress(OSError):  # In a file with both streams, too, the message stands below what was printed.
+            sys.stdout.flush()
+        say(f"error: {_described(error)}" + (remedy(error) if isinstance(error, OSError) else ""))
         if log is not None:
             # On a full disk the terminal must do.
             with suppress(OSError, UserError):

@@ -114,6 +114,8 @@ def test_the_saved_configuration_gives_the_same_tables_bit_by_bit(compared: tupl
         ((*PAIR, "--warmup", "-1"), "--warmup must be 0 or more (got -1)"),
         ((*PAIR[:2], "--release", "main"), "import.version (of `compare`: --release; declared: 0.3, "),
         ((*PAIR, "--report", str(LOGS)), "holds no report of this command; give another one with --report"),
+        ((*PAIR, "--report", f"{VLLM}/x"), "cannot be written (Not a directory); give another folder with --report"),
+        ((*PAIR, "--save", f"{VLLM}/x.yaml"), "x.yaml cannot be written ("),
     ],
 )
 def test_a_mistake_is_one_line_with_its_remedy(

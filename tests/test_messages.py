@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
-from common.messages import did_you_mean, errors_since
+import pytest
+
+from common.messages import did_you_mean, errors_since, reporting_errors
 
 
 def test_the_errors_of_this_start_are_recalled_and_no_older_ones(tmp_path: Path) -> None:
@@ -24,3 +27,12 @@ def test_the_errors_of_this_start_are_recalled_and_no_older_ones(tmp_path: Path)
 def test_only_a_near_name_is_suggested() -> None:
     assert did_you_mean("vlm", ["vllm", "sglang"]) == " (did you mean vllm?)"
     assert did_you_mean("zzz", ["vllm", "sglang"]) == ""
+
+
+def test_a_file_without_the_right_to_it_is_told_as_people_would(capsys: pytest.CaptureFixture[str]) -> None:
+    def refused() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/proc/1/locked")
+
+    assert reporting_errors(refused) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: /proc/1/locked: Permission denied; ") and "Errno" not in told, told

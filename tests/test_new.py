@@ -152,6 +152,21 @@ def test_no_file_is_overwritten(here: Path, capsys: pytest.CaptureFixture[str], 
     assert Path(there).read_text() == "mine" and sorted(here.rglob("*")) == before
 
 
+def test_a_place_where_nothing_can_be_written_is_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(here.rglob("*"))
+    assert main(["new", "train.jsonl/my.yaml", "--gpus", "0"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: train.jsonl/my.yaml cannot be written (") and len(told.splitlines()) == 1, told
+    assert sorted(here.rglob("*")) == before
+
+
+def test_the_commands_that_follow_can_be_copied_for_any_name(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A space in a folder's name, such as people have, is one word of the shell's."""
+    assert main(["new", "my runs/実験.yaml", "--gpus", "0"]) == 0
+    follow = capsys.readouterr().out.partition("next: ")[2].splitlines()
+    assert len(follow) == 3 and all("my runs/実験.yaml" in shlex.split(line, comments=True) for line in follow), follow
+
+
 def test_without_a_terminal_nothing_is_asked(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Standard input holds an answer that nobody reads."""
     assert main(["new"]) == 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import UserError
-from common.files import ROOT, is_checkout, read_json, write_json, write_text
+from common.files import ROOT, is_checkout, read_json, write_json, write_text, write_text_at
 from common.messages import reporting_errors, unknown_name
 from common.patience import LOOK_PATIENCE_S, patiently
 from workflow.commands import completion, parser
@@ -85,7 +86,7 @@ def _only(args: argparse.Namespace) -> None:
     }
     load_plan(raw)
     text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
-    write_text(args.out, f"# Made from {path}: only {', '.join(chosen)}.\n{text}")
+    write_text_at(args.out, f"# Made from {path}: only {', '.join(chosen)}.\n{text}", "give another file with --out")
 
 
 def _print_plan(args: argparse.Namespace) -> None:
@@ -188,7 +189,7 @@ def _print_verdict(args: argparse.Namespace) -> None:
     plan = _plan(args.config)
     folder = Path(plan.folder)
     if not (folder / "verdict.json").is_file():
-        use = f"snakemake --profile profiles/local --configfile {args.config or CONFIG}"
+        use = f"snakemake --profile profiles/local --configfile {shlex.quote(str(args.config or CONFIG))}"
         raise UserError(f"no report yet in {folder}; make it with: {use}")
     if read_json(folder / "plan.json")["fingerprint"] != plan.fingerprint:
         raise UserError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from analysis.imports.import_run import CACHE, write_import
 from analysis.imports.source_check import engine_told, trainer_told
 from analysis.sources.wandb_api import download
 from common.errors import UserError
-from common.files import write_json, write_text
+from common.files import write_json, write_text_at
 from common.messages import unknown_name
 from common.verdicts import count_of
 from engines import engines
@@ -65,15 +66,16 @@ def compare(args: argparse.Namespace) -> None:
     _require_free(args)
     if args.save:
         text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
-        use = f"in a checkout: snakemake --profile profiles/local --configfile {args.save}"
-        write_text(args.save, f"{SAVED}{use}\n{text}")
+        use = f"in a checkout: snakemake --profile profiles/local --configfile {shlex.quote(str(args.save))}"
+        write_text_at(args.save, f"{SAVED}{use}\n{text}", "give another file with --save")
     if args.verdict_only:
         with tempfile.TemporaryDirectory() as folder:
             _compare(plan, Path(folder), args)
         return
     folder = args.report
     there = folder.exists()
-    write_text(folder / MARK, "Written by rolloutbench compare, which may write this folder again.\n")
+    mark = "Written by rolloutbench compare, which may write this folder again.\n"
+    write_text_at(folder / MARK, mark, "give another folder with --report, or take --verdict-only")
     try:
         content = _compare(plan, folder, args)
     except UserError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import yaml
 
 from common.errors import UserError
-from common.files import ROOT, is_checkout, write_text
+from common.files import ROOT, is_checkout, write_text_at
 from common.messages import say, unknown_name
 from common.verdicts import count_of
 from engines import engines
@@ -113,16 +114,17 @@ def new_experiment(args: argparse.Namespace) -> None:
     except UserError as error:
         raise UserError(f"{' '.join(str(error).split())} (nothing was written)") from None
     for path, text in writes.items():
-        write_text(path, text)
+        write_text_at(path, text, "give another file")
         print(f"wrote {path}")
     steps = count_of(int(found["steps"]), "step")
     print(f"{', '.join(plan.config.arms)}: {count_of(len(plan.runs), 'run')} of {steps} each")
     used = profile.parent if found["partition"] else "slurm" if int(found["gpus"]) else "profiles/local"
-    site = f"{file} --profile {profile.parent}" if found["partition"] else str(file)
+    written = shlex.quote(str(file))
+    site = f"{written} --profile {profile.parent}" if found["partition"] else written
     print(f"next: rolloutbench doctor {site}       # what this machine or site lacks for it")
     print(f"      rolloutbench preflight {site}    # what is impossible, unequal or odd")
     where = "" if is_checkout() else "    # in a checkout of rolloutbench, after `make venv`: it has the rules"
-    print(f"      snakemake --profile {used} --configfile {file}{where}")
+    print(f"      snakemake --profile {used} --configfile {written}{where}")
 
 
 def _require_free(*paths: Path) -> None:
