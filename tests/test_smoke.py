@@ -116,6 +116,17 @@ def test_a_shim_that_does_not_start_is_no_python(tmp_path: Path) -> None:
     assert subprocess.check_output(command, cwd=ROOT, env={"PATH": str(tmp_path)}, text=True) == "python3.11\n"
 
 
+def test_where_packages_cannot_be_had_it_says_what_to_set(tmp_path: Path) -> None:
+    """pip's last line is that there is no such version, whatever it could not reach, and by what certificate."""
+    (tmp_path / "lock").write_text(f"rbt-nowhere==1 --hash=sha256:{'0' * 64}\n")
+    script = ROOT / "scripts" / "make-venv.sh"
+    env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    command = ["bash", script, sys.executable, "made", "lock"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "rbt-nowhere" in done.stderr
+    assert "PIP_CERT" in done.stderr.partition("\nerror: the packages of lock were not installed")[2], done.stderr
+
+
 def test_a_python_without_ensurepip_makes_the_environment(tmp_path: Path) -> None:
     """As Debian's without python3-venv, and as an interpreter that is an environment itself."""
     bare = executable(
