@@ -27,7 +27,11 @@ if [ ! -x "$venv/bin/python" ]; then
     exit 1
   fi
 fi
-"$venv/bin/python" -m pip install -qq --no-compile --require-hashes -r "$lock"
+"$venv/bin/python" -m pip install -qq --no-compile --require-hashes -r "$lock" || {
+  echo "error: the packages of $lock were not installed: pip says above what it could not have. It takes its own settings:" >&2
+  echo "PIP_INDEX_URL (a mirror), PIP_CERT (a certificate), HTTPS_PROXY; docs/offline.md has the way without a network" >&2
+  exit 1
+}
 # As pip would, but for the libraries' own tests: a third of all.
 "$venv/bin/python" -m compileall -qq -j 2 -x '/tests?/' "$venv"/lib/python*/site-packages || true
 "$venv/bin/python" -m pip install -qq --no-deps --no-build-isolation --no-index -e .
