@@ -70,9 +70,12 @@ class Storm(Strikes):
     # Who keeps it going -------------------------------------------------------------------------------------------
 
     def rage(self, seconds: float) -> None:
-        """The storm itself."""
+        """The storm itself: so long, and on until it has struck more often than there are runs.
+
+        On a busy machine a strike takes seconds, and a storm of so many seconds would be a breeze.
+        """
         end, next_strike = time.monotonic() + seconds, time.monotonic() + 5
-        while time.monotonic() < end and (self.renew or self._open()):
+        while (time.monotonic() < end or not self.is_storm()) and (self.renew or self._open()):
             self._tend()
             if time.monotonic() >= next_strike:
                 next_strike = time.monotonic() + self.random.uniform(0.1, 1.5)
@@ -80,6 +83,10 @@ class Storm(Strikes):
             if self.random.random() < 0.15:
                 self._look()
             time.sleep(0.2)
+
+    def is_storm(self) -> bool:
+        """Whether it has struck more often than there are runs."""
+        return sum(self.struck().values()) > len(self.runs)
 
     def settle(self) -> None:
         """Calm weather until every run has ended; then what must hold is looked at."""

@@ -22,5 +22,4 @@ def test_every_run_outlives_a_storm_and_finishes_once(make_cluster: MakeCluster,
         storm.end()
     print(dict(storm.counts))
     assert not storm.wrong, "\n".join(storm.wrong)
-    # A storm and no breeze: on a busy machine each strike takes seconds.
-    assert sum(storm.struck().values()) > len(storm.runs), storm.counts
+    assert storm.is_storm(), storm.counts
