@@ -64,20 +64,21 @@ def patiently(action: Callable[[], T], what: str, patience_s: float = PATIENCE_S
 
     Without `for_others` another user's refusal is final: one who only looks may have no right to, and never get it.
 
-    Raises the last error when the patience is over (half a minute for a full disk), and at once one that will not pass.
+    The patience (half a minute for a full disk) begins with the first refusal: on a busy machine the action itself may
+    take as long. Raises the last error when it is over, and at once one that will not pass.
     """
-    began = time.monotonic()
-    pause_s, told = 0.2, False
+    refused: float | None = None
+    pause_s = 0.2
     while True:
         try:
             return action()
         except (OSError, DiskFull) as error:
             limit_s = min(patience_s, _ROOM_S) if isinstance(error, DiskFull) else patience_s
             final = not may_pass(error) or (not for_others and owner_of_refused(error) is not None)
-            if final or time.monotonic() + pause_s > began + limit_s:
+            if final or (refused is not None and time.monotonic() + pause_s > refused + limit_s):
                 raise
-            if not told:
+            if refused is None:
                 print(f"{what}: {error}; trying again for {limit_s:.0f} s", file=sys.stderr, flush=True)
-                told = True
+                refused = time.monotonic()
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 5.0)

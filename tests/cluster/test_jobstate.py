@@ -231,6 +231,21 @@ def test_what_the_file_system_refuses_is_tried_again_and_said_once(
         patiently(read, "it", patience_s=0.1)
 
 
+def test_what_takes_longer_than_its_patience_is_tried_again_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a look at many runs on a busy machine."""
+    now_s, tries = [0.0], iter((OSError(errno.EIO, "Input/output error"), None))
+    monkeypatch.setattr(patience.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(patience.time, "sleep", lambda seconds: None)
+
+    def look() -> str:
+        now_s[0] += 60
+        if error := next(tries):
+            raise error
+        return "content"
+
+    assert patiently(look, "it", patience_s=30) == "content"
+
+
 def test_the_last_lines_of_a_large_log_take_no_memory(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("wb") as file:
