@@ -469,6 +469,7 @@ def test_a_head_killed_between_sbatch_and_its_record_is_followed_by_one_that_att
     one.wait((tmp_path / "called").exists)
     kill_with_its_submission(head)
     assert one.read("jobs", "1", "job.json")["job_id"] is None
+    one.wait_for_step(2)  # the job needs nobody to begin
     one.head_env = {**one.head_env, "PATH": os.environ["PATH"]}
     again = one.start()
     one.wait_for_words(again, "attaching to Slurm job")

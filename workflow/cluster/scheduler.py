@@ -249,7 +249,6 @@ class SlurmScheduler(Scheduler):
             job.record, {**read_json(job.record), "job_id": kept.job_id, "submitted": time.time(), "error": None}
         )
         write_json(self._run.current, {"job": job.number})
-        _repair_pickle(job, kept.job_id)
         return job
 
 
@@ -282,11 +281,3 @@ def _queued_remark(job: QueueJob) -> str:
     if job.state in ("RUNNING", "COMPLETING", "CONFIGURING"):
         return ""
     return f"is {job.state.lower().replace('_', ' ')}" + (f" ({job.reason})" if job.reason not in ("", "None") else "")
-
-
-def _repair_pickle(job: JobPaths, job_id: str) -> None:
-    """Give submitit's file of a submission its final name, where the submitter died before it could."""
-    final = job.submitit / f"{job_id}_submitted.pkl"
-    waiting = [file for file in job.submitit.glob("*.pkl") if not file.name.endswith("_result.pkl")]
-    if not final.exists() and len(waiting) == 1:
-        waiting[0].rename(final)

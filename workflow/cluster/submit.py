@@ -131,7 +131,7 @@ def slurm_parameters(order: dict[str, Any], job: JobPaths) -> dict[str, Any]:
         "slurm_nodelist": site.get("nodelist"),
         "slurm_exclude": site.get("exclude"),
         "slurm_mem": f"{site['mem_mb']}M" if site.get("mem_mb") else None,
-        "slurm_setup": _setup_lines(site["setup"], job) if site.get("setup") else None,
+        "slurm_setup": [_named_by_the_job(job), *(_setup_lines(site["setup"], job) if site.get("setup") else [])],
     }
     more = {"requeue": True, "reservation": site.get("reservation"), "comment": f"rolloutbench job={order['job']}"}
     return {
@@ -151,6 +151,17 @@ def slurm_parameters(order: dict[str, Any], job: JobPaths) -> dict[str, Any]:
         "slurm_srun_args": [f"--cpus-per-task={order['cpus']}", "--kill-on-bad-exit=1"],
         **{key: value for key, value in optional.items() if value},
     }
+
+
+def _named_by_the_job(job: JobPaths) -> str:
+    """A line of a job's script: gives submitit's file of the submission the name by which the job looks for it.
+
+    submitit gives it after sbatch has answered, and the job waits a minute for that. An answer may never come, and
+    whoever submits may die first. A second name, since submitit's own renaming must still find the first.
+    """
+    folder = shlex.quote(str(job.submitit))
+    name = f'{folder}/"$SLURM_JOB_ID"_submitted.pkl'
+    return f"[ -e {name} ] || ln {folder}/*.pkl {name} || true"
 
 
 def _setup_lines(script: str, job: JobPaths) -> list[str]:
