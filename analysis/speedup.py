@@ -121,6 +121,12 @@ SUMS = ["baseline_s", "arm_s", "baseline_tokens", "arm_tokens"]
 COMPARISON_COLUMNS = ["factors", "baseline", "arm", "run_pairs", "paired_steps", *SUMS, *RATIOS, "warmup_left_out"]
 
 
+def _none_counts(arm: str, rows: pd.DataFrame) -> str:
+    """That an arm counts no step, with the reasons, the commonest first."""
+    reasons = [f"{number} ({reason})" for reason, number in rows["left_out"].value_counts().items()]
+    return f". {arm} counts none of its {count_of(len(rows), 'step')}; left out: {', '.join(reasons) or 'none'}"
+
+
 def _apart(wide: pd.DataFrame, factors: str, baseline: str, arm: str) -> str:
     """Why two arms have no step in common: by the factors, the seeds and the steps of each."""
     counted = wide[wide["counted"].astype(bool)]
@@ -131,7 +137,7 @@ def _apart(wide: pd.DataFrame, factors: str, baseline: str, arm: str) -> str:
             f". {name} counts steps only at {'; '.join(factors_label(key) or 'no factor' for key in keys[:4])}"
             f"{'; ...' if len(keys) > 4 else ''}: runs of equal factors are compared"
             if len(keys)
-            else f". {name} counts no step at all (warm-up steps do not count)"
+            else _none_counts(name, wide[wide["arm"] == name])
             for name, keys in elsewhere.items()
         )
     seeds = {name: sorted(set(some["seed"])) for name, some in rows.items()}

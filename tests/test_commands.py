@@ -110,6 +110,12 @@ def test_an_unknown_command_gets_the_nearest_one_and_none_the_whole_help(capsys:
     said = capsys.readouterr().err
     assert "error: unknown command 'comparre' (did you mean compare?); known: compare, new," in said
     assert "write-plan" not in said
+
+
+def test_an_unknown_argument_gets_the_commands_own_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("compare", "a.log", "b.log", "--out", "there") == 2
+    said = capsys.readouterr().err
+    assert "usage: rolloutbench compare" in said and "--report" in said
     assert ended() == 2
     assert "compare logs: prints the verdict" in capsys.readouterr().err
 

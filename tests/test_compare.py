@@ -101,7 +101,7 @@ def test_the_saved_configuration_gives_the_same_tables_bit_by_bit(compared: tupl
         ((f"vllm={VLLM}", "sglang=nowhere.log", *RELEASE), "nowhere.log is not there"),
         ((f"vllm={VLLM}", f"sglang={ROOT / 'LICENSE'}", *RELEASE), "no training step of any known format"),
         ((str(VLLM), str(SGLANG), *RELEASE), "does not say its engine (vllm, sglang); name the arms"),
-        ((f"vllm={VLLM}", f"sglang={SGLANG}"), "does not say its release of verl; give it: --release"),
+        ((f"vllm={VLLM}", f"sglang={SGLANG}"), "does not say its release of verl (0.3, "),
         ((str(VLLM), str(SGLANG), "--names", "vllm", *RELEASE), "--names must name the 2 arms in order (got 'vllm')"),
         ((f"vllm={VLLM}", f"vllm={SGLANG}", *RELEASE), "two arms have one name (vllm, vllm)"),
         ((f"vllm={VLLM}", f"vllm-b={LOGS}", *RELEASE), "; give one of them, or several by commas as seeds of one arm"),

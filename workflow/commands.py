@@ -204,13 +204,23 @@ class _Version(argparse.Action):
 class _Program(argparse.ArgumentParser):
     """Names the nearest command for one that is unknown, and none of those for rules."""
 
+    commands: Any
+    """What `add_subparsers` gave; argparse has no public name for its kind."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, but of an argument that a command does not know the command's own usage is shown."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.commands.choices.get(found.command, self).error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             listed = [name for name, command in COMMANDS.items() if command.meaning]
             raise argparse.ArgumentError(None, unknown_name("command", value, listed))
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> _Program:
     """The program's parser; the chosen command is `command`."""
     program = _Program(
         prog="rolloutbench",
@@ -221,6 +231,7 @@ def parser() -> argparse.ArgumentParser:
     )
     program.add_argument("--version", action=_Version, nargs=0, help="print the version and where it is installed")
     commands = program.add_subparsers(dest="command", metavar="COMMAND", parser_class=argparse.ArgumentParser)
+    program.commands = commands
     for name, command in COMMANDS.items():
         listed: dict[str, Any] = {"help": command.meaning} if command.meaning else {}
         one = commands.add_parser(
@@ -240,8 +251,7 @@ def completion(shell: str) -> str:
     import shtab
 
     program = parser()
-    (commands,) = (one for one in program._actions if isinstance(one, argparse._SubParsersAction))
-    for command in commands.choices.values():
+    for command in program.commands.choices.values():
         for action in command._actions:
             names = {action.dest, *action.option_strings}
             if names & set(FOLDERS):

@@ -29,6 +29,7 @@ from common.verdicts import count_of
 from engines import engines
 from trainers.logs.record import Imported
 from trainers.registry import trainer_named, trainers
+from trainers.timers.lookup import releases
 from trainers.workload import NAME_PATTERN
 from workflow.config.plan import Plan, load_plan
 from workflow.preflight import write_preflight
@@ -255,7 +256,10 @@ def _detect(arm: ComparedArm, args: argparse.Namespace) -> None:
     package = trainer_named(arm.trainer).distribution
     versions = [v for look in arm.looks if (v := look.versions.get(package) or look.versions.get(arm.trainer))]
     if not versions and not args.release and all(look.tree is None for look in arm.looks):
-        raise UserError(f"{first} does not say its release of {arm.trainer}; give it: --release 0.7.1")
+        there = releases(arm.trainer)
+        raise UserError(
+            f"{first} does not say its release of {arm.trainer} ({', '.join(there)}); give it: --release {there[-1]}"
+        )
     arm.release = "" if versions else args.release or ""
 
 

@@ -233,14 +233,17 @@ def test_steps_that_lie_apart_are_named(tmp_path):
     )
     told = [v.text for v in comparison_table(steps, found.plan)[1] if v.code == "no-common-steps"]
     assert any(". vllm counts steps only at temperature = 0.9: runs of equal factors are compared" in t for t in told)
-    steps = found.steps.assign(counted=found.steps["arm"] != "vllm")
-    (told,) = [v for v in comparison_table(steps, found.plan)[1] if v.code == "no-common-steps"]
-    assert told.text.endswith(". vllm counts no step at all (warm-up steps do not count)")
 
 
 def test_run_whose_steps_are_all_warm_up(tmp_path):
     found = pair(tmp_path, [row(1, 1), row(2, 1)], [row(1, 1)], warmup_steps=1)
     assert "run a: none of its 1 steps counts" in text(found, "no-counted-steps") and not found.arm_verdicts
+
+
+def test_why_no_step_counts_is_told_where_there_is_no_comparison(tmp_path):
+    overrun = [row(step, 1, phases={GEN: 9}) for step in (1, 2, 3)]
+    found = pair(tmp_path, overrun, [row(step, 1) for step in (1, 2, 3)], warmup_steps=1)
+    assert "none of its 3 steps; left out: 2 (children exceed their parent), 1 (warm-up)" in found.no_comparison
 
 
 def test_single_step_and_single_seed(tmp_path):
