@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 import subprocess
@@ -23,6 +24,8 @@ from .trainers.verl.environments import build as build_verl
 from .trainers.verl.warm import WarmPython, warm_pythons
 
 ROOT = Path(__file__).resolve().parents[1]
+# Until all tests are collected the garbage collector would find nothing; then it leaves out what they are made of.
+gc.disable()
 # An example may take as long as a busy machine lets it.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
@@ -78,6 +81,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The groups that take longest first, then file by file."""
     order = {group: place for place, group in enumerate(FIRST)}
     items.sort(key=lambda item: order.get(group_of(item.nodeid), len(order)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
