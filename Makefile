@@ -34,7 +34,8 @@ help:
 	@echo "make container STACK=name   an Apptainer definition of the same lock (OUT=stack.def)"
 	@echo "make docs-site         build the site of docs/ in build/site (OUT=folder); a link that leads nowhere fails it"
 	@echo "make picture           draw the README's picture from the quickstart's report"
-	@echo "make gallery           make the reports of docs/gallery/ and write their verdicts and pictures"
+	@echo "make gallery           write the gallery's verdicts and pictures anew from published figures"
+	@echo "                       (PAGES=quickstart: that page, from the finished report in results/)"
 	@echo "make docs              write the configuration's JSON schema and what docs/ repeat from the code anew"
 
 # The controller's environment: made anew when its lock changes, never half made (the stamp is written last).
@@ -131,4 +132,4 @@ docs-site: $(VENV)/dev.stamp
 	@echo "$(or $(OUT),build/site)/index.html"
 
 gallery: $(VENV)/controller.stamp
-	@$(BIN)/python scripts/gallery.py
+	@$(BIN)/python scripts/gallery.py $(PAGES)

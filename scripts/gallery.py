@@ -1,6 +1,7 @@
 """Writes the gallery's verdicts and pictures from their configurations: `make gallery`.
 
-All of them read published figures, in seconds.
+Those of published figures are made in seconds, each time. Those of trained runs change with each training: a page is
+written from the finished report in results/ when it is named, `make gallery PAGES=quickstart`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import tempfile
 from pathlib import Path
 
 from analysis.imports.import_run import CACHE, write_import
-from analysis.report.content import read_content
+from analysis.report.content import Content, read_content
 from analysis.verdict.verdict_block import escaped, verdict_markdown
-from common.files import ROOT, write_json, write_text
+from common.errors import UserError
+from common.files import ROOT, read_json, write_json, write_text
+from common.messages import reporting_errors, unknown_name
 from workflow.config.plan import Plan, load_plan
 from workflow.config.reading import read_yaml
 from workflow.preflight import write_preflight
@@ -26,7 +29,9 @@ ENTRIES = {
     "article": ("experiments/camino-2025-published.yaml", "phases"),
     "verl-recipe-153": ("docs/gallery/verl-recipe-153.yaml", "phases"),
     "lm-eval-2703": ("docs/gallery/lm-eval-2703.yaml", "estimates"),
+    "quickstart": ("config.yaml", "estimates"),
 }
+TRAINED = ("quickstart",)
 
 
 def planned(name: str) -> Plan:
@@ -36,7 +41,14 @@ def planned(name: str) -> Plan:
 
 def made(name: str) -> tuple[str, str]:
     """A page's verdict as Markdown, and its picture as SVG."""
-    plan = planned(name)
+    content = _finished(name) if name in TRAINED else _imported(planned(name))
+    pictures = {one.name: one.standalone_svg for one in content.figures}
+    picture = pictures[ENTRIES[name][1]].replace(">", PAPER, 1) + "\n"
+    return verdict_markdown(content.arm_verdicts) or escaped(content.no_comparison), picture
+
+
+def _imported(plan: Plan) -> Content:
+    """The report of published figures."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         write_json(folder / "plan.json", plan.as_json())
@@ -45,10 +57,19 @@ def made(name: str) -> tuple[str, str]:
             write_import(run.spec, folder / "runs" / run.run_id / "steps.parquet", CACHE)
             imported.append(folder / "runs" / run.run_id / "imported.json")
         write_preflight(plan, [], folder / "preflight.json", Surroundings(variables=variables_of(None)), imported)
-        content = read_content(folder / "plan.json", folder, None, None)
-        pictures = {one.name: one.standalone_svg for one in content.figures}
-        picture = pictures[ENTRIES[name][1]].replace(">", PAPER, 1) + "\n"
-        return verdict_markdown(content.arm_verdicts) or escaped(content.no_comparison), picture
+        return read_content(folder / "plan.json", folder, None, None)
+
+
+def _finished(name: str) -> Content:
+    """The report of trained runs; `UserError` where they are not all there, or are of another configuration."""
+    plan = planned(name)
+    folder = Path(plan.folder)
+    made_by = f"snakemake --profile profiles/local --configfile {ENTRIES[name][0]}"
+    if not (folder / "verdict.json").is_file():
+        raise UserError(f"{folder} has no report; make it with: {made_by}")
+    if read_json(folder / "plan.json")["fingerprint"] != plan.fingerprint:
+        raise UserError(f"the report in {folder} is of another configuration; make it again with: {made_by}")
+    return read_content(folder / "plan.json", folder, None, None)
 
 
 def page_with(name: str, page: str, verdict: str) -> str:
@@ -56,12 +77,14 @@ def page_with(name: str, page: str, verdict: str) -> str:
     marks = re.compile(r"(<!-- verdict: [^\n]*-->\n).*?(<!-- end of verdict -->)", re.DOTALL)
     found = marks.search(page)
     if found is None:
-        raise SystemExit(f"error: docs/gallery/{name}.md has no marks for its verdict")
+        raise UserError(f"docs/gallery/{name}.md has no marks for its verdict")
     return f"{page[: found.start()]}{found[1]}\n{verdict}\n\n{found[2]}{page[found.end() :]}"
 
 
 def main() -> None:
-    for name in sys.argv[1:] or ENTRIES:
+    for name in sys.argv[1:] or [name for name in ENTRIES if name not in TRAINED]:
+        if name not in ENTRIES:
+            raise UserError(unknown_name("page", name, ENTRIES))
         verdict, picture = made(name)
         page = FOLDER / f"{name}.md"
         write_text(page, page_with(name, page.read_text(encoding="utf-8"), verdict))
@@ -69,4 +92,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(reporting_errors(main))

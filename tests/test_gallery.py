@@ -1,9 +1,15 @@
-"""The gallery: reports of published figures are made anew and compared."""
+"""The gallery: reports of published figures are made anew and compared; those of trained runs belong to their plans."""
 
 from __future__ import annotations
 
+import re
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
 import pytest
 
+from common.messages import reporting_errors
 from scripts import gallery
 
 from .importing import ROOT
@@ -14,10 +20,32 @@ def test_every_page_has_an_experiment() -> None:
     assert pages == set(gallery.ENTRIES)
 
 
-@pytest.mark.parametrize("name", gallery.ENTRIES)
+@pytest.mark.parametrize("name", [name for name in gallery.ENTRIES if name not in gallery.TRAINED])
 def test_a_report_of_published_figures_is_as_the_page_shows_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     verdict, picture = gallery.made(name)
     page = (gallery.FOLDER / f"{name}.md").read_text(encoding="utf-8")
     assert gallery.page_with(name, page, verdict) == page, "run `python scripts/gallery.py` with its name"
     assert (gallery.FOLDER / f"{name}.svg").read_text(encoding="utf-8") == picture
+
+
+@pytest.mark.parametrize("name", gallery.TRAINED)
+def test_a_report_of_trained_runs_has_a_verdict_for_each_arm_of_its_plan(name: str) -> None:
+    config = gallery.planned(name).config
+    page = (gallery.FOLDER / f"{name}.md").read_text(encoding="utf-8")
+    shown = page.partition("<!-- verdict: ")[2].partition("<!-- end of verdict -->")[0]
+    titles = re.findall(r"^\*\*(\S+?) vs (\S+?)[:, ]", shown, re.MULTILINE)
+    assert {arm for arm, _ in titles} == set(config.arms) - {config.baseline} and {b for _, b in titles} == {
+        config.baseline
+    }
+    picture = (gallery.FOLDER / f"{name}.svg").read_bytes()
+    assert ElementTree.fromstring(picture).tag.endswith("svg") and len(picture) < 100_000
+
+
+def test_without_the_trained_runs_it_says_what_makes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["gallery.py", "quickstart"])
+    assert reporting_errors(gallery.main) == 1
+    assert "snakemake --profile profiles/local --configfile config.yaml" in capsys.readouterr().err
