@@ -21,6 +21,7 @@ from workflow import stacks
 
 from .attempts import made_inputs  # noqa: F401 (a fixture)
 from .trainers.verl.environments import build as build_verl
+from .trainers.verl.environments import share as share_verl
 from .trainers.verl.warm import WarmPython, warm_pythons
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -110,3 +111,4 @@ def warm_verl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
     """By version: verl's Python with its imports done."""
     with warm_pythons(build_verl, tmp_path_factory.mktemp) as warm:
         yield warm
+    share_verl()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from common.errors import UserError
+from workflow.stacks import bytecode
 from workflow.stacks import staging as place
 from workflow.stacks.conda import PROGRAMS, activated, create_prefix, find_conda
 from workflow.stacks.condalock import CondaPackage, check_conda_lock
@@ -138,7 +138,7 @@ def _build(
         with place.building_folder(final.parent, final.name) as temporary:
             make_venv(stack, temporary / "env", layer.uv, stack.python, fds)
             install(layer, temporary / "env", temporary)
-            verify_and_move(stack, temporary, final, wheel_records(layer.wheels), fds)
+            verify_and_move(layer, temporary, final, wheel_records(layer.wheels))
     else:
         _build_in_place(layer, packages, final)
     stack.say(f"ready in {time.monotonic() - started:.0f} s: {final}")
@@ -156,16 +156,18 @@ def _takes_conda(stack: Stack, wanted: str) -> bool:
     return False
 
 
-def verify_and_move(stack: Stack, temporary: Path, final: Path, origin: dict[str, Any], fds: tuple[int, ...]) -> None:
+def verify_and_move(layer: PipLayer, temporary: Path, final: Path, origin: dict[str, Any]) -> None:
     """Puts the environment `temporary/env` at its final place once verify.py has passed in it."""
+    stack = layer.stack
     if programs := place.foreign_paths(temporary / "env" / "bin", temporary.name):
         raise UserError(
             f"{stack.name}: {', '.join(programs)} in env/bin name the folder of the build and would break "
             "when it is renamed; the packages that made them cannot be part of a stack"
         )
     stack.say("verifying")
-    verify(Environment(stack, temporary / "env", final.name, (), origin, fds), temporary)
+    verify(Environment(stack, temporary / "env", final.name, (), origin, layer.fds), temporary)
     place.move_into_place(temporary, final)
+    _keep_bytecode(layer, final)
 
 
 def _build_in_place(layer: PipLayer, packages: list[CondaPackage], final: Path) -> None:
@@ -179,6 +181,7 @@ def _build_in_place(layer: PipLayer, packages: list[CondaPackage], final: Path) 
         (final / "verify.json").unlink(missing_ok=True)
         place.link_into_place(prefix, final)
         (work / "verify.json").replace(final / "verify.json")
+    _keep_bytecode(layer, final)
 
 
 def make_venv(stack: Stack, env: Path, uv: Uv, python: str, fds: tuple[int, ...]) -> None:
@@ -214,11 +217,13 @@ def install(layer: PipLayer, env: Path, folder: Path) -> None:
     for name in sorted(_python_packages(env) & names):
         command += ["--reinstall-package", name]  # of what both layers have, the lock's file is installed
     if wanted:
-        linking = replace(uv, environ={"UV_LINK_MODE": _link_mode(uv, env), **uv.environ})
+        cache = uv.cache()
+        linking = replace(uv, environ={"UV_LINK_MODE": _link_mode(cache, env), **uv.environ})
         command += [*uv.arguments, *layer.torch_index, "-r", str(listed)]
         status, said = linking.run(command, fds=layer.fds, show=True)
         if status != 0:
             raise explained(said, f"{stack.name}: installing {stack.lock}", uv)
+        bytecode.reuse(bytecode.cache_beside(cache, env), env)
     if layer.compiled:
         pins = {pin.name: pin for pin in layer.pins}
         build_from_source(stack, [pins[name] for name in layer.compiled], env / "bin" / "python", uv, work, layer.fds)
@@ -231,10 +236,14 @@ def _python_packages(env: Path) -> set[str]:
     return {canonicalize_name(path.name.partition("-")[0]) for path in found}
 
 
-def _link_mode(uv: Uv, env: Path) -> str:
+def _keep_bytecode(layer: PipLayer, final: Path) -> None:
+    """Shares what verify.py made Python compile; the environment is in its place, and on the disk."""
+    env = final / "env"
+    bytecode.keep(bytecode.cache_beside(layer.uv.cache(), env), env)
+
+
+def _link_mode(cache: Path | None, env: Path) -> str:
     """hardlink where uv's cache shares the environment's file system, else copy: uv warns when it finds out."""
-    told = subprocess.run([uv.binary, "cache", "dir"], env=uv.environ, capture_output=True, text=True, check=False)
-    cache = Path(told.stdout.strip() or ".").absolute()
-    while not cache.exists():
+    while cache is not None and not cache.exists():
         cache = cache.parent
-    return "hardlink" if cache.stat().st_dev == env.stat().st_dev else "copy"
+    return "hardlink" if cache is not None and cache.stat().st_dev == env.stat().st_dev else "copy"

@@ -186,5 +186,5 @@ def _lay_over(layer: PipLayer, there: Interpreter, kept: list[str], origin: dict
             text=True,
             check=True,
         )
-        verify_and_move(stack, temporary, final, origin, layer.fds)
+        verify_and_move(layer, temporary, final, origin)
     stack.say(f"registered: {final}")

@@ -170,6 +170,13 @@ class Uv:
         """Exit status and stderr of `uv <command>`, run as `run` does."""
         return run([self.binary, *command], self.environ, **how)
 
+    def cache(self) -> Path | None:
+        """The folder of uv's cache, absolute; None where uv knows none."""
+        done = subprocess.run(
+            [self.binary, "cache", "dir"], env=self.environ, capture_output=True, text=True, check=False
+        )
+        return Path(done.stdout.strip()).absolute() if done.stdout.strip() else None
+
 
 def run(
     command: list[str],

@@ -7,6 +7,7 @@ stacks: nothing trains in them, and Hydra's parser (antlr4 4.9) comes as a sourc
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from workflow.cluster.locks import try_lock
+from workflow.stacks import bytecode
 from workflow.stacks.uv import Uv, configured_uv, torch_arguments
 
 HERE = Path(__file__).resolve().parent
@@ -47,8 +49,18 @@ def build(version: str) -> Path:
         _uv(uv, ["venv", str(making), "--python", PYTHON, "--relocatable", "--no-python-downloads", "--no-project"])
         sync = ["pip", "sync", "--require-hashes", *_SOURCES, "--python", str(making / "bin" / "python")]
         _uv(uv, [*sync, *uv.arguments, *torch_arguments(uv, TORCH, "cpu", PYTHON), str(lock)])
+        share(uv)
+        bytecode.reuse(bytecode.cache_beside(uv.cache(), making), making)
         making.rename(final)
     return python
+
+
+def share(uv: Uv | None = None) -> None:
+    """Keeps what tests made Python compile in these environments for the next ones, as a stack does that is built."""
+    cache = (uv or configured_uv()).cache()
+    os.sync()
+    for python in CACHE.glob("*-*/bin/python"):
+        bytecode.keep(bytecode.cache_beside(cache, python.parents[1]), python.parents[1])
 
 
 def lock(version: str) -> None:
