@@ -275,6 +275,15 @@ def test_weights_in_half_are_told_and_take_half_the_memory() -> None:
     assert halved == pytest.approx(whole / 2)
 
 
+@pytest.mark.parametrize(("engine", "told"), [("vllm", {"merged-in-half"}), ("transformers", set())])
+def test_an_adapter_is_float32_but_merged_into_the_weights_as_they_are(engine: str, told: set[str]) -> None:
+    lora = {"use_peft": True, "lora_r": 16}
+    half = {"model_init_kwargs": {"dtype": "bfloat16"}}
+    codes = {"weights-in-half", "merged-in-half"}
+    assert codes & trl_with(half | lora, engine).keys() == told
+    assert not codes & trl_with(lora, engine).keys()
+
+
 def test_a_replay_beyond_the_models_context_or_heads_is_refused() -> None:
     alone = {"trainer": "replay", "engine": "vllm", "stack": "verl04-vllm"}
     fits = {**alone, "options": {"lengths": {"mean": 100}, "tensor_parallel": 2}}

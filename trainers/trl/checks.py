@@ -101,17 +101,35 @@ def refusals(case: Case, variables: Variables) -> Iterator[Finding]:
 
 
 def weights_in_half(case: Case, variables: Variables, setting: str = WEIGHTS) -> Iterator[Finding]:
-    """The optimizer's own weights in 16 bits, as `setting` says."""
+    """The optimizer's own weights in 16 bits, as `setting` says, or those that an adapter is merged into."""
     held = case.settings.get(setting)
-    if held in HALF:
+    if held not in HALF:
+        return
+    if case.settings.true(LORA):
+        yield from _merged_in_half(case, setting, str(held))
+        return
+    yield Finding(
+        "odd",
+        "weights-in-half",
+        (case.arm,),
+        f"the optimizer holds the policy in {held} ({setting})",
+        "with a small learning rate most updates are smaller than a rounding step of such weights and are lost",
+        "torch.optim.AdamW updates the weights as they are; our driver's default is float32",
+        f"take {setting} out (it takes more memory; passes are in workload.dtype all the same)",
+    )
+
+
+def _merged_in_half(case: Case, setting: str, held: str) -> Iterator[Finding]:
+    """peft keeps the adapter itself in float32; generation in the trainer merges nothing."""
+    if not case.engine.in_trainer:
         yield Finding(
             "odd",
-            "weights-in-half",
+            "merged-in-half",
             (case.arm,),
-            f"the optimizer holds the policy in {held} ({setting})",
-            "with a small learning rate most updates are smaller than a rounding step of such weights and are lost",
-            "torch.optim.AdamW updates the weights as they are; our driver's default is float32",
-            f"take {setting} out (it takes more memory; passes are in workload.dtype all the same)",
+            f"the adapter is merged into weights in {held} at each step, and taken out again ({setting})",
+            "each merge is rounded, and the frozen weights keep what is left of it: they drift",
+            "docs/trl.md#lora; trl/generation/vllm_generation.py (merge_adapter, unmerge_adapter)",
+            f"take {setting} out: the frozen weights are float32 then, and passes are in workload.dtype all the same",
         )
 
 

@@ -18,10 +18,10 @@ from workflow.cluster.place import Place
 from workflow.cluster.server import ServerHead, answers, server_setup
 
 from ... import patience
-from ...attempts import ROOT, VLLM, VLLM_ARGS, job_environment, read_lines, run_job, write_attempt
+from ...attempts import ROOT, VLLM_ARGS, job_environment, read_lines, run_job, write_attempt
 from .test_trl_grpo import COMMON, PREPARE, check_tree
 
-SWIFT = "swift-transformers-cpu"
+STACK = "trl-lora-vllm-cpu"  # trl-vllm-cpu, with peft
 Stack = Callable[[str], Path]
 SERVED: dict[str, Any] = {
     **VLLM_ARGS,
@@ -39,17 +39,10 @@ LORA: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def served(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A finished attempt of three steps, and one of two steps with a LoRA adapter, with the same server.
-
-    The stacks for CPUs have no peft; that of ms-swift's is lent to the second.
-    """
-    folder, python = tmp_path_factory.mktemp("served"), stack_python(VLLM)
+    """A finished attempt of three steps, and one of two steps with a LoRA adapter, with the same server."""
+    folder, python = tmp_path_factory.mktemp("served"), stack_python(STACK)
     attempt = write_attempt(folder / "vllm-s0", made_inputs, max_steps=3, seed=7, **SERVED)
     lora = write_attempt(folder / "lora-s0", made_inputs, max_steps=2, seed=7, **SERVED, **LORA)
-    lent = folder / "lent"
-    lent.mkdir()
-    for one in stack_python(SWIFT).parents[1].glob("lib/python*/site-packages/peft*"):
-        (lent / one.name).symlink_to(one)
     setup = TaskSetup(
         place=Place(0, ("here",), 2, 0),
         folder=folder / "life",
@@ -63,10 +56,9 @@ def served(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.Temp
     with ServerHead(setup, 1, server) as head:
         head.start(attempt.parent)
         head.wait_for_nodes()
-        for one, path in ((attempt, ROOT), (lora, f"{ROOT}:{lent}")):
+        for one in (attempt, lora):
             command = head.command([str(python), "-m", "trainers.trl.driver.train", str(one)])
-            environment = {**setup.environment, **head.environment(), "PYTHONPATH": str(path)}
-            done = patience.run(command, 300, cwd=ROOT, env=environment)
+            done = patience.run(command, 300, cwd=ROOT, env={**setup.environment, **head.environment()})
             assert done.returncode == 0, done.stderr + (folder / "server.log").read_text()
         assert head.poll() is None and answers(head.environment()["ROLLOUTBENCH_SERVER"])
     return {"attempt": attempt, "lora": lora, "log": (folder / "server.log").read_text()}
@@ -138,6 +130,6 @@ def test_what_is_not_the_servers_to_choose_is_one_line(
 ) -> None:
     """`served` comes first: what it has compiled and cached is not paid for twice."""
     attempt = write_attempt(tmp_path / "vllm-s0", made_inputs, **SERVED | {"vllm_server_args": {"seed": 3}})
-    refused = run_job(stack_python(VLLM), "trainers.trl.driver.serve", attempt, "--host", "127.0.0.1", "--port", 9)
+    refused = run_job(stack_python(STACK), "trainers.trl.driver.serve", attempt, "--host", "127.0.0.1", "--port", 9)
     assert refused.returncode == 2
     assert "error: vllm_server_args.seed follows from the workload" in refused.stderr.splitlines()[-1]

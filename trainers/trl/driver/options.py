@@ -51,7 +51,8 @@ def lora_words(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
         importlib.metadata.version("peft")
     except importlib.metadata.PackageNotFoundError:
         raise UserError(
-            f"{LORA} is true, and this stack has no peft; take the stack trl-vllm or trl-transformers"
+            f"{LORA} is true, and this stack has no peft; take the stack trl-vllm or trl-transformers, or on a CPU "
+            "trl-lora-vllm-cpu or trl-lora-transformers-cpu"
         ) from None
     try:
         config = ModelConfig(**given)
