@@ -16,6 +16,7 @@ import pytest
 
 from workflow.stacks.definition import ENVS
 
+from ..attempts import COMPILER
 from ..preload import RUNTIME, preloaded_library
 from .conftest import Index, Site, write_wheel
 
@@ -37,7 +38,7 @@ def outcomes(stack_python: Callable[[str], Path]) -> Callable[..., list[Any]]:
     def run(*probes: str, modules: Path | None = None, **environ: str) -> list[Any]:
         command = [python, "-I", "-c", RUN, ENVS, json.dumps(probes), *([modules] if modules else [])]
         done = subprocess.run(
-            command, env={**os.environ, **environ}, capture_output=True, text=True, timeout=600, check=False
+            command, env={**os.environ, **COMPILER, **environ}, capture_output=True, text=True, timeout=600, check=False
         )
         assert done.returncode == 0, done.stderr
         found: list[Any] = json.loads(done.stdout.splitlines()[-1])
