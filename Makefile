@@ -35,7 +35,7 @@ help:
 	@echo "make docs-site         build the site of docs/ in build/site (OUT=folder); a link that leads nowhere fails it"
 	@echo "make picture           draw the README's picture from the quickstart's report"
 	@echo "make gallery           write the gallery's verdicts and pictures anew from published figures"
-	@echo "                       (PAGES=quickstart: that page, from the finished report in results/)"
+	@echo "                       (PAGES=quickstart or sweep: that page, from the finished report in results/)"
 	@echo "make docs              write the configuration's JSON schema and what docs/ repeat from the code anew"
 
 # The controller's environment: made anew when its lock changes, never half made (the stamp is written last).

@@ -1,7 +1,7 @@
 """Writes the gallery's verdicts and pictures from their configurations: `make gallery`.
 
 Those of published figures are made in seconds, each time. Those of trained runs change with each training: a page is
-written from the finished report in results/ when it is named, `make gallery PAGES=quickstart`.
+written from the finished report in results/ when it is named, `make gallery PAGES="quickstart sweep"`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ ENTRIES = {
     "verl-recipe-153": ("docs/gallery/verl-recipe-153.yaml", "phases"),
     "lm-eval-2703": ("docs/gallery/lm-eval-2703.yaml", "estimates"),
     "quickstart": ("config.yaml", "estimates"),
+    "sweep": ("docs/gallery/sweep.yaml", "sweep"),
 }
-TRAINED = ("quickstart",)
+TRAINED = ("quickstart", "sweep")
 
 
 def planned(name: str) -> Plan:
