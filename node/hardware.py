@@ -9,6 +9,7 @@ import platform
 import re
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
@@ -81,16 +82,19 @@ def set_environment(
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Within this, large libraries are imported with a fifth less CPU time: Python's garbage collector rests.
+    """Within this, large libraries are imported with a third less CPU time: Python's garbage collector rests.
 
-    It would walk over all that is loaded again and again, and find no garbage.
+    It would walk over all that is loaded again and again, and find no garbage: also afterwards, so what was loaded is
+    left out of all later collections. Where nothing was loaded, nothing is: a model may be in the memory by then.
     """
-    was_on = gc.isenabled()
+    was_on, loaded = gc.isenabled(), len(sys.modules)
     gc.disable()
     try:
         yield
     finally:
         if was_on:
+            if len(sys.modules) > loaded:
+                gc.freeze()
             gc.enable()
 
 

@@ -17,5 +17,5 @@ def run_snakemake(folder: Path, config: Path, *arguments: str) -> subprocess.Com
 
 def snakemake_of(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Snakemake with these words alone."""
-    command = [sys.executable, "-m", "snakemake", "--cores", "1", *arguments]
+    command = [str(Path(sys.executable).with_name("snakemake")), "--cores", "1", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)

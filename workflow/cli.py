@@ -22,7 +22,7 @@ from common.files import ROOT, is_checkout, read_json, write_json, write_text, w
 from common.messages import reporting_errors, unknown_name
 from common.patience import LOOK_PATIENCE_S, patiently
 from workflow.commands import completion, parser
-from workflow.start import ending_at_once
+from workflow.start import loading
 
 if TYPE_CHECKING:
     from workflow.cluster.experiment import Experiment
@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
             program.print_help(sys.stderr)
             return 2
         action, modules = ACTIONS[args.command]
-        with ending_at_once():
+        with loading():
             for module in modules.split():
                 importlib.import_module(module)
         status = reporting_errors(lambda: action(args))

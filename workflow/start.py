@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from node.hardware import importing
+
 
 def rolloutbench() -> NoReturn:
     """The `rolloutbench` program."""
@@ -24,17 +26,21 @@ def snakemake() -> NoReturn:
 
 
 @contextmanager
-def ending_at_once() -> Iterator[None]:
-    """Within this a Ctrl-C ends the process as it ends any program; where it is ignored (nohup), it stays so."""
+def loading() -> Iterator[None]:
+    """Within this modules load: a Ctrl-C ends the process as it ends any program, and Python's garbage collector rests.
+
+    Where Ctrl-C is ignored (nohup), it stays so.
+    """
     heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heard:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    yield
+    with importing():
+        yield
     if heard:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _main_of(module: str) -> Callable[[], Any]:
-    with ending_at_once():
+    with loading():
         main: Callable[[], Any] = importlib.import_module(module).main
     return main

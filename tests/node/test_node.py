@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import subprocess
+import weakref
 from pathlib import Path
+
+import pytest
 
 from node.hardware import checkout, driver_version, importing
 
@@ -38,6 +41,31 @@ def test_the_collector_rests_while_libraries_are_imported() -> None:
         told.append(gc.isenabled())
         raise ImportError
     assert [*told, gc.isenabled()] == [False, False, True]
+
+
+class Model:
+    """Something large that refers to itself, as a trainer and its model do."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+def test_what_was_imported_is_left_out_of_collections_and_a_model_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "a_large_library.py").write_text("parts = [[] for _ in range(1000)]\n")
+    before = gc.get_freeze_count()
+    with importing():
+        __import__("a_large_library")
+    assert gc.get_freeze_count() > before + 900  # what was frozen before may end meanwhile
+    model = Model()
+    alive = weakref.ref(model)
+    with importing():
+        __import__("a_large_library")
+    del model
+    gc.collect()
+    assert alive() is None
 
 
 def test_the_checkout_is_its_commit_and_whether_it_was_changed(tmp_path: Path) -> None:

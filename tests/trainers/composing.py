@@ -24,6 +24,7 @@ import yaml
 sys.path.remove(str(Path(__file__).parent))
 
 from common.errors import UserError
+from node.hardware import importing
 from trainers.verl.driver.composed import _config_folder, check, compose, flat
 from trainers.verl.driver.keys import fields
 
@@ -56,12 +57,14 @@ def _verl_says(version: str, config: dict[str, Any]) -> str | None:
     reference = config["actor_rollout_ref"]["actor"]["use_kl_loss"]
     try:
         if version == "0.4.1":
-            from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+            with importing():
+                from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 
             trainer = types.SimpleNamespace(config=asked, use_reference_policy=reference, use_critic=False)
             RayPPOTrainer._validate_config(trainer)
         else:
-            from verl.utils.config import omega_conf_to_dataclass, validate_config
+            with importing():
+                from verl.utils.config import omega_conf_to_dataclass, validate_config
 
             validate_config(asked, use_reference_policy=reference, use_critic=False)
             omega_conf_to_dataclass(asked.actor_rollout_ref.rollout)

@@ -31,7 +31,7 @@ from workflow.config.imports import is_remote, local_path
 from workflow.config.plan import Plan, PlannedRun
 from workflow.config.reading import read_yaml
 from workflow.preflight import require_possible
-from workflow.start import ending_at_once
+from workflow.start import loading
 
 # More are alike.
 SHOWN = 5
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             continue  # it can be read once
         with exiting_on_mistakes():
             read_yaml(file)
-    with ending_at_once():
+    with loading():
         from snakemake.cli import main as snakemake
         from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import importlib
 import json
 import os
@@ -87,9 +86,12 @@ def warm_pythons(build: Callable[[str], Path], folder: Callable[[str], Path]) ->
 def serve() -> None:
     """Answer orders until there are no more; a fork returns, too, and ends as any Python does."""
     sys.path.pop(0)  # this file's folder
-    for name in IMPORTS:
-        importlib.import_module(name)
-    gc.freeze()  # else each fork's end goes through all that was imported, which takes it two seconds
+    from node.hardware import importing
+
+    # Else each fork's end goes through all that was imported, too, which takes it two seconds.
+    with importing():
+        for name in IMPORTS:
+            importlib.import_module(name)
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         order = json.loads(line)

@@ -14,6 +14,7 @@ from typing import Any
 
 from common.errors import UserError
 from node.exit_codes import STOP_SIGNALS, RequeueError, one_line
+from node.hardware import importing
 from trainers.verl.driver import hooks
 from trainers.verl.driver.hooks import HookOrder
 
@@ -103,7 +104,8 @@ def require_cpus(config: Any, cpus: float) -> None:
 
 def _verls_start(config: Any, order: HookOrder) -> Callable[[], None]:
     """verl's own start of Ray and of its TaskRunner, with ours in that one's place."""
-    from verl.trainer import main_ppo
+    with importing():
+        from verl.trainer import main_ppo
 
     runner = hooks.remote_task_runner(order, config)
     if "task_runner_class" in inspect.signature(main_ppo.run_ppo).parameters:
