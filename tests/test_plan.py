@@ -265,16 +265,17 @@ def test_each_process_of_trl_learns_from_its_share_of_the_batch() -> None:
         planned(**raw | sharded)
 
 
-def served(stack: str = "cuda", **changes: Any) -> dict[str, Any]:
-    """The specification of a run of TRL with vLLM's server beside it."""
+def served(stack: str = "cuda", trainer: str = "trl", **changes: Any) -> dict[str, Any]:
+    """The specification of a run with vLLM's server beside its trainer."""
     options = {"vllm_mode": "server", **changes.pop("options", {})}
     raw = copy.deepcopy(RAW) | {"baseline": "vllm"}
-    raw["arms"] = {"vllm": {"trainer": "trl", "engine": "vllm", "stack": "x", "options": options}}
+    raw["arms"] = {"vllm": {"trainer": trainer, "engine": "vllm", "stack": "x", "options": options}}
     raw["workload"] |= {"batch_size": 24, "num_generations": 4, "micro_batch_size": None, **changes}
-    plan = plan_runs(parse_config(raw), lambda _: StackFacts("trl", "vllm", stack, "1.16.0", "0" * 12))
+    plan = plan_runs(parse_config(raw), lambda _: StackFacts(trainer, "vllm", stack, "1.16.0", "0" * 12))
     return plan.runs["vllm-s0"].spec
 
 
+@pytest.mark.parametrize("trainer", ["trl", "swift"])
 @pytest.mark.parametrize(
     ("workload", "options", "gpus", "processes"),
     [
@@ -284,16 +285,35 @@ def served(stack: str = "cuda", **changes: Any) -> dict[str, Any]:
     ],
 )
 def test_a_server_has_gpus_of_its_own(
-    workload: dict[str, Any], options: dict[str, Any], gpus: int, processes: int
+    trainer: str, workload: dict[str, Any], options: dict[str, Any], gpus: int, processes: int
 ) -> None:
-    spec = served(options=options, **workload)
+    spec = served(trainer=trainer, options=options, **workload)
     args = spec["trainer_args"]
     patience_s = options.get("vllm_server_timeout", 1800.0)
-    server = {"module": "trainers.trl.driver.serve", "gpus": gpus, "patience_s": patience_s}
+    server = {"module": f"trainers.{trainer}.driver.serve", "gpus": gpus, "patience_s": patience_s}
     assert (spec["spread"], spec["ray"], spec["server"]) == ("server", False, server)
     assert args["per_device_train_batch_size"] * args["gradient_accumulation_steps"] * processes == 24
     assert (args["vllm_tensor_parallel_size"], args["vllm_gpu_memory_utilization"]) == (gpus, 0.9)
-    assert "vllm_enable_sleep_mode" not in args
+    assert not {"vllm_enable_sleep_mode", "sleep_level"} & args.keys()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "options", "parallel"),
+    [
+        (1, {"vllm_data_parallel_size": 2}, (1, 2)),
+        (1, {"vllm_tensor_parallel_size": 1, "vllm_data_parallel_size": 3}, (1, 3)),
+        (3, {"vllm_data_parallel_size": 2}, (2, 2)),
+    ],
+)
+def test_a_server_of_several_engines_has_the_gpus_of_all(
+    nodes: int, options: dict[str, Any], parallel: tuple[int, int]
+) -> None:
+    spec = served(trainer="swift", options=options, gpus_per_node=4, nodes=nodes)
+    args, gpus = spec["trainer_args"], parallel[0] * parallel[1]
+    assert (args["vllm_tensor_parallel_size"], args["vllm_data_parallel_size"]) == parallel
+    processes = 4 - gpus if nodes == 1 else 8
+    assert spec["server"]["gpus"] == gpus
+    assert args["per_device_train_batch_size"] * args["gradient_accumulation_steps"] * processes == 24
 
 
 def test_a_server_on_a_cpu_has_none() -> None:
@@ -317,6 +337,29 @@ def test_an_adapter_is_refused_where_nothing_merges_it() -> None:
     raw["workload"] |= {"gpus_per_node": 1}
     with pytest.raises(UserError, match=r"options\.use_peft cannot be used with engine sglang"):
         plan_runs(parse_config(raw), lambda _: StackFacts("trl", "sglang", "cuda", "1.16.0", "0" * 12))
+
+
+@pytest.mark.parametrize(
+    ("workload", "options", "says"),
+    [
+        (
+            {"gpus_per_node": 4},
+            {"vllm_tensor_parallel_size": 2, "vllm_data_parallel_size": 2},
+            "1 to 3 (got 2 times 2)",
+        ),
+        ({"gpus_per_node": 4, "nodes": 2}, {"vllm_data_parallel_size": 3}, "the job's last node, .* may be 4 (got 3)"),
+        ({"gpus_per_node": 4}, {"vllm_tensor_parallel_size": "all"}, "may be 1 to 3 (got 'all')"),
+        ({"gpus_per_node": 4}, {"vllm_server_group_port": [1]}, "options.vllm_server_group_port of an arm is not free"),
+        ({"gpus_per_node": 4}, {"vllm_server_timeout": 0}, "must be the seconds for the server's first answer (got 0)"),
+        ({"gpus_per_node": 4}, {"sleep_level": 1}, "options.sleep_level is for a colocated vLLM"),
+        ({"gpus_per_node": 4}, {"offload_model": True}, "options.offload_model is for a colocated vLLM"),
+    ],
+)
+def test_what_a_server_of_ms_swift_cannot_have_is_refused(
+    workload: dict[str, Any], options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UserError, match=says.replace("(", r"\(").replace(")", r"\)")):
+        served(trainer="swift", options=options, **workload)
 
 
 @pytest.mark.parametrize(

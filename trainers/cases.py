@@ -129,8 +129,8 @@ class Case:
         """Sequences that one engine of `tensor_parallel` GPUs generates in a step, if they are dealt out evenly."""
         key, value = self.trainer.server
         served = bool(key) and not self.engine.in_trainer and self.settings.get(key) == value
-        replicas = 1 if served else max(1, self.gpus // self.tensor_parallel)
-        return -(-int(self.workload["batch_size"]) // replicas)
+        replicas = self._count("server_engines", 1) if served else self.gpus // self.tensor_parallel
+        return -(-int(self.workload["batch_size"]) // max(1, replicas))
 
     def behaviour(self, code: str) -> str | None:
         """What its engine does by one of its trainer's behaviours; None where that is not known."""

@@ -20,6 +20,7 @@ KEYS = {
     "top_p": ("top_p",),
     "learning_rate": ("learning_rate",),
     "tensor_parallel": ("vllm_tensor_parallel_size",),
+    "server_engines": ("vllm_data_parallel_size",),
 }
 """Word -> the settings that say it."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainers.cases import Case
-from trainers.terms import SENT, TRAINED, WHOLE, Said, Terms, adapter, course, number, or_off, said
+from trainers.terms import NEWEST, SENT, TRAINED, WHOLE, WROTE, Said, Terms, adapter, course, number, or_off, said
 
 _ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf")
 KL_ESTIMATE, KL_PENALTY = "KL estimate", "KL penalty"
@@ -29,6 +29,7 @@ def trl_terms(case: Case) -> Terms:
         TRAINED: _trained(case),
         # It merges an adapter into the weights before it sends them, all of them.
         SENT: Said(WHOLE),
+        WROTE: Said(NEWEST),
         "weights' number format": said(case, number_format, "model_init_kwargs.dtype"),
         "number format of a pass": said(case, _of_a_pass, "bf16", "fp16"),
         "loss": said(case, str, "loss_type"),

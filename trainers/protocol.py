@@ -142,7 +142,8 @@ class Trainer:
     # Its settings
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Word -> its settings that say it, the first that is there counts. The words are those of a workload and `engine`,
-    `prompts` (of a step), `tensor_parallel`, `pipeline_parallel`, `memory_share`, `max_model_len`, `lora_rank`."""
+    `prompts` (of a step), `tensor_parallel`, `pipeline_parallel`, `server_engines`, `memory_share`, `max_model_len`,
+    `lora_rank`."""
     marks: tuple[str, ...] = ()
     """Settings, or sections of them, that only its configurations hold (`keys["engine"]` may be one)."""
     bookkeeping: frozenset[str] = frozenset()

@@ -24,6 +24,7 @@ _UPDATE = "the same gradient moves the weights otherwise"
 _LOSS = "the same completions give another gradient"
 _SAMPLING = "completions are drawn otherwise, and so have other lengths and rewards"
 TRAINED, SENT = "what is trained", "what the engine gets of the weights"
+WROTE, NEWEST = "weights that write the completions", "the newest"
 WHOLE, ADAPTER = "all weights", "the adapter alone"
 TERMS: Mapping[str, str] = {
     "optimizer": _UPDATE,
@@ -36,6 +37,7 @@ TERMS: Mapping[str, str] = {
     "updates from a batch": "a step trains more, and takes longer",
     TRAINED: _UPDATE,
     SENT: "the weight sync and the generation cost otherwise, whatever the engine",
+    WROTE: "generation and update overlap, and an update learns from older completions",
     "weights' number format": "half precision loses small updates, and takes half the memory",
     "number format of a pass": "other kernels, and other rounding",
     "loss": _LOSS,

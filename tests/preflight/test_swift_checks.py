@@ -12,6 +12,7 @@ from common.findings import Finding
 from trainers.cases import Case
 from trainers.memory_estimate import MemoryEstimate, estimate_of
 from trainers.swift.checks import REFUSALS
+from trainers.terms import WROTE
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight
@@ -39,7 +40,6 @@ def case_with(options: dict[str, Any], experiment: str = "swift-dapo") -> tuple[
     ("options", "experiment"),
     [
         ({"async_generate": True}, "swift-dapo"),
-        ({"vllm_mode": "server"}, "swift-dapo"),
         ({"sleep_level": 1}, "trainers-cpu"),
         ({"move_model_batches": 2}, "trainers-cpu"),
         ({"vllm_tensor_parallel_size": 2}, "swift-dapo"),
@@ -56,6 +56,23 @@ def test_it_is_told_before_the_queue(options: dict[str, Any], experiment: str) -
 def test_each_has_a_test() -> None:
     marks = test_it_is_told_before_the_queue.pytestmark  # type: ignore[attr-defined]
     assert [one.setting for one in REFUSALS] == [next(iter(options)) for options, _ in marks[0].args[1]]
+
+
+def test_responses_of_the_next_step_are_told_of_and_their_memory_is_the_servers() -> None:
+    """On eight GPUs, as the experiment has it."""
+    raw = yaml.safe_load((ROOT / "experiments" / "swift-colocate-server-async.yaml").read_text(encoding="utf-8"))
+    raw["workload"]["model"] = {"source": "Qwen/Qwen2.5-1.5B-Instruct", "revision": "0" * 40}
+    plan = plan_runs(parse_config(raw), stack_facts)
+    found = {finding.code: finding for finding in preflight(plan).findings}
+    assert not [one for one in found.values() if one.level == "impossible"]
+    assert found["trainer-mode"].arms == ("async",)
+    colocate, server, ahead = cases_of(plan, None, told_by_stack)
+    alone, beside = estimate_of(colocate), estimate_of(server)
+    assert isinstance(alone, MemoryEstimate) and isinstance(beside, MemoryEstimate)
+    assert MemoryEstimate.sum(beside.rollout) == pytest.approx(0.9 * 80, abs=1)
+    assert (colocate.per_replica, server.per_replica) == (14, 112)
+    wrote = [case.trainer.terms(case)[WROTE].value for case in (colocate, server, ahead)]
+    assert wrote[0] == wrote[1] != wrote[2]
 
 
 def test_what_works_is_not_refused() -> None:

@@ -28,16 +28,7 @@ REFUSALS = (
         "an engine inside the training process generates while nothing else trains",
         _ARGUMENTS,
         "async generate require vllm_mode == server",
-        "async_generate: false",
-    ),
-    RefusedOption(
-        "vllm_mode",
-        # It is null where transformers generates.
-        lambda case: (case.settings.get("vllm_mode") or "colocate") != "colocate",
-        "nothing here starts `swift rollout` beside the trainer, and a run would wait for it in vain",
-        "",
-        "",
-        "vllm_mode: colocate",
+        "vllm_mode: server, or async_generate: false",
     ),
     RefusedOption(
         "sleep_level",
@@ -71,6 +62,22 @@ REFUSALS = (
 def refusals(case: Case, variables: Variables) -> Iterator[Finding]:
     """Options that pass ms-swift's parser, or that it refuses in the stack, and that end the run on the node."""
     return trl_checks.refused(case, REFUSALS, "swift-refuses", _DRIVER)
+
+
+def overlapping(case: Case, variables: Variables) -> Iterator[Finding]:
+    """A loop that generates the next step's responses while it trains."""
+    if case.settings.true("async_generate"):
+        yield Finding(
+            "odd",
+            "trainer-mode",
+            (case.arm,),
+            "async_generate: True",
+            "responses are generated while the step before trains, by weights that are one update older. The phases of "
+            "a step do not add up to it: the report has its time and throughput only. A resumed run begins with "
+            "prompts that it has had",
+            "ms-swift 4.6.0, rlhf_trainers/rollout_mixin.py (_fast_infer, _prefetch)",
+            "async_generate: false, to compare engines",
+        )
 
 
 def weights_in_half(case: Case, variables: Variables) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from common.errors import UserError
+from trainers import hf_server
 from trainers.cases import Case
 from trainers.hf_arguments import (
     completed,
@@ -16,14 +17,18 @@ from trainers.hf_arguments import (
 )
 from trainers.hf_terms import KL_ESTIMATE, cut_off, kl_estimate, number_format, trl_terms
 from trainers.protocol import StackFacts
-from trainers.terms import ADAPTER, SENT, TRAINED, WHOLE, Said, Terms, adapter, said
+from trainers.terms import ADAPTER, NEWEST, SENT, TRAINED, WHOLE, WROTE, Said, Terms, adapter, said
 from trainers.workload import TrainedArm, Workload
 
 # Those beside TRL's that the job sets itself on the node.
 _OWNED = (
     *("rlhf_type", "model", "dataset", "add_version", "logging_dir"),
     *("resume_from_checkpoint", "resume_only_model", "reward_funcs"),
+    # Where a server answers, the job chooses.
+    *("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_server_group_port"),
 )
+SERVER_GPUS = (hf_server.TENSOR_PARALLEL, hf_server.DATA_PARALLEL)
+"""Settings whose product is a server's GPUs."""
 _NOT_DRIVEN = {
     "multi_turn_scheduler": "a completion of several turns is not encoded by the tokenizer's chat template yet",
     "reward_model": "workload.rewards takes a reward model, with the same score under every trainer",
@@ -33,8 +38,10 @@ _NOT_DRIVEN = {
 
 def trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
     """RLHFArguments for one run: the workload's words translated, then the arm's options."""
-    _require_what_swift_can(arm, workload, stack)
-    fixed = workload_arguments(workload, seed, workload.processes) | {
+    serving = hf_server.is_wanted(arm)
+    processes = hf_server.processes(arm, workload, SERVER_GPUS) if serving else workload.processes
+    _require_what_swift_can(arm, workload, stack, processes)
+    fixed = workload_arguments(workload, seed, processes) | {
         "max_length": workload.max_prompt_length + workload.max_response_length,
         # swift takes float16 where it is told of neither.
         "fp16": False,
@@ -58,18 +65,25 @@ def _engine(arm: TrainedArm, workload: Workload, stack: StackFacts) -> dict[str,
         "vllm_max_model_len": workload.max_prompt_length + workload.max_response_length,
         "vllm_engine_kwargs": {"max_num_batched_tokens": 4096},
     }
+    if hf_server.is_wanted(arm):
+        # Of a whole step, as colocated; the server's own are fewer where a batch is large.
+        engine["vllm_max_num_seqs"] = workload.batch_size
+        return engine | hf_server.words(arm, workload, SERVER_GPUS)
     if stack.accelerator == "cuda":
         # Level 2 drops the engine's weights, which come again with each sync. An adapter comes without the base's.
         engine |= {"vllm_gpu_memory_utilization": 0.3, "sleep_level": 1 if arm.options.get("vllm_enable_lora") else 2}
     return engine
 
 
-def _require_what_swift_can(arm: TrainedArm, workload: Workload, stack: StackFacts) -> None:
+def _require_what_swift_can(arm: TrainedArm, workload: Workload, stack: StackFacts, processes: int) -> None:
     """`UserError` for words that ms-swift, or our driver of it, has no answer to."""
     require_one_update("swift", workload)
-    require_equal_shares("swift", workload)
-    require_whole("swift", arm, workload.processes)
-    if arm.engine == "vllm" and stack.accelerator == "cpu":
+    require_equal_shares("swift", workload, processes)
+    require_whole("swift", arm, processes)
+    if hf_server.is_wanted(arm):
+        # swift itself would take them and leave them out.
+        hf_server.require_no(arm, "sleep_level", "offload_model", "offload_optimizer")
+    elif arm.engine == "vllm" and stack.accelerator == "cpu":
         require_one_process("swift with engine vllm on a CPU", workload)
     tuner = arm.options.get("tuner_type", "full")
     if arm.engine == "vllm" and tuner not in ("full", "lora"):
@@ -95,6 +109,7 @@ def swift_terms(case: Case) -> Terms:
         **trl_terms(case),
         TRAINED: _trained(case),
         SENT: Said(ADAPTER if sends_adapters(case) else WHOLE, ("vllm_enable_lora",)),
+        WROTE: Said("one update older" if case.settings.true("async_generate") else NEWEST, ("async_generate",)),
         "weights' number format": said(case, number_format, "torch_dtype"),
         KL_ESTIMATE: kl_estimate(case, "k3, at most 10"),
         "entropy bonus": Said(0.0),

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from trainers.timers.tree import Phase, TimerTree
+from trainers.timers.tree import Phase, TimerTree, overlapping_tree
 from trainers.trl.timers import PREPARE_INPUTS, TRL_1_16, generate, sync_weights
 
 _ROLLOUT = "step/rollout"
@@ -43,6 +43,18 @@ SWIFT_DRIVEN = TimerTree(
     source="ms-swift 4.6.0 rlhf_trainers/{grpo_trainer,rollout_mixin,utils}.py (profiling contexts) and transformers' "
     "Trainer callbacks",
     phases=_driven(),
+)
+
+ASYNC = "async"
+SWIFT_ASYNC = overlapping_tree(
+    "swift",
+    "4.6",
+    ("vllm",),
+    "ms-swift 4.6.0 rlhf_trainers/rollout_mixin.py (_fast_infer, async_generate_rollout)",
+    (),
+    "Wall clock of one training step, from the trainer's on_step_begin to its on_step_end.",
+    overlap="the next step's responses are generated while this step trains (async_generate)",
+    mode=ASYNC,
 )
 
 SWIFT_4_6 = TimerTree(

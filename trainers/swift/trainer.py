@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from common.verdicts import Verdict
-from trainers import Spread
+from trainers import Spread, hf_server
 from trainers.hf_arguments import BOOKKEEPING, KEYS
 from trainers.logs.hf_rows import LoggedRow, imported_rows, is_training_row, logged_row
 from trainers.logs.log_files import json_lines
@@ -14,9 +14,9 @@ from trainers.logs.record import Imported
 from trainers.protocol import Driver, LogFormat, Trainer
 from trainers.swift import checks
 from trainers.swift.settings import swift_terms, trainer_args
-from trainers.swift.timers import SWIFT_3_4, SWIFT_4_6, SWIFT_DRIVEN
+from trainers.swift.timers import ASYNC, SWIFT_3_4, SWIFT_4_6, SWIFT_ASYNC, SWIFT_DRIVEN
 from trainers.trl import console
-from trainers.trl.trainer import QUANTITIES, SERVER, TRAINER_STATE
+from trainers.trl.trainer import QUANTITIES, TRAINER_STATE
 
 _JSONL = "swift-jsonl"
 
@@ -50,17 +50,19 @@ SWIFT = Trainer(
         trainer_args=trainer_args,
         rewards_in_settings=True,
         spread=Spread.TORCHRUN,
+        server=lambda args: hf_server.of_a_spec("trainers.swift.driver.serve", args),
     ),
     keys=KEYS,
     marks=("use_vllm",),
     bookkeeping=BOOKKEEPING,
     engine_switches={"use_vllm": {True: "vllm", False: "transformers"}, "use_lmdeploy": {True: "lmdeploy"}},
     of_one_engine=("use_vllm", "vllm_", "use_lmdeploy", "lmdeploy_"),
-    checks=(checks.refusals, checks.weights_in_half),
+    checks=(checks.refusals, checks.overlapping, checks.weights_in_half),
     memory=checks.memory,
     terms=swift_terms,
-    trees=(SWIFT_DRIVEN, SWIFT_4_6, SWIFT_3_4),
+    trees=(SWIFT_DRIVEN, SWIFT_ASYNC, SWIFT_4_6, SWIFT_3_4),
     native="native",
+    loop=lambda version, settings: ASYNC if settings.get("async_generate") is True else "",
     formats=(
         LogFormat(
             console.SWIFT,
@@ -80,5 +82,6 @@ SWIFT = Trainer(
     ),
     quantities=QUANTITIES,
     discarded=("train/discarded_completions",),
-    server=SERVER,
+    server=hf_server.SERVER,
+    engine_gpus=lambda mode, settings: hf_server.engine_gpus("" if mode == ASYNC else mode, settings),
 )

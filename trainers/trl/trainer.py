@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from common.errors import UserError
 from common.model_facts import ModelFacts
-from trainers import Spread
+from trainers import Spread, hf_server
 from trainers.cases import Case, sglang_speed_on_cpu
 from trainers.hf_arguments import (
     BOOKKEEPING,
@@ -18,16 +18,17 @@ from trainers.hf_arguments import (
     require_whole,
     workload_arguments,
 )
+from trainers.hf_server import SERVER
 from trainers.hf_terms import trl_terms
 from trainers.logs import hf_rows
 from trainers.memory_estimate import GIB, MemoryEstimate, Part, working
 from trainers.protocol import Driver, LogFormat, StackFacts, Trainer
-from trainers.trl import checks, console, server
-from trainers.trl.driver.options import LORA
+from trainers.trl import checks, console
+from trainers.trl.driver.options import LORA, SERVER_ARGS
 from trainers.trl.timers import TRL_1_16, TRL_NATIVE
 from trainers.workload import TrainedArm, Workload
 
-SERVER = ("vllm_mode", "server")
+_SERVER_GPUS = (hf_server.TENSOR_PARALLEL,)
 
 # An option could silently turn the arm's engine into another, or replace the workload's words for one arm alone.
 _OWNED = (
@@ -48,9 +49,10 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
     """GRPOConfig's keyword arguments for one run: the workload's words translated, then the arm's options."""
     require_one_update("trl", workload)
     checks.require_lora(arm)
-    serving = server.is_wanted(arm)
-    processes = server.processes(arm, workload) if serving else workload.processes
+    serving = hf_server.is_wanted(arm)
+    processes = hf_server.processes(arm, workload, _SERVER_GPUS) if serving else workload.processes
     _require_processes(arm, workload, stack, processes)
+    _require_of_a_server(arm, serving)
     # Corrections of a mismatch between engine and trainer: TRL turns them on for vLLM alone.
     corrections = {"vllm_importance_sampling_correction": False, "use_bias_correction_kl": False}
     longest = workload.max_prompt_length + workload.max_response_length
@@ -58,7 +60,7 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
     if arm.engine == "vllm":
         engine = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": longest}
         if serving:
-            engine |= server.words(arm, workload)
+            engine |= hf_server.words(arm, workload, _SERVER_GPUS)
         elif stack.accelerator == "cuda":
             # Its cache and weights leave the GPU to the update, as they do under verl.
             engine["vllm_enable_sleep_mode"] = True
@@ -78,10 +80,23 @@ def _require_processes(arm: TrainedArm, workload: Workload, stack: StackFacts, p
     require_whole("trl", arm, processes)
     if processes == 1:
         return
-    on_cpu = arm.engine == "vllm" and stack.accelerator == "cpu" and not server.is_wanted(arm)
+    on_cpu = arm.engine == "vllm" and stack.accelerator == "cpu" and not hf_server.is_wanted(arm)
     if arm.engine == "sglang" or on_cpu:
         on_a_cpu = " on a CPU" if stack.accelerator == "cpu" else ""
         require_one_process(f"trl with engine {arm.engine}{on_a_cpu}", workload)
+
+
+def _require_of_a_server(arm: TrainedArm, serving: bool) -> None:
+    """`UserError` for options of a server where vLLM is none, or of another engine where it is one."""
+    if not serving and SERVER_ARGS in arm.options:
+        raise UserError(f"options.{SERVER_ARGS} is for a server; set options.vllm_mode to server, or take it out")
+    if serving:
+        hf_server.require_no(arm, "vllm_enable_sleep_mode")
+        if not isinstance(arm.options.get(SERVER_ARGS, {}), dict):
+            raise UserError(
+                f"options.{SERVER_ARGS} must be names of vLLM's options and their values "
+                f"(got {arm.options[SERVER_ARGS]!r})"
+            )
 
 
 def memory(case: Case, gib: float, model: ModelFacts, adapter: bool | None = None) -> MemoryEstimate:
@@ -92,7 +107,8 @@ def memory(case: Case, gib: float, model: ModelFacts, adapter: bool | None = Non
     """
     adapter = case.settings.true(LORA) if adapter is None else adapter
     serving = case.settings.get(SERVER[0]) == SERVER[1] and not case.engine.in_trainer
-    processes = max(1, case.gpus - case.tensor_parallel * serving)
+    engines, of_server = hf_server.engines(case.settings.values)
+    processes = max(1, case.gpus - of_server * serving)
     share_of_gpu, sleeps = _ON_A_GPU.get(case.engine.name, _ON_A_GPU["vllm"])
     share = int(case.workload["batch_size"]) // processes
     size = 2 if case.settings.get(checks.WEIGHTS) in checks.HALF else 4
@@ -125,16 +141,12 @@ def memory(case: Case, gib: float, model: ModelFacts, adapter: bool | None = Non
         update=tuple(update),
         rollout=tuple(rollout),
         kv_tokens=tokens,
-        kv_wanted=(int(case.workload["batch_size"]) if serving else share * case.tensor_parallel) * case.longest,
+        kv_wanted=(int(case.workload["batch_size"]) // engines if serving else share * case.tensor_parallel)
+        * case.longest,
         model=model,
         less_update=f"a smaller model or micro_batch_size, {sleeps}: True, or trainer verl on more GPUs",
         less_rollout=f"{share_of_gpu}: less",
     )
-
-
-def _engine_gpus(mode: str, settings: Mapping[str, Any]) -> int | None:
-    """A run of ours has its server's GPUs among the workload's; of others no setting tells."""
-    return 0 if not mode and settings.get(SERVER[0]) == SERVER[1] else None
 
 
 TRAINER_STATE = LogFormat(
@@ -169,7 +181,7 @@ TRL = Trainer(
         trainer_args=_trainer_args,
         rewards_in_settings=True,
         spread=Spread.TORCHRUN,
-        server=server.of_a_spec,
+        server=lambda args: hf_server.of_a_spec("trainers.trl.driver.serve", args),
     ),
     keys=KEYS,
     marks=("use_vllm",),
@@ -197,5 +209,5 @@ TRL = Trainer(
     ),
     quantities=QUANTITIES,
     server=SERVER,
-    engine_gpus=_engine_gpus,
+    engine_gpus=hf_server.engine_gpus,
 )

@@ -10,12 +10,27 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainers.cases import Case
-from trainers.terms import ADAPTER, SENT, TRAINED, WHOLE, Said, Terms, adapter, course, number, or_off, said
+from trainers.terms import (
+    ADAPTER,
+    NEWEST,
+    SENT,
+    TRAINED,
+    WHOLE,
+    WROTE,
+    Said,
+    Terms,
+    adapter,
+    course,
+    number,
+    or_off,
+    said,
+)
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
 from trainers.verl.engine_settings import with_adapter
 from trainers.verl.releases import Release, release_named
 
 _OPTIM, _MODULES = f"{ACTOR}.optim", f"{MODEL}.target_modules"
+_LOOP = "trainer.v1.trainer_mode"
 _ADAM = [0.9, 0.999]
 _LEVELS = {"vanilla": "token", "gspo": "sequence"}
 _FORMATS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -48,6 +63,7 @@ def _of_the_update(case: Case) -> Terms:
         "updates from a batch": _updates(case),
         TRAINED: _trained(case),
         SENT: Said(ADAPTER if with_adapter(case) else WHOLE, _first(case, f"{MODEL}.lora.merge")),
+        WROTE: Said(NEWEST if case.settings.get(_LOOP, "sync") == "sync" else "older ones, too", _first(case, _LOOP)),
         "weights' number format": Said(
             _FORMATS.get(str(case.settings.get(weights, "fp32")), str(case.settings.get(weights))), (weights,)
         ),

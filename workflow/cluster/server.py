@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from node.engine_server import MEET, URL
 from node.ranks import SHARE, how_it_ended
 from workflow.cluster.meeting import MeetingError, NoServerError, Other, Task, TaskSetup
 from workflow.cluster.paths import AttemptPaths
@@ -25,8 +26,6 @@ from workflow.cluster.place import own_ip
 from workflow.cluster.processes import end_session, start_in_session
 from workflow.cluster.torchrun import RanksHead, steady_port
 
-URL, MEET = "ROLLOUTBENCH_SERVER", "ROLLOUTBENCH_MEET"
-"""Variables of the trainer: where the server answers, and the address at which both meet for new weights."""
 _ANSWER_S = 5.0
 _TAIL_BYTES = 50_000
 _REASON = re.compile(rb"^(?:.*\s)?(?:error: (?P<ours>.+)|(?P<own>[\w.]*(?:Error|Exception): .+))$", re.MULTILINE)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import threading
+from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +14,11 @@ import yaml
 
 from common.errors import UserError
 from trainers.protocol import StackFacts
-from trainers.swift.driver import timers
+from trainers.swift.driver import serve, timers
 from trainers.swift.driver.arguments import command_line
 from trainers.swift.settings import trainer_args
+from trainers.swift.trainer import SWIFT
+from trainers.timers.lookup import mode_of, tree_for
 from trainers.workload import Workload
 from workflow.config.model import Arm
 from workflow.config.plan import plan_runs, stack_facts
@@ -47,6 +52,7 @@ def test_several_processes_have_equal_shares_of_the_batch() -> None:
     assert args["generation_batch_size"] == 8 and "generation_batch_size" not in args_of()
 
 
+ASYNC = {"use_vllm": True, "vllm_mode": "server", "async_generate": True}
 CUDA = StackFacts("swift", "vllm", "cuda", "4.6.0", "0" * 12)
 
 
@@ -67,6 +73,67 @@ def test_vllm_is_built_as_trl_builds_its_own() -> None:
     # At level 2 ms-swift sends the base's weights with each adapter.
     assert engine_args(CUDA, vllm_enable_lora=True)["sleep_level"] == 1
     assert engine_args(CUDA, sleep_level=0)["sleep_level"] == 0
+
+
+def test_a_server_takes_the_whole_memory_of_its_gpus() -> None:
+    workload = Workload.model_validate(RAW["workload"] | {"gpus_per_node": 2, "dtype": "bfloat16"})
+    arm = Arm(trainer="swift", engine="vllm", stack="x", options={"vllm_mode": "server"})
+    args = trainer_args(arm, workload, 0, CUDA)
+    told = {"vllm_mode": "server", "vllm_gpu_memory_utilization": 0.9, "vllm_tensor_parallel_size": 1}
+    assert args.items() >= told.items() and args["vllm_server_timeout"] > 240 and "sleep_level" not in args
+    # Of two GPUs one trains, all of the batch.
+    assert args["per_device_train_batch_size"] * args["gradient_accumulation_steps"] == workload.batch_size
+
+
+def test_a_generation_beside_the_training_hands_its_answer_or_its_failure_over() -> None:
+    """And nobody waits for it where the program ends."""
+    beside, going = serve.Beside(), threading.Event()
+    assert beside.submit(lambda: 3).result(30) == 3
+    with pytest.raises(ValueError, match="no head"):
+        beside.submit(lambda: (_ for _ in ()).throw(ValueError("no head")).__next__()).result(30)
+    beside.submit(lambda: going.wait(30))
+    waiting = [thread for thread in threading.enumerate() if not thread.daemon]
+    assert waiting == [threading.main_thread()]
+    going.set()
+
+
+def test_a_sample_keeps_the_tokens_of_its_prompt_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may have generated it, beside a server rank 0, and with async_generate a step before."""
+    metrics: defaultdict[str, list[float]] = defaultdict(list)
+    told: list[tuple[list[int], list[int]]] = []
+
+    def generate(samples: list[Any]) -> Any:
+        outputs = [SimpleNamespace(response=SimpleNamespace(usage=SimpleNamespace(prompt_tokens=7)))] * len(samples)
+        return trainer._postprocess_rollout_outputs(samples, outputs)
+
+    trainer = SimpleNamespace(
+        dynamic_sample=True,
+        accelerator=SimpleNamespace(num_processes=2),
+        _metrics={"train": metrics},
+        _postprocess_rollout_outputs=lambda samples, outputs: copy.deepcopy(samples),
+        _generate_completions=generate,
+        # Of two generations this process keeps half.
+        _score_completions=lambda samples: copy.deepcopy(samples)[:2],
+    )
+    monkeypatch.setattr(timers, "all_told", lambda mine, processes: [mine] * processes)
+    log = SimpleNamespace(generated=lambda prompts, responses: told.append((list(prompts), list(responses))))
+    timers.count_tokens(trainer, log)
+    for made in (2, 1):
+        batches = [[SimpleNamespace(response_token_ids=[[1, 2, 3]]) for _ in range(2)] for _ in range(made)]
+        samples = [sample for batch in batches for sample in trainer._generate_completions(batch)]
+        trainer._score_completions(samples)
+    assert told == [([7, 7], [3, 3])] * 2 and metrics[timers.DISCARDED] == [4, 0]
+
+
+def test_beside_a_generation_a_step_has_no_phases_but_itself() -> None:
+    clock = SimpleNamespace(end_step=lambda: ({"step": 3.0, "step/a/b": 1.0}, {"other_cpu_s": 0.0}))
+    timers.step_alone(clock)
+    assert clock.end_step() == ({"step": 3.0}, {"other_cpu_s": 0.0, "overlapping_s/a/b": 1.0})
+    tree = tree_for("swift", "4.6.0", "vllm", mode_of("swift", "4.6.0", {}, {"resolved": {"trainer": ASYNC}}))
+    assert tree.overlap and not tree_for("swift", "4.6.0", "vllm", mode_of("swift", "4.6.0", {}, {})).overlap
+    assert tree.unit_beside("overlapping_s/a/b") == "s"
+    # The workload's GPUs are all that there are, the server's among them.
+    assert SWIFT.engine_gpus(tree.mode, ASYNC) == 0 and SWIFT.engine_gpus("native", ASYNC) is None
 
 
 def test_failures_of_a_step_add_up_over_its_calls_and_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ def trained(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPa
     runs = {name: RunPaths(folder / name) for name in planned}
 
     def train(name: str, attempt: int, stop_at: int = 0, trainer: str = "swift", then: object = "-") -> str:
-        order = _ordered(runs[name], planned[name], folder / "made" / "inputs.json", attempt)
+        order = ordered(runs[name], planned[name], folder / "made" / "inputs.json", attempt)
         watched = ("-m", "tests.trainers.swift.watched", trainer, folder / f"{name}.jsonl", stop_at, then, order)
         compiles = attempt == 1 and name in ("full", "trl")
         python = stack_python(VLLM if trainer == "trl" else STACK)
@@ -109,7 +109,7 @@ def trained(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPa
     return Trained(runs, said, {name: read_lines(folder / f"{name}.jsonl") for name in planned})
 
 
-def _ordered(run: RunPaths, spec: dict[str, Any], inputs: Path, number: int) -> Path:
+def ordered(run: RunPaths, spec: dict[str, Any], inputs: Path, number: int) -> Path:
     """attempt.json of a run's next life, as the launcher writes it."""
     folder = run.folder / "attempts" / str(number)
     folder.mkdir(parents=True)

@@ -64,9 +64,11 @@ def watch_swift(trainer: Any) -> None:
         batches = prepare(self, samples)
         encoded = [sample.encoded for sample in samples]
         # With dynamic_sample others were made, too, and what is kept may come from another process.
-        every = {name: one for of_process in gather_object([held]) for name, one in of_process.items()}
+        every = {name: one for of_process in gather_object([dict(held)]) for name, one in of_process.items()}
         made = [every[sample.request_id] for sample in samples]
-        held.clear()
+        # Those of the next step may be there already.
+        for sample in samples:
+            held.pop(sample.request_id, None)
         said = [one.choices[0].logprobs["content"] for one in made] if self.use_fast_infer else []
         tell(
             prompts=[one.prompt_token_ids for one in made],

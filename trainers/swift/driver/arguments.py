@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import io
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from common.dotted import flat
 from common.errors import UserError
 from node import hf_training
+from node.engine_server import is_beside
 from node.exit_codes import one_line
 from node.hardware import importing
 
 # What every run has: it needs no ModelScope, and writes where it is told.
 _CONSTANT: Mapping[str, Any] = {
     "rlhf_type": "grpo",
-    "use_hf": True,
     "check_model": False,
     "add_version": False,
     "create_checkpoint_symlink": False,
@@ -36,6 +37,12 @@ _BESIDE = (
     "truncation_strategy",
     "data_seed",
 )
+# What a server shares with its trainer beside vLLM's own arguments.
+_TEMPLATE = ("template", "template_backend", "max_length")
+_ADAPTER_ALONE = "vllm_enable_lora"
+# Where settings are resolved there is no server.
+_NOWHERE: Mapping[str, Any] = {"host": "127.0.0.1", "port": 0, "seed": 0}
+_TO_NOBODY: Mapping[str, Any] = {"vllm_server_base_url": ["http://127.0.0.1"], "vllm_server_group_port": [0]}
 _OF_AN_ADAPTER = ("lora_alpha", "lora_dropout", "target_modules")
 # The least that swift asks of a model before it parses on: it reads config.json alone.
 _STAND_IN = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_position_embeddings": 1 << 20}
@@ -43,23 +50,34 @@ _STAND_IN = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_
 
 def owned_settings(attempt: Mapping[str, Any], model: Path, data: Path) -> dict[str, Any]:
     """The arguments that the job sets itself: the run's inputs, where files land, and that every step is logged."""
-    ours = {**_CONSTANT, **hf_training.owned_settings(attempt)}
-    return {**ours, "model": str(model), "dataset": [str(data)], "model_type": _type_of(model)}
+    ours = {**_CONSTANT, **hf_training.owned_settings(attempt), **of_a_model(model)}
+    return {**ours, "dataset": [str(data)]}
+
+
+def of_a_model(model: Path) -> dict[str, Any]:
+    """The arguments that name a model, of the trainer and of its server."""
+    return {"use_hf": True, "model": str(model), "model_type": _type_of(model)}
 
 
 def parsed(trainer_args: Mapping[str, Any], owned: Mapping[str, Any]) -> Any:
     """ms-swift's RLHFArguments; `UserError` for one that it does not have, that the job owns, or that it refuses."""
     with importing():
         from swift.arguments import RLHFArguments
-        from swift.utils import parse_args
 
     version = importlib.metadata.version("ms-swift")
     fixed = {name: value for name, value in owned.items() if name != "model_type"}
     hf_training.require_settings(trainer_args, RLHFArguments, fixed, f"no argument of ms-swift {version}'s rlhf")
+    return of_a_command(RLHFArguments, {**owned, **trainer_args})
+
+
+def of_a_command(kind: type[Any], settings: Mapping[str, Any]) -> Any:
+    """The arguments of one of swift's commands, by its own parser; `UserError` with its words for what it refuses."""
+    from swift.utils import parse_args
+
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            arguments, rest = parse_args(RLHFArguments, command_line({**owned, **trainer_args}))
+            arguments, rest = parse_args(kind, command_line(settings))
     except SystemExit:
         # argparse: the usage, then "<program>: error: <what is wrong>".
         raise UserError(f"ms-swift refuses the settings: {said.getvalue().strip().rpartition('error: ')[2]}") from None
@@ -68,6 +86,43 @@ def parsed(trainer_args: Mapping[str, Any], owned: Mapping[str, Any]) -> Any:
     if rest:
         raise UserError(f"ms-swift refuses the settings: it does not understand {' '.join(rest)}")
     return arguments
+
+
+def served(trainer_args: Mapping[str, Any], model: Path, here: Mapping[str, Any]) -> Any:
+    """The arguments of `swift rollout` beside a trainer with these: vLLM's are the trainer's own.
+
+    `here` are the server's `host`, `port` and `seed`. swift counts GPUs at once, which are not where settings are
+    resolved, nor on a CPU: vLLM counts its own.
+    """
+    with importing():
+        from swift.arguments import RolloutArguments
+        from swift.rlhf_trainers.args_mixin import VllmArguments
+
+    passed = {field.name for field in dataclasses.fields(VllmArguments)} | {*_TEMPLATE, _ADAPTER_ALONE}
+    settings = {
+        **of_a_model(model),
+        **{name: value for name, value in trainer_args.items() if name in passed},
+        # In which it generates; the weights that the optimizer holds are another matter.
+        "torch_dtype": hf_training.number_format(trainer_args["bf16"], trainer_args.get("fp16")),
+        **here,
+    }
+    if trainer_args.get(_ADAPTER_ALONE):
+        settings["vllm_max_lora_rank"] = trainer_args.get("lora_rank", 8)
+    RolloutArguments._check_device_count = lambda self: None
+    return of_a_command(RolloutArguments, settings)
+
+
+@contextlib.contextmanager
+def _unconnected() -> Iterator[None]:
+    """swift's parser for the trainer looks for the server; inside the block it does not."""
+    from swift.arguments import RLHFArguments
+
+    connect = RLHFArguments._init_external_vllm
+    RLHFArguments._init_external_vllm = lambda self: None
+    try:
+        yield
+    finally:
+        RLHFArguments._init_external_vllm = connect
 
 
 def command_line(settings: Mapping[str, Any]) -> list[str]:
@@ -120,8 +175,14 @@ def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any
         set_environment(Path(folder))
         (Path(folder) / "config.json").write_text(json.dumps(_STAND_IN), encoding="utf-8")
         owned = owned_settings({"checkpoint_dir": folder, "run_id": "settings"}, Path(folder), Path(folder))
-        arguments = parsed({"reward_weights": hf_training.weights_of(rewards), **trainer_args, **cpu}, owned)
-    left_out = hf_training.OF_AN_ATTEMPT | cpu.keys()
+        settings = {"reward_weights": hf_training.weights_of(rewards), **trainer_args, **cpu}
+        if is_beside(settings):
+            served(settings, Path(folder), _NOWHERE)
+            with _unconnected():
+                arguments = parsed(settings, {**owned, **_TO_NOBODY})
+        else:
+            arguments = parsed(settings, owned)
+    left_out = hf_training.OF_AN_ATTEMPT | cpu.keys() | _TO_NOBODY.keys()
     settings = {key: value for key, value in told(arguments).items() if key not in left_out}
     return importlib.metadata.version("ms-swift"), flat(settings)
 

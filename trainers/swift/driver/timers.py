@@ -7,13 +7,15 @@ where the last one of a step stands. Its phases have the names of TRL's (trainer
 from __future__ import annotations
 
 import functools
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from node.engine_server import is_beside
 from node.over_ranks import all_told
-from node.phase_clock import sanitized
+from node.phase_clock import ROOT, sanitized
 from trainers.swift.driver import colocate
 from trainers.swift.driver.pipeline import last_turn
 from trainers.trl.driver.timers import LOG_PROB, TrlTimers
@@ -48,18 +50,38 @@ class SwiftTimers(TrlTimers):
         engine = getattr(trainer.engine, "engine", None) if colocate.is_colocated(trainer.args) else None
         for method in ("sleep", "wake_up") if engine is not None else ():
             self._time(engine, method, "sleep", unless="sync_weights")
+        if trainer.args.async_generate:
+            self._time(trainer, "_wait_queue", "wait_for_responses")
+            step_alone(self._clock)
+        elif is_beside(vars(trainer.args)):
+            self._share_waiting(trainer)
         count = counted(trainer)
         trainer.reward_funcs = [self._timed_reward(function, count) for function in trainer.reward_funcs]
+
+    def _share_waiting(self, trainer: Any) -> None:
+        """Make all processes share the seconds of rank 0, which alone talks with a server, as under TRL."""
+        sync, wait = trainer._move_model_to_vllm, trainer.accelerator.wait_for_everyone
+
+        def sync_weights(*args: Any, **kwargs: Any) -> None:
+            with self._clock.phase("sync_weights"):
+                sync(*args, **kwargs)
+                wait()
+
+        trainer._move_model_to_vllm = sync_weights
+        self._time(trainer, "_server_rollout", "generate")
 
     def _hook_profiling_contexts(self) -> None:
         from swift.rlhf_trainers import grpo_trainer, rollout_mixin, utils
 
         @contextmanager
         def profiling_context(trainer: Any, name: str) -> Iterator[None]:
-            if name in _WHOLES:
+            phase = self._log_prob if name == LOG_PROB else _PHASES.get(name) or sanitized(name)
+            # With async_generate a thread generates for the next step while this one trains.
+            beside = threading.current_thread() is not threading.main_thread()
+            if name in _WHOLES or beside or self._clock.is_open(phase):
                 yield
                 return
-            with self._clock.phase(self._log_prob if name == LOG_PROB else _PHASES.get(name) or sanitized(name)):
+            with self._clock.phase(phase):
                 yield
 
         for module in (utils, grpo_trainer, rollout_mixin):
@@ -72,6 +94,21 @@ class SwiftTimers(TrlTimers):
                 return function(*args, log_metric=log_metric, **kwargs)
 
         return timed
+
+
+def step_alone(clock: Any) -> None:
+    """Make a `StepClock` tell the step as its only phase: the others run beside a generation that is no part of them.
+
+    They are scalars, `overlapping_s/<phase>`.
+    """
+    end_step = clock.end_step
+
+    def ended() -> tuple[dict[str, float], dict[str, float]]:
+        phases, scalars = end_step()
+        beside = {path.partition("/")[2]: seconds for path, seconds in phases.items() if path != ROOT}
+        return {ROOT: phases[ROOT]}, scalars | {f"overlapping_s/{path}": one for path, one in beside.items()}
+
+    clock.end_step = ended
 
 
 def counted(trainer: Any) -> Callable[[str, float], None]:
@@ -101,29 +138,37 @@ def count_tokens(trainer: Any, log: Any) -> None:
     """Tell a `StepLog` of the tokens of every completion that is learned from.
 
     With dynamic_sample groups of equal rewards are thrown away, and others generated: their seconds stay in the
-    phases, and how many they were, in all processes, is a scalar of its own.
+    phases, and how many they were, in all processes, is a scalar of its own. A sample keeps the tokens of its prompt on
+    its way between processes, and where it is learned from a step later.
     """
-    infer, score = trainer._engine_infer, trainer._score_completions
-    prompts: dict[str, int] = {}
+    attach, generate, score = (
+        getattr(trainer, name)
+        for name in ("_postprocess_rollout_outputs", "_generate_completions", "_score_completions")
+    )
+    made = [0]
 
-    def inferred(infer_requests: Any, *args: Any, **kwargs: Any) -> Any:
-        outputs = infer(infer_requests, *args, **kwargs)
-        for request, output in zip(infer_requests, outputs, strict=True):
-            prompts[request.uuid] = output.response.usage.prompt_tokens
-        return outputs
+    def attached(samples: Any, outputs: Any) -> Any:
+        found = attach(samples, outputs)
+        for sample, output in zip(found, outputs, strict=True):
+            sample.prompt_tokens = output.response.usage.prompt_tokens
+        return found
+
+    def generated(samples: Any) -> Any:
+        found = generate(samples)
+        made[0] += len(found)
+        return found
 
     def scored(samples: Any) -> Any:
-        kept, made = score(samples), dict(prompts)
-        prompts.clear()
+        kept, mine, made[0] = score(samples), made[0], 0
         if trainer.dynamic_sample:
             # The good groups are shared out anew among the processes.
-            told = all_told(made, trainer.accelerator.num_processes)
-            made = {name: tokens for one in told for name, tokens in one.items()}
-            trainer._metrics["train"][DISCARDED].append(len(made) - len(kept) * len(told))
+            told = all_told({"made": mine}, trainer.accelerator.num_processes)
+            trainer._metrics["train"][DISCARDED].append(sum(one["made"] for one in told) - len(kept) * len(told))
         log.generated(
-            (made[sample.request_id] for sample in kept),
+            (sample.prompt_tokens for sample in kept),
             (len(last_turn(sample.response_token_ids)) for sample in kept),
         )
         return kept
 
-    trainer._engine_infer, trainer._score_completions = inferred, scored
+    trainer._postprocess_rollout_outputs, trainer._generate_completions = attached, generated
+    trainer._score_completions = scored

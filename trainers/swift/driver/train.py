@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from node.attempt import begin, exit_code
 from node.exit_codes import StopRequest
 from node.hf_training import number_format, require_devices, rewards_of, train_to_end, weights_of
 from node.phase_clock import PhaseClock
-from trainers.swift.driver import colocate, pipeline
+from trainers.swift.driver import colocate, pipeline, serve
 from trainers.swift.driver.arguments import owned_settings, parsed, resolved, set_environment
 from trainers.swift.driver.timers import SwiftTimers, count_tokens
 
@@ -30,11 +31,12 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     job = begin(attempt)
     rewards = rewards_of(job)
     set_environment(job.folder)
-    owned = owned_settings(attempt, job.inputs.model, job.inputs.data)
-    arguments = parsed(
-        {"reward_weights": weights_of(job.spec["workload"]["rewards"]), **job.spec["trainer_args"]}, owned
-    )
     job.inputs.require_unchanged()
+    owned = owned_settings(attempt, job.inputs.model, job.inputs.data)
+    trainer_args = job.spec["trainer_args"]
+    # swift's parser connects the trainer with its server.
+    owned |= serve.words(trainer_args)
+    arguments = parsed({"reward_weights": weights_of(job.spec["workload"]["rewards"]), **trainer_args}, owned)
 
     import torch
 
@@ -44,23 +46,26 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
 
     def train_with(trainer: Any) -> None:
         building.close()
+        trainer.executor = serve.Beside()
 
         def hook(clock: PhaseClock, log: Any) -> None:
             SwiftTimers(clock).install(trainer)
             count_tokens(trainer, log)
 
-        engine, generating = _engine_settings(trainer), trainer.template.generate_context
+        engine, generating = _engine_settings(trainer, job.folder), trainer.template.generate_context
         train_to_end(job, stop, trainer, rewards, hook, packages=_PACKAGES, engine=engine, generating=generating)
 
     with building:
-        building.enter_context(colocate.corrected(arguments, job.spec["trainer_args"]["seed"], len(job.affinity)))
+        building.enter_context(colocate.corrected(arguments, trainer_args["seed"], len(job.affinity)))
         pipeline.run(arguments, job.inputs.data, rewards, train_with)
 
 
-def _engine_settings(trainer: Any) -> dict[str, Any]:
+def _engine_settings(trainer: Any, folder: Path) -> dict[str, Any]:
     """The engine as it finally is, for done.json."""
     if colocate.is_colocated(trainer.args):
         return colocate.settings(trainer)
+    if trainer.args.use_vllm:
+        return serve.held(trainer, folder)
     return {
         "name": "transformers",
         "dtype": number_format(trainer.args.bf16, trainer.args.fp16),

@@ -7,41 +7,29 @@ that: 1 unforeseen, 2 a user's mistake (one line).
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common.errors import UserError
 from engines.vllm import server
-from node.attempt import begin, read_attempt
-from node.checkpoints import newest_checkpoint
+from node.engine_server import is_beside, ordered, told
 from node.exit_codes import run
 from node.hf_training import number_format
 from trainers.trl.driver.options import SERVER_ARGS
 
 _SHARE = 0.3
 """Of a CPU's memory, as where vLLM is colocated; VLLM_CPU_KVCACHE_SPACE says how much of it is used."""
-_URL, _MEET = "ROLLOUTBENCH_SERVER", "ROLLOUTBENCH_MEET"
-"""What the job tells the trainer: where the server answers, and where both meet for new weights."""
 
 
 def main() -> None:
     """Become the server that the command line's attempt wants."""
-    parser = argparse.ArgumentParser(prog="trainers.trl.driver.serve")
-    parser.add_argument("attempt")
-    parser.add_argument("--host", required=True)
-    parser.add_argument("--port", type=int, required=True)
-    given = parser.parse_args()
-    job = begin(read_attempt([given.attempt]), "server")
-    job.inputs.require_unchanged()
-    args = job.spec["trainer_args"]
-    newest = newest_checkpoint(Path(job.attempt["checkpoint_dir"]))
+    order = ordered("trainers.trl.driver.serve")
+    args = order.job.spec["trainer_args"]
     words: dict[str, Any] = {
-        # TRL hands no seed over. A resumed run draws from another stream than its first steps had.
-        "seed": int(args["seed"]) + 1000 * (newest.step if newest else 0),
+        # TRL hands no seed over.
+        "seed": order.seed,
         "dtype": number_format(args["bf16"], args.get("fp16")),
         "tensor_parallel_size": args["vllm_tensor_parallel_size"],
         "max_model_len": args["vllm_max_model_length"],
@@ -49,23 +37,18 @@ def main() -> None:
         "gpu_memory_utilization": args.get("vllm_gpu_memory_utilization", _SHARE),
     }
     more = args.get(SERVER_ARGS) or {}
-    command = server.command(job.inputs.model, given.host, given.port, words, more)
+    command = server.command(order.job.inputs.model, order.host, order.port, words, more)
     os.execve(command[0], command, {**os.environ, **server.VARIABLES})
 
 
 def server_words(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
     """GRPOConfig's fields that say where the server is; none where the run has no server."""
-    if not (trainer_args.get("use_vllm") and trainer_args.get("vllm_mode") == "server"):
+    if not is_beside(trainer_args):
         return {}
-    url, meet = os.environ.get(_URL), os.environ.get(_MEET)
-    if not url or not meet:
-        raise UserError(
-            f"vllm_mode is server, and no server runs beside the trainer: {_URL} is not set; the job sets it"
-        )
-    host, _, port = meet.rpartition(":")
+    url, host, port = told()
     # The address that vLLM's client tells the server to meet it at; it would ask for the default route's.
     os.environ["VLLM_HOST_IP"] = host
-    return {"vllm_server_base_url": url, "vllm_group_port": int(port)}
+    return {"vllm_server_base_url": url, "vllm_group_port": port}
 
 
 def mend(args: Any, folder: Path) -> None:

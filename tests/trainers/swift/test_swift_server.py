@@ -1,0 +1,188 @@
+"""ms-swift with its own `swift rollout` beside it, on a CPU: both real, new weights through a store where NCCL would
+carry them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from workflow.cluster.meeting import TaskSetup
+from workflow.cluster.paths import RunPaths
+from workflow.cluster.place import Place
+from workflow.cluster.server import ServerHead, answers, server_setup
+from workflow.config.plan import plan_runs, stack_facts
+from workflow.config.reading import parse_config
+
+from ... import patience
+from ...attempts import DATA, EAGER, ROOT, job_environment, read_lines, run_job
+from ..trl.test_trl_grpo import COMMON, PREPARE, check_tree
+from .test_swift_vllm import AGREE, STACK, SYNC, differences, ordered
+
+STEPS, STOPPED_AT = 4, 2
+TIMES = 2
+OPTIONS = {"vllm_mode": "server", "vllm_enforce_eager": True, "log_rollout_offpolicy_metrics": True}
+RUNS = {"server": OPTIONS}
+
+
+@dataclass(frozen=True)
+class Served:
+    """A run's folder, what was seen of its generations, what its first life said, and the server's log."""
+
+    run: RunPaths
+    seen: list[dict[str, Any]]
+    said: str
+    log: str
+
+    def lines(self, attempt: int = 1) -> list[dict[str, Any]]:
+        return read_lines(self.run.folder / "attempts" / str(attempt) / "metrics.jsonl")
+
+    def done(self, attempt: int = 1) -> dict[str, Any]:
+        return dict(json.loads((self.run.folder / "attempts" / str(attempt) / "done.json").read_text()))
+
+
+def specs() -> dict[str, dict[str, Any]]:
+    """The specifications of all runs."""
+    raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
+    words = raw["workload"] | {"steps": STEPS, "samples": 0, "learning_rate": 1.0e-2}
+    arms = {
+        name: {"trainer": "swift", "engine": "vllm", "stack": STACK, "options": given} for name, given in RUNS.items()
+    }
+    plan = plan_runs(parse_config(raw | {"baseline": "server", "arms": arms, "workload": words}), stack_facts)
+    return {name: plan.runs[f"{name}-s0"].spec for name in RUNS}
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A server that answers, and what runs a program of the stack beside it."""
+
+    head: ServerHead
+    specs: dict[str, dict[str, Any]]
+    runs: dict[str, RunPaths]
+    python: Path
+    environment: dict[str, str]
+    folder: Path
+
+    @property
+    def inputs(self) -> Path:
+        return self.folder / "made" / "inputs.json"
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "server.log").read_text()
+
+    def run(self, *arguments: object, code: int = 0) -> str:
+        """What a program says that ends as it should."""
+        command = self.head.command([str(self.python), *map(str, arguments)])
+        done = patience.run(command, 300, cwd=ROOT, env={**self.environment, **self.head.environment()})
+        assert done.returncode == code, (done.stdout + done.stderr)[-6000:] + self.log
+        return done.stdout + done.stderr
+
+    def train(self, name: str, number: int, stop_at: int = 0) -> str:
+        """A run's next life, with this server, which was started for the first one."""
+        order = self.runs[name].folder / "attempts" / str(number) / "attempt.json"
+        if not order.exists():
+            ordered(self.runs[name], self.specs[name], self.inputs, number)
+            shutil.copy(self.runs["server"].folder / "attempts" / "1" / "server-engine.json", order.parent)
+        watched = ("-m", "tests.trainers.swift.watched", "swift", self.folder / f"{name}.jsonl", stop_at, "-", order)
+        return self.run(*watched, code=75 if stop_at else 0)
+
+
+@pytest.fixture(scope="module")
+def beside(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
+    """The server of the first run's first life, which the others use as well."""
+    folder, python, planned = tmp_path_factory.mktemp("swift-server"), stack_python(STACK), specs()
+    workload = planned["server"]["workload"]
+    request = {"data": DATA | workload["data"], "model": workload["model"]}
+    request |= {key: workload[key] for key in ("max_prompt_length", "max_response_length")}
+    (folder / "request.json").write_text(json.dumps(request))
+    made = run_job(python, "node.inputs", "--request", folder / "request.json", "--out", folder / "made")
+    assert made.returncode == 0, made.stderr
+    environment = job_environment(PYTHONPATH=str(ROOT), **EAGER)
+    setup = TaskSetup(
+        place=Place(0, ("here",), 2, 0),
+        folder=folder / "life",
+        python=python,
+        environment=environment,
+        cwd=ROOT,
+        log=folder / "log",
+    )
+    server = server_setup(planned["server"]["server"], environment, folder / "server.log", 1, own_node=False)
+    runs = {name: RunPaths(folder / name) for name in planned}
+    with ServerHead(setup, 1, server) as head:
+        one = Beside(head, planned, runs, python, environment, folder)
+        head.start(ordered(runs["server"], planned["server"], one.inputs, 1).parent)
+        head.wait_for_nodes()
+        yield one
+
+
+@pytest.fixture(scope="module")
+def served(beside: Beside) -> Served:
+    """A run that is stopped in its second step and goes on."""
+    said = beside.train("server", 1, STOPPED_AT)
+    beside.train("server", 2)
+    assert beside.head.poll() is None and answers(beside.head.environment()["ROLLOUTBENCH_SERVER"])
+    return Served(beside.runs["server"], read_lines(beside.folder / "server.jsonl"), said, beside.log)
+
+
+def test_it_takes_new_weights_by_swifts_own_client(beside: Beside) -> None:
+    """All is swift's but for NCCL: the server, its endpoints and processes, the client, the buckets."""
+    out = beside.folder / "client.jsonl"
+    beside.run("-m", "tests.trainers.swift.rollout_client", beside.folder / "made" / "model", out)
+    lines = read_lines(out)
+    assert len(lines) == 1 + TIMES and max(line["off"] for line in lines) < AGREE
+    # Of a prompt there are other completions each time.
+    assert all(len(set(line["texts"])) > 1 for line in lines)
+
+
+def test_it_generates_with_the_newest_weights_in_both_lives(served: Served) -> None:
+    seen = served.seen
+    assert len(seen) == STEPS and max(differences(seen, "policy")) < AGREE
+    # A sync that did nothing would be seen: the initial weights say something else by now.
+    assert list(differences(seen, "initial"))[-1] > 100 * AGREE
+    for line in served.lines() + served.lines(2):
+        assert abs(line["scalars"]["train/rollout_correction/kl"]) < AGREE
+
+
+def test_it_stops_on_request_and_goes_on_beside_the_server(served: Served) -> None:
+    assert f"stopped: after step {STOPPED_AT} of {STEPS}, with a checkpoint" in served.said
+    first, second = served.lines(), served.lines(2)
+    assert [line["step"] for line in first + second] == [1, 2, 3, 4]
+    prompts = [json.dumps(line["prompts"]) for line in served.seen]
+    assert len(set(prompts)) == STEPS, "a resumed run goes on with the next prompts"
+
+
+def test_generation_and_sync_are_phases_and_their_sums_fit(served: Served) -> None:
+    for line in served.lines() + served.lines(2):
+        assert set(line["phases"]) == COMMON | {SYNC, f"{PREPARE}/old_log_prob", f"{PREPARE}/log_completions"}
+        check_tree(line["phases"])
+        assert line["phases"][f"{PREPARE}/generate"] > 0 and line["phases"][SYNC] > 0
+        lengths = line["samples"]["response_length"]
+        assert len(lengths) == 8 and sum(lengths) == line["scalars"]["response_tokens"]
+
+
+def test_what_the_server_is_stands_in_the_record(served: Served) -> None:
+    done = served.done(2)
+    told = {"name": "vllm", "mode": "server", "dtype": "float32", "seed": 0, "max_model_len": 80, "max_num_seqs": 8}
+    assert done["resolved"]["engine"] | told | {"adapter_only_sync": False} == done["resolved"]["engine"]
+    # The other half of the CPUs is the server's.
+    assert done["hardware"]["threads"] == len(done["hardware"]["affinity"]) == 1
+    assert "s3cret" not in served.log
+
+
+def test_a_port_in_use_is_named_as_the_job_looks_for_it(stack_python: Callable[[str], Path], beside: Beside) -> None:
+    """`swift rollout` itself would listen elsewhere, and the job would wait for it in vain."""
+    order = beside.runs["server"].folder / "attempts" / "1" / "attempt.json"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = run_job(
+            stack_python(STACK), "trainers.swift.driver.serve", order, "--host", "127.0.0.1", "--port", port
+        )
+    assert refused.returncode == 2 and f"error: address already in use: port {port}" in refused.stderr

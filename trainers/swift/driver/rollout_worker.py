@@ -1,0 +1,115 @@
+"""Corrects what runs in the worker processes of `swift rollout`, and carries new weights where there is no NCCL.
+
+Read from ms-swift 4.6.0 pipelines/infer/rollout.py and rlhf_trainers/vllm_client.py. On a CPU weights go through the
+store of the group in which trainer and server meet; all else is swift's own: endpoints, buckets, their order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from swift.pipelines.infer import rollout
+
+from engines.vllm.colocate import check_engine
+from engines.vllm.cpu import is_cpu_platform, repack_tied_output_layers
+from node.records import write_json
+
+WORKERS = ("llm_worker", "llm_worker_entry")
+"""swift's own functions that run in a process of their own, with vLLM's engine and with its asynchronous one."""
+
+
+def run(name: str, tell: Path, arguments: Any, rank: int, *others: Any) -> None:
+    """One of swift's workers, with the run's seed, whose engine's settings are written to `tell`.
+
+    swift's own seed is a random one. The engines of several differ in it by their rank.
+    """
+    rollout.get_seed = lambda: int(arguments.seed) + rank
+    build = rollout.SwiftRolloutDeploy.get_infer_engine
+
+    def built(given: Any, *args: Any, **kwargs: Any) -> Any:
+        engine = build(given, *args, **kwargs)
+        if rank == 0:
+            held = check_engine(engine.engine, str(given.torch_dtype).removeprefix("torch."))
+            write_json(tell, held | {"adapter_only_sync": bool(given.vllm_enable_lora)})
+        return engine
+
+    rollout.SwiftRolloutDeploy.get_infer_engine = staticmethod(built)
+    if is_cpu_platform():
+        # vLLM's own core in a process of its own would share these CPUs.
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        _extend()
+    getattr(rollout, name)(arguments, rank, *others)
+
+
+def _extend() -> None:
+    """Have vLLM's worker loaded with `OnCpu` in place of swift's own extension."""
+    from swift.infer_engine import GRPOVllmEngine
+
+    original = GRPOVllmEngine._prepare_engine_kwargs
+
+    def prepare(engine: Any, *args: Any, **kwargs: Any) -> None:
+        original(engine, *args, **kwargs)
+        engine.engine_args.worker_extension_cls = f"{__name__}.{OnCpu.__name__}"
+
+    GRPOVllmEngine._prepare_engine_kwargs = prepare
+
+
+class StoreCommunicator:
+    """Stands for vLLM's PyNcclCommunicator: a tensor goes through the store of the group."""
+
+    def __init__(self, group: Any, device: Any) -> None:
+        self.group, self.rank, self.device = group, group.rank, torch.device("cpu")
+
+    def broadcast(self, tensor: Any, src: int, stream: Any = None) -> None:
+        """Hand a tensor over, or fill it; a barrier follows, after which what was handed over last can go."""
+        while self.rank == src and self.group.entries:
+            self.group.store.delete_key(self.group.entries.popleft()[0])
+        found = self.group.broadcast(tensor, src)
+        if self.rank != src:
+            tensor.copy_(found)
+
+
+class OnCpu(rollout.WeightSyncWorkerExtension):  # type: ignore[misc]
+    """swift's extension of vLLM's worker, which unpacks the model's layers before new weights, and packs them again."""
+
+    reloading = False
+
+    def init_communicator(self, host: str, port: int, world_size: int) -> None:
+        """Meet the trainer without NCCL."""
+        rollout.PyNcclCommunicator = StoreCommunicator
+        rollout.synchronize = lambda *device: None
+        super().init_communicator(host, port, world_size)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def update_flattened_params(self, metadatas: list[dict[str, Any]]) -> None:
+        """Take a bucket of weights."""
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        if not self.reloading:
+            self.reloading = True
+            initialize_layerwise_reload(self.model_runner.model)
+        super().update_flattened_params(metadatas)
+
+    def process_weights_after_loading(self) -> None:
+        """Pack all layers, once the last bucket is there."""
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+        self.reloading = False
+        finalize_layerwise_reload(self.model_runner.model, self.model_runner.model_config)
+        repack_tied_output_layers(self.model_runner.model)
+
+
+def send_through_store() -> None:
+    """Make the trainer's client hand weights to `OnCpu`."""
+    from swift.rlhf_trainers import vllm_client
+
+    def send(communicator: Any, tensors: Iterable[Any]) -> None:
+        for tensor in tensors:
+            communicator.broadcast(tensor.detach(), src=communicator.rank)
+
+    vllm_client.PyNcclCommunicator = StoreCommunicator
+    vllm_client._broadcast_tensors_for_vllm_weight_sync = send
