@@ -9,7 +9,22 @@ from collections.abc import Callable
 from typing import Any
 
 from trainers.cases import Case
-from trainers.terms import NEWEST, SENT, TRAINED, WHOLE, WROTE, Said, Terms, adapter, course, number, or_off, said
+from trainers.terms import (
+    BY_SEED,
+    NEWEST,
+    ORDER,
+    SENT,
+    TRAINED,
+    WHOLE,
+    WROTE,
+    Said,
+    Terms,
+    adapter,
+    course,
+    number,
+    or_off,
+    said,
+)
 
 _ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf")
 KL_ESTIMATE, KL_PENALTY = "KL estimate", "KL penalty"
@@ -46,7 +61,7 @@ def trl_terms(case: Case) -> Terms:
         "completions that are cut off": said(case, cut_off, "mask_truncated_completions"),
         "correction of the engine's probabilities": _correction(case),
         "log-probabilities of the old policy": Said("left out where a batch has one update"),
-        "order of the prompts": Said("transformers' sampler, by the run's seed"),
+        ORDER: Said(BY_SEED),
         **sampling(case),
     }
 

@@ -25,6 +25,7 @@ _LOSS = "the same completions give another gradient"
 _SAMPLING = "completions are drawn otherwise, and so have other lengths and rewards"
 TRAINED, SENT = "what is trained", "what the engine gets of the weights"
 WROTE, NEWEST = "weights that write the completions", "the newest"
+ORDER, BY_SEED = "order of the prompts", "transformers' sampler, by the run's seed"
 WHOLE, ADAPTER = "all weights", "the adapter alone"
 TERMS: Mapping[str, str] = {
     "optimizer": _UPDATE,
@@ -54,7 +55,7 @@ TERMS: Mapping[str, str] = {
     "completions that are cut off": _LOSS,
     "correction of the engine's probabilities": _LOSS,
     "log-probabilities of the old policy": "a pass over all completions is in the step of one trainer alone",
-    "order of the prompts": "equal steps learn from other prompts",
+    ORDER: "equal steps learn from other prompts",
     "temperature": _SAMPLING,
     "top-p": _SAMPLING,
     "top-k": _SAMPLING,

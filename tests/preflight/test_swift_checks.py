@@ -12,7 +12,7 @@ from common.findings import Finding
 from trainers.cases import Case
 from trainers.memory_estimate import MemoryEstimate, estimate_of
 from trainers.swift.checks import REFUSALS
-from trainers.terms import WROTE
+from trainers.terms import ORDER, WROTE
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight
@@ -71,8 +71,9 @@ def test_responses_of_the_next_step_are_told_of_and_their_memory_is_the_servers(
     assert isinstance(alone, MemoryEstimate) and isinstance(beside, MemoryEstimate)
     assert MemoryEstimate.sum(beside.rollout) == pytest.approx(0.9 * 80, abs=1)
     assert (colocate.per_replica, server.per_replica) == (14, 112)
-    wrote = [case.trainer.terms(case)[WROTE].value for case in (colocate, server, ahead)]
-    assert wrote[0] == wrote[1] != wrote[2]
+    for term in (WROTE, ORDER):
+        said = [case.trainer.terms(case)[term].value for case in (colocate, server, ahead)]
+        assert said[0] == said[1] != said[2]
 
 
 def test_what_works_is_not_refused() -> None:

@@ -17,7 +17,7 @@ from trainers.hf_arguments import (
 )
 from trainers.hf_terms import KL_ESTIMATE, cut_off, kl_estimate, number_format, trl_terms
 from trainers.protocol import StackFacts
-from trainers.terms import ADAPTER, NEWEST, SENT, TRAINED, WHOLE, WROTE, Said, Terms, adapter, said
+from trainers.terms import ADAPTER, BY_SEED, NEWEST, ORDER, SENT, TRAINED, WHOLE, WROTE, Said, Terms, adapter, said
 from trainers.workload import TrainedArm, Workload
 
 # Those beside TRL's that the job sets itself on the node.
@@ -105,11 +105,13 @@ def swift_terms(case: Case) -> Terms:
     Read in ms-swift 4.6.0 rlhf_trainers/grpo_trainer.py and rl_core/advantage.py.
     """
     correction = "rollout_importance_sampling_mode"
+    ahead = case.settings.true("async_generate")
     return {
         **trl_terms(case),
         TRAINED: _trained(case),
         SENT: Said(ADAPTER if sends_adapters(case) else WHOLE, ("vllm_enable_lora",)),
-        WROTE: Said("one update older" if case.settings.true("async_generate") else NEWEST, ("async_generate",)),
+        WROTE: Said("one update older" if ahead else NEWEST, ("async_generate",)),
+        ORDER: Said(f"{BY_SEED}, begun again after the first batch" if ahead else BY_SEED, ("async_generate",)),
         "weights' number format": said(case, number_format, "torch_dtype"),
         KL_ESTIMATE: kl_estimate(case, "k3, at most 10"),
         "entropy bonus": Said(0.0),

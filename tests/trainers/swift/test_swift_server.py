@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from trainers.timers.lookup import mode_of, tree_for
 from workflow.cluster.meeting import TaskSetup
 from workflow.cluster.paths import RunPaths
 from workflow.cluster.place import Place
@@ -29,7 +30,7 @@ from .test_swift_vllm import AGREE, STACK, SYNC, differences, ordered
 STEPS, STOPPED_AT = 4, 2
 TIMES = 2
 OPTIONS = {"vllm_mode": "server", "vllm_enforce_eager": True, "log_rollout_offpolicy_metrics": True}
-RUNS = {"server": OPTIONS}
+RUNS = {"server": OPTIONS, "ahead": OPTIONS | {"async_generate": True}}
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Served:
 
 
 def specs() -> dict[str, dict[str, Any]]:
-    """The specifications of all runs."""
+    """A run whose trainer waits for its server, and one whose server generates while it trains."""
     raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
     words = raw["workload"] | {"steps": STEPS, "samples": 0, "learning_rate": 1.0e-2}
     arms = {
@@ -132,6 +133,13 @@ def served(beside: Beside) -> Served:
     return Served(beside.runs["server"], read_lines(beside.folder / "server.jsonl"), said, beside.log)
 
 
+@pytest.fixture(scope="module")
+def ahead(beside: Beside) -> Served:
+    """A run whose server generates while it trains."""
+    said = beside.train("ahead", 1)
+    return Served(beside.runs["ahead"], read_lines(beside.folder / "ahead.jsonl"), said, beside.log)
+
+
 def test_it_takes_new_weights_by_swifts_own_client(beside: Beside) -> None:
     """All is swift's but for NCCL: the server, its endpoints and processes, the client, the buckets."""
     out = beside.folder / "client.jsonl"
@@ -175,6 +183,22 @@ def test_what_the_server_is_stands_in_the_record(served: Served) -> None:
     # The other half of the CPUs is the server's.
     assert done["hardware"]["threads"] == len(done["hardware"]["affinity"]) == 1
     assert "s3cret" not in served.log
+
+
+def test_a_server_that_generates_ahead_has_steps_and_no_phases(ahead: Served) -> None:
+    lines, done = ahead.lines(), ahead.done()
+    mode = mode_of("swift", "4.6.0", {}, done)
+    tree = tree_for("swift", "4.6.0", "vllm", mode)
+    assert tree.overlap and [line["step"] for line in lines] == [1, 2, 3, 4]
+    for line in lines:
+        assert set(line["phases"]) == {tree.root}
+        beside = {name for name in line["scalars"] if name.startswith("overlapping_s/")}
+        assert beside and all(tree.unit_beside(name) == "s" for name in beside)
+        assert not any(name.endswith("/generate") for name in beside)
+        assert len(line["samples"]["response_length"]) == 8 and line["scalars"]["prompt_tokens"] > 0
+    # What is learned from was written by weights of one update before; at first there is none.
+    seen = list(differences(ahead.seen, "policy"))
+    assert seen[0] < AGREE and max(seen[1:]) > 10 * AGREE
 
 
 def test_a_port_in_use_is_named_as_the_job_looks_for_it(stack_python: Callable[[str], Path], beside: Beside) -> None:
