@@ -65,10 +65,11 @@ def _terms(preflight: Preflight | None, unequal: Sequence[Finding]) -> Iterator[
 def _spread(claims: Sequence[Claim], comparison: pd.DataFrame) -> Iterator[str]:
     """Too few runs or steps, and what noise leaves open."""
     known = [claim for claim in claims if claim.verdict != "x"]
+    where = " at each factor combination" if len(claims) > 1 else ""
     if known and all(claim.one_step for claim in known):
-        yield "One step of one run each: other steps and other runs may differ."
+        yield f"One step of one run each{where}: other steps and other runs may differ."
     elif known and all(claim.one_pair for claim in known):
-        yield "One run pair: how much other runs differ is unknown."
+        yield f"One run pair{where}: how much other runs differ is unknown."
     if any(disagrees(r.lowest_seed_speedup, r.highest_seed_speedup) for r in rows_of(comparison)):
         yield "By step time the seeds disagree on which arm is faster."
     if wide := [c.at for c in known if c.interval[1] > TOO_WIDE * c.interval[0]]:

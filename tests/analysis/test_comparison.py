@@ -171,6 +171,7 @@ def test_sweep_gives_one_row_per_factor_combination(tmp_path):
     assert found.comparison["raw_speedup"].tolist() == [5.0, 2.0]
     assert json.loads(found.comparison["factors"][1]) == {"workload.temperature": 1.0}
     assert "of 2 factor combinations. Per response token 2.00× to 5.00× (" in block(found)
+    assert "± One run pair at each factor combination" in block(found)
     assert '<td class="text" data-value="0.7">0.7</td>' in html_page(found)
 
 
