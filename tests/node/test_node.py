@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import subprocess
+import sys
 import weakref
 from pathlib import Path
 
 import pytest
 
+from common.files import ROOT
 from node.hardware import checkout, driver_version, importing
 
 # As the open and the closed kernel modules write it.
@@ -66,6 +69,23 @@ def test_what_was_imported_is_left_out_of_collections_and_a_model_is_not(
     del model
     gc.collect()
     assert alive() is None
+
+
+def test_what_was_imported_ends_with_the_program(tmp_path: Path) -> None:
+    """Else libraries that look for leaks at the end find all that they have."""
+    (tmp_path / "library.py").write_text(
+        "import os\n\nclass Part:\n    def __del__(self, say=os.write):\n        say(1, b'ended')\n\n"
+        "part = Part()\npart.own = part\n"
+    )
+    code = "from node.hardware import importing\nwith importing():\n    import library"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "ended"
 
 
 def test_the_checkout_is_its_commit_and_whether_it_was_changed(tmp_path: Path) -> None:
