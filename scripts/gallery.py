@@ -15,8 +15,9 @@ from analysis.imports.import_run import CACHE, write_import
 from analysis.report.content import Content, read_content
 from analysis.verdict.verdict_block import escaped, verdict_markdown
 from common.errors import UserError
-from common.files import ROOT, read_json, write_json, write_text
+from common.files import ROOT, write_json, write_text
 from common.messages import reporting_errors, unknown_name
+from workflow.cli import require_report
 from workflow.config.plan import Plan, load_plan
 from workflow.config.reading import read_yaml
 from workflow.preflight import write_preflight
@@ -64,12 +65,7 @@ def _imported(plan: Plan) -> Content:
 def _finished(name: str) -> Content:
     """The report of trained runs; `UserError` where they are not all there, or are of another configuration."""
     plan = planned(name)
-    folder = Path(plan.folder)
-    made_by = f"snakemake --profile profiles/local --configfile {ENTRIES[name][0]}"
-    if not (folder / "verdict.json").is_file():
-        raise UserError(f"{folder} has no report; make it with: {made_by}")
-    if read_json(folder / "plan.json")["fingerprint"] != plan.fingerprint:
-        raise UserError(f"the report in {folder} is of another configuration; make it again with: {made_by}")
+    folder = require_report(plan, Path(ENTRIES[name][0]))
     return read_content(folder / "plan.json", folder, None, None)
 
 

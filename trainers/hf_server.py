@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from common.errors import UserError
+from node.engine_server import is_beside
 from trainers.workload import TrainedArm, Workload
 
 SERVER = ("vllm_mode", "server")
@@ -82,7 +83,7 @@ def processes(arm: TrainedArm, workload: Workload, parallel: tuple[str, ...]) ->
 
 def of_a_spec(module: str, args: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the job needs to know of a server with these settings, which `module` is; None where there is none."""
-    if not (args.get("use_vllm") and args.get(SERVER[0]) == SERVER[1]):
+    if not is_beside(args):
         return None
     return {"module": module, "gpus": 0 if args.get("use_cpu") else engines(args)[1], "patience_s": args[_PATIENCE]}
 

@@ -181,20 +181,26 @@ def _new(args: argparse.Namespace) -> None:
     new_experiment(args)
 
 
+def require_report(plan: Plan, config: Path) -> Path:
+    """The folder of a plan's finished report; `UserError` where there is none, or one of another configuration."""
+    folder = Path(plan.folder)
+    if not (folder / "verdict.json").is_file():
+        use = f"snakemake --profile profiles/local --configfile {shlex.quote(str(config))}"
+        raise UserError(f"no report yet in {folder}; make it with: {use}")
+    if read_json(folder / "plan.json")["fingerprint"] != plan.fingerprint:
+        raise UserError(
+            f"the report in {folder} is of another configuration than this one; start snakemake with this one"
+        )
+    return folder
+
+
 def _print_verdict(args: argparse.Namespace) -> None:
     from analysis.verdict.arm_verdict import ArmVerdict
     from analysis.verdict.verdict_block import add_to_job_summary, escaped, print_verdict, verdict_markdown
     from common.contracts import VerdictFile, read_file
 
     plan = _plan(args.config)
-    folder = Path(plan.folder)
-    if not (folder / "verdict.json").is_file():
-        use = f"snakemake --profile profiles/local --configfile {shlex.quote(str(args.config or CONFIG))}"
-        raise UserError(f"no report yet in {folder}; make it with: {use}")
-    if read_json(folder / "plan.json")["fingerprint"] != plan.fingerprint:
-        raise UserError(
-            f"the report in {folder} is of another configuration than this one; start snakemake with this one"
-        )
+    folder = require_report(plan, args.config or CONFIG)
     found: VerdictFile = read_file(VerdictFile, folder / "verdict.json", "the report", ("arms", "no_comparison"))
     verdicts = [ArmVerdict.from_json(dict(one)) for one in found["arms"]]
     add_to_job_summary(verdict_markdown(verdicts) or escaped(found["no_comparison"]))
