@@ -68,10 +68,36 @@ def test_a_file_that_no_specification_can_carry(tmp_path: Path, code: Any, words
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("import re\ndef scores(completions): ...\n", r"mine.py: .*'score' \(did you mean scores\?\); known: scores$"),
+        ("if True:\n    def other(): score = 1\n", "'score'; known: other$"),
+        ("def score(completions:\n", r"mine.py .*SyntaxError: .* \(mine.py, line 1\)"),
+        ("def score(): ...\0", "mine.py .*null bytes"),
+        ("raise SystemExit('it was run')\nasync def score(): ...\n", None),
+        ("try:\n    from not_here import it as score\nexcept ImportError:\n    pass\n", None),
+        ("a, score = 1, lambda completions: []\n", None),
+        ("from not_here import *\n", None),
+        ("def __getattr__(name): ...\n", None),
+        ("globals()['sc' + 'ore'] = print\n", None),
+    ],
+)
+def test_a_function_that_the_file_lacks_is_refused_before_anything_starts(
+    tmp_path: Path, code: str, words: str | None
+) -> None:
+    if words is None:
+        plan_with(tmp_path, code)
+        return
+    with pytest.raises(UserError, match=words) as caught:
+        plan_with(tmp_path, code)
+    assert "\n" not in str(caught.value)
+
+
 MISTAKES = {
     "reward-file": {
-        "def score(completions:\n": "SyntaxError: '(' was never closed (mine.py, line 1)",
-        "x = 1\n": "mine.py has no function 'score'; it has: none",
+        "score = 1\nscore = [].pop()\n": "IndexError: pop from empty list (mine.py, line 2)",
+        "score = 1\n": "mine.py has no function 'score'; it has: none",
     },
     "reward-fails": {
         "def score(completions): return [1.0]\n": "must return one value for each completion (got 1 values for 3)",

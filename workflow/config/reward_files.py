@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from symtable import symtable
 from typing import Any
 
 from common.errors import UserError
+from common.messages import unknown_name
+from node.own_reward_process import described
 from trainers.workload import OwnReward, Workload
 from workflow.config.imports import local_path
 
 MOST_BYTES = 40_000
 """A specification travels as one argument of a command, which may have 131,072 bytes."""
+# With one of these a module may have names that its text does not assign.
+_NAMES_AS_IT_RUNS = re.compile(r"import\s*\(?\s*\*|\b(__getattr__|exec|globals?|setattr|__dict__)\b")
 
 
 def workload_json(workload: Workload, read: Callable[[str], str]) -> dict[str, Any]:
@@ -26,6 +33,7 @@ def workload_json(workload: Workload, read: Callable[[str], str]) -> dict[str, A
     for reward, told in zip(workload.rewards, found["rewards"], strict=True):
         if isinstance(reward, OwnReward):
             code = read(reward.source)
+            _require_function(Path(reward.source).name, reward.function, code)
             sha256 = hashlib.sha256(code.encode()).hexdigest()
             told |= {"source": Path(reward.source).name, "sha256": sha256, "code": code}
             if workload.data.columns:
@@ -53,3 +61,17 @@ def read_reward_file(source: str) -> str:
         return content.decode()
     except UnicodeDecodeError as error:
         raise UserError(f"{where} is not text in UTF-8 (byte {error.start}); save it as UTF-8") from None
+
+
+@cache
+def _require_function(source: str, function: str, code: str) -> None:
+    """A `UserError` where a file's text has no such function; nothing of it is run."""
+    try:
+        symbols = symtable(code, source, "exec").get_symbols()
+    except (SyntaxError, ValueError) as error:
+        where = f"workload.rewards: {source} cannot be imported"
+        raise UserError(f"{where}: {described(error, source)}; correct the file") from None
+    made = [one.get_name() for one in symbols if one.is_assigned()]
+    imported = [one.get_name() for one in symbols if one.is_imported()]
+    if function not in (*made, *imported) and not _NAMES_AS_IT_RUNS.search(code):
+        raise UserError(f"workload.rewards: {source}: {unknown_name('function', function, made)}")
