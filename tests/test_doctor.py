@@ -162,6 +162,15 @@ def test_a_slurm_that_does_not_answer_is_said_once(slurm: FakeProgram) -> None:
     results = {one.name: one for one in run_checks(slurm_checks.slurm_checks(site()))}
     assert results["Slurm"].level == "failed" and "Unable to contact" in results["Slurm"].found
     assert results["KillWait"].found == "not checked: Slurm does not answer"
+    long = " ".join(f"slurm_load_jobs error {number}:" for number in range(40))
+    slurm("squeue", long, 1)
+    told = list(run_checks(slurm_checks.slurm_checks(site())))
+    assert told[0].found.endswith(long), "all of it, for --json"
+    shown = "\n".join(lines_of(told[:1]))
+    assert len(shown) < 600 and set(shown.split()) - {"[...]"} <= {
+        *long.split(),
+        *" ".join(lines_of(results.values())).split(),
+    }
     without = {one.name: one.level for one in run_checks(slurm_checks.slurm_checks(SlurmSite(None)))}
     assert without["Slurm"] == "warning", "no profile needs it"
 

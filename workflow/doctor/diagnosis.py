@@ -29,6 +29,8 @@ PATIENCE_S = 40.0
 _COLOURS = {"passed": "\x1b[32m", "warning": "\x1b[33m", "failed": "\x1b[31m"}
 _PLAIN = "\x1b[0m"
 _WIDTH = 80
+_MOST = 400
+"""Characters of a check's line; --json has all of it."""
 
 
 def doctor(config: Path | None, profile: Path | None, across_nodes: bool, as_json: bool) -> None:
@@ -89,7 +91,7 @@ def _answer(action: Action, answer: list[Found]) -> None:
     try:
         answer.append(action())
     except Exception as error:  # whatever it is, the other checks go on
-        why = " ".join(str(error).split())[:300] or type(error).__name__
+        why = " ".join(str(error).split()) or type(error).__name__
         answer.append(warning(f"could not look: {why}", "look by hand"))
 
 
@@ -106,7 +108,7 @@ def lines_of(results: Sequence[CheckResult], colour: bool = False, width: int = 
         if result.group != group:
             group = result.group
             yield group
-        body = _wrapped(f"{result.level:8} {result.name}: {result.found}", "  ", width)
+        body = _wrapped(f"{result.level:8} {result.name}: {textwrap.shorten(result.found, _MOST)}", "  ", width)
         mark = f"  {result.level}"
         yield f"{_COLOURS[result.level]}{mark}{_PLAIN}{body[len(mark) :]}" if colour else body
         if result.remedy:

@@ -116,7 +116,7 @@ def package_index(uv: Uv) -> Found:
     status, said = replace(uv, environ={**uv.environ, **quick}).run(asked, stdin="packaging\n")
     if status == 0:
         return passed(sources)
-    why = redacted(" ".join(last_lines(said, 3).split()))[:200]
+    why = redacted(" ".join(last_lines(said, 3).split()))
     return failed(
         f"{sources} does not answer: {why}",
         f"{HOW_TO_SET_SOURCES} Behind a proxy: HTTPS_PROXY. Without a network: docs/offline.md",

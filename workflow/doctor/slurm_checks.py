@@ -123,7 +123,7 @@ def answers(site: SlurmSite) -> Found:
         # A machine may have Slurm's programs and no cluster: only a profile for Slurm needs one.
         return failed_if(
             site.request is not None,
-            f"slurmctld does not answer: {str(error)[:160]}",
+            f"slurmctld does not answer: {error}",
             "work on a login node; ask the administrator if it lasts",
         )
     release = site.settings.get("SLURM_VERSION", "of an unknown release")
@@ -191,7 +191,7 @@ def limits(site: SlurmSite) -> Found:
     try:
         text = slurm.command(*command, f"format={','.join(keys)}")
     except SlurmError as error:
-        return warning(f"not known: {str(error)[:160]}", "ask the administrator how many jobs you may submit")
+        return warning(f"not known: {error}", "ask the administrator how many jobs you may submit")
     rows = [dict(zip(keys, line.split("|"), strict=False)) for line in text.splitlines() if line]
     told = [f"{key} {row[key]}" for row in rows for key in keys[2:] if row.get(key)]
     fewest = min((int(row["MaxSubmit"]) for row in rows if row.get("MaxSubmit", "").isdigit()), default=None)
@@ -218,7 +218,7 @@ def accounting(site: SlurmSite) -> Found:
     try:
         slurm.accounting(["1"])
     except SlurmError as error:
-        return warning(f"sacct does not answer: {str(error)[:160]}", "ask the administrator for slurmdbd")
+        return warning(f"sacct does not answer: {error}", "ask the administrator for slurmdbd")
     return passed(kind.rpartition("/")[2])
 
 
