@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import textwrap
 from typing import Any
 
 import altair as alt
@@ -16,8 +17,8 @@ from analysis.phases import RESIDUAL
 from analysis.runs import factors_label, rows_of
 
 MAX_BARS = 40
-LINE = 14
-"""Pixels from one line of a bar's name to the next."""
+LINE, LETTERS = 14, 27
+"""Of a bar's name: pixels from one line to the next, and what a line has room for."""
 UNSEEN_SHARE = 0.002
 """A negative time of less than this share of the longest bar would be no pixel wide, and shift the axis."""
 MAX_PANELS = 8
@@ -27,8 +28,9 @@ ROW = 21
 
 
 def bar_name(arm: str, factors: str) -> str:
-    # A line for each: of two factors in one the second would be cut. A line break within a name would be one more.
-    return "\n".join(" ".join(part.split()) for part in (arm, *factors_label(factors).split(", ")) if part)
+    # Arm and factors begin a line each; a long name takes several: Vega cuts a line's end, where names differ.
+    parts = (arm, *factors_label(factors).split(", "))
+    return "\n".join(line for part in parts for line in textwrap.wrap(part, LETTERS))
 
 
 def bar_ends(frame: pd.DataFrame) -> pd.DataFrame:
@@ -62,16 +64,19 @@ def phase_bars(categories: pd.DataFrame) -> Figure | None:
     frame = bar_ends(frame.sort_values(["bar", "rank"]).reset_index(drop=True))
     by_bar = frame.groupby("bar")
     frame["right"] = by_bar["end"].transform("max")
-    frame["total"] = [f"{seconds:,.3g} s" for seconds in by_bar["seconds"].transform("sum")]
+    totals = by_bar["seconds"].transform("sum")
+    digits = min(6, max(0, 2 - math.floor(math.log10(totals.abs().min() or 1.0))))
+    frame["total"] = [seconds_text(seconds, digits) for seconds in totals]
     frame["first"] = by_bar.cumcount() == 0
     # Of a label that is cut, no more is drawn than its limit.
     names = min(190, 8 * max(len(line) for bar in bars for line in bar.split("\n")))
     lines = max(bar.count("\n") + 1 for bar in bars)
     each = max(44 if len(bars) <= 12 else 30, LINE * lines + 6)
-    layers = _stacked(bars, [c for c in order if c in set(frame["category"])], lines, legend=4 if names > 70 else 8)
+    layers = _stacked(bars, [c for c in order if c in set(frame["category"])], legend=4 if names > 70 else 8)
     words = listed(
-        str(bar).replace("\n", ", ") + ": " + ", ".join(f"{r.category} {r.own_mean_s:.3g} s" for r in rows_of(rows))
-        for bar, rows in frame.groupby("bar", sort=False)
+        f"{panel_name(str(arm), str(factors))}: "
+        + ", ".join(f"{r.category} {r.own_mean_s:.3g} s" for r in rows_of(rows))
+        for (arm, factors), rows in frame.groupby(["arm", "factors"], sort=False)
     )
     return Figure(
         "phases",
@@ -84,12 +89,15 @@ def phase_bars(categories: pd.DataFrame) -> Figure | None:
     )
 
 
-def _stacked(bars: list[str], present: list[str], lines: int, legend: int) -> list[Any]:
+def _stacked(bars: list[str], present: list[str], legend: int) -> list[Any]:
     """The bars' pieces, and the sum right of each."""
     colours = [HATCHED if c == RESIDUAL else CATEGORY_COLOURS.get(c, CATEGORY_COLOURS["other"]) for c in present]
     # Vega centres the first of a label's lines on the bar.
     by_line = alt.Axis(
-        labelExpr="split(datum.label, '\\n')", labelLimit=190, labelLineHeight=LINE, labelOffset=-LINE / 2 * (lines - 1)
+        labelExpr="split(datum.label, '\\n')",
+        labelLimit=190,
+        labelLineHeight=LINE,
+        labelOffset=alt.ExprRef(f"-{LINE} / 2 * (split(datum.value, '\\n').length - 1)"),
     )
     base = alt.Chart().encode(y=alt.Y("bar:N", sort=bars, title=None, axis=by_line))
     axis = alt.Axis(tickCount=8, labelFlush=False)

@@ -8,8 +8,8 @@ import altair as alt
 import pandas as pd
 import pytest
 
-from analysis.figures.bars import phase_bars
-from analysis.figures.drawing import draw
+from analysis.figures.bars import LINE, phase_bars
+from analysis.figures.drawing import Figure, draw
 
 
 def texts(svg: str) -> list[str]:
@@ -27,6 +27,30 @@ def test_a_bars_label_is_its_sum_rounded_and_not_cut(seconds: float) -> None:
     figure = phase_bars(frame)
     assert figure is not None
     assert f"{seconds:.3g} s" in texts(figure.svg)
+
+
+def bars_of(**seconds: float) -> Figure:
+    rows = [{"factors": "", "arm": arm, "category": "generation", "own_mean_s": s} for arm, s in seconds.items()]
+    figure = phase_bars(pd.DataFrame(rows))
+    assert figure is not None
+    return figure
+
+
+def test_the_sums_of_all_bars_have_as_many_decimals() -> None:
+    assert {"3.90 s", "1.51 s", "12.00 s"} <= set(texts(bars_of(a=3.9, b=1.51, c=12.0).svg))
+    assert "1,235 s" in texts(bars_of(a=1234.6, b=878.9).svg)
+
+
+def test_a_long_name_is_shown_to_its_end() -> None:
+    first, second = (f"verl-vllm-h100-tp4-prefix-caching-on-{one}" for one in "ab")
+    figure = bars_of(**{first: 1.0, second: 2.0, "short": 3.0})
+    shown = "".join(re.findall(r"<tspan[^>]*>([^<]*)</tspan>", figure.svg))
+    assert shown == first + second and f"{first}: generation 1 s" in figure.alt
+    # Each name's middle is as far from its bar's, whatever its lines.
+    names = re.findall(r"translate\(-7,([\d.]+)\)[^>]*>(.*?)</text>", figure.svg)
+    middles = [float(top) + LINE / 2 * name.count("dy=") for top, name in names]
+    bars = [float(top) for top in re.findall(r'translate\(0,([\d.]+)\)" x2="-5"', figure.svg)]
+    assert len({middle - bar for middle, bar in zip(middles, bars, strict=True)}) == 1
 
 
 def test_bars_of_two_factors_are_told_apart() -> None:

@@ -157,7 +157,7 @@ def test_phase_bars_stack_what_is_below_zero_to_the_left() -> None:
     rows = [("", "a", "generation", 10.0), ("", "a", "residual", -2.0)]
     figure = phase_bars(pd.DataFrame(rows, columns=["factors", "arm", "category", "own_mean_s"]))
     assert figure is not None
-    assert "8 s" in texts(figure) and "residual -2 s" in figure.alt
+    assert "8.00 s" in texts(figure) and "residual -2 s" in figure.alt
 
 
 def test_paired_steps_are_ratios_of_the_same_seed_and_step_and_grey_where_one_does_not_count() -> None:
