@@ -1,4 +1,4 @@
-"""What `snakemake` says of configuration files that cannot be read: one line, ours."""
+"""What `snakemake` says of configuration files and profiles that cannot be read: one line, ours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from workflow.config.entry import config_files
+from workflow.config.entry import given_files
 
 from .importing import ROOT
 
@@ -78,6 +78,17 @@ def test_a_wrong_configuration_file_is_one_line(
     assert says.replace("FOLDER", str(tmp_path)) in said
 
 
+def test_a_profile_that_is_not_there_is_one_line(program: Path, tmp_path: Path) -> None:
+    code, said = said_by(program, tmp_path, "--profile", "profiles/locl", "--dry-run")
+    brought = f"(did you mean {ROOT}/profiles/local?); there are {ROOT}/profiles/local, {ROOT}/profiles/slurm\n"
+    assert code == 1 and said.startswith("error: no such profile: profiles/locl") and said.endswith(brought), said
+    (tmp_path / "profiles" / "mine").mkdir(parents=True)
+    (tmp_path / "profiles" / "empty").mkdir()
+    (tmp_path / "profiles" / "mine" / "config.yaml").write_text("cores: 1\n")
+    code, said = said_by(program, tmp_path, "--profile", "profiles/min", "--dry-run")
+    assert code == 1 and said.count("\n") == 1 and said.endswith("there are profiles/mine\n"), said
+
+
 def test_snakemake_is_otherwise_its_own(program: Path, tmp_path: Path) -> None:
     """A right file, and a mistake that the Snakefile finds; then what Snakemake itself answers."""
     (tmp_path / "x.csv").write_text("step,phase,seconds\n1,step,2.0\n")
@@ -103,7 +114,7 @@ def test_snakemake_is_otherwise_its_own(program: Path, tmp_path: Path) -> None:
     ],
 )
 def test_the_files_are_those_that_snakemake_reads(argv: list[str], files: list[str]) -> None:
-    assert config_files(argv) == [Path(file) for file in files]
+    assert given_files(argv).configfile == [Path(file) for file in files]
 
 
 LAUNCHER = ("-m", "workflow.cluster.launcher", "run", "--spec", "{}", "--inputs", "i", "--stack", "s", "--cpus", "1")

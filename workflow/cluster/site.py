@@ -11,6 +11,8 @@ from typing import Any
 import yaml
 
 from common.errors import UserError
+from common.files import ROOT
+from common.messages import did_you_mean
 
 _STOP_GRACE_S = 120.0  # as rules/train.smk has it
 _UNIT_MIN = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0, "w": 10080.0}
@@ -56,10 +58,7 @@ def read_site(profile: Path) -> Site:
     """What a profile's set-resources say of the rule `train`; a `UserError` if there is no such profile."""
     file = next((profile / name for name in _file_names(profile) if (profile / name).is_file()), None)
     if file is None:
-        raise UserError(
-            f"no such profile: {profile} (a folder with a config.yaml was looked for); "
-            "give its folder, such as --profile profiles/slurm"
-        )
+        raise UserError(no_profile(str(profile)))
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
@@ -74,6 +73,16 @@ def read_site(profile: Path) -> Site:
         stop_grace_s=_number(said.get("stop_grace_s", "")) or _STOP_GRACE_S,
         profile=profile,
     )
+
+
+def no_profile(name: str) -> str:
+    """What is wrong with a profile's name, and which ones there are: here, or those that rolloutbench brings."""
+    for folder in (Path("profiles"), ROOT / "profiles"):
+        there = sorted(str(one) for one in folder.glob("*") if any((one / file).is_file() for file in _file_names(one)))
+        if there:
+            break
+    near = did_you_mean(name, there)
+    return f"no such profile: {name} (a folder with a config.yaml was looked for){near}; there are {', '.join(there)}"
 
 
 def gres_of(workload: Mapping[str, Any]) -> str:

@@ -26,7 +26,7 @@ from common.verdicts import count_of
 from trainers.timers.own import own_tree
 from trainers.workload import source_kind
 from workflow.cluster.request import gpus_here
-from workflow.cluster.site import require_partition
+from workflow.cluster.site import no_profile, require_partition
 from workflow.config.imports import is_remote, local_path
 from workflow.config.plan import Plan, PlannedRun
 from workflow.config.reading import read_yaml
@@ -45,7 +45,8 @@ _NEEDS_CHECKOUT = (
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Snakemake's own program with its arguments; one message and exit code 1 where a configuration file is wrong."""
     words = sys.argv[1:] if argv is None else argv
-    files = config_files(words)
+    given = given_files(words)
+    files = given.configfile
     named = any(word.startswith(("-s", "--snakefile")) for word in words)
     # Another workflow of the user's has a Snakefile.
     if files and not (named or is_checkout() or any(one.is_file() for one in _SNAKEFILES)):
@@ -56,25 +57,30 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         with exiting_on_mistakes():
             read_yaml(file)
     with loading():
+        from snakemake.cli import get_profile_dir
         from snakemake.cli import main as snakemake
         from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
 
         from workflow.config import calm
 
+    for profile in given.profile:
+        with exiting_on_mistakes():
+            if profile not in ("", "none") and get_profile_dir(profile) is None:
+                raise UserError(no_profile(profile))
     LoggerPluginRegistry().register_plugin(calm.NAME, calm)
     snakemake(argv)
     sys.exit(0)
 
 
-def config_files(argv: Sequence[str]) -> list[Path]:
-    """The files that a command line of Snakemake names as configuration; the last --configfile counts, as there."""
+def given_files(argv: Sequence[str]) -> argparse.Namespace:
+    """`configfile` and `profile` of a command line of Snakemake; the last --configfile counts, as there."""
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False, exit_on_error=False)
     parser.add_argument("--configfile", "--configfiles", nargs="+", type=Path, default=[])
+    parser.add_argument("--profile", action="append", default=[])
     try:
-        given: list[Path] = parser.parse_known_args(list(argv))[0].configfile
+        return parser.parse_known_args(list(argv))[0]
     except (argparse.ArgumentError, SystemExit):
-        return []  # Snakemake says what is wrong with its arguments
-    return given
+        return parser.parse_args([])  # Snakemake says what is wrong with its arguments
 
 
 @dataclass
