@@ -205,7 +205,7 @@ def _print_verdict(args: argparse.Namespace) -> None:
     verdicts = [ArmVerdict.from_json(dict(one)) for one in found["arms"]]
     add_to_job_summary(verdict_markdown(verdicts) or escaped(found["no_comparison"]))
     print_verdict(verdicts)
-    print("\n".join(filter(None, [found["no_comparison"], f"report: {(folder / 'report.html').resolve()}"])))
+    print("\n".join(filter(None, [found["no_comparison"], f"report: {folder / 'report.html'}"])))
 
 
 def _schema(args: argparse.Namespace) -> None:

@@ -87,7 +87,7 @@ def compare(args: argparse.Namespace) -> None:
     from analysis.report.__main__ import write_report
 
     write_report(content, folder)
-    _say(f"report: {(folder / 'report.html').resolve()}", args)
+    _say(f"report: {folder / 'report.html'}", args)
     if args.open:
         webbrowser.open((folder / "report.html").resolve().as_uri())
 
