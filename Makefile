@@ -123,8 +123,9 @@ docs: $(VENV)/controller.stamp
 	@$(BIN)/rolloutbench schema --write
 	@$(BIN)/python scripts/docs_tables.py
 
-# Needs Debian's chromium, chromium-driver and poppler-utils.
-picture: $(VENV)/dev.stamp quickstart
+picture: $(VENV)/dev.stamp
+	@bash scripts/packages.sh picture
+	@$(MAKE) --no-print-directory quickstart
 	@$(BIN)/python scripts/picture.py
 
 docs-site: $(VENV)/dev.stamp

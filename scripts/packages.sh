@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Debian packages that are needed beside Python, git and make: packages.sh build|test|slurm [PYTHON [STACK ...]]
+# Debian packages that are needed beside Python, git and make: packages.sh build|picture|test|slurm [PYTHON [STACK ...]]
 #   build  what the CPU stacks (or those named) need to run; PYTHON is the controller's
+#   picture  what `make picture` draws with
 #   test   what the tests of the report's page need
 #   slurm  what the tests on a real Slurm need
-# They are installed when this is root on Debian. Otherwise `build` says what to install and stops; for the others the
-# tests that need them say what to install, and skip.
+# They are installed when this is root on Debian. Otherwise `build` and `picture` say what to install and stop; for the
+# others the tests that need them say what to install, and skip.
 set -euo pipefail
 what=$1 python=${2:-.venv/bin/python}
 stacks=("${@:3}")
@@ -21,9 +22,10 @@ case $what in
       missing+=("${lacking[@]}")
     done
     ;;
-  test)
+  picture | test)
     has chromium || missing+=(chromium)
     has chromedriver || missing+=(chromium-driver)
+    [ "$what" = test ] || has pdftocairo || missing+=(poppler-utils)
     # Without a font for Japanese and Chinese the page's text is boxes.
     ls /usr/share/fonts/opentype/noto/*CJK* >/dev/null 2>&1 || missing+=(fonts-noto-cjk)
     ;;
@@ -56,5 +58,5 @@ if [ "$(id -u)" = 0 ] && has apt-get; then
   exit 0
 fi
 echo "not installed: ${missing[*]}. On Debian: sudo apt-get install ${missing[*]}" >&2
-[ "$what" = build ] && exit 1
+[[ $what = build || $what = picture ]] && exit 1
 echo "the tests that need them will be skipped" >&2

@@ -106,6 +106,19 @@ def test_only_the_arms_packages_are_asked_for(tmp_path: Path, arms: str, asked: 
     assert noted.read_text() == f"-m workflow.stacks needs trl-{asked}-cpu --debian\n"
 
 
+def test_what_the_picture_lacks_is_said_before_anything_is_made(tmp_path: Path) -> None:
+    words = ["make", "-n", "-o", ".venv/controller.stamp", "-o", ".venv/dev.stamp", "picture"]
+    first = subprocess.check_output(words, cwd=ROOT, text=True).splitlines()[0]
+    for name in ("bash", "chromium", "chromedriver"):
+        executable(tmp_path / name, 'exec /bin/bash "$@"')
+    executable(tmp_path / "id", "echo 1000")
+    executable(tmp_path / "ls", "exit 0")
+    done = subprocess.run(
+        ["/bin/bash", "-c", first], cwd=ROOT, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and "poppler-utils" in done.stderr and done.stderr.count("\n") == 1, done
+
+
 def test_a_shim_that_does_not_start_is_no_python(tmp_path: Path) -> None:
     executable(tmp_path / "python3.11", "exit 127")
     executable(tmp_path / "python3.12", f'exec {shlex.quote(sys.executable)} "$@"')
