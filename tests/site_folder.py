@@ -10,6 +10,7 @@ from pathlib import Path
 import yaml
 
 from .attempts import COMPILER, EAGER
+from .patience import run
 from .two_arms import two_arms
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,6 +23,7 @@ class Site:
     def __init__(self, folder: Path, profile: Path | None = None, env: dict[str, str] | None = None) -> None:
         self.folder = folder
         self.profile = profile or ROOT / "profiles" / "local"
+        self.snakefile = ROOT / "workflow" / "Snakefile"
         # As a user has it, without an activated environment.
         self.env = {**os.environ, **COMPILER, **EAGER, "PATH": "/usr/local/bin:/usr/bin:/bin", **(env or {})}
         self.results = folder / "results" / "small"
@@ -43,15 +45,13 @@ class Site:
         file.write_text(yaml.safe_dump(self.config))
         snakemake = Path(sys.executable).with_name("snakemake")
         return [
-            *(str(snakemake), "--snakefile", str(ROOT / "workflow" / "Snakefile"), "--directory", str(self.folder)),
+            *(str(snakemake), "--snakefile", str(self.snakefile), "--directory", str(self.folder)),
             *("--profile", str(self.profile), "--configfile", str(file), *arguments),
         ]
 
     def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run Snakemake to its end."""
-        return subprocess.run(
-            self.command(*arguments), cwd=ROOT, env=self.env, capture_output=True, text=True, timeout=900, check=False
-        )
+        return run(self.command(*arguments), 900, cwd=ROOT, env=self.env)
 
     def start(self) -> subprocess.Popen[str]:
         """Start Snakemake in a process group of its own; what it says goes to head.log."""

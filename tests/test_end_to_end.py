@@ -19,6 +19,7 @@ from analysis.estimates.parts import ENGINE, FACTORS, REST, SYNC
 
 from .patience import Patience
 from .site_folder import ROOT, STACKS, Site
+from .test_module import DEPLOYED
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +156,10 @@ def test_a_changed_workload_retrains_every_run_of_it(site: Site) -> None:
 
 
 def test_killed_in_the_middle_the_next_start_finishes_what_is_missing(site: Site) -> None:
-    """Two more runs; Snakemake and all that it started is killed in the first of them."""
+    """Two more runs; Snakemake and all that it started is killed in the first of them.
+
+    The next start trains as a module of another workflow: runs are the same ones.
+    """
     site.config["seeds"] = [0, 1]
     head = subprocess.Popen(
         site.command(), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
@@ -180,7 +184,12 @@ def test_killed_in_the_middle_the_next_start_finishes_what_is_missing(site: Site
     head.wait()
     killed = begun[0].parents[2].name
 
+    usual, site.snakefile = site.snakefile, site.folder / "workflow" / "Snakefile"
+    for name, text in (("workflow/Snakefile", DEPLOYED.format(snakefile=usual)), ("config/config.yaml", "{}")):
+        (site.folder / name).parent.mkdir()
+        (site.folder / name).write_text(text)
     finished = site.snakemake()
+    site.snakefile = usual
     assert finished.returncode == 0, finished.stdout + finished.stderr
     other = "vllm-s1" if killed == "transformers-s1" else "transformers-s1"
     assert [site.attempts(run) for run in ("transformers-s0", "vllm-s0", killed, other)] == [[1], [1], [1, 2], [1]]
