@@ -18,6 +18,9 @@ from common.errors import UserError
 from common.files import write_text
 from common.patience import may_pass, owner_of_refused
 
+QUOTE = "  | "
+"""Before each line of a log that a message shows."""
+
 
 class _LastLine:
     """Whether the last line on stderr is a bar, which the next one replaces."""
@@ -85,13 +88,17 @@ def told(value: Any) -> str:
 
 
 def errors_since(folders: Iterable[Path], began: float) -> list[str]:
-    """The messages (from `error:` to the end of a log) in all *.log files below folders that are newer than `began`."""
+    """The messages (from `error:` to the end of a log) in all *.log files below folders that are newer than `began`.
+
+    The lines of other logs in them (`QUOTE`) are left out: they were shown once.
+    """
     found = []
     logs = {log for folder in folders for log in folder.rglob("*.log") if log.stat().st_mtime >= began}
     for log in sorted(logs):
         text = log.read_text(encoding="utf-8", errors="replace")
         if error := re.search(r"^error:", text, re.MULTILINE):
-            found.append(text[error.start() :].strip())
+            lines = text[error.start() :].strip().splitlines()
+            found.append("\n".join(line for line in lines if not line.startswith(QUOTE)))
     return list(dict.fromkeys(found))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from common import patience
 from common.errors import UserError
 from common.files import ROOT, last_lines, read_json, write_json
-from common.messages import say
+from common.messages import QUOTE, say
 from workflow.cluster.locks import Lock
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.request import require_fit
@@ -131,4 +131,4 @@ class Submitter:
 
 def log_tail(log: Path) -> str:
     """The last lines of a log, for a message."""
-    return "\n".join(f"  | {line}" for line in last_lines(log, LOG_TAIL_LINES))
+    return "\n".join(QUOTE + line for line in last_lines(log, LOG_TAIL_LINES))
