@@ -21,7 +21,9 @@ MANY_ARMS = 6
 """With more arms than that, each has a panel of its own: their lines could not be told apart in one."""
 MAX_PANELS = 24
 PANEL_WIDTH = 185
-ARM_LEGEND = alt.Legend(symbolType="stroke", symbolSize=300, columns=3, labelLimit=150)
+# Names of arms often begin alike: a long one loses its middle, where Vega would cut its end.
+_ENDS = "length(datum.label) > 22 ? slice(datum.label, 0, 9) + '…' + slice(datum.label, -12) : datum.label"
+ARM_LEGEND = alt.Legend(symbolType="stroke", symbolSize=300, columns=3, labelLimit=150, labelExpr=_ENDS)
 MEAN, LONGEST, BUBBLE = "mean_response_length", "max_response_length", "length_bubble"
 LENGTH_SHARE = "share of the arm's responses"
 

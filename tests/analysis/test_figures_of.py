@@ -366,6 +366,12 @@ def test_names_are_shown_as_they_are_and_never_run() -> None:
         assert float(re.search(r'width="([\d.]+)"', figure.svg)[1]) < 1000, figure.name
 
 
+def test_long_names_of_arms_stay_apart_in_a_legend() -> None:
+    names = [f"verl-vllm-h100-tp4-prefix-caching-{one}" for one in ("off", "on")]
+    (figure,) = [one for one in figures_of(made.tables_of(names, seeds=1, steps=4)) if one.name == "step-time"]
+    assert {text[-4:] for text in texts(figure) if text.startswith("verl-")} == {"-off", "g-on"}
+
+
 def test_many_arms_have_a_panel_each() -> None:
     tables = made.tables_of([f"arm {n}" for n in range(10)], seeds=1, steps=4)
     for figure in figures_of(tables):
