@@ -166,7 +166,8 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
     if not frames:
         empty = pd.DataFrame({name: pd.Series(dtype=object) for name in KEYS})
         return empty.astype({"counted": bool, "resumed": bool}), verdicts
-    wide = pd.concat(frames, ignore_index=True)
+    # Copied: columns that one run alone has leave a block for each, of which pandas warns.
+    wide = pd.concat(frames, ignore_index=True).copy()
     wide.loc[wide["left_out"].isin(["", OCCASIONAL]) & wide["resumed"].astype(bool), "left_out"] = AFTER_RESUME
     if SAMPLES_S in wide:
         # Memory that the generation took was given back: the step has to ask for its own anew.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, TypedDict
 
 # How many findings of one kind are listed before the rest is folded away.
@@ -63,6 +63,15 @@ def verdict_groups(verdicts: Iterable[Verdict]) -> list[tuple[Level, str, list[V
     for verdict in verdicts:
         groups.setdefault((verdict.level, verdict.code), []).append(verdict)
     return [(level, code, group) for (level, code), group in groups.items()]
+
+
+def first_of_each_kind(told: Iterable[Verdict]) -> Iterator[Verdict]:
+    """The first verdict of each code, with how many more lines of its file it is of."""
+    kinds: dict[str, list[Verdict]] = {}
+    for one in told:
+        kinds.setdefault(one.code, []).append(one)
+    for one, *more in kinds.values():
+        yield replace(one, text=f"{one.text} (so it is with {count_of(len(more), 'more line')})") if more else one
 
 
 def count_of(number: int, one: str, many: str = "") -> str:

@@ -12,7 +12,7 @@ from sys import intern
 from typing import Any
 
 from common.errors import UserError
-from common.verdicts import Verdict, count_of
+from common.verdicts import Verdict, count_of, first_of_each_kind
 from trainers.logs.log_files import Printout, printouts
 from trainers.logs.printed import Printed, fixed_decimals, half_digit, number_before, printed
 from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord
@@ -27,6 +27,8 @@ SEPARATOR = " - "
 _BEGUN = re.compile(r"[^\s:]*(?::[^\s:]*)?")
 # wandb's capture of the console cuts a line there.
 CUT_AT_CHARS = 4096
+# verl 0.1.0 ray_trainer.py; later releases log timing_s/.
+_TIMERS_OF_0_1 = "timing/"
 # A step of verl's has dozens of numbers; what else begins like one has not this many.
 FEW_NUMBERS = 10
 # What verl prints when it goes on from a checkpoint (ray_trainer.py, _load_checkpoint).
@@ -118,8 +120,8 @@ def read_verl_console(path: Path) -> Imported:
     everything = lines
     lines, verdicts = _of_verl(lines, path)
     named = frozenset(name for one in everything if len(everything) > len(lines) for name in one.record.scalars)
+    verdicts += first_of_each_kind(told for line in lines for told in line.verdicts)
     for line in lines:
-        verdicts += line.verdicts
         if any(key.startswith(TIMERS) for key in line.record.scalars):
             _note_runner(log, line.actor, line.record.line, path)
     records = [line.record for line in lines if line.record.scalars]
@@ -236,11 +238,13 @@ def _close(current: _Open | None, path: Path) -> list[_Line]:
         return []
     if TIMERS + "step" not in scalars:
         cut = f", cut off after {current.last.line_chars} characters" if at_the_cut else ""
-        text = (
-            f"{path}:{current.first.line}: step {current.step} has no timing_s/step{cut}: a line that was cut by what "
-            "captured it (wandb's console capture keeps 4096 characters), or a run that was ended in it. Import the "
-            "trainer's own log, the wandb run or verl's file logger instead, or beside it"
+        why = (
+            "a line that was cut by what captured it (wandb's console capture keeps 4096 characters), or a run that "
+            "was ended in it. Import the trainer's own log, the wandb run or verl's file logger instead, or beside it"
         )
+        if old := [name for name in scalars if name.startswith(_TIMERS_OF_0_1)]:
+            why = f"its timers are those of verl 0.1 ({old[0]}), which does not time the whole step"
+        text = f"{path}:{current.first.line}: step {current.step} has no timing_s/step{cut}: {why}"
         verdicts.append(Verdict("warning", "timings-missing", text))
     rounding = {name: half_digit(number.decimals) for name, number in pairs if fixed and number.decimals is not None}
     record = StepRecord(current.step, {}, scalars, {}, None, path, current.first.line, rounding)

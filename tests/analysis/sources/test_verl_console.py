@@ -158,6 +158,23 @@ def test_a_line_cut_at_4096_characters_or_later_says_that_its_timings_are_missin
     assert "timing_s/step" in found.read.records[4].scalars
 
 
+def test_many_lines_that_were_cut_are_told_once(tmp_path):
+    """A run that validates every tenth step, in wandb's capture of its console: 26 of its 261 lines were cut."""
+    many = {f"critic/number_{i}/mean": 0.123 for i in range(200)} | STEP
+    lines = [line(s, many)[:4096] if s % 3 == 0 else line(s, STEP) for s in range(1, 10)]
+    found = read(tmp_path, "\n".join([*lines, ""]))
+    (told,) = found.read.verdicts
+    assert told.code == "timings-missing" and "run.log:3: step 3 has" in told.text and "2 more lines" in told.text
+
+
+def test_the_timers_of_verl_0_1_are_no_cut(tmp_path):
+    """Of its public log of Qwen2.5-0.5B on GSM8K, step 2: it times no whole step, under other names."""
+    old = "critic/score/mean:0.000 - timing/gen:18.156 - timing/ref:5.372 - timing/values:5.673 - timing/adv:0.058"
+    found = read(tmp_path, "".join(f"step:{s} - {old} - timing/update_actor:20.593\n" for s in (2, 3)))
+    (said,) = found.read.verdicts
+    assert said.code == "timings-missing" and "timing/gen" in said.text and "cut" not in said.text
+
+
 def test_a_long_line_that_has_its_timings_is_whole_and_a_short_one_without_them_was_not_cut(tmp_path):
     many = {f"critic/number_{i}/mean": 0.123 for i in range(200)} | STEP
     found = read(tmp_path, f"{line(3, many, rounded=False)}\n")
