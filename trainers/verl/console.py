@@ -95,7 +95,9 @@ def read_verl_console(path: Path) -> Imported:
     current: _Open | None = None
     for part in printouts(path):
         begins = STEP_LINE.search(part.text) if "step:" in part.text else None
-        if begins is not None:
+        # A terminal may have broken a line within `training/global_step:3`.
+        broken = current is not None and current.text.endswith("global_") and _joined(current, part) is not None
+        if begins is not None and not broken:
             lines += _close(current, path)
             current = _Open(int(begins[1]), part, part.text[begins.end() :], part)
             continue
@@ -142,7 +144,8 @@ def _joined(current: _Open, part: Printout) -> str | None:
         return None
     # The last of several lines of one width may hold the rest of a number alone.
     width = current.first.line_chars
-    rest_only = current.joined and current.last.line_chars == width >= part.line_chars
+    # A row may have lost the space at its end.
+    rest_only = current.joined and abs(current.last.line_chars - width) <= 1 and part.line_chars <= width
     unbroken = current.text.count(SEPARATOR)
     for glue in ("", " "):
         whole = current.text + glue + part.text

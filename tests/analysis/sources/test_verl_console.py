@@ -140,6 +140,23 @@ def test_what_a_terminal_wrapped_is_joined(tmp_path, width, rounded):
     assert record.scalars == ({k: round(v, 3) for k, v in values.items()} if rounded else values)
 
 
+def test_a_break_before_step_begins_no_step(tmp_path):
+    """`training/global_step:3`, broken behind the underscore."""
+    whole = line(3, STEP, rounded=False)
+    at = whole.index("step:3 - timing_s")
+    found = read(tmp_path, f"{whole[:at]}\n{whole[at:]}\n{line(4, STEP, rounded=False)}\n")
+    assert {s: r.scalars for s, r in found.read.records.items()} == {3: STEP, 4: STEP} and not found.read.verdicts
+
+
+def test_a_line_is_joined_at_any_width_where_rows_lost_the_space_at_their_end(tmp_path):
+    values = STEP | {"timing_s/reward": 0.0015553818582, "perf/throughput": 58.5611484947776}
+    whole = line(3, values, rounded=False)
+    for width in range(40, len(whole) // 2):
+        rows = [whole[i : i + width].rstrip() for i in range(0, len(whole), width)]
+        found = read(tmp_path, "\n".join([*rows, "(TaskRunner pid=1) saved", ""]))
+        assert [r.scalars for r in found.read.records.values()] == [values], width
+
+
 def test_what_only_looks_like_a_continuation_is_not_joined(tmp_path):
     for after in ("loss:0.5 - epoch:1", "INFO - epoch:1 - loss:0.5", "Traceback", "12", "a:b", "x - y - z"):
         found = read(tmp_path, f"{line(3, STEP)}\n{after}\n{line(4, STEP)}\nsaved: yes\n")
