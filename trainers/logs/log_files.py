@@ -6,8 +6,8 @@ import codecs
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from io import BufferedReader, BytesIO, TextIOWrapper
 from pathlib import Path
@@ -22,6 +22,8 @@ KEPT_BYTES = 1 << 20
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 # Ray puts the actor before every line: (TaskRunner pid=123), (WorkerDict pid=123, ip=10.0.0.1).
 _ACTOR = re.compile(r"\s*\((?P<actor>[^()]*\bpid=\d+[^()]*)\)\s?")
+# How transformers' Trainer begins a row.
+_ROW = "{'loss': "
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,35 @@ def require_utf8(path: Path, head: bytes) -> None:
 def printouts(path: Path) -> Iterator[Printout]:
     """The parts of a console log in their order; `UserError` for a file that is no text.
 
-    A progress bar redraws itself by a carriage return, so that it shares its line with what was printed next.
+    A progress bar redraws itself by a carriage return, so that it shares its line with what was printed next. A row of
+    transformers' that a terminal broke into lines of its width is one part.
     """
+    broken: list[Printout] = []
+    for part in _parts(path):
+        if broken and not _goes_on(broken, part):
+            yield from broken
+            broken = []
+        at = 0 if broken else part.text.rfind(_ROW)
+        if at < 0 or (not broken and "}" in part.text[at:]):
+            yield part
+            continue
+        broken.append(part)
+        if "}" in part.text and len(broken) > 1:
+            width = max(one.line_chars for one in broken)
+            rows = (one.text + " " * (width - one.line_chars) for one in broken)
+            yield replace(broken[0], text="".join(rows).rstrip(), ended=part.ended)
+            broken = []
+    yield from broken
+
+
+def _goes_on(broken: Sequence[Printout], part: Printout) -> bool:
+    """Whether a line can only be the next of a row that a terminal broke: a space at a line's end may be lost."""
+    width = broken[0].line_chars
+    full = part.line_chars <= width + 1 if "}" in part.text else abs(part.line_chars - width) <= 1
+    return full and part.line == broken[-1].line + 1 and "{" not in part.text
+
+
+def _parts(path: Path) -> Iterator[Printout]:
     with opened(path) as file:
         for number, raw in enumerate(file, start=1):
             if number == 1:

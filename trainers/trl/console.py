@@ -23,7 +23,7 @@ SWIFT_STEP = "global_step/max_steps"
 # A row is a dictionary as Python prints it, of numbers and texts; numpy's numbers have brackets of their own.
 _ROW = re.compile(r"\{'[^{}]*\}")
 _PAIR = re.compile(
-    r"'(?P<name>[^']+)': (?:'(?P<text>[^']*)'|\"(?P<quoted>[^\"]*)\"|(?P<value>[^,'\"()]+(?:\([^()]*\))?))"
+    r"'(?P<name>[^']+)': ?(?:'(?P<text>[^']*)'|\"(?P<quoted>[^\"]*)\"|(?P<value>[^,'\"()]+(?:\([^()]*\))?))"
 )
 # tqdm's bar: ` 12%|█▏    | 3/25 [00:41<05:02, 13.7s/it]`.
 _BAR = re.compile(r"\d+%\|[^|]*\|\s*(?P<done>\d{1,12})/(?P<total>\d{1,12}) \[(?P<elapsed>(?:\d{1,6}:)?\d{1,2}:\d\d)?")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from analysis.imports.formats import format_of
 from common.errors import UserError
 from trainers.logs.hf_rows import (
     WALL,
@@ -85,6 +86,30 @@ def test_the_bar_behind_a_row_tells_its_step(tmp_path, every):
     assert list(found.read.records) == [every, 2 * every, 3 * every]
     assert codes(found) == (["logging-window"] if every > 1 else [])
     assert {r.scalars.get(STEPS_LOGGED, 1) for r in found.read.records.values()} == {every}
+
+
+@pytest.mark.parametrize("told", [{}, {"global_step/max_steps": "3/20"}])
+def test_rows_that_a_terminal_broke_are_read_at_any_width(tmp_path, told):
+    """As a log is pasted: broken within names and numbers, the spaces at the breaks lost."""
+    rows = [trl_row(s, 3.25 + s / 7, **{k: v.replace("3", str(s)) for k, v in told.items()}) for s in (1, 2, 3)]
+    lines = [text for s, row in enumerate(rows, 1) for text in (str(row), bar(s))]
+    whole = console(tmp_path, "\n".join([*lines, ""]))
+    assert [r.step for r in whole.read.records.values()] == [1, 2, 3]
+    for width in range(50, max(map(len, lines)) + 2):
+        pasted = [line[i : i + width].rstrip() for line in lines for i in range(0, len(line), width)]
+        found = console(tmp_path, "\n".join([*pasted, ""]))
+        assert format_of(str(tmp_path / "train.log")) == found.format == whole.format
+        assert [(r.step, r.scalars) for r in found.read.records.values()] == [
+            (r.step, r.scalars) for r in whole.read.records.values()
+        ], width
+        assert codes(found) == codes(whole), width
+
+
+def test_a_row_whose_end_is_lost_takes_no_other_lines(tmp_path):
+    first, second = (str(trl_row(s)) for s in (1, 2))
+    for between in ("Traceback (most recent call last):\n  file, line 3}\n", "", "saved\n\n"):
+        found = console(tmp_path, f"{first[:90]}\n{between}{second}\n")
+        assert [r.scalars["train/step_time"] for r in found.read.records.values()] == [3.25]
 
 
 def test_a_resumed_run_is_placed_by_its_bars(tmp_path):
