@@ -15,6 +15,8 @@ _WEIGHTS = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+_OF_FSDP = ("pytorch_model_fsdp.bin", "optimizer.bin")
+"""What FSDP goes on from beside these: the whole model and its optimizer (accelerate 1.15 utils/fsdp_utils.py)."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def is_complete(path: Path, step: int, processes: int = 1) -> bool:
         isinstance(state, dict)
         and state.get("global_step") == step
         and any(_filled(path / name) for name in _WEIGHTS)
-        and _filled(path / "optimizer.pt")
+        and (_filled(path / "optimizer.pt") or all(_filled(path / name) for name in _OF_FSDP))
         and _filled(path / "scheduler.pt")
         and sum(_filled(file) for file in path.glob("rng_state*.pth")) >= processes
     )

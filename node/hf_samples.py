@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 from transformers import GenerationConfig, StoppingCriteria, TrainerCallback
 
 from common.contracts import Sample
@@ -63,13 +64,18 @@ class SampleLog(TrainerCallback):  # type: ignore[misc]
         with self._log.apart("samples"):
             if accelerator.is_main_process:
                 write_stage(self._path, step, steps, how, self._made)
+            elif isinstance(self._trainer.model, FSDPModule):  # each pass asks all of them for their weights
+                self._generated([row["prompt"] for row in self._rows()], _Limit(self._stop))
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()  # the engine beside the trainer may want it
             accelerator.wait_for_everyone()  # else the others would wait in the next step, and in its time
 
+    def _rows(self) -> list[dict[str, Any]]:
+        return first_rows(self._data, int(self._workload["samples"]))
+
     def _made(self) -> tuple[list[Sample], str | None]:
         """The samples, and what is wrong with them."""
-        rows = first_rows(self._data, int(self._workload["samples"]))
+        rows = self._rows()
         limit = _Limit(self._stop)
         made = self._generated([row["prompt"] for row in rows], limit)
         if self._stop.requested:

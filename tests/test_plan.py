@@ -7,7 +7,7 @@ import json
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -260,9 +260,39 @@ def test_each_process_of_trl_learns_from_its_share_of_the_batch() -> None:
     assert (two["ray"], two["spread"]) == (False, "torchrun")
     assert not {"spread", "generation_batch_size"} & {*one, *one["trainer_args"]}, "one process is what it was"
     assert (Spread.told(one), Spread.told(two), Spread.told({"ray": True})) == ("alone", "torchrun", "ray")
-    sharded = {"arms": {"transformers": arms["transformers"] | {"options": {"fsdp": "full_shard"}}}}
-    with pytest.raises(UserError, match=r"options\.fsdp cannot be used with trainer trl on several GPUs"):
-        planned(**raw | sharded)
+
+
+def on_gpus(options: dict[str, Any], accelerator: str = "cuda", **words: Any) -> dict[str, Any]:
+    """The arguments of TRL with transformers on two GPUs."""
+    arm = RAW["arms"]["transformers"] | {"options": options}
+    workload = RAW["workload"] | {"gpus_per_node": 2} | words
+    raw = copy.deepcopy(RAW) | {"arms": {"one": arm}, "baseline": "one", "workload": workload}
+    plan = plan_runs(parse_config(raw), lambda _: StackFacts("trl", "transformers", accelerator, "1.16.0", "0" * 12))
+    return cast(dict[str, Any], plan.runs["one-s0"].spec["trainer_args"])
+
+
+def test_fsdp_is_an_option_on_several_gpus() -> None:
+    args = on_gpus({"fsdp": True, "fsdp_config.reshard_after_forward": False})
+    assert (args["fsdp"], args["fsdp_config"]) == (True, {"reshard_after_forward": False})
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "says"),
+    [
+        ({"fsdp": "full_shard"}, {}, "true alone"),
+        ({"fsdp": True}, {"gpus_per_node": 1}, "one process"),
+        ({"fsdp": True}, {"gpus_per_node": 0, "nodes": 2, "accelerator": "cpu"}, "on GPUs alone"),
+        ({"fsdp": True, "use_peft": True}, {}, "use_peft"),
+        ({"fsdp": True, "model_init_kwargs.dtype": "bfloat16"}, {}, "float32 of weights"),
+        # It leaves a reference without weights in all processes but one (TRL 1.16, models/utils.py, prepare_fsdp).
+        ({"fsdp": True, "fsdp_config.cpu_ram_efficient_loading": True}, {}, "reshard_after_forward"),
+        ({"fsdp_config.reshard_after_forward": False}, {}, "needs it"),
+        ({"deepspeed": "zero2"}, {}, "options.deepspeed"),
+    ],
+)
+def test_what_fsdp_cannot_do_is_refused(options: dict[str, Any], words: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=re.escape(says)):
+        on_gpus(options, **words)
 
 
 def served(stack: str = "cuda", trainer: str = "trl", **changes: Any) -> dict[str, Any]:

@@ -35,7 +35,8 @@ BOOKKEEPING = _NAMES_AND_PLACES | {
 }
 """Names, trackers, places, and what only a resumed run reads: no work of a step."""
 
-_SHARED = ("fsdp", "fsdp_config", "deepspeed", "parallelism_config")
+FSDP = ("fsdp", "fsdp_config")
+_SHARED = (*FSDP, "deepspeed", "parallelism_config")
 # What the job sets itself on the node, and what follows from the batch or the engine. An option of such a name would
 # break the paths that the collector reads, or silently turn the engine into another.
 _OWNED = _NAMES_AND_PLACES | {
@@ -135,10 +136,10 @@ def require_equal_shares(trainer: str, workload: Workload, processes: int | None
         )
 
 
-def require_whole(trainer: str, arm: TrainedArm, processes: int) -> None:
-    """`UserError` for a model that several processes would share: each has the whole of it (DDP)."""
+def require_whole(trainer: str, arm: TrainedArm, processes: int, driven: Iterable[str] = ()) -> None:
+    """`UserError` for a model that several processes would share, other than by the `driven` options."""
     for option in _SHARED:
-        if arm.options.get(option) and processes > 1:
+        if option not in driven and arm.options.get(option) and processes > 1:
             raise UserError(
                 f"options.{option} cannot be used with trainer {trainer} on several GPUs from here: checkpoints of a "
                 "model that is spread over processes are not read yet. Each process holds the whole model (DDP)"

@@ -8,6 +8,7 @@ from typing import Any
 
 from common.errors import UserError
 from node.engine_server import is_beside
+from trainers.cases import Case
 from trainers.workload import TrainedArm, Workload
 
 SERVER = ("vllm_mode", "server")
@@ -92,6 +93,12 @@ def engines(settings: Mapping[str, Any]) -> tuple[int, int]:
     """The engines in a server with these settings, and its GPUs."""
     several = int(settings.get(DATA_PARALLEL) or 1)
     return several, several * int(settings.get(TENSOR_PARALLEL) or 1)
+
+
+def training_gpus(case: Case) -> int:
+    """GPUs of a run that train, on a CPU 1: those that are no server's."""
+    serving = case.settings.get(SERVER[0]) == SERVER[1] and not case.engine.in_trainer
+    return max(1, case.gpus - engines(case.settings.values)[1] * serving)
 
 
 def engine_gpus(mode: str, settings: Mapping[str, Any]) -> int | None:

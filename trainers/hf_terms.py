@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from trainers import hf_server
 from trainers.cases import Case
+from trainers.hf_arguments import FSDP
 from trainers.terms import (
     BY_SEED,
     NEWEST,
     ORDER,
     SENT,
+    SHARE,
     TRAINED,
     WHOLE,
     WROTE,
@@ -42,6 +45,7 @@ def trl_terms(case: Case) -> Terms:
         "largest norm of a gradient": said(case, number, "max_grad_norm"),
         "updates from a batch": _updates(case),
         TRAINED: _trained(case),
+        SHARE: _shared(case),
         # It merges an adapter into the weights before it sends them, all of them.
         SENT: Said(WHOLE),
         WROTE: Said(NEWEST),
@@ -64,6 +68,12 @@ def trl_terms(case: Case) -> Terms:
         ORDER: Said(BY_SEED),
         **sampling(case),
     }
+
+
+def _shared(case: Case) -> Said:
+    """With DDP each has the whole model; of a run from elsewhere no setting tells how many GPUs it had."""
+    ways = hf_server.training_gpus(case) if case.settings.true(FSDP[0]) else 1
+    return Said(None if case.imported else ways, FSDP[:1])
 
 
 def _trained(case: Case) -> Said:

@@ -26,6 +26,7 @@ _SAMPLING = "completions are drawn otherwise, and so have other lengths and rewa
 TRAINED, SENT = "what is trained", "what the engine gets of the weights"
 WROTE, NEWEST = "weights that write the completions", "the newest"
 ORDER, BY_SEED = "order of the prompts", "transformers' sampler, by the run's seed"
+SHARE = "GPUs that share one copy of the weights"
 WHOLE, ADAPTER = "all weights", "the adapter alone"
 TERMS: Mapping[str, str] = {
     "optimizer": _UPDATE,
@@ -37,6 +38,7 @@ TERMS: Mapping[str, str] = {
     "largest norm of a gradient": _UPDATE,
     "updates from a batch": "a step trains more, and takes longer",
     TRAINED: _UPDATE,
+    SHARE: "a pass gathers weights from the others, and an update needs less memory",
     SENT: "the weight sync and the generation cost otherwise, whatever the engine",
     WROTE: "generation and update overlap, and an update learns from older completions",
     "weights' number format": "half precision loses small updates, and takes half the memory",

@@ -143,6 +143,18 @@ def test_lora_has_no_reference_of_its_own() -> None:
     assert any("stay beside" in part.name for part in estimate(EQUAL, "sglang", options=lora).update)
 
 
+def test_fsdp_shares_what_ddp_holds_in_each_process() -> None:
+    arm = {"trainer": "trl", "engine": "vllm", "stack": "trl-gpu-vllm"}
+    options = ({}, {"fsdp": True}, {"fsdp": True, "fsdp_config.reshard_after_forward": False})
+    arms = {str(at): {**arm, "options": one} for at, one in enumerate(options)}
+    ddp, fsdp, kept = (estimate(EQUAL, at, arms=arms).update for at in arms)
+    assert fsdp[0].gib == pytest.approx(ddp[0].gib / 8)
+    gathered = [part.gib for part in fsdp if "reference gathered" in part.name]
+    assert gathered == [pytest.approx(ddp[0].gib / 2)], "TRL shards the reference as one unit"
+    assert MemoryEstimate.sum(fsdp) + gathered[0] == pytest.approx(MemoryEstimate.sum(kept))
+    assert MemoryEstimate.sum(kept) < MemoryEstimate.sum(ddp) / 2
+
+
 def test_an_engine_that_stays_awake_costs_memory_in_0_9_1_only() -> None:
     awake = {f"{ROLLOUT}.free_cache_engine": False}
     assert MemoryEstimate.sum(estimate(EQUAL, options=awake).update) > MemoryEstimate.sum(estimate(EQUAL).update) + 50

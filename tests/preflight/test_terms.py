@@ -9,14 +9,14 @@ import pytest
 
 from common.findings import LedgerRow
 from trainers.registry import trainer_named
-from trainers.terms import ADAPTER, SENT, TERMS, TRAINED, WHOLE
+from trainers.terms import ADAPTER, SENT, SHARE, TERMS, TRAINED, WHOLE
 from workflow.preflight import PreflightResult
 from workflow.preflight.cases import settings_id
 
 from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, cases, looked_at, planned
 
 VERL = {"trainer": "verl", "engine": "vllm", "stack": "verl09-vllm"}
-TRL = {"trainer": "trl", "engine": "vllm", "stack": "trl-gpu-vllm"}
+TRL = {"trainer": "trl", "engine": "vllm", "stack": "trl-gpu-vllm", "options": {"fsdp": True}}
 # What TRL 1.16's own configuration adds to the plan's settings, as far as a term asks for it.
 TRLS_OWN: dict[str, Any] = {
     **{"optim": "adamw_torch_fused", "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.0},
@@ -83,6 +83,8 @@ DIFFERENT: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("weights' number format", {}, {"model_init_kwargs.dtype": "bfloat16"}, "model_init_kwargs.dtype"),
     ("KL penalty", {}, {"beta": 0.1}, "beta"),
     ("updates from a batch", {}, {"num_iterations": 2}, "num_iterations"),
+    (SHARE, {}, {"fsdp": None}, "fsdp"),
+    (SHARE, {f"{ACTOR}.fsdp_config.fsdp_size": 4}, {}, f"{ACTOR}.fsdp_config.fsdp_size"),
 ]
 
 

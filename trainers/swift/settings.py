@@ -17,7 +17,21 @@ from trainers.hf_arguments import (
 )
 from trainers.hf_terms import KL_ESTIMATE, cut_off, kl_estimate, number_format, trl_terms
 from trainers.protocol import StackFacts
-from trainers.terms import ADAPTER, BY_SEED, NEWEST, ORDER, SENT, TRAINED, WHOLE, WROTE, Said, Terms, adapter, said
+from trainers.terms import (
+    ADAPTER,
+    BY_SEED,
+    NEWEST,
+    ORDER,
+    SENT,
+    SHARE,
+    TRAINED,
+    WHOLE,
+    WROTE,
+    Said,
+    Terms,
+    adapter,
+    said,
+)
 from trainers.workload import TrainedArm, Workload
 
 # Those beside TRL's that the job sets itself on the node.
@@ -109,6 +123,7 @@ def swift_terms(case: Case) -> Terms:
     return {
         **trl_terms(case),
         TRAINED: _trained(case),
+        SHARE: Said(None if case.imported else 1),
         SENT: Said(ADAPTER if sends_adapters(case) else WHOLE, ("vllm_enable_lora",)),
         WROTE: Said("one update older" if ahead else NEWEST, ("async_generate",)),
         ORDER: Said(f"{BY_SEED}, begun again after the first batch" if ahead else BY_SEED, ("async_generate",)),

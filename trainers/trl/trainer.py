@@ -10,6 +10,7 @@ from trainers import Spread, hf_server
 from trainers.cases import Case, sglang_speed_on_cpu
 from trainers.hf_arguments import (
     BOOKKEEPING,
+    FSDP,
     KEYS,
     completed,
     require_equal_shares,
@@ -77,7 +78,8 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
 def _require_processes(arm: TrainedArm, workload: Workload, stack: StackFacts, processes: int) -> None:
     """`UserError` for what several processes cannot train."""
     require_equal_shares("trl", workload, processes)
-    require_whole("trl", arm, processes)
+    require_whole("trl", arm, processes, FSDP)
+    checks.require_fsdp(arm, stack, processes)
     if processes == 1:
         return
     on_cpu = arm.engine == "vllm" and stack.accelerator == "cpu" and not hf_server.is_wanted(arm)
@@ -107,23 +109,14 @@ def memory(case: Case, gib: float, model: ModelFacts, adapter: bool | None = Non
     """
     adapter = case.settings.true(LORA) if adapter is None else adapter
     serving = case.settings.get(SERVER[0]) == SERVER[1] and not case.engine.in_trainer
-    engines, of_server = hf_server.engines(case.settings.values)
-    processes = max(1, case.gpus - of_server * serving)
+    engines, processes = hf_server.engines(case.settings.values)[0], hf_server.training_gpus(case)
     share_of_gpu, sleeps = _ON_A_GPU.get(case.engine.name, _ON_A_GPU["vllm"])
     share = int(case.workload["batch_size"]) // processes
-    size = 2 if case.settings.get(checks.WEIGHTS) in checks.HALF else 4
-    whole = (model.parameters or 0) * size / GIB
     tokens_per_pass = min(int(case.workload.get("micro_batch_size") or share), share) * case.longest
-    held = [Part(f"weights, {size} bytes each", whole, True)]
-    if not adapter:
-        held += [Part("gradients", whole, True), Part("AdamW's two moments", 2 * whole, True)]
-    update = [*held, *working(model, tokens_per_pass)]
-    if processes > 1 and not adapter:
-        update.append(Part("gradients on their way to the other GPUs (DDP's buckets)", whole, True))
-    if float(case.workload.get("beta") or 0) > 0 and not adapter:
-        update.append(Part("the reference's weights", whole, True))
+    held, update = _trainers_share(case, model, adapter, processes)
+    update = [*held, *update, *working(model, tokens_per_pass)]
     rollout = [] if serving else [Part("the trainer, not offloaded", MemoryEstimate.sum(tuple(held)), True)]
-    tokens = None
+    tokens, more = None, "trainer verl" if adapter else f"{FSDP[0]}: true"
     if not case.engine.in_trainer:
         of_gpu = case.settings.number(share_of_gpu) or 0.3  # GRPOConfig's default
         weights = (model.parameters or 0) * 2 / GIB / case.tensor_parallel
@@ -144,9 +137,29 @@ def memory(case: Case, gib: float, model: ModelFacts, adapter: bool | None = Non
         kv_wanted=(int(case.workload["batch_size"]) // engines if serving else share * case.tensor_parallel)
         * case.longest,
         model=model,
-        less_update=f"a smaller model or micro_batch_size, {sleeps}: True, or trainer verl on more GPUs",
+        less_update=f"a smaller model or micro_batch_size, {sleeps}: True, or {more} on more GPUs",
         less_rollout=f"{share_of_gpu}: less",
     )
+
+
+def _trainers_share(case: Case, model: ModelFacts, adapter: bool, processes: int) -> tuple[list[Part], list[Part]]:
+    """What a process holds all the time, and beside that in an update: with FSDP a share, and what it gathers."""
+    size = 2 if case.settings.get(checks.WEIGHTS) in checks.HALF else 4
+    ways = processes if case.settings.true(FSDP[0]) else 1
+    of_all, part = f", 1/{ways}" if ways > 1 else "", (model.parameters or 0) * size / ways / GIB
+    gathered = part * ways * 2 / size
+    held, update = [Part(f"weights{of_all}, {size} bytes each", part, True)], []
+    if not adapter:
+        held += [Part(f"gradients{of_all}", part, True), Part(f"AdamW's two moments{of_all}", 2 * part, True)]
+        if processes > 1 and not of_all:
+            update.append(Part("gradients on their way to the other GPUs (DDP's buckets)", part, True))
+        if float(case.workload.get("beta") or 0) > 0:
+            update.append(Part(f"the reference's weights{of_all}", part, True))
+            if of_all:  # sharded as one unit (TRL 1.16 models/utils.py, prepare_fsdp)
+                update.append(Part("the reference gathered, 2 bytes each", gathered, True))
+    if of_all and case.settings.get(f"{FSDP[1]}.{checks.RESHARD}") is False:
+        update.append(Part("the weights gathered, 2 bytes each", gathered, True))
+    return held, update
 
 
 TRAINER_STATE = LogFormat(

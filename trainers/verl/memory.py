@@ -34,7 +34,7 @@ def memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
     )
 
 
-def _shards(case: Case) -> int:
+def shards(case: Case) -> int:
     """GPUs that share the weights."""
     ways = case.settings.int(f"{ACTOR}.fsdp_config.fsdp_size", -1)
     return case.gpus if ways < 1 else min(ways, case.gpus)
@@ -47,7 +47,7 @@ def _width(case: Case) -> int:
 
 def _update(case: Case, model: ModelFacts) -> list[Part]:
     """While the policy is updated; verl's own offload brings weights and moments back for it."""
-    ways, width = _shards(case), _width(case)
+    ways, width = shards(case), _width(case)
     shard = (model.parameters or 0) * width / ways / GIB
     streamed = case.settings.true(f"{ACTOR}.fsdp_config.offload_policy")
     parts = [] if streamed else [Part(f"weights, 1/{ways}, {width} bytes each", shard, True)]
@@ -61,7 +61,7 @@ def _update(case: Case, model: ModelFacts) -> list[Part]:
 def _rollout(case: Case, gib: float, model: ModelFacts) -> tuple[float, tuple[Part, ...], list[Part]]:
     """GiB for keys and values, all parts while the engine generates, and what of it stays for the update."""
     settings, parameters, release = case.settings, model.parameters or 0, release_named(case.version)
-    shard = parameters * _width(case) / _shards(case) / GIB
+    shard = parameters * _width(case) / shards(case) / GIB
     streamed = settings.true(f"{ACTOR}.fsdp_config.offload_policy")
     share = settings.number(f"{ROLLOUT}.gpu_memory_utilization") or 0.5
     weights = parameters * 2 / case.tensor_parallel / GIB
@@ -96,7 +96,7 @@ def _rollout(case: Case, gib: float, model: ModelFacts) -> tuple[float, tuple[Pa
 
 def _reference(case: Case, model: ModelFacts) -> list[Part]:
     """The reference's weights where they stay; the policy without its adapter is one, too."""
-    settings, ways = case.settings, _shards(case)
+    settings, ways = case.settings, shards(case)
     kept = release_named(case.version).reference_stays and not case.lora and settings.true(f"{ACTOR}.use_kl_loss")
     if not kept or settings.get(f"{ACTOR}.strategy") == "fsdp2" or settings.true(f"{REF}.fsdp_config.param_offload"):
         return []

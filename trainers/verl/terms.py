@@ -14,6 +14,7 @@ from trainers.terms import (
     ADAPTER,
     NEWEST,
     SENT,
+    SHARE,
     TRAINED,
     WHOLE,
     WROTE,
@@ -27,6 +28,7 @@ from trainers.terms import (
 )
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
 from trainers.verl.engine_settings import with_adapter
+from trainers.verl.memory import shards
 from trainers.verl.releases import Release, release_named
 
 _OPTIM, _MODULES = f"{ACTOR}.optim", f"{MODEL}.target_modules"
@@ -62,6 +64,7 @@ def _of_the_update(case: Case) -> Terms:
         "largest norm of a gradient": said(case, number, *norm) if norm else Said(None),
         "updates from a batch": _updates(case),
         TRAINED: _trained(case),
+        SHARE: Said(max(1, shards(case)), (f"{ACTOR}.fsdp_config.fsdp_size",)),
         SENT: Said(ADAPTER if with_adapter(case) else WHOLE, _first(case, f"{MODEL}.lora.merge")),
         WROTE: Said(NEWEST if case.settings.get(_LOOP, "sync") == "sync" else "older ones, too", _first(case, _LOOP)),
         "weights' number format": Said(

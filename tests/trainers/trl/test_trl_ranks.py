@@ -1,7 +1,11 @@
-"""TRL in two processes that meet by gloo: one log, the whole batch, one stop, one checkpoint; a lost one is named."""
+"""TRL in two processes that meet by gloo, with DDP and with FSDP2: one log, the whole batch, one stop, one checkpoint.
+
+A lost process is named.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import signal
@@ -22,6 +26,9 @@ from ...patience import Patience
 from .test_trl_grpo import COMMON, PREPARE, check_tree, with_a_model
 
 Stack = Callable[[str], Path]
+Lives = Callable[[str], dict[str, Any]]
+DRIVEN = {"ddp": "trainers.trl.driver.train", "fsdp": "tests.trainers.trl.sharded_on_cpu"}
+LEARNED = ("loss", "reward", "kl", "grad_norm")
 STEPS = 200  # more than there is time for before it is told to stop
 WORDS = {"samples": 2, "temperature": 1.0, "top_p": 1.0, "max_response_length": 16}
 MEET = """
@@ -50,11 +57,24 @@ def start(python: Path, folder: Path, *command: str) -> subprocess.Popen[str]:
 
 
 @pytest.fixture(scope="module")
-def two_lives(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """One run: stopped by a signal to its second process alone, then trained to its end in another life."""
-    python, folder = stack_python(TRANSFORMERS), tmp_path_factory.mktemp("ranks") / "two-s0"
-    first = write_attempt(folder, made_inputs, 1, words=WORDS, max_steps=STEPS, **with_a_model(made_inputs))
-    job = start(python, folder, "-m", "trainers.trl.driver.train", str(first))
+def lives(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Lives:
+    """By how the model is spread: one run of two lives."""
+    python = stack_python(TRANSFORMERS)
+    return functools.cache(
+        lambda spread: trained(python, tmp_path_factory.mktemp(spread) / "two-s0", made_inputs, spread)
+    )
+
+
+@pytest.fixture(scope="module", params=[*DRIVEN])
+def two_lives(lives: Lives, request: pytest.FixtureRequest) -> dict[str, Any]:
+    return lives(request.param)
+
+
+def trained(python: Path, folder: Path, inputs: Path, spread: str) -> dict[str, Any]:
+    """A run that is stopped by a signal to its second process alone, then trained to its end in another life."""
+    args = with_a_model(inputs) | ({"fsdp": True} if spread == "fsdp" else {})
+    first = write_attempt(folder, inputs, 1, words=WORDS, max_steps=STEPS, **args)
+    job = start(python, folder, "-m", DRIVEN[spread], str(first))
     waiting = Patience(job.pid, 300)
     while len(read_lines(first.parent / "metrics.jsonl")) < 2 and job.poll() is None and not waiting.is_over():
         time.sleep(0.01)
@@ -65,8 +85,8 @@ def two_lives(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.T
     told["died"] = (folder / "told.json").exists()
     assert told["lines"], said
     last = told["lines"][-1]["step"] + 2
-    second = write_attempt(folder, made_inputs, 2, words=WORDS, max_steps=last, **with_a_model(made_inputs))
-    job = start(python, folder, "-m", "trainers.trl.driver.train", str(second))
+    second = write_attempt(folder, inputs, 2, words=WORDS, max_steps=last, **args)
+    job = start(python, folder, "-m", DRIVEN[spread], str(second))
     again, _ = patience.ended(job, 300)
     return {**told, "code_again": job.returncode, "said_again": again, "last": last}
 
@@ -139,6 +159,37 @@ def test_both_go_on_from_the_same_checkpoint(two_lives: dict[str, Any]) -> None:
     for number in (stopped + 1, stopped + 2):
         checkpoint = two_lives["folder"] / "checkpoints" / "abababababab" / f"checkpoint-{number}"
         assert len(list(checkpoint.glob("rng_state_*.pth"))) == 2
+
+
+def test_fsdp_trains_what_ddp_trains_before_and_after_a_resume(lives: Lives) -> None:
+    ddp, fsdp = lives("ddp"), lives("fsdp")
+    of_ddp, of_fsdp = (
+        {line["step"]: line for life in (1, 2) for line in read_lines(run["folder"] / f"attempts/{life}/metrics.jsonl")}
+        for run in (ddp, fsdp)
+    )
+    both = sorted({*of_ddp} & {*of_fsdp})
+    assert len(both) >= 4
+    for step in both:
+        one, other = of_ddp[step], of_fsdp[step]
+        assert one["samples"] == other["samples"]
+        of_one, of_other = ([line["scalars"][f"train/{name}"] for name in LEARNED] for line in (one, other))
+        assert of_other == pytest.approx(of_one, rel=1e-3, abs=1e-6), (step, LEARNED)
+    for run in (ddp, fsdp):
+        whole = [*(run["folder"] / "checkpoints").rglob("pytorch_model_fsdp.bin")]
+        assert bool(whole) == (run is fsdp), "a model that is not spread has no checkpoint of FSDP's"
+        done = json.loads((run["folder"] / "attempts/2/done.json").read_text())
+        # TRL's own choice would put the reference onto all GPUs of the node, by each process.
+        assert ("device_map" in done["resolved"]["trainer"]["model_init_kwargs"]) == (run is fsdp)
+    first, last = ([samples(run, life) for run in (ddp, fsdp)] for life in (1, 2))
+    assert first[0][0] == first[1][0], "the policy is sampled before the first step"
+    assert [one[-1][0] for one in last] == [ddp["last"], fsdp["last"]]
+
+
+def samples(run: dict[str, Any], life: int) -> list[tuple[int, list[str]]]:
+    """After which step, and what was written then."""
+    lines = read_lines(run["folder"] / f"attempts/{life}/samples.jsonl")
+    assert lines and not any(line["problem"] for line in lines)
+    return [(line["step"], [one["completion"] for one in line["samples"]]) for line in lines]
 
 
 def test_a_process_that_is_killed_ends_the_other_in_its_collective(stack_python: Stack, tmp_path: Path) -> None:

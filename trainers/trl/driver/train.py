@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 unforeseen (traceback in the log), 2 a user's mistake (one
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -91,7 +92,8 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     rewards = rewards_of(job)
     trl_args, of_sglang = options.divided(job.spec["trainer_args"])
     owned = owned_settings(attempt) | serve.server_words(trl_args)
-    args = grpo_config({"reward_weights": weights_of(job.spec["workload"]["rewards"]), **trl_args}, owned)
+    weights = weights_of(job.spec["workload"]["rewards"])
+    args = grpo_config({"reward_weights": weights, **_as_launched(trl_args)}, owned)
     require_devices("trl", args)
     dtype = number_format(args.bf16, args.fp16)
     job.inputs.require_unchanged()
@@ -112,6 +114,18 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
 
         engine = own.engine.settings() if own else _engine_settings(trainer, args, dtype)
         train_to_end(job, stop, trainer, rewards, hook, packages=_PACKAGES, engine=engine)
+
+
+def _as_launched(trl_args: dict[str, Any]) -> dict[str, Any]:
+    """GRPOConfig's fields; with FSDP as its launcher has them, and the reference loaded as the policy is.
+
+    By these variables accelerate 1.15 adds gloo to NCCL, for a whole state on the CPU (state.py). With FSDP TRL 1.16
+    would spread each process's reference over all GPUs of the node (grpo_trainer.py, device_map).
+    """
+    if not trl_args.get("fsdp"):
+        return trl_args
+    os.environ.update(ACCELERATE_USE_FSDP="true", FSDP_STATE_DICT_TYPE="FULL_STATE_DICT")
+    return {**trl_args, "model_init_kwargs": {"device_map": None, **(trl_args.get("model_init_kwargs") or {})}}
 
 
 def _engine_mended(args: Any, dtype: str, threads: int, folder: Path) -> AbstractContextManager[None]:
