@@ -115,7 +115,8 @@ def test_what_it_writes_plans_for_every_combination_of_flags(here: Path, capsys:
     [
         ("--gpus x", "--gpus: must be 0 to 999 (got 'x')"),
         ("--steps 0", "--steps: must be a whole number, 1 or more (got '0')"),
-        ("--trainer vrl", "--trainer: unknown trainer 'vrl' (did you mean trl?); known: trl, swift"),
+        ("--trainer vrl", "--trainer: unknown trainer 'vrl' (did you mean trl?); known: trl, swift (with --gpus 0)"),
+        ("--trainer verl", "known: trl, swift (with --gpus 0)"),
         ("--engines vllm,slang", "unknown engine 'slang' (did you mean sglang?); known: vllm, sglang, transformers"),
         ("--rewards acuracy", "--rewards: unknown reward 'acuracy' (did you mean accuracy?); known: accuracy, "),
         ("--rewards nowhere.py:score", "workload.rewards: no such file: nowhere.py"),

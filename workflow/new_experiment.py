@@ -279,11 +279,13 @@ def _matching(pattern: str, wanted: str) -> Callable[[str, Found], None]:
     return check
 
 
-def _among(kind: str, known: Callable[[Found], Iterable[str]], other: str = "(?!)") -> Callable[[str, Found], None]:
+def _among(
+    kind: str, known: Callable[[Found], Iterable[str]], where: str = "", other: str = "(?!)"
+) -> Callable[[str, Found], None]:
     def check(text: str, found: Found) -> None:
         for one in text.split(","):
             if one not in known(found) and not re.fullmatch(other, one):
-                raise UserError(unknown_name(kind, one, known(found)))
+                raise UserError(unknown_name(kind, one, known(found)) + where.format(**found))
 
     return check
 
@@ -306,13 +308,15 @@ def _source(suffixes: tuple[str, ...], builtins: tuple[str, ...]) -> Callable[[s
 
 _COUNT = _matching("[1-9][0-9]{0,5}", "a whole number, 1 or more")
 _MODEL, _DATA = _source((), BUILTIN_MODELS), _source(DATA_SUFFIXES, BUILTIN_DATA)
-_REWARDS = _among("reward", lambda found: BUILT_IN, r".+\.py:[A-Za-z_]\w*")
+_REWARDS = _among("reward", lambda found: BUILT_IN, other=r".+\.py:[A-Za-z_]\w*")
 _ALL = f"rewards ({', '.join(BUILT_IN)}, or FILE.py:FUNCTION)"
 QUESTIONS = (
     Question("gpus", "GPUs of a node (0: this machine's CPU)", lambda found: "0", _matching("[0-9]{1,3}", "0 to 999")),
     Question("nodes", "nodes of each run", lambda found: "1", _COUNT),
-    Question("trainer", "trainer", _usual_trainer, _among("trainer", _trainers)),
-    Question("engines", "engines", _usual_engines, _among("engine", _engines)),
+    Question("trainer", "trainer", _usual_trainer, _among("trainer", _trainers, " (with --gpus {gpus})")),
+    Question(
+        "engines", "engines", _usual_engines, _among("engine", _engines, " (with --gpus {gpus} --trainer {trainer})")
+    ),
     Question("model", "model (folder, or ID@COMMIT)", lambda found: BUILTIN_MODELS[int(found["gpus"]) > 0], _MODEL),
     Question("data", "data (file, or ID@COMMIT)", lambda found: BUILTIN_DATA[0], _DATA),
     Question("columns", "its columns", _usual_columns, _matching("[^,]+,[^,]+", "two names, PROMPT,ANSWER")),
