@@ -90,7 +90,7 @@ def told(value: Any) -> str:
 def errors_since(folders: Iterable[Path], began: float) -> list[str]:
     """The messages (from `error:` to the end of a log) in all *.log files below folders that are newer than `began`.
 
-    The lines of other logs in them (`QUOTE`) are left out: they were shown once.
+    Of another log's lines in them (`QUOTE`), which were shown once, the last is kept: most often it is the reason.
     """
     found = []
     logs = {log for folder in folders for log in folder.rglob("*.log") if log.stat().st_mtime >= began}
@@ -98,7 +98,7 @@ def errors_since(folders: Iterable[Path], began: float) -> list[str]:
         text = log.read_text(encoding="utf-8", errors="replace")
         if error := re.search(r"^error:", text, re.MULTILINE):
             lines = text[error.start() :].strip().splitlines()
-            found.append("\n".join(line for line in lines if not line.startswith(QUOTE)))
+            found.append("\n".join([*(line for line in lines[:-1] if not line.startswith(QUOTE)), lines[-1]]))
     return list(dict.fromkeys(found))
 
 

@@ -13,15 +13,15 @@ from common.messages import did_you_mean, errors_since, reporting_errors
 
 def test_the_errors_of_this_start_are_recalled_and_no_older_ones(tmp_path: Path) -> None:
     (tmp_path / "runs" / "a").mkdir(parents=True)
-    (tmp_path / "runs" / "a" / "launcher.log").write_text("error: a was killed\nlog: x\n  | last line\n")
+    (tmp_path / "runs" / "a" / "launcher.log").write_text("error: a was killed\nlog: x\n  | a line\n  | last line\n")
     (tmp_path / "inputs.log").write_text("inputs: reading\nerror: no column q\n")
     (tmp_path / "fine.log").write_text("no error: here\n")
     (tmp_path / "old.log").write_text("error: long mended\n")
     os.utime(tmp_path / "old.log", (1, 1))
-    # A log's lines were shown when the run ended.
+    # A log's lines were shown when the run ended; the last is most often the reason.
     assert errors_since([tmp_path], began=1000.0) == [
         "error: no column q",
-        "error: a was killed\nlog: x",
+        "error: a was killed\nlog: x\n  | last line",
     ]
 
 
