@@ -116,12 +116,13 @@ def train_to_end(
     *,
     packages: Iterable[str],
     engine: Mapping[str, Any],
+    further: Mapping[str, Any] | None = None,
     generating: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> None:
     """Train from the newest checkpoint to the last step, and write done.json; `RequeueError` if stopped before.
 
-    `hook` puts the trainer's own timers on the clock, and tells the `StepLog` of each generation. `generating`
-    surrounds a generation with the trainer's own model.
+    `hook` puts the trainer's own timers on the clock, and tells the `StepLog` of each generation. `further` are the
+    trainer's settings beside its arguments. `generating` surrounds a generation with the trainer's own model.
     """
     import torch
 
@@ -151,7 +152,7 @@ def train_to_end(
         last_step=log.last_step,
         packages=packages,
         hardware=job.hardware(torch.get_num_threads()) | ({"processes": ranks} if ranks > 1 else {}),
-        trainer=trainer.args.to_dict(),
+        trainer={**trainer.args.to_dict(), **(further or {})},
         engine=engine,
     )
 

@@ -44,6 +44,8 @@ def test_vllm_generates_with_the_merged_adapter_at_every_step_of_both_lives(
     assert kl[0] < 1e-6 and min(kl[1:]) > 1e-3
     told = json.loads((lives[1] / "done.json").read_text())
     assert told["versions"]["peft"] and told["first_step"] == 3
+    # What the adapter was made with, TRL's own values included.
+    assert (told["resolved"]["trainer"].items()) >= {**ADAPTER, "lora_task_type": "CAUSAL_LM"}.items()
     checkpoint = tmp_path / "lora-s0" / "checkpoints" / "abababababab" / "checkpoint-4"
     assert (checkpoint / "adapter_model.safetensors").stat().st_size < 2e6 and is_complete(checkpoint, 4)
     assert not list(checkpoint.glob("model*.safetensors"))

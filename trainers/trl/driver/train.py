@@ -113,7 +113,8 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
             count_tokens(trainer, log)
 
         engine = own.engine.settings() if own else _engine_settings(trainer, args, dtype)
-        train_to_end(job, stop, trainer, rewards, hook, packages=_PACKAGES, engine=engine)
+        words = options.lora_words(job.spec["trainer_args"])
+        train_to_end(job, stop, trainer, rewards, hook, packages=_PACKAGES, engine=engine, further=words)
 
 
 def _as_launched(trl_args: dict[str, Any]) -> dict[str, Any]:
