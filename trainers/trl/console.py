@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import compress
+from itertools import compress, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,15 @@ class _Bar:
     total: int
 
 
+@dataclass(slots=True)
+class _Bars:
+    """The last bar before a row, whether it stands on the row's line, and the first bar behind the row."""
+
+    before: _Bar | None
+    on_its_line: bool
+    behind: _Bar | None = None
+
+
 def read_trl_console(path: Path) -> Imported:
     """The steps of a TRL or ms-swift console log, under wandb's names.
 
@@ -49,7 +58,8 @@ def read_trl_console(path: Path) -> Imported:
     """
     totals = Totals()
     rows: list[LoggedRow] = []
-    bars: list[_Bar | None] = []
+    bars: list[_Bars] = []
+    latest: _Bar | None = None
     sure: list[bool] = []
     swift: list[bool] = []
     verdicts: list[Verdict] = []
@@ -57,16 +67,18 @@ def read_trl_console(path: Path) -> Imported:
         totals.see(part.text)
         at = 0
         for piece in _ROW.finditer(part.text):
-            _bars(part.text[at : piece.start()], rows, bars, totals)
+            text = part.text[at : piece.start()]
+            latest = _seen(text, bars, totals) or latest
             at = piece.end()
             row = row_of(piece[0])
             totals.see_summary(row)
             if is_training_row(row):
                 rows.append(logged_row(swift_step(row) or 0, row, part.line))
-                bars.append(None)
+                bars.append(_Bars(latest, text.endswith("]") and "|" in text))
+                latest = None
                 sure.append(is_surely_logged(row))
                 swift.append(SWIFT_STEP in row)
-        _bars(part.text[at:], rows, bars, totals)
+        latest = _seen(part.text[at:], bars, totals) or latest
         if "{'" in part.text[at:] and not part.ended:
             text = f"{path}:{part.line}: the last row was cut off and is left out"
             verdicts.append(Verdict("note", "value-cut-off", text))
@@ -90,17 +102,17 @@ def row_of(text: str) -> dict[str, Any]:
     return row
 
 
-def _bars(text: str, rows: list[LoggedRow], bars: list[_Bar | None], totals: Totals) -> None:
-    """The first bar behind a row tells its step, where it can be the training's; `totals` note all of them."""
-    if "|" not in text:
-        return
-    for bar in _BAR.finditer(text):
-        before = text[: bar.start()]
+def _seen(text: str, bars: list[_Bars], totals: Totals) -> _Bar | None:
+    """The last bar of a text that can be the training's; the first is noted behind the last row, `totals` note all."""
+    last = None
+    for found in _BAR.finditer(text) if "|" in text else ():
+        before = text[: found.start()]
         if _NAMED.search(before) is None or _OWN.fullmatch(before):
-            done, total = int(bar["done"]), int(bar["total"])
-            totals.see_bar(done, total, bar["elapsed"] or "0")
-            if rows and bars[-1] is None:
-                bars[-1] = _Bar(done, total)
+            last = _Bar(int(found["done"]), int(found["total"]))
+            totals.see_bar(last.done, last.total, found["elapsed"] or "0")
+            if bars and bars[-1].behind is None:
+                bars[-1].behind = last
+    return last
 
 
 def swift_step(row: dict[str, Any]) -> int | None:
@@ -110,19 +122,23 @@ def swift_step(row: dict[str, Any]) -> int | None:
 
 
 def _by_the_bar(
-    rows: list[LoggedRow], bars: list[_Bar | None], totals: Totals, path: Path
+    rows: list[LoggedRow], bars: list[_Bars], totals: Totals, path: Path
 ) -> tuple[list[LoggedRow], list[Verdict]]:
-    """The rows with their steps: as the bars behind them tell, if those that there are agree; else as the steps of the
-    whole training do; else their place in the log."""
-    told = [bar for bar in bars if bar is not None]
-    done = {bar.done for bar in told}
-    # The training's bars go on, to one end. Others may have no name either: an evaluation's, a reward function's.
-    if 0 not in done and (len(done) > 1 or len(told) == len(rows) == 1) and len({bar.total for bar in told}) == 1:
-        every = _rows_apart(bars)
-        if every is not None:
-            return [replace(row, step=every * place) for place, row in enumerate(rows, start=1)], []
-        if len(told) == len(rows):
-            return [replace(row, step=bar.done) for row, bar in zip(rows, told, strict=True)], []
+    """The rows with their steps: as the bars beside them tell, if those that there are agree; else as the steps of the
+    whole training do; else their place in the log.
+
+    tqdm draws its bar again behind a row; where stdout came later than stderr, that bar stands before the row, and the
+    one behind is of a later step.
+    """
+    behind, before = [one.behind for one in bars], [one.before for one in bars]
+    steps = None
+    if len(rows) > 1:
+        steps = _multiples(behind) or (None if None in before else _multiples(before))
+    if steps is None:
+        later = all(one.on_its_line for one in bars) or any(a and a == b for a, b in pairwise(behind))
+        steps = _each(before if later else behind)
+    if steps is not None:
+        return [replace(row, step=step) for row, step in zip(rows, steps, strict=True)], []
     counted = ([row.numbers.get(TRAIN + name) for row in rows] for name in ("epoch", "num_tokens"))
     if (steps := totals.steps_of(*counted)) is not None:
         text = (
@@ -141,14 +157,28 @@ def _by_the_bar(
     return [replace(row, step=place) for place, row in enumerate(rows, start=1)], verdict
 
 
-def _rows_apart(bars: list[_Bar | None]) -> int | None:
-    """logging_steps, where every bar that there is fits it from the run's start; None where none does."""
-    told = [(place, bar.done) for place, bar in enumerate(bars, start=1) if bar is not None]
-    if not told:
-        return None
-    place, bar = told[-1]
-    every = bar // place if bar % place == 0 else 0
-    return every if every > 0 and all(b == every * p for p, b in told) else None
+def _of_training(bars: list[_Bar | None]) -> list[_Bar]:
+    """The bars that there are, where they go on, to one end: others may have no name either (an evaluation's, a reward
+    function's)."""
+    told = [bar for bar in bars if bar is not None]
+    done = {bar.done for bar in told}
+    goes_on = len(done) > 1 or len(told) == len(bars) == 1
+    return told if goes_on and 0 not in done and len({bar.total for bar in told}) == 1 else []
+
+
+def _each(bars: list[_Bar | None]) -> list[int] | None:
+    """The steps of rows that have a bar each."""
+    told = _of_training(bars)
+    return [bar.done for bar in told] if told and len(told) == len(bars) else None
+
+
+def _multiples(bars: list[_Bar | None]) -> list[int] | None:
+    """The multiples of logging_steps, where every bar that there is fits it from the run's start."""
+    told = _of_training(bars)
+    places = [place for place, bar in enumerate(bars, start=1) if bar is not None]
+    every = told[-1].done // places[-1] if told else 0
+    fits = every > 0 and all(bar.done == every * place for place, bar in zip(places, told, strict=True))
+    return [every * place for place in range(1, len(bars) + 1)] if fits else None
 
 
 def looks_like_trainer(parts: Iterable[Printout]) -> str | None:

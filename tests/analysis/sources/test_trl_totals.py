@@ -1,4 +1,4 @@
-"""The steps of TRL's rows where stdout was buffered: no bar stands behind them, and the whole training tells."""
+"""The steps of TRL's rows where stdout came late: bars before them tell, or the whole training."""
 
 import pytest
 
@@ -128,3 +128,32 @@ def test_two_runs_behind_their_bars_are_not_taken_for_one(tmp_path, of):
     one = PLAN.format(200) + bars(200, 200) + rows(EVERY_5, of) + SUMMARY
     with pytest.raises(UserError, match=r"holds several runs, or one that was started again: on line \d+ .*num_tokens"):
         read(tmp_path, one + one)
+
+
+def bar(done):
+    return f" 15%|█▌        | {done}/50 [00:53<04:09,  2.93s/it]"
+
+
+@pytest.mark.parametrize("every", [1, 5])
+@pytest.mark.parametrize("begun", [0, 10])
+@pytest.mark.parametrize("glue", ["", "\n", "\r" + " " * 80 + "\r"])
+@pytest.mark.parametrize("bar_each_step", [False, True])
+def test_a_bar_before_its_row_and_none_behind_it_tells_its_step(tmp_path, every, begun, glue, bar_each_step):
+    """stdout came later than stderr: `15/100 [00:53<04:09,  2.93s/it]{'loss': 0.0, ...}`, and then `16/100`."""
+    if glue and begun and every > 1 and bar_each_step:
+        return  # Nothing tells these bars from those that are drawn behind a row.
+    steps = [begun + every * n for n in (1, 2, 3, 4)]
+    text = ""
+    for step in range(begun + 1, steps[-1] + 1):
+        if step in steps:
+            text += bar(step) + glue + rows([step])
+        elif bar_each_step:
+            text += f"{bar(step)}\n"
+    found = read(tmp_path, f"{text}{bar(steps[-1])}\n{SUMMARY}")
+    assert list(found.records) == steps and not any(record.resumed for record in found.records.values())
+    assert not {verdict.code for verdict in found.verdicts} & {"step-by-place", "duplicate-step"}
+
+
+@pytest.mark.parametrize("behind", ["", bar(10) + "\n"])
+def test_a_single_row_is_of_the_bar_on_its_line(tmp_path, behind):
+    assert list(read(tmp_path, bar(9) + rows([9]) + behind).records) == [9]
