@@ -12,7 +12,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from analysis.estimates.arm import ONE_PAIR
+from analysis.estimates.arm import ONE_PAIR, WITHIN
 from analysis.figures.drawing import GREY, WIDTH, Figure, arm_scale, draw, once
 from analysis.figures.panels import (
     cut_titles,
@@ -152,6 +152,7 @@ def estimates_figure(estimates: pd.DataFrame, plan: PlanRead, noise: pd.DataFram
         for factors, arm, rows in arms
     ]
     shapes, valued = set(frame["shape"]), every[every["drawable"]]
+    of_steps = set(valued.get("scope", ())) == {WITHIN}
     open_ = f"Hollow diamond and ~: not resolved: the interval includes 1{_other_reasons(valued)}. "
     meanings = [
         ("Filled circle: the 95% interval does not touch 1. ", RESOLVED in shapes),
@@ -168,16 +169,18 @@ def estimates_figure(estimates: pd.DataFrame, plan: PlanRead, noise: pd.DataFram
         "Four estimates of speed",
         caption.strip() + left_out(len(drawn), groups.ngroups, "arms and factor combinations", "estimates"),
         f"Speed against {plan.baseline}, with 95% intervals. {listed(words, of=groups.ngroups)}",
-        draw(frame, _forest(plan, labels, domain), PLOT_WIDTH, ROW * len(labels), of_each),
+        draw(frame, _forest(plan, labels, domain, of_steps), PLOT_WIDTH, ROW * len(labels), of_each),
         "estimates",
     )
 
 
-def _forest(plan: PlanRead, labels: list[str], domain: tuple[float, float]) -> list[Any]:
+def _forest(plan: PlanRead, labels: list[str], domain: tuple[float, float], of_steps: bool) -> list[Any]:
     """The noise band, the line at 1, the intervals, the values and their numbers."""
+    # Beside a verdict that has no interval over runs, these would be taken for it.
+    scale = "log scale; intervals of one run pair's steps" if of_steps else "log scale"
 
     def x(field: str) -> Any:
-        return ratio_axis(alt.X, field, domain, f"times as fast as {plan.baseline} (log scale)")
+        return ratio_axis(alt.X, field, domain, f"times as fast as {plan.baseline} ({scale})")
 
     axis = alt.Axis(ticks=False, domain=False, labelLimit=170)
     rows = alt.Chart().encode(y=alt.Y("label:N", sort=labels, title=None, axis=axis))

@@ -222,6 +222,16 @@ def test_estimates_are_told_as_in_the_table_and_by_shape() -> None:
     assert "Hollow triangle" not in estimates_figure(estimates[:4], plan).caption
 
 
+@pytest.mark.parametrize(
+    ("scopes", "told"), [(["within-run only"] * 2, True), (["within-run only", "across runs"], False)]
+)
+def test_intervals_of_steps_alone_say_so_in_the_picture(scopes: list[str], told: bool) -> None:
+    plan, wide = made.plan_of(["vllm", "a"]), made.wide_of(["vllm", "a"], steps=3)
+    figure = estimates_figure(made.estimates_of(wide, plan)[:2].assign(verdict="~", scope=scopes), plan)
+    assert figure is not None
+    assert any("intervals of one run pair's steps" in text for text in texts(figure)) is told
+
+
 MANY = [{"workload.temperature": t / 10, "workload.num_generations": n} for t in range(7) for n in range(8)]
 
 
@@ -362,7 +372,10 @@ def test_names_are_shown_as_they_are_and_never_run() -> None:
     wide = tables.wide.drop(columns=["reward", "response_tokens", "mean_response_length", "max_response_length"])
     for figure in figures_of(dataclasses.replace(tables, wide=wide, lengths=tables.lengths[:1])):
         check_svg(figure)
-        assert any("変換器＝基準 <b>" in text for text in texts(figure)), figure.name
+        # A legend cuts a long name's middle.
+        assert any("変換器＝基準 <b>" in text or text.startswith(HOSTILE[:9] + "…") for text in texts(figure)), (
+            figure.name
+        )
         assert float(re.search(r'width="([\d.]+)"', figure.svg)[1]) < 1000, figure.name
 
 
