@@ -11,7 +11,7 @@ from sys import intern
 from typing import Any
 
 from common.verdicts import Verdict, count_of
-from trainers.logs.hf_rows import STEP_TIME, window_verdict, windows_of
+from trainers.logs.hf_rows import STEP_TIME, window_verdicts, windows_of
 from trainers.logs.record import STEPS_LOGGED, TIMERS, SourceRead, StepRecord, as_number
 from trainers.logs.restarts import Restart, falls, restart_verdicts
 from trainers.logs.step_names import EVALUATED_STEP, WALL, ToldStep
@@ -243,8 +243,7 @@ class LoggedSteps:
                 found.records[step] = replace(record, scalars={**record.scalars, STEPS_LOGGED: float(size)})
         restarts = [replace(one, after=found.records[one.after.step]) for one in self.restarts]
         found.verdicts += restart_verdicts(restarts, self.shown_as, lambda _: "import the log of each by itself")
-        if any(size > 1 for size in sizes.values()):
-            found.verdicts.append(window_verdict(self.shown_as, [size for size in sizes.values() if size > 1]))
+        found.verdicts += window_verdicts(self.shown_as, list(sizes.values()))
         if swift:
             # What it logged is the last step's, and the step the mean of several.
             if any(size > 1 for size in windows) or (not known and any(step > 1 for step in sizes)):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.verdicts import Verdict
+from common.verdicts import Verdict, count_of
 from trainers.logs.log_files import list_of
 from trainers.logs.printed import half_digit, half_significant, printed
 from trainers.logs.record import STEPS_LOGGED, TIMERS, Imported, SourceRead, StepRecord, as_number, packed
@@ -88,15 +88,24 @@ def windows_of(order: Sequence[int]) -> list[int]:
     return found
 
 
-def window_verdict(shown_as: str, windows: Iterable[int]) -> Verdict:
-    """Says that records stand for so many steps each, more than one (transformers' logging_steps)."""
-    least, most = min(sizes := list(windows)), max(sizes)
+def window_verdicts(shown_as: str, windows: Sequence[int]) -> list[Verdict]:
+    """Says which records stand for several steps (transformers' logging_steps); `windows` has a size for each."""
+    wide = [size for size in windows if size > 1]
+    if not wide:
+        return []
+    least, most = min(wide), max(wide)
     shown = str(least) if least == most else f"{least} to {most}"
-    text = (
-        f"{shown_as} was logged every {shown} steps (logging_steps): each of its records stands for the mean of so "
-        "many steps, and a step that is left out takes the others with it"
-    )
-    return Verdict("warning", "logging-window", text)
+    if 2 * len(wide) > len(windows):
+        which = (
+            f"was logged every {shown} steps (logging_steps): each of its records stands for the mean of so many steps"
+        )
+    else:
+        which = f"has {count_of(len(wide), 'record')} of {len(windows)} that stand for the mean of {shown} steps"
+    return [
+        Verdict(
+            "warning", "logging-window", f"{shown_as} {which}, and a step that is left out takes the others with it"
+        )
+    ]
 
 
 # ms-swift's names for it: seconds per step, in older releases steps per second. It rounds both to six decimals.
@@ -238,9 +247,7 @@ def imported_rows(
     read.verdicts = [*verdicts, *read.verdicts]
     if not any(STEP_TIME in record.scalars for record in read.records.values()):
         _add_average_times(read, rows, anew, path)
-    wider = [int(r.scalars[STEPS_LOGGED]) for r in read.records.values() if STEPS_LOGGED in r.scalars]
-    if wider:
-        read.verdicts.append(window_verdict(str(path), wider))
+    read.verdicts += window_verdicts(str(path), [int(r.scalars.get(STEPS_LOGGED, 1)) for r in read.records.values()])
     return Imported(read, name)
 
 

@@ -24,6 +24,7 @@ _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\
 _ACTOR = re.compile(r"\s*\((?P<actor>[^()]*\bpid=\d+[^()]*)\)\s?")
 # How transformers' Trainer begins a row.
 _ROW = "{'loss': "
+_PAIR_BEGINS = re.compile(r"\s*'[^']+': ")
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,15 @@ def printouts(path: Path) -> Iterator[Printout]:
 
 
 def _goes_on(broken: Sequence[Printout], part: Printout) -> bool:
-    """Whether a line can only be the next of a row that a terminal broke: a space at a line's end may be lost."""
+    """Whether a line can only be the next of a row that was broken: by a terminal, where a space at a line's end may be
+    lost, or by hand before a pair."""
     width = broken[0].line_chars
     full = part.line_chars <= width + 1 if "}" in part.text else abs(part.line_chars - width) <= 1
-    return full and part.line == broken[-1].line + 1 and "{" not in part.text
+    return (
+        (full or _PAIR_BEGINS.match(part.text) is not None)
+        and part.line == broken[-1].line + 1
+        and "{" not in part.text
+    )
 
 
 def _parts(path: Path) -> Iterator[Printout]:

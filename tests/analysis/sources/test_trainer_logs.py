@@ -105,6 +105,13 @@ def test_rows_that_a_terminal_broke_are_read_at_any_width(tmp_path, told):
         assert codes(found) == codes(whole), width
 
 
+def test_a_row_that_was_broken_by_hand_is_read(tmp_path):
+    """As in issue 3485 of unsloth: between its pairs, at any length."""
+    broken = str(trl_row(1)).replace(", 'rewards", ", \n'rewards").replace(", 'step_time", ", \n 'step_time")
+    (record,) = console(tmp_path, f"training result:\n{broken}\n\n{bar(1)}\n").read.records.values()
+    assert {name.removeprefix("train/"): value for name, value in record.scalars.items()} == trl_row(1)
+
+
 def test_a_row_whose_end_is_lost_takes_no_other_lines(tmp_path):
     first, second = (str(trl_row(s)) for s in (1, 2))
     for between in ("Traceback (most recent call last):\n  file, line 3}\n", "", "saved\n\n"):
@@ -272,6 +279,14 @@ def test_a_run_that_went_on_right_behind_its_last_row_is_told_by_its_elapsed_tim
     assert [s for s, r in records.items() if r.resumed] == [5]
     if not steps_timed:
         assert [r.scalars[WALL] for r in records.values()] == pytest.approx([*TIMES, *times], abs=1e-4)
+
+
+def test_an_excerpt_of_averages_was_not_logged_every_so_many_steps(tmp_path):
+    """Steps 56 to 58 of a log: the first one's average is of all 56."""
+    found = jsonl(tmp_path, [swift_row(step, 89.37 + step / 100) for step in (56, 57, 58)])
+    assert [r.scalars.get(STEPS_LOGGED, 1) for r in found.read.records.values()] == [56, 1, 1]
+    (told,) = [v.text for v in found.read.verdicts if v.code == "logging-window"]
+    assert "every" not in told and "1 record of 3" in told and "56 steps" in told
 
 
 def test_an_average_that_was_written_twice_is_one(tmp_path):
