@@ -16,7 +16,7 @@ from analysis.figures.over_steps import (
 )
 from analysis.figures.ratios import estimates_figure, paired_figure
 from analysis.figures.reward_curves import reward_distribution, reward_figures
-from analysis.figures.sweeps import sweep_figures
+from analysis.figures.sweeps import ranking_figure, sweep_figures
 from analysis.figures.thinning import with_tokens_per_second
 from analysis.runs import PlanRead
 from analysis.wide import PHASE
@@ -28,7 +28,7 @@ class FigureTables:
 
     wide: analysis/wide.py · categories: phases.category_table · lengths: wide.samples("response_length") ·
     waterfall: waterfall.py · estimates: estimates.py · noise: noise.py · stragglers: stragglers.py ·
-    rewards: reward_change.py.
+    rewards: reward_change.py · ranking: ranking.py.
     """
 
     plan: PlanRead
@@ -40,6 +40,7 @@ class FigureTables:
     noise: pd.DataFrame | None = None
     stragglers: pd.DataFrame | None = None
     rewards: pd.DataFrame | None = None
+    ranking: pd.DataFrame | None = None
 
 
 def figures_of(tables: FigureTables) -> list[Figure]:
@@ -63,5 +64,6 @@ def figures_of(tables: FigureTables) -> list[Figure]:
         reward_distribution(wide, plan),
         over_steps(with_tokens_per_second(wide), plan, *rate),
         *sweep_figures(estimates, plan),
+        ranking_figure(t.ranking, plan) if t.ranking is not None else None,
     ]
     return [figure for figure in made if figure is not None]

@@ -141,9 +141,8 @@ def estimates_figure(estimates: pd.DataFrame, plan: PlanRead, noise: pd.DataFram
         ends = {"band_low": band.low if band else math.nan, "band_high": band.high if band else math.nan}
         parts.append(rows.assign(panel=n, first=[True] + [False] * (len(rows) - 1), **ends))
     frame = pd.concat(parts, ignore_index=True)
-    columns = ["value", "low", "high", "band_low", "band_high"]
-    frame = frame[["panel", "arm", "label", "shape", "text", "first", *columns]]
-    domain = ratio_domain(frame[columns].to_numpy(float).ravel())
+    numbers = ["value", "low", "high", "band_low", "band_high"]
+    frame = frame[["panel", "arm", "label", "shape", "text", "first", *numbers]]
     labels = list(dict.fromkeys(frame["label"]))
     names = [panel_name(arm, factors) for factors, arm, _ in drawn]
     of_each = panels(names, 1, WIDTH - 100, shared_x=len(drawn) > 1)
@@ -152,7 +151,9 @@ def estimates_figure(estimates: pd.DataFrame, plan: PlanRead, noise: pd.DataFram
         for factors, arm, rows in arms
     ]
     shapes, valued = set(frame["shape"]), every[every["drawable"]]
-    of_steps = set(valued.get("scope", ())) == {WITHIN}
+    of_steps = "; intervals of one run pair's steps" if set(valued.get("scope", ())) == {WITHIN} else ""
+    domain = ratio_domain(frame[numbers].to_numpy(float).ravel())
+    layers = forest(plan, labels, domain, f"times as fast as {plan.baseline} (log scale{of_steps})")
     open_ = f"Hollow diamond and ~: not resolved: the interval includes 1{_other_reasons(valued)}. "
     meanings = [
         ("Filled circle: the 95% interval does not touch 1. ", RESOLVED in shapes),
@@ -161,28 +162,25 @@ def estimates_figure(estimates: pd.DataFrame, plan: PlanRead, noise: pd.DataFram
         (f"×: not comparable, or without a value{_reasons(every[~every['drawable']])}. ", "" in shapes),
         (band_words(bands, "two runs"), True),
     ]
-    caption = f"Right of the line at 1 the arm is faster than {plan.baseline}. " + "".join(
-        text for text, there in meanings if there
-    )
+    caption = f"Right of the line at 1 the arm is faster than {plan.baseline}. "
+    caption += "".join(text for text, there in meanings if there)
     return Figure(
         "estimates",
         "Four estimates of speed",
         caption.strip() + left_out(len(drawn), groups.ngroups, "arms and factor combinations", "estimates"),
         f"Speed against {plan.baseline}, with 95% intervals. {listed(words, of=groups.ngroups)}",
-        draw(frame, _forest(plan, labels, domain, of_steps), PLOT_WIDTH, ROW * len(labels), of_each),
+        draw(frame, layers, PLOT_WIDTH, ROW * len(labels), of_each),
         "estimates",
     )
 
 
-def _forest(plan: PlanRead, labels: list[str], domain: tuple[float, float], of_steps: bool) -> list[Any]:
-    """The noise band, the line at 1, the intervals, the values and their numbers."""
-    # Beside a verdict that has no interval over runs, these would be taken for it.
-    scale = "log scale; intervals of one run pair's steps" if of_steps else "log scale"
+def forest(plan: PlanRead, labels: list[str], domain: tuple[float, float], title: str, names: int = 170) -> list[Any]:
+    """The noise band, the line at 1, the intervals, the values and their numbers; `names` pixels for the labels."""
 
     def x(field: str) -> Any:
-        return ratio_axis(alt.X, field, domain, f"times as fast as {plan.baseline} ({scale})")
+        return ratio_axis(alt.X, field, domain, title)
 
-    axis = alt.Axis(ticks=False, domain=False, labelLimit=170)
+    axis = alt.Axis(ticks=False, domain=False, labelLimit=names)
     rows = alt.Chart().encode(y=alt.Y("label:N", sort=labels, title=None, axis=axis))
     base = rows.encode(color=alt.Color("arm:N", scale=arm_scale(plan), legend=None))
     band = (

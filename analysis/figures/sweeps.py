@@ -1,4 +1,4 @@
-"""Draws the speed over the swept options: as lines with intervals, or where these are many as a map of cells."""
+"""Draws a sweep: the speed over its options as lines with intervals or as a map of cells, or its settings ranked."""
 
 from __future__ import annotations
 
@@ -13,13 +13,26 @@ import altair as alt
 import pandas as pd
 
 from analysis.estimates.equal_work import EQUAL_WORK
+from analysis.estimates.ranking import FIRST, UNKNOWN
+from analysis.estimates.ranking import UNRESOLVED as NOT_RESOLVED
 from analysis.figures.drawing import ARM_COLOURS, ARM_DASHES, GREY, INK, WIDTH, Figure, arm_scale, draw, once
-from analysis.figures.panels import left_out, listed, panel_name, panels, ratio_axis, ratio_domain, times_text
-from analysis.figures.ratios import NO_INTERVAL, RESOLVED, UNRESOLVED, points, value_marks
-from analysis.runs import PlanRead, rows_of, short_names
+from analysis.figures.panels import (
+    interval_text,
+    left_out,
+    listed,
+    panel_name,
+    panels,
+    ratio_axis,
+    ratio_domain,
+    times_text,
+)
+from analysis.figures.ratios import NO_INTERVAL, PLOT_WIDTH, RESOLVED, ROW, UNRESOLVED, forest, points, value_marks
+from analysis.runs import PlanRead, factors_label, rows_of, short_names
 from common.verdicts import count_of
 
-MAX_PANELS = 8
+MAX_PANELS, MAX_SETTINGS = 8, 40
+NAMES = 330
+"""Pixels for the names of ranked settings."""
 MAX_LINES = 6
 MAX_ROWS, MAX_COLUMNS, MAX_VALUES = 24, 14, 24
 CELL = 26
@@ -255,3 +268,54 @@ def _cells(across: tuple[str, list[str]], down: tuple[str, list[str]], width: fl
     cells = base.mark_rect(stroke=GREY, strokeWidth=0.5).encode(color=alt.Color("fill:N", scale=None))
     texts = base.mark_text(fontSize=12).encode(text=alt.Text("text:N"), color=alt.Color("ink:N", scale=None))
     return [cells, texts]
+
+
+def ranking_figure(ranking: pd.DataFrame, plan: PlanRead) -> Figure | None:
+    """Each setting's seconds over the first one's (`ranking_table`), with intervals; a panel for each workload."""
+    if ranking.empty:
+        return None
+    alone = ranking["arm"].nunique() == 1
+    names = [_setting_name(row, alone) for row in rows_of(ranking)]
+    text = [_place(row) for row in rows_of(ranking)]
+    workloads = list(dict.fromkeys(ranking["workload"]))[:MAX_PANELS]
+    frame = ranking.assign(
+        label=[f"{rank}. {name}" for rank, name in zip(ranking["rank"], names, strict=True)],
+        text=text,
+        value=ranking["ratio"],
+        shape=ranking["verdict"].map({NOT_RESOLVED: UNRESOLVED, UNKNOWN: ""}).fillna(RESOLVED),
+        **{"first": False, "band_low": math.nan, "band_high": math.nan},
+    )
+    frame = frame[frame["workload"].isin(workloads) & (frame["rank"] <= MAX_SETTINGS)]
+    frame = frame.assign(panel=frame["workload"].map(workloads.index)).sort_values(["rank", "panel"])
+    domain = ratio_domain(frame[["value", "low", "high"]].to_numpy(float).ravel())
+    labels = list(frame["label"])
+    layers = forest(plan, labels, domain, "times the first's seconds (log scale)", NAMES)
+    titles = [factors_label(workload) for workload in workloads]
+    of_each = panels(titles, 1, PLOT_WIDTH, own_y=True)
+    columns = ["panel", "arm", "label", "shape", "text", "first", "value", "low", "high", "band_low", "band_high"]
+    return Figure(
+        "ranking",
+        "Settings, the fastest first",
+        "Seconds of a step over the first setting's, with 95% intervals over runs; right of the line at 1 a setting is "
+        "slower. Hollow diamond and ~: not resolved from the first."
+        + left_out(len(frame), len(ranking), "settings", "ranking"),
+        "Settings by seconds of a step. " + listed(f"{name}: {t}" for name, t in zip(names, text, strict=True)),
+        draw(frame[columns], layers, PLOT_WIDTH, {"step": ROW}, of_each),
+        "ranking",
+    )
+
+
+def _setting_name(row: Any, alone: bool) -> str:
+    """An arm and its own options; of one arm alone these. The workload's are its panel's name."""
+    own = {name: value for name, value in _factors(row.factors).items() if not name.startswith("workload.")}
+    key = json.dumps(own) if own else ""
+    return factors_label(key) if alone and own else panel_name(row.arm, key)
+
+
+def _place(row: Any) -> str:
+    """What stands beside a ranked setting."""
+    if row.verdict == FIRST:
+        return f"{row.step_s:.3g} s a step"
+    if row.verdict == UNKNOWN:
+        return "× not comparable"
+    return interval_text(row.ratio, row.low, row.high) + (" ~" if row.verdict == NOT_RESOLVED else "")

@@ -124,6 +124,7 @@ class Content:
             noise=self.noise,
             stragglers=self.stragglers,
             rewards=self.rewards,
+            ranking=self.ranking,
         )
         several = bool((self.steps.groupby("run_id").size() > 1).any())
         return [figure for figure in figures_of(tables) if several or not figure.name.startswith(OVER_STEPS)]

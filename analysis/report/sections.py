@@ -37,7 +37,9 @@ def sections(content: Content) -> list[ReportSection]:
     each = rewards_block(content)
     gate = () if each.rows else rewards
     found = [
-        ReportSection("ranking", "Settings, the fastest first", ranking_block(content), (), ranking_told(content)),
+        ReportSection(
+            "ranking", "Settings, the fastest first", ranking_block(content), ("ranking",), ranking_told(content)
+        ),
         ReportSection("explained", "What the ratio is made of", explained_block(content), (), explained_lines(content)),
         ReportSection("stragglers", "What the step waits for", stragglers_block(content), ("stragglers",), lines),
         ReportSection("gate", "Do the arms train the same?", gate_block(content), gate),

@@ -26,7 +26,7 @@ from analysis.figures.over_steps import (
 from analysis.figures.panels import log_ticks, seconds_text
 from analysis.figures.ratios import estimates_figure, paired_figure, step_ratios
 from analysis.figures.reward_curves import reward_figures
-from analysis.figures.sweeps import cell_colour, sweep_figures, swept
+from analysis.figures.sweeps import cell_colour, ranking_figure, sweep_figures, swept
 from analysis.figures.thinning import cumulative_shares, over_runs
 from analysis.run_checks import failed_reward_verdicts, reward_verdicts
 from analysis.wide import REWARD
@@ -264,6 +264,29 @@ def test_a_sweeps_captions_speak_of_noise_only_where_it_decides(tables) -> None:
         for low, says in ((0.9, False), (1.01, True)):
             (found,) = sweep_figures(own.assign(low=low, value=1.05), plan)
             assert ("within the noise" in found.caption) is says and found.title == title
+
+
+def test_settings_are_ranked_in_a_picture_each_workload_by_itself() -> None:
+    told = ["arms.vllm.options.engine.max_num_seqs", "arms.vllm.options.engine.enforce_eager"]
+    rows = []
+    for batch in (8, 16):
+        for rank, verdict in enumerate(("first", "not resolved", "slower", "not comparable"), 1):
+            factors = {"workload.batch_size": batch, told[0]: rank + batch, told[1]: True}
+            value = math.nan if verdict == "not comparable" else 1 + 0.2 * (rank - 1)
+            ends = [0.95 * value, 1.1 * value] if rank in (2, 3) else [math.nan] * 2
+            rows.append([json.dumps(factors), "vllm", str(batch), rank, 0.5 * rank, value, *ends, verdict])
+    names = ["factors", "arm", "workload", "rank", "step_s", "ratio", "low", "high", "verdict"]
+    ranking = pd.DataFrame(rows, columns=names)
+    ranking["workload"] = [json.dumps({"workload.batch_size": int(w)}) for w in ranking["workload"]]
+    figure = ranking_figure(ranking, made.plan_of(["vllm", "other"]))
+    assert figure is not None and ranking_figure(ranking[:0], made.plan_of(["vllm"])) is None
+    check_svg(figure)
+    shown = texts(figure)
+    for text in ("0.5 s a step", "1.20 [1.14, 1.32] ~", "1.40 [1.33, 1.54]", "× not comparable"):
+        assert shown.count(text) == 2 and text in figure.alt
+    assert {"batch_size = 8", "batch_size = 16"} <= set(shown)
+    seats = [text for text in shown if "max_num_seqs" in text]
+    assert [text.split(". ")[0] for text in seats] == ["1", "2", "3", "4"] * 2
 
 
 def test_a_map_of_three_factors_says_what_it_leaves_out() -> None:
