@@ -20,8 +20,12 @@ from common.verdicts import Verdict
 KEPT_BYTES = 1 << 20
 # Colours and cursor movements; and the titles that some terminals are sent.
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
-# Ray puts the actor before every line: (TaskRunner pid=123), (WorkerDict pid=123, ip=10.0.0.1).
-_ACTOR = re.compile(r"\s*\((?P<actor>[^()]*\bpid=\d+[^()]*)\)\s?")
+# Ray puts the actor before every line: (TaskRunner pid=123), (WorkerDict pid=123, ip=10.0.0.1). Before it may stand a
+# time (Kubernetes, with `stdout F`) or the rank (Slurm).
+_ACTOR = re.compile(
+    r"(?:\S{0,20}\d\S{0,20}\s+){0,2}(?:std(?:out|err) [FP] )?\s*\((?P<actor>[^()]*\bpid=\d+[^()]*)\)\s?"
+)
+_ZEROS = re.compile(r"\0+")
 # How transformers' Trainer begins a row.
 _ROW = "{'loss': "
 _PAIR_BEGINS = re.compile(r"\s*'[^']+': ")
@@ -114,13 +118,18 @@ def _parts(path: Path) -> Iterator[Printout]:
                 raw = raw.removeprefix(codecs.BOM_UTF8)
             ended = raw.endswith(b"\n")
             line = raw.decode("utf-8", errors="replace").rstrip("\r\n")
+            if "\0" in line:
+                # A crashed node's file system leaves zeros in place of what was never written: a cut.
+                line = _ZEROS.sub("\r\0", line)
             parts = line.split("\r")
             for index, part in enumerate(parts):
+                whole = ended if index + 1 == len(parts) else not parts[index + 1].startswith("\0")
+                part = part.removeprefix("\0")
                 text = _ANSI.sub("", part) if "\x1b" in part else part
                 actor = ""
                 while "pid=" in text and (prefix := _ACTOR.match(text)) is not None:
                     actor, text = prefix["actor"], text[prefix.end() :]
-                yield Printout(number, actor, text, ended or index < len(parts) - 1, len(line))
+                yield Printout(number, actor, text, whole, len(line))
 
 
 T = TypeVar("T")

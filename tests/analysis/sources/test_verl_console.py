@@ -175,6 +175,18 @@ def test_a_line_cut_at_4096_characters_or_later_says_that_its_timings_are_missin
     assert "timing_s/step" in found.read.records[4].scalars
 
 
+def test_zeros_that_a_crashed_node_left_end_a_line_that_was_cut(tmp_path):
+    """A file system fills what was never written with zero bytes: here the end of step 2 and the head of step 3."""
+    values = STEP | {"timing_s/step": 408.1904771, "perf/throughput": 86.9061234}
+    whole = "".join(line(s, values | {"timing_s/gen": 300.25 + s}, rounded=False) + "\n" for s in (1, 2, 3, 4))
+    at = whole.index("\nstep:3 -")
+    found = read(tmp_path, whole[: at - 5] + "\0" * 16 + whole[at + 11 :])
+    assert list(found.read.records) == [1, 2, 4] and codes(found) == ["value-cut-off"]
+    assert found.read.records[2].scalars == {k: v for k, v in values.items() if k != "perf/throughput"} | {
+        "timing_s/gen": 302.25
+    }
+
+
 def test_many_lines_that_were_cut_are_told_once(tmp_path):
     """A run that validates every tenth step, in wandb's capture of its console: 26 of its 261 lines were cut."""
     many = {f"critic/number_{i}/mean": 0.123 for i in range(200)} | STEP
@@ -370,10 +382,14 @@ def test_the_commands_that_split_a_file_leave_each_run_its_configuration(tmp_pat
         assert half.versions == {"verl": "0.4.1"}, "what its Ray actor printed before is the run's own too"
 
 
-def test_the_printed_configuration_and_version_are_kept(tmp_path):
-    prefix = "(TaskRunner pid=3) "
-    banner = "".join(prefix + part + "\n" for part in config("x").splitlines())
-    found = read(tmp_path, f"verl==0.4.1\n{banner}{line(1, STEP)}\n")
+@pytest.mark.parametrize(
+    "stamp", ["", "2025-12-15T08:00:27.123456789Z stdout F ", "2025-12-15 08:00:27,042 ", "0: ", "[node01] "]
+)
+def test_the_printed_configuration_and_version_are_kept(tmp_path, stamp):
+    """Behind what Kubernetes, a collector of logs or Slurm puts before each line, too."""
+    banner = "".join(f"{stamp}{GREY}(TaskRunner pid=3){OFF} {part}\n" for part in config("x").splitlines())
+    found = read(tmp_path, f"verl==0.4.1\n{banner}{stamp}(TaskRunner pid=3) {line(1, STEP)}\n")
+    assert found.read.records[1].scalars["timing_s/gen"] == 382.913
     assert found.config["actor_rollout_ref"]["rollout"]["enforce_eager"] is True
     assert found.versions == {"verl": "0.4.1"} and found.format == "verl-console"
 
