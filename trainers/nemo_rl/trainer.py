@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from common.verdicts import Verdict
 from trainers.logs.log_files import Printout, printouts
 from trainers.logs.printed import Printed, half_digit, printed
 from trainers.logs.record import TIMERS, Imported, StepRecord
@@ -137,8 +138,21 @@ class _Blocks:
     step: int = 0
     numbers: dict[str, Printed] = field(default_factory=dict)
     line: int = 0
+    first_head: int = 0
+    """The line of the first step's head; 0 while there is none."""
+    placed: int = 0
+    """Blocks before any head, as they are pasted."""
+    headed: bool = False
 
-    def head(self, word: str, number: int, of: int) -> None:
+    def ended(self) -> int:
+        """The step of the block that ends: without a head it is the one behind."""
+        if not self.headed:
+            self.step += self.first_head > 0
+            self.placed += self.first_head == 0
+        self.headed = False
+        return self.step if self.first_head else self.placed
+
+    def head(self, word: str, number: int, of: int, line: int) -> None:
         """A step's or an epoch's first line."""
         self.numbers = {}
         if word == "Epoch":
@@ -149,25 +163,26 @@ class _Blocks:
         if self.epoch > 1 and not self.before:
             # The log begins in a later epoch: those before had as many steps.
             self.before = (self.epoch - 1) * of
-        self.step = self.before + number
+        self.step, self.headed, self.first_head = self.before + number, True, self.first_head or line
 
 
-def _read(parts: Iterator[Printout], path: Path) -> Iterator[StepRecord]:
-    blocks = _Blocks()
+def _read(parts: Iterator[Printout], path: Path, blocks: _Blocks) -> Iterator[StepRecord]:
     for part in parts:
         text = part.text
         if "=====" in text and (head := _HEAD.search(text)) is not None:
             if TIMERS + _TOTAL in blocks.numbers:
                 yield _record(blocks, path)
-            blocks.head(head[1], int(head[2]), int(head[3]))
-        elif "•" in text and (entry := _ENTRY.search(text)) is not None and blocks.step > 0:
+            blocks.head(head[1], int(head[2]), int(head[3]), part.line)
+        elif "•" in text and (entry := _ENTRY.search(text)) is not None:
             number = printed(entry[2])
             # A number at the end of a file without its line's end may have been cut.
             if number is None or not part.ended:
                 continue
+            name = _WORDS.get(entry[1])
+            if name is not None and TIMERS + _TOTAL in blocks.numbers:
+                yield _record(blocks, path)
             if _STEP in text:
                 blocks.line = part.line
-            name = _WORDS.get(entry[1])
             if name is None and TIMERS + _TOTAL in blocks.numbers and f"{entry[2]}s (" in text:
                 name = TIMERS + entry[1]
             if name is not None:
@@ -181,12 +196,18 @@ def _record(blocks: _Blocks, path: Path) -> StepRecord:
     numbers, blocks.numbers = blocks.numbers, {}
     rounding = {name: half_digit(one.decimals) for name, one in numbers.items() if one.decimals is not None}
     scalars = {name: one.value for name, one in numbers.items()}
-    return StepRecord(blocks.step, {}, scalars, {}, None, path, blocks.line, rounding)
+    return StepRecord(blocks.ended(), {}, scalars, {}, None, path, blocks.line, rounding)
 
 
 def read_console(path: Path) -> Imported:
     """The steps of NeMo-RL's console under wandb's names, with half a unit of the last printed digit."""
-    return Imported(steps_in_sequence(list(_read(printouts(path), path)), path), FORMAT)
+    blocks = _Blocks()
+    records = list(_read(printouts(path), path, blocks))
+    read = steps_in_sequence([one for one in records if one.line > blocks.first_head], path)
+    if read.records and not blocks.first_head:
+        text = f"{path} has no line `==== Step 3/100 ====`: its blocks count as steps 1 to {blocks.placed}"
+        read.verdicts.append(Verdict("note", "step-by-place", text))
+    return Imported(read, FORMAT)
 
 
 NEMO_RL = Trainer(

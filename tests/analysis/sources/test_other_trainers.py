@@ -88,6 +88,24 @@ def test_the_steps_of_nemo_rls_epochs_go_on(tmp_path):
         steps(epoch(1, 1, 2) + epoch(1, 1, 2).replace("35.70s", "35.80s"))
 
 
+def test_blocks_that_were_pasted_without_their_first_line_are_steps_in_their_order(tmp_path):
+    found = read(tmp_path, NEMO + NEMO.replace("35.70s", "36.25s"))
+    assert {s: r.scalars["timing_s/total_step_time"] for s, r in found.read.records.items()} == {1: 35.7, 2: 36.25}
+    assert [verdict.code for verdict in found.read.verdicts] == ["step-by-place"]
+
+
+def test_a_block_without_its_first_line_is_the_step_behind_and_none_before_the_first_that_has_one(tmp_path):
+    """A log that was cut at its head, and of which a line was lost."""
+    again = NEMO.replace("35.70s", "36.25s")
+    found = read(tmp_path, NEMO + nemo_block(6, 50) + again + nemo_block(8, 50))
+    assert {s: r.scalars["timing_s/total_step_time"] for s, r in found.read.records.items()} == {
+        6: 35.7,
+        7: 36.25,
+        8: 35.7,
+    }
+    assert list(read(tmp_path, NEMO + f"{'=' * 25} Epoch 2/9 {'=' * 25}\n" + nemo_block(1, 50)).read.records) == [51]
+
+
 def test_a_validation_in_nemo_rls_step_makes_it_no_ordinary_one(tmp_path):
     validated = "📊 Validation Results:\n    • Accuracy: 0.5000\n  ⏱️  Validation Timing:\n"
     validated += "    • Total validation time: 5.25s\n" + NEMO
