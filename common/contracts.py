@@ -89,6 +89,7 @@ class SpecFile(_Import):
     ray: NotRequired[Annotated[bool, "whether it spreads by Ray"]]
     spread: NotRequired[Annotated[str, "`torchrun` or `server` where it trains in several processes; else absent"]]
     server: NotRequired[Annotated[Object, "the server beside it: `module`, `gpus`, `patience_s` for its first answer"]]
+    scorer: NotRequired[Annotated[Object, "the same of the process of reward models with devices of their own"]]
     least_cpus: NotRequired[Annotated[int, "CPUs of all nodes together without which it would wait for ever"]]
     lock_id: NotRequired[Annotated[str, "12 hex digits of the stack's lock's hash"]]
     inputs_id: NotRequired[Annotated[str, "names the folder of its data and model"]]

@@ -1,4 +1,4 @@
-"""Reads what a job tells an engine's server and the trainer beside it: where it answers, and where both meet."""
+"""Reads what a job tells a server and the trainer beside it: where it answers, and where both meet."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from node.checkpoints import newest_checkpoint
 
 URL, MEET = "ROLLOUTBENCH_SERVER", "ROLLOUTBENCH_MEET"
 """Variables of the trainer: where the server answers, and the address at which both meet for new weights."""
+SCORER, SECRET = "ROLLOUTBENCH_SCORER", "ROLLOUTBENCH_SERVER_SECRET"
+"""Variables of the trainer: where its reward models answer, and what they and it alone know."""
 _SEEDS_APART = 1000
 """Of a step: a resumed run draws from another stream than its first steps had."""
 
@@ -30,14 +32,14 @@ class Serving:
     """The run's, of its first step in this life."""
 
 
-def ordered(program: str) -> Serving:
+def ordered(program: str, name: str = "server") -> Serving:
     """The order of `program ATTEMPT --host HOST --port PORT`, once the attempt's inputs are as they were prepared."""
     parser = argparse.ArgumentParser(prog=program)
     parser.add_argument("attempt")
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
     given = parser.parse_args()
-    job = begin(read_attempt([given.attempt]), "server")
+    job = begin(read_attempt([given.attempt]), name)
     job.inputs.require_unchanged()
     newest = newest_checkpoint(Path(job.attempt["checkpoint_dir"]))
     seed = int(job.spec["trainer_args"]["seed"]) + _SEEDS_APART * (newest.step if newest else 0)

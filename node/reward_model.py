@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,16 @@ from node.hardware import importing
 from node.policy import lacking
 
 HEAD = "ForSequenceClassification"
+OWN_PROCESS = "own"
+"""The `device` of a reward model in a process of its own (node/scorer.py)."""
 _LABELS_UNLESS_TOLD = 2  # of transformers' configurations
 _NO_LIMIT = 1 << 30
 """Tokenizers without a longest text say a number beyond this."""
+
+
+def in_scorer(rewards: Iterable[Any]) -> list[Mapping[str, Any]]:
+    """Those of a workload's rewards that are scored in a process of their own."""
+    return [one for one in rewards if isinstance(one, Mapping) and "model" in one and one.get("device") == OWN_PROCESS]
 
 
 def key_of(reward: Mapping[str, Any]) -> str:
@@ -113,8 +120,8 @@ class Classifier:
             self._model = model.to(place).eval().requires_grad_(False)
         except torch.OutOfMemoryError as error:
             raise UserError(
-                f"workload.rewards: the reward model {self._folder} does not fit onto {place} beside the trainer: "
-                f"{one_line(error)}; set device: cpu, dtype: bfloat16, or leave the engine less of the GPU"
+                f"workload.rewards: the reward model {self._folder} does not fit onto {place}: {one_line(error)}; "
+                "set dtype: bfloat16, or device: own or cpu, or leave the engine less of the GPU"
             ) from error
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise UserError(

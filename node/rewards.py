@@ -11,7 +11,8 @@ from common.errors import UserError
 from node.built_in_rewards import BUILT_IN, Response, Score
 from node.exit_codes import nearest
 from node.own_reward import RewardProgram
-from node.reward_model import Classifier, key_of
+from node.reward_model import OWN_PROCESS, Classifier, key_of
+from node.scorer import AskedClassifier
 
 FAILED = "_failed"
 """Ends the name under which verl is told whether a user's function failed on a response."""
@@ -167,7 +168,8 @@ def _of_a_model(reward: Mapping[str, Any], longest: int | None, models: Mapping[
             f"workload.rewards: the reward model {reward['model']} is not among the prepared inputs; start snakemake "
             "again, which prepares them"
         )
-    model = Classifier(reward, models[key_of(reward)])
+    folder = models[key_of(reward)]
+    model = Classifier(reward, folder) if reward.get("device") != OWN_PROCESS else AskedClassifier(reward, folder)
     return RewardFunction(model.name, model, longest, takes=model.takes)
 
 

@@ -17,6 +17,11 @@ _DRIVERS = {
 }
 
 
+SERVERS = ("server", "scorer")
+"""What a specification calls the servers beside a trainer, in the order of their GPUs: an engine's, and that of reward
+models, which have the last ones."""
+
+
 class Spread(StrEnum):
     """How a trainer spreads over a job's GPUs and nodes."""
 
@@ -27,20 +32,21 @@ class Spread(StrEnum):
     RAY = "ray"
     """One process, which spreads over a Ray cluster of the job's own."""
     SERVER = "server"
-    """As `torchrun`, with an engine's server beside it: on GPUs of its own of the same node, or on the last node."""
+    """As `torchrun`, with some of `SERVERS` beside it: on GPUs of the same node, or an engine's on the last node."""
 
     @classmethod
     def told(cls, by: Mapping[str, Any]) -> Spread:
         """As a specification or a job's order tells it; those of before the word say only whether it is Ray."""
         return cls(by.get("spread") or (cls.RAY if by.get("ray") else cls.ALONE))
 
-    def in_spec(self, processes: int, server: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def in_spec(self, processes: int, *servers: Mapping[str, Any] | None) -> dict[str, Any]:
         """What a specification says of it: of one process the same, however its trainer could spread.
 
-        `server` tells of a server beside it: `module`, `gpus`, and `patience_s` for its first answer.
+        `servers` tell of those beside it, in the order of `SERVERS`: `module`, `gpus`, and `patience_s` for its first
+        answer; None where there is none.
         """
-        if server is not None:
-            return {"ray": False, "spread": Spread.SERVER.value, "server": dict(server)}
+        if beside := {name: dict(one) for name, one in zip(SERVERS, servers, strict=False) if one is not None}:
+            return {"ray": False, "spread": Spread.SERVER.value, **beside}
         word = {"spread": self.value} if self is Spread.TORCHRUN and processes > 1 else {}
         return {"ray": self is Spread.RAY, **word}
 

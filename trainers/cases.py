@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.findings import Finding
 from engines import Engine
+from node.reward_model import in_scorer
 
 if TYPE_CHECKING:
     from trainers.protocol import Trainer, Variables
@@ -111,6 +112,11 @@ class Case:
         return int(self.workload.get("gpus_per_node") or 0) * int(self.workload.get("nodes") or 1)
 
     @property
+    def trainer_gpus(self) -> int:
+        """Those of them that no reward model has for itself."""
+        return max(0, self.gpus - len(in_scorer(self.workload.get("rewards") or ())))
+
+    @property
     def tensor_parallel(self) -> int:
         return max(1, self._count("tensor_parallel", 1))
 
@@ -129,7 +135,7 @@ class Case:
         """Sequences that one engine of `tensor_parallel` GPUs generates in a step, if they are dealt out evenly."""
         key, value = self.trainer.server
         served = bool(key) and not self.engine.in_trainer and self.settings.get(key) == value
-        replicas = self._count("server_engines", 1) if served else self.gpus // self.tensor_parallel
+        replicas = self._count("server_engines", 1) if served else self.trainer_gpus // self.tensor_parallel
         return -(-int(self.workload["batch_size"]) // max(1, replicas))
 
     def behaviour(self, code: str) -> str | None:

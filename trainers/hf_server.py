@@ -53,7 +53,7 @@ def gpus(arm: TrainedArm, workload: Workload, parallel: tuple[str, ...]) -> int:
 
     On one node they are the last of it; of several nodes the server has the last one.
     """
-    each, nodes = workload.gpus_per_node, workload.nodes
+    each, nodes = workload.trainer_gpus, workload.nodes
     most = 1 if not each else each - 1 if nodes == 1 else each
     least = each if nodes > 1 and each else 1
     given = {word: arm.options[word] for word in parallel if word in arm.options}
@@ -64,13 +64,13 @@ def gpus(arm: TrainedArm, workload: Workload, parallel: tuple[str, ...]) -> int:
         asked *= max(1, least // asked)
     if not least <= asked <= most:
         allowed = str(least) if least == most else f"{least} to {most}" if most else "none"
-        where = "the job's last node" if nodes > 1 else f"the last of the node's {each} GPUs" if each else "the CPU"
+        where = "the job's last node" if nodes > 1 else f"the last of {each} GPUs" if each else "the CPU"
         names = " times ".join(f"options.{word}" for word in parallel)
         got = " times ".join(repr(number) for number in given.values()) or repr(asked)
         raise UserError(
             f"vllm_mode server needs GPUs that nothing trains on: the server would have {where}, and {names} "
             f"may be {allowed} (got {got}); change it, or workload.nodes and workload.gpus_per_node "
-            f"({nodes} and {each})"
+            f"({nodes} and {workload.gpus_per_node})"
         )
     return asked
 
@@ -79,7 +79,7 @@ def processes(arm: TrainedArm, workload: Workload, parallel: tuple[str, ...]) ->
     """The trainer's processes beside the server: one for each GPU that is left, on a CPU for each node that is left."""
     if workload.nodes > 1:
         return (workload.nodes - 1) * max(1, workload.gpus_per_node)
-    return max(1, workload.gpus_per_node - gpus(arm, workload, parallel))
+    return max(1, workload.trainer_gpus - gpus(arm, workload, parallel))
 
 
 def of_a_spec(module: str, args: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -98,7 +98,7 @@ def engines(settings: Mapping[str, Any]) -> tuple[int, int]:
 def training_gpus(case: Case) -> int:
     """GPUs of a run that train, on a CPU 1: those that are no server's."""
     serving = case.settings.get(SERVER[0]) == SERVER[1] and not case.engine.in_trainer
-    return max(1, case.gpus - engines(case.settings.values)[1] * serving)
+    return max(1, case.trainer_gpus - engines(case.settings.values)[1] * serving)
 
 
 def engine_gpus(mode: str, settings: Mapping[str, Any]) -> int | None:

@@ -28,9 +28,11 @@ from common.messages import did_you_mean
 from common.published import check_published, check_text, check_variable
 from node.built_in_rewards import BUILT_IN, ROW
 from node.own_reward_process import GIVEN
+from node.reward_model import OWN_PROCESS
 
 # More than any run could do: beyond it a number is a slip of the keyboard, and overflows in a library later on.
 MOST = 1_000_000_000
+_SCORER_PATIENCE_S = 1800.0
 
 
 def _no_boolean(value: Any) -> Any:
@@ -249,8 +251,9 @@ class RewardModel(Section):
     """Texts that it scores at once."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format of its weights and of the scoring."""
-    device: Literal["trainer", "cpu"] = "trainer"
-    """Where it scores: beside the policy on the GPU of each training process, or on the CPU."""
+    device: Literal["trainer", "cpu", "own"] = "trainer"
+    """Where it scores: beside the policy on the GPU of each training process, on the CPU, or in a process of its own,
+    on one of the node's last GPUs, which the trainer leaves to it (of a run on the CPU there, too)."""
 
     @model_validator(mode="after")
     def _model_is_pinned(self) -> RewardModel:
@@ -339,7 +342,19 @@ class Workload(Section):
     @property
     def processes(self) -> int:
         """Of a trainer that has one for each GPU, or on a CPU for each node."""
-        return self.nodes * max(1, self.gpus_per_node)
+        return self.nodes * max(1, self.trainer_gpus)
+
+    @property
+    def trainer_gpus(self) -> int:
+        """GPUs of each node for the trainer and its engine: those that no reward model has for itself."""
+        return self.gpus_per_node - (int(self.scorer["gpus"]) if self.scorer else 0)
+
+    @property
+    def scorer(self) -> dict[str, Any] | None:
+        """What a specification says of the process of the reward models on devices of their own; None without any."""
+        count = sum(one.device == OWN_PROCESS for one in self.reward_models)
+        gpus = count if self.gpus_per_node else 0
+        return {"module": "node.scorer", "gpus": gpus, "patience_s": _SCORER_PATIENCE_S} if count else None
 
     @property
     def reward_models(self) -> list[RewardModel]:
@@ -362,6 +377,16 @@ class Workload(Section):
             raise ValueError(
                 f"micro_batch_size must divide batch_size (got {self.micro_batch_size} and {self.batch_size}; "
                 f"try {math.gcd(self.batch_size, self.micro_batch_size)})"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _scorer_has_room(self) -> Workload:
+        if self.scorer and (self.nodes > 1 or self.trainer_gpus < min(1, self.gpus_per_node)):
+            least = int(self.scorer["gpus"]) + 1
+            raise ValueError(
+                f"a reward model with device: own takes a GPU of the trainer's node: nodes must be 1, gpus_per_node "
+                f"0 or at least {max(2, least)} (got {self.nodes} and {self.gpus_per_node})"
             )
         return self
 

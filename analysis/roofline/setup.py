@@ -73,12 +73,13 @@ def setup_of(run: Run) -> DecodeSetup:
     )
     model, facts, other = _model(run, own.get("model"), settings)
     number_bytes, assumed = _number_bytes(run, settings, workload)
+    engines = (gpus or 0) - int(mapping(spec.get("scorer")).get("gpus") or 0)
     setup = DecodeSetup(
         gpu=gpu,
         gpus=gpus,
         nodes=nodes,
         tensor_parallel=parallel,
-        replicas=gpus // parallel if gpus and parallel and gpus % parallel == 0 and not apart else None,
+        replicas=engines // parallel if engines and parallel and engines % parallel == 0 and not apart else None,
         model=model,
         facts=facts,
         number_bytes=number_bytes,
@@ -114,7 +115,9 @@ def _unknown(run: Run, settings: Mapping[str, Any], setup: DecodeSetup) -> list[
     unknown = [
         *_gpu_unknown(setup.gpu, told_by["gpu"]),
         *([] if gpus or server else [f"how many GPUs {where}"]),
-        *_parallel_unknown(parallel, None if setup.apart else gpus, stages, server, told_by["tensor_parallel"]),
+        *_parallel_unknown(
+            parallel, None if setup.apart or setup.replicas else gpus, stages, server, told_by["tensor_parallel"]
+        ),
         *_model_unknown(setup.model, setup.facts, told_by["model"]),
         *([] if setup.number_bytes else ["the number format in which the engine holds the model"]),
         *_work_unknown(run, settings),

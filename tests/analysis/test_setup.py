@@ -220,6 +220,11 @@ def test_trls_engine_speaks_for_itself() -> None:
 
 
 def test_a_run_on_the_cpu_has_no_floor() -> None:
+    tree = tree_for("trl", "1.16.0", "vllm")
+    beside = {"workload": WORKLOAD | {"gpus_per_node": 7}, "scorer": {"gpus": 1}}
+    done = {"hardware": {"gpus": SXM[:6]}, "resolved": {"engine": {"dtype": "bfloat16", "tensor_parallel_size": 2}}}
+    setup = setup_of(a_run(beside, done, trainer="trl", tree=tree))
+    assert (setup.gpus, setup.replicas, setup.unknown) == (7, 3, ()), "a reward model's own GPU has no engine"
     setup = trl("transformers", {"dtype": "float32"}, gpus=[])
     assert setup.unknown == ("a GPU: it trained on the CPU",)
 

@@ -11,7 +11,7 @@ import pytest
 
 from common.errors import UserError
 from workflow.cluster.request import gpus_here, require_fit
-from workflow.cluster.training import trainer_environment
+from workflow.cluster.training import server_environment, trainer_environment
 
 
 def request(
@@ -100,6 +100,20 @@ def test_a_trainer_sees_as_many_gpus_as_the_experiment_wants(
     assert trainer_environment(order, environ)["CUDA_VISIBLE_DEVICES"] == seen
     order["spec"] = {"workload": {"gpus_per_node": 0}}
     assert trainer_environment(order | {"env": {}}, environ).get("CUDA_VISIBLE_DEVICES") == visible, "not its matter"
+
+
+def test_the_trainer_the_server_and_the_scorer_share_the_gpus_out(tmp_path: Path) -> None:
+    order = stack_order(tmp_path, {}) | {"cluster": "slurm", "visible_gpus": None}
+    order["spec"] = {"workload": {"gpus_per_node": 4}, "scorer": {"gpus": 1}}
+    environ = {"CUDA_VISIBLE_DEVICES": "2,3,5,7"}
+
+    def seen() -> list[str]:
+        servers = [server_environment(order, environ, name) for name in ("server", "scorer") if name in order["spec"]]
+        return [one["CUDA_VISIBLE_DEVICES"] for one in (trainer_environment(order, environ), *servers)]
+
+    assert seen() == ["2,3,5", "7"]
+    order["spec"]["server"] = {"gpus": 2}
+    assert seen() == ["2", "3,5", "7"]
 
 
 def stack_order(folder: Path, environment: dict[str, str]) -> dict[str, Any]:

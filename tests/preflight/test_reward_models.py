@@ -127,12 +127,42 @@ def test_verl_refuses_it_and_says_what_it_has_itself(tmp_path: Path) -> None:
 
 def test_its_weights_are_counted_on_each_gpu(tmp_path: Path) -> None:
     rewards = [{"model": str(classifier(tmp_path / "rm")), "dtype": "bfloat16"}]
-    for where, gib in (("trainer", SIZE * 2 / 2**30), ("cpu", 0.0)):
+    for where, gib in (("trainer", SIZE * 2 / 2**30), ("cpu", 0.0), ("own", 0.0)):
         told = [{**rewards[0], "device": where}]
         plain, with_it = (
             estimate_of(cases(EQUAL, arms={"vllm": TRL_GPU["vllm"]}, **{**TRL, **more})["vllm"])
-            for more in ({}, {"rewards": told})
+            for more in ({}, {"rewards": told, "gpus_per_node": 1 + (where == "own")})
         )
         assert not isinstance(plain, str) and not isinstance(with_it, str)
         for moment in ("update", "rollout"):
             assert plain.sum(getattr(with_it, moment)) - plain.sum(getattr(plain, moment)) == pytest.approx(gib)
+
+
+@pytest.mark.parametrize(
+    ("options", "processes", "server"),
+    [({}, 3, None), ({"vllm_mode": "server", "vllm_tensor_parallel_size": 2}, 1, 2)],
+)
+def test_one_of_its_own_process_takes_a_gpu_from_the_trainer(
+    options: dict[str, Any], processes: int, server: int | None, tmp_path: Path
+) -> None:
+    own = {"model": str(classifier(tmp_path / "rm")), "device": "own"}
+    arms = {"vllm": {**TRL_GPU["vllm"], "options": options}}
+    more = {**TRL, "rewards": [own], "gpus_per_node": 4, "batch_size": 24, "num_generations": 4}
+    plan, case = planned(EQUAL, arms=arms, **more), cases(EQUAL, arms=arms, **more)["vllm"]
+    (run, *_) = plan.runs.values()
+    assert run.spec["spread"] == "server" and run.spec["scorer"]["gpus"] == 1
+    assert (run.spec.get("server") or {}).get("gpus") == server
+    assert run.spec["trainer_args"]["gradient_accumulation_steps"] == 24 // processes
+    assert (case.gpus, case.trainer_gpus) == (4, 3), "the plan counts all of them"
+
+
+def test_on_a_cpu_it_has_a_process_and_no_gpu(tmp_path: Path) -> None:
+    spec = plan_with(classifier(tmp_path / "rm"), device="own").runs["vllm-s0"].spec
+    assert (spec["spread"], spec["scorer"]["gpus"]) == ("server", 0)
+
+
+@pytest.mark.parametrize("words", [{"gpus_per_node": 1}, {"gpus_per_node": 8, "nodes": 2}])
+def test_one_of_its_own_process_leaves_the_trainer_a_gpu_of_its_node(words: dict[str, int], tmp_path: Path) -> None:
+    rewards = [{"model": str(classifier(tmp_path / "rm")), "device": "own"}]
+    with pytest.raises(UserError, match=r"device: own takes a GPU of the trainer's node"):
+        planned(EQUAL, arms={"vllm": TRL_GPU["vllm"]}, **{**TRL, "rewards": rewards, **words})

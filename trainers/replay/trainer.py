@@ -27,6 +27,10 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
         )
     if workload.nodes > 1:
         raise UserError(f"workload.nodes must be 1 with trainer replay: it runs on one node (got {workload.nodes})")
+    if workload.scorer:
+        raise UserError(
+            "workload.rewards: device must be trainer or cpu with trainer replay: it scores nothing (got own)"
+        )
     shards = _tensor_parallel(arm, workload)
     if workload.samples:
         raise UserError(

@@ -41,7 +41,7 @@ def _engine_over_nodes(case: Case) -> bool:
     # A server's GPUs are no training processes, and the plan has divided them.
     if case.settings.get("vllm_mode") == "server":
         return False
-    return int(case.workload.get("gpus_per_node") or 1) % case.tensor_parallel != 0
+    return max(1, case.trainer_gpus // int(case.workload.get("nodes") or 1)) % case.tensor_parallel != 0
 
 
 TENSOR_PARALLEL = RefusedOption(

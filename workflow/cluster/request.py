@@ -13,7 +13,7 @@ from typing import Any
 from common.errors import UserError
 from common.files import ROOT, inputs_sha256, read_json
 from common.patience import patiently
-from trainers import Spread
+from trainers import SERVERS, Spread
 from workflow.cluster.place import visible_gpus
 from workflow.cluster.site import gpus_of_gres
 
@@ -100,10 +100,14 @@ def require_fit(request: Mapping[str, Any]) -> str:
     if nodes > 1 and spread is Spread.ALONE:
         raise _refusal(f"trainer {spec['trainer']} trains on one node (got workload.nodes: {nodes})", "set it to 1")
     # A server on the trainer's node has its share of the CPUs, on a CPU as well.
-    wanted = max(gpus, 2 if spread is Spread.SERVER and nodes == 1 else 1)
+    wanted = max(gpus, 1 + (nodes == 1) * sum(name in spec for name in SERVERS))
     if spread in (Spread.TORCHRUN, Spread.SERVER) and int(request["cpus"]) < wanted:
-        beside = "and a server beside it" if spread is Spread.SERVER and not gpus else ""
-        each = f"a process for each GPU, {gpus} on each node" if gpus else f"a process {beside}".strip()
+        beside = " and ".join(f"a {name}" for name in SERVERS if name in spec)
+        each = (
+            f"a process for each GPU, {gpus} on each node"
+            if gpus
+            else "a process" + f" and {beside} beside it" * bool(beside)
+        )
         raise _refusal(
             f"{spec['trainer']} has {each}, and the profile gives {request['cpus']} CPUs",
             f"set cpus_per_task under set-resources: train: in the profile to at least {wanted}",

@@ -1,6 +1,6 @@
-"""Starts an engine's server beside a trainer, in the same job, and waits until it answers.
+"""Starts an engine's server beside a trainer, in the same job, and waits until it answers; so with reward models'.
 
-The server has GPUs of its own: the last of the trainer's node, or those of the job's last node. Its module runs in the
+A server has GPUs of its own: the last of the trainer's node, or those of the job's last node. Its module runs in the
 stack, `python -m MODULE ATTEMPT --host HOST --port PORT`, and answers GET /health with 200 when it is ready. Slurm's
 signals do not end it: the trainer's last step needs it.
 """
@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import http.client
 import re
+import secrets
 import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from node.engine_server import MEET, URL
+from node.engine_server import MEET, SCORER, SECRET, URL
 from node.ranks import SHARE, how_it_ended
+from trainers import SERVERS
 from workflow.cluster.meeting import MeetingError, NoServerError, Other, Task, TaskSetup
 from workflow.cluster.paths import AttemptPaths
 from workflow.cluster.place import own_ip
 from workflow.cluster.processes import end_session, start_in_session
 from workflow.cluster.torchrun import RanksHead, steady_port
 
+_URLS = dict(zip(SERVERS, (URL, SCORER), strict=True))
 _ANSWER_S = 5.0
 _TAIL_BYTES = 50_000
 _REASON = re.compile(rb"^(?:.*\s)?(?:error: (?P<ours>.+)|(?P<own>[\w.]*(?:Error|Exception): .+))$", re.MULTILINE)
@@ -36,20 +40,21 @@ _PORT_TAKEN = re.compile(rb"address already in use", re.IGNORECASE)
 class ServerSetup:
     """What a server is started with."""
 
+    name: str
+    """Of `SERVERS`."""
     module: str
+    gpus: int
     patience_s: float
     """For its first answer."""
     environment: Mapping[str, str]
-    beside: Mapping[str, str]
-    """Variables of a trainer on the same node."""
     log: Path
 
 
 class EngineServer:
     """The server on this node: `start` it, ask `died` once a second, `close` it."""
 
-    def __init__(self, setup: ServerSetup, task: TaskSetup) -> None:
-        self._setup, self._task = setup, task
+    def __init__(self, setup: ServerSetup, task: TaskSetup, variables: Mapping[str, str] | None = None) -> None:
+        self._setup, self._task, self._variables = setup, task, variables or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._log_began = 0
         self.url = ""
@@ -65,7 +70,7 @@ class EngineServer:
         self._process = start_in_session(
             [str(self._task.python), "-m", setup.module, order, "--host", host, "--port", str(port)],
             cwd=self._task.cwd,
-            env={**setup.environment},
+            env={**setup.environment, **self._variables},
             token=self._task.token,
             log=setup.log,
             deaf=True,
@@ -76,13 +81,13 @@ class EngineServer:
         code = None if self._process is None else self._process.poll()
         if code is None:
             return None
-        name, said = self._task.place.name(self._task.place.rank), self._said()
+        name, said = f"{self._setup.name} on {self._task.place.name(self._task.place.rank)}", self._said()
         if self.port_taken():
-            return f"the server on {name} found its port in use ({self.url}; see {self._setup.log})", code
+            return f"the {name} found its port in use ({self.url}; see {self._setup.log})", code
         found = list(_REASON.finditer(said))
         reason = (found[-1]["ours"] or found[-1]["own"]).decode(errors="replace").strip()[:300] if found else ""
         colon = f": {reason}" if reason else ""
-        return f"the server on {name} {how_it_ended(code)}{colon} (see {self._setup.log})", code
+        return f"the {name} {how_it_ended(code)}{colon} (see {self._setup.log})", code
 
     def port_taken(self) -> bool:
         """Whether it has ended since another program had its port."""
@@ -100,53 +105,66 @@ class EngineServer:
 
 
 class ServerHead(RanksHead):
-    """Rank 0's part beside a server, its own or that of the last node; the trainer has the nodes before it."""
+    """Rank 0's part beside servers, its own or the one of the last node; the trainer has the nodes before it.
 
-    def __init__(self, setup: TaskSetup, each: int, server: ServerSetup) -> None:
+    On one node each has its share of the CPUs, and whoever asks knows a secret.
+    """
+
+    def __init__(self, setup: TaskSetup, each: int, *servers: ServerSetup) -> None:
         super().__init__(setup, each, nodes=max(1, setup.place.nodes - 1))
-        self._server = server
-        self._own = EngineServer(server, setup) if setup.place.nodes == 1 else None
-        self._url = ""
+        self._servers = servers
+        widths = [max(1, one.gpus) for one in servers]
+        parts, secret = each + sum(widths), {SECRET: secrets.token_hex(16)}
+        shares = [f"{first},{width},{parts}" for first, width in zip(accumulate([each, *widths]), widths, strict=False)]
+        alone = setup.place.nodes == 1
+        self._variables = {SHARE: f"0,{each},{parts}", **secret} if alone else {}
+        self._own = [
+            EngineServer(one, setup, {SHARE: share, **secret})
+            for one, share in zip(servers, shares, strict=True)
+            if alone
+        ]
+        self._urls: list[str] = []
 
     def start(self, attempt: Path) -> None:
-        """Choose where the processes meet, tell the others, and start the server where it is this node's."""
+        """Choose where the processes meet, tell the others, and start the servers that are this node's."""
         super().start(attempt)
-        if self._own is not None:
+        for own in self._own:
             with self._telling_failure("The server"):
-                self._own.start(attempt)
+                own.start(attempt)
 
     def wait_for_nodes(self) -> None:
-        """Return when all nodes take part and the server answers; a `NoServerError` when it ends or never does."""
+        """Return when all nodes take part and the servers answer; a `NoServerError` when one ends or never does."""
         try:
             super().wait_for_nodes()
-            self._url = self._own.url if self._own is not None else str(self._others[-1].look()["url"])
-            self._wait_for_answer()
+            self._urls = [own.url for own in self._own] or [str(self._others[-1].look()["url"])]
+            for server, url in zip(self._servers, self._urls, strict=True):
+                self._wait_for_answer(server, url)
         except MeetingError:
             if (died := self._server_died()) is not None:
                 raise NoServerError(died[0], again=self._port_taken()) from None
             raise
 
-    def _wait_for_answer(self) -> None:
-        patience_s, self._deadline = self._server.patience_s, float("inf")
+    def _wait_for_answer(self, server: ServerSetup, url: str) -> None:
+        patience_s, self._deadline = server.patience_s, float("inf")
         until = time.monotonic() + patience_s
-        while not answers(self._url):
+        while not answers(url):
             if (lost := self.poll()) is not None:
                 raise MeetingError(lost)
             if time.monotonic() > until:
                 raise NoServerError(
-                    f"the server at {self._url} did not answer within {patience_s:.0f} s (see {self._server.log})"
+                    f"the {server.name} at {url} did not answer within {patience_s:.0f} s (see {server.log})"
                 )
             self._pause("")
 
     def environment(self) -> dict[str, str]:
-        """Where the server answers, which no proxy stands before, and where it and the trainer meet."""
-        host = str(urlsplit(self._url).hostname)
+        """Where the servers answer, which no proxy stands before, and where an engine's and the trainer meet."""
+        host = str(urlsplit(self._urls[0]).hostname)
         ip = self.address.rpartition(":")[0]
         proxies = {
             name: ",".join(filter(None, (self._task.environment.get(name), host))) for name in ("NO_PROXY", "no_proxy")
         }
-        meet = {URL: self._url, MEET: f"{ip}:{steady_port()}"}
-        return {**super().environment(), **proxies, **meet, **self._server.beside}
+        urls = {_URLS[server.name]: url for server, url in zip(self._servers, self._urls, strict=True)}
+        return {**super().environment(), **proxies, **urls, MEET: f"{ip}:{steady_port()}", **self._variables}
 
     def poll(self) -> str | None:
         """None while all is well; else a sentence that says what died. To be called about once a second."""
@@ -157,19 +175,21 @@ class ServerHead(RanksHead):
         return self._server_died() or super().culprit(code)
 
     def close(self) -> None:
-        """Tell the others that it is over, and end the server."""
+        """Tell the others that it is over, and end the servers."""
         super().close()
-        if self._own is not None:
-            self._own.close()
+        for own in self._own:
+            own.close()
 
     def _server_died(self) -> tuple[str, int] | None:
-        if self._own is not None:
-            return self._own.died()
+        if self._own:
+            return next(filter(None, (own.died() for own in self._own)), None)
         told = self._others[-1].look()
         return (str(told["error"]), int(told["code"])) if told.get("state") == "failed" and "code" in told else None
 
     def _port_taken(self) -> bool:
-        return self._own.port_taken() if self._own is not None else self._others[-1].look().get("port") == "taken"
+        if self._own:
+            return any(own.port_taken() for own in self._own)
+        return self._others[-1].look().get("port") == "taken"
 
 
 class ServerWorker(Task):
@@ -207,16 +227,15 @@ class ServerWorker(Task):
 
 
 def server_setup(
-    told: Mapping[str, Any], environment: Mapping[str, str], log: Path, processes: int, own_node: bool
+    told: Mapping[str, Any], environment: Mapping[str, str], log: Path, name: str = SERVERS[0]
 ) -> ServerSetup:
-    """The server that a specification tells of; beside so many processes of the trainer, or on a node of its own."""
-    width = max(1, int(told["gpus"]))
-    parts = processes + width
+    """The server that a specification tells of under a name of `SERVERS`."""
     return ServerSetup(
+        name=name,
         module=str(told["module"]),
+        gpus=int(told["gpus"]),
         patience_s=float(told["patience_s"]),
-        environment={**environment, **({} if own_node else {SHARE: f"{processes},{width},{parts}"})},
-        beside={} if own_node else {SHARE: f"0,{processes},{parts}"},
+        environment=environment,
         log=log,
     )
 

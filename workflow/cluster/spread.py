@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from trainers import Spread
+from trainers import SERVERS, Spread
 from workflow.cluster.meeting import Head, TaskSetup
 from workflow.cluster.paths import AttemptPaths
 from workflow.cluster.ray import RayHead, RaySetup, RayWorker
@@ -32,7 +32,7 @@ def started(order: Mapping[str, Any], setup: Mapping[str, Any], attempt: Attempt
         return
     task, each = TaskSetup(**setup), processes_here(order)
     beside_server = Spread.told(order) is Spread.SERVER
-    with ServerHead(task, each, _server(order, task)) if beside_server else RanksHead(task, each) as head:
+    with ServerHead(task, each, *_servers(order, task)) if beside_server else RanksHead(task, each) as head:
         head.start(attempt.folder)
         head.wait_for_nodes()
         yield head
@@ -46,7 +46,7 @@ def worker(order: dict[str, Any], setup: Mapping[str, Any]) -> Worker:
     task = TaskSetup(**setup)
     nodes = task.place.nodes - (spread is Spread.SERVER)
     if task.place.rank == nodes:
-        return ServerWorker(task, _server(order, task))
+        return ServerWorker(task, *_servers(order, task))
     return RanksWorker(
         task, processes_here(order), lambda attempt: trainer_command(order, AttemptPaths(attempt)), nodes
     )
@@ -64,7 +64,14 @@ def processes_here(order: Mapping[str, Any]) -> int:
     return max(1, gpus - server_gpus_beside(order))
 
 
-def _server(order: Mapping[str, Any], task: TaskSetup) -> ServerSetup:
-    log = task.folder / f"server-{task.place.nodes - 1}.log"
-    environment = server_environment(order, os.environ)
-    return server_setup(order["spec"]["server"], environment, log, processes_here(order), task.place.nodes > 1)
+def _servers(order: Mapping[str, Any], task: TaskSetup) -> list[ServerSetup]:
+    return [
+        server_setup(
+            order["spec"][name],
+            server_environment(order, os.environ, name),
+            task.folder / f"{name}-{task.place.nodes - 1}.log",
+            name,
+        )
+        for name in SERVERS
+        if name in order["spec"]
+    ]

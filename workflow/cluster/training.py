@@ -12,14 +12,14 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from common.patience import is_there, patiently
 from node.hardware import THREAD_VARIABLES
-from trainers import driver_module
+from trainers import SERVERS, driver_module
 from workflow.cluster.ends import exit_of, oom_kills
 from workflow.cluster.history import FILES
 from workflow.cluster.jobstate import HEARTBEAT_S
@@ -203,20 +203,24 @@ def trainer_environment(order: Mapping[str, Any], environ: Mapping[str, str]) ->
     return env
 
 
-def server_environment(order: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a server beside the trainer: the same, but for its GPUs, the last of those in sight."""
+def server_environment(order: Mapping[str, Any], environ: Mapping[str, str], name: str = SERVERS[0]) -> dict[str, str]:
+    """The environment of a server beside the trainer: the same, but for its GPUs, which are among the last in sight."""
     env = trainer_environment(order, environ)
     if gpus := int(order["spec"]["workload"].get("gpus_per_node", 0)):
         seen = _gpus_in_sight(order, {**environ, **order["env"]}, gpus)
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(seen[gpus - int(order["spec"]["server"]["gpus"]) :])
+        first, *behind = SERVERS[SERVERS.index(name) :]
+        end = gpus - _gpus_of(order, behind)
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(seen[end - _gpus_of(order, [first]) : end])
     return env
 
 
 def server_gpus_beside(order: Mapping[str, Any]) -> int:
-    """The GPUs of the trainer's node that a server has; with several nodes the server has the last one."""
-    spec = order["spec"]
-    alone = int(spec["workload"].get("nodes", 1)) == 1
-    return int(spec["server"]["gpus"]) if "server" in spec and alone else 0
+    """The GPUs of the trainer's node that servers have; with several nodes an engine's has the last one."""
+    return _gpus_of(order, SERVERS) if int(order["spec"]["workload"].get("nodes", 1)) == 1 else 0
+
+
+def _gpus_of(order: Mapping[str, Any], servers: Iterable[str]) -> int:
+    return sum(int(order["spec"][name]["gpus"]) for name in servers if name in order["spec"])
 
 
 def _gpus_in_sight(order: Mapping[str, Any], env: Mapping[str, str], wanted: int) -> list[str]:

@@ -115,7 +115,7 @@ def beside(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPat
         cwd=ROOT,
         log=folder / "log",
     )
-    server = server_setup(planned["server"]["server"], environment, folder / "server.log", 1, own_node=False)
+    server = server_setup(planned["server"]["server"], environment, folder / "server.log")
     runs = {name: RunPaths(folder / name) for name in planned}
     with ServerHead(setup, 1, server) as head:
         one = Beside(head, planned, runs, python, environment, folder)

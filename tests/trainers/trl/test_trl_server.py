@@ -52,7 +52,7 @@ def served(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.Temp
         log=folder / "log",
     )
     told = {"module": "trainers.trl.driver.serve", "gpus": 0, "patience_s": 300}
-    server = server_setup(told, setup.environment, folder / "server.log", 1, own_node=False)
+    server = server_setup(told, setup.environment, folder / "server.log")
     with ServerHead(setup, 1, server) as head:
         head.start(attempt.parent)
         head.wait_for_nodes()

@@ -1,0 +1,118 @@
+"""Reward models in a process of their own: the same scores, and whatever becomes of the process is named."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from workflow.cluster.meeting import NoServerError, TaskSetup
+from workflow.cluster.place import Place
+from workflow.cluster.server import ServerHead, server_setup
+
+from .. import patience
+from ..attempts import ROOT, TRANSFORMERS, job_environment, read_lines, reward_model, write_attempt
+from ..trainers.trl.test_trl_grpo import PREPARE
+
+Stack = Callable[[str], Path]
+
+
+@contextmanager
+def beside(python: Path, attempt: Path) -> Iterator[tuple[ServerHead, dict[str, str]]]:
+    """A scorer as the job starts it, and the environment of the trainer beside it, once it answers."""
+    setup = TaskSetup(
+        place=Place(0, ("here",), 2, 0),
+        folder=attempt.parent / "life",
+        python=python,
+        environment=job_environment(PYTHONPATH=str(ROOT)),
+        cwd=ROOT,
+        log=attempt.parent / "log",
+    )
+    told = json.loads((attempt.parents[2] / "spec.json").read_text())["scorer"]
+    with ServerHead(setup, 1, server_setup(told, setup.environment, attempt.parent / "scorer.log", "scorer")) as head:
+        head.start(attempt.parent)
+        head.wait_for_nodes()
+        yield head, {**setup.environment, **head.environment()}
+
+
+def scorer_of(attempt: Path) -> psutil.Process:
+    """The scorer of an attempt, which this process has started."""
+    (found,) = (one for one in psutil.Process().children() if {"node.scorer", str(attempt)} <= set(one.cmdline()))
+    return found
+
+
+def ordered(folder: Path, inputs: Path, **trainer_args: Any) -> Path:
+    """An attempt whose reward model is scored twice: in the trainer's process, and in its own."""
+    rewards = [reward_model(inputs, max_length=24), reward_model(inputs, max_length=24, name="asked", device="own")]
+    weights = [one["weight"] for one in rewards]
+    attempt = write_attempt(folder / "run", inputs, rewards=rewards, reward_weights=weights, **trainer_args)
+    spec = json.loads((folder / "run" / "spec.json").read_text())
+    spec["scorer"] = {"module": "node.scorer", "gpus": 0, "patience_s": 300}
+    (folder / "run" / "spec.json").write_text(json.dumps(spec))
+    return attempt
+
+
+def test_the_scores_are_those_of_the_trainers_process_and_silence_and_death_are_named(
+    stack_python: Stack, made_inputs: Path, tmp_path: Path
+) -> None:
+    python, attempt, out = stack_python(TRANSFORMERS), ordered(tmp_path, made_inputs), tmp_path / "told.json"
+    with beside(python, attempt) as (head, environment):
+        scorer = scorer_of(attempt)
+        command = [str(python), "-m", "tests.node.ask_scorer", str(attempt), str(scorer.pid), str(out)]
+        done = patience.run(command, 300, cwd=ROOT, env=environment)
+        assert done.returncode == 0, done.stderr + (attempt.parent / "scorer.log").read_text()
+        died, code = head.culprit(2)
+        assert died.startswith("the scorer on rank 0 (here) was killed by SIGKILL") and code == -signal.SIGKILL
+    told = json.loads(out.read_text())
+    (here, counted), (there, counted_there) = told["here"], told["there"]
+    assert there == pytest.approx(here, abs=1e-6) and max(here) - min(here) > 1e-2
+    assert counted == counted_there and counted["truncated"] > 0
+    assert "the secret is wrong" in told["stranger"]
+    assert "did not answer within 0.5 s" in told["silent"] and "does not answer (Connection" in told["dead"]
+
+
+def test_a_death_in_a_step_ends_the_training_and_nothing_is_left_behind(
+    stack_python: Stack, made_inputs: Path, tmp_path: Path
+) -> None:
+    python, attempt = stack_python(TRANSFORMERS), ordered(tmp_path, made_inputs, max_steps=1000, save_strategy="no")
+    metrics = attempt.parent / "metrics.jsonl"
+    with beside(python, attempt) as (head, environment):
+        scorer = scorer_of(attempt)
+        command = head.command([str(python), "-m", "trainers.trl.driver.train", str(attempt)])
+        with (tmp_path / "log").open("w") as log:
+            trainer = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+        waited = patience.Patience(trainer.pid, 200)
+        while trainer.poll() is None and not waited.is_over():
+            if len(read_lines(metrics)) >= 2 and scorer.is_running():
+                scorer.kill()
+            time.sleep(0.1)
+        said = (tmp_path / "log").read_text()
+        assert trainer.poll() == 2 and "error: the scorer at 127.0.0.1:" in said, said
+        assert (head.poll() or "").startswith("the scorer on rank 0 (here) was killed by SIGKILL")
+    for line in read_lines(metrics)[:2]:
+        scalars, phases = line["scalars"], line["phases"]
+        for what in ("mean", "std", "truncated", "failed"):
+            here, there = (scalars[f"train/rewards/{name}/{what}"] for name in ("liked", "asked"))
+            assert there == pytest.approx(here, abs=1e-6)
+        assert all(phases[f"{PREPARE}/rewards/{name}"] > 0 for name in ("liked", "asked"))
+    assert not scorer.is_running()
+
+
+def test_a_model_that_cannot_be_loaded_is_named_before_the_trainer_starts(
+    stack_python: Stack, made_inputs: Path, tmp_path: Path
+) -> None:
+    attempt = ordered(tmp_path, made_inputs)
+    spec = json.loads((tmp_path / "run" / "spec.json").read_text())
+    spec["scorer"]["gpus"] = 1
+    (tmp_path / "run" / "spec.json").write_text(json.dumps(spec))
+    words = r"the scorer on .*need GPUs of their own \(1\), and torch sees 0"
+    with pytest.raises(NoServerError, match=words), beside(stack_python(TRANSFORMERS), attempt):
+        pass
