@@ -29,7 +29,7 @@ _NO_LIMIT = 1 << 30
 
 def in_scorer(rewards: Iterable[Any]) -> list[Mapping[str, Any]]:
     """Those of a workload's rewards that are scored in a process of their own."""
-    return [one for one in rewards if isinstance(one, Mapping) and "model" in one and one.get("device") == OWN_PROCESS]
+    return [one for one in rewards if isinstance(one, Mapping) and one.get("device") == OWN_PROCESS]
 
 
 def key_of(reward: Mapping[str, Any]) -> str:
