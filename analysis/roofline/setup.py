@@ -68,18 +68,17 @@ def setup_of(run: Run) -> DecodeSetup:
     own = _own_facts(run, flat(mapping(run.done.get("resolved"))) if "import" in spec else settings, reported)
     nodes, per_node, gpus, denied = _machines(run, own, settings, apart)
     group = positive(trainer.of(settings, "num_generations")) or positive(workload.get("num_generations"))
-    parallel = (
-        own.get("tensor_parallel") or positive(declared.get("tensor_parallel")) or _tensor_parallel(run, settings)
-    )
+    parallel = own.get("tensor_parallel") or positive(declared.get("tensor_parallel"))
+    parallel = parallel or _tensor_parallel(run, settings)
     model, facts, other = _model(run, own.get("model"), settings)
     number_bytes, assumed = _number_bytes(run, settings, workload)
-    engines = (gpus or 0) - int(mapping(spec.get("scorer")).get("gpus") or 0)
+    left = (gpus or 0) - int(mapping(spec.get("scorer")).get("gpus") or 0)
     setup = DecodeSetup(
         gpu=gpu,
         gpus=gpus,
         nodes=nodes,
         tensor_parallel=parallel,
-        replicas=engines // parallel if engines and parallel and engines % parallel == 0 and not apart else None,
+        replicas=left // parallel if left and parallel and left % parallel == 0 and not apart else None,
         model=model,
         facts=facts,
         number_bytes=number_bytes,
@@ -111,13 +110,12 @@ def _unknown(run: Run, settings: Mapping[str, Any], setup: DecodeSetup) -> list[
         key: f" (import.{key} tells it)" if "import" in run.spec else "" for key in ("gpu", "model", "tensor_parallel")
     }
     stages = positive(_trainer(run).of(settings, "pipeline_parallel")) or 1
+    divided = None if setup.apart or setup.replicas else gpus
     where = "its engines have of their own" if setup.apart else "it ran on"
     unknown = [
         *_gpu_unknown(setup.gpu, told_by["gpu"]),
         *([] if gpus or server else [f"how many GPUs {where}"]),
-        *_parallel_unknown(
-            parallel, None if setup.apart or setup.replicas else gpus, stages, server, told_by["tensor_parallel"]
-        ),
+        *_parallel_unknown(parallel, divided, stages, server, told_by["tensor_parallel"]),
         *_model_unknown(setup.model, setup.facts, told_by["model"]),
         *([] if setup.number_bytes else ["the number format in which the engine holds the model"]),
         *_work_unknown(run, settings),
