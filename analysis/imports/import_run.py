@@ -21,6 +21,7 @@ from analysis.steps import ChosenStep, step_tables, write_steps
 from common.contracts import ImportedFile, ImportedSource, SpecFile
 from common.errors import UserError
 from common.files import fingerprint_of, write_whole
+from common.verdicts import Verdict
 from trainers.logs.log_files import opened
 from trainers.logs.record import Imported, SourceRead, timers_as_phases
 from trainers.timers.lookup import TimerTree, tree_named
@@ -61,7 +62,7 @@ def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> t
     if not tree.flat:
         chosen = [replace(c, record=timers_as_phases(c.record)) for c in chosen]
     verdicts = [*read.verdicts, *told, *more]
-    _require_times(chosen, tree, run_id)
+    _require_times(chosen, tree, run_id, verdicts)
     workload = spec.get("workload") or {}
     config = next((part.config for part in parts if part.config), {})
     more = add_known_tokens(chosen, facts.get("batch_size") or workload.get("batch_size"), run_id, config)
@@ -90,14 +91,16 @@ def _require_possible(read: SourceRead, run_id: str) -> None:
         )
 
 
-def _require_times(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -> None:
+def _require_times(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str, verdicts: Sequence[Verdict]) -> None:
     """`UserError` where no step tells how long it took."""
     if not any(tree.root in c.record.phases for c in chosen):
         have = sorted({path for c in chosen for path in c.record.phases})
+        beside = f"; there are {', '.join(have[:8])}" if have else ""
+        why = next((f". {one.text}" for one in verdicts if one.code == "timings-missing"), "")
         raise UserError(
-            f"run {run_id}: none of its {len(chosen)} steps tells how long the whole step took ({root_keys(tree)}; "
-            f"there are {', '.join(have[:8]) or 'no timers at all'}). Import a source that has it; several sources of "
-            "one run are joined by step"
+            f"run {run_id}: none of its {len(chosen)} steps tells how long the whole step took "
+            f"({root_keys(tree)}{beside}). Import a source that has it; several sources of one run are joined by "
+            f"step{why}"
         )
 
 

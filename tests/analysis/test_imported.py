@@ -265,6 +265,10 @@ def test_no_step_time_at_all_is_an_error(tmp_path, capsys):
     assert (
         "none of its 1 steps tells how long the whole step took (timing_s/step; there are step/gen, step/ref)" in error
     )
+    assert "a line that was cut" in error, "what the log's own verdict says of it"
+    lines = "(main_task pid=27483) step:3 - timing/gen:12.597 - timing/ref:0.522 - critic/kl:0.016\n"
+    error = failure(tmp_path, spec_of("vllm", [write(tmp_path, lines)]), capsys)
+    assert "its timers are those of verl 0.1" in error and "no timers" not in error
 
 
 @pytest.mark.parametrize(("off", "found"), [(0.0014, []), (0.0040, ["children-exceed-parent"])])
