@@ -41,11 +41,9 @@ def run_settings(run: Run) -> dict[str, str]:
     A run's own id and fingerprint inside a value (in a path, say) are replaced by their names: they differ
     between any two runs and tell nothing.
     """
-    parts = {name: run.spec[name] for name in SPEC_PARTS if name in run.spec}
+    parts = without_code({name: run.spec[name] for name in SPEC_PARTS if name in run.spec})
     if isinstance(parts.get("trainer_args"), Mapping):
         parts["trainer_args"] = by_key(parts["trainer_args"])
-    if isinstance(parts.get("workload"), Mapping):
-        parts["workload"] = without_code(parts["workload"])
     parts["resolved"] = run.done.get("resolved", {})
     held = flat(parts, keep_plus=True)
     settings = {key: json.dumps(value, sort_keys=True, ensure_ascii=False) for key, value in held.items()}

@@ -14,10 +14,12 @@ from trainers.hf_arguments import FSDP
 from trainers.terms import (
     BY_SEED,
     NEWEST,
+    ONE_TURN,
     ORDER,
     SENT,
     SHARE,
     TRAINED,
+    TURNS,
     WHOLE,
     WROTE,
     Said,
@@ -66,6 +68,8 @@ def trl_terms(case: Case) -> Terms:
         "correction of the engine's probabilities": _correction(case),
         "log-probabilities of the old policy": Said("left out where a batch has one update"),
         ORDER: Said(BY_SEED),
+        # Our driver hands no tools over; what a run from elsewhere had stands in no setting.
+        TURNS: Said(None if case.imported else ONE_TURN),
         **sampling(case),
     }
 

@@ -28,6 +28,7 @@ WROTE, NEWEST = "weights that write the completions", "the newest"
 ORDER, BY_SEED = "order of the prompts", "transformers' sampler, by the run's seed"
 SHARE = "GPUs that share one copy of the weights"
 WHOLE, ADAPTER = "all weights", "the adapter alone"
+TURNS, ONE_TURN = "turns of a completion", "one"
 TERMS: Mapping[str, str] = {
     "optimizer": _UPDATE,
     "learning rate": _UPDATE,
@@ -65,6 +66,7 @@ TERMS: Mapping[str, str] = {
     "repetition penalty": _SAMPLING,
     "completions of a prompt": "a step is other work",
     "longest completion": "a step is other work",
+    TURNS: "a step generates several times, with longer prompts each time",
 }
 """Term -> what a difference does."""
 _OF_A_RATIO = frozenset({"clip range", "clip of a bad completion's ratio", "what a ratio is of"})

@@ -279,13 +279,11 @@ AnyReward = Annotated[
 ]
 
 
-def without_code(workload: Mapping[str, Any]) -> dict[str, Any]:
-    """A workload whose own rewards show the hash of their file, and not its text."""
-    rewards = workload.get("rewards")
-    if not isinstance(rewards, list):
-        return dict(workload)
-    shown = [{k: v for k, v in one.items() if k != "code"} if isinstance(one, Mapping) else one for one in rewards]
-    return {**workload, "rewards": shown}
+def without_code(settings: Any) -> Any:
+    """A part of a specification in which a user's own file is shown by its hash, and not by its text."""
+    if isinstance(settings, Mapping):
+        return {k: without_code(v) for k, v in settings.items() if not (k == "code" and "sha256" in settings)}
+    return [without_code(one) for one in settings] if isinstance(settings, list) else settings
 
 
 class Workload(Section):

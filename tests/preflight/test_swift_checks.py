@@ -11,7 +11,7 @@ import yaml
 from common.findings import Finding
 from trainers.cases import Case
 from trainers.memory_estimate import MemoryEstimate, estimate_of
-from trainers.swift.checks import REFUSALS
+from trainers.swift.checks import DRIVEN, NOT_DRIVEN, REFUSALS
 from trainers.terms import ORDER, WROTE
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
@@ -19,6 +19,7 @@ from workflow.preflight import preflight
 from workflow.preflight.cases import cases_of, told_by_stack
 
 ROOT = Path(__file__).resolve().parents[2]
+TURNS: dict[str, Any] = {"multi_turn_scheduler": DRIVEN, "max_turns": 2}
 
 
 def case_with(options: dict[str, Any], experiment: str = "swift-dapo") -> tuple[Case, dict[str, Finding]]:
@@ -40,6 +41,10 @@ def case_with(options: dict[str, Any], experiment: str = "swift-dapo") -> tuple[
     ("options", "experiment"),
     [
         ({"async_generate": True}, "swift-dapo"),
+        ({"async_generate": True} | TURNS, "swift-dapo"),
+        ({"vllm_mode": "server"} | TURNS, "trainers-cpu"),
+        (TURNS | {"multi_turn_scheduler": "mine"}, "trainers-cpu"),
+        *((TURNS | {"multi_turn_scheduler": name}, "trainers-cpu") for name in NOT_DRIVEN),
         ({"sleep_level": 1}, "trainers-cpu"),
         ({"move_model_batches": 2}, "trainers-cpu"),
         ({"vllm_tensor_parallel_size": 2}, "swift-dapo"),
@@ -51,6 +56,15 @@ def case_with(options: dict[str, Any], experiment: str = "swift-dapo") -> tuple[
 def test_it_is_told_before_the_queue(options: dict[str, Any], experiment: str) -> None:
     finding = case_with(options, experiment)[1]["swift-refuses"]
     assert finding.level == "impossible" and finding.what.startswith(f"{next(iter(options))} is ")
+
+
+def test_turns_are_possible_as_long_as_the_model_has_positions_for_them() -> None:
+    few, many = (case_with(TURNS | {"max_turns": turns}) for turns in (2, 40))
+    assert "swift-refuses" not in few[1] and "context" not in few[1] and many[1]["context"].level == "impossible"
+    one = estimate_of(case_with({})[0])
+    two = estimate_of(few[0])
+    assert isinstance(one, MemoryEstimate) and isinstance(two, MemoryEstimate)
+    assert sum(part.gib for part in two.update) > sum(part.gib for part in one.update)
 
 
 def test_each_has_a_test() -> None:

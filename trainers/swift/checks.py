@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from common.findings import Finding
 from common.model_facts import ModelFacts
 from trainers.cases import Case, Settings
 from trainers.memory_estimate import MemoryEstimate
 from trainers.protocol import Variables
-from trainers.swift.settings import sends_adapters, trains_adapter
+from trainers.swift.settings import MAX_TURNS, SCHEDULER, scheduler_of, sends_adapters, trains_adapter
 from trainers.trl import checks as trl_checks
 from trainers.trl.checks import RefusedOption
 from trainers.trl.trainer import memory as trl_memory
 
 _ARGUMENTS = "swift/arguments/rlhf_args.py"
 _DRIVER = "trainers/swift/driver/train.py"
+_LENGTHS = ("max_prompt_length", "max_response_length")
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that vLLM 0.31 has kernels for (vllm/config/lora.py)."""
+
+DRIVEN = "math_tip_trick"
+"""ms-swift's own scheduler that our driver runs."""
+NOT_DRIVEN = {
+    "gym_scheduler": "it needs an environment by name, and the score is workload.rewards'",
+    "openenv_scheduler": "its environments are servers, and the score is workload.rewards'",
+    "thinking_tips_scheduler": "it is for models that think, whose template is not the tokenizer's own",
+}
+"""Those that it does not run, and why."""
+_OTHERWISE = f"{SCHEDULER}: {DRIVEN}, or a class of your own (docs/swift.md#several-turns)"
+
+
+def _scheduler(refused: Callable[[str], bool], why: str, file: str = "", words: str = "") -> RefusedOption:
+    def is_refused(case: Case) -> bool:
+        named = scheduler_of(case)
+        return bool(named) and f"{SCHEDULER}.class" not in case.settings and refused(named)
+
+    return RefusedOption(SCHEDULER, is_refused, why, file, words, _OTHERWISE)
 
 
 REFUSALS = (
@@ -30,6 +49,29 @@ REFUSALS = (
         "async generate require vllm_mode == server",
         "vllm_mode: server, or async_generate: false",
     ),
+    RefusedOption(
+        "async_generate",
+        lambda case: case.settings.true("async_generate") and bool(scheduler_of(case)),
+        "the next step's completions have one turn",
+        _ARGUMENTS,
+        "async_generate is not supported with multi-turn functionality",
+        f"async_generate: false, or take {SCHEDULER} out",
+    ),
+    RefusedOption(
+        "vllm_mode",
+        lambda case: case.settings.get("vllm_mode") == "server" and bool(scheduler_of(case)),
+        f"with {SCHEDULER} a server takes all turns itself, in an engine that our driver does not start",
+        "",
+        "",
+        f"vllm_mode: colocate, or take {SCHEDULER} out",
+    ),
+    _scheduler(
+        lambda named: named not in (DRIVEN, *NOT_DRIVEN),
+        "ms-swift has none of that name",
+        "swift/rlhf_trainers/rollout_mixin.py",
+        "assert args.multi_turn_scheduler in multi_turns",
+    ),
+    *(_scheduler(name.__eq__, why) for name, why in NOT_DRIVEN.items()),
     RefusedOption(
         "sleep_level",
         lambda case: case.settings.int("sleep_level") > 0 and not case.on_gpu,
@@ -89,6 +131,9 @@ def weights_in_half(case: Case, variables: Variables) -> Iterator[Finding]:
 def memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
     """Each process holds the policy and the engine, as with TRL."""
     settings = case.settings
+    if scheduler_of(case):
+        longest = {key: case.workload[key] * settings.int(MAX_TURNS, 1) for key in _LENGTHS}
+        case = dataclasses.replace(case, workload={**case.workload, **longest})
     words = {
         trl_checks.WEIGHTS: settings.get("torch_dtype"),
         "vllm_enable_sleep_mode": settings.int("sleep_level") > 0,

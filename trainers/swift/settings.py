@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from common.errors import UserError
@@ -21,10 +22,12 @@ from trainers.terms import (
     ADAPTER,
     BY_SEED,
     NEWEST,
+    ONE_TURN,
     ORDER,
     SENT,
     SHARE,
     TRAINED,
+    TURNS,
     WHOLE,
     WROTE,
     Said,
@@ -43,8 +46,11 @@ _OWNED = (
 )
 SERVER_GPUS = (hf_server.TENSOR_PARALLEL, hf_server.DATA_PARALLEL)
 """Settings whose product is a server's GPUs."""
+SCHEDULER, MAX_TURNS = "multi_turn_scheduler", "max_turns"
+_OF_A_GYM = "the score is workload.rewards'. A class of your own can hold an environment (docs/swift.md#several-turns)"
 _NOT_DRIVEN = {
-    "multi_turn_scheduler": "a completion of several turns is not encoded by the tokenizer's chat template yet",
+    "gym_env": _OF_A_GYM,
+    "use_gym_env": _OF_A_GYM,
     "reward_model": "workload.rewards takes a reward model, with the same score under every trainer",
 }
 """What ms-swift could do and our driver does not read right, and why."""
@@ -56,7 +62,7 @@ def trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFac
     processes = hf_server.processes(arm, workload, SERVER_GPUS) if serving else workload.processes
     _require_what_swift_can(arm, workload, stack, processes)
     fixed = workload_arguments(workload, seed, processes) | {
-        "max_length": workload.max_prompt_length + workload.max_response_length,
+        "max_length": _longest(arm, workload),
         # swift takes float16 where it is told of neither.
         "fp16": False,
         # The prompts: the tokenizer's own chat template. swift's for a model may add a system message.
@@ -76,7 +82,7 @@ def _engine(arm: TrainedArm, workload: Workload, stack: StackFacts) -> dict[str,
     engine: dict[str, Any] = {
         "use_vllm": True,
         "vllm_mode": "colocate",
-        "vllm_max_model_len": workload.max_prompt_length + workload.max_response_length,
+        "vllm_max_model_len": _longest(arm, workload),
         "vllm_engine_kwargs": {"max_num_batched_tokens": 4096},
     }
     if hf_server.is_wanted(arm):
@@ -89,11 +95,34 @@ def _engine(arm: TrainedArm, workload: Workload, stack: StackFacts) -> dict[str,
     return engine
 
 
+def _longest(arm: TrainedArm, workload: Workload) -> int:
+    """Tokens of the longest conversation, in which no turn asks more than a prompt may, nor answers more."""
+    return (workload.max_prompt_length + workload.max_response_length) * int(arm.options.get(MAX_TURNS, 1))
+
+
+def _require_turns(arm: TrainedArm) -> None:
+    """`UserError` for a conversation without a scheduler or an end."""
+    scheduler, turns = arm.options.get(SCHEDULER), arm.options.get(MAX_TURNS)
+    if scheduler is None and turns is None:
+        return
+    if scheduler is None:
+        raise UserError(f"options.{MAX_TURNS} does nothing without options.{SCHEDULER}; give that, or take it out")
+    if isinstance(turns, bool) or not isinstance(turns, int) or turns < 1:
+        raise UserError(f"options.{MAX_TURNS} must be a whole number from 1 with {SCHEDULER} (got {turns!r})")
+    own = isinstance(scheduler, Mapping) and scheduler.keys() - {"sha256", "code"} == {"source", "class"}
+    if not isinstance(scheduler, str) and not own:
+        raise UserError(
+            f"options.{SCHEDULER} must be a name of ms-swift's, or {{source: my_scheduler.py, class: MyScheduler}} "
+            f"(got {scheduler!r})"
+        )
+
+
 def _require_what_swift_can(arm: TrainedArm, workload: Workload, stack: StackFacts, processes: int) -> None:
     """`UserError` for words that ms-swift, or our driver of it, has no answer to."""
     require_one_update("swift", workload)
     require_equal_shares("swift", workload, processes)
     require_whole("swift", arm, processes)
+    _require_turns(arm)
     if hf_server.is_wanted(arm):
         # swift itself would take them and leave them out.
         hf_server.require_no(arm, "sleep_level", "offload_model", "offload_optimizer")
@@ -126,6 +155,7 @@ def swift_terms(case: Case) -> Terms:
         SHARE: Said(None if case.imported else 1),
         SENT: Said(ADAPTER if sends_adapters(case) else WHOLE, ("vllm_enable_lora",)),
         WROTE: Said("one update older" if ahead else NEWEST, ("async_generate",)),
+        TURNS: Said(_turns(case), (SCHEDULER, MAX_TURNS)),
         ORDER: Said(f"{BY_SEED}, begun again after the first batch" if ahead else BY_SEED, ("async_generate",)),
         "weights' number format": said(case, number_format, "torch_dtype"),
         KL_ESTIMATE: kl_estimate(case, "k3, at most 10"),
@@ -134,6 +164,17 @@ def swift_terms(case: Case) -> Terms:
         "correction of the engine's probabilities": said(case, lambda mode: "on" if mode else "off", correction),
         "log-probabilities of the old policy": Said("computed in every step"),
     }
+
+
+def scheduler_of(case: Case) -> str:
+    """What lets completions have several turns; empty where each has one."""
+    settings = case.settings
+    return str(settings.get(SCHEDULER) or settings.get(f"{SCHEDULER}.class") or "")
+
+
+def _turns(case: Case) -> str:
+    scheduler, most = scheduler_of(case), case.settings.int(MAX_TURNS)
+    return f"{f'up to {most}' if most else 'any number'}, by {scheduler}" if scheduler else ONE_TURN
 
 
 def sends_adapters(case: Case) -> bool:

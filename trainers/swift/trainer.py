@@ -13,7 +13,7 @@ from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported
 from trainers.protocol import Driver, LogFormat, Trainer
 from trainers.swift import checks
-from trainers.swift.settings import swift_terms, trainer_args
+from trainers.swift.settings import SCHEDULER, swift_terms, trainer_args
 from trainers.swift.timers import ASYNC, SWIFT_3_4, SWIFT_4_6, SWIFT_ASYNC, SWIFT_DRIVEN
 from trainers.trl import console
 from trainers.trl.trainer import QUANTITIES, TRAINER_STATE
@@ -52,7 +52,7 @@ SWIFT = Trainer(
         spread=Spread.TORCHRUN,
         server=lambda args: hf_server.of_a_spec("trainers.swift.driver.serve", args),
     ),
-    keys=KEYS,
+    keys=KEYS | {"max_model_len": ("vllm_max_model_len",)},
     marks=("use_vllm",),
     bookkeeping=BOOKKEEPING,
     engine_switches={"use_vllm": {True: "vllm", False: "transformers"}, "use_lmdeploy": {True: "lmdeploy"}},
@@ -82,6 +82,7 @@ SWIFT = Trainer(
     ),
     quantities=QUANTITIES,
     discarded=("train/discarded_completions",),
+    otherwise={SCHEDULER: "a completion is several generations, one after another"},
     server=hf_server.SERVER,
     engine_gpus=lambda mode, settings: hf_server.engine_gpus("" if mode == ASYNC else mode, settings),
 )

@@ -13,9 +13,11 @@ from trainers.cases import Case
 from trainers.terms import (
     ADAPTER,
     NEWEST,
+    ONE_TURN,
     SENT,
     SHARE,
     TRAINED,
+    TURNS,
     WHOLE,
     WROTE,
     Said,
@@ -135,6 +137,7 @@ def _sampling(case: Case) -> Terms:
         "repetition penalty": Said("off"),
         "completions of a prompt": said(case, int, f"{ROLLOUT}.n"),
         "longest completion": said(case, int, "data.max_response_length"),
+        TURNS: said(case, lambda on: "several" if on else ONE_TURN, f"{ROLLOUT}.multi_turn.enable"),
     }
 
 

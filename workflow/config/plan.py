@@ -19,12 +19,12 @@ from common.contracts import PlanFile
 from common.errors import UserError
 from common.files import fingerprint_of
 from trainers.registry import StackFacts, driver_of, require_importable, trainer_named
-from trainers.workload import Workload, source_kind
+from trainers.workload import Workload, source_kind, without_code
 from workflow import stacks
 from workflow.config.imports import is_remote, local_path
 from workflow.config.model import Arm, Config
 from workflow.config.reading import parse_config
-from workflow.config.reward_files import read_reward_file, workload_json
+from workflow.config.reward_files import options_json, read_own_file, workload_json
 from workflow.config.sweep import factor_labels, imported_specs, points_of, require_possible_sweep, require_same_factors
 
 SPEC_VERSION = 1
@@ -228,7 +228,7 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
     facts = {name: _facts(name, config, stack_facts(arm.stack)) for name, arm in config.arms.items() if arm.stack}
     paths = [path for one in config.imports.values() for run in one.runs for path in run.factors]
     labels = factor_labels(list(dict.fromkeys([*config.sweep, *paths])))
-    read = cache(read_reward_file)
+    read = cache(read_own_file)
     runs: dict[str, PlannedRun] = {}
     inputs: dict[str, dict[str, Any]] = {}
     # Seeds outermost: equal seeds of different arms run next to one another, so that drift falls on all arms alike.
@@ -237,7 +237,8 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
         for name, arm_points in points.items():
             for factors, arm, workload, request in arm_points:
                 driver = driver_of(name, arm)
-                args = driver.trainer_args(arm, workload, seed, facts[name])
+                options = options_json(arm.options, read)
+                args = driver.trainer_args(arm.model_copy(update={"options": options}), workload, seed, facts[name])
                 inputs_id = _sha256(request)[:8]
                 inputs[inputs_id] = request
                 spec = {
@@ -248,7 +249,7 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
                     "seed": seed,
                     "factors": factors,
                     "workload": workload_json(workload, read),
-                    "options": arm.options,
+                    "options": without_code(options),
                     "env": arm.env,
                     "trainer_args": args,
                     "job_module": driver.job_module,

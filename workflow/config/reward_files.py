@@ -1,10 +1,10 @@
-"""Reads the files of a workload's own rewards, whose text travels in each run's specification."""
+"""Reads the users' own Python files, of rewards and of schedulers, whose text travels in each run's specification."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from symtable import symtable
@@ -20,9 +20,10 @@ MOST_BYTES = 40_000
 """A specification travels as one argument of a command, which may have 131,072 bytes."""
 # With one of these a module may have names that its text does not assign.
 _NAMES_AS_IT_RUNS = re.compile(r"import\s*\(?\s*\*|\b(__getattr__|exec|globals?|setattr|__dict__)\b")
+Read = Callable[[str, str], str]
 
 
-def workload_json(workload: Workload, read: Callable[[str], str]) -> dict[str, Any]:
+def workload_json(workload: Workload, read: Read) -> dict[str, Any]:
     """A workload as a specification has it: each own reward with its file's name, text and hash, and with the columns
     of the data that it may take.
 
@@ -32,23 +33,39 @@ def workload_json(workload: Workload, read: Callable[[str], str]) -> dict[str, A
     found = workload.of_a_spec()
     for reward, told in zip(workload.rewards, found["rewards"], strict=True):
         if isinstance(reward, OwnReward):
-            code = read(reward.source)
-            _require_function(Path(reward.source).name, reward.function, code)
-            sha256 = hashlib.sha256(code.encode()).hexdigest()
-            told |= {"source": Path(reward.source).name, "sha256": sha256, "code": code}
+            told |= _told("workload.rewards", reward.source, "function", reward.function, read)
             if workload.data.columns:
                 told["columns"] = list(workload.data.columns)
     return found
 
 
-def read_reward_file(source: str) -> str:
-    """The text of a user's file of rewards; a `UserError` where there is none."""
-    where, path = f"workload.rewards: {source}", local_path(source)
+def options_json(options: Mapping[str, Any], read: Read) -> dict[str, Any]:
+    """An arm's options; one that is a class of the user's, `{source, class}`, with its file's name, text and hash."""
+    return {
+        name: value | _told(f"options.{name}", value["source"], "class", str(value["class"]), read)
+        if isinstance(value, dict) and value.keys() == {"source", "class"}
+        else value
+        for name, value in options.items()
+    }
+
+
+def _told(setting: str, source: str, kind: str, name: str, read: Read) -> dict[str, str]:
+    code = read(setting, source)
+    _require_name(f"{setting}: {Path(source).name}", kind, name, code)
+    return {"source": Path(source).name, "sha256": hashlib.sha256(code.encode()).hexdigest(), "code": code}
+
+
+def read_own_file(setting: str, source: str) -> str:
+    """The text of a user's Python file; a `UserError` that names the setting where there is none."""
+    where = f"{setting}: {source}"
+    if not str(source).endswith(".py"):
+        raise UserError(f"{where} must be a Python file, whose name ends in .py")
+    path = local_path(source)
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         raise UserError(
-            f"workload.rewards: no such file: {source} (looked in {Path.cwd()}); give the path of a Python file"
+            f"{setting}: no such file: {source} (looked in {Path.cwd()}); give the path of a Python file"
         ) from None
     except OSError as error:
         raise UserError(f"{where} cannot be read: {error.strerror}; give the path of a Python file") from None
@@ -64,14 +81,14 @@ def read_reward_file(source: str) -> str:
 
 
 @cache
-def _require_function(source: str, function: str, code: str) -> None:
-    """A `UserError` where a file's text has no such function; nothing of it is run."""
+def _require_name(where: str, kind: str, name: str, code: str) -> None:
+    """A `UserError` where a file's text has no such function or class; nothing of it is run."""
+    source = where.rpartition(": ")[2]
     try:
         symbols = symtable(code, source, "exec").get_symbols()
     except (SyntaxError, ValueError) as error:
-        where = f"workload.rewards: {source} cannot be imported"
-        raise UserError(f"{where}: {described(error, source)}; correct the file") from None
+        raise UserError(f"{where} cannot be imported: {described(error, source)}; correct the file") from None
     made = [one.get_name() for one in symbols if one.is_assigned()]
     imported = [one.get_name() for one in symbols if one.is_imported()]
-    if function not in (*made, *imported) and not _NAMES_AS_IT_RUNS.search(code):
-        raise UserError(f"workload.rewards: {source}: {unknown_name('function', function, made)}")
+    if name not in (*made, *imported) and not _NAMES_AS_IT_RUNS.search(code):
+        raise UserError(f"{where}: {unknown_name(kind, name, made)}")

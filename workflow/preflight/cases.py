@@ -102,7 +102,7 @@ def case_of(run: PlannedRun, told: StackTold, composed: Mapping[str, Any] | None
         told=told,
         workload=without_code(spec["workload"]),
         env=spec["env"],
-        settings=trainer.settings(args, composed["settings"] if composed else None),
+        settings=trainer.settings(without_code(args), composed["settings"] if composed else None),
         overrides=tuple(args.get("overrides", ())),
         point=point,
     )

@@ -33,6 +33,13 @@ SWIFT = "swift-transformers-cpu"
 STEPS, STOPPED_AT = 6, 3
 _OURS = ("old_log_prob", "log_completions", "rewards/by_level", "rewards/liked")
 PHASES = COMMON | {f"{PREPARE}/{name}" for name in _OURS}
+
+
+def turns(code: str) -> dict[str, Any]:
+    """A scheduler of a user's file, as a plan has it."""
+    return {"multi_turn_scheduler": {"source": "own.py", "class": "Own", "code": code}, "max_turns": 2}
+
+
 REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     (
         {"lerning_rate": 1},
@@ -43,6 +50,8 @@ REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"learning_rate": "fast"}, ("ms-swift refuses the settings", "--learning_rate", "'fast'")),
     ({"scale_rewards": "much"}, ("ms-swift refuses the settings", "invalid choice: 'much'")),
     ({"padding_free": True}, ("ms-swift refuses the settings", "requires a flash attention implementation")),
+    (turns("x = 1\nimport no_such_module"), ("own.py cannot be imported", "no_such_module", "own.py, line 2")),
+    (turns("class Own: ..."), ("own.py: Own must inherit from swift.rollout.multi_turn.MultiTurnScheduler",)),
 ]
 OWN = """
 def by_level(completions, rows, level):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 import threading
 from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,15 +17,18 @@ import yaml
 
 from common.errors import UserError
 from trainers.protocol import StackFacts
+from trainers.swift.checks import DRIVEN, NOT_DRIVEN
 from trainers.swift.driver import serve, timers
 from trainers.swift.driver.arguments import command_line
 from trainers.swift.settings import trainer_args
 from trainers.swift.trainer import SWIFT
+from trainers.terms import TURNS
 from trainers.timers.lookup import mode_of, tree_for
 from trainers.workload import Workload
 from workflow.config.model import Arm
-from workflow.config.plan import plan_runs, stack_facts
+from workflow.config.plan import Plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
+from workflow.preflight import preflight
 
 from ...attempts import ROOT
 
@@ -103,11 +109,13 @@ def test_a_sample_keeps_the_tokens_of_its_prompt_on_its_way(monkeypatch: pytest.
     told: list[tuple[list[int], list[int]]] = []
 
     def generate(samples: list[Any]) -> Any:
-        outputs = [SimpleNamespace(response=SimpleNamespace(usage=SimpleNamespace(prompt_tokens=7)))] * len(samples)
+        usage = SimpleNamespace(prompt_tokens=7, completion_tokens=3)
+        outputs = [SimpleNamespace(response=SimpleNamespace(usage=usage))] * len(samples)
         return trainer._postprocess_rollout_outputs(samples, outputs)
 
     trainer = SimpleNamespace(
         dynamic_sample=True,
+        multi_turn_scheduler=None,
         accelerator=SimpleNamespace(num_processes=2),
         _metrics={"train": metrics},
         _postprocess_rollout_outputs=lambda samples, outputs: copy.deepcopy(samples),
@@ -118,8 +126,9 @@ def test_a_sample_keeps_the_tokens_of_its_prompt_on_its_way(monkeypatch: pytest.
     monkeypatch.setattr(timers, "all_told", lambda mine, processes: [mine] * processes)
     log = SimpleNamespace(generated=lambda prompts, responses: told.append((list(prompts), list(responses))))
     timers.count_tokens(trainer, log)
+    sample = SimpleNamespace(request_id="a", response_token_ids=[[1, 2, 3]], response_loss_mask=[])
     for made in (2, 1):
-        batches = [[SimpleNamespace(response_token_ids=[[1, 2, 3]]) for _ in range(2)] for _ in range(made)]
+        batches = [[copy.deepcopy(sample) for _ in range(2)] for _ in range(made)]
         samples = [sample for batch in batches for sample in trainer._generate_completions(batch)]
         trainer._score_completions(samples)
     assert told == [([7, 7], [3, 3])] * 2 and metrics[timers.DISCARDED] == [4, 0]
@@ -168,13 +177,61 @@ def test_a_command_line_has_lists_and_mappings_and_nothing_that_is_null() -> Non
     ]
 
 
+OWN = "class Twice:\n    def step(self): ...\n"
+
+
+def turns_of(folder: Path, code: str, name: str = "Twice") -> Plan:
+    """TRL beside swift with a scheduler of a user's file."""
+    (folder / "own.py").write_text(code)
+    scheduler = {"source": str(folder / "own.py"), "class": name}
+    arms = {name: RAW["arms"][name] | {"options": {}} for name in ("trl", "swift")}
+    arms["swift"]["options"] = {"multi_turn_scheduler": scheduler, "max_turns": 3}
+    return plan_runs(parse_config(RAW | {"arms": arms}), stack_facts)
+
+
+def test_a_users_scheduler_travels_as_a_users_reward_does(tmp_path: Path) -> None:
+    plan = turns_of(tmp_path, OWN)
+    spec, args = plan.runs["swift-s0"].spec, plan.runs["swift-s0"].spec["trainer_args"]
+    told = args["multi_turn_scheduler"]
+    assert (told["source"], told["code"], args["max_length"]) == ("own.py", OWN, 3 * 80)
+    assert "code" not in spec["options"]["multi_turn_scheduler"]
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    assert turns_of(elsewhere, OWN).runs["swift-s0"].fingerprint == spec["fingerprint"]
+    assert turns_of(tmp_path, OWN + "# more").runs["swift-s0"].fingerprint != spec["fingerprint"]
+    found = preflight(plan)
+    assert not found.impossible and OWN not in str(found.as_json())
+    rows = {row.setting: row for row in found.ledger}
+    assert rows[f"term: {TURNS}"].verdict == "different"
+    assert rows[f"term: {TURNS}"].values == {"trl": "one", "swift": "up to 3, by Twice"}
+    assert rows["multi_turn_scheduler.sha256"].values["swift"] == told["sha256"]
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [("class Twice(:\n", "own.py, line 1"), ("class Once: ...\n", "own.py: unknown class 'Twice'")],
+)
+def test_a_users_scheduler_that_is_none_is_refused_while_it_is_planned(tmp_path: Path, code: str, says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        turns_of(tmp_path, code)
+    assert says in str(caught.value)
+
+
+def test_all_of_swifts_own_schedulers_are_known(stack_python: Callable[[str], Path]) -> None:
+    (file,) = stack_python("swift-vllm-cpu").parents[1].glob("lib/python*/site-packages/swift/rollout/multi_turn.py")
+    table = file.read_text(encoding="utf-8").rpartition("multi_turns = {")[2]
+    assert set(re.findall(r"'(\w+)':", table)) == {DRIVEN, *NOT_DRIVEN}
+
+
 @pytest.mark.parametrize(
     ("arm", "words", "says"),
     [
         ({"options": {"learning_rate": 1}}, {}, "options.learning_rate of an arm is not free"),
         ({"options": {"use_vllm": True}}, {}, "options.use_vllm of an arm is not free"),
         ({"options": {"template": "qwen2_5"}}, {}, "options.template of an arm is not free"),
-        ({"options": {"multi_turn_scheduler": "math_tip_trick"}}, {}, "options.multi_turn_scheduler cannot be used"),
+        ({"options": {"multi_turn_scheduler": "math_tip_trick"}}, {}, "options.max_turns must be a whole number"),
+        ({"options": {"max_turns": 2}}, {}, "options.max_turns does nothing without options.multi_turn_scheduler"),
+        ({"options": {"multi_turn_scheduler": {"class": "A"}, "max_turns": 2}}, {}, "must be a name of ms-swift's, or"),
+        ({"options": {"gym_env": "math_env"}}, {}, "options.gym_env cannot be used with trainer swift"),
         ({}, {"num_generations": 1}, "num_generations must be at least 2 with trainer"),
         ({}, {"mini_batch_size": 4}, "mini_batch_size must be null or batch_size (8) with trainer"),
         ({}, {"test_steps": 2}, "test_steps must be 0 with trainer"),

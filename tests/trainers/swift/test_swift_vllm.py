@@ -1,5 +1,5 @@
 """ms-swift with vLLM on a CPU: one run in two lives beside TRL's, an adapter sent alone with DAPO's settings, and a
-merged one."""
+merged one whose completions have several turns."""
 
 from __future__ import annotations
 
@@ -32,6 +32,24 @@ def even_alone(completions, rows):
 DAPO = {"epsilon_high": 0.28, "dynamic_sample": True, "max_resample_times": 3}
 # A scale of 8: what is scaled once too often is far off.
 LORA = {"tuner_type": "lora", "lora_rank": 8, "lora_alpha": 64, "lora_dropout": 0.0}
+# A quarter of the completions has one turn. A first one that is cut off goes on, too; the scheduler ends some itself.
+TWICE = """
+from swift.rollout.multi_turn import MultiTurnScheduler
+
+class Twice(MultiTurnScheduler):
+    def check_finished(self, infer_request, response_choice, current_turn):
+        return sum(response_choice.token_ids) % 4 == 0
+
+    def step(self, infer_request, response_choice, current_turn):
+        assert int(infer_request.data_dict["solution"]) < 1000
+        infer_request.messages.append({"role": "user", "content": "Are you sure?"})
+        ids = list(response_choice.token_ids)
+        if sum(ids) % 4 == 1:
+            return {"infer_request": infer_request}
+        end = [self.tokenizer.eos_token_id] * (ids[-1] != self.tokenizer.eos_token_id)
+        mask = [1] * len(ids) + [0] * len(end)
+        return {"infer_request": infer_request, "response_token_ids": ids + end, "response_loss_mask": mask}
+"""
 ADAPTER_STEPS = {"dapo": 3, "merged": 2}
 
 
@@ -64,11 +82,13 @@ def specs(folder: Path) -> dict[str, dict[str, Any]]:
     dapo |= {"loss_type": "dapo", "samples": 0, "learning_rate": 1.0e-2}
     # They do not compile: the run of full weights does.
     eager = LORA | {"vllm_enforce_eager": True}
+    (folder / "twice.py").write_text(TWICE)
+    turns = {"multi_turn_scheduler": {"source": str(folder / "twice.py"), "class": "Twice"}, "max_turns": 2}
     of = {
         "full": ({"log_rollout_offpolicy_metrics": True}, words),
         "trl": ({}, words | {"steps": TRLS_STEPS, "samples": 0}),
         "dapo": (eager | DAPO | {"vllm_enable_lora": True}, words | dapo | {"steps": ADAPTER_STEPS["dapo"]}),
-        "merged": (eager, words | dapo | {"steps": ADAPTER_STEPS["merged"]}),
+        "merged": (eager | turns, words | dapo | {"steps": ADAPTER_STEPS["merged"]}),
     }
     found = {}
     for name, (options, workload) in of.items():
@@ -208,6 +228,30 @@ def test_vllm_generates_with_the_adapter_as_it_is_at_every_step(run: str, traine
     for line in trained.lines(run, 1):
         assert {SYNC, f"{PREPARE}/generate", f"{PREPARE}/rewards/even_alone"} <= set(line["phases"])
         check_tree(line["phases"])
+
+
+def test_two_turns_of_a_step_add_up(trained: Trained) -> None:
+    """It learns from what the engine wrote and from nothing else, each turn behind the prompt that the engine had."""
+    steps, seen = trained.lines("merged", 1), trained.seen["merged"]
+    for line, of in zip(steps, seen, strict=True):
+        asked, seconds = zip(*of["calls"], strict=True)
+        assert max(seconds) < line["phases"][f"{PREPARE}/generate"] < sum(seconds)
+        turns = [(len(done) > len(last)) + 1 for done, last in zip(of["completions"], of["last"], strict=True)]
+        assert set(turns) == {1, 2} and line["scalars"]["train/num_turns"] == sum(turns) / 8
+        # ms-swift asks once more, for nothing.
+        assert asked == (8, turns.count(2), 0)
+        written = [len(one) for one in of["completions"]]
+        assert line["samples"]["response_length"] == written == of["counted"] and max(written) > 16
+        assert line["scalars"]["train/completions/mean_length"] == sum(written) / 8
+        assert line["scalars"]["response_tokens"] == sum(written)
+        assert line["scalars"]["prompt_tokens"] == sum(map(len, of["trained"])) - sum(written)
+        between = set()
+        for at, (labels, whole) in enumerate(zip(of["labels"], of["trained"], strict=True)):
+            assert whole == of["prompts"][at] + of["last"][at]
+            assert [label for label in labels if label >= 0] == of["completions"][at]
+            if turns[at] == 2:
+                between.add(str(whole[of["begun"][at] + written[at] - len(of["last"][at]) : -len(of["last"][at])]))
+        assert len(between) == 1, "a turn has one end, whoever wrote it"
 
 
 def test_groups_of_equal_rewards_are_thrown_away_and_counted(trained: Trained) -> None:

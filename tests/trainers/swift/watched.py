@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,11 +54,14 @@ def watch_swift(trainer: Any) -> None:
 
     generate, prepare = trainer._engine_infer, trainer._prepare_batch_inputs
     held: dict[str, Any] = {}
+    calls: list[tuple[int, float]] = []
 
     def generated(self: Any, infer_requests: Any, *args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
         outputs = generate(self, infer_requests, *args, **kwargs)
+        calls.append((len(infer_requests), time.perf_counter() - start))
         for request, output in zip(infer_requests, outputs, strict=True):
-            held[request.uuid] = output.response
+            held.setdefault(request.uuid, []).append(output.response)
         return outputs
 
     def prepared(self: Any, samples: Any) -> Any:
@@ -69,11 +73,15 @@ def watch_swift(trainer: Any) -> None:
         # Those of the next step may be there already.
         for sample in samples:
             held.pop(sample.request_id, None)
-        said = [one.choices[0].logprobs["content"] for one in made] if self.use_fast_infer else []
+        said = [[turn.choices[0].logprobs["content"] for turn in one] for one in made] if self.use_fast_infer else []
         tell(
-            prompts=[one.prompt_token_ids for one in made],
-            completions=[one.choices[0].token_ids for one in made],
-            said=[[token["logprob"] for token in content] for content in said],
+            # Of several turns the last one's, which holds all that was written before.
+            begun=[len(one[0].prompt_token_ids) for one in made],
+            prompts=[one[-1].prompt_token_ids for one in made],
+            completions=[[token for turn in one for token in turn.choices[0].token_ids] for one in made],
+            said=[[token["logprob"] for content in one for token in content] for one in said],
+            last=[one[-1].choices[0].token_ids for one in made],
+            calls=list(calls),
             rewards=self._rewards_per_func.tolist(),
             trained=[list(one["input_ids"]) for one in encoded],
             labels=[list(one["labels"]) for one in encoded],
@@ -82,6 +90,7 @@ def watch_swift(trainer: Any) -> None:
             initial=[row for batch in batches for row in _of_completions(batch["grpo_batch"], "ref_per_token_logps")],
             synced=dict(synced),
         )
+        calls.clear()
         return batches
 
     trainer._engine_infer, trainer._prepare_batch_inputs = generated, prepared

@@ -19,6 +19,7 @@ from node import hf_training
 from node.engine_server import is_beside
 from node.exit_codes import one_line
 from node.hardware import importing
+from trainers.swift.driver.pipeline import with_scheduler
 
 # What every run has: it needs no ModelScope, and writes where it is told.
 _CONSTANT: Mapping[str, Any] = {
@@ -175,7 +176,7 @@ def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any
         set_environment(Path(folder))
         (Path(folder) / "config.json").write_text(json.dumps(_STAND_IN), encoding="utf-8")
         owned = owned_settings({"checkpoint_dir": folder, "run_id": "settings"}, Path(folder), Path(folder))
-        settings = {"reward_weights": hf_training.weights_of(rewards), **trainer_args, **cpu}
+        settings = {"reward_weights": hf_training.weights_of(rewards), **with_scheduler(trainer_args), **cpu}
         if is_beside(settings):
             served(settings, Path(folder), _NOWHERE)
             with _unconnected():

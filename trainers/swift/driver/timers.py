@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -138,19 +138,24 @@ def count_tokens(trainer: Any, log: Any) -> None:
     """Tell a `StepLog` of the tokens of every completion that is learned from.
 
     With dynamic_sample groups of equal rewards are thrown away, and others generated: their seconds stay in the
-    phases, and how many they were, in all processes, is a scalar of its own. A sample keeps the tokens of its prompt on
-    its way between processes, and where it is learned from a step later.
+    phases, and how many they were, in all processes, is a scalar of its own. A sample keeps its tokens on its way
+    between processes, and where it is learned from a step later. Of several turns all that the engine writes is the
+    response, also what a scheduler cuts off, and the prompt is what the conversation has beside what is learned.
     """
     attach, generate, score = (
         getattr(trainer, name)
         for name in ("_postprocess_rollout_outputs", "_generate_completions", "_score_completions")
     )
     made = [0]
+    written = _written(trainer) if trainer.multi_turn_scheduler else {}
 
     def attached(samples: Any, outputs: Any) -> Any:
         found = attach(samples, outputs)
         for sample, output in zip(found, outputs, strict=True):
-            sample.prompt_tokens = output.response.usage.prompt_tokens
+            usage = output.response.usage
+            learned = sum(map(sum, sample.response_loss_mask)) or usage.completion_tokens
+            sample.prompt_tokens = usage.prompt_tokens + usage.completion_tokens - learned
+            sample.written_tokens = written.pop(sample.request_id, len(last_turn(sample.response_token_ids)))
         return found
 
     def generated(samples: Any) -> Any:
@@ -166,9 +171,24 @@ def count_tokens(trainer: Any, log: Any) -> None:
             trainer._metrics["train"][DISCARDED].append(sum(one["made"] for one in told) - len(kept) * len(told))
         log.generated(
             (sample.prompt_tokens for sample in kept),
-            (len(last_turn(sample.response_token_ids)) for sample in kept),
+            (sample.written_tokens for sample in kept),
         )
         return kept
 
     trainer._postprocess_rollout_outputs, trainer._generate_completions = attached, generated
     trainer._score_completions = scored
+
+
+def _written(trainer: Any) -> Counter[str]:
+    """What counts, by request, the tokens that the engine writes in all turns."""
+    written: Counter[str] = Counter()
+    infer = trainer._engine_infer
+
+    def inferred(infer_requests: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs = infer(infer_requests, *args, **kwargs)
+        for request, output in zip(infer_requests, outputs, strict=True):
+            written[request.uuid] += output.response.usage.completion_tokens
+        return outputs
+
+    trainer._engine_infer = inferred
+    return written

@@ -33,7 +33,7 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     set_environment(job.folder)
     job.inputs.require_unchanged()
     owned = owned_settings(attempt, job.inputs.model, job.inputs.data)
-    trainer_args = job.spec["trainer_args"]
+    trainer_args = pipeline.with_scheduler(job.spec["trainer_args"])
     # swift's parser connects the trainer with its server.
     owned |= serve.words(trainer_args)
     arguments = parsed({"reward_weights": weights_of(job.spec["workload"]["rewards"]), **trainer_args}, owned)
