@@ -144,6 +144,8 @@ def average_of(
             continue
         if name == STEPS_PER_SECOND:
             value, off = 1.0 / value, off / value**2
+            # 3.x divides all steps, those before a checkpoint too, and up to 3.7 by a time that begins earlier.
+            elapsed_s = None
         return Average(step, line, value, off, elapsed_s)
     return None
 

@@ -232,6 +232,19 @@ def test_older_releases_tell_steps_per_second(tmp_path):
         assert 0.0 < record.rounding[WALL] < 0.01
 
 
+def test_steps_per_second_are_of_all_steps_since_the_trainer_was_made(tmp_path):
+    """ms-swift 3.0 to 3.12 (trainers/mixin.py, callback.py): a run that went on from step 100, with steps of 30 s. Its
+    trainer was made 88 s before its training began, as in a public log of 3.7."""
+    rows = []
+    for step in (105, 110, 115):
+        trained_s = 30 * (step - 100)
+        row = swift_row(step, 1.0) | {"elapsed_time": f"{trained_s // 60}m {trained_s % 60}s"}
+        del row["train_speed(s/it)"]
+        rows.append(row | {"train_speed(iter/s)": round(step / (trained_s + 88), 6)})
+    records = jsonl(tmp_path, rows).read.records
+    assert [records[s].scalars[WALL] for s in (110, 115)] == pytest.approx([30.0, 30.0], abs=0.01)
+
+
 def test_values_as_texts_and_a_resumed_run(tmp_path):
     rows = averages(start=7)
     for n, row in enumerate(rows, start=1):
