@@ -20,6 +20,8 @@ TRL, SWIFT = "trl-console", "swift-console"
 BY_PLACE, BY_TOTAL = "step-by-place", "step-by-total"
 # ms-swift tells the step in its rows; TRL does not.
 SWIFT_STEP = "global_step/max_steps"
+# What its Megatron trainer calls it.
+_ITERATION = "iteration"
 # A row is a dictionary as Python prints it, of numbers and texts; numpy's numbers have brackets of their own.
 _ROW = re.compile(r"\{'[^{}]*\}")
 _PAIR = re.compile(
@@ -77,7 +79,7 @@ def read_trl_console(path: Path) -> Imported:
                 bars.append(_Bars(latest, text.endswith("]") and "|" in text))
                 latest = None
                 sure.append(is_surely_logged(row))
-                swift.append(SWIFT_STEP in row)
+                swift.append(is_swift(row))
         latest = _seen(part.text[at:], bars, totals) or latest
         if "{'" in part.text[at:] and not part.ended:
             text = f"{path}:{part.line}: the last row was cut off and is left out"
@@ -115,9 +117,14 @@ def _seen(text: str, bars: list[_Bars], totals: Totals) -> _Bar | None:
     return last
 
 
+def is_swift(row: dict[str, Any]) -> bool:
+    """Whether a row tells its step as ms-swift does."""
+    return SWIFT_STEP in row or swift_step(row) is not None
+
+
 def swift_step(row: dict[str, Any]) -> int | None:
     """The step in ms-swift's `3/25`; None where it is not there, or before the first."""
-    match = re.fullmatch(r"(\d{1,18})/\d+", str(row.get(SWIFT_STEP, "")).strip())
+    match = re.fullmatch(r"(\d{1,18})/\d+", str(row.get(SWIFT_STEP, row.get(_ITERATION, ""))).strip())
     return int(match[1]) or None if match else None
 
 
@@ -187,5 +194,5 @@ def looks_like_trainer(parts: Iterable[Printout]) -> str | None:
         for piece in _ROW.finditer(part.text):
             row = row_of(piece[0])
             if is_training_row(row):
-                return SWIFT if SWIFT_STEP in row else TRL
+                return SWIFT if is_swift(row) else TRL
     return None

@@ -232,6 +232,21 @@ def test_older_releases_tell_steps_per_second(tmp_path):
         assert 0.0 < record.rounding[WALL] < 0.01
 
 
+def test_its_megatron_trainer_tells_the_step_as_an_iteration(tmp_path):
+    """ms-swift 4 (megatron/callbacks/print.py): the same rows on the console and in logging.jsonl."""
+    rows = []
+    for step in (1, 2, 3):
+        row = swift_row(step, 10.0 + step, grad_norm=0.125)
+        rows.append(row | {"iteration": row.pop("global_step/max_steps")})
+    printed = console(
+        tmp_path, "".join(f"{row}\n\rTrain:  15%|█▌ | {n}/20 [00:10<05:02]" for n, row in enumerate(rows, 1))
+    )
+    assert format_of(str(tmp_path / "train.log")) == printed.format == "swift-console"
+    logged = jsonl(tmp_path, rows)
+    for found in (printed, logged):
+        assert {s: r.scalars[WALL] for s, r in found.read.records.items()} == pytest.approx({1: 11.0, 2: 13.0, 3: 15.0})
+
+
 def test_steps_per_second_are_of_all_steps_since_the_trainer_was_made(tmp_path):
     """ms-swift 3.0 to 3.12 (trainers/mixin.py, callback.py): a run that went on from step 100, with steps of 30 s. Its
     trainer was made 88 s before its training began, as in a public log of 3.7."""
