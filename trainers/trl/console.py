@@ -10,9 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from common.verdicts import Verdict
-from trainers.logs.hf_rows import TRAIN, LoggedRow, imported_rows, is_surely_logged, is_training_row, logged_row
+from trainers.logs.hf_rows import (
+    TRAIN,
+    WALL,
+    LoggedRow,
+    imported_rows,
+    is_surely_logged,
+    is_training_row,
+    logged_row,
+)
 from trainers.logs.log_files import Printout, printouts
-from trainers.logs.printed import printed
+from trainers.logs.printed import half_digit, printed
 from trainers.logs.record import Imported
 from trainers.trl.totals import Totals
 
@@ -20,8 +28,10 @@ TRL, SWIFT = "trl-console", "swift-console"
 BY_PLACE, BY_TOTAL = "step-by-place", "step-by-total"
 # ms-swift tells the step in its rows; TRL does not.
 SWIFT_STEP = "global_step/max_steps"
-# What its Megatron trainer calls it.
+# What its Megatron trainer calls it; up to 3.12 it prints Megatron's own line, in which `memory(GiB)` is ms-swift's.
 _ITERATION = "iteration"
+_MEGATRON = re.compile(r"\biteration +(\d{1,18})/ *\d+ \| (?=.*\bmemory\(GiB\): )(.*)")
+_MEGATRON_MS = "elapsed time per iteration (ms)"
 # A row is a dictionary as Python prints it, of numbers and texts; numpy's numbers have brackets of their own.
 _ROW = re.compile(r"\{'[^{}]*\}")
 _PAIR = re.compile(
@@ -67,6 +77,12 @@ def read_trl_console(path: Path) -> Imported:
     verdicts: list[Verdict] = []
     for part in printouts(path):
         totals.see(part.text)
+        if (iteration := _iteration(part)) is not None:
+            rows.append(iteration)
+            bars.append(_Bars(None, False))
+            sure.append(True)
+            swift.append(True)
+            continue
         at = 0
         for piece in _ROW.finditer(part.text):
             text = part.text[at : piece.start()]
@@ -115,6 +131,25 @@ def _seen(text: str, bars: list[_Bars], totals: Totals) -> _Bar | None:
             if bars and bars[-1].behind is None:
                 bars[-1].behind = last
     return last
+
+
+def _iteration(part: Printout) -> LoggedRow | None:
+    """The row that Megatron's line of an iteration is, with the seconds since the line before; None for any other."""
+    found = _MEGATRON.search(part.text) if _MEGATRON_MS in part.text else None
+    if found is None or int(found[1]) == 0:
+        return None
+    told = (pair.partition(": ") for pair in found[2].split(" | "))
+    row = {name.strip(): value.strip(" |") for name, _, value in told}
+    took = printed(row.pop(_MEGATRON_MS, ""))
+    if took is None:
+        return None
+    logged = logged_row(int(found[1]), {name.replace(" ", "_"): value for name, value in row.items()}, part.line)
+    off = half_digit(took.decimals or 0) / 1000.0
+    return replace(
+        logged,
+        numbers={**logged.numbers, WALL: took.value / 1000.0},
+        rounding={**logged.rounding, WALL: off},
+    )
 
 
 def is_swift(row: dict[str, Any]) -> bool:
@@ -191,6 +226,8 @@ def _multiples(bars: list[_Bar | None]) -> list[int] | None:
 def looks_like_trainer(parts: Iterable[Printout]) -> str | None:
     """Which of the two formats a log has, by its rows; None for neither."""
     for part in parts:
+        if _iteration(part) is not None:
+            return SWIFT
         for piece in _ROW.finditer(part.text):
             row = row_of(piece[0])
             if is_training_row(row):

@@ -247,6 +247,25 @@ def test_its_megatron_trainer_tells_the_step_as_an_iteration(tmp_path):
         assert {s: r.scalars[WALL] for s, r in found.read.records.items()} == pytest.approx({1: 11.0, 2: 13.0, 3: 15.0})
 
 
+def test_its_megatron_trainer_of_3_prints_megatrons_line(tmp_path):
+    """Of issue 8173 of ms-swift: the mean seconds since the line before, in milliseconds."""
+    line = (
+        " [2026-03-03 16:38:36] iteration        {}/     624 | consumed samples:          256 | elapsed time per "
+        "iteration (ms): {} | memory(GiB): 83.46 | elapsed time: 3m {}s | remaining time: 16h 12m 43s | "
+        "learning rate: 9.999746E-07 | loss: -2.529132E-02 | reward: 7.636719E-01 | "
+        "completions/mean_length: 4.817969E+02 | grad norm: 75.173 | number of skipped iterations:   0 |\n"
+    )
+    found = console(tmp_path, line.format(2, 3988.6, 8) + line.format(3, 3953.8, 12))
+    assert format_of(str(tmp_path / "train.log")) == found.format == "swift-console"
+    assert {s: (r.scalars[WALL], r.rounding[WALL]) for s, r in found.read.records.items()} == {
+        2: (pytest.approx(3.9886), pytest.approx(5e-5)),
+        3: (pytest.approx(3.9538), pytest.approx(5e-5)),
+    }
+    record = found.read.records[3]
+    assert record.scalars["train/completions/mean_length"] == 481.7969 and record.scalars["train/reward"] == 0.7636719
+    assert record.scalars["train/grad_norm"] == 75.173 and record.elapsed_s == 192.0
+
+
 def test_steps_per_second_are_of_all_steps_since_the_trainer_was_made(tmp_path):
     """ms-swift 3.0 to 3.12 (trainers/mixin.py, callback.py): a run that went on from step 100, with steps of 30 s. Its
     trainer was made 88 s before its training began, as in a public log of 3.7."""
