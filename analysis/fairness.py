@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.runs import PlanRead, Run
 from common.dotted import as_text, by_key, flat, mapping
 from common.verdicts import Verdict
-from trainers.workload import without_code
+from trainers.reward_settings import without_code
 
 SPEC_PARTS = ("trainer", "engine", "stack", "workload", "options", "env", "trainer_args")
 HARDWARE = ("host", "cpu", "cpus", "threads", "memory_gib", "gpus", "driver")

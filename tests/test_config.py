@@ -20,7 +20,8 @@ from node import hardware as node
 from node.built_in_rewards import BUILT_IN
 from node.hub import looks_local
 from node.tiny import SHAPES
-from trainers.workload import BUILTIN_MODELS, Reward, source_kind
+from trainers.reward_settings import Reward
+from trainers.section import BUILTIN_MODELS, source_kind
 from workflow.cli import main
 from workflow.config.plan import load_plan
 from workflow.config.reading import check_yaml, parse_config, typed

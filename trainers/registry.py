@@ -15,12 +15,13 @@ from trainers.prime_rl.trainer import PRIME_RL
 from trainers.protocol import Driver, StackFacts, Trainer
 from trainers.replay.trainer import REPLAY
 from trainers.roll.trainer import ROLL
+from trainers.section import NAME_PATTERN
 from trainers.skyrl.trainer import SKYRL
 from trainers.slime.trainer import SLIME
 from trainers.swift.trainer import SWIFT
 from trainers.trl.trainer import TRL
 from trainers.verl.trainer import VERL
-from trainers.workload import NAME_PATTERN, TrainedArm
+from trainers.workload import TrainedArm
 
 __all__ = ["StackFacts", "Trainer", "driver_of", "register", "require_importable", "trainer_named", "trainers"]
 

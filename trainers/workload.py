@@ -1,94 +1,37 @@
-"""The words of a workload, of which no trainer has its own: what every arm trains, and what an arm says of its trainer.
-
-Parts of a configuration are frozen and closed to unknown keys, every default is here, and the docstring under a field
-is its documentation (it becomes the JSON schema's description).
-"""
+"""What is trained, in words of which no trainer has its own, and what an arm says of its trainer."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
     Field,
     StrictInt,
-    Tag,
     field_validator,
     model_validator,
 )
 
-from common.dotted import nested_settings
-from common.messages import did_you_mean
-from common.published import check_published, check_text, check_variable
-from node.built_in_rewards import BUILT_IN, ROW
+from node.built_in_rewards import ROW
 from node.own_reward_process import GIVEN
 from node.reward_model import OWN_PROCESS
-
-# More than any run could do: beyond it a number is a slip of the keyboard, and overflows in a library later on.
-MOST = 1_000_000_000
-_SCORER_PATIENCE_S = 1800.0
-
-
-def _no_boolean(value: Any) -> Any:
-    # YAML reads yes and on as true, which a float would take as 1.0.
-    if isinstance(value, bool):
-        raise ValueError(f"must be a number (got {str(value).lower()})")
-    return value
-
-
-PositiveInt = Annotated[StrictInt, Field(ge=1, le=MOST)]
-Count = Annotated[StrictInt, Field(ge=0, le=MOST)]
-# What numpy and torch both take.
-Seed = Annotated[StrictInt, Field(ge=0, le=2**32 - 1)]
-Number = Annotated[float, BeforeValidator(_no_boolean)]
-FUNCTION_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.]*(-[A-Za-z0-9_.]+)*$"
-CURRENCY_PATTERN = r"^[A-Z]{3}$"
-Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=40)]
-
-
-# A part of the configuration is frozen, and closed to unknown keys.
-SECTION = ConfigDict(
-    frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, serialize_by_alias=True
+from trainers.reward_settings import AnyReward, RewardModel
+from trainers.section import (
+    BUILTIN_DATA,
+    BUILTIN_MODELS,
+    DATA_SUFFIXES,
+    Count,
+    Environment,
+    Number,
+    Options,
+    PositiveInt,
+    Section,
+    Seed,
+    checked_source,
+    source_kind,
 )
 
-
-class Section(BaseModel):
-    """A part of the configuration: frozen, and closed to unknown keys."""
-
-    model_config = SECTION
-
-
-BUILTIN_DATA = ("builtin:arithmetic",)
-# As node/tiny.py has them.
-BUILTIN_MODELS = ("builtin:tiny-qwen2", "builtin:small-qwen2")
-DATA_SUFFIXES = (".jsonl", ".json", ".parquet")
-
-
-def source_kind(source: str) -> Literal["builtin", "local", "hub"]:
-    """Where a source lies: with us, on this machine (a data file, or a path that is written as one), or on a hub."""
-    if source.startswith("builtin:"):
-        return "builtin"
-    if source.startswith(("/", ".", "~")) or source.endswith(DATA_SUFFIXES) or source.count("/") > 1:
-        return "local"
-    return "hub"
-
-
-def _checked_source(source: str, revision: str | None, builtins: tuple[str, ...], local: str) -> None:
-    kind = source_kind(source)
-    if kind == "builtin" and source not in builtins:
-        raise ValueError(f"source must be {' or '.join(builtins)}, {local} or a hub id (got {source!r})")
-    if kind == "hub" and not revision:
-        raise ValueError(
-            f"{source!r} is read as a hub id, and needs a revision (a commit), so that it cannot change under a "
-            f"result; for {local} write a path, such as ./{source}"
-        )
+_SCORER_PATIENCE_S = 1800.0
 
 
 class Data(Section):
@@ -134,7 +77,7 @@ class Data(Section):
     @model_validator(mode="after")
     def _source_is_pinned(self) -> Data:
         kind = f"a local {', '.join(DATA_SUFFIXES)} file"
-        _checked_source(self.source, self.revision, BUILTIN_DATA, kind)
+        checked_source(self.source, self.revision, BUILTIN_DATA, kind)
         if source_kind(self.source) == "local" and not self.source.endswith(DATA_SUFFIXES):
             raise ValueError(f"source must be {kind}, a hub id or {BUILTIN_DATA[0]} (got {self.source!r})")
         if self.test_source is not None and not self.test_source.endswith(DATA_SUFFIXES):
@@ -155,135 +98,8 @@ class Model(Section):
 
     @model_validator(mode="after")
     def _source_is_pinned(self) -> Model:
-        _checked_source(self.source, self.revision, BUILTIN_MODELS, "a local folder")
+        checked_source(self.source, self.revision, BUILTIN_MODELS, "a local folder")
         return self
-
-
-def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
-    check_published(options)
-    # In one order, however they are written: a trainer that takes them as a list has them in its fingerprint.
-    return _ordered(nested_settings(options))
-
-
-def _ordered(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _ordered(value) if isinstance(value, Mapping) else value for key, value in sorted(options.items())}
-
-
-def _checked_environment(env: dict[str, str]) -> dict[str, str]:
-    for name, value in env.items():
-        check_variable(name)
-        check_text(value, name)
-    return env
-
-
-Options = Annotated[dict[str, Any], AfterValidator(_checked_options)]
-Environment = Annotated[dict[str, str], AfterValidator(_checked_environment)]
-
-
-class Reward(Section):
-    """One built-in reward and its weight in the sum (docs/rewards.md)."""
-
-    name: Literal["accuracy", "format", "length", "phi4", "cosine", "repetition", "soft_overlong", "emoji"]
-    """`accuracy`: answer equals ground truth; `format`: <think>…</think><answer>…</answer>; `length`: near a target;
-    `phi4`: Phi-4-reasoning's (correct and short is best, repetition costs); `cosine`: accuracy scaled by length;
-    `repetition`: repeated n-grams cost; `soft_overlong`: DAPO's, length near the limit costs; `emoji`: how many."""
-    weight: Number = 1.0
-    """Factor of this reward in the sum."""
-    options: dict[str, Number] = {}
-    """The function's own numbers: `target` (characters) and `alpha` of `length`; of `phi4`, in tokens,
-    `max_response_length` (the workload's), `positive_from`, `negative_to` (their share of it), `ngram` and
-    `ngram_threshold` (5); those of the others are in docs/rewards.md."""
-
-    @model_validator(mode="after")
-    def _options_are_known(self) -> Reward:
-        known = BUILT_IN[self.name].options
-        for option in self.options:
-            if option not in known:
-                raise ValueError(
-                    f"reward {self.name} has no option {option!r}{did_you_mean(option, known)}; "
-                    f"it has: {', '.join(known) or 'none'}"
-                )
-        return self
-
-
-class OwnReward(Section):
-    """A reward function of one's own, and its weight in the sum (docs/rewards.md)."""
-
-    source: str
-    """A Python file; its text is part of the run's specification, so that a change of it makes another run."""
-    function: Annotated[str, Field(pattern=FUNCTION_PATTERN, max_length=40)]
-    """The function in it, under whose name the reward is logged. It is called with `completions`, `prompts`, `rows`,
-    `token_ids`, `cut_off` and the columns of `data.columns`, as far as it has such parameters, and with `options`; it
-    returns a number or None for each completion."""
-    weight: Number = 1.0
-    """Factor of this reward in the sum."""
-    options: Options = {}
-    """Further arguments of the function, by name. No secrets: these are written into results."""
-
-    @field_validator("source")
-    @classmethod
-    def _is_python(cls, source: str) -> str:
-        if not source.endswith(".py"):
-            raise ValueError(f"must be a Python file, whose name ends in .py (got {source!r})")
-        return source
-
-    @property
-    def name(self) -> str:
-        """Under which it is logged."""
-        return self.function
-
-
-class RewardModel(Section):
-    """A reward model, and its weight in the sum: a sequence classifier with one label (docs/rewards.md)."""
-
-    model: str
-    """A local folder, or a hub model's id."""
-    revision: str | None = None
-    """The commit of a hub model; required for a hub id."""
-    name: Annotated[str, Field(pattern=FUNCTION_PATTERN, max_length=40)] = "reward_model"
-    """Under which it is logged."""
-    weight: Number = 1.0
-    """Factor of this reward in the sum."""
-    max_length: PositiveInt | None = None
-    """Longest text in its own tokens, prompt and completion; of a longer one the beginning is left out, and the log
-    counts it. Null: the longest that its tokenizer and its positions allow."""
-    batch_size: PositiveInt = 16
-    """Texts that it scores at once."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Number format of its weights and of the scoring."""
-    device: Literal["trainer", "cpu", "own"] = "trainer"
-    """Where it scores: beside the policy on the GPU of each training process, on the CPU, or in a process of its own,
-    on one of the node's last GPUs, which the trainer leaves to it (of a run on the CPU there, too)."""
-
-    @model_validator(mode="after")
-    def _model_is_pinned(self) -> RewardModel:
-        if source_kind(self.model) == "builtin":
-            raise ValueError(f"model must be a local folder or a hub id (got {self.model!r}): none is built in")
-        _checked_source(self.model, self.revision, (), "a local folder")
-        if source_kind(self.model) == "local" and self.revision:
-            raise ValueError(f"revision is of a hub model, and {self.model!r} is a local folder; remove it")
-        return self
-
-
-def _kind_of_reward(value: Any) -> str:
-    given = value if isinstance(value, Mapping) else vars(value) if isinstance(value, Section) else {}
-    return OWN if "source" in given or "function" in given else OF_MODEL if "model" in given else BUILT
-
-
-# These stand in the places of errors, which leave them out.
-BUILT, OWN, OF_MODEL = "(built-in)", "(own)", "(model)"
-KINDS_OF_REWARD = {BUILT: "Reward", OWN: "OwnReward", OF_MODEL: "RewardModel"}
-AnyReward = Annotated[
-    Annotated[Reward, Tag(BUILT)] | Annotated[OwnReward, Tag(OWN)] | Annotated[RewardModel, Tag(OF_MODEL)],
-    Discriminator(_kind_of_reward),
-]
-
-
-def without_code(settings: Any) -> Any:
-    """A part of a specification in which a user's own file is shown by its hash, and not by its text."""
-    if isinstance(settings, Mapping):
-        return {k: without_code(v) for k, v in settings.items() if not (k == "code" and "sha256" in settings)}
-    return [without_code(one) for one in settings] if isinstance(settings, list) else settings
 
 
 class Workload(Section):

@@ -29,8 +29,8 @@ from common.verdicts import count_of
 from engines import engines
 from trainers.logs.record import Imported
 from trainers.registry import trainer_named, trainers
+from trainers.section import NAME_PATTERN
 from trainers.timers.lookup import releases
-from trainers.workload import NAME_PATTERN
 from workflow.config.plan import Plan, load_plan
 from workflow.preflight import write_preflight
 from workflow.preflight.checks import Surroundings, variables_of

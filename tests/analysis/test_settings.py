@@ -3,7 +3,7 @@
 import pytest
 
 from common.dotted import flat, overrides_by_key, setting
-from trainers.workload import without_code
+from trainers.reward_settings import without_code
 
 
 def test_overrides_by_key() -> None:

@@ -23,8 +23,8 @@ from common.errors import UserError
 from common.files import ROOT, is_checkout
 from common.messages import did_you_mean, exiting_on_mistakes
 from common.verdicts import count_of
+from trainers.section import source_kind
 from trainers.timers.own import own_tree
-from trainers.workload import source_kind
 from workflow.cluster.request import gpus_here
 from workflow.cluster.site import no_profile, require_partition
 from workflow.config.imports import is_remote, local_path

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_va
 from common.messages import short, told
 from common.published import as_number, check_published, check_text
 from trainers.registry import trainers
-from trainers.workload import SECTION, Count, PositiveInt, Seed
+from trainers.section import SECTION, Count, PositiveInt, Seed
 
 WANDB = "wandb:"
 # No part begins with a dot: each becomes a folder of the cache (as analysis/sources/wandb_api.py has it).

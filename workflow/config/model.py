@@ -16,19 +16,8 @@ from pydantic import Field, field_validator, model_validator
 from common.messages import did_you_mean, short
 from common.published import as_number, check_option_name, check_published, check_variable
 from trainers.registry import trainer_named
-from trainers.workload import (
-    CURRENCY_PATTERN,
-    Count,
-    Environment,
-    Name,
-    Number,
-    Options,
-    PositiveInt,
-    Section,
-    Seed,
-    TrainedArm,
-    Workload,
-)
+from trainers.section import CURRENCY_PATTERN, Count, Environment, Name, Number, Options, PositiveInt, Section, Seed
+from trainers.workload import TrainedArm, Workload
 from workflow.config.imports import Import, ImportField, may_hold_several_runs, sources_of, whole_import
 
 

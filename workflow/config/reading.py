@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from common.errors import UserError
 from common.messages import did_you_mean, short, told
-from trainers.workload import CURRENCY_PATTERN, FUNCTION_PATTERN, KINDS_OF_REWARD, NAME_PATTERN
+from trainers.reward_settings import KINDS_OF_REWARD
+from trainers.section import CURRENCY_PATTERN, FUNCTION_PATTERN, NAME_PATTERN
 from workflow.config.model import Config
 
 

@@ -13,7 +13,8 @@ from typing import Any
 from common.errors import UserError
 from common.messages import unknown_name
 from node.own_reward_process import described
-from trainers.workload import OwnReward, Workload
+from trainers.reward_settings import OwnReward
+from trainers.workload import Workload
 from workflow.config.imports import local_path
 
 MOST_BYTES = 40_000

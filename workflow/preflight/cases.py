@@ -13,7 +13,7 @@ from typing import Any
 from engines import engine_named
 from trainers.cases import Case, StackTold, names_of
 from trainers.registry import trainer_named
-from trainers.workload import without_code
+from trainers.reward_settings import without_code
 from workflow import stacks
 from workflow.config.plan import Plan, PlannedRun
 

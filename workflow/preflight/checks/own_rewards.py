@@ -13,7 +13,7 @@ from common.findings import Finding
 from node.built_in_rewards import Response
 from node.dataset import arithmetic_rows, ground_truths
 from node.own_reward import NotLoaded, RewardProgram
-from trainers.workload import source_kind
+from trainers.section import source_kind
 from workflow.config.imports import local_path
 from workflow.config.plan import Plan
 

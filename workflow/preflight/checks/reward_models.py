@@ -8,7 +8,7 @@ from common.findings import Finding
 from node.reward_model import context_of, problem_of
 from trainers.cases import Case
 from trainers.memory_estimate import reward_models_of, weights_gib
-from trainers.workload import source_kind
+from trainers.section import source_kind
 from workflow.config.imports import local_path
 from workflow.preflight.checks import Surroundings, finding_of
 
