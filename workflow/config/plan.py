@@ -25,8 +25,8 @@ from trainers.workload import Workload
 from workflow import stacks
 from workflow.config.imports import is_remote, local_path
 from workflow.config.model import Arm, Config
+from workflow.config.own_files import options_json, read_own_file, workload_json
 from workflow.config.reading import parse_config
-from workflow.config.reward_files import options_json, read_own_file, workload_json
 from workflow.config.sweep import factor_labels, imported_specs, points_of, require_possible_sweep, require_same_factors
 
 SPEC_VERSION = 1
