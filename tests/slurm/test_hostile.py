@@ -80,8 +80,8 @@ def test_a_life_on_a_node_that_slurm_gave_up_ends_when_the_next_one_begins(run: 
     assert one.attempts()[0]["kind"] == "superseded"
     begun, ended = ((one.run / name).stat().st_mtime for name in ("life.json", "attempts/1/exit.json"))
     assert 0 < ended - begun < 60
-    assert one.read("attempts", "2", "attempt.json")["slurm"]["nodes"] != node
     one.finish(head)
+    assert one.read("attempts", "2", "attempt.json")["slurm"]["nodes"] != node
     assert len(list((one.run / "jobs").iterdir())) == 1
     one.assert_trained_once()
 
