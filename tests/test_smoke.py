@@ -107,7 +107,7 @@ def test_only_the_arms_packages_are_asked_for(tmp_path: Path, arms: str, asked: 
 
 
 def test_what_the_picture_lacks_is_said_before_anything_is_made(tmp_path: Path) -> None:
-    words = ["make", "-n", "-o", ".venv/controller.stamp", "-o", ".venv/dev.stamp", "picture"]
+    words = ["make", "--no-print-directory", "-n", "-o", ".venv/controller.stamp", "-o", ".venv/dev.stamp", "picture"]
     first = subprocess.check_output(words, cwd=ROOT, text=True).splitlines()[0]
     for name in ("bash", "chromium", "chromedriver"):
         executable(tmp_path / name, 'exec /bin/bash "$@"')
