@@ -32,8 +32,9 @@ ENTRIES = {
     "lm-eval-2703": ("docs/gallery/lm-eval-2703.yaml", "estimates"),
     "quickstart": ("config.yaml", "estimates"),
     "sweep": ("docs/gallery/sweep.yaml", "sweep"),
+    "tuning": ("docs/gallery/tuning.yaml", "ranking"),
 }
-TRAINED = ("quickstart", "sweep")
+TRAINED = ("quickstart", "sweep", "tuning")
 
 
 def planned(name: str) -> Plan:

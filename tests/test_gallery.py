@@ -35,9 +35,9 @@ def test_a_report_of_trained_runs_has_a_verdict_for_each_arm_of_its_plan(name: s
     page = (gallery.FOLDER / f"{name}.md").read_text(encoding="utf-8")
     shown = page.partition("<!-- verdict: ")[2].partition("<!-- end of verdict -->")[0]
     titles = re.findall(r"^\*\*(\S+?) vs (\S+?)[:, ]", shown, re.MULTILINE)
-    assert {arm for arm, _ in titles} == set(config.arms) - {config.baseline} and {b for _, b in titles} == {
-        config.baseline
-    }
+    rivals = set(config.arms) - {config.baseline}
+    assert dict(titles) == dict.fromkeys(rivals, config.baseline)
+    assert rivals or "Fastest of 6 settings" in shown
     picture = (gallery.FOLDER / f"{name}.svg").read_bytes()
     assert ElementTree.fromstring(picture).tag.endswith("svg") and len(picture) < 100_000
 

@@ -174,13 +174,13 @@ def estimates_figure(estimates: pd.DataFrame, plan: PlanRead, noise: pd.DataFram
     )
 
 
-def forest(plan: PlanRead, labels: list[str], domain: tuple[float, float], title: str, names: int = 170) -> list[Any]:
-    """The noise band, the line at 1, the intervals, the values and their numbers; `names` pixels for the labels."""
+def forest(plan: PlanRead, labels: list[str], domain: tuple[float, float], title: str, names: float = 0) -> list[Any]:
+    """The noise band, the line at 1, the intervals, the values and their numbers; at least `names` pixels of labels."""
 
     def x(field: str) -> Any:
         return ratio_axis(alt.X, field, domain, title)
 
-    axis = alt.Axis(ticks=False, domain=False, labelLimit=names)
+    axis = alt.Axis(ticks=False, domain=False, labelLimit=max(170, 0.87 * names), minExtent=names)
     rows = alt.Chart().encode(y=alt.Y("label:N", sort=labels, title=None, axis=axis))
     base = rows.encode(color=alt.Color("arm:N", scale=arm_scale(plan), legend=None))
     band = (

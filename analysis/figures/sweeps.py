@@ -31,8 +31,8 @@ from analysis.runs import PlanRead, factors_label, rows_of, short_names
 from common.verdicts import count_of
 
 MAX_PANELS, MAX_SETTINGS = 8, 40
-NAMES = 330
-"""Pixels for the names of ranked settings."""
+NAMES, LETTER = 380, 7
+"""Pixels for the names of ranked settings at the most, and for a letter: a page's font is wider than Vega thinks."""
 MAX_LINES = 6
 MAX_ROWS, MAX_COLUMNS, MAX_VALUES = 24, 14, 24
 CELL = 26
@@ -289,7 +289,10 @@ def ranking_figure(ranking: pd.DataFrame, plan: PlanRead) -> Figure | None:
     frame = frame.assign(panel=frame["workload"].map(workloads.index)).sort_values(["rank", "panel"])
     domain = ratio_domain(frame[["value", "low", "high"]].to_numpy(float).ravel())
     labels = list(frame["label"])
-    layers = forest(plan, labels, domain, "times the first's seconds (log scale)", NAMES)
+    names_width = min(NAMES, LETTER * max(map(len, labels)))
+    # Room on the right for numbers in a page's font.
+    room = once().mark_point(opacity=0).encode(x=alt.value(PLOT_WIDTH + 170), y=alt.value(0))
+    layers = [*forest(plan, labels, domain, "times the first's seconds (log scale)", names_width), room]
     titles = [factors_label(workload) for workload in workloads]
     of_each = panels(titles, 1, PLOT_WIDTH, own_y=True)
     columns = ["panel", "arm", "label", "shape", "text", "first", "value", "low", "high", "band_low", "band_high"]
