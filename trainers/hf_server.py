@@ -95,10 +95,14 @@ def engines(settings: Mapping[str, Any]) -> tuple[int, int]:
     return several, several * int(settings.get(TENSOR_PARALLEL) or 1)
 
 
+def serves(case: Case) -> bool:
+    """Whether a run's engine is a server beside its trainer."""
+    return case.settings.get(SERVER[0]) == SERVER[1] and not case.engine.in_trainer
+
+
 def training_gpus(case: Case) -> int:
     """GPUs of a run that train, on a CPU 1: those that are no server's."""
-    serving = case.settings.get(SERVER[0]) == SERVER[1] and not case.engine.in_trainer
-    return max(1, case.trainer_gpus - engines(case.settings.values)[1] * serving)
+    return max(1, case.trainer_gpus - engines(case.settings.values)[1] * serves(case))
 
 
 def engine_gpus(mode: str, settings: Mapping[str, Any]) -> int | None:

@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from common.messages import did_you_mean
 from node.built_in_rewards import BUILT_IN
-from trainers.section import FUNCTION_PATTERN, Number, Options, PositiveInt, Section, checked_source, source_kind
+from trainers.section import FUNCTION_PATTERN, Number, Options, PositiveInt, Section, require_source, source_kind
 
 
 class Reward(Section):
@@ -91,7 +91,7 @@ class RewardModel(Section):
     def _model_is_pinned(self) -> RewardModel:
         if source_kind(self.model) == "builtin":
             raise ValueError(f"model must be a local folder or a hub id (got {self.model!r}): none is built in")
-        checked_source(self.model, self.revision, (), "a local folder")
+        require_source(self.model, self.revision, (), "a local folder")
         if source_kind(self.model) == "local" and self.revision:
             raise ValueError(f"revision is of a hub model, and {self.model!r} is a local folder; remove it")
         return self

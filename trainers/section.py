@@ -63,7 +63,8 @@ def source_kind(source: str) -> Literal["builtin", "local", "hub"]:
     return "hub"
 
 
-def checked_source(source: str, revision: str | None, builtins: tuple[str, ...], local: str) -> None:
+def require_source(source: str, revision: str | None, builtins: tuple[str, ...], local: str) -> None:
+    """A `ValueError` for a built-in source that is not there, and for a hub id without a revision."""
     kind = source_kind(source)
     if kind == "builtin" and source not in builtins:
         raise ValueError(f"source must be {' or '.join(builtins)}, {local} or a hub id (got {source!r})")

@@ -37,6 +37,9 @@ MAX_STEP_PANELS = 6
 MAX_TOLD = 24
 ROW = 22
 PLOT_WIDTH = 400
+_RATIOS = ["value", "low", "high", "band_low", "band_high"]
+FOREST = ["panel", "arm", "label", "shape", "text", "first", *_RATIOS]
+"""What `forest` draws of a frame."""
 RATIO = "ratio"
 
 
@@ -134,16 +137,12 @@ def estimates_figure(estimates: pd.DataFrame, plan: PlanRead, noise: pd.DataFram
     every = points(estimates)
     groups = every.groupby(["factors", "arm"], sort=False)
     arms = [(str(f), str(a), rows) for (f, a), rows in itertools.islice(groups, MAX_TOLD)]
-    drawn = arms[:MAX_PANELS]
+    drawn, parts = arms[:MAX_PANELS], []
     bands = [noise_band(noise, factors) for factors, _, _ in drawn]
-    parts = []
     for n, ((_, _, rows), band) in enumerate(zip(drawn, bands, strict=True)):
         ends = {"band_low": band.low if band else math.nan, "band_high": band.high if band else math.nan}
         parts.append(rows.assign(panel=n, first=[True] + [False] * (len(rows) - 1), **ends))
     frame = pd.concat(parts, ignore_index=True)
-    numbers = ["value", "low", "high", "band_low", "band_high"]
-    frame = frame[["panel", "arm", "label", "shape", "text", "first", *numbers]]
-    labels = list(dict.fromkeys(frame["label"]))
     names = [panel_name(arm, factors) for factors, arm, _ in drawn]
     of_each = panels(names, 1, WIDTH - 100, shared_x=len(drawn) > 1)
     words = [
@@ -152,8 +151,7 @@ def estimates_figure(estimates: pd.DataFrame, plan: PlanRead, noise: pd.DataFram
     ]
     shapes, valued = set(frame["shape"]), every[every["drawable"]]
     of_steps = "; intervals of one run pair's steps" if set(valued.get("scope", ())) == {WITHIN} else ""
-    domain = ratio_domain(frame[numbers].to_numpy(float).ravel())
-    layers = forest(plan, labels, domain, f"times as fast as {plan.baseline} (log scale{of_steps})")
+    layers = forest(frame, plan, f"times as fast as {plan.baseline} (log scale{of_steps})")
     open_ = f"Hollow diamond and ~: not resolved: the interval includes 1{_other_reasons(valued)}. "
     meanings = [
         ("Filled circle: the 95% interval does not touch 1. ", RESOLVED in shapes),
@@ -169,13 +167,15 @@ def estimates_figure(estimates: pd.DataFrame, plan: PlanRead, noise: pd.DataFram
         "Four estimates of speed",
         caption.strip() + left_out(len(drawn), groups.ngroups, "arms and factor combinations", "estimates"),
         f"Speed against {plan.baseline}, with 95% intervals. {listed(words, of=groups.ngroups)}",
-        draw(frame, layers, PLOT_WIDTH, ROW * len(labels), of_each),
+        draw(frame[FOREST], layers, PLOT_WIDTH, ROW * frame["label"].nunique(), of_each),
         "estimates",
     )
 
 
-def forest(plan: PlanRead, labels: list[str], domain: tuple[float, float], title: str, names: float = 0) -> list[Any]:
-    """The noise band, the line at 1, the intervals, the values and their numbers; at least `names` pixels of labels."""
+def forest(frame: pd.DataFrame, plan: PlanRead, title: str, names: float = 0) -> list[Any]:
+    """The noise band, the line at 1, intervals and values of a frame (`FOREST`); labels are at least `names` pixels."""
+    labels = list(dict.fromkeys(frame["label"]))
+    domain = ratio_domain(frame[_RATIOS].to_numpy(float).ravel())
 
     def x(field: str) -> Any:
         return ratio_axis(alt.X, field, domain, title)

@@ -26,7 +26,17 @@ from analysis.figures.panels import (
     ratio_domain,
     times_text,
 )
-from analysis.figures.ratios import NO_INTERVAL, PLOT_WIDTH, RESOLVED, ROW, UNRESOLVED, forest, points, value_marks
+from analysis.figures.ratios import (
+    FOREST,
+    NO_INTERVAL,
+    PLOT_WIDTH,
+    RESOLVED,
+    ROW,
+    UNRESOLVED,
+    forest,
+    points,
+    value_marks,
+)
 from analysis.runs import PlanRead, factors_label, rows_of, short_names
 from common.verdicts import count_of
 
@@ -287,15 +297,12 @@ def ranking_figure(ranking: pd.DataFrame, plan: PlanRead) -> Figure | None:
     )
     frame = frame[frame["workload"].isin(workloads) & (frame["rank"] <= MAX_SETTINGS)]
     frame = frame.assign(panel=frame["workload"].map(workloads.index)).sort_values(["rank", "panel"])
-    domain = ratio_domain(frame[["value", "low", "high"]].to_numpy(float).ravel())
-    labels = list(frame["label"])
-    names_width = min(NAMES, LETTER * max(map(len, labels)))
+    names_width = min(NAMES, LETTER * max(map(len, frame["label"])))
     # Room on the right for numbers in a page's font.
     room = once().mark_point(opacity=0).encode(x=alt.value(PLOT_WIDTH + 170), y=alt.value(0))
-    layers = [*forest(plan, labels, domain, "times the first's seconds (log scale)", names_width), room]
+    layers = [*forest(frame, plan, "times the first's seconds (log scale)", names_width), room]
     titles = [factors_label(workload) for workload in workloads]
     of_each = panels(titles, 1, PLOT_WIDTH, own_y=True)
-    columns = ["panel", "arm", "label", "shape", "text", "first", "value", "low", "high", "band_low", "band_high"]
     return Figure(
         "ranking",
         "Settings, the fastest first",
@@ -303,7 +310,7 @@ def ranking_figure(ranking: pd.DataFrame, plan: PlanRead) -> Figure | None:
         "slower. Hollow diamond and ~: not resolved from the first."
         + left_out(len(frame), len(ranking), "settings", "ranking"),
         "Settings by seconds of a step. " + listed(f"{name}: {t}" for name, t in zip(names, text, strict=True)),
-        draw(frame[columns], layers, PLOT_WIDTH, {"step": ROW}, of_each),
+        draw(frame[FOREST], layers, PLOT_WIDTH, {"step": ROW}, of_each),
         "ranking",
     )
 

@@ -146,9 +146,10 @@ class _Blocks:
 
     def ended(self) -> int:
         """The step of the block that ends: without a head it is the one behind."""
-        if not self.headed:
-            self.step += self.first_head > 0
-            self.placed += self.first_head == 0
+        if not self.headed and self.first_head:
+            self.step += 1
+        elif not self.headed:
+            self.placed += 1
         self.headed = False
         return self.step if self.first_head else self.placed
 

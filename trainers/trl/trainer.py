@@ -108,7 +108,7 @@ def memory(case: Case, gib: float, model: ModelFacts, adapter: bool | None = Non
     trained, where that is not TRL's own switch.
     """
     adapter = case.settings.true(LORA) if adapter is None else adapter
-    serving = case.settings.get(SERVER[0]) == SERVER[1] and not case.engine.in_trainer
+    serving = hf_server.serves(case)
     engines, processes = hf_server.engines(case.settings.values)[0], hf_server.training_gpus(case)
     share_of_gpu, sleeps = _ON_A_GPU.get(case.engine.name, _ON_A_GPU["vllm"])
     share = int(case.workload["batch_size"]) // processes

@@ -102,12 +102,9 @@ def require_fit(request: Mapping[str, Any]) -> str:
     # A server on the trainer's node has its share of the CPUs, on a CPU as well.
     wanted = max(gpus, 1 + (nodes == 1) * sum(name in spec for name in SERVERS))
     if spread in (Spread.TORCHRUN, Spread.SERVER) and int(request["cpus"]) < wanted:
-        beside = " and ".join(f"a {name}" for name in SERVERS if name in spec)
-        each = (
-            f"a process for each GPU, {gpus} on each node"
-            if gpus
-            else "a process" + f" and {beside} beside it" * bool(beside)
-        )
+        each = f"a process for each GPU, {gpus} on each node" if gpus else "a process"
+        if not gpus and (beside := [f"a {name}" for name in SERVERS if name in spec]):
+            each += f" and {' and '.join(beside)} beside it"
         raise _refusal(
             f"{spec['trainer']} has {each}, and the profile gives {request['cpus']} CPUs",
             f"set cpus_per_task under set-resources: train: in the profile to at least {wanted}",
