@@ -80,5 +80,16 @@ def patiently(action: Callable[[], T], what: str, patience_s: float = PATIENCE_S
             if refused is None:
                 print(f"{what}: {error}; trying again for {limit_s:.0f} s", file=sys.stderr, flush=True)
                 refused = time.monotonic()
-            time.sleep(pause_s)
+            sleep_listening(pause_s)
             pause_s = min(2 * pause_s, 5.0)
+
+
+def sleep_listening(seconds: float) -> None:
+    """Sleeps, and hears a Ctrl-C within a second.
+
+    A signal that comes between Python's last look for signals and the sleep itself does not end the sleep: it is heard
+    after it.
+    """
+    for _ in range(int(seconds)):
+        time.sleep(1)
+    time.sleep(seconds % 1)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from common.messages import table_lines
-from common.patience import LOOK_PATIENCE_S, PATIENCE_S, patiently
+from common.patience import LOOK_PATIENCE_S, PATIENCE_S, patiently, sleep_listening
 from workflow.cluster.ends import explain
 from workflow.cluster.experiment import Experiment, is_read, unplanned
 from workflow.cluster.history import read_object
@@ -48,7 +48,7 @@ def show_status(find: Callable[[], Experiment], every_s: float | None) -> None:
             print("\n".join(lines), flush=True)
             if every_s is None or all(state.state == "finished" for state in states):
                 return
-            time.sleep(every_s)
+            sleep_listening(every_s)
             print()
     except KeyboardInterrupt:
         print()

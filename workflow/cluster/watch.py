@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.messages import is_live
-from common.patience import PATIENCE_S, patiently
+from common.patience import PATIENCE_S, patiently, sleep_listening
 from workflow.cluster.experiment import Experiment
 from workflow.cluster.progress import part_of
 from workflow.cluster.state import RunState, run_states
@@ -72,7 +72,7 @@ def _table_shown(look_again: Callable[[], Look], every_s: float) -> None:
             live.update(table_of(found, every_s, console.width, console.height), refresh=True)
             if found.finished:
                 return
-            time.sleep(every_s)
+            sleep_listening(every_s)
 
 
 def table_of(found: Look, every_s: float, width: int, height: int) -> Group:
@@ -132,7 +132,7 @@ def _changes_shown(look_again: Callable[[], Look], every_s: float) -> None:
         if found.finished:
             return
         before = found
-        time.sleep(every_s)
+        sleep_listening(every_s)
 
 
 def changes(before: Look | None, found: Look) -> Iterator[str]:
