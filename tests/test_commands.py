@@ -128,7 +128,15 @@ def test_the_old_name_of_verdict_still_works(
     for name in ("verdict", "headline"):
         assert main([name, str(ROOT / "config.yaml")]) == 1
         said.append(capsys.readouterr().err)
-    assert said[0] == said[1] and "no report yet in results/quickstart" in said[0]
+    assert said[0] == said[1] and "no report yet in results/quickstart" in said[0] and "profiles/local" in said[0]
+
+
+def test_a_report_that_is_not_there_is_made_where_its_runs_can_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["verdict", str(ROOT / "experiments/gpu-smoke.yaml")]) == 1
+    assert "snakemake --profile slurm --configfile" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

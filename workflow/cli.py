@@ -185,7 +185,9 @@ def require_report(plan: Plan, config: Path) -> Path:
     """The folder of a plan's finished report; `UserError` where there is none, or one of another configuration."""
     folder = Path(plan.folder)
     if not (folder / "verdict.json").is_file():
-        use = f"snakemake --profile profiles/local --configfile {shlex.quote(str(config))}"
+        on_gpus = any(run.spec["workload"]["gpus_per_node"] for run in plan.runs.values())
+        profile = "slurm" if on_gpus else "profiles/local"
+        use = f"snakemake --profile {profile} --configfile {shlex.quote(str(config))}"
         raise UserError(f"no report yet in {folder}; make it with: {use}")
     if read_json(folder / "plan.json")["fingerprint"] != plan.fingerprint:
         raise UserError(
