@@ -24,8 +24,11 @@ REQUEUE = 75  # EX_TEMPFAIL of sysexits.h: "try again later", which is what a st
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 
 
-class RequeueError(Exception):
-    """The node was taken away before the job had done all its steps; it goes on in its next attempt."""
+class RequeueError(BaseException):
+    """The node was taken away before the job had done all its steps; it goes on in its next attempt.
+
+    Raised wherever the signal comes: no library's handler of errors, around an import say, may take it for one.
+    """
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

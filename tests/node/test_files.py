@@ -15,7 +15,7 @@ import pytest
 from common.errors import UserError
 from node.checkpoints import newest_checkpoint
 from node.dataset import arithmetic_rows, ground_truths
-from node.exit_codes import RequeueError, run
+from node.exit_codes import STOP_SIGNALS, RequeueError, StopRequest, run
 from node.hardware import pin_cpus, set_environment, told_environment
 from node.records import append_json_line, finite, read_json, tree_sha256, write_json
 
@@ -56,7 +56,7 @@ def test_tree_sha256_sees_names_and_bytes(tmp_path: Path) -> None:
 
 
 def test_exit_codes(capfd: pytest.CaptureFixture[str]) -> None:
-    def raising(error: Exception) -> int:
+    def raising(error: BaseException) -> int:
         def main() -> None:
             raise error
 
@@ -68,6 +68,24 @@ def test_exit_codes(capfd: pytest.CaptureFixture[str]) -> None:
     assert raising(RequeueError("x")) == 75
     assert raising(ValueError("unforeseen")) == 1
     assert "Traceback" in capfd.readouterr().err
+
+
+def test_a_stop_is_a_stop_where_a_library_handles_all_errors() -> None:
+    """As transformers does around each of its imports, which are most of a job's first minute."""
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+
+    def main() -> None:
+        StopRequest().install()
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except Exception as error:
+            raise RuntimeError("cannot be imported") from error
+
+    try:
+        assert run(main) == 75
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_a_full_disk_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
