@@ -107,6 +107,11 @@ def number_format(bf16: Any, fp16: Any) -> str:
     return "bfloat16" if bf16 else "float16" if fp16 else "float32"
 
 
+def share_model() -> None:
+    """Make accelerate 1.15 add gloo to NCCL as processes meet, for a whole state on the CPU (state.py): FSDP's."""
+    os.environ.update(ACCELERATE_USE_FSDP="true", FSDP_STATE_DICT_TYPE="FULL_STATE_DICT")
+
+
 def train_to_end(
     job: Job,
     stop: StopRequest,

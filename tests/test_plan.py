@@ -262,17 +262,18 @@ def test_each_process_of_trl_learns_from_its_share_of_the_batch() -> None:
     assert (Spread.told(one), Spread.told(two), Spread.told({"ray": True})) == ("alone", "torchrun", "ray")
 
 
-def on_gpus(options: dict[str, Any], accelerator: str = "cuda", **words: Any) -> dict[str, Any]:
-    """The arguments of TRL with transformers on two GPUs."""
-    arm = RAW["arms"]["transformers"] | {"options": options}
+def on_gpus(options: dict[str, Any], accelerator: str = "cuda", trainer: str = "trl", **words: Any) -> dict[str, Any]:
+    """The arguments of TRL, or of ms-swift, with transformers on two GPUs."""
+    arm = RAW["arms"]["transformers"] | {"trainer": trainer, "options": options}
     workload = RAW["workload"] | {"gpus_per_node": 2} | words
     raw = copy.deepcopy(RAW) | {"arms": {"one": arm}, "baseline": "one", "workload": workload}
-    plan = plan_runs(parse_config(raw), lambda _: StackFacts("trl", "transformers", accelerator, "1.16.0", "0" * 12))
+    plan = plan_runs(parse_config(raw), lambda _: StackFacts(trainer, "transformers", accelerator, "1.16.0", "0" * 12))
     return cast(dict[str, Any], plan.runs["one-s0"].spec["trainer_args"])
 
 
-def test_fsdp_is_an_option_on_several_gpus() -> None:
-    args = on_gpus({"fsdp": True, "fsdp_config.reshard_after_forward": False})
+@pytest.mark.parametrize("trainer", ["trl", "swift"])
+def test_fsdp_is_an_option_on_several_gpus(trainer: str) -> None:
+    args = on_gpus({"fsdp": True, "fsdp_config.reshard_after_forward": False}, trainer=trainer)
     assert (args["fsdp"], args["fsdp_config"]) == (True, {"reshard_after_forward": False})
 
 
@@ -288,6 +289,10 @@ def test_fsdp_is_an_option_on_several_gpus() -> None:
         ({"fsdp": True, "fsdp_config.cpu_ram_efficient_loading": True}, {}, "reshard_after_forward"),
         ({"fsdp_config.reshard_after_forward": False}, {}, "needs it"),
         ({"deepspeed": "zero2"}, {}, "options.deepspeed"),
+        ({"fsdp": "fsdp2"}, {"trainer": "swift"}, "true alone"),
+        ({"fsdp": True, "torch_dtype": "float16"}, {"trainer": "swift"}, "float32 of weights"),
+        ({"fsdp": True, "tuner_type": "lora"}, {"trainer": "swift"}, "tuner_type"),
+        ({"fsdp": True, "multi_turn_scheduler": "x", "max_turns": 2}, {"trainer": "swift"}, "multi_turn_scheduler"),
     ],
 )
 def test_what_fsdp_cannot_do_is_refused(options: dict[str, Any], words: dict[str, Any], says: str) -> None:

@@ -36,7 +36,8 @@ BOOKKEEPING = _NAMES_AND_PLACES | {
 """Names, trackers, places, and what only a resumed run reads: no work of a step."""
 
 FSDP = ("fsdp", "fsdp_config")
-_SHARED = (*FSDP, "deepspeed", "parallelism_config")
+RESHARD = "reshard_after_forward"
+HALF = ("bfloat16", "float16")
 # What the job sets itself on the node, and what follows from the batch or the engine. An option of such a name would
 # break the paths that the collector reads, or silently turn the engine into another.
 _OWNED = _NAMES_AND_PLACES | {
@@ -136,11 +137,33 @@ def require_equal_shares(trainer: str, workload: Workload, processes: int | None
         )
 
 
-def require_whole(trainer: str, arm: TrainedArm, processes: int, driven: Iterable[str] = ()) -> None:
-    """`UserError` for a model that several processes would share, other than by the `driven` options."""
-    for option in _SHARED:
-        if option not in driven and arm.options.get(option) and processes > 1:
+def require_sharing(
+    trainer: str, arm: TrainedArm, stack: StackFacts, processes: int, weights: Any, untried: Iterable[str]
+) -> None:
+    """`UserError` where several processes cannot share the model in the way that the options ask for.
+
+    `weights` is the number format of the optimizer's weights, and `untried` are options that FSDP has not met.
+    """
+    for option in ("deepspeed", "parallelism_config"):
+        if arm.options.get(option) and processes > 1:
             raise UserError(
-                f"options.{option} cannot be used with trainer {trainer} on several GPUs from here: checkpoints of a "
-                "model that is spread over processes are not read yet. Each process holds the whole model (DDP)"
+                f"options.{option} cannot be used with trainer {trainer} on several GPUs from here: its checkpoints "
+                f"are not read yet (got {arm.options[option]!r}). options.{FSDP[0]}: true shares the model"
+            )
+    on, config = (arm.options.get(option) for option in FSDP)
+    beside = next((option for option in untried if arm.options.get(option)), None)
+    refused = {
+        "true alone turns it on, as FSDP2": bool(on) and on is not True,
+        f"options.{FSDP[1]} needs it": bool(config) and not on,
+        "one process has none to share the model with": on and processes == 1,
+        "accelerate shards on GPUs alone, and trains with DDP on a CPU": on and stack.accelerator == "cpu",
+        f"with options.{beside} it has not been tried": on and beside,
+        f"accelerate makes float32 of weights in {weights}; take that out of the options": on and weights in HALF,
+        f"{RESHARD} is the one word of {FSDP[1]} that is driven": on and config and [*config] != [RESHARD],
+    }
+    for why, is_so in refused.items():
+        if is_so:
+            told = {option: arm.options[option] for option in FSDP if option in arm.options}
+            raise UserError(
+                f"options.{FSDP[0]} cannot be used so with trainer {trainer}: {why} (got {told}); docs/{trainer}.md"
             )

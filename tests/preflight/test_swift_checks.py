@@ -12,13 +12,14 @@ from common.findings import Finding
 from trainers.cases import Case
 from trainers.memory_estimate import MemoryEstimate, estimate_of
 from trainers.swift.checks import DRIVEN, NOT_DRIVEN, REFUSALS
-from trainers.terms import ORDER, WROTE
+from trainers.terms import ORDER, SHARE, WROTE
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight
 from workflow.preflight.cases import cases_of, told_by_stack
 
 ROOT = Path(__file__).resolve().parents[2]
+CUDA = {"trainer": "swift", "engine": "vllm", "stack": "swift-vllm"}
 TURNS: dict[str, Any] = {"multi_turn_scheduler": DRIVEN, "max_turns": 2}
 
 
@@ -107,6 +108,29 @@ def test_of_four_arms_those_of_one_trainer_meet_on_equal_terms() -> None:
     )
     for one in unequal.values():
         assert one.is_between(("trl", "swift-vllm")) and not one.is_between(("swift", "swift-vllm"))
+
+
+def test_fsdp_shares_what_a_process_holds_and_gathers_it_for_the_engine() -> None:
+    raw = yaml.safe_load((ROOT / "experiments" / "swift-colocate-server-async.yaml").read_text(encoding="utf-8"))
+    options: dict[str, dict[str, Any]] = {"ddp": {}, "fsdp": {"fsdp": True}}
+    options |= {"awake": options["fsdp"] | {"sleep_level": 0}, "parts": options["fsdp"] | {"move_model_batches": 8}}
+    raw |= {
+        "baseline": "ddp",
+        "arms": {one: {**CUDA, "options": given} for one, given in options.items()},
+        "shared": {},
+    }
+    raw["workload"] |= {"model": {"source": "Qwen/Qwen2.5-7B-Instruct", "revision": "0" * 40}, "beta": 0.04}
+    plan = plan_runs(parse_config(raw), stack_facts)
+    cases = cases_of(plan, None, told_by_stack)
+    assert [case.trainer.terms(case)[SHARE].value for case in cases] == [1, 8, 8, 8]
+    whole = 7.6e9 * 4 / 2**30
+    ddp, fsdp, awake, parts = (one for one in map(estimate_of, cases) if isinstance(one, MemoryEstimate))
+    assert [MemoryEstimate.sum(one.update) > 80 for one in (ddp, fsdp)] == [True, False]
+    assert not [part for part in fsdp.update if "gathered" in part.name], "the reference is shared layer by layer"
+    assert MemoryEstimate.sum(awake.rollout) - MemoryEstimate.sum(parts.rollout) == pytest.approx(whole, rel=0.01)
+    assert MemoryEstimate.sum(parts.rollout) < MemoryEstimate.sum(fsdp.rollout) < MemoryEstimate.sum(awake.rollout)
+    found = [one for one in preflight(plan).findings if one.level == "impossible"]
+    assert {arm for one in found for arm in one.arms} == {"ddp"}
 
 
 def test_memory_counts_the_engine_and_what_is_offloaded() -> None:

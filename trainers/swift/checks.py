@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 
 from common.findings import Finding
 from common.model_facts import ModelFacts
+from trainers import hf_server
 from trainers.cases import Case, Settings
-from trainers.memory_estimate import MemoryEstimate
+from trainers.hf_arguments import FSDP
+from trainers.memory_estimate import GIB, MemoryEstimate, Part
 from trainers.protocol import Variables
 from trainers.swift.settings import MAX_TURNS, SCHEDULER, scheduler_of, sends_adapters, trains_adapter
 from trainers.trl import checks as trl_checks
@@ -141,13 +143,28 @@ def memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
     read = Settings({**settings.values, **words}, settings.given, settings.composed)
     # It has a rank where the whole model is trained, too.
     adapter = settings.get("tuner_type", "full") != "full"
-    found = trl_memory(dataclasses.replace(case, settings=read), gib, model, adapter)
+    found = trl_memory(dataclasses.replace(case, settings=read), gib, model, adapter, whole_reference=False)
     rollout = found.rollout
     if settings.true("offload_model") and settings.true("offload_optimizer"):
         rollout = rollout[1:]
+    if settings.true(FSDP[0]) and not (case.engine.in_trainer or hf_server.serves(case)):
+        rollout += _gathered(case, model, rollout[-1].gib)
     return dataclasses.replace(
         found,
         rollout=rollout,
-        less_update="a smaller model or micro_batch_size, sleep_level: 2, tuner_type: lora, or verl on more GPUs",
-        less_rollout="vllm_gpu_memory_utilization: less, or offload_model and offload_optimizer: true",
+        less_update="a smaller model or micro_batch_size, sleep_level: 2, tuner_type: lora, or fsdp: true on more GPUs",
+        less_rollout="vllm_gpu_memory_utilization: less, or offload_model and offload_optimizer: true; with fsdp "
+        "move_model_batches: 8",
     )
+
+
+def _gathered(case: Case, model: ModelFacts, cache: float) -> tuple[Part, ...]:
+    """What each process gathers of the weights to send them, beyond the room of the cache where that sleeps meanwhile.
+
+    ms-swift 4.6.0 rlhf_trainers/rollout_mixin.py (_collect_state_dict_for_vllm): all of them at once.
+    """
+    if case.settings.int("move_model_batches"):
+        return ()
+    more = (model.parameters or 0) * 4 / GIB - (cache if case.settings.int("sleep_level") else 0.0)
+    name = "the weights gathered for the engine, 4 bytes each, beyond its cache"
+    return (Part(name, more, True),) if more > 0 else ()

@@ -13,7 +13,7 @@ from trainers.hf_arguments import (
     require_equal_shares,
     require_one_process,
     require_one_update,
-    require_whole,
+    require_sharing,
     workload_arguments,
 )
 from trainers.hf_terms import KL_ESTIMATE, cut_off, kl_estimate, number_format, trl_terms
@@ -25,7 +25,6 @@ from trainers.terms import (
     ONE_TURN,
     ORDER,
     SENT,
-    SHARE,
     TRAINED,
     TURNS,
     WHOLE,
@@ -47,6 +46,8 @@ _OWNED = (
 SERVER_GPUS = (hf_server.TENSOR_PARALLEL, hf_server.DATA_PARALLEL)
 """Settings whose product is a server's GPUs."""
 SCHEDULER, MAX_TURNS = "multi_turn_scheduler", "max_turns"
+# What FSDP has not met. A process whose conversations have ended would not answer those that gather its share.
+_NOT_SHARDED = ("offload_model", "offload_optimizer", SCHEDULER)
 _OF_A_GYM = "the score is workload.rewards'. A class of your own can hold an environment (docs/swift.md#several-turns)"
 _NOT_DRIVEN = {
     "gym_env": _OF_A_GYM,
@@ -121,7 +122,6 @@ def _require_what_swift_can(arm: TrainedArm, workload: Workload, stack: StackFac
     """`UserError` for words that ms-swift, or our driver of it, has no answer to."""
     require_one_update("swift", workload)
     require_equal_shares("swift", workload, processes)
-    require_whole("swift", arm, processes)
     _require_turns(arm)
     if hf_server.is_wanted(arm):
         # swift itself would take them and leave them out.
@@ -129,6 +129,8 @@ def _require_what_swift_can(arm: TrainedArm, workload: Workload, stack: StackFac
     elif arm.engine == "vllm" and stack.accelerator == "cpu":
         require_one_process("swift with engine vllm on a CPU", workload)
     tuner = arm.options.get("tuner_type", "full")
+    untried = (*_NOT_SHARDED, *(("tuner_type",) if tuner != "full" else ()))
+    require_sharing("swift", arm, stack, processes, arm.options.get("torch_dtype"), untried)
     if arm.engine == "vllm" and tuner not in ("full", "lora"):
         raise UserError(
             "options.tuner_type must be full or lora with trainer swift and engine vllm "
@@ -152,7 +154,6 @@ def swift_terms(case: Case) -> Terms:
     return {
         **trl_terms(case),
         TRAINED: _trained(case),
-        SHARE: Said(None if case.imported else 1),
         SENT: Said(ADAPTER if sends_adapters(case) else WHOLE, ("vllm_enable_lora",)),
         WROTE: Said("one update older" if ahead else NEWEST, ("async_generate",)),
         TURNS: Said(_turns(case), (SCHEDULER, MAX_TURNS)),

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from common.errors import UserError
 from common.findings import Finding
 from trainers.cases import Case
-from trainers.hf_arguments import FSDP
-from trainers.protocol import StackFacts, Variables
+from trainers.hf_arguments import HALF
+from trainers.protocol import Variables
 from trainers.trl.driver.options import LORA, is_of_lora
 from trainers.workload import TrainedArm
 
 WEIGHTS = "model_init_kwargs.dtype"
-RESHARD = "reshard_after_forward"
-HALF = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,25 +131,6 @@ def _merged_in_half(case: Case, setting: str, held: str) -> Iterator[Finding]:
             "docs/trl.md#lora; trl/generation/vllm_generation.py (merge_adapter, unmerge_adapter)",
             f"take {setting} out: the frozen weights are float32 then, and passes are in workload.dtype all the same",
         )
-
-
-def require_fsdp(arm: TrainedArm, stack: StackFacts, processes: int) -> None:
-    """`UserError` for FSDP where accelerate, TRL or our driver has no answer to it, and for words that need it."""
-    on, config = (arm.options.get(option) for option in FSDP)
-    weights = (arm.options.get("model_init_kwargs") or {}).get("dtype")
-    refused = {
-        "true alone turns it on, as FSDP2": bool(on) and on is not True,
-        f"options.{FSDP[1]} needs it": bool(config) and not on,
-        "one process has none to share the model with": on and processes == 1,
-        "accelerate shards on GPUs alone, and trains with DDP on a CPU": on and stack.accelerator == "cpu",
-        f"with options.{LORA} it has not been tried": on and arm.options.get(LORA),
-        f"accelerate makes float32 of weights in {weights}; take it out of model_init_kwargs": on and weights in HALF,
-        f"{RESHARD} is the one word of {FSDP[1]} that is driven": on and config and [*config] != [RESHARD],
-    }
-    for why, is_so in refused.items():
-        if is_so:
-            told = {option: arm.options[option] for option in FSDP if option in arm.options}
-            raise UserError(f"options.{FSDP[0]} cannot be used so with trainer trl: {why} (got {told}); docs/trl.md")
 
 
 def require_lora(arm: TrainedArm) -> None:

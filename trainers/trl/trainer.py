@@ -11,12 +11,14 @@ from trainers.cases import Case, sglang_speed_on_cpu
 from trainers.hf_arguments import (
     BOOKKEEPING,
     FSDP,
+    HALF,
     KEYS,
+    RESHARD,
     completed,
     require_equal_shares,
     require_one_process,
     require_one_update,
-    require_whole,
+    require_sharing,
     workload_arguments,
 )
 from trainers.hf_server import SERVER
@@ -78,8 +80,8 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
 def _require_processes(arm: TrainedArm, workload: Workload, stack: StackFacts, processes: int) -> None:
     """`UserError` for what several processes cannot train."""
     require_equal_shares("trl", workload, processes)
-    require_whole("trl", arm, processes, FSDP)
-    checks.require_fsdp(arm, stack, processes)
+    weights = (arm.options.get("model_init_kwargs") or {}).get("dtype")
+    require_sharing("trl", arm, stack, processes, weights, (LORA,))
     if processes == 1:
         return
     on_cpu = arm.engine == "vllm" and stack.accelerator == "cpu" and not hf_server.is_wanted(arm)
@@ -101,11 +103,13 @@ def _require_of_a_server(arm: TrainedArm, serving: bool) -> None:
             )
 
 
-def memory(case: Case, gib: float, model: ModelFacts, adapter: bool | None = None) -> MemoryEstimate:
+def memory(
+    case: Case, gib: float, model: ModelFacts, adapter: bool | None = None, whole_reference: bool = True
+) -> MemoryEstimate:
     """A process on each GPU; the job loads the policy's weights in float32, unless an option says otherwise.
 
     A server's GPUs hold nothing of the trainer, and one engine has the whole batch. `adapter` says whether only one is
-    trained, where that is not TRL's own switch.
+    trained, where that is not TRL's own switch; `whole_reference` that FSDP has the reference as one unit.
     """
     adapter = case.settings.true(LORA) if adapter is None else adapter
     serving = hf_server.serves(case)
@@ -113,7 +117,7 @@ def memory(case: Case, gib: float, model: ModelFacts, adapter: bool | None = Non
     share_of_gpu, sleeps = _ON_A_GPU.get(case.engine.name, _ON_A_GPU["vllm"])
     share = int(case.workload["batch_size"]) // processes
     tokens_per_pass = min(int(case.workload.get("micro_batch_size") or share), share) * case.longest
-    held, update = _trainers_share(case, model, adapter, processes)
+    held, update = _trainers_share(case, model, adapter, processes, whole_reference)
     update = [*held, *update, *working(model, tokens_per_pass)]
     rollout = [] if serving else [Part("the trainer, not offloaded", MemoryEstimate.sum(tuple(held)), True)]
     tokens, more = None, "trainer verl" if adapter else f"{FSDP[0]}: true"
@@ -142,9 +146,11 @@ def memory(case: Case, gib: float, model: ModelFacts, adapter: bool | None = Non
     )
 
 
-def _trainers_share(case: Case, model: ModelFacts, adapter: bool, processes: int) -> tuple[list[Part], list[Part]]:
+def _trainers_share(
+    case: Case, model: ModelFacts, adapter: bool, processes: int, whole_reference: bool
+) -> tuple[list[Part], list[Part]]:
     """What a process holds all the time, and beside that in an update: with FSDP a share, and what it gathers."""
-    size = 2 if case.settings.get(checks.WEIGHTS) in checks.HALF else 4
+    size = 2 if case.settings.get(checks.WEIGHTS) in HALF else 4
     ways = processes if case.settings.true(FSDP[0]) else 1
     of_all, part = f", 1/{ways}" if ways > 1 else "", (model.parameters or 0) * size / ways / GIB
     gathered = part * ways * 2 / size
@@ -155,9 +161,9 @@ def _trainers_share(case: Case, model: ModelFacts, adapter: bool, processes: int
             update.append(Part("gradients on their way to the other GPUs (DDP's buckets)", part, True))
         if float(case.workload.get("beta") or 0) > 0:
             update.append(Part(f"the reference's weights{of_all}", part, True))
-            if of_all:  # sharded as one unit (TRL 1.16 models/utils.py, prepare_fsdp)
+            if of_all and whole_reference:  # TRL 1.16 models/utils.py, prepare_fsdp
                 update.append(Part("the reference gathered, 2 bytes each", gathered, True))
-    if of_all and case.settings.get(f"{FSDP[1]}.{checks.RESHARD}") is False:
+    if of_all and case.settings.get(f"{FSDP[1]}.{RESHARD}") is False:
         update.append(Part("the weights gathered, 2 bytes each", gathered, True))
     return held, update
 

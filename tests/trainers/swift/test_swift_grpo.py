@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from collections.abc import Callable
@@ -71,6 +72,8 @@ def dull(completions, *, lives):
     return [float("nan"), *values[1:]] if os.environ["RANK"] == "1" else values
 """
 Stack = Callable[[str], Path]
+Lives = dict[int, Any]
+LEARNED = ("loss", "reward", "kl", "grad_norm")
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,8 @@ def trained(stack_python: Stack, tmp_path_factory: pytest.TempPathFactory) -> Tr
         return done.stdout + done.stderr
 
     settings = {**plan.runs["swift-s0"].spec["trainer_args"], "reward_weights": [1.0]}
-    (folder / "settings.json").write_text(json.dumps([settings, *({**settings, **change} for change, _ in REFUSED)]))
+    changes = [{}, {"fsdp": True, "fsdp_config": {"reshard_after_forward": False}}, *(change for change, _ in REFUSED)]
+    (folder / "settings.json").write_text(json.dumps([{**settings, **change} for change in changes]))
     said = train("swift", SWIFT, 1, STOPPED_AT, "-")
     train("swift", SWIFT, 2, 0, str(folder / "settings.json"))
     train("trl", TRANSFORMERS, 1, 0, str(folder / "swift.jsonl"))
@@ -202,9 +206,13 @@ def test_every_timer_is_a_phase_and_their_sums_fit(trained: Trained) -> None:
 
 
 def test_what_swift_refuses_is_told_before_anything_is_loaded(trained: Trained) -> None:
-    (whole, *refused) = trained.seen["swift"][STEPS:]
+    (whole, shared, *refused) = trained.seen["swift"][STEPS:]
     assert whole["version"] == "4.6.0" and whole["settings"]["template_backend"] == "jinja"
     assert not {"output_dir", "run_name"} & whole["settings"].keys()
+    config = ("state_dict_type", "reshard_after_forward", "activation_checkpointing")
+    assert [shared["settings"][name] for name in ("fsdp", *(f"fsdp_config.{name}" for name in config))] == [
+        *(True, "FULL_STATE_DICT", False, False)
+    ]
     for line, (change, words) in zip(refused, REFUSED, strict=True):
         assert all(word in line["refused"] for word in words), (change, line["refused"])
 
@@ -288,23 +296,37 @@ def test_the_ledger_compares_their_terms_by_meaning(trained: Trained) -> None:
 
 
 @pytest.fixture(scope="module")
-def in_two(trained: Trained, stack_python: Stack, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
-    """swift in two processes: stopped by a signal to one of them, then trained to its end; by life what was seen."""
-    folder = tmp_path_factory.mktemp("two")
+def lives(trained: Trained, stack_python: Stack, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Lives]:
+    """By how the model is spread: one run of two lives, and what was seen of them."""
+    python = stack_python(SWIFT)
+    return functools.cache(lambda spread: in_two(python, tmp_path_factory.mktemp(spread), trained.inputs, spread))
+
+
+@pytest.fixture(params=["ddp", "fsdp"])
+def two_lives(lives: Callable[[str], Lives], request: pytest.FixtureRequest) -> Lives:
+    return lives(request.param)
+
+
+def in_two(python: Path, folder: Path, inputs: Path, spread: str) -> Lives:
+    """swift in two processes: stopped by a signal to one of them, then trained to its end."""
     run, lives = folder / "results" / "runs" / "swift-s0", {}
     raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
     (folder / "own.py").write_text(DULL)
     lived = {"lives": str(run / "attempts")}
     own = [{"source": str(folder / "own.py"), "function": "dull", "options": lived}]
-    raw["workload"] |= {"nodes": 2, "steps": 3, "samples": 0, "rewards": own}
+    raw["workload"] |= {"nodes": 2, "steps": 3, "rewards": own}
     raw["arms"] = {name: raw["arms"][name] for name in ("trl", "swift")}
-    raw["arms"]["swift"]["options"] = {"dynamic_sample": True}
+    # Half of the completions end by such a letter: in one process all may, in the other none.
+    raw["arms"]["swift"]["options"] = {"dynamic_sample": True, "stop_words": ["e", "a"]}
     spec = plan_runs(parse_config(raw), stack_facts).runs["swift-s0"].spec
     assert spec["spread"] == "torchrun"
+    if spread == "fsdp":  # the plan shares a model among GPUs alone
+        spec["trainer_args"] |= {"fsdp": True, "gradient_checkpointing": True}
     for life, stop_at in ((1, 2), (2, 0)):
-        order = _ordered(run, spec, trained.inputs, life)
+        spec["workload"]["samples"] = 2 * (life - 1)  # in the first life no pass goes before the engine's
+        order = _ordered(run, spec, inputs, life)
         words = ("swift", str(folder / f"{life}-"), str(stop_at), "-", str(order))
-        job = start(stack_python(SWIFT), folder, "-m", "tests.trainers.swift.watched", *words)
+        job = start(python, folder, "-m", "tests.trainers.swift.watched", *words)
         said, _ = patience.ended(job, 300)
         lines = read_lines(order.with_name("metrics.jsonl"))
         seen = [read_lines(folder / f"{life}-{rank}") for rank in (0, 1)]
@@ -312,8 +334,8 @@ def in_two(trained: Trained, stack_python: Stack, tmp_path_factory: pytest.TempP
     return lives
 
 
-def test_two_processes_share_the_batch_that_one_has(trained: Trained, in_two: dict[int, Any]) -> None:
-    life = in_two[1]
+def test_two_processes_share_the_batch_that_one_has(trained: Trained, two_lives: Lives) -> None:
+    life = two_lives[1]
     assert life["code"] == 75, life["said"]
     assert life["said"].count("stopped: after step 2 of 3, with a checkpoint") == 2
     first, second = life["seen"]
@@ -329,8 +351,8 @@ def test_two_processes_share_the_batch_that_one_has(trained: Trained, in_two: di
     assert [line["step"] for line in life["lines"]] == [1, 2]
 
 
-def test_good_groups_are_shared_out_anew_among_the_processes(in_two: dict[int, Any]) -> None:
-    life = in_two[2]
+def test_good_groups_are_shared_out_anew_among_the_processes(two_lives: Lives) -> None:
+    life = two_lives[2]
     assert life["code"] == 0, life["said"]
     (line,), (first,), (second,) = life["lines"], *life["seen"]
     assert (line["step"], line["resumed"]) == (3, True)
@@ -341,6 +363,30 @@ def test_good_groups_are_shared_out_anew_among_the_processes(in_two: dict[int, A
     assert line["scalars"]["prompt_tokens"] == sum(map(len, shares))
     done = json.loads((life["folder"] / "done.json").read_text())
     assert done["hardware"]["processes"] == 2 and done["hardware"]["threads"] == 1
+
+
+def test_fsdp_trains_what_ddp_trains_before_and_after_a_resume(lives: Callable[[str], Lives]) -> None:
+    ddp, fsdp = lives("ddp"), lives("fsdp")
+    for life in (1, 2):
+        for whole, shared in zip(ddp[life]["seen"], fsdp[life]["seen"], strict=True):
+            assert [line["completions"] for line in shared] == [line["completions"] for line in whole]
+            for one, other in zip(whole, shared, strict=True):
+                # FSDP's state names what is tied twice.
+                assert {name: other["sent"][name] for name in one["sent"]} == pytest.approx(one["sent"], rel=1e-4)
+                assert [*other["policy"], *other["initial"]] == [
+                    pytest.approx(row, abs=1e-3) for row in [*one["policy"], *one["initial"]]
+                ]
+        for one, other in zip(ddp[life]["lines"], fsdp[life]["lines"], strict=True):
+            learned = [{name: line["scalars"][f"train/{name}"] for name in LEARNED} for line in (one, other)]
+            assert learned[1] == pytest.approx(learned[0], rel=1e-3, abs=1e-6)
+    sampled = [read_lines(run[2]["folder"] / "samples.jsonl")[-1] for run in (ddp, fsdp)]
+    assert sampled[0]["samples"] == sampled[1]["samples"] != [] and not sampled[1]["problem"]
+    longest = [[max(map(len, line["completions"])) for line in of_rank] for of_rank in fsdp[1]["seen"]]
+    assert longest[0] != longest[1], "one process has its completions before the other"
+    for run in (ddp, fsdp):
+        checkpoint = run[1]["folder"].parents[1] / "checkpoints" / "checkpoint-2"
+        assert (checkpoint / "pytorch_model_fsdp.bin").exists() == (run is fsdp)
+        assert (checkpoint / "model.safetensors").exists()
 
 
 def test_the_report_shows_both(trained: Trained, tmp_path: Path) -> None:

@@ -89,6 +89,10 @@ def watch_swift(trainer: Any) -> None:
             policy=[row for batch in batches for row in _of_completions(batch["grpo_batch"], "old_per_token_logps")],
             initial=[row for batch in batches for row in _of_completions(batch["grpo_batch"], "ref_per_token_logps")],
             synced=dict(synced),
+            # What an engine would get, which all processes gather.
+            sent={name: float(one.double().norm()) for name, one in self._collect_state_dict_for_vllm().items()}
+            if RANK
+            else {},
         )
         calls.clear()
         return batches
@@ -151,9 +155,12 @@ def scores_of_swifts() -> None:
 
 def what_is_resolved() -> None:
     """What each of the settings comes to, or why it is refused."""
+    import swift.utils
+
     from common.errors import UserError
     from trainers.swift.driver.train import resolved
 
+    swift.utils.get_device_count = lambda: 2  # as on a node with GPUs
     for settings in json.loads(Path(THEN).read_text()):
         try:
             version, found = resolved(settings, [{"weight": 1.0}])
@@ -184,6 +191,10 @@ if __name__ == "__main__":
         watch = watch_swift
         if find_spec("vllm"):
             watch_sync()
+        if RANK:
+            from tests.trainers.trl.sharded_on_cpu import lend_cpu
+
+            lend_cpu()
     watch(GRPOTrainer)
     code = driver.exit_code(driver.train)
     if THEN != "-":

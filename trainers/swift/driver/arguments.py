@@ -68,7 +68,17 @@ def parsed(trainer_args: Mapping[str, Any], owned: Mapping[str, Any]) -> Any:
     version = importlib.metadata.version("ms-swift")
     fixed = {name: value for name, value in owned.items() if name != "model_type"}
     hf_training.require_settings(trainer_args, RLHFArguments, fixed, f"no argument of ms-swift {version}'s rlhf")
-    return of_a_command(RLHFArguments, {**owned, **trainer_args})
+    return of_a_command(RLHFArguments, {**owned, **trainer_args, **_in_shares(trainer_args)})
+
+
+def _in_shares(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
+    """FSDP in swift's words: its option has the whole configuration, and a pass is checkpointed by FSDP's own means."""
+    if not trainer_args.get("fsdp"):
+        return {}
+    hf_training.share_model()
+    config = {"state_dict_type": "FULL_STATE_DICT", **(trainer_args.get("fsdp_config") or {})}
+    config["activation_checkpointing"] = trainer_args.get("gradient_checkpointing", True)
+    return {"fsdp": {"fsdp_config": config}, "fsdp_config": None}
 
 
 def of_a_command(kind: type[Any], settings: Mapping[str, Any]) -> Any:
@@ -172,6 +182,8 @@ def set_environment(folder: Path) -> None:
 def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
     """ms-swift's version and what its arguments come to; `UserError` for what it would refuse."""
     cpu = hf_training.elsewhere(trainer_args)
+    # One process that sees several GPUs would lay the model over them, and swift refuses vLLM and FSDP beside that.
+    os.environ["SWIFT_SINGLE_DEVICE_MODE"] = "1"
     with tempfile.TemporaryDirectory(prefix="rolloutbench-swift-") as folder:
         set_environment(Path(folder))
         (Path(folder) / "config.json").write_text(json.dumps(_STAND_IN), encoding="utf-8")

@@ -55,9 +55,19 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
         engine, generating = _engine_settings(trainer, job.folder), trainer.template.generate_context
         train_to_end(job, stop, trainer, rewards, hook, packages=_PACKAGES, engine=engine, generating=generating)
 
+    if arguments.fsdp:
+        _generate_for_fsdp()
     with building:
         building.enter_context(colocate.corrected(arguments, trainer_args["seed"], len(job.affinity)))
         pipeline.run(arguments, job.inputs.data, rewards, train_with)
+
+
+def _generate_for_fsdp() -> None:
+    """Make swift's own engine generate without torch's inference mode: what FSDP2 first gathers there cannot train."""
+    import torch
+    from swift.infer_engine import TransformersEngine
+
+    TransformersEngine._infer = torch.no_grad()(TransformersEngine._infer.__wrapped__)
 
 
 def _engine_settings(trainer: Any, folder: Path) -> dict[str, Any]:

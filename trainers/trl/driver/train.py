@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 unforeseen (traceback in the log), 2 a user's mistake (one
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -27,6 +26,7 @@ from node.hf_training import (
     require_devices,
     require_settings,
     rewards_of,
+    share_model,
     train_to_end,
     weights_of,
 )
@@ -120,12 +120,11 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
 def _as_launched(trl_args: dict[str, Any]) -> dict[str, Any]:
     """GRPOConfig's fields; with FSDP as its launcher has them, and the reference loaded as the policy is.
 
-    By these variables accelerate 1.15 adds gloo to NCCL, for a whole state on the CPU (state.py). With FSDP TRL 1.16
-    would spread each process's reference over all GPUs of the node (grpo_trainer.py, device_map).
+    TRL 1.16 would spread each process's reference over all GPUs of the node (grpo_trainer.py, device_map).
     """
     if not trl_args.get("fsdp"):
         return trl_args
-    os.environ.update(ACCELERATE_USE_FSDP="true", FSDP_STATE_DICT_TYPE="FULL_STATE_DICT")
+    share_model()
     return {**trl_args, "model_init_kwargs": {"device_map": None, **(trl_args.get("model_init_kwargs") or {})}}
 
 
