@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
+from node.ranks import SHARE
 from trainers.timers.lookup import mode_of, tree_for
 from workflow.cluster.meeting import TaskSetup
 from workflow.cluster.paths import RunPaths
 from workflow.cluster.place import Place
 from workflow.cluster.server import ServerHead, answers, server_setup
+from workflow.cluster.torchrun import steady_port
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
@@ -30,7 +32,11 @@ from .test_swift_vllm import AGREE, STACK, SYNC, differences, ordered
 STEPS, STOPPED_AT = 4, 2
 TIMES = 2
 OPTIONS = {"vllm_mode": "server", "vllm_enforce_eager": True, "log_rollout_offpolicy_metrics": True}
-RUNS = {"server": OPTIONS, "ahead": OPTIONS | {"async_generate": True}}
+RUNS = {
+    "server": OPTIONS,
+    "ahead": OPTIONS | {"async_generate": True},
+    "shares": OPTIONS | {"move_model_batches": 2, "gradient_checkpointing": True},
+}
 
 
 @dataclass(frozen=True)
@@ -50,14 +56,17 @@ class Served:
 
 
 def specs() -> dict[str, dict[str, Any]]:
-    """A run whose trainer waits for its server, and one whose server generates while it trains."""
+    """A run whose trainer waits for its server, one whose server generates meanwhile, and one of two processes."""
     raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
     words = raw["workload"] | {"steps": STEPS, "samples": 0, "learning_rate": 1.0e-2}
     arms = {
         name: {"trainer": "swift", "engine": "vllm", "stack": STACK, "options": given} for name, given in RUNS.items()
     }
-    plan = plan_runs(parse_config(raw | {"baseline": "server", "arms": arms, "workload": words}), stack_facts)
-    return {name: plan.runs[f"{name}-s0"].spec for name in RUNS}
+    raw |= {"baseline": "server", "arms": arms}
+    one, two = (plan_runs(parse_config(raw | {"workload": words | {"nodes": n}}), stack_facts).runs for n in (1, 3))
+    found = {name: (two if name == "shares" else one)[f"{name}-s0"].spec for name in RUNS}
+    found["shares"]["trainer_args"]["fsdp"] = True  # the plan shares a model among GPUs alone
+    return found
 
 
 @dataclass(frozen=True)
@@ -82,18 +91,26 @@ class Beside:
     def run(self, *arguments: object, code: int = 0) -> str:
         """What a program says that ends as it should."""
         command = self.head.command([str(self.python), *map(str, arguments)])
-        done = patience.run(command, 300, cwd=ROOT, env={**self.environment, **self.head.environment()})
+        shares = {SHARE: "0,2,2"} if "node.ranks" in arguments else {}
+        done = patience.run(command, 300, cwd=ROOT, env={**self.environment, **self.head.environment(), **shares})
         assert done.returncode == code, (done.stdout + done.stderr)[-6000:] + self.log
         return done.stdout + done.stderr
 
-    def train(self, name: str, number: int, stop_at: int = 0) -> str:
+    def train(self, name: str, number: int, stop_at: int = 0, in_two: bool = False) -> str:
         """A run's next life, with this server, which was started for the first one."""
+        place = (
+            "--nodes=1",
+            "--node=0",
+            "--each=2",
+            f"--at=127.0.0.1:{steady_port()}",
+            f"--told={self.folder / 'told'}",
+        )
         order = self.runs[name].folder / "attempts" / str(number) / "attempt.json"
         if not order.exists():
             ordered(self.runs[name], self.specs[name], self.inputs, number)
             shutil.copy(self.runs["server"].folder / "attempts" / "1" / "server-engine.json", order.parent)
         watched = ("-m", "tests.trainers.swift.watched", "swift", self.folder / f"{name}.jsonl", stop_at, "-", order)
-        return self.run(*watched, code=75 if stop_at else 0)
+        return self.run(*(("-m", "node.ranks", *place) if in_two else ()), *watched, code=75 if stop_at else 0)
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +216,19 @@ def test_a_server_that_generates_ahead_has_steps_and_no_phases(ahead: Served) ->
     # What is learned from was written by weights of one update before; at first there is none.
     seen = list(differences(ahead.seen, "policy"))
     assert seen[0] < AGREE and max(seen[1:]) > 10 * AGREE
+
+
+def test_two_processes_that_share_the_model_send_its_newest_weights(beside: Beside) -> None:
+    beside.train("shares", 1, in_two=True)
+    lines = read_lines(beside.runs["shares"].folder / "attempts" / "1" / "metrics.jsonl")
+    seen = [read_lines(beside.folder / f"shares.jsonl{rank}") for rank in (0, 1)]
+    assert len(lines) == STEPS
+    for of_rank in seen:
+        assert max(differences(of_rank, "policy")) < AGREE and list(differences(of_rank, "initial"))[-1] > 100 * AGREE
+    for line, shares in zip(lines, zip(*seen, strict=True), strict=True):
+        lengths = [len(ids) for share in shares for ids in share["completions"]]
+        assert len(lengths) == 8 and line["samples"]["response_length"] == lengths
+        check_tree(line["phases"])
 
 
 def test_a_port_in_use_is_named_as_the_job_looks_for_it(stack_python: Callable[[str], Path], beside: Beside) -> None:
