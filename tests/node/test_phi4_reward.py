@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +16,7 @@ from common.errors import UserError
 from node.phi4_reward import Phi4, answer_part, last_boxed
 from node.rewards import reward_functions
 
+from .. import patience
 from ..attempts import ROOT, TRANSFORMERS
 
 RIGHT, NONE = "<think>a</think>So \\boxed{12}", "<think>a</think>So 12"
@@ -171,14 +172,8 @@ print(json.dumps(out))
 
 
 def test_equality_in_a_stack_from_any_thread_in_bounded_time(stack_python: Callable[[str], Path]) -> None:
-    done = subprocess.run(
-        [str(stack_python(TRANSFORMERS)), "-c", PROGRAM, "2"],
-        input=json.dumps(EQUALITY),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=90,
-    )
+    command = [str(stack_python(TRANSFORMERS)), "-c", PROGRAM, "2"]
+    done = patience.run(command, 90, input=json.dumps(EQUALITY), cwd=ROOT)
     assert done.returncode == 0, done.stderr
     *verdicts, scores = json.loads(done.stdout)
     assert verdicts == [expected for *_, expected in EQUALITY]
@@ -188,9 +183,18 @@ def test_equality_in_a_stack_from_any_thread_in_bounded_time(stack_python: Calla
     assert wrong == pytest.approx(8 / 13 * (-0.5 - 0.25 * (1 + math.cos(math.pi * 7 / (62 * 3702 / 31744)))))
 
 
+def test_time_in_which_a_comparison_does_not_have_the_core_is_not_counted(tmp_path: Path) -> None:
+    """Who sleeps stands for who waits: what is equal must not depend on a node's other load."""
+    asleep = "import time\ndef parse(text, **_):\n    time.sleep(0.6)\n    return [text]\n"
+    (tmp_path / "math_verify.py").write_text(f"{asleep}def verify(truth, answer, **_):\n    return truth == answer\n")
+    code = "from node import equality as e; e.LIMIT_S = 0.5; print(e.equal('1', '1'), e.equal('1', '2'))"
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    assert patience.run([sys.executable, "-c", code], 60, cwd=ROOT, env=environ).stdout == "True False\n"
+
+
 def test_without_math_verify_nothing_is_guessed() -> None:
     # The controller's Python has none.
     code = "from node import equality; equality.equal('1', '2')"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = patience.run([sys.executable, "-c", code], 60, cwd=ROOT)
     assert done.returncode == 1
     assert "math_verify cannot be used" in done.stderr
