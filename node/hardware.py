@@ -7,6 +7,7 @@ import contextlib
 import gc
 import os
 import platform
+import random
 import re
 import socket
 import subprocess
@@ -68,7 +69,7 @@ def set_environment(
     # Runs that share a node would meet on the default port. A launcher of several processes has chosen one for them.
     if int(environment.get("WORLD_SIZE", "1")) == 1:
         environment["MASTER_ADDR"] = "127.0.0.1"
-        environment["MASTER_PORT"] = str(free_port())
+        environment["MASTER_PORT"] = str(steady_port())
 
     defaults = {
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; vLLM would take most of the node's memory
@@ -121,11 +122,17 @@ def tracker_environment(environment: Mapping[str, str], attempt: Mapping[str, An
     }
 
 
-def free_port() -> int:
-    """A TCP port that is free on this node now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+def steady_port() -> int:
+    """A free port below those that the kernel gives away by itself: it is bound only when torch has been imported."""
+    with contextlib.suppress(OSError, ValueError):
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+        for port in random.SystemRandom().sample(range(first // 2, first), 100):
+            with contextlib.suppress(OSError), socket.socket() as probe:
+                probe.bind(("", port))
+                return port
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
 
 
 def told_environment(environment: MutableMapping[str, str]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from node.exit_codes import STOP_SIGNALS, RequeueError, StopRequest, run
 from node.hardware import pin_cpus, set_environment, told_environment
 from node.records import append_json_line, finite, read_json, tree_sha256, write_json
 
+from .. import patience
 from ..attempts import ROOT
 
 
@@ -157,7 +158,9 @@ def test_environment() -> None:
     assert environment["OMP_NUM_THREADS"] == "2"
     assert environment["VLLM_CPU_OMP_THREADS_BIND"] == "3,5"
     assert environment["WANDB_RUN_ID"] == "0123456789abcdef"
-    assert int(environment["MASTER_PORT"]) > 0
+    # No other program is given it by the kernel until torch binds it, which is minutes later.
+    given_away = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    assert 1024 < int(environment["MASTER_PORT"]) < int(given_away[0])
     told = told_environment(environment)
     assert "VLLM_API_KEY" not in told
     assert not any(value == "x" for value in told.values())
@@ -190,7 +193,7 @@ def test_a_stop_before_the_first_step_requeues() -> None:
         "    StopRequest().install(); os.kill(os.getpid(), signal.SIGUSR2); time.sleep(5)\n"
         "sys.exit(run(main))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    done = patience.run([sys.executable, "-c", code], 30, cwd=ROOT)
     assert done.returncode == 75
     assert signal.Signals.SIGUSR2.name in done.stderr
 

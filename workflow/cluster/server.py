@@ -21,13 +21,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from node.engine_server import MEET, SCORER, SECRET, URL
+from node.hardware import steady_port
 from node.ranks import SHARE, how_it_ended
 from trainers import SERVERS
 from workflow.cluster.meeting import MeetingError, NoServerError, Other, Task, TaskSetup
 from workflow.cluster.paths import AttemptPaths
 from workflow.cluster.place import own_ip
 from workflow.cluster.processes import end_session, start_in_session
-from workflow.cluster.torchrun import RanksHead, steady_port
+from workflow.cluster.torchrun import RanksHead
 
 _URLS = dict(zip(SERVERS, (URL, SCORER), strict=True))
 _ANSWER_S = 5.0

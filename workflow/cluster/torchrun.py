@@ -7,8 +7,6 @@ for it, or lose their connection to it. So whose end it was is known when all no
 
 from __future__ import annotations
 
-import random
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -16,9 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from node.hardware import steady_port
 from workflow.cluster.history import read_object
 from workflow.cluster.meeting import POLL_S, MeetingError, Other, Task, TaskSetup, others_of
-from workflow.cluster.place import free_port, machine_id, own_ip
+from workflow.cluster.place import machine_id, own_ip
 from workflow.cluster.processes import end_session, start_in_session
 
 _BEATS = 3  # of a node whose processes have not ended: it would have told by then
@@ -159,17 +158,6 @@ class RanksWorker(_Ranks):
             errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
             return f": {errors[-1][:300]}" if errors else ""
         return ""
-
-
-def steady_port() -> int:
-    """A free port below those that the kernel gives away by itself: it is bound only when torch has been imported."""
-    with suppress(OSError, ValueError):
-        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
-        for port in random.SystemRandom().sample(range(first // 2, first), 100):
-            with suppress(OSError), socket.socket() as probe:
-                probe.bind(("", port))
-                return port
-    return free_port()
 
 
 def _end_of(other: Other, trouble: str) -> tuple[str, int | None]:

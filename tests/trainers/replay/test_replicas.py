@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from common.errors import UserError
+from node.hardware import steady_port
 from trainers.replay.lengths import drawn, idle_share
 from trainers.replay.replicas import Meeting, ReplayRank, own_world
-from workflow.cluster.torchrun import steady_port
 
 from ... import patience
 from ...attempts import SGLANG, TRANSFORMERS, VLLM, job_environment, read_lines

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from workflow.cluster.torchrun import steady_port
+from node.hardware import steady_port
 
 from ... import patience
 from ...attempts import ROOT, TRANSFORMERS, job_environment, read_lines, write_attempt
