@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,8 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
+
+from tests.patience import Patience
 
 FLAGS = [
     "--headless",
@@ -51,6 +54,15 @@ def _found() -> tuple[str | None, str | None]:
     return browser, shutil.which("chromedriver")
 
 
+def eventually(page, look, wanted=bool):
+    """What `look` gives, as soon as that is wanted: the browser passes events on, copies and saves in its own time."""
+    patience = Patience(page.driver.service.process.pid, 20)
+    while not wanted(found := look()) and not patience.is_over():
+        time.sleep(0.02)
+    assert wanted(found), found
+    return found
+
+
 class Page:
     """One browser window."""
 
@@ -58,6 +70,7 @@ class Page:
         self.driver = driver
 
     def open(self, path: Path, width: int = 1280, dark: bool = False, height: int = 900, at: str = "") -> None:
+        self.point_away()
         self.driver.get_log("performance")
         self.driver.get_log("browser")
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
@@ -74,6 +87,10 @@ class Page:
 
     def point_at(self, element: WebElement) -> None:
         ActionChains(self.driver).move_to_element(element).perform()
+
+    def point_away(self) -> None:
+        """To the corner, where nothing is: what scrolls under the mouse is pointed at in the browser's own time."""
+        self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 0, "y": 0})
 
     def press(self, key: str) -> None:
         ActionChains(self.driver).send_keys(key).perform()
@@ -103,6 +120,7 @@ def chromium() -> Iterator[Page]:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     window = webdriver.Chrome(options=options, service=Service(driver))
+    window.set_script_timeout(3600)  # half a minute is not enough for axe on a busy machine
     try:
         yield Page(window)
     finally:

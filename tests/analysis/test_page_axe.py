@@ -16,7 +16,6 @@ axe.run(document, {resultTypes: ["violations"]}).then(
 def violations(page):
     """What axe-core has against the open page; its own script comes by the browser's debugger, past the page's CSP."""
     page.driver.execute_script(AXE.read_text(encoding="utf-8"))
-    page.driver.set_script_timeout(600)  # it works all the time; half a minute is not enough on a busy machine
     return page.driver.execute_async_script(RUN)
 
 

@@ -1,10 +1,10 @@
 """The page of a plain comparison: its table of estimates fits; and of nothing but repetitions."""
 
 import json
-import time
 
 import make_results
 import pytest
+from chromium import eventually
 
 from analysis.collect import collect_run
 from analysis.report.content import read_content
@@ -81,10 +81,7 @@ def test_a_table_that_goes_on_says_so_and_paper_shows_the_reasons(page, report, 
     assert page.js(seen) and not any(page.js(seen))
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
-        give_up = time.monotonic() + 10
-        while not all(page.js(seen)) and time.monotonic() < give_up:  # a busy machine lays out the page later
-            time.sleep(0.1)
-        assert all(page.js(seen))
+        eventually(page, lambda: page.js(seen), all)
         assert not page.js("document.querySelector('.notes li').checkVisibility()")
     finally:
         page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

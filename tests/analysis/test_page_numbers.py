@@ -1,9 +1,9 @@
 """Every number of the page is the one in the file that it names, and the page tells which that is."""
 
 import math
-import time
 
 import pandas as pd
+from chromium import eventually
 
 CELLS = "[...document.querySelectorAll('[data-column]')].map(c => [c.dataset.table, c.dataset.row, c.dataset.column, "
 CELLS += "c.dataset.value, c.textContent])"
@@ -38,45 +38,37 @@ def check_rounding(text, value, where):
     assert abs(float(number) - scaled) <= 0.5 * 10**-digits + 1e-9 * abs(scaled), where
 
 
-def eventually(page, expected):
-    """Whether the bar says that, as soon as the browser has passed the event on."""
-    end = time.monotonic() + 30
-    while (said := told(page)) != expected and time.monotonic() < end:
-        time.sleep(0.02)
-    assert said == expected
-    return True
-
-
-def told(page):
-    return page.js("document.getElementById('number').hidden ? '' : document.getElementById('number').textContent")
+def says(page, expected):
+    """Waits until the bar says that."""
+    bar = "document.getElementById('number')"
+    eventually(page, lambda: page.js(f"{bar}.hidden ? '' : {bar}.textContent"), lambda said: said == expected)
 
 
 def test_a_number_says_where_it_stands_under_the_mouse_and_under_the_keys(page, report):
     page.open(report / "report.html")
     phases = pd.read_parquet(report / "tables" / "phases.parquet")
-    assert eventually(page, "")
+    says(page, "")
     cell = page.find("table.phases td[data-column='own_mean_s']")
     row = int(cell.get_attribute("data-row"))
     page.point_at(cell)
-    assert eventually(
-        page, f"tables/phases.parquet row {row}, own_mean_s = {float(phases['own_mean_s'].iloc[row])!r} s"
-    )
+    says(page, f"tables/phases.parquet row {row}, own_mean_s = {float(phases['own_mean_s'].iloc[row])!r} s")
     page.point_at(page.find("h1"))
-    assert eventually(page, "")
+    says(page, "")
     rate = page.find("table.comparison td[data-column='arm_tokens_per_s']")
     page.point_at(rate)
     value = rate.get_attribute("data-value")
-    assert eventually(page, f"tables/comparison.parquet row 0, arm_tokens_per_s = {value} 1/s")
+    says(page, f"tables/comparison.parquet row 0, arm_tokens_per_s = {value} 1/s")
+    page.point_away()
     page.js("document.querySelector('table.phases').closest('.scroll').focus()")
     page.press(KEYS["Tab"])
-    assert eventually(page, f"tables/phases.parquet row 0, mean_s = {float(phases['mean_s'].iloc[0])!r} s")
+    says(page, f"tables/phases.parquet row 0, mean_s = {float(phases['mean_s'].iloc[0])!r} s")
     page.press(KEYS["ArrowRight"])
-    assert eventually(page, f"tables/phases.parquet row 0, median_s = {float(phases['median_s'].iloc[0])!r} s")
+    says(page, f"tables/phases.parquet row 0, median_s = {float(phases['median_s'].iloc[0])!r} s")
     page.press(KEYS["ArrowDown"])
     page.press(KEYS["ArrowRight"])
-    assert eventually(page, f"tables/phases.parquet row 1, own_mean_s = {float(phases['own_mean_s'].iloc[1])!r} s")
+    says(page, f"tables/phases.parquet row 1, own_mean_s = {float(phases['own_mean_s'].iloc[1])!r} s")
     page.press(KEYS["Escape"])
-    assert eventually(page, "")
+    says(page, "")
     assert page.js("document.querySelector('#number').getAttribute('aria-live')") == "polite"
 
 

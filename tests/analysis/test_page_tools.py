@@ -4,12 +4,12 @@ import io
 import json
 import math
 import struct
-import time
 from dataclasses import replace
 from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
+from chromium import eventually
 from page_results import HOSTILE
 
 from analysis.report.answer import ArmAnswer
@@ -17,15 +17,6 @@ from analysis.verdict.arm_verdict import ArmVerdict, Ratio
 
 ENTER, CONTROL = "\ue007", "\ue009"
 TABLES = ("estimates", "phases", "comparison", "ledger", "samples", "overview")
-
-
-def eventually(look, wanted=bool):
-    """What `look` gives, as soon as that is wanted: the browser copies and saves in its own time."""
-    end = time.monotonic() + 30
-    while not wanted(found := look()) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert wanted(found), found
-    return found
 
 
 @pytest.fixture
@@ -102,9 +93,9 @@ def test_all_sections_fold_at_once_and_a_link_unfolds_its_own(opened):
     button.click()
     shown = "[...document.querySelectorAll('details.part')].filter(d => d.open).map(d => d.firstElementChild.id)"
     assert opened.js(shown) == []
-    eventually(lambda: button.text, lambda text: text == "Unfold all sections")
+    eventually(opened, lambda: button.text, lambda text: text == "Unfold all sections")
     opened.js("location.hash = '#phases'")
-    eventually(lambda: opened.js(shown), lambda open_: open_ == ["phases"])
+    eventually(opened, lambda: opened.js(shown), lambda open_: open_ == ["phases"])
     button.click()
     assert opened.js(shown) == []
     button.click()
@@ -129,6 +120,7 @@ def test_an_address_unfolds_marks_and_shows_its_number(page, report, width):
     cell = "document.querySelector(':target')"
     assert float(page.js(f"{cell}.dataset.value")) == row["speedup"]
     place = eventually(
+        page,
         lambda: page.js(f"(r => [r.left, r.right, r.top, r.bottom])({cell}.getBoundingClientRect())"),
         lambda ends: 0 < ends[2] < ends[3] < 900,
     )
@@ -161,7 +153,9 @@ def copied(page, table, label):
     button += f".find(b => b.textContent === '{label}')"
     page.js(f"{button}.focus()")
     page.press(ENTER)
-    eventually(lambda: page.js(f"{button}.parentElement.querySelector('output').textContent.startsWith('Copied')"))
+    eventually(
+        page, lambda: page.js(f"{button}.parentElement.querySelector('output').textContent.startsWith('Copied')")
+    )
     page.js("document.body.insertAdjacentHTML('beforeend', '<textarea id=pasted></textarea>')")
     page.find("#pasted").send_keys(CONTROL, "v")
     text = page.js("document.getElementById('pasted').value")
@@ -210,7 +204,7 @@ def saved(page, folder, name, label):
         f"[...document.querySelectorAll('#figure-{name} .tools button')].find(b => b.textContent === '{label}').click()"
     )
     file = folder / f"{name}.{ending}"
-    eventually(file.is_file)
+    eventually(page, file.is_file)
     return file
 
 

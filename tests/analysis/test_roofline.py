@@ -242,11 +242,11 @@ def test_a_hundred_thousand_steps_take_a_second_or_so() -> None:
     step = np.repeat(np.arange(steps, dtype=np.intp), each)
     prompt = np.full(steps, 300.0)
     roof = Roof(4e-3, 3e-8, 1.4e-5, 4e-10, replicas=4)
-    started = time.perf_counter()
+    started = time.process_time()
     floor = decode_floor_s(roof, work_from_lengths(step, drawn, prompt))
     told = drawn.reshape(steps, each)
     bound = decode_floor_s(
         roof, work_from_scalars(np.full(steps, float(each)), told.mean(axis=1), told.max(axis=1), prompt)
     )
-    assert time.perf_counter() - started < 4
+    assert time.process_time() - started < 4
     assert np.isfinite(floor.floor_s).all() and (bound.floor_s <= floor.floor_s * (1 + 1e-9)).all()

@@ -1,7 +1,6 @@
 import json
 import math
 import os
-import subprocess
 import sys
 
 import make_results
@@ -10,6 +9,7 @@ import pytest
 from analysis.attempts import read_metrics_jsonl
 from analysis.sources.wandb_offline import history_rows, read_wandb_offline, wandb_files
 from common.errors import UserError
+from tests.patience import run
 
 # A real offline run: the phases in the row that holds train/global_step, other rows before and after it.
 WRITER = """
@@ -32,7 +32,7 @@ def write_wandb(attempt_dir, rows, tmp_path):
     given = tmp_path / "rows.json"
     given.write_text(json.dumps(rows))
     env = os.environ | {"WANDB_MODE": "offline", "WANDB_DIR": str(attempt_dir), "WANDB_SILENT": "true"}
-    subprocess.run([sys.executable, "-c", WRITER, str(given)], env=env, cwd=tmp_path, check=True, timeout=60)
+    assert run([sys.executable, "-c", WRITER, str(given)], 60, env=env, cwd=tmp_path).returncode == 0
     (path,) = wandb_files(attempt_dir)
     return path
 

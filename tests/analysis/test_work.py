@@ -170,7 +170,7 @@ def test_thousands_of_steps_take_no_time(tmp_path: Path) -> None:
     runs = [Run(**{**{f: getattr(run, f) for f in run.__dataclass_fields__}, "run_id": f"r{i}"}) for i in range(100)]
     wide, _ = wide_steps([run], 1)
     many = pd.concat([wide.assign(run_id=f"r{i}", seed=i) for i in range(100)], ignore_index=True)
-    started = time.perf_counter()
+    started = time.process_time()
     worked_out = with_work(many, runs)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
     assert np.allclose(worked_out["floor_s"], worked_out["floor_s"].iloc[0])

@@ -407,7 +407,7 @@ NOISE = st.sampled_from(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     steps=st.lists(st.tuples(SECONDS, SECONDS, st.floats(-1e3, 1e3), NOISE, NOISE, NOISE), min_size=1, max_size=5),
     rounded=st.booleans(),
