@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from . import patience
@@ -138,5 +140,21 @@ def write_attempt(
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """The lines of a metrics.jsonl; the last one may be half written yet."""
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+
+
+def signal_job(pid: int, number: int) -> list[psutil.Process]:
+    """Signal a job as Slurm does, every process of it, the tracker's and an engine's own, too; which they are.
+
+    The trainer hears it when the tracker has ended: a busy machine might have it done before that even begins to.
+    """
+    job = psutil.Process(pid)
+    others = job.children(recursive=True)
+    trackers = [one for one in others if one.name() == "wandb-core"]
+    for process in others:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+    patience.until(lambda: all(map(patience.has_ended, trackers)), pid)
+    job.send_signal(number)
+    return [job, *others]

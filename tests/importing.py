@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from .patience import run
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -18,4 +20,4 @@ def run_snakemake(folder: Path, config: Path, *arguments: str) -> subprocess.Com
 def snakemake_of(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Snakemake with these words alone."""
     command = [str(Path(sys.executable).with_name("snakemake")), "--cores", "1", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    return run(command, 300, cwd=folder)

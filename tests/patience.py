@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psutil
@@ -14,11 +14,12 @@ IDLE_S = 120.0
 
 
 class Patience:
-    """With a process and what it has started: over when they have used `cpu_s` of CPU time, or none for two minutes."""
+    """With a process and what it has started: over when they use `cpu_s` more of CPU time, or none for two minutes."""
 
     def __init__(self, pid: int, cpu_s: float) -> None:
         self._process, self._cpu_s = psutil.Process(pid), cpu_s
-        self._used, self._since = 0.0, time.monotonic()
+        self._used = self._began = self._cpu_time()
+        self._since = time.monotonic()
         self._look_at = 0.0
 
     def is_over(self) -> bool:
@@ -28,9 +29,9 @@ class Patience:
             return False
         self._look_at = now + 1
         used = self._cpu_time()
-        if used > self._used + 0.1:
+        if abs(used - self._used) > 0.1:  # less where one has ended for which nobody waits
             self._used, self._since = used, now
-        return used > self._cpu_s or now > self._since + IDLE_S
+        return used > self._began + self._cpu_s or now > self._since + IDLE_S
 
     def _cpu_time(self) -> float:
         used = 0.0
@@ -41,18 +42,39 @@ class Patience:
         return used
 
 
+def until(done: Callable[[], object], pid: int, cpu_s: float = 300.0) -> None:
+    """Wait until it is so; it fails when the patience with a process is over."""
+    patience = Patience(pid, cpu_s)
+    while not done():
+        assert not patience.is_over(), "waited in vain"
+        time.sleep(0.02)
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether it is gone, or dead and not waited for by its parent."""
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
 def run(command: Sequence[str], cpu_s: float, **options: Any) -> subprocess.CompletedProcess[str]:
-    """`subprocess.run` with the output as text; it fails when the patience with the command is over."""
-    given = options.pop("input", None)
+    """`subprocess.run` with the output as text; it fails when the patience with the command is over.
+
+    Or with `whom`: the process that has started it, and beside it whoever does its work.
+    """
+    given, whom = options.pop("input", None), options.pop("whom", None)
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe if given else None, stdout=pipe, stderr=pipe, text=True, **options)
-    out, said = ended(process, cpu_s, given)
+    out, said = ended(process, cpu_s, given, whom)
     return subprocess.CompletedProcess(command, process.returncode, out, said)
 
 
-def ended(process: subprocess.Popen[str], cpu_s: float, given: str | None = None) -> tuple[str, str]:
-    """A process's output, when it has ended; it is killed when the patience with it is over."""
-    patience = Patience(process.pid, cpu_s)
+def ended(
+    process: subprocess.Popen[str], cpu_s: float, given: str | None = None, whom: int | None = None
+) -> tuple[str, str]:
+    """A process's output, when it has ended; it is killed when the patience with it, or with `whom`, is over."""
+    patience = Patience(whom or process.pid, cpu_s)
     while True:
         try:
             return process.communicate(given, timeout=0.5)

@@ -13,6 +13,8 @@ import pytest
 from bench.first_verdict import console
 from workflow.cli import main
 
+from .patience import run
+
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "tests" / "goldens" / "data" / "formats"
 VLLM, SGLANG = LOGS / "verl-console-vllm-0.log", LOGS / "verl-console-sglang-0.log"
@@ -22,7 +24,7 @@ PAIR = (f"vllm={VLLM}", f"sglang={SGLANG}", *RELEASE)
 
 def program(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     words = [str(Path(sys.executable).with_name(command[0])), *command[1:]]
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    return run(words, 600, cwd=folder)
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from .importing import ROOT
+from .patience import run
 
 REQUIREMENTS = "envs/controller/requirements.in"
 LOGS = ROOT / "tests" / "goldens" / "data" / "formats"
@@ -75,7 +76,7 @@ def named(requirements: str) -> set[str]:
 
 
 def done(command: list[str | Path], folder: Path) -> str:
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    ended = run([str(word) for word in command], 600, cwd=folder)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 

@@ -20,6 +20,7 @@ import yaml
 
 from workflow.stacks.definition import load_stack, verify_id
 
+from .. import patience
 from ..analysis.wandb_server import KEY, ServedRun, WandbServer
 from .canonical import Hide, Text, of_json, of_page, of_parquet, of_text
 
@@ -35,9 +36,7 @@ Whole = dict[str, Text]
 def run(folder: Path, program: str, *arguments: str, env: Mapping[str, str] | None = None) -> Any:
     """A program of the controller's environment (`snakemake`, `rolloutbench`) to its end."""
     command = [str(Path(sys.executable).with_name(program)), *arguments]
-    return subprocess.run(
-        command, cwd=folder, env=_environment() | dict(env or {}), capture_output=True, text=True, timeout=900
-    )
+    return patience.run(command, 900, cwd=folder, env=_environment() | dict(env or {}))
 
 
 def _environment() -> dict[str, str]:

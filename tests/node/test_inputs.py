@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,7 @@ from typing import Any
 import pytest
 
 from .. import patience
-from ..attempts import DATA, MODEL, ROOT, TRANSFORMERS, job_environment
+from ..attempts import DATA, MODEL, ROOT, TRANSFORMERS, job_environment, run_python
 
 # One process prepares many requests, since importing the libraries takes longer than the work.
 MANY = """
@@ -258,24 +255,24 @@ def test_mistakes_are_one_line(told: dict[str, Any], name: str, words: list[str]
     assert not left.exists() or list(left.iterdir()) == []
 
 
+KILLED = """
+import os, signal
+from node import inputs
+lengths = inputs.prompt_lengths
+def killed(*given):  # the model is made, and nothing is where it shall be
+    lengths(*given)
+    os.kill(os.getpid(), signal.SIGKILL)
+inputs.prompt_lengths = killed
+inputs.main()
+"""
+
+
 def test_an_interrupted_run_leaves_nothing_that_looks_whole(
     stack_python: Callable[[str], Path], tmp_path: Path
 ) -> None:
     (tmp_path / "request.json").write_text(json.dumps(request()))
     out = tmp_path / "out"
-    job = subprocess.Popen(
-        [
-            *(str(stack_python(TRANSFORMERS)), "-m", "node.inputs"),
-            *("--request", str(tmp_path / "request.json"), "--out", str(out)),
-        ],
-        cwd=ROOT,
-        env=job_environment(),
-        stderr=subprocess.DEVNULL,
-    )
-    until = time.monotonic() + 60
-    while not list(out.glob(".making-*/model/*")) and time.monotonic() < until:
-        time.sleep(0.002)
-    os.kill(job.pid, signal.SIGKILL)
-    job.wait()
+    done = run_python(stack_python(TRANSFORMERS), "-c", KILLED, "--request", tmp_path / "request.json", "--out", out)
+    assert done.returncode == -signal.SIGKILL and list(out.glob(".making-*/model/*")), done.stderr
     assert not (out / "inputs.json").exists()
     assert not (out / "model").exists()

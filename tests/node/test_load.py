@@ -38,18 +38,19 @@ def test_a_neighbour_on_the_same_cpu_is_seen() -> None:
         try:
             shell.wait()
             assert neighbour not in family()
-            began = time.monotonic()
+            began = time.monotonic(), time.process_time()
             load.begin()
             before = used_s(neighbour)
             while used_s(neighbour) - before < 0.5:
                 time.sleep(0.05)
             used = used_s(neighbour) - before
-            taken, elapsed = load.taken_s(), time.monotonic() - began
+            taken = load.taken_s()
+            elapsed, ours = time.monotonic() - began[0], time.process_time() - began[1]
         finally:
             os.kill(neighbour, signal.SIGKILL)
     assert taken is not None
-    # The kernel counts a CPU's work in ticks, and a process's exactly.
-    assert 0.8 * used < taken < 1.1 * elapsed + 0.05
+    # The kernel counts a CPU's work in ticks, and a process's exactly; ours may be another CPU's.
+    assert 0.8 * used - ours < taken < 1.1 * elapsed + 0.05
 
 
 def used_s(pid: int) -> float:

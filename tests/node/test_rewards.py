@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from common.errors import UserError
 from node.built_in_rewards import format_match, length_near
 from node.rewards import completion_text, reward_functions
 
+from .. import patience
 from ..attempts import ROOT, TRANSFORMERS
 
 
@@ -92,14 +92,8 @@ def test_accuracy_in_any_thread(stack_python: Callable[[str], Path]) -> None:
         "thread = threading.Thread(target=work); thread.start(); thread.join()\n"
         "print(json.dumps(out))"
     )
-    done = subprocess.run(
-        [str(stack_python(TRANSFORMERS)), "-c", code],
-        input=json.dumps(ACCURACY_CASES),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    command = [str(stack_python(TRANSFORMERS)), "-c", code]
+    done = patience.run(command, 60, input=json.dumps(ACCURACY_CASES), cwd=ROOT)
     assert done.returncode == 0, done.stderr
     expected = [value for *_, value in ACCURACY_CASES]
     assert json.loads(done.stdout) == [expected, expected]

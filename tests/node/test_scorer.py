@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,7 +54,7 @@ def ordered(folder: Path, inputs: Path, **trainer_args: Any) -> Path:
     weights = [one["weight"] for one in rewards]
     attempt = write_attempt(folder / "run", inputs, rewards=rewards, reward_weights=weights, **trainer_args)
     spec = json.loads((folder / "run" / "spec.json").read_text())
-    spec["scorer"] = {"module": "node.scorer", "gpus": 0, "patience_s": 300}
+    spec["scorer"] = {"module": "node.scorer", "gpus": 0, "patience_s": 3600}
     (folder / "run" / "spec.json").write_text(json.dumps(spec))
     return attempt
 
@@ -89,11 +88,9 @@ def test_a_death_in_a_step_ends_the_training_and_nothing_is_left_behind(
         command = head.command([str(python), "-m", "trainers.trl.driver.train", str(attempt)])
         with (tmp_path / "log").open("w") as log:
             trainer = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
-        waited = patience.Patience(trainer.pid, 200)
-        while trainer.poll() is None and not waited.is_over():
-            if len(read_lines(metrics)) >= 2 and scorer.is_running():
-                scorer.kill()
-            time.sleep(0.1)
+        patience.until(lambda: len(read_lines(metrics)) >= 2 or trainer.poll() is not None, trainer.pid)
+        scorer.kill()
+        patience.until(lambda: trainer.poll() is not None, trainer.pid)
         said = (tmp_path / "log").read_text()
         assert trainer.poll() == 2 and "error: the scorer at 127.0.0.1:" in said, said
         assert (head.poll() or "").startswith("the scorer on rank 0 (here) was killed by SIGKILL")

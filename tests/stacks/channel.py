@@ -10,7 +10,7 @@ import os
 import sys
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -103,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = channel.folder / self.path.lstrip("/")
         asked = self.headers.get("Range")
         channel.asked.append((path.name, asked))
-        channel.gate.wait(120)
+        channel.gate.wait()
         if not path.is_file():
             self.send_error(404)
             return
@@ -116,6 +116,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")  # unsaid, the client's next request would meet the closing of this one
         self.end_headers()
         end = len(content) if channel.cut is None else start + channel.cut
+        if end < len(content):
+            channel.before_cut()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.wfile.write(content[start:end])
 
@@ -130,6 +132,7 @@ class Channel:
     folder: Path
     url: str = ""
     cut: int | None = None
+    before_cut: Callable[[], object] = bool
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     gate: threading.Event = field(default_factory=threading.Event)
     """While it is cleared, every answer waits."""

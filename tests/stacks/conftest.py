@@ -22,6 +22,8 @@ import pytest
 from workflow.stacks.definition import ENVS
 from workflow.stacks.uv import find_uv
 
+from .. import patience
+
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -80,7 +82,7 @@ class _Handler(SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path.endswith(".whl"):
             self.asked.set()
-            self.gate.wait(120)
+            self.gate.wait()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the builder was killed
             super().do_GET()
 
@@ -146,15 +148,7 @@ class Site:
         return [sys.executable, "-m", "workflow.stacks", "--envs", str(self.envs), *arguments]
 
     def run(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*arguments),
-            env={**self.environ, **environ},
-            cwd=self.root,
-            capture_output=True,
-            text=True,
-            timeout=180,
-            check=False,
-        )
+        return patience.run(self.command(*arguments), 180, env={**self.environ, **environ}, cwd=self.root)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -202,6 +196,7 @@ def site(tmp_path: Path, index: Index) -> Site:
         "PIP_INDEX_URL": index.url,
         "UV_CACHE_DIR": str(tmp_path / "cache"),
         "UV_HTTP_RETRIES": "0",
+        "UV_HTTP_TIMEOUT": "900",  # the index makes uv wait until a test has done something else
         "NO_PROXY": "127.0.0.1",
         "no_proxy": "127.0.0.1",
         "PYTHONPATH": str(ENVS.parent),

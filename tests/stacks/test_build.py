@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from .. import patience
 from .conftest import Index, Site, write_wheel
 
 
@@ -121,10 +122,10 @@ def test_an_interrupted_build_leaves_nothing_half(tiny: Site, index: Index, numb
     index.gate.clear()
     index.asked.clear()
     builder = tiny.start("build", "tiny", "--stacks-dir", str(tiny.stacks))
-    assert index.asked.wait(60)  # in the middle: uv waits for a wheel
+    patience.until(index.asked.is_set, builder.pid)  # in the middle: uv waits for a wheel
     assert [path.name.startswith(".building-") for path in tiny.built()] == [True]
     builder.send_signal(number)
-    _, said = builder.communicate(timeout=60)
+    _, said = patience.ended(builder, 60)
     assert builder.returncode == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[number]
     assert "Traceback" not in said
     leftovers = tiny.built()
@@ -140,14 +141,14 @@ def test_two_builders_build_once(tiny: Site, index: Index) -> None:
     index.gate.clear()
     index.asked.clear()
     first = tiny.start("build", "tiny", "--stacks-dir", str(tiny.stacks))
-    assert index.asked.wait(60)
+    patience.until(index.asked.is_set, first.pid)
     second = tiny.start("build", "tiny", "--stacks-dir", str(tiny.stacks))
     assert second.stderr is not None
     waiting = second.stderr.readline()
     assert "waiting for another builder" in waiting
     index.gate.set()
-    told, said = first.communicate(timeout=60)
-    told_too, said_too = second.communicate(timeout=60)
+    told, said = patience.ended(first, 60)
+    told_too, said_too = patience.ended(second, 60)
     assert (first.returncode, second.returncode) == (0, 0), said + said_too
     assert told == told_too and "ready in" in said and said_too == ""
     assert len(tiny.built()) == 1

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from workflow.stacks import stack_environment
 from workflow.stacks.conda import installer_library
 from workflow.stacks.uv import configured_uv
 
+from .. import patience
 from .channel import PLACEHOLDER, Channel, serving, write_package, write_python, write_python_package
 from .conftest import PYTHON, Site
 
@@ -173,7 +173,9 @@ def test_a_package_that_was_changed_here_is_fetched_again(layered: Site, channel
 
 
 def test_a_download_that_breaks_off_is_told_and_what_is_there_stays(layered: Site, channel: Channel) -> None:
-    channel.cut = 5_000  # of about 40 000
+    channel.cut = 5_000  # of about 40 000; the other three packages are there by then
+    unpacked = layered.stacks / ".conda-packages"
+    channel.before_cut = lambda: patience.until(lambda: len([*unpacked.glob("*/info/index.json")]) == 3, os.getpid())
     failed = layered.build()
     assert failed.returncode == 1 and "What was unpacked stays" in failed.stderr, failed.stderr
     assert "channel_alias" in failed.stderr and layered.built() == []
@@ -250,11 +252,10 @@ def test_an_interrupted_conda_build_leaves_nothing_that_counts(
 ) -> None:
     channel.gate.clear()
     builder = layered.start("build", "tiny", "--stacks-dir", str(layered.stacks))
-    deadline = time.monotonic() + 60
-    while not channel.asked and time.monotonic() < deadline:
-        time.sleep(0.02)
+    patience.until(lambda: channel.asked, builder.pid)
     builder.send_signal(number)
-    assert builder.wait(60) == {signal.SIGKILL: -9, signal.SIGTERM: 143}[number]
+    patience.until(lambda: builder.poll() is not None, builder.pid)
+    assert builder.returncode == {signal.SIGKILL: -9, signal.SIGTERM: 143}[number]
     channel.gate.set()  # a program that outlived a killed builder ends, and lets go of the lock
     builder.communicate()
     assert layered.run("python", "tiny", "--stacks-dir", str(layered.stacks)).returncode == 1

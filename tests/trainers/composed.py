@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.patience import run
 from tests.trainers.verl.environments import build
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,14 +17,9 @@ def composed_by(version: str, cases: Mapping[str, Sequence[str]], folder: Path) 
     """What verl makes of each case, what our checks and its own validation say, and what composing.py adds."""
     given, out = folder / f"{version}.json", folder / f"{version}-composed.json"
     given.write_text(json.dumps(cases), encoding="utf-8")
-    done = subprocess.run(
-        [str(build(version)), "tests/trainers/composing.py", version, str(given), str(out)],
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "", "HOME": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+    command = [str(build(version)), "tests/trainers/composing.py", version, str(given), str(out)]
+    env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "", "HOME": str(folder)}
+    done = run(command, 900, cwd=ROOT, env=env)
     assert done.returncode == 0, done.stderr[-4000:]
     results: dict[str, dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))
     return results

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from node.dataset import arithmetic_rows
 from node.inputs import _write_parquet
 from node.records import file_sha256, tree_sha256
 from tests.engines.abacus import ABACUS
+from tests.patience import run as run_patiently
 from tests.trainers.toy.trainer import TOY
 from trainers import registry
 from trainers.cases import StackTold
@@ -122,7 +122,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     command = [sys.executable, "-m", "workflow.cluster.launcher", str(run), "--spec", json.dumps(spec)]
     command += ["--inputs", str(folder / "inputs.json"), "--stack", str(folder / "stack" / "verify.json")]
     command += ["--cpus", "1", "--log", str(run / "launcher.log")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    done = run_patiently(command, 300, cwd=ROOT)
     assert done.returncode == 0, done.stderr + "".join(log.read_text() for log in run.rglob("attempts/*/log"))
     yield results
 

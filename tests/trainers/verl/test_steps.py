@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,25 +10,18 @@ from typing import Any
 
 import pytest
 
+from ... import patience
+from ...attempts import read_lines
 from .environments import VERSIONS
 from .runs import log_steps, write_verl_run
 from .warm import WarmPython
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def history_of(folder: Path) -> list[dict[str, Any]]:
     """The rows of wandb's file, read by the controller's wandb."""
     (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
-    done = subprocess.run(
-        [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = patience.run([sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)], 60)
+    assert done.returncode == 0, done.stderr
     records = [json.loads(line) for line in done.stdout.splitlines()]
     return [record["history"]["item"] for record in records if record["type"] == "history"]
 

@@ -10,9 +10,9 @@ import pytest
 from common.contracts import SamplesLine
 from trainers.verl.driver.samples import place_of
 
+from ...attempts import read_lines
 from ...test_contracts import problems
 from . import test_verl_grpo as attempts
-from .test_steps import read_lines
 from .warm import WarmPython
 
 ONE_OF_EACH = {

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +21,10 @@ from workflow.cluster.place import Place
 from workflow.cluster.ray import RayHead, RaySetup
 from workflow.config.model import Arm
 
+from ... import patience
+from ...attempts import read_lines
 from .environments import VERSIONS
-from .test_steps import history_of, read_lines
+from .test_steps import history_of
 from .warm import WarmPython
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -128,8 +129,8 @@ class Bench:
                 stderr=log,
             )
 
-    def finish(self, folder: Path, limit_s: float = 400.0) -> int:
-        return self.start(folder).wait(limit_s)
+    def finish(self, folder: Path) -> int:
+        return ended(self.start(folder))
 
 
 @contextmanager
@@ -163,14 +164,18 @@ def bench(
         yield made
 
 
-def wait_for(found: Callable[[], bool], process: subprocess.Popen[bytes], limit_s: float = 400.0) -> None:
-    until = time.monotonic() + limit_s
-    while not found() and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.05)
+def wait_for(found: Callable[[], bool], job: subprocess.Popen[bytes]) -> None:
+    """Until it is found, or the job has ended; most of its work is Ray's, which this process has started, too."""
+    patience.until(lambda: found() or job.poll() is not None, os.getpid(), 200)
+
+
+def ended(job: subprocess.Popen[bytes]) -> int:
+    wait_for(lambda: False, job)
+    return job.wait()
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
-    return read_lines(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else []
+    return read_lines(folder / "metrics.jsonl")
 
 
 def log_of(folder: Path) -> str:
@@ -188,7 +193,7 @@ def test_a_run_in_two_lives(bench: Bench) -> None:
     wait_for(lambda: len(lines_of(first)) >= 2, job)
     job.send_signal(signal.SIGUSR1)
     job.send_signal(signal.SIGTERM)
-    assert job.wait(120) == 75, log_of(first)
+    assert ended(job) == 75, log_of(first)
     before = lines_of(first)
     last = before[-1]["step"]
     assert [line["step"] for line in before] == list(range(1, last + 1))
@@ -201,12 +206,18 @@ def test_a_run_in_two_lives(bench: Bench) -> None:
     (checkpoints / f"global_step_{last + 1}" / "actor").mkdir(parents=True)
     (checkpoints / "latest_checkpointed_iteration.txt").write_text("")
     second = bench.order("two-lives", 2, steps=last + 4, save_steps=1, **sampled(bench, last + 4))
+    (second / "hold").touch()
     job = bench.start(second)
     wait_for(lambda: len(lines_of(second)) >= 1, job)
-    for process in psutil.process_iter(["name", "environ"]):
-        if process.info["name"] == "wandb-core" and (process.info["environ"] or {}).get("WANDB_DIR") == str(second):
-            process.kill()
-    assert job.wait(400) == 0, log_of(second)
+    (tracker,) = (
+        process
+        for process in psutil.process_iter(["name", "environ"])
+        if process.info["name"] == "wandb-core" and (process.info["environ"] or {}).get("WANDB_DIR") == str(second)
+    )
+    tracker.kill()
+    wait_for(lambda: patience.has_ended(tracker), job)
+    (second / "hold").unlink()
+    assert ended(job) == 0, log_of(second)
     after = lines_of(second)
     assert [line["step"] for line in after] == list(range(last + 1, last + 5))
     assert [line["resumed"] for line in before + after] == [False] * last + [True] + [False] * 3

@@ -66,7 +66,9 @@ class WarmPython:
         return subprocess.CompletedProcess(arguments, int(status), *said)
 
     def close(self) -> None:
-        self._process.communicate(timeout=60)  # without orders it ends
+        from tests.patience import ended
+
+        ended(self._process, 60)  # without orders it ends
 
 
 @contextlib.contextmanager

@@ -16,12 +16,21 @@ FOLDER = Path(os.environ.get("STANDIN_FOLDER", "."))
 STEP_S = 0.4
 
 
+def work() -> None:
+    """Takes a step's seconds; behind the first one of a life as long as its test holds it."""
+    time.sleep(STEP_S)
+    attempt = Path(os.environ["WANDB_DIR"])
+    while (attempt / "hold").exists() and (attempt / "metrics.jsonl").exists():
+        time.sleep(0.05)
+
+
 class Workers:
     """A worker group of verl's, as far as its loops call one."""
 
     world_size = 2
 
     def __init__(self, config: Any, tokenizer: Any) -> None:
+        torch.manual_seed(0)
         self.config, self.tokenizer = config, tokenizer
         self.kept: list[Path] = []
 
@@ -31,7 +40,7 @@ class Workers:
 
         if (FOLDER / "crash").exists():
             raise RuntimeError("made to crash")
-        time.sleep(STEP_S)
+        work()
         repeats, longest = self.config.rollout.n, self.config.rollout.response_length
         repeats = self.config.rollout.val_kwargs.n if batch.meta_info.get("validate") else repeats
         prompts = batch.batch["input_ids"].repeat_interleave(repeats, dim=0)
@@ -136,7 +145,7 @@ def patch_v1(module: ModuleType) -> None:
             raise RuntimeError("made to crash")
         with module.marked_timer("gen", timing):
             trainer.checkpoint_manager.sleep_replicas()
-            time.sleep(STEP_S)
+            work()
             batch = respond(trainer, trainer._next_train_batch())
         with module.marked_timer("update_actor", timing):
             metrics.update({"actor/pg_loss": 0.5, "actor/lr": 1e-6})

@@ -19,6 +19,7 @@ class Client:
 
     def __init__(self, config: Any) -> None:
         self.config = config
+        random.seed(0)
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: Any, **_: Any) -> Any:
         from verl.workers.rollout.replica import TokenOutput
