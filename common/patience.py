@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from common.files import DiskFull, user_name
 
@@ -93,3 +94,20 @@ def sleep_listening(seconds: float) -> None:
     for _ in range(int(seconds)):
         time.sleep(1)
     time.sleep(seconds % 1)
+
+
+def run_listening(words: Sequence[str], patience_s: float, **how: Any) -> subprocess.CompletedProcess[str]:
+    """`subprocess.run` with the output as text and a limit; hears a Ctrl-C as `sleep_listening` does."""
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how) as process:
+        give_up = time.monotonic() + patience_s
+        try:
+            while True:
+                try:
+                    out, said = process.communicate(timeout=1)
+                    return subprocess.CompletedProcess(words, process.returncode, out, said)
+                except subprocess.TimeoutExpired:
+                    if time.monotonic() > give_up:
+                        raise
+        except BaseException:
+            process.kill()
+            raise

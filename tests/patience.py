@@ -71,7 +71,7 @@ def run(command: Sequence[str], cpu_s: float, **options: Any) -> subprocess.Comp
 
 
 def ended(
-    process: subprocess.Popen[str], cpu_s: float, given: str | None = None, whom: int | None = None
+    process: subprocess.Popen[Any], cpu_s: float, given: str | None = None, whom: int | None = None
 ) -> tuple[str, str]:
     """A process's output, when it has ended; it is killed when the patience with it, or with `whom`, is over."""
     patience = Patience(whom or process.pid, cpu_s)

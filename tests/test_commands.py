@@ -11,7 +11,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,8 @@ from workflow.cli import ACTIONS, main
 from workflow.commands import COMMANDS, EXIT_CODES, SHELLS, parser
 
 from .importing import ROOT
+from .late_signals import late_signals
+from .patience import ended
 
 LISTED = [name for name, command in COMMANDS.items() if command.meaning]
 PROGRAM = [sys.executable, "-m", "workflow.cli"]
@@ -57,21 +58,20 @@ def test_every_command_is_run_by_something_and_help_lists_those_for_people(monke
 
 
 def interrupted(folder: Path) -> int:
-    """`new` asks its first question on a terminal, and gets a Ctrl-C."""
+    """`new` asks its first question on a terminal, and gets a Ctrl-C just before it waits for the answer."""
     ours, theirs = pty.openpty()
-    command = ["setsid", "--ctty", *PROGRAM, "new"]
-    program = subprocess.Popen(command, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, env=environ())
+    command, env = ["setsid", "--ctty", *PROGRAM, "new"], environ() | late_signals(folder / "late")
+    (folder / "here").mkdir()
+    program = subprocess.Popen(command, cwd=folder / "here", stdin=theirs, stdout=theirs, stderr=theirs, env=env)
     os.close(theirs)
     said = b""
     while b"GPUs of a node" not in said:
         said += os.read(ours, 4096)
-    while program.poll() is None:  # between the question and the wait for its answer a signal is heard by nobody
-        os.write(ours, b"\x03")
-        time.sleep(0.5)
-    code = program.returncode
+    os.write(ours, b"\x03")
+    ended(program, 60)
     os.close(ours)
-    assert not list(folder.iterdir())
-    return code
+    assert not list((folder / "here").iterdir())
+    return program.returncode
 
 
 def piped(folder: Path) -> int:
@@ -87,7 +87,7 @@ def environ() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(ROOT)}
 
 
-def ended(*words: str) -> int:
+def code_of(*words: str) -> int:
     try:
         return main(list(words))
     except SystemExit as asked:
@@ -98,7 +98,7 @@ def test_exit_codes_are_those_of_the_documentation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = [ended("schema"), ended("plan", "nosuch.yaml"), ended("plan", "--nosuch"), interrupted(tmp_path)]
+    found = [code_of("schema"), code_of("plan", "nosuch.yaml"), code_of("plan", "--nosuch"), interrupted(tmp_path)]
     assert [*found, piped(tmp_path)] == [0, 1, 2, 130, 141] == list(EXIT_CODES)
     assert "error: nosuch.yaml is not there" in capsys.readouterr().err
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
@@ -106,17 +106,17 @@ def test_exit_codes_are_those_of_the_documentation(
 
 
 def test_an_unknown_command_gets_the_nearest_one_and_none_the_whole_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended("comparre") == 2
+    assert code_of("comparre") == 2
     said = capsys.readouterr().err
     assert "error: unknown command 'comparre' (did you mean compare?); known: compare, new," in said
     assert "write-plan" not in said
 
 
 def test_an_unknown_argument_gets_the_commands_own_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended("compare", "a.log", "b.log", "--out", "there") == 2
+    assert code_of("compare", "a.log", "b.log", "--out", "there") == 2
     said = capsys.readouterr().err
     assert "usage: rolloutbench compare" in said and "--report" in said
-    assert ended() == 2
+    assert code_of() == 2
     assert "compare logs: prints the verdict" in capsys.readouterr().err
 
 

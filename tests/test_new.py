@@ -176,9 +176,7 @@ def test_without_a_terminal_nothing_is_asked(here: Path, capsys: pytest.CaptureF
     assert yaml.safe_load(Path("my.yaml").read_text())["workload"]["gpus_per_node"] == 0
 
 
-def test_at_a_terminal_a_wrong_answer_is_asked_again(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_at_a_terminal_a_wrong_answer_is_asked_again(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = iter(["many", "2", "", "", "vllm", "", "train.jsonl", "", "", "", ""])
     asked = []
 
@@ -186,8 +184,7 @@ def test_at_a_terminal_a_wrong_answer_is_asked_again(
         asked.append(question)
         return next(said)
 
-    monkeypatch.setattr("builtins.input", told)
-    found = answers({}, asking=True)
+    found = answers({}, told)
     assert (found["gpus"], found["trainer"], found["engines"]) == ("2", "verl", "vllm")
     assert found["columns"] == "prompt,solution"
     assert [question.partition(" ")[0] for question in asked] == [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import select
 import shlex
 import sys
 from collections import Counter
@@ -103,7 +104,7 @@ def new_experiment(args: argparse.Namespace) -> None:
     profile = Path("profiles") / name / "config.yaml"
     _require_free(file)
     given = {one.name: getattr(args, one.name) for one in QUESTIONS if getattr(args, one.name) is not None}
-    found = answers(given, asking=not given and sys.stdin.isatty())
+    found = answers(given, None if given or not sys.stdin.isatty() else line_of_terminal)
     writes = {file: configuration(found, name, file)}
     if found["partition"]:
         writes[profile] = profile_text(found)
@@ -133,25 +134,33 @@ def _require_free(*paths: Path) -> None:
             raise UserError(f"{path} exists; give another name: rolloutbench new FILE (nothing was written)")
 
 
-def answers(given: Found, asking: bool = False) -> dict[str, str]:
+def answers(given: Found, ask: Callable[[str], str] | None = None) -> dict[str, str]:
     """Each question's answer: given, asked for, or usual; `UserError` names the flag of a wrong one."""
-    if asking:
+    if ask:
         say("Enter takes what stands in [brackets]; Ctrl-C ends without writing anything.")
     found: dict[str, str] = {}
     for one in QUESTIONS:
         while one.name not in found:
             answer = given[one.name] if one.name in given else one.usual(found)
             try:
-                answer = (asking and input(f"{one.words} [{answer}]: ").strip()) or answer
+                answer = (ask and ask(f"{one.words} [{answer}]: ").strip()) or answer
                 one.check(answer, found)
                 found[one.name] = answer
             except EOFError:
                 raise UserError("the questions were not answered; give flags: rolloutbench new --help") from None
             except UserError as error:
-                if not asking:
+                if not ask:
                     raise UserError(f"--{one.name}: {error}") from None
                 say(f"  {error}")
     return found
+
+
+def line_of_terminal(question: str) -> str:
+    """`input` from a terminal, which hears a Ctrl-C within a second, also one that comes just before it waits."""
+    print(question, end="", flush=True)
+    while not select.select([sys.stdin], [], [], 1)[0]:
+        pass
+    return input()
 
 
 def configuration(found: Found, name: str, file: Path) -> str:

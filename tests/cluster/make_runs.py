@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from common.files import write_whole
 from workflow.cluster.paths import RunPaths
 
 INPUTS = {"data_sha256": "d", "model_sha256": "m"}
@@ -86,5 +87,4 @@ def answer(experiment: Path, jobs: list[dict[str, Any]], **told: Any) -> None:
 
 
 def write(path: Path, value: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value))
+    write_whole(path, json.dumps(value).encode())

@@ -6,7 +6,6 @@ import errno
 import os
 import re
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from workflow.cluster.scheduler import SlurmScheduler
 from workflow.cluster.slurm import EndedJob, QueueJob
 from workflow.cluster.slurm_answer import Answer
 
-from ..patience import run
 from .make_runs import MadeRun
 from .run_bench import ROOT
 
@@ -246,23 +244,6 @@ def test_what_takes_longer_than_its_patience_is_tried_again_all_the_same(monkeyp
         return "content"
 
     assert patiently(look, "it", patience_s=30) == "content"
-
-
-def test_a_ctrl_c_that_does_not_end_the_sleep_is_heard_all_the_same() -> None:
-    """Another thread takes the signal here: to the one that sleeps it comes too early, as if just before its sleep."""
-    script = """
-import signal, threading, time
-from common.patience import sleep_listening
-def interrupt():
-    time.sleep(0.5)
-    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-threading.Thread(target=interrupt).start()
-try:
-    sleep_listening(600)
-except KeyboardInterrupt:
-    print("heard", flush=True)
-"""
-    assert run([sys.executable, "-c", script], cpu_s=60).stdout == "heard\n"
 
 
 def test_the_last_lines_of_a_large_log_take_no_memory(tmp_path: Path) -> None:

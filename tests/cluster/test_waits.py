@@ -19,6 +19,7 @@ import pytest
 
 from workflow.cluster.locks import try_lock
 
+from ..late_signals import late_signals
 from ..slurm.runs import build_faults
 from .make_runs import MadeRun
 from .run_bench import RunBench
@@ -113,12 +114,25 @@ WAITS: dict[str, tuple[dict[str, str], dict[str, Any] | None, str]] = {
 
 
 def test_a_head_hears_a_ctrl_c_wherever_it_waits(bench: Callable[..., RunBench], faults: Path, tmp_path: Path) -> None:
+    """Also one that comes just before it waits. Within two seconds; those that a busy machine kept are tried again."""
+    late = list(WAITS)
+    for again in range(3):
+        seconds = seconds_to_the_end(bench, faults, tmp_path / str(again), late)
+        print({name: round(value, 1) for name, value in seconds.items()})
+        late = [name for name in late if seconds.get(name, 99.0) > 4]
+        if not late:
+            break
+    assert not late
+
+
+def seconds_to_the_end(bench: Callable[..., RunBench], faults: Path, base: Path, names: list[str]) -> dict[str, float]:
+    """How long after a Ctrl-C each head ends that waits; without those that do not."""
     heads: dict[str, tuple[RunBench, subprocess.Popen[str]]] = {}
     with contextlib.ExitStack() as held:
-        for number, (name, (scripts, earlier, _)) in enumerate(WAITS.items()):
-            folder = tmp_path / str(number)
+        for number, name in enumerate(names):
+            folder, (scripts, earlier, _) = base / str(number), WAITS[name]
             options = () if name.endswith("here") else SLURM
-            one = bench(folder, options=options, head_env=commands(folder, **scripts))
+            one = bench(folder, options=options, head_env=commands(folder, **scripts) | late_signals(folder / "late"))
             one.run.mkdir(parents=True)
             if earlier is not None:
                 MadeRun(one.run.parents[1], "arm-s0").job(**earlier)
@@ -130,7 +144,6 @@ def test_a_head_hears_a_ctrl_c_wherever_it_waits(bench: Callable[..., RunBench],
             heads[name] = one, one.start()
         for name, (one, head) in heads.items():
             one.wait(partial(waits, one, head, WAITS[name][2]))
-        time.sleep(0.5)
         told = time.monotonic()
         for _, head in heads.values():
             os.killpg(head.pid, signal.SIGINT)
@@ -141,12 +154,12 @@ def test_a_head_hears_a_ctrl_c_wherever_it_waits(bench: Callable[..., RunBench],
             time.sleep(0.05)
     for one, _ in heads.values():
         (one.folder / "go").touch()
-    print({name: round(value, 1) for name, value in seconds.items()})
-    assert not [name for name in heads if seconds.get(name, 99.0) > 4], "two seconds, and a busy machine's as many"
-    for name, (one, head) in heads.items():
+    for name in seconds:
+        one, head = heads[name]
         said = one.said(head)
         assert head.returncode == 1 and "Traceback" not in said, (name, said)
         assert "stopped while" in said or "detached" in said, (name, said)
+    return seconds
 
 
 def waits(one: RunBench, head: subprocess.Popen[str], by: str) -> bool:

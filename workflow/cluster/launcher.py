@@ -319,11 +319,10 @@ def _run(args: argparse.Namespace) -> None:
     try:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        request = request_of(args)
+        launcher = Launcher(RunPaths(args.run_folder.resolve()), request_of(args))
+        signal.signal(signal.SIGINT, launcher.request_stop)
     except KeyboardInterrupt:
         raise UserError(f"{args.spec['run_id']}: {NOTHING_STARTED}") from None
-    launcher = Launcher(RunPaths(args.run_folder.resolve()), request)
-    signal.signal(signal.SIGINT, launcher.request_stop)
     signal.signal(signal.SIGTERM, launcher.request_stop)
     try:
         launcher.ensure_done()

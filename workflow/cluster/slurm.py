@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from common.files import user_name
 from common.patience import may_pass as passes
+from common.patience import run_listening
 
 PATIENCE_S = 60.0  # for one command; slurmctld's own MessageTimeout is 10 s by default
 
@@ -168,17 +169,8 @@ def requeue(job_id: str) -> None:
 def command(*words: str) -> str:
     """What a command of Slurm prints; raises `SlurmError` if it fails, does not answer, or is not there."""
     try:
-        done = subprocess.run(
-            words,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PATIENCE_S,
-            check=False,
-            env=_environment(),
-            # A Ctrl-C at the terminal is for the head, which still wants its answer.
-            start_new_session=True,
-        )
+        # A Ctrl-C at the terminal is for the head, which still wants its answer.
+        done = run_listening(words, PATIENCE_S, errors="replace", env=_environment(), start_new_session=True)
     except subprocess.TimeoutExpired:
         raise SlurmError(f"{words[0]} did not answer within {PATIENCE_S:.0f} s") from None
     except OSError as error:

@@ -92,7 +92,8 @@ class Submitter:
                 start_new_session=True,
                 pass_fds=[lock.descriptor],
             )
-            program.wait()
+            while program.poll() is None:  # `wait` would not hear a Ctrl-C that comes just before it
+                time.sleep(0.1)
         self._stop.means = ASKING
         if program.returncode != 0:
             tail = log_tail(self._run.folder / "submit.log")
