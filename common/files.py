@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import pwd
-import tempfile
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,18 +67,17 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file atomically; a full disk is a `DiskFull` and leaves the old file as it was."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        # With the rights that the umask leaves, which cannot be read without changing it for other threads.
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        file = temporary.open("x", encoding="utf-8")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
+            with file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            umask = os.umask(0)
-            os.umask(umask)
-            Path(temporary).chmod(0o666 & ~umask)
-            Path(temporary).replace(path)
+            temporary.replace(path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -93,9 +93,11 @@ def errors_since(folders: Iterable[Path], began: float) -> list[str]:
     Of another log's lines in them (`QUOTE`), which were shown once, the last is kept: most often it is the reason.
     """
     found = []
-    logs = {log for folder in folders for log in folder.rglob("*.log") if log.stat().st_mtime >= began}
-    for log in sorted(logs):
-        text = log.read_text(encoding="utf-8", errors="replace")
+    logs = {Path(at, name) for folder in folders for at, _, names in os.walk(folder) for name in names}
+    for log in sorted(log for log in logs if log.suffix == ".log"):
+        text = ""
+        with suppress(FileNotFoundError):  # whatever still runs may remove its files, and their folders
+            text = log.read_text(encoding="utf-8", errors="replace") if log.stat().st_mtime >= began else ""
         if error := re.search(r"^error:", text, re.MULTILINE):
             lines = text[error.start() :].strip().splitlines()
             found.append("\n".join([*(line for line in lines[:-1] if not line.startswith(QUOTE)), lines[-1]]))

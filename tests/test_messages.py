@@ -18,6 +18,7 @@ def test_the_errors_of_this_start_are_recalled_and_no_older_ones(tmp_path: Path)
     (tmp_path / "fine.log").write_text("no error: here\n")
     (tmp_path / "old.log").write_text("error: long mended\n")
     os.utime(tmp_path / "old.log", (1, 1))
+    (tmp_path / "gone.log").symlink_to("nowhere")  # as one that is removed between a listing and a look
     # A log's lines were shown when the run ended; the last is most often the reason.
     assert errors_since([tmp_path], began=1000.0) == [
         "error: no column q",

@@ -14,14 +14,14 @@ import pytest
 
 from common import patience
 from common.errors import UserError
-from common.files import last_lines
+from common.files import last_lines, write_text
 from common.messages import reporting_errors
 from common.patience import patiently
 from workflow.cluster import jobstate, scheduler
 from workflow.cluster.inquiry import Submission, identity, is_of, make_identity
 from workflow.cluster.jobstate import Evidence, JobVerdict, Life, Pulse, Watch, filesystem_now, job_state, pulse_at
 from workflow.cluster.paths import JobPaths, RunPaths
-from workflow.cluster.scheduler import SlurmScheduler
+from workflow.cluster.scheduler import LocalScheduler, SlurmScheduler
 from workflow.cluster.slurm import EndedJob, QueueJob
 from workflow.cluster.slurm_answer import Answer
 
@@ -145,6 +145,20 @@ def test_answers_without_a_job_are_counted_for_each_job_alone(tmp_path: Path, mo
         assert looks == 6
 
 
+def test_a_job_of_this_machine_that_began_and_ended_between_two_looks_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(scheduler.time, "monotonic", lambda: now)
+    made = MadeRun(tmp_path, "a").job(cluster="local")
+    head, job = LocalScheduler(made.paths), made.paths.job(1)
+    assert head.look(job).alive, "it may be about to begin"
+    made.attempt()
+    assert head.look(job).alive, "it may be about to say how it ended"
+    now += 3
+    assert not head.look(job).alive
+
+
 def test_a_heartbeat_is_compared_with_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(jobstate.time, "monotonic", lambda: now)
@@ -244,6 +258,17 @@ def test_what_takes_longer_than_its_patience_is_tried_again_all_the_same(monkeyp
         return "content"
 
     assert patiently(look, "it", patience_s=30) == "content"
+
+
+def test_a_written_file_has_the_rights_that_the_umask_leaves_which_no_other_thread_finds_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = os.umask(0o027)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(os, "umask", lambda mask: pytest.fail("it is that of all threads"))
+        write_text(tmp_path / "file", "")
+    os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
 
 
 def test_the_last_lines_of_a_large_log_take_no_memory(tmp_path: Path) -> None:

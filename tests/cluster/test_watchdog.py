@@ -43,7 +43,7 @@ def test_without_a_first_step_it_says_so_and_zero_turns_it_off(tmp_path: Path) -
 
 
 def test_a_pause_of_the_watcher_itself_is_not_the_trainers(tmp_path: Path) -> None:
-    dog = Watchdog(tmp_path / "none", hang_factor=10, hang_min_s=1, first_step_s=20)
+    dog = Watchdog(tmp_path / "none", hang_factor=10, hang_min_s=1, first_step_s=3)
     assert dog.tick(3600.0) is None
 
 

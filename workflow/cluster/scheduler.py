@@ -103,7 +103,8 @@ class LocalScheduler(Scheduler):
     def look(self, job: JobPaths) -> JobState:
         now = time.monotonic()
         holds = holder_note(self._run.live_lock) is not None
-        if holds:
+        # One that has begun had the lock, also where it ended between two looks.
+        if holds or (job.number not in self._seen and attempts_of_job(self._run, job.number)):
             self._seen[job.number] = now
         # After the lock is free its holder has written end.json, or it was killed.
         seen = self._seen.get(job.number)

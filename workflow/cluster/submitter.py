@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import patience
 from common.errors import UserError
 from common.files import ROOT, last_lines, read_json, write_json
 from common.messages import QUOTE, say
+from workflow.cluster.history import read_object
 from workflow.cluster.locks import Lock
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.request import require_fit
@@ -125,8 +125,7 @@ class Submitter:
             say(f"{self._run_id}: {remark}")
 
     def _require_not_cancelled(self) -> None:
-        if patience.is_there(self._run.cancelled):
-            by = read_json(self._run.cancelled)["by"]
+        if by := read_object(self._run.cancelled).get("by"):
             raise UserError(f"{self._run_id}: {by} cancelled the experiment meanwhile; start snakemake again to go on")
 
 

@@ -18,7 +18,7 @@ import psutil
 from workflow.cluster.progress import StepReader
 
 # A process that was suspended (gang scheduling, a debugger) must not find that the trainer was silent meanwhile.
-_LONGEST_TICK_S = 5.0
+_LONGEST_TICK_S = 1.0
 _DUMP_PATIENCE_S = 20.0
 _DUMPS_PATIENCE_S = 60.0  # for all of a trainer's processes: meanwhile nobody watches
 # Silent for a while before it is asked what it does: the trainer's own dump reaches the log through its own process.
