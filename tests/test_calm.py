@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from .importing import ROOT
+from .patience import run
 
 WORKFLOW = """
 rule all:
@@ -34,7 +35,7 @@ def test_a_line_for_each_job_and_the_reason_of_a_failure(tmp_path: Path) -> None
     (tmp_path / "Snakefile").write_text(WORKFLOW)
     start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from workflow.start import snakemake; snakemake()"
     command = [sys.executable, "-c", start, "--cores", "1", "--keep-going", "--logger", "calm"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    done = run(command, 300, cwd=tmp_path)
     assert done.returncode == 1
     lines = done.stderr.splitlines()
     assert {"good a", "bad b", "done", "it broke", "bad failed; log: b.log"} <= set(lines), done.stderr

@@ -15,6 +15,7 @@ import pytest
 from workflow.config.entry import given_files
 
 from .importing import ROOT
+from .patience import run
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def said_by(program: Path, folder: Path, *arguments: str) -> tuple[int, str]:
     command = [str(program), "--profile", str(ROOT / "profiles" / "local"), "-s", str(ROOT / "workflow" / "Snakefile")]
-    done = subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    done = run([*command, *arguments], 300, cwd=folder)
     return done.returncode, done.stderr + done.stdout
 
 

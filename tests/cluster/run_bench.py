@@ -185,9 +185,10 @@ class RunBench:
         return alive
 
     def end(self) -> None:
-        for process in self.processes():
+        for process in (left := self.processes()):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+        psutil.wait_procs(left, timeout=10)  # nothing is written any more to folders that are removed next
         for head in self.heads:
             if head.poll() is None:
                 head.kill()

@@ -2,11 +2,12 @@
 
 What it does wrong is chosen by the STAND_IN variable of the run's `env`: `fail`, `refuse`, `lie` (ends well without
 finishing), `kill_self`, `deaf` (ignores SIGTERM), `hang` (after step 2, always), `hang_once`, `no_step` (dies before
-its first step), `chatty` (logs a gigabyte in step 2), `eat` (takes memory without end), `hang_done` (hangs after it has
-finished), `daemon` (leaves a process that sheds its parents and its environment). STAND_IN_STEP_S is a step's time,
-STAND_IN_SAVE how many steps there are between checkpoints, STAND_IN_SAVE_S how long one takes, STAND_IN_IMPORT_S how
-long it hears no signals at first. STAND_IN_WAIT is a step after which the first attempt waits for a file `go` in the
-run's folder, or for a stop. In the run's folder `journal` holds one line per step, `saves` one per checkpoint.
+its first step), `deaf_at_first` (the first attempt imports for ever, and hears no signals yet), `chatty` (logs a
+gigabyte in step 2), `eat` (takes a gigabyte of memory), `hang_done` (hangs after it has finished), `daemon` (leaves a
+process that sheds its parents and its environment). STAND_IN_STEP_S is a step's time, STAND_IN_SAVE how many steps
+there are between checkpoints, STAND_IN_SAVE_S how long one takes. STAND_IN_WAIT is a step after which the first attempt
+waits for a file `go` in the run's folder, or for a stop. In the run's folder `journal` holds one line per step, `saves`
+one per checkpoint.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def wait_for_ever() -> None:
         time.sleep(1)
 
 
-time.sleep(float(os.environ.get("STAND_IN_IMPORT_S", "0")))
+if fault == "deaf_at_first" and order["attempt"] == 1:
+    wait_for_ever()
 signal.signal(signal.SIGTERM, on_term)
 signal.signal(signal.SIGUSR2, on_term)
 faulthandler.register(signal.SIGUSR1, all_threads=True)
@@ -66,9 +68,10 @@ if fault == "no_step":
     os.kill(os.getpid(), signal.SIGKILL)
 if fault == "eat":
     eaten = []
-    while True:
+    for _ in range(64):
         eaten.append(bytearray(os.urandom(2**20)) * 16)
         time.sleep(0.05)
+    wait_for_ever()
 if fault == "daemon":
     left = f"exec -a left-{attempt_dir.parents[5].name} sleep 600 &"
     subprocess.run(["env", "-i", "setsid", "bash", "-c", left], check=True)

@@ -17,6 +17,7 @@ from workflow.cluster.ends import end_told_by_slurm, kind_of_state
 from workflow.cluster.slurm import EndedJob, SlurmError
 from workflow.cluster.slurm_answer import Answer, ask, read, want
 
+from ..patience import ended
 from .make_runs import MadeRun, write
 
 NAME = "vllm-s0.0123456789abcdef"
@@ -129,14 +130,14 @@ def test_many_who_wait_ask_once(fake: Callable[[str, str], Path], tmp_path: Path
     program = (
         "import sys, time; from pathlib import Path; from workflow.cluster.slurm_answer import ask\n"
         "end = time.monotonic() + 4\n"
-        "while time.monotonic() < end: last = ask(Path(sys.argv[1]), max_age_s=30); time.sleep(0.1)\n"
+        "while time.monotonic() < end: last = ask(Path(sys.argv[1]), max_age_s=3000); time.sleep(0.1)\n"
         "print(list(last.jobs))"
     )
     heads = [
         subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "slurm")], stdout=subprocess.PIPE, text=True)
         for _ in range(12)
     ]
-    assert {head.communicate(timeout=60)[0].strip() for head in heads} == {"['7']"}
+    assert {ended(head, 60)[0].strip() for head in heads} == {"['7']"}
     assert calls.read_text().count("\n") == 1
 
 

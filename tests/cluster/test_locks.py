@@ -8,18 +8,21 @@ from pathlib import Path
 
 from workflow.cluster.locks import holder_note, try_lock
 
+from ..patience import ended
+
 HOLD = """
-import sys, time
+import sys
 from workflow.cluster.locks import hold_experiment
 lock = hold_experiment(sys.argv[1])
 print("held", flush=True)
-time.sleep(60)
+sys.stdin.read()
 """
 
 
 def holder(folder: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", HOLD, str(folder)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
 def test_a_lock_is_held_by_one_and_free_again_after(tmp_path: Path) -> None:
@@ -40,7 +43,7 @@ def test_a_lock_is_held_by_one_and_free_again_after(tmp_path: Path) -> None:
 def test_results_that_are_no_folder_are_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused = holder(tmp_path / "file")
-    _, said = refused.communicate(timeout=30)
+    _, said = ended(refused, 60)
     assert refused.returncode == 1
     assert said == f"error: {tmp_path / 'file'} cannot be written (File exists); it must be a folder of your own\n"
 

@@ -60,7 +60,7 @@ def test_on_a_terminal_one_line_is_drawn_over(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
 def test_a_launcher_draws_a_bar_on_a_terminal_that_can(tmp_path: Path, term: str) -> None:
-    one = RunBench(tmp_path, env={"STAND_IN_STEP_S": "0.3"})
+    one = RunBench(tmp_path, env={"STAND_IN_WAIT": "2"})
     env = {name: value for name, value in os.environ.items() if name != "CI"} | {"TERM": term, "COLUMNS": "60"}
     ours, theirs = pty.openpty()
     head = subprocess.Popen(one.command(), cwd=ROOT, env=env, stderr=theirs)
@@ -71,6 +71,8 @@ def test_a_launcher_draws_a_bar_on_a_terminal_that_can(tmp_path: Path, term: str
             said += os.read(ours, 4096)
         except OSError:  # the last one on the terminal has ended
             break
+        if b"/5" in said:  # its first news
+            one.go()
     os.close(ours)
     assert head.wait() == 0, said
     text = said.decode().replace("\r\n", "\n")

@@ -27,6 +27,8 @@ from workflow.cluster.place import Place, expand_hosts, source_ip
 from workflow.cluster.processes import LIFE_VARIABLE, end_processes_of
 from workflow.cluster.ray import RayHead, RaySetup, RayWorker
 
+from ..patience import run
+
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "nowhere[1-2]", "SLURM_CPUS_PER_TASK": "3"}
 
@@ -158,17 +160,24 @@ class Task:
         return found
 
     def raylet(self) -> psutil.Process:
-        [found] = [process for process in self.ray() if process.name() == "raylet"]
+        [found] = [process for process in self.ray() if words_of(process)[:1] == ["raylet"]]
         return found
 
     def temporary(self) -> Path:
         [found] = {
             Path(word.split("=")[1]).parent
             for process in self.ray()
-            for word in process.cmdline()
+            for word in words_of(process)
             if word.startswith("--temp-dir=")
         }
         return found
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    """A process's name and command; nothing of one that has ended, as Ray's workers do at any time."""
+    with contextlib.suppress(psutil.Error):
+        return [process.name(), *process.cmdline()]
+    return []
 
 
 @pytest.fixture
@@ -198,17 +207,15 @@ def start(base: Path) -> Iterator[Callable[..., Task]]:
 
 
 def drive(environment: dict[str, str]) -> dict[str, Any]:
-    ran = subprocess.run(
-        [sys.executable, "-c", DRIVER], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
-    )
+    ran = run([sys.executable, "-c", DRIVER], 120, env={**os.environ, **environment})
     assert ran.returncode == 0, ran.stderr
     seen = json.loads(ran.stdout.splitlines()[-1])
     assert isinstance(seen, dict)
     return seen
 
 
-def gone(processes: list[psutil.Process], within_s: float = 10.0) -> bool:
-    _, alive = psutil.wait_procs(processes, timeout=within_s)
+def gone(processes: list[psutil.Process]) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=60)
     return not [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
@@ -236,6 +243,7 @@ def test_two_clusters_on_one_machine_keep_to_themselves_and_end_as_wholes(
     (head, worker), (other_head, other_worker) = jobs
     of_one = [*head.ray(), *worker.ray()]
     of_other = [*other_head.ray(), *other_worker.ray()]
+    stay = [other_head.raylet(), other_worker.raylet(), psutil.Process(seen[1]["actor"])]  # its driver's workers do not
     assert psutil.Process(seen[0]["actor"]) in of_one
     folders = [task.temporary() for task in (head, worker)]
     head.end()
@@ -244,17 +252,15 @@ def test_two_clusters_on_one_machine_keep_to_themselves_and_end_as_wholes(
     assert head.hear("closed") and worker.hear("closed")
     assert gone(of_one)
     assert not any(folder.exists() for folder in folders)
-    assert all(process.is_running() for process in of_other)
+    assert all(process.is_running() for process in stay)
     assert not (tmp_path / "a" / "secret").exists()
 
-    # In the other a worker's raylet is killed: both sides say so within seconds, and nothing is left either.
+    # In the other a worker's raylet is killed: both sides say so, and not that it is silent; nothing is left either.
     folders = [task.temporary() for task in (other_head, other_worker)]
     other_worker.raylet().kill()
-    at = time.monotonic()
     said = other_worker.hear("died")
     assert said.startswith("Ray ended on rank 1 (nowhere2) (exit 1; see ")
     assert other_head.hear("died") == said
-    assert time.monotonic() - at < 15
     assert other_head.hear("closed") and other_worker.hear("closed")
     assert gone(of_other)
     assert not any(folder.exists() for folder in folders)
@@ -268,10 +274,8 @@ def test_a_dead_head_ends_all_and_a_killed_task_takes_its_ray_with_it(
     assert head.hear("up") and head.hear("ready") and worker.hear("ready")
     everything, folders = [*head.ray(), *worker.ray()], [head.temporary(), worker.temporary()]
     head.raylet().kill()
-    at = time.monotonic()
     assert head.hear("died").startswith("Ray ended on rank 0 (nowhere1) (exit 1; see ")
     assert worker.hear("over") is True
-    assert time.monotonic() - at < 15
     assert head.hear("closed") and worker.hear("closed")
     assert gone(everything)
     assert not any(folder.exists() for folder in folders)
@@ -281,9 +285,10 @@ def test_a_dead_head_ends_all_and_a_killed_task_takes_its_ray_with_it(
     head.hear("up")
     everything, folder, session = head.ray(), head.temporary(), head.session()
     head.process.kill()
-    assert gone([process for process in everything if not process.name().startswith("ray::")])
+    agents = [process for process in everything if "".join(words_of(process)[:1]).startswith("ray::")]
+    assert gone([process for process in everything if process not in agents])
     assert end_processes_of(head.token, grace_s=0, sessions=[session]) == []
-    assert gone(everything, within_s=1)
+    assert gone(everything)
     # The folder goes with the next Ray on this node.
     assert folder.exists()
     subject.PrivateFolder({"TMPDIR": str(base)}).remove()
@@ -323,40 +328,43 @@ def test_a_taken_port_is_no_end_but_a_ray_that_never_starts_is(
     assert head.hear("error") == said
 
 
+def setup_of(folder: Path, rank: int, python: Path, **more: Any) -> RaySetup:
+    """What a task of this process is told."""
+    place = Place.from_environment({**SLURM, "SLURM_PROCID": str(rank)})
+    inside = {"environment": {}, "cwd": folder.parent, "log": folder.parent / "log"}
+    return RaySetup(place=place, folder=folder, python=python, **inside, **more)
+
+
 def test_missing_ranks_are_named_when_the_time_is_up(
-    tmp_path: Path, stand_in: Path, start: Callable[..., Task]
+    tmp_path: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head = start(tmp_path / "0", 0, python=str(stand_in), deadline_s=1)
-    head.hear("up")
-    assert head.hear("error") == "after 1 s the Ray cluster still lacks 1 of 2 nodes: rank 1 (nowhere2)"
-    head.hear("closed")
-    late = start(tmp_path / "0", 1, python=str(stand_in))
-    assert late.hear("error") == "rank 0 (nowhere1) has left the job"
-    alone = start(tmp_path / "1", 1, python=str(stand_in), deadline_s=1)
-    assert alone.hear("error") == "nothing was heard of rank 0 (nowhere1) for 1 s"
+    clock, passed = time.monotonic, 0.0
+    monkeypatch.setattr(meeting.time, "monotonic", lambda: clock() + passed)
+    with RayHead(setup_of(tmp_path / "0", 0, stand_in)) as head:
+        head.start()
+        passed += 601
+        with pytest.raises(MeetingError, match=r"after 600 s the Ray .* lacks 1 of 2 nodes: rank 1 \(nowhere2\)"):
+            head.wait_for_nodes()
+    with (
+        RayWorker(setup_of(tmp_path / "0", 1, stand_in)) as late,
+        pytest.raises(MeetingError, match="has left the job"),
+    ):
+        late.join()
+    with RayWorker(setup_of(tmp_path / "1", 1, stand_in)) as alone:
+        passed += 601
+        with pytest.raises(MeetingError, match=r"nothing was heard of rank 0 \(nowhere1\) for 600 s"):
+            alone.join()
 
 
 def test_who_waits_can_be_told_to_give_up(tmp_path: Path) -> None:
-    place = Place.from_environment({**SLURM, "SLURM_PROCID": "1"})
-    setup = RaySetup(
-        place=place,
-        folder=tmp_path / "0",
-        python=tmp_path / "none",
-        environment={},
-        cwd=tmp_path,
-        log=tmp_path / "log",
-        give_up=lambda: "asked to stop",
-    )
+    setup = setup_of(tmp_path / "0", 1, tmp_path / "none", give_up=lambda: "asked to stop")
     with RayWorker(setup) as worker, pytest.raises(MeetingError, match="asked to stop"):
         worker.join()
     assert json.loads((tmp_path / "0" / "rank-1.json").read_text())["error"] == "asked to stop"
 
 
 def test_what_keeps_ray_from_starting_is_told(tmp_path: Path) -> None:
-    place = Place.from_environment({**SLURM, "SLURM_PROCID": "0"})
-    setup = RaySetup(
-        place=place, folder=tmp_path / "0", python=tmp_path / "none", environment={}, cwd=tmp_path, log=tmp_path / "log"
-    )
+    setup = setup_of(tmp_path / "0", 0, tmp_path / "none")
     for why in ("No such file", "File exists"):  # no such Python; a folder that belongs to another life
         with RayHead(setup) as head, pytest.raises(MeetingError, match=why) as caught:
             head.start()
@@ -366,27 +374,36 @@ def test_what_keeps_ray_from_starting_is_told(tmp_path: Path) -> None:
 
 
 def test_silence_is_noticed_and_an_earlier_life_is_not_joined(
-    tmp_path: Path, stand_in: Path, start: Callable[..., Task]
+    tmp_path: Path, stand_in: Path, start: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The earlier life's files are still there, next to this one's.
     (tmp_path / "0").mkdir()
     (tmp_path / "0" / "head.json").write_text(json.dumps({"state": "up", "address": "127.0.0.1:1", "beat": 7}))
-    told = {"python": str(stand_in), "beat_s": 0.3, "stale_s": 2}
-    for stopped in (0, 1):
-        folder = tmp_path / str(stopped + 1)
-        worker, head = start(folder, 1, **told), start(folder, 0, **told)
-        address = head.hear("up")
-        head.hear("ready")
-        assert worker.hear("ready")["RAY_ADDRESS"] == address
-        task, other = (head, worker) if stopped == 0 else (worker, head)
-        os.kill(task.process.pid, signal.SIGSTOP)
-        host = ("rank 0 (nowhere1)", "rank 1 (nowhere2)")[stopped]
-        assert other.hear("died") == f"nothing was heard of {host} for 2 s"
-        os.kill(task.process.pid, signal.SIGCONT)
-        if stopped == 0:
-            assert head.hear("died") == "rank 1 (nowhere2) has left the job"
-        else:
-            assert worker.hear("over") is True
+    clock, passed = time.monotonic, 0.0
+    monkeypatch.setattr(meeting.time, "monotonic", lambda: clock() + passed)
+
+    def silence(member: RayHead | RayWorker, other: Task) -> str:
+        nonlocal passed
+        os.kill(other.process.pid, signal.SIGSTOP)
+        while (died := member.poll()) is None:
+            passed += 5
+        member.close()
+        os.kill(other.process.pid, signal.SIGCONT)
+        return died
+
+    head = start(tmp_path / "1", 0, python=str(stand_in))
+    with RayWorker(setup_of(tmp_path / "1", 1, stand_in)) as worker:
+        worker.join()
+        assert worker.environment()["RAY_ADDRESS"] == head.hear("up") and head.hear("ready")
+        assert silence(worker, head) == "nothing was heard of rank 0 (nowhere1) for 120 s"
+        assert head.hear("died") == "rank 1 (nowhere2) has left the job"
+    other = start(tmp_path / "2", 1, python=str(stand_in))
+    with RayHead(setup_of(tmp_path / "2", 0, stand_in)) as first:
+        first.start()
+        first.wait_for_nodes()
+        assert other.hear("ready")["RAY_ADDRESS"] == first.address
+        assert silence(first, other) == "nothing was heard of rank 1 (nowhere2) for 120 s"
+        assert other.hear("over") is True
 
 
 def test_time_in_which_one_did_not_listen_oneself_is_no_silence(
@@ -508,7 +525,7 @@ subprocess.Popen([sys.executable, "-c", deaf], start_new_session=True)
     left.wait()
     try:
         assert end_processes_of("test-ours", grace_s=0.5, sessions=[left.pid]) == []
-        assert gone(processes, within_s=1)
+        assert gone(processes)
         assert other.poll() is None and unmarked.poll() is None
         assert end_processes_of("test-theirs") == []
         assert other.wait(5) == -signal.SIGTERM

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from workflow.cluster.training import trainer_environment
 
+from ..patience import ended, run
 from ..preload import preloaded_library
 from .test_ray import ROOT, TASK
 
@@ -28,7 +29,7 @@ print(json.dumps(ray.get(shell.remote(sys.argv[1]))))
 
 def test_a_preloaded_library_loads_in_shells_of_rays_workers(tmp_path: Path) -> None:
     preload, runtime = preloaded_library(tmp_path)
-    run = {"paths": {"LD_LIBRARY_PATH": [str(runtime.parent)]}, "caches": {}, "cache": "s-0", "needs": []}
+    told = {"paths": {"LD_LIBRARY_PATH": [str(runtime.parent)]}, "caches": {}, "cache": "s-0", "needs": []}
     order = {
         "python": str(tmp_path / "env/bin/python"),
         "cwd": str(ROOT),
@@ -38,7 +39,7 @@ def test_a_preloaded_library_loads_in_shells_of_rays_workers(tmp_path: Path) -> 
     }
     place = {"SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "nowhere1", "SLURM_CPUS_PER_TASK": "2", "SLURM_PROCID": "0"}
     outside = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"} | place
-    for verdict, expected in (({}, [None, 127]), ({"run": run}, [str(runtime.parent), 0])):
+    for verdict, expected in (({}, [None, 127]), ({"run": told}, [str(runtime.parent), 0])):
         (tmp_path / "verify.json").write_text(json.dumps(verdict))
         env = trainer_environment(order, outside) | {"CUDA_VISIBLE_DEVICES": ""}
         with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as base:
@@ -55,15 +56,8 @@ def test_a_preloaded_library_loads_in_shells_of_rays_workers(tmp_path: Path) -> 
                 assert task.stdout is not None and task.stdin is not None
                 said = [json.loads(task.stdout.readline()) for _ in range(3)]
                 assert "ready" in said[2], said
-                done = subprocess.run(
-                    [sys.executable, "-c", DRIVER, str(preload)],
-                    env=env | said[2]["ready"],
-                    capture_output=True,
-                    text=True,
-                    timeout=180,
-                    check=False,
-                )
+                done = run([sys.executable, "-c", DRIVER, str(preload)], 180, env=env | said[2]["ready"])
                 assert done.returncode == 0, done.stderr
                 assert json.loads(done.stdout.splitlines()[-1]) == expected
             finally:
-                task.communicate("end\n", timeout=120)
+                ended(task, 120, "end\n")

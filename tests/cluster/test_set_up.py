@@ -18,6 +18,8 @@ from workflow.cluster.ends import explain
 from workflow.cluster.paths import JobPaths
 from workflow.cluster.submit import slurm_parameters
 
+from ..patience import ended
+
 
 def start(folder: Path, script: str) -> tuple[subprocess.Popen[str], JobPaths]:
     """A job's script up to where srun would stand, which prints a variable and what is left of our own."""
@@ -42,7 +44,7 @@ def start(folder: Path, script: str) -> tuple[subprocess.Popen[str], JobPaths]:
 )
 def test_what_a_script_exports_is_there(tmp_path: Path, script: str) -> None:
     job, paths = start(tmp_path, script)
-    assert job.communicate(timeout=20)[0] == "srun 10\n" and job.returncode == 0
+    assert ended(job, 20)[0] == "srun 10\n" and job.returncode == 0
     assert not paths.end.exists()
 
 
@@ -63,7 +65,7 @@ def test_what_a_script_exports_is_there(tmp_path: Path, script: str) -> None:
 )
 def test_what_fails_in_it_ends_the_job(tmp_path: Path, script: str, code: int, says: str) -> None:
     job, paths = start(tmp_path, script)
-    assert job.communicate(timeout=20)[0] == "" and job.returncode == code
+    assert ended(job, 20)[0] == "" and job.returncode == code
     end = json.loads(paths.end.read_text())
     assert (end["kind"], end["code"], end["told_by"]) == ("setup failed", code, "job")
     assert explain(end).startswith(f"{tmp_path}/it's 100% \\ set up.sh " + ("failed" if code else "ended the job by"))
@@ -75,5 +77,5 @@ def test_a_signal_is_slurms_matter(tmp_path: Path) -> None:
     while not paths.setup_log.exists() or "begun" not in paths.setup_log.read_text():
         time.sleep(0.05)
     os.killpg(job.pid, signal.SIGTERM)
-    job.communicate(timeout=20)
+    ended(job, 20)
     assert job.returncode == 143 and not paths.end.exists()

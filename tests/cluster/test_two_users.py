@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from ..patience import run
 from .run_bench import ROOT, RunBench
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -55,8 +56,7 @@ def shared() -> Iterator[Path]:
 def python(folder: Path, code: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     """What a program says about the experiment."""
     command = [sys.executable, "-c", code, str(folder / "results" / "experiment"), *words]
-    more = {**os.environ, **env}
-    return subprocess.run(command, cwd=ROOT, env=more, capture_output=True, text=True, check=False, timeout=120)
+    return run(command, 120, cwd=ROOT, env={**os.environ, **env})
 
 
 def other(folder: Path, code: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
