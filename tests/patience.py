@@ -74,12 +74,14 @@ def ended(
     process: subprocess.Popen[Any], cpu_s: float, given: str | None = None, whom: int | None = None
 ) -> tuple[str, str]:
     """A process's output, when it has ended; it is killed when the patience with it, or with `whom`, is over."""
-    patience = Patience(whom or process.pid, cpu_s)
+    patience: Patience | None = None
     while True:
         try:
             return process.communicate(given, timeout=0.5)
         except subprocess.TimeoutExpired:
             given = None
+        # Not before: of one that was waited for psutil knows nothing.
+        patience = patience or Patience(whom or process.pid, cpu_s)
         if patience.is_over():
             process.kill()
             raise AssertionError(f"did not end: {process.communicate()}")

@@ -185,13 +185,14 @@ class RunBench:
         return alive
 
     def end(self) -> None:
-        for process in (left := self.processes()):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(left, timeout=10)  # nothing is written any more to folders that are removed next
         for head in self.heads:
             if head.poll() is None:
                 head.kill()
             head.wait()
             os.close(self._words.pop(head.pid))
         self.heads.clear()
+        while left := self.processes():  # until nothing is written any more to folders that are removed next
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            time.sleep(0.05)

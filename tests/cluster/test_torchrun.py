@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from workflow.cluster import meeting
 from workflow.cluster.meeting import MeetingError, TaskSetup
 from workflow.cluster.place import Place
 from workflow.cluster.torchrun import RanksHead, RanksWorker
@@ -36,8 +37,8 @@ def setup_of(folder: Path, rank: int, **more: float) -> TaskSetup:
 class Nodes:
     """Both tasks, of which the second runs a program."""
 
-    def __init__(self, folder: Path, program: str, **more: float) -> None:
-        self.head = RanksHead(setup_of(folder, 0, **more), 1)
+    def __init__(self, folder: Path, program: str) -> None:
+        self.head = RanksHead(setup_of(folder, 0), 1)
         self.worker = RanksWorker(setup_of(folder, 1), 1, lambda attempt: [sys.executable, "-c", program, str(attempt)])
         self.head.start(folder)
         self.worker.join()
@@ -90,11 +91,21 @@ def test_a_stopped_process_elsewhere_is_no_failure(made: list[Nodes], tmp_path: 
     assert nodes.died() is None and nodes.worker.over
 
 
-def test_a_node_that_falls_silent_is_lost_and_one_that_goes_on_is_not(made: list[Nodes], tmp_path: Path) -> None:
-    made.append(nodes := Nodes(tmp_path, "import time; time.sleep(600)", stale_s=1.0))
+def test_a_node_that_falls_silent_is_lost_and_one_that_goes_on_is_not(
+    made: list[Nodes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.append(nodes := Nodes(tmp_path, "import time; time.sleep(600)"))
     nodes.worker.poll()
     assert nodes.head.poll() is None
-    assert nodes.head.culprit(1) == ("nothing was heard of rank 1 (gpu2) for 1 s", None), "nobody polls it"
+    clock, slept = time.monotonic, 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal slept
+        slept += 5
+
+    monkeypatch.setattr(meeting.time, "monotonic", lambda: clock() + slept)
+    monkeypatch.setattr(meeting.time, "sleep", sleep)
+    assert nodes.head.culprit(1) == ("nothing was heard of rank 1 (gpu2) for 120 s", None), "nobody polls it"
 
 
 def test_a_node_that_never_comes_is_named(tmp_path: Path) -> None:

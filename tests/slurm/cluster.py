@@ -193,9 +193,9 @@ class Cluster:
             self._wait((self.folder / sockets[name]).exists, f"{name} to open its socket")
 
     def stop_daemon(self, name: str) -> None:
-        """Ask it to end, as an administrator would."""
+        """Ask it to end, as an administrator would, who does not kill a slurmctld that still saves its state."""
         self._signal(name, signal.SIGTERM)
-        self._ended(name)
+        self.daemons.pop(name).wait(120)
 
     def kill_daemon(self, name: str) -> None:
         """As if it crashed. Jobs of a node live on without its slurmd."""
@@ -224,6 +224,9 @@ class Cluster:
         keys = ("id", "state", "partition", "reason", "nodes", "name")
         asked = ["squeue", "-h", "-a", "-o", "%i\x1f%T\x1f%P\x1f%r\x1f%N\x1f%j", *(["-n", name] if name else [])]
         answer = self.run(*asked)
+        for _ in range(2):
+            if "timed out" in answer.stderr:  # MessageTimeout is short here, and the machine may be busy
+                answer = self.run(*asked)
         if answer.returncode != 0:
             raise ClusterError(f"squeue: {answer.stderr.strip()}")
         return [dict(zip(keys, line.split("\x1f"), strict=True)) for line in answer.stdout.splitlines()]
@@ -447,7 +450,7 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=2
 JobRequeue=1
 ReturnToService=2
 InactiveLimit=0
-OverTimeLimit=0
+OverTimeLimit=5
 KillWait=5
 UnkillableStepTimeout=30
 MinJobAge=300
@@ -474,13 +477,14 @@ def kept_to_loopback() -> bool:
 def reserve_ports(count: int) -> list[socket.socket]:
     """TCP ports for the daemons, as UDP sockets of the same numbers, which keep other clusters off them until closed.
 
-    Below those that the kernel hands out to clients, so that a daemon finds its port free again at a restart.
+    Below those that the kernel hands out to clients, and those that trainers choose (`steady_port`), so that a daemon
+    finds its port free, and free again at a restart.
     """
     held: list[socket.socket] = []
     while len(held) < count:
         ours = socket.socket(type=socket.SOCK_DGRAM)
         try:
-            ours.bind(("", random.randrange(12000, 32000)))
+            ours.bind(("", random.randrange(12000, 16000)))
             with socket.socket() as trial:
                 trial.bind(ours.getsockname())
             held.append(ours)
@@ -504,8 +508,10 @@ def processes(folder: Path, name: str, node: str | None = None) -> set[int]:
             comm, _, rest = (entry / "stat").read_text().rpartition(")")
             children.setdefault(int(rest.split()[1]), []).append(pid)
             if comm.endswith("(slurmstepd"):
-                if not logs.isdisjoint(fd.readlink() for fd in (entry / "fd").iterdir()):
-                    found.add(pid)
+                for fd in (entry / "fd").iterdir():
+                    with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                        if fd.readlink() in logs:
+                            found.add(pid)
             elif node is None and not marks.isdisjoint((entry / "environ").read_bytes().split(b"\0")):
                 found.add(pid)
         except OSError:

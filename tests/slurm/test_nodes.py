@@ -47,7 +47,7 @@ def test_two_nodes_are_one_ray_cluster_and_nothing_of_it_is_left(run: SlurmRun) 
     setup.write_text("export NCCL_SOCKET_IFNAME=ib7\n")
     run.options = (*run.options, "--setup", str(setup))
     run.spec["env"] = {"NCCL_DEBUG": "INFO"}
-    foreign = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)", "raylet"])
+    foreign = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3000)", "raylet"])
     try:
         run.finish(run.start())
         assert foreign.poll() is None
