@@ -24,6 +24,7 @@ def looked_at(out: Path, stale: int) -> None:
 
     def call(self, prompts, trainer):
         import torch
+        from sglang.srt.managers.load_snapshot import shm_path_for
         from trl.trainer.utils import pad
 
         step = trainer.state.global_step
@@ -60,6 +61,7 @@ def looked_at(out: Path, stale: int) -> None:
         line = {"step": step, "greedy": drawn == told, "gap": gap, "seed": self.engine.settings()["random_seed"]}
         line["first"] = made["completion_ids"][0]
         line["repeated"] = before[0] == before[1]
+        line["file"] = shm_path_for(self.engine._engine.port_args.instance_id)
         with out.open("a") as file:
             file.write(json.dumps(line) + "\n")
         return made
@@ -73,10 +75,10 @@ def killed(out: Path) -> None:
 
     def kill_and_close(self):
         print("killing the scheduler", flush=True)
-        os.kill(self._processes()[0].pid, signal.SIGKILL)
         said = "nothing"
         try:
-            time.sleep(60)
+            os.kill(self._processes()[0].pid, signal.SIGKILL)
+            time.sleep(600)
         except EngineEnded as error:
             said = str(error)
         with out.open("a") as file:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
-
 from ... import patience
-from ...attempts import ROOT, SGLANG, SGLANG_ARGS, job_environment, read_lines, write_attempt
-from ...patience import Patience
+from ...attempts import ROOT, SGLANG, SGLANG_ARGS, job_environment, read_lines, signal_job, write_attempt
 from .test_trl_grpo import COMMON, PREPARE, check_tree
 
 PROBE = Path(__file__).with_name("probe_sglang.py")
@@ -35,24 +32,18 @@ def test_sglang_trains_on_the_trainers_weights_is_stopped_and_goes_on(
     stack_python: Callable[[str], Path], made_inputs: Path, tmp_path: Path
 ) -> None:
     python, run = stack_python(SGLANG), tmp_path / "sglang-s0"
-    files = {*Path("/dev/shm").glob("sglang_loads_*")}
     first = write_attempt(run, made_inputs, **SGLANG_ARGS, max_steps=500, save_strategy="no")
     job = start(python, first, tmp_path / "first.jsonl")
-    waiting = Patience(job.pid, 300)
-    while job.poll() is None and len(read_lines(first.parent / "metrics.jsonl")) < 2 and not waiting.is_over():
-        time.sleep(0.01)
+    patience.until(lambda: len(read_lines(first.parent / "metrics.jsonl")) >= 2 or job.poll() is not None, job.pid)
     assert job.poll() is None, job.communicate()[0]
-    # As Slurm signals a job: every process of it, SGLang's, too.
-    family = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
-    for process in family:
-        process.send_signal(signal.SIGTERM)
+    family = signal_job(job.pid, signal.SIGTERM)
     said, _ = patience.ended(job, 300)
     assert job.returncode == 75, said
     assert "stopped: after step" in said
     before = read_lines(first.parent / "metrics.jsonl")
     last = before[-1]["step"]
     assert (run / "checkpoints" / "abababababab" / f"checkpoint-{last}").is_dir()
-    assert not psutil.wait_procs(family, timeout=10)[1], "an orphan"
+    patience.until(lambda: all(map(patience.has_ended, family)), os.getpid(), 20)
 
     second = write_attempt(run, made_inputs, 2, **SGLANG_ARGS, max_steps=last + 4)
     job = start(python, second, tmp_path / "second.jsonl", last + 2)
@@ -68,13 +59,13 @@ def test_sglang_trains_on_the_trainers_weights_is_stopped_and_goes_on(
         assert set(line["phases"]) == COMMON | synced | {f"{PREPARE}/old_log_prob"}
         assert line["scalars"]["prompt_tokens"] + line["scalars"]["response_tokens"] <= 8 * 64
         assert max(line["samples"]["response_length"]) <= 16
-    assert not {*Path("/dev/shm").glob("sglang_loads_*")} - files
     # What Python says of a child that was killed is no noise of ours.
     for words in (said, told.partition("killing the scheduler")[0]):
         assert not [word for word in NOISE if word in words], words
 
     looks = read_lines(tmp_path / "first.jsonl") + read_lines(tmp_path / "second.jsonl")
     *steps, end = looks
+    assert not any(Path(one["file"]).exists() for one in steps)
     assert [one["step"] for one in steps][: last + 4] == list(range(last + 4))
     for one in steps:
         assert one["repeated"], "TRL passes each prompt num_generations times"
