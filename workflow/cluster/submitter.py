@@ -8,13 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
 from common.files import ROOT, last_lines, read_json, write_json
 from common.messages import QUOTE, say
-from workflow.cluster.history import read_object
 from workflow.cluster.locks import Lock
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.request import require_fit
@@ -125,7 +125,8 @@ class Submitter:
             say(f"{self._run_id}: {remark}")
 
     def _require_not_cancelled(self) -> None:
-        if by := read_object(self._run.cancelled).get("by"):
+        with suppress(FileNotFoundError):
+            by = read_json(self._run.cancelled)["by"]
             raise UserError(f"{self._run_id}: {by} cancelled the experiment meanwhile; start snakemake again to go on")
 
 
