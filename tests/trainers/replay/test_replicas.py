@@ -92,9 +92,8 @@ def test_two_engines_do_a_step_together(stack_python: Stack, made_inputs: Path, 
         phases = line["phases"]
         assert set(phases) == {"step", "step/sync_weights", "step/generate", "step/wait"}
         assert sum(phases.values()) <= 2 * phases["step"] + 1e-9
-        # Who generates longest waits least: with the wait, both take as long, but for how they are woken up.
+        # Who generates longest waits least.
         assert line["scalars"]["slowest_rank_s/step"] >= line["scalars"]["slowest_rank_s/step/generate"]
-        assert line["scalars"]["between_ranks_s/step"] < 0.5 * phases["step"] + 0.2
 
 
 FAILS = """
