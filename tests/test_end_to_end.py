@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pytest
 
 from analysis.estimates.parts import ENGINE, FACTORS, REST, SYNC
 
-from .patience import Patience
+from . import patience
 from .site_folder import ROOT, STACKS, Site
 from .test_module import DEPLOYED
 
@@ -165,24 +165,26 @@ def test_killed_in_the_middle_the_next_start_finishes_what_is_missing(site: Site
         site.command(), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     runs = site.results / "runs"
-    patience = Patience(head.pid, 900)
-    while not (
-        begun := [run for run in runs.glob("*-s1/attempts/1/metrics.jsonl") if run.read_text().count("\n") >= 2]
-    ):
+
+    def begun(steps: int) -> list[Path]:
         assert head.poll() is None, "ended before it could be killed"
-        assert not patience.is_over()
-        time.sleep(0.1)
+        return [run for run in runs.glob("*-s1/attempts/1/metrics.jsonl") if run.read_text().count("\n") >= steps]
+
+    # Who is to be killed is known before: a busy machine lists its processes while a step is made.
+    patience.until(lambda: begun(1), head.pid, 900)
     jobs = [
         process
         for process in psutil.process_iter(["cmdline"])
         if str(site.folder) in " ".join(process.info["cmdline"] or ())
     ]
-    os.killpg(head.pid, signal.SIGKILL)
-    for process in jobs:
-        if process.is_running():
-            process.kill()
+    patience.until(lambda: begun(2), head.pid, 900)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        os.killpg(head.pid, number)
+        for process in jobs:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
     head.wait()
-    killed = begun[0].parents[2].name
+    (killed,) = {run.parents[2].name for run in runs.glob("*-s1/attempts/1/metrics.jsonl")}
 
     usual, site.snakefile = site.snakefile, site.folder / "workflow" / "Snakefile"
     for name, text in (("workflow/Snakefile", DEPLOYED.format(snakefile=usual)), ("config/config.yaml", "{}")):
