@@ -108,7 +108,7 @@ if "--head" in told:
     address = "%s:%d" % server.getsockname()
     Path(told["--temp-dir"], "ray_current_cluster").write_text(address)
 print("Ray runtime started.", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -504,7 +504,7 @@ def test_two_tasks_that_begin_at_once_do_not_take_each_others_folder(
 
 def test_only_the_processes_of_a_life_are_ended() -> None:
     # One write for the whole line: two of these share a pipe.
-    sleep = "import os, time; os.write(1, b'%d\\n' % os.getpid()); time.sleep(60)"
+    sleep = "import os, time; os.write(1, b'%d\\n' % os.getpid()); time.sleep(600)"
     # A shell that ends at once and leaves a child without the mark, and one that ignores SIGTERM.
     strays = f"""
 import os, subprocess, sys

@@ -63,7 +63,7 @@ def test_the_stacks_of_a_hanging_trainer_reach_its_log(tmp_path: Path, listens: 
     log = tmp_path / "log"
     program = (
         "import faulthandler, signal, sys, time\nif sys.argv[1] == 'True': faulthandler.register(signal.SIGUSR1)\n"
-        "def stuck_in_a_collective():\n    print('ready', flush=True); time.sleep(60)\nstuck_in_a_collective()"
+        "def stuck_in_a_collective():\n    print('ready', flush=True); time.sleep(600)\nstuck_in_a_collective()"
     )
     with log.open("a") as out:
         trainer = subprocess.Popen([sys.executable, "-c", program, str(listens)], stdout=out, stderr=out)

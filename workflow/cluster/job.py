@@ -43,8 +43,9 @@ _REQUEUE_PATIENCE_S = 900.0
 def run_job(run_folder: str, number: int) -> None:
     """What submitit calls on the node: live this job of a run to its end, or until it is requeued."""
     run = RunPaths(Path(run_folder))
-    job = JobOnNode(run, run.job(number), dict(os.environ))
-    job.stops.install_signals()
+    stops = StopRequests(run.job(number), os.environ)
+    stops.install_signals()  # before anything is read, which may take long
+    job = JobOnNode(run, run.job(number), dict(os.environ), stops)
     if job.place.rank == 0:
         job.live()
     else:
@@ -54,18 +55,17 @@ def run_job(run_folder: str, number: int) -> None:
 class JobOnNode:
     """One life of a job, from its start (or its start after a requeue) on."""
 
-    def __init__(self, run: RunPaths, job: JobPaths, environ: dict[str, str]) -> None:
-        self.run, self.job = run, job
+    def __init__(self, run: RunPaths, job: JobPaths, environ: dict[str, str], stops: StopRequests) -> None:
+        self.run, self.job, self.stops = run, job, stops
         self.order: dict[str, Any] = patiently(lambda: read_json(job.order), "this job's order")
         self.slurm_id = environ.get("SLURM_JOB_ID") if self.order["cluster"] == "slurm" else None
-        self.restart = int(environ.get("SLURM_RESTART_COUNT", "0"))
-        self.nodes = environ.get("SLURM_JOB_NODELIST") or socket.gethostname()
+        stops.slurm_id = self.slurm_id
+        self.restart, self.nodes = stops.restart, stops.nodes
         # Known to all ranks and new for every life; the count of restarts alone is not, where slurmctld was killed.
         self.life = f"{self.restart}-{environ.get('SLURM_STEP_ID', '0')}-{environ.get('SLURM_SRUN_COMM_PORT', '0')}"
         self._environment = patiently(lambda: trainer_environment(self.order, environ), "the stack's files")
         self.place = Place.from_environment(self._environment, self.order["cpus"])
         self._token = secrets.token_hex(8)
-        self.stops = StopRequests(job, self.slurm_id, self.restart, self.nodes)
 
     def live(self) -> None:
         """One attempt after another, until one is the last; end.json says how it all ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,10 +18,14 @@ from workflow.cluster.slurm import SlurmError
 
 
 class StopRequests:
-    """What tells one life of a job to stop; `slurm_id` is None on one machine."""
+    """What tells one life of a job to stop."""
 
-    def __init__(self, job: JobPaths, slurm_id: str | None, restart: int, nodes: str) -> None:
-        self._job, self._slurm_id, self._restart, self._nodes = job, slurm_id, restart, nodes
+    def __init__(self, job: JobPaths, environ: Mapping[str, str]) -> None:
+        self._job = job
+        self.slurm_id: str | None = None
+        """Told once the job's order is read; None on one machine."""
+        self.restart = int(environ.get("SLURM_RESTART_COUNT", "0"))
+        self.nodes = environ.get("SLURM_JOB_NODELIST") or socket.gethostname()
         self.signal: signal.Signals | None = None
         """The first that came, also while somebody waited for another one."""
         self._cause: Future[str] | None = None
@@ -45,11 +50,11 @@ class StopRequests:
             return {"kind": "stopped", "cause": "asked"}
         if self.signal is None:
             return None
-        if self._slurm_id is None:
+        if self.slurm_id is None:
             return {"kind": "stopped", "cause": f"signal {self.signal.name}"}
         if self._cause is None:
             # scontrol may take a minute, in which the trainer is to stop and the heartbeat to go on.
-            self._cause = ThreadPoolExecutor(1).submit(self._cause_of, self._slurm_id, self.signal)
+            self._cause = ThreadPoolExecutor(1).submit(self._cause_of, self.slurm_id, self.signal)
         return {"kind": "stopped"}
 
     def reason(self, stop: dict[str, Any]) -> dict[str, Any]:
@@ -87,13 +92,13 @@ class StopRequests:
 
     def is_this_life(self, details: Mapping[str, str]) -> bool:
         """Whether Slurm speaks of this life of the job, not of one that it has begun elsewhere meanwhile."""
-        told = details.get("Restarts", str(self._restart)), details.get("NodeList", self._nodes)
-        return told == (str(self._restart), self._nodes)
+        told = details.get("Restarts", str(self.restart)), details.get("NodeList", self.nodes)
+        return told == (str(self.restart), self.nodes)
 
     def is_running(self) -> bool:
         """Whether Slurm has this life running."""
-        assert self._slurm_id is not None
+        assert self.slurm_id is not None
         with suppress(SlurmError):
-            details = slurm.job_details(self._slurm_id)
+            details = slurm.job_details(self.slurm_id)
             return details.get("JobState") == "RUNNING" and self.is_this_life(details)
         return False
