@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,7 @@ from workflow.cluster.server import ServerHead, server_setup
 from .. import patience
 from ..attempts import ROOT, TRANSFORMERS, job_environment, read_lines, reward_model, write_attempt
 from ..trainers.trl.test_trl_grpo import PREPARE
+from .scorer_client import ROUNDS, answers
 
 Stack = Callable[[str], Path]
 
@@ -76,6 +79,33 @@ def test_the_scores_are_those_of_the_trainers_process_and_silence_and_death_are_
     assert counted == counted_there and counted["truncated"] > 0
     assert "the secret is wrong" in told["stranger"]
     assert "did not answer within 0.5 s" in told["silent"] and "does not answer (" in told["dead"]
+
+
+def test_two_clients_at_once_have_their_own_scores_whoever_else_dies(
+    stack_python: Stack, made_inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = ordered(tmp_path, made_inputs)
+    with beside(stack_python(TRANSFORMERS), attempt) as (head, environment):
+        for name, value in head.environment().items():
+            monkeypatch.setenv(name, value)
+        alone = {who: answers(attempt, who) for who in ("one", "two")}
+        scorer = scorer_of(attempt)
+        scorer.suspend()  # all questions wait together, also those of the dead
+        started = {}
+        for who, *part in (("one",), ("three", "1"), ("four", "0.5"), ("two",)):
+            command = [sys.executable, "-m", "tests.node.scorer_client", str(attempt), who, str(tmp_path / who), *part]
+            started[who] = psutil.Popen(command, cwd=ROOT, env=environment)
+        patience.until(lambda: all(started[who].poll() for who in ("three", "four")), os.getpid())
+        patience.until(lambda: all(started[who].net_connections() for who in alone), os.getpid())
+        scorer.resume()
+        patience.until(lambda: all(one.poll() is not None for one in started.values()), os.getpid())
+        assert [started[who].poll() for who in ("one", "two", "three", "four")] == [0, 0] + [-signal.SIGKILL] * 2
+        assert head.poll() is None and answers(attempt, "one") == alone["one"]
+    assert len(alone["one"]) == ROUNDS and alone["one"][0] != alone["two"][0]
+    for who, told in alone.items():
+        assert json.loads((tmp_path / who).read_text()) == told
+    assert len({value for values, *_ in (*alone["one"], *alone["two"]) for value in values}) > ROUNDS
+    assert any(truncated for *_, truncated in alone["two"]) and not alone["two"][0][2]
 
 
 def test_a_death_in_a_step_ends_the_training_and_nothing_is_left_behind(
