@@ -43,7 +43,6 @@ def case_with(options: dict[str, Any], experiment: str = "swift-dapo") -> tuple[
     [
         ({"async_generate": True}, "swift-dapo"),
         ({"async_generate": True} | TURNS, "swift-dapo"),
-        ({"vllm_mode": "server"} | TURNS, "trainers-cpu"),
         (TURNS | {"multi_turn_scheduler": "mine"}, "trainers-cpu"),
         *((TURNS | {"multi_turn_scheduler": name}, "trainers-cpu") for name in NOT_DRIVEN),
         ({"sleep_level": 1}, "trainers-cpu"),

@@ -59,14 +59,6 @@ REFUSALS = (
         "async_generate is not supported with multi-turn functionality",
         f"async_generate: false, or take {SCHEDULER} out",
     ),
-    RefusedOption(
-        "vllm_mode",
-        lambda case: case.settings.get("vllm_mode") == "server" and bool(scheduler_of(case)),
-        f"with {SCHEDULER} a server takes all turns itself, in an engine that our driver does not start",
-        "",
-        "",
-        f"vllm_mode: colocate, or take {SCHEDULER} out",
-    ),
     _scheduler(
         lambda named: named not in (DRIVEN, *NOT_DRIVEN),
         "ms-swift has none of that name",

@@ -27,15 +27,17 @@ from workflow.config.reading import parse_config
 from ... import patience
 from ...attempts import DATA, EAGER, ROOT, job_environment, read_lines, run_job
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_tree
-from .test_swift_vllm import AGREE, STACK, SYNC, differences, ordered
+from .test_swift_vllm import AGREE, STACK, SYNC, TWICE, differences, ordered
 
 STEPS, STOPPED_AT = 4, 2
 TIMES = 2
 OPTIONS = {"vllm_mode": "server", "vllm_enforce_eager": True, "log_rollout_offpolicy_metrics": True}
+OPTIONS |= {"vllm_max_model_len": 160}  # of two turns
 RUNS = {
     "server": OPTIONS,
     "ahead": OPTIONS | {"async_generate": True},
     "shares": OPTIONS | {"move_model_batches": 2, "gradient_checkpointing": True},
+    "turns": OPTIONS | {"max_turns": 2},
 }
 
 
@@ -55,8 +57,10 @@ class Served:
         return dict(json.loads((self.run.folder / "attempts" / str(attempt) / "done.json").read_text()))
 
 
-def specs() -> dict[str, dict[str, Any]]:
-    """A run whose trainer waits for its server, one whose server generates meanwhile, and one of two processes."""
+def specs(folder: Path) -> dict[str, dict[str, Any]]:
+    """A run whose trainer waits for its server, one whose server generates meanwhile, and two of two processes."""
+    (folder / "twice.py").write_text(TWICE)
+    RUNS["turns"]["multi_turn_scheduler"] = {"source": str(folder / "twice.py"), "class": "Twice"}
     raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
     words = raw["workload"] | {"steps": STEPS, "samples": 0, "learning_rate": 1.0e-2}
     arms = {
@@ -64,7 +68,7 @@ def specs() -> dict[str, dict[str, Any]]:
     }
     raw |= {"baseline": "server", "arms": arms}
     one, two = (plan_runs(parse_config(raw | {"workload": words | {"nodes": n}}), stack_facts).runs for n in (1, 3))
-    found = {name: (two if name == "shares" else one)[f"{name}-s0"].spec for name in RUNS}
+    found = {name: (two if name in ("shares", "turns") else one)[f"{name}-s0"].spec for name in RUNS}
     found["shares"]["trainer_args"]["fsdp"] = True  # the plan shares a model among GPUs alone
     return found
 
@@ -116,7 +120,8 @@ class Beside:
 @pytest.fixture(scope="module")
 def beside(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
     """The server of the first run's first life, which the others use as well."""
-    folder, python, planned = tmp_path_factory.mktemp("swift-server"), stack_python(STACK), specs()
+    folder, python = tmp_path_factory.mktemp("swift-server"), stack_python(STACK)
+    planned = specs(folder)
     workload = planned["server"]["workload"]
     request = {"data": DATA | workload["data"], "model": workload["model"]}
     request |= {key: workload[key] for key in ("max_prompt_length", "max_response_length")}
@@ -195,7 +200,7 @@ def test_generation_and_sync_are_phases_and_their_sums_fit(served: Served) -> No
 
 def test_what_the_server_is_stands_in_the_record(served: Served) -> None:
     done = served.done(2)
-    told = {"name": "vllm", "mode": "server", "dtype": "float32", "seed": 0, "max_model_len": 80, "max_num_seqs": 8}
+    told = {"name": "vllm", "mode": "server", "dtype": "float32", "seed": 0, "max_model_len": 160, "max_num_seqs": 8}
     assert done["resolved"]["engine"] | told | {"adapter_only_sync": False} == done["resolved"]["engine"]
     # The other half of the CPUs is the server's.
     assert done["hardware"]["threads"] == len(done["hardware"]["affinity"]) == 1
@@ -229,6 +234,32 @@ def test_two_processes_that_share_the_model_send_its_newest_weights(beside: Besi
         lengths = [len(ids) for share in shares for ids in share["completions"]]
         assert len(lengths) == 8 and line["samples"]["response_length"] == lengths
         check_tree(line["phases"])
+
+
+def test_two_processes_take_the_turns_of_their_completions(beside: Beside) -> None:
+    """As with an engine of their own: the server has no scheduler, and answers the conversations that it is sent."""
+    beside.train("turns", 1, in_two=True)
+    lines = read_lines(beside.runs["turns"].folder / "attempts" / "1" / "metrics.jsonl")
+    seen = [read_lines(beside.folder / f"turns.jsonl{rank}") for rank in (0, 1)]
+    assert len(lines) == STEPS and all(max(differences(of_rank, "policy")) < AGREE for of_rank in seen)
+    for line, shares in zip(lines, zip(*seen, strict=True), strict=True):
+        of = {
+            name: [one for share in shares for one in share[name]]
+            for name in shares[0]
+            if name not in ("sent", "synced")
+        }
+        turns = [(len(done) > len(last)) + 1 for done, last in zip(of["completions"], of["last"], strict=True)]
+        assert set(turns) == {1, 2} and line["scalars"]["train/num_turns"] == sum(turns) / 8
+        assert [asked for asked, _ in of["calls"]] == [8, turns.count(2)]
+        written = [len(ids) for ids in of["completions"]]
+        assert line["samples"]["response_length"] == written == of["counted"]
+        assert line["scalars"]["prompt_tokens"] == sum(map(len, of["trained"])) - sum(written)
+        check_tree(line["phases"])
+        for labels, *rest in zip(
+            of["labels"], of["trained"], of["prompts"], of["last"], of["completions"], strict=True
+        ):
+            whole, prompt, last, completion = rest
+            assert whole == prompt + last and [label for label in labels if label >= 0] == completion
 
 
 def test_a_port_in_use_is_named_as_the_job_looks_for_it(stack_python: Callable[[str], Path], beside: Beside) -> None:

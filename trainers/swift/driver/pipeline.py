@@ -35,7 +35,7 @@ def run(arguments: Any, data: Path, rewards: Sequence[RewardFunction], train: Ca
 
         def _prepare_template(self) -> None:
             super()._prepare_template()
-            _encode_with_chat_template(type(self.template))
+            encode_with_chat_template(type(self.template))
 
         def _get_trainer_kwargs(self) -> dict[str, Any]:
             functions = [as_reward(reward, self.template.tokenizer) for reward in rewards]
@@ -84,7 +84,7 @@ def with_scheduler(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
     return {**trainer_args, _SCHEDULER: name}
 
 
-def _encode_with_chat_template(template: type[Any]) -> None:
+def encode_with_chat_template(template: type[Any]) -> None:
     """Have a template put each turn's own tokens into what the tokenizer's chat template makes of the rest.
 
     ms-swift 4.6.0 template/base.py _jinja_encode renders the whole conversation, where a completion is a list of

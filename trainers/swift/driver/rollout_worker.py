@@ -17,6 +17,7 @@ from swift.pipelines.infer import rollout
 from engines.vllm.colocate import check_engine
 from engines.vllm.cpu import is_cpu_platform, repack_tied_output_layers
 from node.records import write_json
+from trainers.swift.driver.pipeline import encode_with_chat_template
 
 WORKERS = ("llm_worker", "llm_worker_entry")
 """swift's own functions that run in a process of their own, with vLLM's engine and with its asynchronous one."""
@@ -31,6 +32,7 @@ def run(name: str, tell: Path, arguments: Any, rank: int, *others: Any) -> None:
     build = rollout.SwiftRolloutDeploy.get_infer_engine
 
     def built(given: Any, *args: Any, **kwargs: Any) -> Any:
+        encode_with_chat_template(type(kwargs["template"]))  # a conversation's turns are tokens here, too
         engine = build(given, *args, **kwargs)
         if rank == 0:
             held = check_engine(engine.engine, str(given.torch_dtype).removeprefix("torch."))

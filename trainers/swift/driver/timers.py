@@ -180,15 +180,15 @@ def count_tokens(trainer: Any, log: Any) -> None:
 
 
 def _written(trainer: Any) -> Counter[str]:
-    """What counts, by request, the tokens that the engine writes in all turns."""
+    """What counts, by request, the tokens that an engine writes for this process in all turns."""
     written: Counter[str] = Counter()
-    infer = trainer._engine_infer
+    roll = trainer._rollout
 
-    def inferred(infer_requests: Any, *args: Any, **kwargs: Any) -> Any:
-        outputs = infer(infer_requests, *args, **kwargs)
-        for request, output in zip(infer_requests, outputs, strict=True):
+    def rolled(asked: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs = roll(asked, *args, **kwargs)
+        for request, output in zip(trainer.samples2requests(asked), outputs, strict=True):
             written[request.uuid] += output.response.usage.completion_tokens
         return outputs
 
-    trainer._engine_infer = inferred
+    trainer._rollout = rolled
     return written
