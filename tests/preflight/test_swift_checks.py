@@ -94,6 +94,7 @@ def test_what_works_is_not_refused() -> None:
     fine = {"sleep_level": 1, "move_model_batches": 4, "vllm_gpu_memory_utilization": 0.9}
     assert "swift-refuses" not in case_with(fine)[1]
     assert "swift-refuses" not in case_with({}, "trainers-cpu")[1]
+    assert "swift-refuses" not in case_with({"vllm_mode": "server"} | TURNS, "trainers-cpu")[1]
     # Merged weights have no rank.
     assert "swift-refuses" not in case_with({"lora_rank": 12, "tuner_type": "lora"})[1]
 
