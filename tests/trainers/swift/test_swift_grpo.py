@@ -27,7 +27,7 @@ from workflow.preflight.cases import settings_id
 
 from ... import patience
 from ...attempts import DATA, ROOT, TRANSFORMERS, prepared, read_lines, run_python
-from ..trl.test_trl_grpo import COMMON, PREPARE, check_tree
+from ..trl.test_trl_grpo import COMMON, PREPARE, check_clock, check_tree
 from ..trl.test_trl_ranks import start
 
 SWIFT = "swift-transformers-cpu"
@@ -192,12 +192,11 @@ def test_both_take_samples_of_the_same_prompts(trained: Trained) -> None:
 
 
 def test_every_timer_is_a_phase_and_their_sums_fit(trained: Trained) -> None:
+    # Of two micro-batches: TRL's own clock sums them, and swift's timers would show the last.
+    check_clock(trained.lines("swift-s0", 1) + trained.lines("swift-s0", 2))
     for line in trained.lines("swift-s0", 1) + trained.lines("swift-s0", 2):
         assert set(line["phases"]) == PHASES
         check_tree(line["phases"])
-        # Of two micro-batches: TRL's own clock sums them, and swift's timers would show the last.
-        # Our clock starts before theirs and stops after it; a busy machine may take the core away in between.
-        assert -2e-3 < line["phases"]["step/training_step"] - line["scalars"]["train/step_time"] < 0.1
         assert len(line["samples"]["response_length"]) == 8
         # What swift counts as it trains, and what was seen as the engine generated.
         mean = sum(line["samples"]["response_length"]) / 8

@@ -19,7 +19,7 @@ from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
 from ...attempts import DATA, EAGER, ROOT, TRANSFORMERS, VLLM, read_lines, run_job, run_python
-from ..trl.test_trl_grpo import COMMON, PREPARE, check_tree
+from ..trl.test_trl_grpo import COMMON, PREPARE, check_clock, check_tree
 
 STACK = "swift-vllm-cpu"
 STEPS, STOPPED_AT, TRLS_STEPS = 5, 3, 2
@@ -166,11 +166,10 @@ def test_it_stops_on_request_and_goes_on_with_the_next_step(trained: Trained) ->
 
 
 def test_generation_and_sync_are_phases_and_their_sums_fit(trained: Trained) -> None:
+    check_clock(trained.lines("full", 1) + trained.lines("full", 2))
     for line in trained.lines("full", 1) + trained.lines("full", 2):
         assert set(line["phases"]) == COMMON | {SYNC, f"{PREPARE}/old_log_prob", f"{PREPARE}/log_completions"}
         check_tree(line["phases"])
-        # Our clock starts before theirs and stops after it; a busy machine may take the core away in between.
-        assert -2e-3 < line["phases"]["step/training_step"] - line["scalars"]["train/step_time"] < 0.1
         lengths = line["samples"]["response_length"]
         assert len(lengths) == 8 and sum(lengths) == line["scalars"]["response_tokens"]
         assert line["scalars"]["train/completions/mean_length"] == pytest.approx(sum(lengths) / 8)
@@ -235,7 +234,7 @@ def test_two_turns_of_a_step_add_up(trained: Trained) -> None:
     steps, seen = trained.lines("merged", 1), trained.seen["merged"]
     for line, of in zip(steps, seen, strict=True):
         asked, seconds = zip(*of["calls"], strict=True)
-        assert max(seconds) < line["phases"][f"{PREPARE}/generate"] < sum(seconds)
+        assert min(seconds) > 0 and line["phases"][f"{PREPARE}/generate"] == pytest.approx(sum(seconds))
         turns = [(len(done) > len(last)) + 1 for done, last in zip(of["completions"], of["last"], strict=True)]
         assert set(turns) == {1, 2} and line["scalars"]["train/num_turns"] == sum(turns) / 8
         # ms-swift asks once more, for nothing.

@@ -12,11 +12,12 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from node.phase_clock import PhaseClock
 
 TRAINER, OUT, STOP_AT, THEN, ATTEMPT = sys.argv[1:]
 RANK = os.environ.get("RANK", "")
@@ -52,14 +53,15 @@ def watch_trl(trainer: Any) -> None:
 def watch_swift(trainer: Any) -> None:
     from accelerate.utils import gather_object
 
-    generate, prepare = trainer._engine_infer, trainer._prepare_batch_inputs
+    generate, prepare, close = trainer._engine_infer, trainer._prepare_batch_inputs, PhaseClock.close
+    phases: list[float] = []
     held: dict[str, Any] = {}
     calls: list[tuple[int, float]] = []
 
     def generated(self: Any, infer_requests: Any, *args: Any, **kwargs: Any) -> Any:
-        start = time.perf_counter()
+        before = len(phases)
         outputs = generate(self, infer_requests, *args, **kwargs)
-        calls.append((len(infer_requests), time.perf_counter() - start))
+        calls.append((len(infer_requests), sum(phases[before:])))
         for request, output in zip(infer_requests, outputs, strict=True):
             held.setdefault(request.uuid, []).append(output.response)
         return outputs
@@ -97,7 +99,12 @@ def watch_swift(trainer: Any) -> None:
         calls.clear()
         return batches
 
+    def closed(self: Any) -> float:
+        phases.append(close(self))
+        return phases[-1]
+
     trainer._engine_infer, trainer._prepare_batch_inputs = generated, prepared
+    PhaseClock.close = closed  # type: ignore[method-assign]
 
 
 def _of_completions(batch: Any, name: str) -> list[list[float]]:
