@@ -459,21 +459,16 @@ def test_slurms_short_form_of_host_names(short: str, names: list[str]) -> None:
     assert expand_hosts(short) == names
 
 
-def test_rays_folder_is_under_the_jobs_own_if_sockets_can_have_such_a_path(tmp_path: Path) -> None:
-    job = Path("/tmp") / f"job{os.getpid()}"
-    job.mkdir()
-    try:
-        temporary = subject.PrivateFolder({"SLURM_TMPDIR": "/missing", "TMPDIR": str(job)})
-        assert temporary.folder.parent == job
-        temporary.remove()
-        assert list(job.iterdir()) == []
-        # Another task of ours that lives keeps its folder.
-        kept = subject.PrivateFolder({"TMPDIR": str(job)})
-        subject.PrivateFolder({"TMPDIR": str(job)}).remove()
-        assert kept.folder.exists()
-        kept.remove()
-    finally:
-        job.rmdir()
+def test_rays_folder_is_under_the_jobs_own_if_sockets_can_have_such_a_path(tmp_path: Path, base: Path) -> None:
+    temporary = subject.PrivateFolder({"SLURM_TMPDIR": "/missing", "TMPDIR": str(base)})
+    assert temporary.folder.parent == base
+    temporary.remove()
+    assert list(base.iterdir()) == []
+    # Another task of ours that lives keeps its folder.
+    kept = subject.PrivateFolder({"TMPDIR": str(base)})
+    subject.PrivateFolder({"TMPDIR": str(base)}).remove()
+    assert kept.folder.exists()
+    kept.remove()
     deep = tmp_path / ("d" * subject.LONGEST_TEMPORARY)
     deep.mkdir()
     temporary = subject.PrivateFolder({"TMPDIR": str(deep)})

@@ -63,7 +63,7 @@ class Terminal:
         while text not in self.text:
             assert not patience.is_over(), f"no {text!r} in {self.text!r}"
             if select.select([self._master], [], [], 1)[0]:
-                self.text += os.read(self._master, 65536).decode()
+                self.text += os.read(self._master, 65536).decode(errors="replace")
 
     def press(self, keys: bytes) -> None:
         os.write(self._master, keys)
