@@ -4,6 +4,7 @@ carry them."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -14,13 +15,13 @@ from typing import Any
 import pytest
 import yaml
 
+from node.hardware import steady_port
 from node.ranks import SHARE
 from trainers.timers.lookup import mode_of, tree_for
 from workflow.cluster.meeting import TaskSetup
 from workflow.cluster.paths import RunPaths
 from workflow.cluster.place import Place
 from workflow.cluster.server import ServerHead, answers, server_setup
-from workflow.cluster.torchrun import steady_port
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
@@ -96,7 +97,8 @@ class Beside:
         """What a program says that ends as it should."""
         command = self.head.command([str(self.python), *map(str, arguments)])
         shares = {SHARE: "0,2,2"} if "node.ranks" in arguments else {}
-        done = patience.run(command, 300, cwd=ROOT, env={**self.environment, **self.head.environment(), **shares})
+        environment = {**self.environment, **self.head.environment(), **shares}
+        done = patience.run(command, 300, cwd=ROOT, env=environment, whom=os.getpid())
         assert done.returncode == code, (done.stdout + done.stderr)[-6000:] + self.log
         return done.stdout + done.stderr
 
@@ -151,7 +153,8 @@ def served(beside: Beside) -> Served:
     """A run that is stopped in its second step and goes on."""
     said = beside.train("server", 1, STOPPED_AT)
     beside.train("server", 2)
-    assert beside.head.poll() is None and answers(beside.head.environment()["ROLLOUTBENCH_SERVER"])
+    assert beside.head.poll() is None
+    patience.until(lambda: answers(beside.head.environment()["ROLLOUTBENCH_SERVER"]), os.getpid(), 60)
     return Served(beside.runs["server"], read_lines(beside.folder / "server.jsonl"), said, beside.log)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,16 +52,18 @@ def served(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.Temp
         cwd=ROOT,
         log=folder / "log",
     )
-    told = {"module": "trainers.trl.driver.serve", "gpus": 0, "patience_s": 300}
+    told = {"module": "trainers.trl.driver.serve", "gpus": 0, "patience_s": 3600}
     server = server_setup(told, setup.environment, folder / "server.log")
     with ServerHead(setup, 1, server) as head:
         head.start(attempt.parent)
         head.wait_for_nodes()
         for one in (attempt, lora):
             command = head.command([str(python), "-m", "trainers.trl.driver.train", str(one)])
-            done = patience.run(command, 300, cwd=ROOT, env={**setup.environment, **head.environment()})
+            environment = {**setup.environment, **head.environment()}
+            done = patience.run(command, 300, cwd=ROOT, env=environment, whom=os.getpid())
             assert done.returncode == 0, done.stderr + (folder / "server.log").read_text()
-        assert head.poll() is None and answers(head.environment()["ROLLOUTBENCH_SERVER"])
+        assert head.poll() is None
+        patience.until(lambda: answers(head.environment()["ROLLOUTBENCH_SERVER"]), os.getpid(), 60)
     return {"attempt": attempt, "lora": lora, "log": (folder / "server.log").read_text()}
 
 
