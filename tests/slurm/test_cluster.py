@@ -151,5 +151,5 @@ with Cluster(Path(sys.argv[1]), accounting=False) as cluster:
 
 
 def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(make_cluster: Callable[..., Cluster]) -> None:
-    with pytest.raises(ClusterError, match=r"slurmctld ended with 1:(?s:.)*NoSuchKey"):
+    with pytest.raises(ClusterError, match=r"(slurmctld|[cg]pu\d) ended with 1:(?s:.)*NoSuchKey"):
         make_cluster(accounting=False, extra=["NoSuchKey=1"])
