@@ -245,6 +245,7 @@ def test_two_processes_take_the_turns_of_their_completions(beside: Beside) -> No
     lines = read_lines(beside.runs["turns"].folder / "attempts" / "1" / "metrics.jsonl")
     seen = [read_lines(beside.folder / f"turns.jsonl{rank}") for rank in (0, 1)]
     assert len(lines) == STEPS and all(max(differences(of_rank, "policy")) < AGREE for of_rank in seen)
+    taken: set[int] = set()
     for line, shares in zip(lines, zip(*seen, strict=True), strict=True):
         of = {
             name: [one for share in shares for one in share[name]]
@@ -252,8 +253,9 @@ def test_two_processes_take_the_turns_of_their_completions(beside: Beside) -> No
             if name not in ("sent", "synced")
         }
         turns = [(len(done) > len(last)) + 1 for done, last in zip(of["completions"], of["last"], strict=True)]
-        assert set(turns) == {1, 2} and line["scalars"]["train/num_turns"] == sum(turns) / 8
-        assert [asked for asked, _ in of["calls"]] == [8, turns.count(2)]
+        taken.update(turns)
+        assert line["scalars"]["train/num_turns"] == sum(turns) / 8
+        assert [asked for asked, _ in of["calls"] if asked] == [asked for asked in (8, turns.count(2)) if asked]
         written = [len(ids) for ids in of["completions"]]
         assert line["samples"]["response_length"] == written == of["counted"]
         assert line["scalars"]["prompt_tokens"] == sum(map(len, of["trained"])) - sum(written)
@@ -263,6 +265,7 @@ def test_two_processes_take_the_turns_of_their_completions(beside: Beside) -> No
         ):
             whole, prompt, last, completion = rest
             assert whole == prompt + last and [label for label in labels if label >= 0] == completion
+    assert taken == {1, 2}, "in some step; which completions end early is drawn"
 
 
 def test_a_port_in_use_is_named_as_the_job_looks_for_it(stack_python: Callable[[str], Path], beside: Beside) -> None:
