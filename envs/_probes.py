@@ -166,7 +166,9 @@ def _wandb_module() -> Any:
 def _math_verdicts() -> Any:
     from math_verify import parse, verify
 
-    return [verify(parse("$\\frac{1}{2}$"), parse("$0.5$")), verify(parse("$\\frac{1}{2}$"), parse("$0.6$"))]
+    # Without its own limits of a few seconds, which a busy machine overruns: it would find nothing equal.
+    half, same, other = (parse(text, parsing_timeout=None) for text in ("$\\frac{1}{2}$", "$0.5$", "$0.6$"))
+    return [verify(half, one, timeout_seconds=None) for one in (same, other)]
 
 
 def _datasets_parquet() -> Any:
