@@ -150,10 +150,10 @@ class Site:
     def run(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         return patience.run(self.command(*arguments), 180, env={**self.environ, **environ}, cwd=self.root)
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, **environ: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             self.command(*arguments),
-            env=self.environ,
+            env=self.environ | environ,
             cwd=self.root,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from .. import patience
+from ..late_signals import late_signals
 from .conftest import Index, Site, write_wheel
 
 
@@ -152,6 +154,17 @@ def test_two_builders_build_once(tiny: Site, index: Index) -> None:
     assert (first.returncode, second.returncode) == (0, 0), said + said_too
     assert told == told_too and "ready in" in said and said_too == ""
     assert len(tiny.built()) == 1
+
+
+def test_a_ctrl_c_just_before_it_waits_for_another_builder_ends_it(tiny: Site, tmp_path: Path) -> None:
+    (tiny.stacks / "tiny").mkdir(parents=True)
+    with (tiny.stacks / "tiny" / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        builder = tiny.start("build", "tiny", "--stacks-dir", str(tiny.stacks), **late_signals(tmp_path / "late"))
+        assert builder.stderr is not None and "waiting for another builder" in builder.stderr.readline()
+        builder.send_signal(signal.SIGINT)
+        patience.ended(builder, 60)
+    assert builder.returncode == 130
 
 
 def test_a_tampered_wheel_is_named(tiny: Site, index: Index, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from common.errors import UserError
+from common.patience import sleep_listening
 from workflow.stacks.uv import redacted
 
 _PREFIX = ".building-"
@@ -34,10 +35,10 @@ def builder_lock(folder: Path, name: str) -> Iterator[tuple[int, ...]]:
     descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"{name}: waiting for another builder", file=sys.stderr, flush=True)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if not _taken(descriptor):
+                print(f"{name}: waiting for another builder", file=sys.stderr, flush=True)
+            while not _taken(descriptor):
+                sleep_listening(0.5)
         except OSError as error:
             if error.errno not in {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}:
                 raise
@@ -158,6 +159,14 @@ def _remove_unless_used(leftover: Path, host: str, pid: str) -> None:
         leftover.unlink(missing_ok=True)
     else:
         shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _taken(descriptor: int) -> bool:
+    # Not a lock that is waited for: a Ctrl-C that comes just before it would be heard after it.
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 def _alive(pid: str) -> bool:
