@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.phases import shown_phase
+from analysis.phases import BETWEEN_STEPS, shown_phase
 from analysis.runs import PlanRead, at, factors_label
 from analysis.wide import OWN, PHASE, begins_of, discarding
 from common.verdicts import Verdict, count_of
@@ -46,6 +46,8 @@ def ratio(a: float, b: float) -> float:
 
 # Step times are skewed, so means and medians differ a little in any run; from here on it is a few steps' doing.
 OUTLIERS_DECIDE_FROM = 1.25
+# The share of the paired steps of which a ratio by the wall clock needs to know what passed before them.
+ENOUGH_KNOWN = 0.9
 
 
 def disagrees(a: float, b: float) -> bool:
@@ -116,7 +118,14 @@ def _unpaired(wide: pd.DataFrame, pairs: pd.DataFrame, factors: str, arms: tuple
             yield Verdict("warning", "tables-over-other-steps", text)
 
 
-RATIOS = ["raw_speedup", "per_token_speedup", "median_speedup", "lowest_seed_speedup", "highest_seed_speedup"]
+RATIOS = [
+    "raw_speedup",
+    "per_token_speedup",
+    "median_speedup",
+    "wall_speedup",
+    "lowest_seed_speedup",
+    "highest_seed_speedup",
+]
 SUMS = ["baseline_s", "arm_s", "baseline_tokens", "arm_tokens"]
 COMPARISON_COLUMNS = ["factors", "baseline", "arm", "run_pairs", "paired_steps", *SUMS, *RATIOS, "warmup_left_out"]
 
@@ -163,9 +172,10 @@ def comparison_table(
     """One row per factor combination and arm but the baseline; speed-ups are ratios of sums.
 
     raw: ΣT_baseline / ΣT_arm; per token: (ΣT_baseline/Σtokens_baseline) / (ΣT_arm/Σtokens_arm); median: of
-    the median steps, to see whether outliers decide. Seconds and tokens are sums over the paired steps. A
-    combination without common steps is a verdict, not a row; what is `refused` (comparable.py), by (factors, arm), has
-    its seconds and no ratio. `warmup_left_out`: the steps left out as warm-up of that run which has the fewest.
+    the median steps, to see whether outliers decide; wall: of the sums with the time between steps, where it is told.
+    Seconds and tokens are sums over the paired steps. A combination without common steps is a verdict, not a row; what
+    is `refused` (comparable.py), by (factors, arm), has its seconds and no ratio. `warmup_left_out`: the steps left out
+    as warm-up of that run which has the fewest.
     """
     rows, verdicts = [], []
     for factors, arm, pairs in compared(wide, plan):
@@ -204,9 +214,20 @@ def _sums(pairs: pd.DataFrame) -> dict[str, Any]:
         "raw_speedup": ratio(base_s, arm_s),
         "per_token_speedup": ratio(ratio(base_s, base_tokens), ratio(arm_s, arm_tokens)),
         "median_speedup": ratio(a_s.median(), b_s.median()),
+        "wall_speedup": _by_wall_clock(pairs),
         "lowest_seed_speedup": seeds.min(),
         "highest_seed_speedup": seeds.max(),
     }
+
+
+def _by_wall_clock(pairs: pd.DataFrame) -> float:
+    """The ratio with the time between steps, over the pairs of which it is known; NaN where that are too few."""
+    names = [name + side for name in (PHASE + "step", BETWEEN_STEPS) for side in ("_a", "_b")]
+    known = pairs.reindex(columns=names).astype(float).dropna()
+    if len(known) < ENOUGH_KNOWN * len(pairs):
+        return float("nan")
+    a_s, b_s = (float(known[names[at::2]].sum().sum()) for at in (0, 1))
+    return ratio(a_s, b_s)
 
 
 def _by_seed(pairs: pd.DataFrame) -> pd.Series:

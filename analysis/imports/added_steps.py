@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from analysis.phases import BETWEEN_STEPS
 from analysis.steps import ChosenStep
 from analysis.tokens import completions_told, tokens_from_mean
 from common.verdicts import Verdict, count_of
@@ -17,6 +18,12 @@ from trainers.quantities import logged_as
 # A step cannot have taken longer than passed since the step before was logged; clocks and rounding are off by that.
 CLOCK_TOLERANCE_S = 2.0
 CLOCK_TOLERANCE_SHARE = 0.02
+# Nobody knows whether a run had its GPUs in a gap of so many times the steps before it, and so many seconds more.
+STILL_TIMES, STILL_S = 10.0, 600.0
+# From here on a ratio of steps may be far from one of what people wait for.
+NO_STEPS_SHARE = 0.1
+# How far a difference of two times in whole seconds may be off.
+WHOLE_SECONDS_OFF_S = 1.0
 # The formats whose readers find that a record is the mean of several steps.
 WINDOWED = ("trl-console", "swift-console", "swift-jsonl", "trainer-state", "wandb", "wandb-offline")
 # TRL's count of all tokens so far, prompts' and completions'.
@@ -202,3 +209,44 @@ def clock_verdicts(chosen: Sequence[ChosenStep], run_id: str) -> list[Verdict]:
         "clock jumped, or the steps are of two runs"
     )
     return [Verdict("warning", "clock-jump", text)]
+
+
+def add_time_between(chosen: list[ChosenStep], run_id: str) -> list[Verdict]:
+    """Adds `between_steps_s` to the steps of the list: what passed since the step before, without the step itself.
+
+    By the time of day at which steps were logged. Where that is not told, by the whole seconds since the start, and
+    each step has the mean of its run. Not behind steps that are missing, a restart, or a while in which the run stood.
+    """
+    exact = all(c.record.time is not None for c in chosen)
+    told: list[tuple[int, float, float, float]] = []
+    still = []
+    for place, (a, b) in enumerate(pairwise(c.record for c in chosen), start=1):
+        begun, ended = (a.time, b.time) if exact else (a.elapsed_s, b.elapsed_s)
+        window = b.scalars.get(STEPS_LOGGED, 1.0)
+        took_s = window * b.phases.get("step", math.nan)
+        if begun is None or ended is None or b.resumed or b.step - a.step != window or not math.isfinite(took_s):
+            continue
+        if ended - begun > STILL_TIMES * took_s + STILL_S:
+            still.append(f"{ended - begun:.0f} s passed from step {a.step} to {b.step}, and {took_s:.0f} s are theirs")
+        else:
+            told.append((place, window, took_s, ended - begun))
+    steps, took_s, passed_s = (math.fsum(one[at] for one in told) for at in (1, 2, 3))
+    for place, window, own_s, since_s in told:
+        between_s = (since_s - own_s) / window if exact else (passed_s - took_s) / steps
+        record = chosen[place].record
+        scalars = {**record.scalars, BETWEEN_STEPS: max(0.0, between_s)}
+        chosen[place] = replace(chosen[place], record=replace(record, scalars=scalars))
+    verdicts = []
+    if still:
+        more = f"; {len(still) - 1} more like it" if len(still) > 1 else ""
+        text = f"{run_id}: {still[0]}{more}: the run stood still meanwhile, and the rest is in no GPU-hours"
+        verdicts.append(Verdict("note", "stood-still", text))
+    off_s = 0.0 if exact else WHOLE_SECONDS_OFF_S
+    if (between_s := passed_s - took_s) - off_s > NO_STEPS_SHARE * passed_s:
+        text = (
+            f"{run_id}: {between_s / passed_s:.0%} of the time from its first to its last step ({between_s:.0f} of "
+            f"{passed_s:.0f} s) lies in no step: checkpoints, evaluations, and what the trainer's step leaves out "
+            '("Between steps" in the table of phases). GPU-hours count it; the speed-up is one of steps alone'
+        )
+        verdicts.append(Verdict("warning", "time-in-no-step", text))
+    return verdicts

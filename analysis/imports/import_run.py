@@ -12,7 +12,13 @@ from typing import Any, cast
 import pyarrow as pa
 
 from analysis.collect import in_the_tree, timer_verdicts
-from analysis.imports.added_steps import add_known_tokens, clock_verdicts, drop_windows_not_ours, hole_verdicts
+from analysis.imports.added_steps import (
+    add_known_tokens,
+    add_time_between,
+    clock_verdicts,
+    drop_windows_not_ours,
+    hole_verdicts,
+)
 from analysis.imports.formats import WANDB, read_source
 from analysis.imports.merge import merged
 from analysis.imports.which_tree import root_keys, tree_of
@@ -71,6 +77,7 @@ def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> t
         *timer_verdicts(chosen, tree, run_id),
         *hole_verdicts(chosen, run_id),
         *clock_verdicts(chosen, run_id),
+        *add_time_between(chosen, run_id),
     ]
     metadata: dict[str, Any] = {"timers": tree.name, "attempts": [1]}
     metadata["verdicts"] = [v.as_dict() for v in dict.fromkeys(verdicts)]

@@ -17,6 +17,8 @@ from common.findings import Finding, Preflight
 
 # An interval whose ends differ by more is of little use.
 TOO_WIDE = 10.0
+# From here on the ratio by the wall clock is another one than that of the steps.
+WALL_CLOCK_FROM = 1.1
 # So many settings are named.
 MOST_NAMES = 4
 # The findings that arms have different trainers, and that these work otherwise, which no setting ends.
@@ -43,6 +45,7 @@ def caveats_of(
     found += [Caveat("spread", text, "answer") for text in _spread(claims, comparison)]
     found += [Caveat("estimates", text, "answer") for text in _contradictions(known)]
     found += [Caveat("estimates", text, "steps") for text in _outliers(list(rows_of(comparison)))]
+    found += [Caveat("estimates", text, "cost") for text in _by_wall_clock(list(rows_of(comparison)))]
     found += [Caveat("data", text, "gate") for text in missing]
     found += [Caveat("data", text, "answer") for text in _missing(claims)]
     found += [Caveat("data", text, "ledger") for text in _unverified(preflight)]
@@ -122,12 +125,26 @@ def _outliers(rows: list[Any]) -> Iterator[str]:
     if any(disagrees(r.raw_speedup, r.median_speedup) for r in rows):
         yield "The median steps point to the other arm: a few outlying steps decide."
     elif some := [r for r in rows if outliers_decide(r.raw_speedup, r.median_speedup)]:
-        medians = [
-            ratio_text(r.median_speedup) + (f" at {factors_label(r.factors)}" if r.factors else "")
-            for r in some[:MOST_PLACES]
-        ]
-        more = f" and {len(some) - MOST_PLACES} more" if len(some) > MOST_PLACES else ""
-        yield f"A few outlying steps decide how much: by median steps {', '.join(medians)}{more}."
+        medians = _listed(some, [ratio_text(r.median_speedup) for r in some])
+        yield f"A few outlying steps decide how much: by median steps {medians}."
+
+
+def _by_wall_clock(rows: list[Any]) -> Iterator[str]:
+    """What the ratio becomes with the time between steps, where that is another one."""
+    apart = [(r, r.raw_speedup / r.wall_speedup) for r in rows]
+    some = [r for r, times in apart if max(times, 1 / times) > WALL_CLOCK_FROM]
+    if some:
+        each = [f"{ratio_text(r.wall_speedup)} (per step {ratio_text(r.raw_speedup)})" for r in some]
+        yield f"By the wall clock, which holds the time between steps too, {_listed(some, each)}."
+
+
+def _listed(rows: list[Any], texts: Sequence[str]) -> str:
+    """A text for each factor combination, the first few."""
+    each = [
+        text + (f" at {factors_label(r.factors)}" if r.factors else "") for r, text in zip(rows, texts, strict=True)
+    ]
+    more = f" and {len(rows) - MOST_PLACES} more" if len(rows) > MOST_PLACES else ""
+    return ", ".join(each[:MOST_PLACES]) + more
 
 
 def _missing(claims: Sequence[Claim]) -> Iterator[str]:

@@ -444,6 +444,17 @@ def test_outlying_steps_that_exaggerate_are_said(tmp_path):
     assert not text(calm, "sums-and-medians-disagree")
 
 
+def test_the_ratio_by_the_wall_clock_is_said_where_it_is_another(tmp_path):
+    """Steps of 5 s against 3, and 2 s between them: checkpoints, or an optimizer that the step leaves out."""
+    arms = ([row(s, seconds, scalars={"between_steps_s": 2.0}) for s in (1, 2, 3)] for seconds in (4, 2))
+    found = pair(tmp_path, *arms)
+    assert "⇄ By the wall clock, which holds the time between steps too, 1.40× (per step 1.67×)." in block(found)
+    little = ([row(s, seconds, scalars={"between_steps_s": 0.1}) for s in (1, 2, 3)] for seconds in (4, 2))
+    assert "wall clock" not in block(pair(tmp_path / "little", *little))
+    of_one = pair(tmp_path / "one", [row(1, 4, scalars={"between_steps_s": 2.0})], [row(1, 2)])
+    assert "wall clock" not in block(of_one)
+
+
 def test_scalar_with_the_name_of_a_column_is_kept_beside_it(tmp_path):
     arm = [row(1, 1, scalars={"step": 77.0, "counted": 1.0, "timing": 2.0})]
     found = pair(tmp_path, [row(1, 1)], arm)

@@ -476,11 +476,11 @@ def test_swift_from_its_averages(tmp_path):
 
 def test_swifts_console_of_texts_without_step_times_is_read(tmp_path):
     """As ms-swift prints them with transformers 5: every number a text, the average since the start alone."""
-    speeds = {1: "161.3", 2: "98.25", 3: "77.12"}
+    speeds = {1: ("161.3", "2m 41s"), 2: ("98.25", "3m 16s"), 3: ("77.12", "3m 51s")}
     rows = [
         {"loss": "0.1", "learning_rate": "1e-06", "reward": "0.5", "memory(GiB)": "40.53", "epoch": f"{0.1 * n:.4g}"}
-        | {"global_step/max_steps": f"{n}/3", "elapsed_time": f"{n}m 0s", "train_speed(s/it)": speed}
-        for n, speed in speeds.items()
+        | {"global_step/max_steps": f"{n}/3", "elapsed_time": elapsed, "train_speed(s/it)": speed}
+        for n, (speed, elapsed) in speeds.items()
     ]
     log = write(tmp_path, "".join(f"{row}\n" for row in rows))
     frame, metadata, _ = imported(tmp_path / "res", spec_of("vllm", [log], trainer="swift", version="4.6.0"))

@@ -1,10 +1,11 @@
 """The timers that trainers log by themselves, releases of verl between those that we run, and what rounding allows."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from analysis.imports.added_steps import clock_verdicts
+from analysis.imports.added_steps import add_time_between, clock_verdicts
 from analysis.steps import ChosenStep
 from trainers.logs.record import STEPS_LOGGED, StepRecord
 from trainers.timers.exclusive import own_rounding_s
@@ -152,3 +153,47 @@ def test_a_clock_that_jumped_is_told(second, said):
     found = clock_verdicts([at(1, 100.0), second], "r")
     assert [v.code for v in found] == (["clock-jump"] if said else [])
     assert said is None or said in found[0].text
+
+
+def since_start(step, elapsed_s, seconds=10.0, resumed=False, logged=None):
+    c = at(step, None, seconds, resumed, logged)
+    return replace(c, record=replace(c.record, elapsed_s=elapsed_s))
+
+
+def between(chosen):
+    return [c.record.scalars.get("between_steps_s") for c in chosen]
+
+
+def test_what_passes_between_two_steps_is_told_by_the_time_of_day_exactly():
+    chosen = [at(1, 100.0), at(2, 110.5), at(3, 140.5), at(4, 149.0)]
+    (told,) = add_time_between(chosen, "r")
+    assert between(chosen) == [None, 0.5, 20.0, 0.0]
+    assert (
+        told.code == "time-in-no-step" and "39% of the time from its first to its last step (19 of 49 s)" in told.text
+    )
+
+
+def test_whole_seconds_since_the_start_give_each_step_the_mean():
+    """Each alone would be off by up to a second."""
+    chosen = [since_start(1, 11.0), since_start(2, 21.0), since_start(3, 32.0), since_start(4, 42.0)]
+    assert add_time_between(chosen, "r") == []
+    assert between(chosen) == [None, *[pytest.approx(1 / 3)] * 3]
+    # Records that are means of five steps each.
+    chosen = [since_start(5, 51.0, logged=5), since_start(10, 101.0, logged=5), since_start(15, 166.0, logged=5)]
+    add_time_between(chosen, "r")
+    assert between(chosen) == [None, 1.5, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [
+        (at(2, 200.0, resumed=True), []),
+        (at(3, 200.0), []),
+        (at(2, 200.0, math.nan), []),
+        (at(2, 2000.0), ["stood-still"]),
+    ],
+)
+def test_time_behind_a_restart_a_hole_or_a_standstill_is_not_the_runs(second, told):
+    chosen = [at(1, 100.0), second]
+    assert [one.code for one in add_time_between(chosen, "r")] == told
+    assert between(chosen) == [None, None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import compress, pairwise
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from trainers.logs.hf_rows import (
 from trainers.logs.log_files import Printout, printouts
 from trainers.logs.printed import half_digit, printed
 from trainers.logs.record import Imported
-from trainers.trl.totals import Totals
+from trainers.trl.totals import Totals, clock_s
 
 TRL, SWIFT = "trl-console", "swift-console"
 BY_PLACE, BY_TOTAL = "step-by-place", "step-by-total"
@@ -46,10 +46,11 @@ _OWN = re.compile(r"\s*(?:\[\w+\]:|\d+:)?\s*(?:Train:)?\s*")
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """A progress bar: so many steps of so many."""
+    """A progress bar: so many steps of so many, and the seconds since it was first drawn."""
 
     done: int
     total: int
+    elapsed_s: float | None = field(compare=False)
 
 
 @dataclass(slots=True)
@@ -126,8 +127,8 @@ def _seen(text: str, bars: list[_Bars], totals: Totals) -> _Bar | None:
     for found in _BAR.finditer(text) if "|" in text else ():
         before = text[: found.start()]
         if _NAMED.search(before) is None or _OWN.fullmatch(before):
-            last = _Bar(int(found["done"]), int(found["total"]))
-            totals.see_bar(last.done, last.total, found["elapsed"] or "0")
+            last = _Bar(int(found["done"]), int(found["total"]), clock_s(found["elapsed"]))
+            totals.see_bar(last.done, last.total, last.elapsed_s or 0.0)
             if bars and bars[-1].behind is None:
                 bars[-1].behind = last
     return last
@@ -173,14 +174,18 @@ def _by_the_bar(
     one behind is of a later step.
     """
     behind, before = [one.behind for one in bars], [one.before for one in bars]
-    steps = None
+    steps, beside = None, behind
     if len(rows) > 1:
-        steps = _multiples(behind) or (None if None in before else _multiples(before))
+        steps = _multiples(behind)
+        if steps is None and None not in before:
+            steps, beside = _multiples(before), before
     if steps is None:
         later = all(one.on_its_line for one in bars) or any(a and a == b for a, b in pairwise(behind))
-        steps = _each(before if later else behind)
+        beside = before if later else behind
+        steps = _each(beside)
     if steps is not None:
-        return [replace(row, step=step) for row, step in zip(rows, steps, strict=True)], []
+        clocks = [bar.elapsed_s if bar else None for bar in beside]
+        return [replace(row, step=step, elapsed_s=s) for row, step, s in zip(rows, steps, clocks, strict=True)], []
     counted = ([row.numbers.get(TRAIN + name) for row in rows] for name in ("epoch", "num_tokens"))
     if (steps := totals.steps_of(*counted)) is not None:
         text = (

@@ -24,6 +24,11 @@ _TELLING_EPOCH = 0.05
 _MOST_TOKENS_MORE = 2.5
 
 
+def clock_s(text: str | None) -> float | None:
+    """Seconds from tqdm's `[hours:]minutes:seconds`; None without one."""
+    return sum(int(part) * 60.0**n for n, part in enumerate(reversed(text.split(":")))) if text else None
+
+
 @dataclass
 class Totals:
     """What a log tells of the whole training: the steps that were planned, the furthest of each bar, its seconds."""
@@ -41,11 +46,10 @@ class Totals:
         if "global step" in text and (found := _RESUMED.search(text)) is not None:
             self.resumed_from.add(int(found[1].replace(",", "")))
 
-    def see_bar(self, done: int, total: int, elapsed: str) -> None:
-        """Notes a bar that may be the training's; `elapsed` is tqdm's `[hours:]minutes:seconds`."""
+    def see_bar(self, done: int, total: int, elapsed_s: float) -> None:
+        """Notes a bar that may be the training's."""
         if done >= self.bars.get(total, (0, 0.0))[0]:
-            parts = [int(part) for part in elapsed.split(":")]
-            self.bars[total] = done, math.fsum(part * 60.0**n for n, part in enumerate(reversed(parts)))
+            self.bars[total] = done, elapsed_s
 
     def see_summary(self, row: Mapping[str, Any]) -> None:
         """Notes the row that the Trainer logs when training has ended."""

@@ -52,8 +52,8 @@ def test_a_text_with_as_many_digits_as_a_double_has_was_not_cut():
     assert rounding == pytest.approx({"train/loss": 5e-5, "train/reward": 5e-15})
 
 
-def bar(done, of=20):
-    return f" {100 * done // of:3d}%|█▌        | {done}/{of} [00:41<05:02, 13.70s/it]"
+def bar(done, of=20, elapsed="00:41"):
+    return f" {100 * done // of:3d}%|█▌        | {done}/{of} [{elapsed}<05:02, 13.70s/it]"
 
 
 def console(tmp_path, text):
@@ -86,6 +86,13 @@ def test_the_bar_behind_a_row_tells_its_step(tmp_path, every):
     assert list(found.read.records) == [every, 2 * every, 3 * every]
     assert codes(found) == (["logging-window"] if every > 1 else [])
     assert {r.scalars.get(STEPS_LOGGED, 1) for r in found.read.records.values()} == {every}
+
+
+def test_the_bar_of_a_row_tells_the_seconds_since_the_start(tmp_path):
+    behind = "".join(f"{trl_row(n)}\n\r{bar(n, elapsed=f'1:00:{10 * n}')}" for n in (1, 2, 3))
+    before = "".join(f"{bar(n, elapsed=f'{n}:30')}{trl_row(n)}\n" for n in (1, 2, 3))
+    for text, told in ((behind, [3610.0, 3620.0, 3630.0]), (before, [90.0, 150.0, 210.0])):
+        assert [one.elapsed_s for one in console(tmp_path, text).read.records.values()] == told
 
 
 @pytest.mark.parametrize("told", [{}, {"global_step/max_steps": "3/20"}])
