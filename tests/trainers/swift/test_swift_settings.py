@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import re
 import threading
 from collections import defaultdict
@@ -30,7 +31,7 @@ from workflow.config.plan import Plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight
 
-from ...attempts import ROOT
+from ...attempts import ROOT, run_python
 
 RAW: dict[str, Any] = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
 
@@ -219,6 +220,49 @@ def test_all_of_swifts_own_schedulers_are_known(stack_python: Callable[[str], Pa
     (file,) = stack_python("swift-vllm-cpu").parents[1].glob("lib/python*/site-packages/swift/rollout/multi_turn.py")
     table = file.read_text(encoding="utf-8").rpartition("multi_turns = {")[2]
     assert set(re.findall(r"'(\w+)':", table)) == {DRIVEN, *NOT_DRIVEN}
+
+
+@pytest.fixture(scope="module")
+def on_gpus(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What ms-swift itself makes of settings for GPUs, where none is needed for it."""
+    folder = tmp_path_factory.mktemp("on-gpus")
+    spec = plan_runs(parse_config(RAW), stack_facts).runs["swift-vllm-s0"].spec
+    request = {"trainer_args": spec["trainer_args"], "rewards": spec["workload"]["rewards"]}
+    (folder / "request.json").write_text(json.dumps(request))
+    program = ("-m", "tests.trainers.swift.rollout_arguments", folder / "request.json", folder / "told.json")
+    done = run_python(stack_python("swift-vllm-cpu"), *program)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(json.loads((folder / "told.json").read_text()))
+
+
+def test_a_servers_engines_share_its_gpus_and_conversations(on_gpus: dict[str, Any]) -> None:
+    engine = {"tensor_parallel_size": 2, "max_num_seqs": 8, "gpu_memory_utilization": 0.9, "max_model_len": 80}
+    assert on_gpus["engine"].items() >= engine.items()
+    assert on_gpus["engine"]["engine_kwargs"]["max_num_batched_tokens"] == 4096
+    assert on_gpus["server"].items() >= {"world_size": 4, "engine_type": "LLMEngine", "enable_lora": True}.items()
+    assert on_gpus["gpus"] == ["4,5", "6,7"]
+    (three, answers), (one, answer) = on_gpus["conversations"]
+    assert three == [["0", "1"], ["2"]] and answers == ["0", "1", "2"]
+    # An engine that has none is asked something all the same, whose answer nobody gets.
+    assert one[0] == answer == ["0"] and len(one[1]) == 1
+
+
+def test_a_servers_engines_get_an_adapter_of_its_rank(on_gpus: dict[str, Any]) -> None:
+    assert on_gpus["engine"].items() >= {"enable_lora": True, "max_lora_rank": 32, "max_loras": 1}.items()
+    tensors = {"a.lora_A.weight": [2, 3], "b": [4]}
+    one = ["update_adapter_flattened_param", 32, 2.0, ["q_proj", "v_proj"], tensors]
+    assert on_gpus["adapters"] == [one, one]
+
+
+def test_a_tensor_parallel_engine_draws_by_the_runs_seed_and_anew_each_time(on_gpus: dict[str, Any]) -> None:
+    first, its_other_process, *others = on_gpus["seeds"]
+    assert first == its_other_process
+    drawn = [*first, *(seed for other in others for seed in other)]
+    assert len({*drawn}) == len(drawn) == 8 and all(0 <= seed < 1 << 62 for seed in drawn)
+
+
+def test_settings_are_resolved_where_torchruns_own_port_is_in_use(on_gpus: dict[str, Any]) -> None:
+    assert on_gpus["resolved"] is True
 
 
 @pytest.mark.parametrize(

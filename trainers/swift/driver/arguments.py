@@ -18,7 +18,7 @@ from common.errors import UserError
 from node import hf_training
 from node.engine_server import is_beside
 from node.exit_codes import one_line
-from node.hardware import importing
+from node.hardware import importing, steady_port
 from trainers.swift.driver.pipeline import with_scheduler
 
 # What every run has: it needs no ModelScope, and writes where it is told.
@@ -169,7 +169,7 @@ def _type_of(model: Path) -> str | None:
 
 
 def set_environment(folder: Path) -> None:
-    """Set what swift and ModelScope's client read while they are imported, where the user has not.
+    """Set what swift and ModelScope's client read, where nobody has.
 
     The client wants a folder, and the home may be another node's, or full; swift logs all arguments and the model.
     """
@@ -177,6 +177,9 @@ def set_environment(folder: Path) -> None:
     os.environ.setdefault("LOG_LEVEL", "WARNING")
     # swift's plugin for vLLM is for embeddings, and imports torchvision.
     os.environ.setdefault("VLLM_PLUGINS", "none")
+    # With vLLM its parser has one process meet itself, at 29500 (utils/torch_utils.py, set_default_ddp_config): on a
+    # login node another one's torchrun may have that port.
+    os.environ.setdefault("MASTER_PORT", str(steady_port()))
 
 
 def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:

@@ -6,6 +6,8 @@ Read from ms-swift 4.6.0 infer_engine/vllm_engine.py and rlhf_trainers/rollout_m
 from __future__ import annotations
 
 import functools
+import itertools
+import random
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -41,6 +43,24 @@ def settings(trainer: Any) -> dict[str, Any]:
     """The engine as it finally is, for done.json; `UserError` if its number format is not the workload's."""
     held = check_engine(trainer.engine.engine, number_format(trainer.args.bf16, trainer.args.fp16))
     return held | {"adapter_only_sync": bool(trainer.rollout_enable_lora)}
+
+
+def draw_anew(trainer: Any, seed: int) -> None:
+    """Make the requests of a tensor parallel engine draw by the run's seed, otherwise in each generation.
+
+    swift seeds each of them by its place in the batch (rollout_mixin.py, `_get_request_config`), since an engine's
+    processes must draw alike: every step, and a run of any seed, would have the same random numbers. What is added is
+    the same in all of them.
+    """
+    original, calls = trainer._get_request_config, itertools.count()
+
+    def request_config() -> Any:
+        config = original()
+        if config.seed is not None:
+            config.seed += random.Random(f"{seed} {trainer.state.global_step} {next(calls)}").getrandbits(48)
+        return config
+
+    trainer._get_request_config = request_config
 
 
 def _pass_seed_and_dtype(seed: int, dtype: str) -> None:

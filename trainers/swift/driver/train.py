@@ -47,6 +47,7 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     def train_with(trainer: Any) -> None:
         building.close()
         trainer.executor = serve.Beside()
+        colocate.draw_anew(trainer, trainer_args["seed"])
 
         def hook(clock: PhaseClock, log: Any) -> None:
             SwiftTimers(clock).install(trainer)
