@@ -16,6 +16,7 @@ import pytest
 from workflow.cluster.meeting import MeetingError, NoServerError, TaskSetup
 from workflow.cluster.place import Place
 from workflow.cluster.server import ServerHead, ServerWorker, answers, server_setup
+from workflow.cluster.torchrun import RanksWorker
 
 from .run_bench import RunBench
 
@@ -155,6 +156,26 @@ def test_a_node_that_never_comes_is_no_fault_of_the_servers(tmp_path: Path) -> N
         tasks.head.start(tasks.attempt)
         tasks.head.wait_for_nodes()
     assert not isinstance(caught.value, NoServerError)
+
+
+def test_the_trainers_processes_on_every_node_know_where_the_server_is(tmp_path: Path) -> None:
+    """The drivers of TRL and of ms-swift ask for it in each process (`told`), and end without an answer."""
+    (tmp_path / "attempt.json").write_text(json.dumps({"attempt": 1, "attempt_dir": str(tmp_path)}))
+    setups = [setup_of(tmp_path, ("gpu1", "gpu2", "gpu3"), rank) for rank in range(3)]
+    told = {"module": "tests.cluster.stand_in_server", "gpus": 0, "patience_s": 30.0}
+    server = server_setup(told, setups[0].environment, tmp_path / "server.log")
+    program = "import sys, node.engine_server as of; open(sys.argv[1] + '/url', 'w').write(of.told()[0])"
+    second = RanksWorker(setups[1], 1, lambda attempt: [sys.executable, "-c", program, str(attempt)], 2)
+    with ServerHead(setups[0], 1, server) as head, ServerWorker(setups[2], server) as last, second:
+        head.start(tmp_path)
+        last.join()
+        second.join()
+        head.wait_for_nodes()
+        until = time.monotonic() + 60
+        while not (tmp_path / "url").exists() or not (tmp_path / "url").read_text():
+            assert second.poll() is None and time.monotonic() < until
+            time.sleep(0.05)
+        assert (tmp_path / "url").read_text() == head.environment()["ROLLOUTBENCH_SERVER"]
 
 
 def test_a_run_with_a_server_on_its_own_machine(tmp_path: Path) -> None:

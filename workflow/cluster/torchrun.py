@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from node.engine_server import MEET, URL
 from node.hardware import steady_port
 from workflow.cluster.history import read_object
 from workflow.cluster.meeting import POLL_S, MeetingError, Other, Task, TaskSetup, others_of
@@ -124,11 +125,24 @@ class RanksWorker(_Ranks):
             self._process = start_in_session(
                 self.command(self._trainer(Path(head["attempt"]))),
                 cwd=self._task.cwd,
-                env=self._task.environment,
+                env={**self._task.environment, **self._beside()},
                 token=self._task.token,
                 log=self._task.log,
             )
         self._sign.tell("joined")
+
+    def _beside(self) -> dict[str, str]:
+        """Where the server of the job's last node answers, once it is started; rank 0 alone meets it for weights."""
+        place = self._task.place
+        if self._nodes == place.nodes:
+            return {}
+        last = place.nodes - 1
+        server = Other(self._task.folder / f"rank-{last}.json", place.name(last), self._task.stale_s)
+        while "url" not in (told := server.look()):
+            if (trouble := self._head.trouble() or server.trouble()) is not None:
+                raise MeetingError(trouble)
+            self._pause(f"nothing was heard of the server on {server.name} for {self._task.deadline_s:.0f} s")
+        return {URL: told["url"], MEET: self.address}
 
     def poll(self) -> str | None:
         """None while all is well or rank 0 has ended the life (`over`); else a sentence that says what died."""
