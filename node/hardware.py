@@ -76,6 +76,9 @@ def set_environment(
         "VLLM_CONFIGURE_LOGGING": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",
+        # vLLM 0.31 would compile FlashInfer's with nvcc as it warms up, but for processed log-probabilities, which
+        # trainers ask for (vllm/v1/worker/gpu/sample/sampler.py): a replay alone would meet it.
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
     }
     for name, value in defaults.items():
         environment.setdefault(name, value)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from _gpu import compiled_function
+from _gpu import all_reduce, compiled_function
 from _probes import CUDA_PROBES, TRL_CPU, VERL_VLLM, driver, has_names, version_of
 from _verify import Probe, main, pin
 
@@ -32,6 +32,7 @@ PROBES = [
         gpu=True,
         off_by=("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"),
     ),
+    Probe("all visible GPUs sum up", "torch", "works", all_reduce(), gpu=True),
 ]
 
 if __name__ == "__main__":

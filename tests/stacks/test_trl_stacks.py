@@ -60,5 +60,6 @@ def test_each_probe_names_a_pin_of_the_lock(name: str) -> None:
     assert {expected for _, expected, _ in probes.values() if expected} <= set(locked)
     assert "torch is a CPU build" not in probes
     on_gpus = {title for title, (_, _, gpu) in probes.items() if gpu}
-    assert {"torch reaches the GPUs", "torch.compile agrees with torch"} <= on_gpus
+    # NCCL that does not work shows here, and not as processes that wait for one another for half an hour.
+    assert {"torch reaches the GPUs", "torch.compile agrees with torch", "all visible GPUs sum up"} <= on_gpus
     assert ("vllm's compiled kernels run" in on_gpus) == (name == "trl-vllm")

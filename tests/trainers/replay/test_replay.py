@@ -197,6 +197,24 @@ def test_sequences_at_once_come_out_as_they_are(stack_python: Stack, made_inputs
     assert claimed["value"] == pytest.approx(raw_row["value"])
 
 
+SAMPLER = """
+import os
+from types import SimpleNamespace
+from node.hardware import set_environment
+set_environment(os.environ, [0], {"attempt_dir": ".", "fingerprint": "0"}, "replayed")
+from vllm.v1.sample.ops import topk_topp_sampler as ops
+ops.current_platform = SimpleNamespace(is_cuda=lambda: True)
+print(ops.flashinfer_sampler_supported())
+"""
+"""What vLLM decides on a GPU before it looks at that: whether it samples with FlashInfer."""
+
+
+def test_on_gpus_vllm_samples_without_kernels_that_nvcc_would_compile(stack_python: Stack) -> None:
+    """Trainers never meet FlashInfer's sampler, since it gives no processed log-probabilities."""
+    told = run_python(stack_python(VLLM), "-c", SAMPLER)
+    assert told.returncode == 0 and told.stdout.split()[-1] == "False", told.stderr
+
+
 def test_lengths_of_a_run_are_pinned_when_it_is_planned(
     stack_python: Stack, made_inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
