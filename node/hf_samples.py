@@ -128,6 +128,10 @@ class SampleLog(TrainerCallback):  # type: ignore[misc]
                 whole = model.generate(**batch, generation_config=config, stopping_criteria=[limit])
         finally:
             model.train(was_training)
+            # A pass that no backward pass follows leaves the last layers gathered. TRL 1.16 hands vLLM each parameter's
+            # full_tensor, which those have not (trl/generation/vllm_generation.py, _iter_fsdp2_params).
+            for module in filter(lambda one: isinstance(one, FSDPModule), model.modules()):
+                module.reshard()
         return [_until_end(row, ends) for row in whole[:, batch["input_ids"].shape[1] :].tolist()]
 
 
