@@ -3,14 +3,17 @@ carry them."""
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -277,3 +280,16 @@ def test_a_port_in_use_is_named_as_the_job_looks_for_it(stack_python: Callable[[
             stack_python(STACK), "trainers.swift.driver.serve", order, "--host", "127.0.0.1", "--port", port
         )
     assert refused.returncode == 2 and f"error: address already in use: port {port}" in refused.stderr
+
+
+def test_a_server_ends_with_a_worker_whose_call_fails(beside: Beside) -> None:
+    """`swift rollout` itself logs it and lives on, with old weights: the trainer would not hear of it, or wait."""
+    at = urlsplit(beside.head.environment()["ROLLOUTBENCH_SERVER"])
+    asked = json.dumps({"infer_requests": [{"messages": "none"}]})
+    with closing(http.client.HTTPConnection(str(at.hostname), at.port)) as client:
+        client.request("POST", "/infer/", asked, {"Content-Type": "application/json"})
+        with suppress(OSError, http.client.HTTPException):
+            client.getresponse()
+    patience.until(beside.head.poll, os.getpid())
+    said, code = beside.head.culprit(75)
+    assert code == 1 and "server" in said and "Error: " in said

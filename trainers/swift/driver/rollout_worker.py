@@ -6,6 +6,7 @@ store of the group in which trainer and server meet; all else is swift's own: en
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -40,11 +41,20 @@ def run(name: str, tell: Path, arguments: Any, rank: int, *others: Any) -> None:
         return engine
 
     rollout.SwiftRolloutDeploy.get_infer_engine = staticmethod(built)
+    rollout.logger = _Fatal(rollout.logger)
     if is_cpu_platform():
         # vLLM's own core in a process of its own would share these CPUs.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         _extend()
     getattr(rollout, name)(arguments, rank, *others)
+
+
+class _Fatal(logging.LoggerAdapter[logging.Logger]):
+    """Ends a worker whose call has failed: swift logs that, and would go on with the weights that it had."""
+
+    def error(self, *args: Any, **kwargs: Any) -> None:
+        super().error(*args, **kwargs)
+        os._exit(1)
 
 
 def _extend() -> None:

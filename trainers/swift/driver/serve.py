@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -42,12 +43,27 @@ def main() -> None:
 
     for name in rollout_worker.WORKERS:
         setattr(rollout, name, functools.partial(rollout_worker.run, name, job.folder / _ENGINE))
+    over = threading.Event()
+    threading.Thread(target=end_with_a_worker, args=(over,), daemon=True).start()
     try:
         rollout.rollout_main(asked)
     finally:
+        over.set()
         # Where one of several has failed, the others would wait for requests, and this process for them.
         for process in multiprocessing.active_children():
             process.kill()
+
+
+def end_with_a_worker(over: threading.Event) -> None:
+    """End this process when one that it has started fails: swift's server would live on, and the trainer wait for it.
+
+    Until `over` is set.
+    """
+    workers: set[Any] = set()
+    while not over.wait(1.0):
+        workers |= {*multiprocessing.active_children()}
+        if any(worker.exitcode for worker in workers):
+            os._exit(1)
 
 
 def words(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
