@@ -14,7 +14,7 @@ import pytest
 from common.errors import UserError
 from workflow.cluster.training import trainer_environment
 from workflow.stacks import stack_environment
-from workflow.stacks.definition import SITE_PACKAGES, load_stack
+from workflow.stacks.definition import ENVS, SITE_PACKAGES, load_stack
 from workflow.stacks.environment import cache_folder, environment_in, run_in_stack, run_time
 
 from ..preload import RUNTIME, preloaded_library
@@ -172,8 +172,19 @@ def test_the_verl_stacks_say_what_their_runs_need() -> None:
         # vLLM compiles FlashInfer only where an arm asks for it.
         assert ("nvcc" in stack.run_needs) == name.endswith("sglang")
         assert ("FLASHINFER_WORKSPACE_BASE" in stack.run_caches) == (name != "verl04-vllm")
-    assert load_stack("verl09-sglang").run_paths["LD_LIBRARY_PATH"] == ("{site-packages}/nvidia/cu13/lib",)
     assert "libnuma" in load_stack("verl09-sglang").run_needs
+
+
+def test_every_stack_with_sglang_on_cuda_13_starts_its_schedulers_and_compiles_their_kernels() -> None:
+    """sglang srt/utils/torch_memory_saver_adapter.py, and jit_kernel/ (0.5.12) or kernels/jit/ (0.5.23)."""
+    stacks = [load_stack(folder.parent.name) for folder in sorted(ENVS.glob("*/stack.yaml"))]
+    named = {one.name: one for one in stacks if one.engine == "sglang" and (one.cuda or "").startswith("13.")}
+    assert {"trl-sglang", "verl09-sglang"} <= set(named)
+    for stack in named.values():
+        assert stack.run_paths["LD_LIBRARY_PATH"] == ("{site-packages}/nvidia/cu13/lib",)
+        assert {"nvcc", "c++", "ninja"} <= set(stack.run_needs)
+    # From 0.5.23 on it has a cache of its own beside tvm-ffi's, else in the home folder.
+    assert "SGLANG_JIT_CACHE_DIR" in named["trl-sglang"].run_caches
 
 
 def test_the_shipped_cpu_stack_has_no_path_of_its_own(tmp_path: Path) -> None:
