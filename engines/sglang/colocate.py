@@ -65,7 +65,7 @@ class Sglang:
 
     def _start(self, settings: Mapping[str, Any]) -> None:
         os.environ.update(_VARIABLES)
-        _start_resource_tracker()
+        start_resource_tracker()
         root = logging.getLogger()
         level, handlers = root.level, list(root.handlers)
         # It logs our handler of SIGQUIT as an error.
@@ -235,7 +235,7 @@ def _ignored(number: int, frame: FrameType | None) -> None:
     """While the engine starts, SGLang itself raises what ended it."""
 
 
-def _start_resource_tracker() -> None:
+def start_resource_tracker() -> None:
     """Python's own helper, deaf to a stop signal that all processes of the job get."""
     before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     resource_tracker.ensure_running()

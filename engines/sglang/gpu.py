@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
+import contextlib
+import multiprocessing
 import signal
+import threading
 from collections.abc import Iterable, Iterator, Mapping
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from engines.sglang.colocate import EngineEnded, Sglang, require_taken, take_back_signals
+from engines.sglang.colocate import Sglang, require_taken, start_resource_tracker, take_back_signals
 from node.exit_codes import STOP_SIGNALS
-from node.hardware import importing
+from node.hardware import importing, steady_port
 
 _BUCKET_BYTES = 512 * 2**20
 """Of the weights, so many are on the GPU a second time while they are handed over."""
@@ -29,46 +34,53 @@ class SglangOnGpu(Sglang):
     def __init__(self, model: Path, dtype: str, seed: int, settings: Mapping[str, Any]) -> None:
         with importing():
             from sglang.srt.entrypoints.engine import Engine
-            from sglang.srt.utils.patch_torch import monkey_patch_torch_reductions
-
-        # By CUDA's own numbering a tensor would arrive on another GPU where the processes see others.
-        monkey_patch_torch_reductions()
         self.sleeps = bool(settings.get("enable_memory_saver"))
-        before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+        self._ended = False
+        # SGLang 0.4.6 takes SIGCHLD, too, and with it the ends of this process's other children.
+        before = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGCHLD)}
+        others = set(multiprocessing.active_children())
         # Prompts and completions are tokens: no text is made of them.
         words = {"model_path": str(model), "dtype": dtype, "random_seed": seed, "skip_tokenizer_init": True}
-        self._engine = Engine(**words, log_level="error", **settings)
+        # 0.4.6 draws one of 901 ports and binds it when the model is loaded: engines of a node met at the same.
+        words |= {"dist_init_addr": f"127.0.0.1:{steady_port()}", "log_level": "error"}
+        start_resource_tracker()
+        with _deaf_children():
+            self._engine = Engine(**words, **settings)
+        self._children = [one for one in multiprocessing.active_children() if one not in others]
+        if not hasattr(self._engine, "loop"):  # 0.4.6 asks asyncio for it each time
+            self._engine.loop = asyncio.get_event_loop()
         # The first request takes over SIGTERM, with which a job is stopped.
         self.tokens([[0]], [{"max_new_tokens": 1}])
         take_back_signals(self._engine.loop)
         for number, handler in before.items():
             signal.signal(number, handler)
         signal.signal(signal.SIGQUIT, self._on_child_ended)
+        # 0.4.6 watches none of its processes, and a request would wait for ever.
+        threading.Thread(target=self._watch, daemon=True).start()
 
     def update_weights(self, named: Iterable[tuple[str, Any]]) -> None:
         """Give the engine these weights in buckets; what it has cached of the old ones is dropped with the last."""
         # From 0.5.23 on an update has a begin and an end.
         begin, end = (getattr(self._engine, f"{word}_weight_update", _nothing) for word in ("begin", "end"))
-        require_taken(begin())
-        waiting: list[tuple[str, Any]] | None = None
-        for bucket in buckets(named):
+        with self._asked():
+            require_taken(begin())
+            waiting: list[tuple[str, Any]] | None = None
+            for bucket in buckets(named):
+                if waiting is not None:
+                    self._hand_over(waiting, last=False)
+                waiting = bucket
             if waiting is not None:
-                self._hand_over(waiting, last=False)
-            waiting = bucket
-        if waiting is not None:
-            self._hand_over(waiting, last=True)
-        require_taken(end())
+                self._hand_over(waiting, last=True)
+            require_taken(end())
 
     def _hand_over(self, bucket: list[tuple[str, Any]], *, last: bool) -> None:
+        # By CUDA's own numbers: SGLang's processes see the GPUs that this one sees. SGLang's patch of torch's pickling
+        # (srt/utils/patch_torch.py) would send UUIDs, which 0.4.6 does not receive.
         on_gpu = [(name, tensor.detach().to("cuda")) for name, tensor in bucket]
         require_taken(self._engine.update_weights_from_tensor(on_gpu, flush_cache=last))
 
-    def _on_child_ended(self, number: int, frame: FrameType | None) -> None:
-        """SIGQUIT: SGLang sends it where one of its processes has failed."""
-        self._lost = EngineEnded("one of SGLang's processes ended in the middle of the run; what it said is above")
-        if not self._engine.loop.is_running():
-            raise self._lost
-        self._engine.loop.stop()
+    def _processes(self) -> list[Any]:
+        return self._children
 
     def settings(self) -> dict[str, Any]:
         """What the engine finally holds, for done.json."""
@@ -77,13 +89,43 @@ class SglangOnGpu(Sglang):
         return {"name": "sglang", "device": "cuda", **found, "tensor_parallel_size": held.tp_size}
 
     def sleep(self) -> None:
-        self._engine.release_memory_occupation()
+        with self._asked():
+            self._engine.release_memory_occupation()
 
     def wake(self) -> None:
-        self._engine.resume_memory_occupation()
+        with self._asked():
+            self._engine.resume_memory_occupation()
 
     def close(self) -> None:
-        self._engine.shutdown()
+        """End SGLang's processes, and only those: its own `shutdown` ends all of this one, the tracker's, too."""
+        self._ended = True
+        atexit.unregister(self._engine.shutdown)
+        for process in self._children:
+            process.kill()
+            process.join()
+        self._engine.send_to_rpc.close(linger=0)
+
+
+@contextlib.contextmanager
+def _deaf_children() -> Iterator[None]:
+    """What multiprocessing starts within, and what that starts, is deaf to the job's stop signals.
+
+    Slurm sends them to all processes of a job, and the trainer finishes its step with its engine.
+    """
+    start = BaseProcess.start
+
+    def deaf(process: BaseProcess) -> None:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            start(process)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    BaseProcess.start = deaf  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        BaseProcess.start = start  # type: ignore[method-assign]
 
 
 def _nothing() -> None:

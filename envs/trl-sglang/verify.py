@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from _probes import VERL_SGLANG, has_names, has_parameters
+from _probes import VERL_SGLANG, has_parameters
 from _verify import Probe, main
 
 ENVS = Path(__file__).resolve().parents[1]
@@ -15,7 +15,7 @@ TRL = runpy.run_path(str(ENVS / "trl-transformers" / "verify.py"))["PROBES"]
 
 # What our driver says to SGLang (engines/sglang/gpu.py), beside an arm's own options.
 ARGUMENTS = ["model_path", "dtype", "random_seed", "skip_tokenizer_init", "log_level"]
-ARGUMENTS += ["mem_fraction_static", "enable_memory_saver"]
+ARGUMENTS += ["mem_fraction_static", "enable_memory_saver", "dist_init_addr"]
 
 PROBES = [
     *TRL,
@@ -25,13 +25,6 @@ PROBES = [
         "sglang",
         ARGUMENTS,
         has_parameters("sglang.srt.server_args:ServerArgs", *ARGUMENTS),
-        gpu=True,
-    ),
-    Probe(
-        "sglang hands tensors from process to process by their GPU",
-        "sglang",
-        ["monkey_patch_torch_reductions"],
-        has_names("sglang.srt.utils.patch_torch", "monkey_patch_torch_reductions"),
         gpu=True,
     ),
 ]
