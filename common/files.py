@@ -108,6 +108,12 @@ def read_json_object(path: Path, made_by: str) -> dict[str, Any]:
     return raw
 
 
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file's bytes, 64 hex digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def fingerprint_of(spec: Mapping[str, Any]) -> str:
     """The sha256 that stands for what a run computes: of all of spec.json but the fingerprint itself, 64 hex digits."""
     said = {key: value for key, value in spec.items() if key != "fingerprint"}

@@ -17,7 +17,7 @@ CREDENTIAL = re.compile(
 )
 
 
-# Values of such variables would be written into spec.json and from there into reports. As in node/hardware.py.
+# Values of such variables would be written into spec.json and from there into reports.
 SECRET_VARIABLE = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 # Narrower, since trainers have options such as max_tokens, pad_token and author.
 SECRET_OPTION = re.compile(
@@ -27,7 +27,7 @@ SECRET_OPTION = re.compile(
 )
 # Names of columns, as verl has them under `data`.
 _COLUMN = re.compile(r"(prompt|reward_fn|image|video|audio|tools|messages|label|input_ids|response)_key")
-_URL_PASSWORD = re.compile(r"://[^\s/@:]*:[^\s/@]+@")
+URL_PASSWORD = re.compile(r"://[^\s/@:]*:[^\s/@]+@")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_NESTED = 20
 
@@ -66,7 +66,7 @@ def check_text(text: str, where: str) -> None:
             f"{where} holds what looks like a key or a token, and settings are written into results; "
             "export it in the shell that starts snakemake instead"
         )
-    if _URL_PASSWORD.search(text):
+    if URL_PASSWORD.search(text):
         raise ValueError(
             f"{where} holds a URL with a password, and settings are written into results; "
             "export it in the shell that starts snakemake instead"

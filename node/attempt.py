@@ -16,11 +16,11 @@ from typing import Any, cast
 
 from common.contracts import AttemptFile, DoneFile, InputsSha256, SpecFile, read_file
 from common.errors import UserError
-from common.files import inputs_sha256
+from common.files import file_sha256, inputs_sha256, read_json_object
 from node.exit_codes import StopRequest, run, show_stacks_on_request
 from node.hardware import checkout, hardware, pin_cpus, set_environment, told_environment
 from node.ranks import on_this_node, processes, share_of_node
-from node.records import file_sha256, read_json, tree_sha256, write_json
+from node.records import tree_sha256, write_json
 
 _CHECK_LIMIT_S = 3600.0
 """Each of verify.py's checks with a GPU has a limit of its own; this is for whatever else may hang."""
@@ -52,7 +52,7 @@ class Inputs:
 
     def __init__(self, attempt: Mapping[str, Any]) -> None:
         path = Path(attempt["inputs"])
-        self.told = read_json(path, "the inputs")
+        self.told = read_json_object(path, "the rule `inputs`")
         self.data = path.parent / self.told["data"]["path"]
         self.model = path.parent / self.told["model"]["path"]
         test = self.told.get("test")
@@ -63,8 +63,8 @@ class Inputs:
     def require_unchanged(self) -> None:
         """`UserError` if data or model are not what inputs.json says: done.json would name what was not trained."""
         for what, path, sha in (
-            ("data", self.data, _sha256(self.data)),
-            *([("test", self.test, _sha256(self.test))] if self.test is not None else []),
+            ("data", self.data, file_sha256(self.data) if self.data.is_file() else None),
+            *([("test", self.test, file_sha256(self.test) if self.test.is_file() else None)] if self.test else []),
             ("model", self.model, tree_sha256(self.model) if self.model.is_dir() else None),
         ):
             if sha != self.told[what]["sha256"]:
@@ -133,10 +133,6 @@ def begin(attempt: Mapping[str, Any], beside: str = "") -> Job:
         who = f"-{beside}" if beside else f"-node{node}" if node != "0" else ""
         require(attempt, str(job.spec["stack"]), f"verify{who}.json")
     return job
-
-
-def _sha256(path: Path) -> str | None:
-    return file_sha256(path) if path.is_file() else None
 
 
 def stack_origin() -> dict[str, Any] | None:

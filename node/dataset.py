@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from node.exit_codes import causes, nearest, no_space_left, one_line
-from node.hub import check_revision, hub_error, looks_local
+from common.messages import did_you_mean, told
+from node.exit_codes import causes, no_space_left, one_line
+from node.hub import hub_error, source_kind
 
 DEFAULT_ROWS = 512
 
@@ -52,7 +53,7 @@ def arithmetic_rows(rows: int, seed: int) -> list[dict[str, str]]:
     return made
 
 
-BUILTINS = ("builtin:arithmetic",)
+BUILTIN_DATA = ("builtin:arithmetic",)
 _LOADERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 
 
@@ -61,7 +62,7 @@ def read_examples(data: dict[str, Any]) -> list[dict[str, Any]]:
 
     Each is `{data_source, prompt: [{role, content}], reward_model: {style, ground_truth}, extra_info: {index,
     split}}`; `index` is the row's place in the source. With `columns` in the section, `extra_info` has their values as
-    JSON, which every trainer hands on as it is. Raises `UserError` for an unknown source, a missing file or
+    JSON, which every trainer hands on as it is. Raises `UserError` for a missing file or
     column, a prompt or answer that is neither text nor a number, no rows, or a hub that cannot be reached.
     """
     rows = _source_rows(data)
@@ -106,7 +107,7 @@ def ground_truths(answers: Sequence[Any], answer_after: str | None) -> list[str]
     if blank:
         raise UserError(
             f"{len(blank)} of {len(texts)} answers have nothing after workload.data.answer_after = {answer_after!r}, "
-            f"first in row {blank[0]} (got {_shortened(texts[blank[0] - 1])}); complete them or remove the rows"
+            f"first in row {blank[0]} (got {told(texts[blank[0] - 1])}); complete them or remove the rows"
         )
     return truths
 
@@ -125,7 +126,7 @@ def _check_rows(rows: Sequence[dict[str, Any]], data: dict[str, Any]) -> None:
         raise UserError(
             f"{count} of {len(rows)} rows of {data['source']!r} cannot be used; in row {number} column "
             f"{data[setting]!r} (workload.data.{setting}) must be text or a number, and not blank "
-            f"(got {_shortened(value)}); mend or remove {'it' if count == 1 else 'them'}"
+            f"(got {told(value)}); mend or remove {'it' if count == 1 else 'them'}"
         )
 
 
@@ -133,11 +134,6 @@ def _is_text_or_number(value: Any) -> bool:
     if isinstance(value, str):
         return bool(value.strip())
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _shortened(value: Any) -> str:
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _without_thousands_commas(text: str) -> str:
@@ -149,16 +145,12 @@ def _without_thousands_commas(text: str) -> str:
 def _source_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
     """The source's rows as `question` and `answer`."""
     source = str(data["source"])
-    if source in BUILTINS:
+    kind = source_kind(source)
+    if kind == "builtin":
         if data.get("columns"):
             raise UserError(f"workload.data.columns: {source!r} has no further columns; leave the list out")
         return list(arithmetic_rows(data.get("rows") or DEFAULT_ROWS, int(data.get("seed", 0))))
-    if source.startswith("builtin:"):
-        raise UserError(
-            f"workload.data.source {source!r} is not built in; built in: {', '.join(BUILTINS)}"
-            f"{nearest(source, BUILTINS)}"
-        )
-    if looks_local(source):
+    if kind == "local":
         table = _local_table(source)
         written = _written_rows(Path(source).expanduser(), table.num_rows) if data.get("columns") else None
         return _columns(table, data, written)
@@ -171,8 +163,6 @@ def _local_table(source: str) -> Any:
     path = Path(source).expanduser()
     if not path.is_file():
         raise UserError(f"workload.data.source {source!r} is not a file (seen from {Path.cwd()}); correct the path")
-    if path.suffix not in _LOADERS:
-        raise UserError(f"workload.data.source {source!r} must end in {', '.join(_LOADERS)}, got {path.suffix!r}")
     if path.stat().st_size == 0:
         return _empty_table()
     with _scratch_cache() as cache:
@@ -224,7 +214,7 @@ def _broken_line(path: Path) -> str | None:
             except ValueError as error:  # also where it is not UTF-8
                 return f"line {number} is not JSON ({error}); mend or remove it"
             if not isinstance(row, dict):
-                return f"line {number} must be a JSON object, one per line (got {_shortened(row)}); mend or remove it"
+                return f"line {number} must be a JSON object, one per line (got {told(row)}); mend or remove it"
     return None
 
 
@@ -237,7 +227,7 @@ def _empty_table() -> Any:
 def _hub_table(source: str, data: dict[str, Any]) -> Any:
     from datasets import load_dataset
 
-    revision = check_revision("data", source, data.get("revision"))
+    revision = str(data["revision"])
     split = str(data.get("split", "train"))
     try:
         table = load_dataset(source, name=data.get("subset"), split=split, revision=revision)
@@ -259,7 +249,7 @@ def _columns(
         if column not in found:
             raise UserError(
                 f"workload.data.{setting} is {column!r}, but {data['source']!r} has the columns "
-                f"{', '.join(found) or '(none)'}{nearest(column, found)}"
+                f"{', '.join(found) or '(none)'}{did_you_mean(column, found)}"
             )
     prompts, answers = _values(table, data["prompt_column"]), _values(table, data["answer_column"])
     rows = [{"question": prompt, "answer": answer} for prompt, answer in zip(prompts, answers, strict=True)]

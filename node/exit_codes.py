@@ -6,13 +6,12 @@ with 75 ("requeue me"). Before the first step there is nothing to save, and it e
 
 from __future__ import annotations
 
-import difflib
 import errno
 import faulthandler
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from common.errors import UserError
@@ -29,12 +28,6 @@ class RequeueError(BaseException):
 
     Raised wherever the signal comes: no library's handler of errors, around an import say, may take it for one.
     """
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint that ends an error about an unknown name: `; did you mean 'x'?`, or nothing if no name is near."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def one_line(text: object) -> str:

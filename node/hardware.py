@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from common.files import ROOT
+from common.published import SECRET_VARIABLE, URL_PASSWORD
 
 # One thread pool per library would fight over the same cores: all get the run's share, alike in every arm.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-_ROOT = Path(__file__).resolve().parents[1]
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
-_URL_PASSWORD = re.compile(r"://[^\s/@:]*:[^\s/@]+@")
 _TOLD = re.compile(r"^(OMP|MKL|KMP|GOMP|VLLM|TORCH|PYTORCH|CUDA|NCCL|TOKENIZERS|HF_HUB_OFFLINE|WANDB_MODE|LD_PRELOAD)")
 # Columns of /proc/stat: user, nice, system, irq, softirq, steal. Idle and iowait are no work; guest is in user.
 _BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)
@@ -144,7 +143,7 @@ def told_environment(environment: MutableMapping[str, str]) -> dict[str, str]:
         name: value
         for name, value in sorted(environment.items())
         if _TOLD.match(name)
-        and not (_SECRET.search(name) or _URL_PASSWORD.search(value) or _OF_THIS_PROCESS.search(name))
+        and not (SECRET_VARIABLE.search(name) or URL_PASSWORD.search(value) or _OF_THIS_PROCESS.search(name))
     }
     if preloaded := told.get("LD_PRELOAD"):
         told["LD_PRELOAD"] = " ".join(Path(library).name for library in preloaded.replace(":", " ").split())
@@ -183,7 +182,7 @@ def driver_version(told: Path = Path("/proc/driver/nvidia/version")) -> str | No
     return found.group(1) if found else None
 
 
-def checkout(folder: Path = _ROOT) -> dict[str, Any] | None:
+def checkout(folder: Path = ROOT) -> dict[str, Any] | None:
     """Of which commit this code is, and whether tracked files were changed since; None where git cannot tell."""
     try:
         said = [

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from common.messages import did_you_mean
 from node.attempt import Job, write_done
 from node.checkpoints import Checkpoint, newest_checkpoint
-from node.exit_codes import RequeueError, StopRequest, nearest
+from node.exit_codes import RequeueError, StopRequest
 from node.hardware import OtherLoad
 from node.over_ranks import decided
 from node.phase_clock import PhaseClock, StepClock, time_behind
@@ -66,7 +67,7 @@ def require_settings(given: Mapping[str, Any], known: Any, owned: Mapping[str, A
     names = [field.name for field in dataclasses.fields(known) if field.init]
     for name, value in given.items():
         if name not in names:
-            raise UserError(f"trainer_args.{name} is {no}{nearest(name, names)}; correct it in the arm's options")
+            raise UserError(f"trainer_args.{name} is {no}{did_you_mean(name, names)}; correct it in the arm's options")
         if name in owned and value != owned[name]:
             raise UserError(
                 f"trainer_args.{name} is set by the job to {owned[name]!r}, got {value!r}; remove it from the arm's "

@@ -1,10 +1,13 @@
-"""Tells a hub id from a path, and says in words why the hub cannot give it."""
+"""Tells built-in sources, paths and hub ids apart, and says in words why the hub cannot give it."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from common.errors import UserError
 from node.exit_codes import causes, no_space_left, one_line
 
+DATA_SUFFIXES = (".jsonl", ".json", ".parquet")
 # By name, since these classes live in huggingface_hub, datasets, httpx and requests, and move between versions.
 _UNREACHABLE = {
     "OfflineModeIsEnabled",
@@ -20,24 +23,16 @@ _UNREACHABLE = {
 _ABSENT = {"RepositoryNotFoundError", "DatasetNotFoundError", "RevisionNotFoundError", "GatedRepoError"}
 
 
-def looks_local(source: str) -> bool:
-    """Whether a source that is not built in names a file or folder, by how it is written alone.
+def source_kind(source: str) -> Literal["builtin", "local", "hub"]:
+    """Where a source lies: with us, on this machine (a data file, or a path that is written as one), or on a hub.
 
     Not by what is there: a folder of a hub id's name would take its place, and the pinned revision would mean nothing.
     """
-    # Must agree with source_kind of trainers/workload.py, which a stack's Python cannot import; a test compares them.
-    suffixes = (".jsonl", ".json", ".parquet")
-    return source.startswith(("/", ".", "~")) or source.endswith(suffixes) or source.count("/") > 1
-
-
-def check_revision(kind: str, source: str, revision: str | None) -> str:
-    """The revision of a hub id, which must be pinned: otherwise the data under a result could change."""
-    if not revision:
-        raise UserError(
-            f"workload.{kind}.source is the hub id {source!r} without a revision; set workload.{kind}.revision to a "
-            f"commit (the hub page's 'History' lists them), or give a local path"
-        )
-    return revision
+    if source.startswith("builtin:"):
+        return "builtin"
+    if source.startswith(("/", ".", "~")) or source.endswith(DATA_SUFFIXES) or source.count("/") > 1:
+        return "local"
+    return "hub"
 
 
 def hub_error(kind: str, source: str, revision: str, error: BaseException) -> UserError:

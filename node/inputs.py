@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from common.files import file_sha256, read_json_object
 from node.dataset import read_examples
 from node.exit_codes import run
-from node.hub import check_revision, looks_local
+from node.hub import source_kind
 from node.policy import PromptLengths, hub_snapshot, parameter_count, prepare_model, prompt_lengths
-from node.records import file_sha256, read_json, tree_sha256, write_json
+from node.records import tree_sha256, write_json
 from node.reward_model import key_of, load_tokenizer, problem_of
 
 _PACKAGES = ("datasets", "pyarrow", "tokenizers", "transformers", "torch")
-_REQUEST_KEYS = ("data", "model", "max_prompt_length", "max_response_length")
 
 
 def prepare_inputs(request: dict[str, Any], out: Path) -> dict[str, Any]:
@@ -33,9 +33,6 @@ def prepare_inputs(request: dict[str, Any], out: Path) -> dict[str, Any]:
     Everything is made in a temporary folder inside `out` and renamed; inputs.json comes last, so that an interrupted
     run leaves nothing that looks finished. Raises `UserError` for what the request's author can mend.
     """
-    missing = [key for key in _REQUEST_KEYS if key not in request]
-    if missing:
-        raise UserError(f"request.json lacks {', '.join(missing)}; it must have {', '.join(_REQUEST_KEYS)}")
     out.mkdir(parents=True, exist_ok=True)
     (out / "inputs.json").unlink(missing_ok=True)
     work = Path(tempfile.mkdtemp(prefix=".making-", dir=out))
@@ -91,10 +88,8 @@ def _reward_model(asked: dict[str, Any]) -> dict[str, Any]:
     source, revision = str(asked["model"]), asked.get("revision")
     _progress(f"reward model: {source}")
     try:
-        if looks_local(source):
-            folder = Path(source).expanduser().resolve()
-        else:
-            folder = hub_snapshot(source, check_revision("model", source, revision))
+        is_local = source_kind(source) == "local"
+        folder = Path(source).expanduser().resolve() if is_local else hub_snapshot(source, str(revision))
     except UserError as error:
         raise UserError(str(error).replace("workload.model.source", "workload.rewards: model")) from None
     if problem := problem_of(folder):
@@ -141,8 +136,6 @@ def _without_too_long(
         f"{len(lengths.too_long)} of {len(examples)} prompts are longer than workload.max_prompt_length = {limit} "
         f"tokens (the longest has {lengths.longest_of_all})"
     )
-    if too_long not in ("error", "drop"):
-        raise UserError(f"workload.data.too_long must be error or drop, got {too_long!r}")
     if too_long == "error":
         raise UserError(f"{what}; raise it, or set workload.data.too_long to drop")
     if len(lengths.too_long) == len(examples):
@@ -171,10 +164,7 @@ def _write_parquet(examples: list[dict[str, Any]], path: Path) -> None:
 
 
 def _versions() -> dict[str, str]:
-    return {
-        "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in _PACKAGES},
-    }
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in _PACKAGES}}
 
 
 def _progress(message: str) -> None:
@@ -191,7 +181,7 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    prepare_inputs(read_json(arguments.request, "the request"), arguments.out)
+    prepare_inputs(read_json_object(arguments.request, "the rule `inputs`"), arguments.out)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from node.exit_codes import nearest, one_line
+from node.exit_codes import one_line
 from node.hardware import importing
-from node.hub import check_revision, hub_error, looks_local
-from node.tiny import SHAPES, write_builtin
+from node.hub import hub_error, source_kind
+from node.tiny import write_builtin
 
-BUILTINS = tuple(SHAPES)
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 _WEIGHT_PATTERNS = ("*.safetensors", "*.bin")
 
@@ -34,27 +33,24 @@ class PromptLengths:
 def prepare_model(model: dict[str, Any], conversations: Sequence[list[dict[str, str]]], folder: Path) -> Path:
     """The folder of a model section's policy: made in `folder`, the user's own, or the hub cache's.
 
-    `conversations` are what a built-in model's tokenizer is trained on. Raises `UserError` for an unknown source, a
-    folder that holds no model, or a hub that cannot be reached.
+    `conversations` are what a built-in model's tokenizer is trained on. Raises `UserError` for a folder that
+    holds no model, or a hub that cannot be reached.
     """
     source = str(model["source"])
-    if source in BUILTINS:
+    kind = source_kind(source)
+    if kind == "builtin":
         write_builtin(source, folder, conversations, int(model.get("seed", 0)))
         return folder
-    if source.startswith("builtin:"):
-        raise UserError(
-            f"workload.model.source {source!r} is not built in; built in: {', '.join(BUILTINS)}"
-            f"{nearest(source, BUILTINS)}"
-        )
-    if looks_local(source):
+    if kind == "local":
         path = Path(source).expanduser().resolve()
         if not path.is_dir():
             raise UserError(
                 f"workload.model.source {source!r} is not a folder (seen from {Path.cwd()}); correct the path"
             )
     else:
-        path = hub_snapshot(source, check_revision("model", source, model.get("revision")))
-    _check_model_folder(source, path)
+        path = hub_snapshot(source, str(model["revision"]))
+    if missing := lacking(path):
+        raise UserError(f"workload.model.source {source!r} is no model: it lacks {' and '.join(missing)}")
     return path
 
 
@@ -68,11 +64,6 @@ def hub_snapshot(source: str, revision: str) -> Path:
         return Path(snapshot_download(source, revision=revision, allow_patterns=patterns))
     except Exception as error:
         raise hub_error("model", source, revision, error) from error
-
-
-def _check_model_folder(source: str, path: Path) -> None:
-    if missing := lacking(path):
-        raise UserError(f"workload.model.source {source!r} is no model: it lacks {' and '.join(missing)}")
 
 
 def lacking(path: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Reads, writes and hashes the files of a job, so that another process never reads half of one."""
+"""Writes and hashes the files of a job, so that another process never reads half of one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from common import files
-from common.errors import UserError
 
 WHOLE_FILE_HASH_LIMIT = 64 * 2**20  # bytes
 _SAMPLES, _SAMPLE_BYTES = 256, 64 * 2**10
@@ -30,19 +29,6 @@ def finite(value: Any) -> Any:
     return str(value)
 
 
-def read_json(path: Path, what: str) -> dict[str, Any]:
-    """The object in a JSON file; a missing or broken file is a `UserError` that names `what` it should have been."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{what} cannot be read: {path} ({error.strerror})") from None
-    except ValueError as error:
-        raise UserError(f"{what} is not JSON: {path} ({error})") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{what} must hold a JSON object, got {type(value).__name__}: {path}")
-    return value
-
-
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON file whole or not at all; a number that JSON lacks becomes null."""
     files.write_json(path, finite(value))
@@ -55,12 +41,6 @@ def append_json_line(path: Path, value: Mapping[str, Any]) -> None:
         file.write(line)
         file.flush()
         os.fsync(file.fileno())
-
-
-def file_sha256(path: Path) -> str:
-    """The sha256 of a file's bytes, 64 hex digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sampled_sha256(path: Path) -> str:
@@ -86,6 +66,6 @@ def tree_sha256(folder: Path) -> str:
         if any(part.startswith(".") for part in name.parts):
             continue
         size = (folder / name).stat().st_size
-        content = (file_sha256 if size <= WHOLE_FILE_HASH_LIMIT else _sampled_sha256)(folder / name)
+        content = (files.file_sha256 if size <= WHOLE_FILE_HASH_LIMIT else _sampled_sha256)(folder / name)
         digest.update(f"{name.as_posix()}\0{size}\0{content}\n".encode())
     return digest.hexdigest()

@@ -9,7 +9,6 @@ from typing import Any
 
 from common.errors import UserError
 from node.built_in_rewards import BUILT_IN, Response, Score
-from node.exit_codes import nearest
 from node.own_reward import RewardProgram
 from node.reward_model import OWN_PROCESS, Classifier, key_of
 from node.scorer import AskedClassifier
@@ -124,12 +123,13 @@ def reward_functions(
 
     `max_response_length` is the workload's: a reward that has such an option uses it where the option is not given.
     `failures` is the file that tells of each completion on which a user's function fails, `models` the folders of
-    reward models. Raises `UserError` for an unknown name or option, and for a file or a model that cannot be loaded.
+    reward models. Raises `UserError` for a file or a model that cannot be loaded.
     """
     made = []
     for reward in rewards:
         if "source" in reward:
-            made.append(_of_the_users(reward, max_response_length, failures))
+            own = RewardProgram(reward, failures)
+            made.append(RewardFunction(str(reward["function"]), own, max_response_length, takes=own.takes))
         elif "model" in reward:
             made.append(_of_a_model(reward, max_response_length, models or {}))
         else:
@@ -139,27 +139,12 @@ def reward_functions(
 
 def _built_in(reward: Mapping[str, Any], longest: int | None) -> RewardFunction:
     name, options = str(reward["name"]), dict(reward.get("options") or {})
-    if name not in BUILT_IN:
-        raise UserError(
-            f"workload.rewards has no reward {name!r}; known: {', '.join(BUILT_IN)}{nearest(name, BUILT_IN)}"
-        )
     found = BUILT_IN[name]
-    for option in options:
-        if option not in found.options:
-            raise UserError(
-                f"reward {name!r} has no option {option!r}; known: {', '.join(found.options) or 'none'}"
-                f"{nearest(option, found.options)}"
-            )
     if longest is not None and "max_response_length" in found.options:
         options.setdefault("max_response_length", longest)
     # phi4 alone has a longest response of its own: the article's.
     limit = int(options.get("max_response_length") or found.longest or longest or 0) or None
     return RewardFunction(name, found.make(options), limit, takes=("token_ids",) if found.counts_tokens else ())
-
-
-def _of_the_users(reward: Mapping[str, Any], longest: int | None, failures: Path | None) -> RewardFunction:
-    own = RewardProgram(reward, failures)
-    return RewardFunction(str(reward["function"]), own, longest, takes=own.takes)
 
 
 def _of_a_model(reward: Mapping[str, Any], longest: int | None, models: Mapping[str, Path]) -> RewardFunction:

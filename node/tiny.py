@@ -34,6 +34,7 @@ SHAPES: Mapping[str, Mapping[str, int]] = MappingProxyType(
         },
     }
 )
+BUILTIN_MODELS = tuple(SHAPES)
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}"

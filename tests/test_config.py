@@ -15,13 +15,11 @@ import yaml
 
 from common.dotted import nested_settings
 from common.errors import UserError
-from common.published import SECRET_VARIABLE, check_published
+from common.published import check_published
 from node import hardware as node
 from node.built_in_rewards import BUILT_IN
-from node.hub import looks_local
-from node.tiny import SHAPES
+from node.hub import source_kind
 from trainers.reward_settings import Reward
-from trainers.section import BUILTIN_MODELS, source_kind
 from workflow.cli import main
 from workflow.config.plan import load_plan
 from workflow.config.reading import check_yaml, parse_config, typed
@@ -335,10 +333,8 @@ def test_an_innocent_option_is_not_called_a_secret(raw: dict[str, Any], name: st
     assert parse_config(changed(raw, "arms.vllm.options", options)).arms["vllm"].options == options
 
 
-def test_jobs_and_controller_agree_on_secrets_rewards_and_models() -> None:
-    assert node._SECRET.pattern == SECRET_VARIABLE.pattern
+def test_jobs_and_controller_agree_on_rewards() -> None:
     assert set(BUILT_IN) == set(get_args(Reward.model_fields["name"].annotation))
-    assert tuple(SHAPES) == BUILTIN_MODELS
     assert node.told_environment({"VLLM_PROXY": "http://me:pw@host", "VLLM_HOST": "http://host:1"}) == {
         "VLLM_HOST": "http://host:1"
     }
@@ -351,15 +347,12 @@ SOURCES = (
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_jobs_and_controller_agree_on_what_is_local(
-    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = source_kind(source) == "local"
-    assert looks_local(source) == told
+def test_a_source_is_told_by_how_it_is_written(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = source_kind(source)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "org" / "mod").mkdir(parents=True)
     (tmp_path / "mod").mkdir()
-    assert looks_local(source) == told, "a folder of that name takes no hub id's place"
+    assert source_kind(source) == told, "a folder of that name takes no hub id's place"
 
 
 @pytest.mark.parametrize(

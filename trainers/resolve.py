@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from common.files import read_json_object
 from node.exit_codes import run
 from node.own_reward import RewardProgram
-from node.records import read_json, write_json
+from node.records import write_json
 
 
 def resolved(request: Mapping[str, Any], resolver: str) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def main() -> None:
     parser.add_argument("--request", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    request = read_json(arguments.request, "the request")
+    request = read_json_object(arguments.request, "the rule `settings`")
     missing = [key for key in ("trainer", "trainer_args") if key not in request]
     if missing:
         raise UserError(f"{arguments.request} lacks {', '.join(missing)}")

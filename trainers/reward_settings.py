@@ -9,7 +9,8 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from common.messages import did_you_mean
 from node.built_in_rewards import BUILT_IN
-from trainers.section import FUNCTION_PATTERN, Number, Options, PositiveInt, Section, require_source, source_kind
+from node.hub import source_kind
+from trainers.section import FUNCTION_PATTERN, Number, Options, PositiveInt, Section, require_source
 
 
 class Reward(Section):

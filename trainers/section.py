@@ -7,12 +7,13 @@ documentation (it becomes the JSON schema's description).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
 
 from common.dotted import nested_settings
 from common.published import check_published, check_text, check_variable
+from node.hub import source_kind
 
 # More than any run could do: beyond it a number is a slip of the keyboard, and overflows in a library later on.
 MOST = 1_000_000_000
@@ -46,21 +47,6 @@ class Section(BaseModel):
     """A part of the configuration: frozen, and closed to unknown keys."""
 
     model_config = SECTION
-
-
-BUILTIN_DATA = ("builtin:arithmetic",)
-# As node/tiny.py has them.
-BUILTIN_MODELS = ("builtin:tiny-qwen2", "builtin:small-qwen2")
-DATA_SUFFIXES = (".jsonl", ".json", ".parquet")
-
-
-def source_kind(source: str) -> Literal["builtin", "local", "hub"]:
-    """Where a source lies: with us, on this machine (a data file, or a path that is written as one), or on a hub."""
-    if source.startswith("builtin:"):
-        return "builtin"
-    if source.startswith(("/", ".", "~")) or source.endswith(DATA_SUFFIXES) or source.count("/") > 1:
-        return "local"
-    return "hub"
 
 
 def require_source(source: str, revision: str | None, builtins: tuple[str, ...], local: str) -> None:

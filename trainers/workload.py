@@ -13,13 +13,13 @@ from pydantic import (
 )
 
 from node.built_in_rewards import ROW
+from node.dataset import BUILTIN_DATA
+from node.hub import DATA_SUFFIXES, source_kind
 from node.own_reward_process import GIVEN
 from node.reward_model import OWN_PROCESS
+from node.tiny import BUILTIN_MODELS
 from trainers.reward_settings import AnyReward, RewardModel
 from trainers.section import (
-    BUILTIN_DATA,
-    BUILTIN_MODELS,
-    DATA_SUFFIXES,
     Count,
     Environment,
     Number,
@@ -28,7 +28,6 @@ from trainers.section import (
     Section,
     Seed,
     require_source,
-    source_kind,
 )
 
 _SCORER_PATIENCE_S = 1800.0

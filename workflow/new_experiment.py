@@ -23,7 +23,9 @@ from common.messages import say, unknown_name
 from common.verdicts import count_of
 from engines import engines
 from node.built_in_rewards import BUILT_IN
-from trainers.section import BUILTIN_DATA, BUILTIN_MODELS, DATA_SUFFIXES, source_kind
+from node.dataset import BUILTIN_DATA
+from node.hub import DATA_SUFFIXES, source_kind
+from node.tiny import BUILTIN_MODELS
 from workflow.config.entry import columns_of, require_readable
 from workflow.config.plan import Plan, load_plan
 from workflow.preflight import preflight

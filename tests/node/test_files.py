@@ -17,7 +17,7 @@ from node.checkpoints import newest_checkpoint
 from node.dataset import arithmetic_rows, ground_truths
 from node.exit_codes import STOP_SIGNALS, RequeueError, StopRequest, run
 from node.hardware import pin_cpus, set_environment, told_environment
-from node.records import append_json_line, finite, read_json, tree_sha256, write_json
+from node.records import append_json_line, finite, tree_sha256, write_json
 
 from .. import patience
 from ..attempts import ROOT
@@ -32,17 +32,6 @@ def test_json_is_valid_and_whole(tmp_path: Path) -> None:
     assert path.with_suffix(".jsonl").read_text() == '{"a": null}\n{"a": 0.1}\n'
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.json", "a.jsonl"]
     assert finite(1e300) == 1e300
-
-
-def test_read_json_errors(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"the spec cannot be read: .*No such file"):
-        read_json(tmp_path / "none", "the spec")
-    (tmp_path / "broken").write_text("{")
-    with pytest.raises(UserError, match="the spec is not JSON"):
-        read_json(tmp_path / "broken", "the spec")
-    (tmp_path / "list").write_text("[]")
-    with pytest.raises(UserError, match="must hold a JSON object, got list"):
-        read_json(tmp_path / "list", "the spec")
 
 
 def test_tree_sha256_sees_names_and_bytes(tmp_path: Path) -> None:

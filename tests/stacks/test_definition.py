@@ -100,7 +100,7 @@ def test_run_time_settings_ask_for_another_check_and_for_no_other_environment(tm
 
 def test_code_that_a_stacks_check_runs_asks_for_another_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And for none of other stacks."""
-    monkeypatch.setattr(definition, "_REPOSITORY", tmp_path)
+    monkeypatch.setattr(definition, "ROOT", tmp_path)
     for name in ("trl-sglang-cpu", "trl-vllm-cpu"):
         shutil.copytree(ENVS / name, tmp_path / "envs" / name)
     shutil.copytree(ENVS.parent / "engines" / "sglang", tmp_path / "engines" / "sglang")

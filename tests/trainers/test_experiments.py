@@ -86,7 +86,7 @@ def test_the_table_of_verls_own_settings_is_what_verl_composes(
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        ({f"{ROLLOUT}.gpu_memory_utilisation": 0.5}, f"did you mean '{ROLLOUT}.gpu_memory_utilization'?"),
+        ({f"{ROLLOUT}.gpu_memory_utilisation": 0.5}, f"did you mean {ROLLOUT}.gpu_memory_utilization?"),
         ({f"{ROLLOUT}.param_offload": True}, "param_offload is no setting of verl"),
         ({"data.shards": 3}, "write it with a leading +"),
         ({"+data.shuffle": True}, "has data.shuffle already; write it without the leading +"),

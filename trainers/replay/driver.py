@@ -21,6 +21,7 @@ from typing import Any
 from common.contracts import MetricsLine
 from common.dotted import flat
 from common.errors import UserError
+from common.files import file_sha256
 from engines import engine_named
 from engines.engine import Replayed
 from node.attempt import Inputs, begin, exit_code, write_done
@@ -28,7 +29,7 @@ from node.exit_codes import RequeueError, StopRequest, one_line
 from node.hardware import OtherLoad, importing, peak_resident_gib
 from node.over_ranks import Told, merged
 from node.phase_clock import ROOT, PhaseClock, StepClock
-from node.records import append_json_line, file_sha256
+from node.records import append_json_line
 from trainers.replay import RELEASE
 from trainers.replay.lengths import idle_share, of_steps
 from trainers.replay.replicas import Meeting, ReplayRank, own_world

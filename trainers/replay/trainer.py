@@ -7,9 +7,8 @@ from typing import Any
 
 from common.dotted import mapping
 from common.errors import UserError
-from common.files import read_json_object
+from common.files import file_sha256, read_json_object
 from engines import engine_named
-from node.records import file_sha256
 from trainers import Spread
 from trainers.cases import sglang_speed_on_cpu
 from trainers.protocol import Driver, StackFacts, Trainer

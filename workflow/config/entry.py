@@ -23,7 +23,7 @@ from common.errors import UserError
 from common.files import ROOT, is_checkout
 from common.messages import did_you_mean, exiting_on_mistakes
 from common.verdicts import count_of
-from trainers.section import source_kind
+from node.hub import source_kind
 from trainers.timers.own import own_tree
 from workflow.cluster.request import gpus_here
 from workflow.cluster.site import no_profile, require_partition

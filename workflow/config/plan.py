@@ -18,9 +18,9 @@ from typing import Any
 from common.contracts import PlanFile
 from common.errors import UserError
 from common.files import fingerprint_of
+from node.hub import source_kind
 from trainers.registry import StackFacts, driver_of, require_importable, trainer_named
 from trainers.reward_settings import without_code
-from trainers.section import source_kind
 from trainers.workload import Workload
 from workflow import stacks
 from workflow.config.imports import is_remote, local_path

@@ -15,10 +15,11 @@ from typing import Any
 import yaml
 
 from common.errors import UserError
+from common.files import file_sha256
 from workflow.stacks import conda_install
 from workflow.stacks import staging as place
 from workflow.stacks.condalock import CondaPackage
-from workflow.stacks.definition import ENVS, Stack, sha256_of
+from workflow.stacks.definition import ENVS, Stack
 from workflow.stacks.uv import NO_SPACE, Uv, explained, last_lines, redacted, run
 
 PROGRAMS = ("micromamba", "mamba", "conda")
@@ -44,7 +45,7 @@ def find_conda(environ: Mapping[str, str] = os.environ) -> str | None:
 
 def installer_library(folder: Path, uv: Uv) -> Path:
     """The folder below `folder` that holds py-rattler as its lock says; installed there by uv if it is not."""
-    library = folder / sha256_of(INSTALLER_LOCK)[:12]
+    library = folder / file_sha256(INSTALLER_LOCK)[:12]
     if not library.is_dir():
         with place.building_folder(folder, library.name) as temporary:
             command = ["pip", "install", "--require-hashes", "--no-build", "--no-deps", "--python", sys.executable]

@@ -16,10 +16,10 @@ from typing import Any
 import yaml
 
 from common.errors import UserError
+from common.files import ROOT
 from common.messages import unknown_name
 
-_REPOSITORY = Path(__file__).resolve().parents[2]
-ENVS = _REPOSITORY / "envs"
+ENVS = ROOT / "envs"
 LAID_OVER = "_laid_over.pth"
 """In site-packages of a registered stack: leads to the folders of the interpreter below it."""
 _ACCELERATORS = ("cpu", "cuda")
@@ -130,7 +130,7 @@ def _declared(path: Path, given: dict[Any, Any]) -> dict[str, Any]:
         values[setting.name] = convert(value)
     for file in values.get("verify_code", ()):
         if not file.is_file():
-            raise UserError(f"{path}: verify_code: no such file: {file.relative_to(_REPOSITORY)} (in {_REPOSITORY})")
+            raise UserError(f"{path}: verify_code: no such file: {file.relative_to(ROOT)} (in {ROOT})")
     for need in values.get("run_needs", ()):
         if need not in RUN_NEEDS:
             raise UserError(f"{path}: {unknown_name('run_needs', need, RUN_NEEDS)}")
@@ -182,7 +182,7 @@ _KINDS: dict[str, _Kind] = {
     "verify_code": (
         _is_texts,
         "be a list of files, each as its path in the repository",
-        lambda files: tuple(_REPOSITORY / file for file in files),
+        lambda files: tuple(ROOT / file for file in files),
     ),
     "run_needs": (_is_texts, f"be a list of {', '.join(RUN_NEEDS)}", tuple),
     "run_paths": (
@@ -254,9 +254,3 @@ def site_folders(env: Path) -> list[Path]:
     lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     found = [match[1] for line in lines if (match := re.search(r"addsitedir\((.*)\)", line))]
     return own + [Path(ast.literal_eval(text)) for text in found]
-
-
-def sha256_of(path: Path) -> str:
-    """sha256 of a file, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -17,7 +17,8 @@ from packaging.tags import compatible_tags, cpython_tags, platform_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from common.errors import UserError
-from workflow.stacks.definition import SITE_PACKAGES, Stack, sha256_of, site_folders
+from common.files import file_sha256
+from workflow.stacks.definition import SITE_PACKAGES, Stack, site_folders
 from workflow.stacks.lockfile import Pin
 from workflow.stacks.uv import Uv, explained, last_lines
 
@@ -196,7 +197,7 @@ def _checked(stack: Stack, pins: Sequence[Pin], path: Path, sha256: str, python:
             f"--wheel: {path.name} does not fit Python {python} on this machine, which takes "
             f"{interpreter}-{interpreter}-{platforms[0]} and older platforms; build it for these"
         )
-    got = sha256_of(path)
+    got = file_sha256(path)
     if got != sha256.strip().lower():
         raise UserError(
             f"--wheel: {path.name} has sha256 {got}, and --sha256 says {sha256}; it is not the file that was built "

@@ -13,7 +13,8 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from common.errors import UserError
-from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id, sha256_of
+from common.files import file_sha256
+from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id
 from workflow.stacks.distfiles import DistFile, Target, chosen, fetched, located, sizes_of
 from workflow.stacks.interpreter import is_pinned
 from workflow.stacks.lockfile import check_lock
@@ -158,7 +159,7 @@ def default_platform() -> str:
 
 def _fetch_missing(selection: Selection, wheels: Path) -> dict[str, str]:
     """sha256 of every file by its name, in the selection's order, once all are in the folder."""
-    digests = {file.name: sha256_of(wheels / file.name) for file in selection.files if (wheels / file.name).is_file()}
+    digests = {file.name: file_sha256(wheels / file.name) for file in selection.files if (wheels / file.name).is_file()}
     missing = [file for file in selection.files if digests.get(file.name) not in file.hashes]
     needed = sum(file.size or 0 for file in missing)
     if needed > (free := shutil.disk_usage(wheels).free):
@@ -171,7 +172,7 @@ def _fetch_missing(selection: Selection, wheels: Path) -> dict[str, str]:
     addresses = [(file.url, half) for file, half in zip(missing, halves, strict=True)]
     for count, number in enumerate(fetched(addresses), start=1):
         file, half = missing[number], halves[number]
-        digest, size = sha256_of(half), half.stat().st_size
+        digest, size = file_sha256(half), half.stat().st_size
         if digest not in file.hashes:
             half.unlink()
             raise UserError(
@@ -195,7 +196,7 @@ def _write_lists(selection: Selection, out: Path, digests: dict[str, str]) -> No
         (out / name).unlink(missing_ok=True)
         if lines or wheels:
             (out / name).write_text("\n".join([*(f"# {text}" for text in head), *lines, ""]), encoding="utf-8")
-    sums = {name: sha256_of(out / name) for name in _LISTS[:-1] if (out / name).is_file()}
+    sums = {name: file_sha256(out / name) for name in _LISTS[:-1] if (out / name).is_file()}
     _write_sums(out, sums | {f"wheels/{name}": digest for name, digest in digests.items()})
 
 
@@ -223,7 +224,7 @@ def _write_parts(selection: Selection, out: Path, names: list[str], limit: int) 
         done = subprocess.run(split, stdin=tar.stdout, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0 or tar.returncode != 0:
         raise UserError(f"{selection.stack.name}: the parts could not be written to {parts}: {done.stderr.strip()}")
-    _write_sums(parts, {path.name: sha256_of(path) for path in sorted(parts.iterdir())})
+    _write_sums(parts, {path.name: file_sha256(path) for path in sorted(parts.iterdir())})
     (parts / "join.sh").write_text(_join_script(selection), encoding="utf-8")
 
 

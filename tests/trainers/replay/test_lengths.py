@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import UserError
-from node.records import file_sha256
+from common.files import file_sha256
 from trainers.replay.driver import _lengths
 from trainers.replay.lengths import checked, drawn, idle_share, of_steps
 from workflow.cluster.paths import RunPaths

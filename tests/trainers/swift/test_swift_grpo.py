@@ -44,7 +44,7 @@ def turns(code: str) -> dict[str, Any]:
 REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     (
         {"lerning_rate": 1},
-        ("trainer_args.lerning_rate is no argument of ms-swift 4.6.0", "did you mean 'learning_rate'"),
+        ("trainer_args.lerning_rate is no argument of ms-swift 4.6.0", "did you mean learning_rate?"),
     ),
     ({"output_dir": "/x"}, ("trainer_args.output_dir is set by the job",)),
     ({"num_generations": 3}, ("ms-swift refuses the settings", "divisible by num_generations")),

@@ -364,12 +364,11 @@ def test_mistakes_are_one_line(stack_python: Stack, made_inputs: Path, tmp_path:
     expected = {
         order("no-gpu", use_cpu=False): ["trains on one GPU, and torch sees none on this node"],
         str(unverified): ["no-such-stack/verify.py gave no verdict on this node"],
-        order("unknown", lerning_rate=1): ["trainer_args.lerning_rate is no setting", "did you mean 'learning_rate'"],
+        order("unknown", lerning_rate=1): ["trainer_args.lerning_rate is no setting", "did you mean learning_rate?"],
         order("owned", output_dir="/x"): ["trainer_args.output_dir is set by the job", "got '/x'"],
         order("logging", logging_steps=5): ["trainer_args.logging_steps is set by the job to 1, got 5"],
         order("groups", num_generations=3): ["TRL refuses the settings", "must be divisible by num_generations"],
         order("value", save_strategy="sometimes"): ["TRL refuses the settings", "sometimes"],
-        order("reward", rewards=[{"name": "lenght"}]): ["no reward 'lenght'", "did you mean 'length'"],
         str(stale): ["for fingerprint cdcdcdcdcdcd", "submit the run again"],
         str(greedy): ["asks for 4096 CPUs"],
         str(moved): ["the data changed after it was prepared", "gone.parquet is not there"],

@@ -140,7 +140,7 @@ def bad(version: str) -> Bad:
         "misspelled": (
             with_(f"{R}.gpu_memory_utilisation=0.5"),
             f"{R}.gpu_memory_utilisation=0.5: {R}.gpu_memory_utilisation is no setting of verl {version}; "
-            f"did you mean '{R}.gpu_memory_utilization'?",
+            f"did you mean {R}.gpu_memory_utilization?",
             "hydra",
         ),
         "in the wrong place": (with_(f"{R}.param_offload=true", f"{R}.adv_estimator=grpo"), "is no setting", "hydra"),
@@ -270,7 +270,7 @@ def bad(version: str) -> Bad:
             ),
             "what no dataclass takes": (
                 with_(f"+{R}.max_seqs=3"),
-                f"+{R}.max_seqs: {R} has no setting 'max_seqs' in verl 0.9.1; did you mean 'max_num_seqs'?",
+                f"+{R}.max_seqs: {R} has no setting 'max_seqs' in verl 0.9.1 (did you mean max_num_seqs?)",
                 "hydra",
             ),
             "log-probs packed apart": (

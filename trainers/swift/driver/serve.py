@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from common.files import read_json_object
 from node.engine_server import is_beside, ordered, told
 from node.exit_codes import run
 from node.hardware import importing
-from node.records import read_json
 from trainers.swift.driver import arguments
 
 _ENGINE = "server-engine.json"
@@ -82,7 +82,7 @@ def held(trainer: Any, folder: Path) -> dict[str, Any]:
     """The settings that the server finally holds; rank 0 tells them."""
     if not trainer.accelerator.is_main_process:
         return {}
-    return {**read_json(folder / _ENGINE, "the server's engine"), "mode": "server"}
+    return {**read_json_object(folder / _ENGINE, "the server"), "mode": "server"}
 
 
 class Beside:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from common.errors import UserError
-from node.exit_codes import nearest, one_line
+from common.messages import did_you_mean
+from node.exit_codes import one_line
 
 LORA = "use_peft"
 _OF_LORA = (LORA, "lora_", "use_rslora", "use_dora")
@@ -45,7 +46,7 @@ def lora_words(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
     for name in given:
         if name not in known:
             version = importlib.metadata.version("trl")
-            near = nearest(name, sorted(known))
+            near = did_you_mean(name, sorted(known))
             raise UserError(f"trainer_args.{name} is no word for an adapter of TRL {version}'s ModelConfig{near}")
     try:
         importlib.metadata.version("peft")

@@ -18,7 +18,8 @@ from typing import Any
 
 from common.dotted import setting
 from common.errors import UserError
-from node.exit_codes import nearest, one_line, run
+from common.messages import did_you_mean
+from node.exit_codes import one_line, run
 from node.records import write_json
 from trainers.verl.driver.keys import fields, key_problem, kind_problem
 from trainers.verl.driver.overrides import leaves, override
@@ -182,8 +183,8 @@ def _require_taken(package: Path, base: Mapping[str, Any], key: str, version: st
             taken = fields(package, target) if isinstance(target, str) else None
             if taken is not None and part not in taken:
                 raise UserError(
-                    f"+{key}: {section} has no setting {part!r} in verl {version}{nearest(part, sorted(taken))} "
-                    f"({target} would refuse it when the workers start)"
+                    f"+{key}: {section} has no setting {part!r} in verl {version}{did_you_mean(part, sorted(taken))}: "
+                    f"{target} would refuse it when the workers start"
                 )
             return
         section, at = f"{section}.{part}".lstrip("."), at[part]

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from node.exit_codes import nearest
+from common.messages import did_you_mean
 
 # Where verl takes a value of another kind than its default's.
 _ALSO: Mapping[str, tuple[type, ...]] = {
@@ -44,10 +44,10 @@ def key_problem(key: str, added: bool, known: Collection[str], version: str) -> 
     last = key.rpartition(".")[2]
     # A key in another place is a likelier slip than one that merely looks alike.
     elsewhere = sorted(one for one in known if one.rpartition(".")[2] == last)
-    hint = f"; did you mean {elsewhere[0]!r}?" if len(elsewhere) == 1 else nearest(key, sorted(known))
+    hint = f" (did you mean {elsewhere[0]}?)" if len(elsewhere) == 1 else did_you_mean(key, sorted(known))
     return (
-        f"{key} is no setting of verl {version}{hint} (to add one that verl's configuration lacks, write it with a "
-        "leading +)"
+        f"{key} is no setting of verl {version}{hint}; to add one that verl's configuration lacks, write it with a "
+        "leading +"
     )
 
 

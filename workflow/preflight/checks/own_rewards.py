@@ -12,8 +12,8 @@ from common.errors import UserError
 from common.findings import Finding
 from node.built_in_rewards import Response
 from node.dataset import arithmetic_rows, ground_truths
+from node.hub import source_kind
 from node.own_reward import NotLoaded, RewardProgram
-from trainers.section import source_kind
 from workflow.config.imports import local_path
 from workflow.config.plan import Plan
 

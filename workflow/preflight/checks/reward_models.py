@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from common.findings import Finding
+from node.hub import source_kind
 from node.reward_model import context_of, problem_of
 from trainers.cases import Case
 from trainers.memory_estimate import reward_models_of, weights_gib
-from trainers.section import source_kind
 from workflow.config.imports import local_path
 from workflow.preflight.checks import Surroundings, finding_of
 
