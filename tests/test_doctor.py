@@ -16,9 +16,10 @@ import pytest
 
 from common.errors import UserError
 from workflow.cli import main
+from workflow.cluster.site import read_site
 from workflow.doctor import DoctorCheck, Found, file_checks, machine_checks, passed, slurm_checks, stack_checks
 from workflow.doctor.diagnosis import lines_of, run_checks
-from workflow.doctor.slurm_checks import SlurmSite, profile_request
+from workflow.doctor.slurm_checks import SlurmSite
 from workflow.doctor.stack_checks import Gpus
 from workflow.stacks import load_stack
 from workflow.stacks.uv import Uv, find_uv
@@ -82,7 +83,8 @@ def slurm(fake: FakeProgram) -> FakeProgram:
 
 
 def site(profile: Path = ROOT / "profiles" / "slurm") -> SlurmSite:
-    return SlurmSite(profile_request(profile))
+    request = read_site(profile)
+    return SlurmSite(request if request.on_slurm else None)
 
 
 def profile_with(folder: Path, **train: object) -> Path:

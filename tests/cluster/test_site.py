@@ -41,12 +41,14 @@ def test_runtimes_as_snakemake_reads_them() -> None:
 def test_a_profile_is_read_in_both_its_forms(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("set-resources:\n  train:\n    gres: \"'gpu:h100:8'\"\n    nodes: 2\n    runtime: 20h\n")
-    assert read_site(tmp_path) == Site("gpu:h100:8", "2", 1200.0, 120.0, tmp_path)
+    read = read_site(tmp_path)
+    assert read == Site({"gres": "gpu:h100:8", "nodes": "2", "runtime": "20h"}, tmp_path)
+    assert (read.runtime_min, read.stop_grace_s) == (1200.0, 120.0)
     assert read_site(tmp_path).gpus({"nodes": 1, "gpus_per_node": 4}) == 16
     file.write_text(
         'set-resources: ["train:gres=gpu:4", "train:runtime=60", "train:stop_grace_s=600", "other:nodes=9"]\n'
     )
-    assert read_site(tmp_path) == Site("gpu:4", None, 60.0, 600.0, tmp_path)
+    assert read_site(tmp_path) == Site({"gres": "gpu:4", "runtime": "60", "stop_grace_s": "600"}, tmp_path)
     assert read_site(tmp_path).gpus({"nodes": 3, "gpus_per_node": 4}) == 12
     assert read_site(tmp_path).life_s == 3000.0
     file.write_text("set-resources:\n  train:\n    gres: f(wildcards):gpu:x:y\n    nodes: 2 if True else 1\n")
@@ -58,7 +60,9 @@ def test_a_profile_is_read_in_both_its_forms(tmp_path: Path) -> None:
 def test_the_shipped_profiles() -> None:
     assert read_site(ROOT / "profiles" / "local").gpus(CPU) == 0
     assert read_site(ROOT / "profiles" / "local").gpus({"nodes": 1, "gpus_per_node": 2}) == 2
-    assert read_site(ROOT / "profiles" / "slurm").gpus({"nodes": 2, "gpus_per_node": 8}) == 16
+    slurm = read_site(ROOT / "profiles" / "slurm")
+    assert slurm.gpus({"nodes": 2, "gpus_per_node": 8}) == 16
+    assert (slurm.on_slurm, slurm.light_partition, slurm.slots) == (True, "cpu", 64)
 
 
 def test_what_is_asked_for_where_the_profile_leaves_it_to_the_experiment() -> None:

@@ -15,7 +15,8 @@ from workflow.cluster.experiment import Experiment, Wanted, of_name
 from workflow.cluster.launcher import Launcher
 from workflow.cluster.locks import hold_experiment, try_lock
 from workflow.cluster.paths import RunPaths
-from workflow.cluster.state import run_states, seconds_of
+from workflow.cluster.slurm import seconds_of
+from workflow.cluster.state import run_states
 from workflow.cluster.status import readable_step, status_lines
 
 from .make_runs import INPUTS, MadeRun, answer, write

@@ -37,7 +37,8 @@ TRL: dict[str, Any] = {
 
 def site(hours: float = 20, **more: Any) -> Surroundings:
     paces = more.pop("paces", {})
-    return Surroundings(Site(gres="gpu:h100:8", nodes="1", runtime_min=hours * 60, profile=SLURM, **more), paces)
+    train = {"gres": "gpu:h100:8", "nodes": "1", "runtime": str(hours * 60), **more}
+    return Surroundings(Site({key: str(value) for key, value in train.items()}, SLURM), paces)
 
 
 FIRES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [

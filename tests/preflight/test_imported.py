@@ -91,7 +91,7 @@ def test_what_has_run_was_not_impossible(code: str, changes: dict[str, Any]) -> 
 def test_queue_memory_and_this_shell_are_nothing_to_runs_from_elsewhere() -> None:
     large = {"model": {"source": "meta-llama/Llama-3.1-70B", "revision": "0" * 40}, "save_steps": 0}
     place = Surroundings(
-        Site(gres="gpu:h100:8", nodes="1", runtime_min=60, profile=Path("profiles/slurm")),
+        Site({"gres": "gpu:h100:8", "nodes": "1", "runtime": "60"}, Path("profiles/slurm")),
         {"vllm": 1e5, "sglang": 1e5},
         {"NCCL_DEBUG": ("INFO", "this shell"), "VLLM_ATTENTION_BACKEND": ("FLASHINFER", "this shell")},
     )

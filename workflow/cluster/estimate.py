@@ -69,9 +69,9 @@ def estimates_of(plan: Plan, site: Site, given_step_s: float | None) -> tuple[li
     return [_estimate(*each, site) for each in zip(runs, states, saved, paces, strict=True)], says
 
 
-def usual_profile(plan: Plan) -> Path | None:
+def usual_profile(plan: Plan | None = None) -> Path | None:
     """The folder of the Slurm profile, if there is one; of no use to an experiment that needs no GPU."""
-    on_gpus = any(run.spec["workload"]["gpus_per_node"] for run in plan.runs.values())
+    on_gpus = plan is None or any(run.spec["workload"]["gpus_per_node"] for run in plan.runs.values())
     return next((folder for folder in (Path("slurm"), Path("profiles/slurm")) if on_gpus and folder.is_dir()), None)
 
 

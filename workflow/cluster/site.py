@@ -1,10 +1,10 @@
-"""Reads what a profile asks Slurm for, for each training run."""
+"""Reads what a profile says of a site: what it asks Slurm for, for each training run."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,32 @@ _UNIT_MIN = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0, "w": 10080.0}
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a profile says of a training run; `gres` and `nodes` are None where it leaves them to the experiment."""
+    """What a profile says; what it leaves out is the experiment's, or Slurm's."""
 
-    gres: str | None = None
-    nodes: str | None = None
-    runtime_min: float = 0.0
-    """The walltime of one job; 0: none that is known."""
-    stop_grace_s: float = _STOP_GRACE_S
+    train: Mapping[str, str] = field(default_factory=dict)
+    """The resources of a training run, as texts."""
     profile: Path | None = None
+    on_slurm: bool = False
+    light_partition: str = ""
+    """Of the rules that do not train."""
+    slots: int = 0
+    """Runs that are submitted at once; 0: it does not say."""
 
     def gpus(self, workload: Mapping[str, Any]) -> int | None:
         """The GPUs that a run gets on all its nodes; None where the profile does not say it in plain words."""
-        gpus = gpus_of_gres(gres_of(workload) if self.gres is None else self.gres)
-        nodes = float(workload["nodes"]) if self.nodes is None else _number(self.nodes)
+        gpus = gpus_of_gres(self.train.get("gres", gres_of(workload)))
+        nodes = _number(self.train.get("nodes", str(workload["nodes"])))
         return None if gpus is None or nodes is None else gpus * int(nodes)
+
+    @property
+    def runtime_min(self) -> float:
+        """The walltime of one job; 0: none that is known."""
+        return minutes_of(self.train.get("runtime", "0")) or 0.0
+
+    @property
+    def stop_grace_s(self) -> float:
+        """How long before that a job is told to stop."""
+        return _number(self.train.get("stop_grace_s", "")) or _STOP_GRACE_S
 
     @property
     def life_s(self) -> float:
@@ -55,7 +67,7 @@ def require_partition(workflow: Any) -> None:
 
 
 def read_site(profile: Path) -> Site:
-    """What a profile's set-resources say of the rule `train`; a `UserError` if there is no such profile."""
+    """What a profile says; a `UserError` if there is no such profile."""
     file = next((profile / name for name in _file_names(profile) if (profile / name).is_file()), None)
     if file is None:
         raise UserError(no_profile(str(profile)))
@@ -65,13 +77,13 @@ def read_site(profile: Path) -> Site:
         raise UserError(f"{file} is not YAML: {error}") from None
     if not isinstance(content, dict):
         raise UserError(f"{file} must hold a mapping (got {type(content).__name__})")
-    said = _train_resources(content.get("set-resources"))
+    rules = content.get("set-resources")
     return Site(
-        gres=said.get("gres"),
-        nodes=said.get("nodes"),
-        runtime_min=minutes_of(said.get("runtime", "0")) or 0.0,
-        stop_grace_s=_number(said.get("stop_grace_s", "")) or _STOP_GRACE_S,
-        profile=profile,
+        _resources(rules.get("train") if isinstance(rules, Mapping) else rules, "train:"),
+        profile,
+        content.get("executor") == "slurm",
+        _resources(content.get("default-resources")).get("slurm_partition", ""),
+        int(_number(_resources(content.get("resources")).get("train_slots", "")) or 0),
     )
 
 
@@ -119,14 +131,13 @@ def _file_names(profile: Path) -> list[str]:
     return [*sorted(versioned, reverse=True), "profile.yaml", "config.yaml"]
 
 
-def _train_resources(said: Any) -> dict[str, str]:
-    """The rule's resources, whether they are written as a mapping or as `train:gres=gpu:8`."""
+def _resources(said: Any, before: str = "") -> dict[str, str]:
+    """Resources, written as a mapping or as a list of `train:gres=gpu:8`; of a list those after `before`."""
     if isinstance(said, Mapping):
-        train = said.get("train") or {}
-        pairs = list(train.items()) if isinstance(train, Mapping) else []
+        pairs = list(said.items())
     else:
         words = [said] if isinstance(said, str) else said or []
-        pairs = [word.removeprefix("train:").partition("=")[::2] for word in words if str(word).startswith("train:")]
+        pairs = [word.removeprefix(before).partition("=")[::2] for word in map(str, words) if word.startswith(before)]
     # Snakemake evaluates what it can: a text is often quoted twice.
     return {str(key): str(value).strip("'\" ") for key, value in pairs}
 

@@ -9,6 +9,7 @@ an empty queue.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
@@ -149,6 +150,15 @@ def living_job(job_id: str) -> QueueJob | None:
 def show_job(job_id: str) -> str:
     """One job's line as `scontrol show job` prints it; raises `SlurmError`."""
     return command("scontrol", "show", "job", "--oneliner", job_id)
+
+
+def seconds_of(limit: str) -> float | None:
+    """Slurm's times, such as `1-02:03:04` or `59:12`, in seconds; None for `UNLIMITED` and its like."""
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limit)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
 
 
 def cancel(ids: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from workflow.cluster.locks import holder_note
 from workflow.cluster.paths import AttemptPaths, RunPaths
 from workflow.cluster.progress import recent_steps
 from workflow.cluster.scheduler import START_PATIENCE_S
+from workflow.cluster.slurm import seconds_of
 
 _RECENT_STEPS = 10
 # As many answers as a head would want of Slurm: a look that decides nothing takes Slurm's word with the heartbeat's.
@@ -138,15 +138,6 @@ def state_of(run: RunPaths, job: Submission, says: SlurmSays, head: bool, now: f
 def _settled(job: Submission, says: SlurmSays) -> bool:
     """Whether one look is enough for a job that made no attempt: accounting has its end, or there is no accounting."""
     return job.job_id in says.answer.ended or not says.answer.accounting
-
-
-def seconds_of(limit: str) -> float | None:
-    """Slurm's times, such as `1-02:03:04` or `59:12`, in seconds; None for `UNLIMITED` and its like."""
-    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limit)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
 
 
 def _steps(run: RunPaths, want: Wanted, attempts: Sequence[AttemptPaths]) -> int | None:

@@ -14,13 +14,13 @@ from pathlib import Path
 from common.errors import UserError
 from common.messages import colour_wanted
 from workflow.cluster.estimate import usual_profile
-from workflow.cluster.site import read_site
+from workflow.cluster.site import Site, read_site
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
 from workflow.doctor import Action, CheckResult, DoctorCheck, Found, warning
 from workflow.doctor.file_checks import file_checks
 from workflow.doctor.machine_checks import machine_checks, token_checks
-from workflow.doctor.slurm_checks import SlurmSite, profile_request, slurm_checks
+from workflow.doctor.slurm_checks import SlurmSite, slurm_checks
 from workflow.doctor.stack_checks import stack_checks
 from workflow.stacks import load_stack, stack_names
 
@@ -57,10 +57,10 @@ def checks_of(config: Path | None, profile: Path | None, across_nodes: bool = Fa
         asked = list(dict.fromkeys(run.stack for run in plan.runs.values()))
         profile = profile or usual_profile(plan)
     else:
-        profile = profile or next((one for one in (Path("slurm"), Path("profiles/slurm")) if one.is_dir()), None)
+        profile = profile or usual_profile()
     stacks = [load_stack(name) for name in (stack_names() if config is None else asked)]
-    read_site(profile) if profile else None  # a profile that is not there is a mistake of the command line
-    site = SlurmSite(profile_request(profile))
+    asked_of = read_site(profile) if profile else Site()
+    site = SlurmSite(asked_of if asked_of.on_slurm else None)
     return [
         *machine_checks(stacks, required=config is not None),
         *stack_checks(stacks, required=config is not None, on_cluster=site.is_here),

@@ -9,6 +9,7 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,7 @@ def token_checks(environ: Mapping[str, str] = os.environ) -> list[DoctorCheck]:
     """Whether each token is there; its value is never read beyond that, nor shown."""
     home = Path(environ.get("HOME", "~")).expanduser()
     return [
-        DoctorCheck(
-            "tokens",
-            name,
-            lambda v=variable, f=files, w=why: token(v, [home / one for one in f], w, environ),  # type: ignore[misc]
-        )
+        DoctorCheck("tokens", name, partial(token, variable, [home / one for one in files], why, environ))
         for name, variable, files, why in _TOKENS
     ]
 

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
-from typing import Any
-
-import yaml
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 from common.files import user_name
 from workflow.cluster import slurm
-from workflow.cluster.site import gpus_of_gres, minutes_of, read_site
-from workflow.cluster.slurm import SlurmError
+from workflow.cluster.site import Site, gpus_of_gres
+from workflow.cluster.slurm import SlurmError, seconds_of
 from workflow.doctor import DoctorCheck, Found, failed, failed_if, passed, warning
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
 _LEAST_KILL_WAIT_S = 30  # Slurm's own default
-_NO_LIMIT = ("", "UNLIMITED", "infinite", "n/a")
-
-
-@dataclass(frozen=True)
-class ProfileRequest:
-    """What a profile asks Slurm for: the folder, `train`'s resources, the light rules' partition, slots at once."""
-
-    folder: Path
-    train: Mapping[str, str] = field(default_factory=dict)
-    light_partition: str = ""
-    slots: int = 0
 
 
 @dataclass
 class SlurmSite:
     """What this site's Slurm says of itself, asked once; `SlurmError` where it does not answer."""
 
-    request: ProfileRequest | None = None
+    request: Site | None = None
+    """What a profile for Slurm asks it for."""
 
     @property
     def is_here(self) -> bool:
@@ -63,31 +50,6 @@ class SlurmSite:
         return found
 
 
-def profile_request(profile: Path | None) -> ProfileRequest | None:
-    """What a profile says, as far as Slurm can be asked about it; None without a profile for Slurm."""
-    file = read_site(profile).profile if profile else None
-    if file is None or profile is None:
-        return None
-    paths = [profile / name for name in ("config.yaml", "profile.yaml")]
-    content = yaml.safe_load(next(path for path in paths if path.is_file()).read_text(encoding="utf-8"))
-    if content.get("executor") != "slurm":
-        return None
-    resources = content.get("resources") or []
-    slots = next((int(one.partition("=")[2]) for one in resources if str(one).startswith("train_slots=")), 0)
-    rules, light = content.get("set-resources"), content.get("default-resources")
-    return ProfileRequest(
-        profile,
-        _texts(rules.get("train") if isinstance(rules, Mapping) else None),
-        _texts(light).get("slurm_partition", ""),
-        slots,
-    )
-
-
-def _texts(given: Any) -> dict[str, str]:
-    # Snakemake evaluates what it can: a text is often quoted twice.
-    return {str(key): str(value).strip("'\" ") for key, value in given.items()} if isinstance(given, Mapping) else {}
-
-
 def slurm_checks(site: SlurmSite) -> list[DoctorCheck]:
     """Of the site's Slurm; where there is none, one line."""
     if not site.is_here:
@@ -103,7 +65,7 @@ def slurm_checks(site: SlurmSite) -> list[DoctorCheck]:
         "preemption": preemption,
         "KillWait": kill_wait,
     }
-    return [DoctorCheck("Slurm", name, lambda check=check: _asked(check, site)) for name, check in checks.items()]  # type: ignore[misc]
+    return [DoctorCheck("Slurm", name, partial(_asked, check, site)) for name, check in checks.items()]
 
 
 def _asked(check: Callable[[SlurmSite], Found], site: SlurmSite) -> Found:
@@ -141,24 +103,25 @@ def partitions(site: SlurmSite) -> Found:
         if name not in site.partitions:
             return failed(
                 f"there is no partition {name}; there are {known}",
-                f"write one of them into {request.folder}/config.yaml",
+                f"write one of them into {request.profile}/config.yaml",
             )
         if not any(row["up"] == "up" for row in site.partitions[name]):
             return failed(f"partition {name} is down", "choose another one, or wait for the administrator")
     if not request.train.get("slurm_partition"):
         return failed(
-            f"{request.folder} names no partition to train in; there are {known}",
-            f"set slurm_partition under set-resources: train: in {request.folder}/config.yaml",
+            f"{request.profile} names no partition to train in; there are {known}",
+            f"set slurm_partition under set-resources: train: in {request.profile}/config.yaml",
         )
     return passed(f"{', '.join(dict.fromkeys(wanted))} of {known}")
 
 
 def resources(site: SlurmSite) -> Found:
     """Whether a node of the training partition has the GPUs, CPUs, memory and walltime that the profile asks for."""
-    rows = _training_rows(site)
+    asked = site.request.train if site.request else {}
+    rows = [row for name in asked.get("slurm_partition", "").split(",") for row in site.partitions.get(name, [])]
     if not rows or site.request is None:
         return passed("not compared: no partition to train in is known")
-    asked, file = site.request.train, f"{site.request.folder}/config.yaml"
+    file = f"{site.request.profile}/config.yaml"
     most_gpus = max(gpus_of_gres(row["gres"] if row["gres"] != "(null)" else "") or 0 for row in rows)
     wanted = {
         "gres": (gpus_of_gres(asked.get("gres", "")) or 0, most_gpus, "GPUs"),
@@ -174,14 +137,14 @@ def resources(site: SlurmSite) -> Found:
     kind = re.match(r"gpu:([A-Za-z][\w.-]*)", asked.get("gres", ""))
     if kind and kinds and kind[1] not in kinds:
         return failed(f"gres asks for {kind[1]}, and the nodes have {', '.join(sorted(kinds))}", f"mend gres in {file}")
-    runtime, longest = minutes_of(asked.get("runtime", "0")) or 0, max(_minutes(row["limit"]) for row in rows)
+    runtime, longest = site.request.runtime_min, max((seconds_of(row["limit"]) or math.inf) / 60 for row in rows)
     if runtime > longest:
         return failed(
             f"runtime asks for {runtime:.0f} min, and the partition allows {longest:.0f}",
             f"lower runtime in {file}: a run goes on from its checkpoint in a further job",
         )
     found = [f"{want} of {most} {unit}" for want, most, unit in wanted.values()]
-    return passed(f"{', '.join(found)}, {runtime:.0f} min of {'any' if longest == float('inf') else f'{longest:.0f}'}")
+    return passed(f"{', '.join(found)}, {runtime:.0f} min of {'any' if longest == math.inf else f'{longest:.0f}'}")
 
 
 def limits(site: SlurmSite) -> Found:
@@ -202,7 +165,7 @@ def limits(site: SlurmSite) -> Found:
     if fewest is not None and slots > fewest and site.request:
         return warning(
             f"{shown}, and the profile submits up to {slots} jobs",
-            f"set train_slots={fewest} in {site.request.folder}/config.yaml",
+            f"set train_slots={fewest} in {site.request.profile}/config.yaml",
         )
     return passed(shown)
 
@@ -259,7 +222,7 @@ def preemption(site: SlurmSite) -> Found:
 
 def kill_wait(site: SlurmSite) -> Found:
     """How long a cancelled or preempted job may finish its step."""
-    seconds = _whole(site.settings.get("KillWait", "").split()[0] if site.settings.get("KillWait") else "0")
+    seconds = _whole(site.settings.get("KillWait"))
     if seconds >= _LEAST_KILL_WAIT_S:
         return passed(f"{seconds} s to finish a step when a job is cancelled or preempted")
     return warning(
@@ -268,21 +231,6 @@ def kill_wait(site: SlurmSite) -> Found:
     )
 
 
-def _training_rows(site: SlurmSite) -> list[dict[str, str]]:
-    names = site.request.train.get("slurm_partition", "").split(",") if site.request else []
-    return [row for name in names for row in site.partitions.get(name, [])]
-
-
 def _whole(text: str | None) -> int:
     found = re.match(r"\d+", text or "")
     return int(found[0]) if found else 0
-
-
-def _minutes(limit: str) -> float:
-    """Slurm's `days-hours:minutes:seconds` in minutes; infinity without a limit."""
-    if limit in _NO_LIMIT:
-        return float("inf")
-    days, _, rest = limit.rpartition("-")
-    parts = [int(part) for part in rest.split(":")]
-    seconds = sum(part * (1, 60, 3600)[power] for power, part in enumerate(reversed(parts)))
-    return int(days or 0) * 1440 + seconds / 60

@@ -9,7 +9,7 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from common.errors import UserError
 from node.hardware import driver_version
@@ -66,9 +66,9 @@ def stack_checks(
     ]
     for stack in stacks:
         must = required if stack.cuda is None else here
-        found.append(DoctorCheck("stacks", stack.name, lambda s=stack, m=must: needs(s, m, environ)))  # type: ignore[misc]
+        found.append(DoctorCheck("stacks", stack.name, partial(needs, stack, must, environ)))
         if stack.cuda:
-            found.append(DoctorCheck("GPU", stack.name, lambda s=stack, m=here: gpu_of_stack(gpus, s, m)))  # type: ignore[misc]
+            found.append(DoctorCheck("GPU", stack.name, partial(gpu_of_stack, gpus, stack, here)))
     return sorted(found, key=lambda check: check.group, reverse=True)
 
 
