@@ -89,7 +89,7 @@ class Preflight:
             "experiment": self.experiment,
             "findings": [finding.as_dict() for finding in self.findings],
             "ledger": [row.as_dict() for row in self.ledger],
-            "memory": self.memory,
+            "memory": {arm: estimate.as_dict() for arm, estimate in self.memory.items()},
             "unverifiable": list(self.unverifiable),
         }
 

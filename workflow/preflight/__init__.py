@@ -9,7 +9,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import read_json, write_json
-from common.findings import Finding, LedgerRow, Preflight, merged, softened
+from common.findings import Finding, Preflight, merged, softened
 from trainers.cases import Case, StackTold, points_of
 from trainers.memory_estimate import MemoryEstimate, estimate_of
 from workflow.config.plan import Plan
@@ -17,24 +17,16 @@ from workflow.preflight.cases import cases_of, told_by_stack
 from workflow.preflight.checks import Surroundings, one_case
 from workflow.preflight.checks import variables as environment
 from workflow.preflight.checks.comparison import comparison_findings, terms_findings
-from workflow.preflight.checks.own_rewards import own_reward_findings
-from workflow.preflight.checks.reward_models import reward_models, unsized
+from workflow.preflight.checks.rewards import own_reward_findings, reward_models, unsized
 from workflow.preflight.import_settings import Untold, factor_findings, imported_cases, is_complete
 from workflow.preflight.ledger import ledger_of
 
 
 @dataclass(frozen=True)
-class PreflightResult:
-    """All that is said of an experiment before it runs."""
+class PreflightResult(Preflight):
+    """All that is said of an experiment before it runs, and the cases that it is said of."""
 
-    experiment: str
-    cases: tuple[Case, ...]
-    findings: tuple[Finding, ...]
-    ledger: tuple[LedgerRow, ...]
-    memory: dict[str, MemoryEstimate]
-    """Arm -> its estimate, where there is one; of the first combination of factors."""
-    unverifiable: tuple[str, ...]
-    """What could not be checked, and what it would need."""
+    cases: tuple[Case, ...] = ()
     untold: tuple[Untold, ...] = ()
     """Imported runs of whose settings nothing is known."""
 
@@ -45,14 +37,9 @@ class PreflightResult:
     @property
     def refusal(self) -> str:
         """What cannot be done with the experiment as it is, where something is impossible."""
-        imported = {case.arm for case in (*self.cases, *(one.case for one in self.untold)) if case.imported}
+        imported = {case.arm for case in (*self.cases, *self.untold) if case.imported}
         alone = all(imported.issuperset(finding.arms) for finding in self.impossible)
         return f"{self.experiment} cannot {'be compared' if alone else 'run'} as it is"
-
-    def as_json(self) -> dict[str, Any]:
-        """The content of preflight.json."""
-        memory = {arm: estimate.as_dict() for arm, estimate in self.memory.items()}
-        return Preflight(self.findings, self.ledger, self.unverifiable, self.experiment, memory).as_json()
 
 
 def preflight(
@@ -69,10 +56,11 @@ def preflight(
     order = list(plan.config.arms)
     cases = sorted([*cases_of(plan, composed, stack_of), *there], key=lambda case: order.index(case.arm))
     found: list[Finding] = []
-    for point in points_of([*cases, *(one.case for one in untold)]):
-        known = [case for case in point if case in cases]
-        found += comparison_findings(known, [case for case in point if case not in known])
-        found += terms_findings(known, [one for one in untold if one.case in point])
+    for point in points_of([*cases, *untold]):
+        silent = [case for case in point if isinstance(case, Untold)]
+        known = [case for case in point if case not in silent]
+        found += comparison_findings(known, silent)
+        found += terms_findings(known, silent)
         found += environment.environment_findings(known, place)
         found += (finding for case in known for finding in _findings(case, place))
     found += own_reward_findings(plan)
@@ -84,6 +72,7 @@ def preflight(
         cases=tuple(cases),
         findings=tuple(merged(found)),
         ledger=tuple(ledger_of(cases, untold)),
+        # Of the first combination of factors.
         memory={arm: one for arm in order if isinstance(one := estimates.get(arm), MemoryEstimate)},
         unverifiable=tuple(dict.fromkeys([*_unverifiable(cases, place), *(one.why for one in untold)])),
         untold=tuple(untold),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from common.dotted import flat
@@ -29,12 +29,11 @@ _NEEDED = ("model", "batch_size", "num_generations", "max_prompt_length", "max_r
 
 
 @dataclass(frozen=True, eq=False)
-class Untold:
-    """An imported run of whose settings nothing is known: `case` has none."""
+class Untold(Case):
+    """An imported run of whose settings nothing is known."""
 
-    case: Case
-    why: str
-    words: Mapping[str, Any]
+    why: str = ""
+    words: Mapping[str, Any] = field(default_factory=dict)
     """What is known of it all the same: `gpu`, `nodes`, ..., as it says itself, else its import or the workload."""
 
 
@@ -54,7 +53,9 @@ def imported_cases(
         if case is None and stack is not None and run.spec["trainer_args"]:
             case = _as_said(case_of(run, stack, None), run.spec["import"])
         if case is None:
-            untold.append(Untold(_empty(run, held, stack), _why(run, held, stack), _facts(run, held)))
+            why, words = _why(run, held, stack), _facts(run, held)
+            nothing: dict[str, Any] = {"workload": {}, "settings": Settings({}, frozenset())}
+            untold.append(Untold(**_named(run, held, stack), **nothing, why=why, words=words))
         else:
             cases.append(case)
     return cases, untold
@@ -150,22 +151,21 @@ def _why(run: PlannedRun, held: Mapping[str, Any], stack: StackTold | None) -> s
     )
 
 
-def _empty(run: PlannedRun, held: Mapping[str, Any], stack: StackTold | None) -> Case:
+def _named(run: PlannedRun, held: Mapping[str, Any], stack: StackTold | None) -> dict[str, Any]:
+    """What a case has beside its workload and its settings."""
     label, point = names_of(run.spec)
-    return Case(
-        arm=run.spec["arm"],
-        label=label,
-        trainer=_trainer(run),
-        engine=engine_named(run.spec["engine"]),
-        stack=run.stack,
-        version=_version(run, held, stack),
-        told=_told(run, held, stack),
-        workload={},
-        env=run.spec["env"],
-        settings=Settings({}, frozenset()),
-        point=point,
-        imported=True,
-    )
+    return {
+        "arm": run.spec["arm"],
+        "label": label,
+        "trainer": _trainer(run),
+        "engine": engine_named(run.spec["engine"]),
+        "stack": run.stack,
+        "version": _version(run, held, stack),
+        "told": _told(run, held, stack),
+        "env": run.spec["env"],
+        "point": point,
+        "imported": True,
+    }
 
 
 def _of_source(run: PlannedRun, held: Mapping[str, Any], stack: StackTold | None) -> Case | None:
@@ -180,7 +180,7 @@ def _of_source(run: PlannedRun, held: Mapping[str, Any], stack: StackTold | None
     # As analysis/roofline/setup.py: what the run itself says, else what is said of it.
     words = {name: value for name in _SAID if (value := _said(run, name)) is not None} | own
     words.setdefault("steps", held.get("last_step"))
-    return replace(_empty(run, held, stack), workload=words, settings=settings)
+    return Case(**_named(run, held, stack), workload=words, settings=settings)
 
 
 def _facts(run: PlannedRun, held: Mapping[str, Any]) -> dict[str, Any]:

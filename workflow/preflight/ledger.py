@@ -209,11 +209,10 @@ def _judged(row: LedgerRow, key: str, cases: Sequence[Case]) -> LedgerRow:
 def _fact_rows(cases: Sequence[Case], untold: Sequence[Untold]) -> list[LedgerRow]:
     """What is known also of runs without settings; unverifiable where one of them does not say it."""
     rows = []
-    everyone = [*cases, *(one.case for one in untold)]
-    runs: list[Case | Untold] = [*cases, *untold]
+    runs = [*cases, *untold]
     for name, setting in FACTS.items():
         facts = [fact_of(name, one) for one in runs]
-        values = _by_arm(everyone, [NOT_TOLD if fact is None else fact for fact in facts])
+        values = _by_arm(runs, [NOT_TOLD if fact is None else fact for fact in facts])
         known = {value for value in values.values() if NOT_TOLD not in value.split(SEVERAL)}
         verdict: Equality = "unverifiable" if None in facts else "equal"
         why = "the same in all arms" if verdict == "equal" else "not every run says it"
@@ -225,9 +224,7 @@ def _fact_rows(cases: Sequence[Case], untold: Sequence[Untold]) -> list[LedgerRo
 
 def _untold_row(untold: Sequence[Untold], cases: Sequence[Case]) -> LedgerRow:
     """The row for all that is hidden where settings are not known: each arm's word, and why."""
-    arms = {one.case.arm for one in untold}
-    known = dict.fromkeys([*(case.arm for case in cases), *(one.case.arm for one in untold)])
-    values = {arm: NOT_TOLD if arm in arms else "as below" for arm in known}
+    values = {case.arm: "as below" for case in cases} | {case.arm: NOT_TOLD for case in untold}
     why = "; ".join(dict.fromkeys(one.why for one in untold))
     return LedgerRow(
         "all settings of the trainer and the engine", values, "unverifiable", why, "the imported run's source"
@@ -236,7 +233,7 @@ def _untold_row(untold: Sequence[Untold], cases: Sequence[Case]) -> LedgerRow:
 
 def _with_untold(row: LedgerRow, untold: Sequence[Untold]) -> LedgerRow:
     """A row with the arms that nothing is told of; a difference between the others stays one."""
-    values = {**row.values, **{one.case.arm: _known_of(one.case, row.setting) for one in untold}}
+    values = {**row.values, **{case.arm: _known_of(case, row.setting) for case in untold}}
     if row.verdict == "different":
         return replace(row, values=values)
     silent = ", ".join(arm for arm, value in values.items() if value == NOT_TOLD)
@@ -255,9 +252,3 @@ def _known_of(case: Case, setting: str) -> str:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def counted(rows: Iterable[LedgerRow]) -> dict[Equality, int]:
-    """How many rows there are of each verdict."""
-    told = [row.verdict for row in rows]
-    return {verdict: told.count(verdict) for verdict in EQUALITIES}

@@ -6,12 +6,11 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from common.findings import LEVELS, Finding, Level
+from common.findings import EQUALITIES, LEVELS, Finding, Level
 from trainers.cases import Case
 from trainers.memory_estimate import MemoryEstimate
 from workflow.preflight import PreflightResult
 from workflow.preflight.checks.one_case import parts_told
-from workflow.preflight.ledger import counted
 
 WIDTH = 100
 _HEADINGS: dict[Level, str] = {
@@ -42,7 +41,7 @@ def preflight_lines(found: PreflightResult) -> Iterator[str]:
         for one in found.unverifiable:
             yield from _wrapped(one, " - ")
     yield ""
-    counts = counted(found.ledger)
+    counts = {verdict: len(found.rows(verdict)) for verdict in EQUALITIES}
     yield "ledger: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     yield from _wrapped(_depth(found), "        ")
 
@@ -63,7 +62,7 @@ def summary_lines(found: PreflightResult) -> list[str]:
 def _head(found: PreflightResult) -> Iterator[str]:
     cases = {case.arm: case for case in reversed(found.cases)}
     yield found.experiment
-    untold = {one.case.arm: one.case for one in found.untold}
+    untold = {case.arm: case for case in found.untold}
     width = max(map(len, [*cases, *untold]), default=0)
     for arm in dict.fromkeys(case.arm for case in found.cases):
         case = cases[arm]
@@ -83,7 +82,7 @@ def _system(case: Case) -> str:
 
 def _what(finding: Finding, found: PreflightResult) -> str:
     """What is found, with its arms where these are not all, and it does not name them itself."""
-    every = {case.arm for case in (*found.cases, *(one.case for one in found.untold))}
+    every = {case.arm for case in (*found.cases, *found.untold)}
     named = all(re.search(rf"(?<![\w.-]){re.escape(arm)}(?![\w-]|\.\w)", finding.what) for arm in finding.arms)
     return finding.what if named or every <= set(finding.arms) else f"{', '.join(finding.arms)}: {finding.what}"
 

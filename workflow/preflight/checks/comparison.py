@@ -287,7 +287,7 @@ _WHY: Mapping[str, str] = {
 }
 
 
-def fact_of(name: str, one: Case | Untold) -> object:
+def fact_of(name: str, one: Case) -> object:
     """What is known of a run under one of FACTS; None where nobody says it."""
     if isinstance(one, Untold):
         return one.words.get(name)
@@ -299,20 +299,16 @@ def fact_of(name: str, one: Case | Untold) -> object:
 
 def terms_findings(cases: Sequence[Case], untold: Sequence[Untold]) -> Iterator[Finding]:
     """A finding for every fact that differs between arms at one point, some of which are imported."""
-    runs: list[Case | Untold] = [*cases, *untold]
+    runs = [*cases, *untold]
     if not untold and not any(case.imported for case in cases):
         return
     # With settings of every arm the finding on these has them; of whole systems it speaks of no setting.
     told = not untold and len({case.release for case in cases}) == 1
     spoken = set(differing([case.settings for case in cases])) if told else set()
     for name, setting in FACTS.items():
-        by_value: dict[str, list[str]] = {}
-        for one in runs:
-            if (value := fact_of(name, one)) is not None:
-                text = value if isinstance(value, str) else json.dumps(value, default=str)
-                arms = by_value.setdefault(text, [])
-                arm = one.arm if isinstance(one, Case) else one.case.arm
-                arms += [] if arm in arms else [arm]
+        facts = [fact_of(name, one) for one in runs]
+        texts = [one if one is None or isinstance(one, str) else json.dumps(one, default=str) for one in facts]
+        by_value = {text: _arms(some) for text, some in groups(runs, texts).items()}
         # Where it differs because these do, another finding says so already.
         made_of = {case.trainer.key(word) for case in cases for word in _MADE_OF.get(name, (name,))}
         if len(by_value) < 2 or spoken & made_of:
