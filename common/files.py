@@ -18,6 +18,8 @@ from common.errors import UserError
 ROOT = Path(__file__).resolve().parents[1]
 """The repository, or where it is installed: the stacks' definitions and the jobs' code are there."""
 
+_TAIL_BYTES = 65536
+
 
 def is_checkout() -> bool:
     """Whether `ROOT` is a checkout: rules train from there alone."""
@@ -46,16 +48,19 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def last_lines(path: Path, count: int, most_bytes: int = 65536) -> list[str]:
-    """The last lines of a text file of any size; none of a file that is not there."""
+def last_lines(path: Path, count: int) -> list[str]:
+    """The last lines of a text file of any size; none of one that cannot be read."""
+    return tail(path).splitlines()[-count:]
+
+
+def tail(path: Path, since: int = 0) -> str:
+    """The end of a text file of any size, from that byte on at the earliest; empty where it cannot be read."""
     try:
         with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - most_bytes))
-            text = file.read().decode("utf-8", errors="replace")
-    except FileNotFoundError:
-        return []
-    return text.splitlines()[-count:]
+            file.seek(max(since, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            return file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def write_json(path: Path, value: Any) -> None:

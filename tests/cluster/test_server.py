@@ -15,7 +15,7 @@ import pytest
 
 from workflow.cluster.meeting import MeetingError, NoServerError, TaskSetup
 from workflow.cluster.place import Place
-from workflow.cluster.server import ServerHead, ServerWorker, answers, server_setup
+from workflow.cluster.server import ServerHead, ServerSetup, ServerWorker, answers
 from workflow.cluster.torchrun import RanksWorker
 
 from .run_bench import RunBench
@@ -46,7 +46,7 @@ class Tasks:
         setup = setup_of(folder, hosts)
         told = {"module": "tests.cluster.stand_in_server", "gpus": 0, "patience_s": patience_s}
         environment = {**setup.environment, "STAND_IN_SERVER": fault}
-        server = server_setup(told, environment, folder / "server.log")
+        server = ServerSetup(told, environment, folder / "server.log")
         self.head = ServerHead(setup, 1, server)
         self.worker = ServerWorker(setup_of(folder, hosts, 1), server) if nodes > 1 else None
 
@@ -126,7 +126,7 @@ def test_an_engines_server_and_a_scorer_have_shares_of_their_own_and_the_scorer_
     (tmp_path / "attempt.json").write_text(json.dumps({"attempt": 1, "attempt_dir": str(tmp_path)}))
     setup = setup_of(tmp_path, ("gpu1",))
     servers = [
-        server_setup(
+        ServerSetup(
             {"module": "tests.cluster.stand_in_server", "gpus": gpus, "patience_s": 30.0},
             {**setup.environment, "STAND_IN_NAME": name},
             tmp_path / f"{name}.log",
@@ -163,7 +163,7 @@ def test_the_trainers_processes_on_every_node_know_where_the_server_is(tmp_path:
     (tmp_path / "attempt.json").write_text(json.dumps({"attempt": 1, "attempt_dir": str(tmp_path)}))
     setups = [setup_of(tmp_path, ("gpu1", "gpu2", "gpu3"), rank) for rank in range(3)]
     told = {"module": "tests.cluster.stand_in_server", "gpus": 0, "patience_s": 30.0}
-    server = server_setup(told, setups[0].environment, tmp_path / "server.log")
+    server = ServerSetup(told, setups[0].environment, tmp_path / "server.log")
     program = "import sys, node.engine_server as of; open(sys.argv[1] + '/url', 'w').write(of.told()[0])"
     second = RanksWorker(setups[1], 1, lambda attempt: [sys.executable, "-c", program, str(attempt)], 2)
     with ServerHead(setups[0], 1, server) as head, ServerWorker(setups[2], server) as last, second:

@@ -17,7 +17,7 @@ import pytest
 
 from workflow.cluster.meeting import NoServerError, TaskSetup
 from workflow.cluster.place import Place
-from workflow.cluster.server import ServerHead, server_setup
+from workflow.cluster.server import ServerHead, ServerSetup
 
 from .. import patience
 from ..attempts import ROOT, TRANSFORMERS, job_environment, read_lines, reward_model, write_attempt
@@ -39,7 +39,7 @@ def beside(python: Path, attempt: Path) -> Iterator[tuple[ServerHead, dict[str, 
         log=attempt.parent / "log",
     )
     told = json.loads((attempt.parents[2] / "spec.json").read_text())["scorer"]
-    with ServerHead(setup, 1, server_setup(told, setup.environment, attempt.parent / "scorer.log", "scorer")) as head:
+    with ServerHead(setup, 1, ServerSetup(told, setup.environment, attempt.parent / "scorer.log", "scorer")) as head:
         head.start(attempt.parent)
         head.wait_for_nodes()
         yield head, {**setup.environment, **head.environment()}

@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from common.files import user_name
+from common.files import tail, user_name
 from workflow.cluster.history import attempts_of_job, read_object
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.slurm import EndedJob
@@ -39,7 +39,6 @@ RETRIED = frozenset({*_TRY_AGAIN.values(), "stopped", "lost"})
 
 # Neither an exit code nor Slurm's state tells for sure of a want of memory: Slurm says OUT_OF_MEMORY only where cgroups
 # limit memory (with its older accounting FAILED), and a process that the kernel kills ends like any that was killed.
-_TAIL_BYTES = 50_000
 # slurmstepd's words, in the job's own output.
 _SLURM = re.compile(r"exceeded (job )?memory limit|oom[-_]kill|oom_kill|out[ -]of[ -]memory", re.IGNORECASE)
 # The last words of a trainer, in its log: torch's, Python's, Ray's.
@@ -170,19 +169,10 @@ def oom_kills(cgroup: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/
 
 def slurm_says_so(output: Path, since: int = 0) -> bool:
     """Whether slurmstepd has written into a job's output, from a byte on, that memory was exceeded."""
-    return bool(_SLURM.search(_tail(output, since)))
+    return bool(_SLURM.search(tail(output, since)))
 
 
 def last_words(log: Path) -> str | None:
     """The last line in a trainer's log that tells of a want of memory; None if none does."""
-    found = _TRAINER.findall(_tail(log))
+    found = _TRAINER.findall(tail(log))
     return found[-1].strip()[:300] if found else None
-
-
-def _tail(file: Path, since: int = 0) -> str:
-    try:
-        with file.open("rb") as content:
-            content.seek(max(since, file.stat().st_size - _TAIL_BYTES))
-            return content.read().decode("utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from common.files import tail
 from node.engine_server import MEET, SCORER, SECRET, URL
 from node.hardware import steady_port
 from node.ranks import SHARE, how_it_ended
@@ -32,23 +33,20 @@ from workflow.cluster.torchrun import RanksHead
 
 _URLS = dict(zip(SERVERS, (URL, SCORER), strict=True))
 _ANSWER_S = 5.0
-_TAIL_BYTES = 50_000
-_REASON = re.compile(rb"^(?:.*\s)?(?:error: (?P<ours>.+)|(?P<own>[\w.]*(?:Error|Exception): .+))$", re.MULTILINE)
-_PORT_TAKEN = re.compile(rb"address already in use", re.IGNORECASE)
+_REASON = re.compile(r"^(?:.*\s)?(?:error: (?P<ours>.+)|(?P<own>[\w.]*(?:Error|Exception): .+))$", re.MULTILINE)
+_PORT_TAKEN = re.compile(r"address already in use", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ServerSetup:
     """What a server is started with."""
 
-    name: str
-    """Of `SERVERS`."""
-    module: str
-    gpus: int
-    patience_s: float
-    """For its first answer."""
+    told: Mapping[str, Any]
+    """What the specification says of it: `module`, `gpus` and `patience_s`, for its first answer."""
     environment: Mapping[str, str]
     log: Path
+    name: str = SERVERS[0]
+    """Of `SERVERS`."""
 
 
 class EngineServer:
@@ -69,7 +67,7 @@ class EngineServer:
             self._log_began = setup.log.stat().st_size
         order = str(AttemptPaths(attempt).order)
         self._process = start_in_session(
-            [str(self._task.python), "-m", setup.module, order, "--host", host, "--port", str(port)],
+            [str(self._task.python), "-m", setup.told["module"], order, "--host", host, "--port", str(port)],
             cwd=self._task.cwd,
             env={**setup.environment, **self._variables},
             token=self._task.token,
@@ -86,7 +84,7 @@ class EngineServer:
         if self.port_taken():
             return f"the {name} found its port in use ({self.url}; see {self._setup.log})", code
         found = list(_REASON.finditer(said))
-        reason = (found[-1]["ours"] or found[-1]["own"]).decode(errors="replace").strip()[:300] if found else ""
+        reason = (found[-1]["ours"] or found[-1]["own"]).strip()[:300] if found else ""
         colon = f": {reason}" if reason else ""
         return f"the {name} {how_it_ended(code)}{colon} (see {self._setup.log})", code
 
@@ -98,11 +96,8 @@ class EngineServer:
         """End it and what it has started."""
         end_session(self._process, self._task.token)
 
-    def _said(self) -> bytes:
-        with suppress(OSError), self._setup.log.open("rb") as log:
-            log.seek(max(self._log_began, self._setup.log.stat().st_size - _TAIL_BYTES))
-            return log.read()
-        return b""
+    def _said(self) -> str:
+        return tail(self._setup.log, self._log_began)
 
 
 class ServerHead(RanksHead):
@@ -114,7 +109,7 @@ class ServerHead(RanksHead):
     def __init__(self, setup: TaskSetup, each: int, *servers: ServerSetup) -> None:
         super().__init__(setup, each, nodes=max(1, setup.place.nodes - 1))
         self._servers = servers
-        widths = [max(1, one.gpus) for one in servers]
+        widths = [max(1, int(one.told["gpus"])) for one in servers]
         parts, secret = each + sum(widths), {SECRET: secrets.token_hex(16)}
         shares = [f"{first},{width},{parts}" for first, width in zip(accumulate([each, *widths]), widths, strict=False)]
         alone = setup.place.nodes == 1
@@ -146,7 +141,7 @@ class ServerHead(RanksHead):
             raise
 
     def _wait_for_answer(self, server: ServerSetup, url: str) -> None:
-        patience_s, self._deadline = server.patience_s, float("inf")
+        patience_s, self._deadline = float(server.told["patience_s"]), float("inf")
         until = time.monotonic() + patience_s
         while not answers(url):
             if (lost := self.poll()) is not None:
@@ -225,20 +220,6 @@ class ServerWorker(Task):
         """End the server."""
         self._sign.tell("ended")
         self._server.close()
-
-
-def server_setup(
-    told: Mapping[str, Any], environment: Mapping[str, str], log: Path, name: str = SERVERS[0]
-) -> ServerSetup:
-    """The server that a specification tells of under a name of `SERVERS`."""
-    return ServerSetup(
-        name=name,
-        module=str(told["module"]),
-        gpus=int(told["gpus"]),
-        patience_s=float(told["patience_s"]),
-        environment=environment,
-        log=log,
-    )
 
 
 def answers(url: str) -> bool:

@@ -11,7 +11,7 @@ from trainers import SERVERS, Spread
 from workflow.cluster.meeting import Head, TaskSetup
 from workflow.cluster.paths import AttemptPaths
 from workflow.cluster.ray import RayHead, RaySetup, RayWorker
-from workflow.cluster.server import ServerHead, ServerSetup, ServerWorker, server_setup
+from workflow.cluster.server import ServerHead, ServerSetup, ServerWorker
 from workflow.cluster.torchrun import RanksHead, RanksWorker
 from workflow.cluster.training import server_environment, server_gpus_beside, trainer_command
 
@@ -66,7 +66,7 @@ def processes_here(order: Mapping[str, Any]) -> int:
 
 def _servers(order: Mapping[str, Any], task: TaskSetup) -> list[ServerSetup]:
     return [
-        server_setup(
+        ServerSetup(
             order["spec"][name],
             server_environment(order, os.environ, name),
             task.folder / f"{name}-{task.place.nodes - 1}.log",

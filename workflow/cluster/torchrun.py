@@ -10,11 +10,12 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from common.files import tail
 from node.engine_server import MEET, URL
+from node.exit_codes import OK, REQUEUE, USER_ERROR
 from node.hardware import steady_port
 from workflow.cluster.history import read_object
 from workflow.cluster.meeting import POLL_S, MeetingError, Other, Task, TaskSetup, others_of
@@ -22,9 +23,8 @@ from workflow.cluster.place import machine_id, own_ip
 from workflow.cluster.processes import end_session, start_in_session
 
 _BEATS = 3  # of a node whose processes have not ended: it would have told by then
-_STOPPED = (0, 75)  # ends of a node's processes that are no failure: done, or stopped as they were asked to
+_STOPPED = (OK, REQUEUE)  # ends of a node's processes that are no failure: done, or stopped as they were asked to
 _UNCLEAR = 3
-_TAIL_BYTES = 20_000
 
 
 class _Ranks(Task):
@@ -166,12 +166,9 @@ class RanksWorker(_Ranks):
 
     def _reason(self) -> str:
         """The last error in the log of this node's processes, in its own words."""
-        with suppress(OSError), self._task.log.open("rb") as log:
-            log.seek(max(0, self._task.log.stat().st_size - _TAIL_BYTES))
-            lines = log.read().decode("utf-8", errors="replace").splitlines()
-            errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-            return f": {errors[-1][:300]}" if errors else ""
-        return ""
+        lines = tail(self._task.log).splitlines()
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        return f": {errors[-1][:300]}" if errors else ""
 
 
 def _end_of(other: Other, trouble: str) -> tuple[str, int | None]:
@@ -182,4 +179,4 @@ def _end_of(other: Other, trouble: str) -> tuple[str, int | None]:
 def _explains(end: tuple[str, int | None]) -> int:
     """A lost node explains all else, then a process that was killed, then one that refused."""
     code = end[1]
-    return 0 if code is None else 1 if code < 0 else 2 if code == 2 else _UNCLEAR
+    return 0 if code is None else 1 if code < 0 else 2 if code == USER_ERROR else _UNCLEAR

@@ -24,7 +24,7 @@ from trainers.timers.lookup import mode_of, tree_for
 from workflow.cluster.meeting import TaskSetup
 from workflow.cluster.paths import RunPaths
 from workflow.cluster.place import Place
-from workflow.cluster.server import ServerHead, answers, server_setup
+from workflow.cluster.server import ServerHead, ServerSetup, answers
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
@@ -142,7 +142,7 @@ def beside(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPat
         cwd=ROOT,
         log=folder / "log",
     )
-    server = server_setup(planned["server"]["server"], environment, folder / "server.log")
+    server = ServerSetup(planned["server"]["server"], environment, folder / "server.log")
     runs = {name: RunPaths(folder / name) for name in planned}
     with ServerHead(setup, 1, server) as head:
         one = Beside(head, planned, runs, python, environment, folder)

@@ -16,7 +16,7 @@ from node.phase_clock import PhaseClock
 from trainers.trl.driver.timers import TrlTimers
 from workflow.cluster.meeting import TaskSetup
 from workflow.cluster.place import Place
-from workflow.cluster.server import ServerHead, answers, server_setup
+from workflow.cluster.server import ServerHead, ServerSetup, answers
 
 from ... import patience
 from ...attempts import ROOT, VLLM_ARGS, job_environment, read_lines, run_job, write_attempt
@@ -53,7 +53,7 @@ def served(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.Temp
         log=folder / "log",
     )
     told = {"module": "trainers.trl.driver.serve", "gpus": 0, "patience_s": 3600}
-    server = server_setup(told, setup.environment, folder / "server.log")
+    server = ServerSetup(told, setup.environment, folder / "server.log")
     with ServerHead(setup, 1, server) as head:
         head.start(attempt.parent)
         head.wait_for_nodes()
