@@ -117,10 +117,6 @@ def _of_text(score: Callable[..., float]) -> Callable[[Mapping[str, Any]], Score
     return lambda options: lambda response: score(response.text, **options)
 
 
-def _of_length(score: Callable[..., float], options: Mapping[str, Any]) -> Score:
-    return lambda response: score(len(response.tokens), **options)
-
-
 def _accuracy(options: Mapping[str, Any]) -> Score:
     accuracy("0", "1")  # its process starts here, not in the first step's time
     return lambda response: accuracy(response.text, str(response.row["ground_truth"]))
@@ -154,7 +150,7 @@ def _soft_overlong(options: Mapping[str, Any]) -> Score:
             f"reward soft_overlong: cache_length must be above 0 and at most {longest} (got {cache}); "
             "correct its options"
         )
-    return _of_length(soft_overlong, options)
+    return lambda response: soft_overlong(len(response.tokens), **options)
 
 
 def _require(name: str, option: str, value: Any, least: float) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import math
 import random
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -165,7 +164,8 @@ def _local_table(source: str) -> Any:
         raise UserError(f"workload.data.source {source!r} is not a file (seen from {Path.cwd()}); correct the path")
     if path.stat().st_size == 0:
         return _empty_table()
-    with _scratch_cache() as cache:
+    # A cache that is gone afterwards: datasets would otherwise keep a second copy of every local file it read.
+    with tempfile.TemporaryDirectory(prefix="rolloutbench-data-", ignore_cleanup_errors=True) as cache:
         try:
             table = load_dataset(_LOADERS[path.suffix], data_files=str(path), split="train", cache_dir=cache)
             return table.with_format("arrow")[:] if len(table) else _empty_table()
@@ -291,10 +291,3 @@ def _values(table: Any, column: str) -> list[Any]:
     if str(table.schema.field(column).type) == "extension<arrow.json>":
         return [value if value is None else json.loads(value) for value in values]
     return values
-
-
-@contextlib.contextmanager
-def _scratch_cache() -> Iterator[str]:
-    """A cache that is gone afterwards: datasets would otherwise keep a second copy of every local file it read."""
-    with tempfile.TemporaryDirectory(prefix="rolloutbench-data-", ignore_cleanup_errors=True) as folder:
-        yield folder

@@ -20,7 +20,7 @@ from common.files import file_sha256, read_json_object
 from node.dataset import read_examples
 from node.exit_codes import run
 from node.hub import source_kind
-from node.policy import PromptLengths, hub_snapshot, parameter_count, prepare_model, prompt_lengths
+from node.policy import hub_snapshot, parameter_count, prepare_model, prompt_lengths
 from node.records import tree_sha256, write_json
 from node.reward_model import key_of, load_tokenizer, problem_of
 
@@ -38,7 +38,11 @@ def prepare_inputs(request: dict[str, Any], out: Path) -> dict[str, Any]:
     work = Path(tempfile.mkdtemp(prefix=".making-", dir=out))
     try:
         answer = _made(request, work)
-        _move_out(work, out, with_model=answer["model"]["path"] == "model")
+        for made in work.glob("*.parquet"):
+            made.replace(out / made.name)
+        if answer["model"]["path"] == "model":
+            shutil.rmtree(out / "model", ignore_errors=True)
+            (work / "model").replace(out / "model")
         write_json(out / "inputs.json", answer)
         _progress(f"done: {answer['data']['rows']} prompts, {answer['model']['parameters']} parameters")
         return answer
@@ -58,6 +62,7 @@ def _made(request: dict[str, Any], work: Path) -> dict[str, Any]:
     _progress(f"prompts: {len(examples)}")
     lengths = prompt_lengths(model_folder, conversations, limit, max_response_length)
     kept = _without_too_long(examples, lengths, limit, str(data.get("too_long", "error")))
+    fitting = [length for length in lengths if length <= limit]
     _write_parquet(kept, work / "data.parquet")
     test = _test_examples(data, model_folder, limit, max_response_length)
     if test is not None:
@@ -78,7 +83,7 @@ def _made(request: dict[str, Any], work: Path) -> dict[str, Any]:
             "revision": model.get("revision"),
             "parameters": parameter_count(model_folder),
         },
-        "prompt_tokens": {"min": lengths.minimum, "mean": lengths.mean, "max": lengths.maximum},
+        "prompt_tokens": {"min": min(fitting), "mean": sum(fitting) / len(fitting), "max": max(fitting)},
         "versions": _versions(),
     }
 
@@ -104,14 +109,6 @@ def _told(file: Path, examples: list[dict[str, Any]], source: str) -> dict[str, 
     return {"path": file.name, "sha256": file_sha256(file), "rows": len(examples), "source": source}
 
 
-def _move_out(work: Path, out: Path, with_model: bool) -> None:
-    for made in work.glob("*.parquet"):
-        made.replace(out / made.name)
-    if with_model:
-        shutil.rmtree(out / "model", ignore_errors=True)
-        (work / "model").replace(out / "model")
-
-
 def _test_examples(
     data: dict[str, Any], model_folder: Path, limit: int, max_response_length: int
 ) -> list[dict[str, Any]] | None:
@@ -128,21 +125,21 @@ def _test_examples(
 
 
 def _without_too_long(
-    examples: list[dict[str, Any]], lengths: PromptLengths, limit: int, too_long: str
+    examples: list[dict[str, Any]], lengths: list[int], limit: int, too_long: str
 ) -> list[dict[str, Any]]:
-    if not lengths.too_long:
+    kept = [example for example, length in zip(examples, lengths, strict=True) if length <= limit]
+    if len(kept) == len(examples):
         return examples
     what = (
-        f"{len(lengths.too_long)} of {len(examples)} prompts are longer than workload.max_prompt_length = {limit} "
-        f"tokens (the longest has {lengths.longest_of_all})"
+        f"{len(examples) - len(kept)} of {len(examples)} prompts are longer than workload.max_prompt_length = {limit} "
+        f"tokens (the longest has {max(lengths)})"
     )
     if too_long == "error":
         raise UserError(f"{what}; raise it, or set workload.data.too_long to drop")
-    if len(lengths.too_long) == len(examples):
+    if not kept:
         raise UserError(f"{what}, so that dropping them would leave none; raise it")
     _progress(f"dropped: {what}")
-    dropped = set(lengths.too_long)
-    return [example for index, example in enumerate(examples) if index not in dropped]
+    return kept
 
 
 def _write_parquet(examples: list[dict[str, Any]], path: Path) -> None:

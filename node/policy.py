@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,6 @@ from node.tiny import write_builtin
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 _WEIGHT_PATTERNS = ("*.safetensors", "*.bin")
-
-
-@dataclass(frozen=True)
-class PromptLengths:
-    """How long the kept prompts are, in tokens with the chat template, and which examples were too long."""
-
-    minimum: int
-    mean: float
-    maximum: int
-    longest_of_all: int
-    too_long: tuple[int, ...]
 
 
 def prepare_model(model: dict[str, Any], conversations: Sequence[list[dict[str, str]]], folder: Path) -> Path:
@@ -93,8 +81,8 @@ def parameter_count(folder: Path) -> int | None:
 
 def prompt_lengths(
     folder: Path, conversations: Sequence[list[dict[str, str]]], max_prompt_length: int, max_response_length: int
-) -> PromptLengths:
-    """The prompts' lengths with the model's own tokenizer and chat template, as the trainer will see them.
+) -> list[int]:
+    """The prompts' lengths in tokens, with the model's own tokenizer and chat template, as the trainer will see them.
 
     Raises `UserError` if the tokenizer has no chat template, or prompt and response together exceed the model's
     context.
@@ -119,12 +107,4 @@ def prompt_lengths(
             f"= {wanted} tokens, but the model's context (max_position_embeddings) is {context}; lower one of them"
         )
     texts = tokenizer.apply_chat_template(list(conversations), add_generation_prompt=True, tokenize=False)
-    lengths = [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
-    kept = [length for length in lengths if length <= max_prompt_length]
-    return PromptLengths(
-        minimum=min(kept, default=0),
-        mean=sum(kept) / len(kept) if kept else 0.0,
-        maximum=max(kept, default=0),
-        longest_of_all=max(lengths),
-        too_long=tuple(index for index, length in enumerate(lengths) if length > max_prompt_length),
-    )
+    return [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
