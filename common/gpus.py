@@ -20,6 +20,8 @@ class Gpu:
     bandwidth_tb_s: float
     bf16_tflops: float
     source: str
+    reported: tuple[str, ...] = ()
+    """Its names by nvidia-smi and torch; a slice of a GPU (MIG) has a longer one, and is none of these."""
 
 
 _NVIDIA = "https://www.nvidia.com/en-us/data-center"
@@ -27,40 +29,23 @@ _NVIDIA = "https://www.nvidia.com/en-us/data-center"
 # A name that does not tell the SXM module from the PCIe card means the SXM module, the faster one, so that a floor
 # holds for both: who wants the card's own floor names the card.
 KNOWN_GPUS: Mapping[str, Gpu] = {
-    "A10-24GB": Gpu(22.5, 0.6, 125, f"{_NVIDIA}/products/a10-gpu/"),
-    "A100-40GB": Gpu(40, 1.555, 312, f"{_NVIDIA}/a100/"),
-    "A100-80GB": Gpu(80, 2.039, 312, f"{_NVIDIA}/a100/"),
-    "A100-PCIe-80GB": Gpu(80, 1.935, 312, f"{_NVIDIA}/a100/"),
-    "L40S-48GB": Gpu(45, 0.864, 362, f"{_NVIDIA}/l40s/"),
-    "H100-80GB": Gpu(80, 3.35, 989, f"{_NVIDIA}/h100/"),
-    "H100-PCIe-80GB": Gpu(80, 2.0, 756, f"{_NVIDIA}/h100/"),
-    "H100-NVL-94GB": Gpu(94, 3.9, 835, f"{_NVIDIA}/h100/"),
-    "H200-141GB": Gpu(141, 4.8, 989, f"{_NVIDIA}/h200/"),
-    "H200-NVL-141GB": Gpu(141, 4.8, 835, f"{_NVIDIA}/h200/"),
-    "B200-180GB": Gpu(180, 8.0, 2250, f"{_NVIDIA}/dgx-b200/"),
+    "A10-24GB": Gpu(22.5, 0.6, 125, f"{_NVIDIA}/products/a10-gpu/", ("A10",)),
+    "A100-40GB": Gpu(40, 1.555, 312, f"{_NVIDIA}/a100/", ("A100-SXM4-40GB", "A100-PCIE-40GB")),
+    "A100-80GB": Gpu(80, 2.039, 312, f"{_NVIDIA}/a100/", ("A100-SXM4-80GB",)),
+    "A100-PCIe-80GB": Gpu(80, 1.935, 312, f"{_NVIDIA}/a100/", ("A100 80GB PCIe",)),
+    "L40S-48GB": Gpu(45, 0.864, 362, f"{_NVIDIA}/l40s/", ("L40S",)),
+    "H100-80GB": Gpu(80, 3.35, 989, f"{_NVIDIA}/h100/", ("H100 80GB HBM3",)),
+    "H100-PCIe-80GB": Gpu(80, 2.0, 756, f"{_NVIDIA}/h100/", ("H100 PCIe",)),
+    "H100-NVL-94GB": Gpu(94, 3.9, 835, f"{_NVIDIA}/h100/", ("H100 NVL",)),
+    "H200-141GB": Gpu(141, 4.8, 989, f"{_NVIDIA}/h200/", ("H200",)),
+    "H200-NVL-141GB": Gpu(141, 4.8, 835, f"{_NVIDIA}/h200/", ("H200 NVL",)),
+    "B200-180GB": Gpu(180, 8.0, 2250, f"{_NVIDIA}/dgx-b200/", ("B200",)),
 }
-
-# As nvidia-smi and torch name them; a slice of a GPU (MIG) has a longer name, and is none of these.
-REPORTED: Mapping[str, str] = {
-    "A10": "A10-24GB",
-    "A100-SXM4-40GB": "A100-40GB",
-    "A100-PCIE-40GB": "A100-40GB",
-    "A100-SXM4-80GB": "A100-80GB",
-    "A100 80GB PCIe": "A100-PCIe-80GB",
-    "L40S": "L40S-48GB",
-    "H100 80GB HBM3": "H100-80GB",
-    "H100 PCIe": "H100-PCIe-80GB",
-    "H100 NVL": "H100-NVL-94GB",
-    "H200": "H200-141GB",
-    "H200 NVL": "H200-NVL-141GB",
-    "B200": "B200-180GB",
-}
-
 
 _NAMES: Mapping[str, str] = {
-    **{f"nvidia {reported}".lower(): known for reported, known in REPORTED.items()},
+    **{f"nvidia {name}".lower(): known for known, gpu in KNOWN_GPUS.items() for name in gpu.reported},
     # Older drivers leave the maker out. A bare "H200" is no driver's word, but a person's for any of its kind.
-    **{reported.lower(): known for reported, known in REPORTED.items() if set(reported) & set(" -")},
+    **{name.lower(): known for known, gpu in KNOWN_GPUS.items() for name in gpu.reported if set(name) & set(" -")},
     **{known.lower(): known for known in KNOWN_GPUS},
 }
 _MEASURED_CPU = re.compile(r"CPU with ([\d.e+-]+) GB/s of memory, measured")

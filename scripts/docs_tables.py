@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from common.files import ROOT, write_text
-from common.gpus import KNOWN_GPUS, REPORTED
+from common.gpus import KNOWN_GPUS
 from trainers.timers.lookup import declared_trees
 from workflow.commands import COMMANDS, EXIT_CODES
 from workflow.preflight.checks.variables import VARIABLES
@@ -18,11 +18,10 @@ Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 def gpus() -> Table:
     """What floors and the memory estimate know of each GPU."""
     header = ("GPU", "as drivers name it", "memory, GiB", "bandwidth, TB/s", "bfloat16, dense TFLOP/s", "data sheet")
-    named = {known: [f"NVIDIA {name}" for name in REPORTED if REPORTED[name] == known] for known in KNOWN_GPUS}
     return header, [
         (
             f"`{known}`",
-            ", ".join(named[known]),
+            ", ".join(f"NVIDIA {name}" for name in gpu.reported),
             f"{gpu.memory_gib:g}",
             f"{gpu.bandwidth_tb_s:.3f}",
             f"{gpu.bf16_tflops:g}",
