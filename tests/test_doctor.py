@@ -206,7 +206,7 @@ def test_the_driver_and_the_gpu_against_each_stack(
     fake: FakeProgram, driver: str, capability: str, levels: list[str], found: str
 ) -> None:
     fake("nvidia-smi", SMI.format(driver=driver, capability=capability) * 2)
-    gpus = Gpus(os.environ)
+    gpus = Gpus()
     old, new = load_stack("verl04-vllm"), load_stack("verl09-vllm")
     assert stack_checks.gpu(gpus, [new], True)[1] == f"2 x NVIDIA H100 80GB HBM3 (80 GiB), driver {driver}"
     answers = [stack_checks.gpu_of_stack(gpus, one, True) for one in (old, new)]
@@ -216,37 +216,37 @@ def test_the_driver_and_the_gpu_against_each_stack(
 def test_no_gpu_and_a_driver_that_does_not_answer(fake: FakeProgram, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack_checks, "driver_version", lambda: None)
     stack = load_stack("verl09-vllm")
-    assert stack_checks.gpu(Gpus(os.environ), [], True)[0] == "passed"
-    assert stack_checks.gpu(Gpus(os.environ), [stack], True)[0] == "failed"
-    assert stack_checks.gpu(Gpus(os.environ), [stack], False)[0] == "warning", "on a cluster a login node has none"
+    assert stack_checks.gpu(Gpus(), [], True)[0] == "passed"
+    assert stack_checks.gpu(Gpus(), [stack], True)[0] == "failed"
+    assert stack_checks.gpu(Gpus(), [stack], False)[0] == "warning", "on a cluster a login node has none"
     fake("nvidia-smi", "Failed to initialize NVML: Driver/library version mismatch\n", 18)
-    level, found, _ = stack_checks.gpu(Gpus(os.environ), [stack], True)
+    level, found, _ = stack_checks.gpu(Gpus(), [stack], True)
     assert level == "failed" and "version mismatch" in found
 
 
 def test_what_a_stack_needs_of_compilers_and_conda(fake: FakeProgram, monkeypatch: pytest.MonkeyPatch) -> None:
     stack = dataclasses.replace(load_stack("verl09-vllm"), python=f"{sys.version_info[0]}.{sys.version_info[1]}")
     monkeypatch.setenv("CUDA_HOME", str(Path(sys.prefix)))  # without an nvcc, whatever this machine has
-    level, found, remedy = stack_checks.needs(stack, True, os.environ)
+    level, found, remedy = stack_checks.needs(stack, True)
     assert level == "failed" and "no nvcc of CUDA 13.0" in found and "no C++ compiler" in found
     assert "module load cuda/13.0" in remedy and "install g++" in remedy and remedy.count("conda layer") == 1
-    assert stack_checks.conda([stack], os.environ)[0] == "warning"
-    assert stack_checks.conda([load_stack("trl-vllm-cpu")], os.environ)[0] == "passed"
+    assert stack_checks.conda([stack])[0] == "warning"
+    assert stack_checks.conda([load_stack("trl-vllm-cpu")])[0] == "passed"
     fake("micromamba")
-    assert stack_checks.conda([stack], os.environ)[1].endswith("micromamba")
-    assert stack_checks.needs(stack, True, os.environ)[0] == "passed", "its conda layer brings them"
+    assert stack_checks.conda([stack])[1].endswith("micromamba")
+    assert stack_checks.needs(stack, True)[0] == "passed", "its conda layer brings them"
     cpu = dataclasses.replace(load_stack("trl-transformers-cpu"), python="3.99")
-    assert "there is no Python 3.99" in stack_checks.needs(cpu, True, os.environ)[1]
+    assert "there is no Python 3.99" in stack_checks.needs(cpu, True)[1]
     bare = dataclasses.replace(cpu, python=stack.python, run_needs=())
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
-    assert stack_checks.needs(bare, True, os.environ)[0] == "passed"
+    assert stack_checks.needs(bare, True)[0] == "passed"
 
 
 def test_what_a_compiler_says_stays_with_what_is_wrong(fake: FakeProgram) -> None:
     """Not a half of it with the remedy: it has colons, as a library's loader has."""
     fake("c++", "-:1:10: fatal error: vector: No such file or directory\n", 1)
     stack = dataclasses.replace(load_stack("trl-vllm-cpu"), run_needs=("c++",))
-    _, found, remedy = stack_checks.needs(stack, True, os.environ)
+    _, found, remedy = stack_checks.needs(stack, True)
     assert found.endswith("vector: No such file or directory)"), found
     assert "; install g++ (" in f"; {remedy}" and "No such file" not in remedy, remedy
 

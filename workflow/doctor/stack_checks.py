@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property, partial
 
 from common.errors import UserError
@@ -27,11 +25,8 @@ _LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
 _ON_A_NODE = "run it on a GPU node: srun --partition=NAME --gres=gpu:1 rolloutbench doctor"
 
 
-@dataclass
 class Gpus:
     """What nvidia-smi says, asked once."""
-
-    environ: Mapping[str, str]
 
     @cached_property
     def rows(self) -> list[list[str]]:
@@ -39,9 +34,7 @@ class Gpus:
         command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version,compute_cap"]
         command += ["--format=csv,noheader,nounits"]
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, env=dict(self.environ)
-            )
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S)
         except FileNotFoundError:
             return []
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -52,29 +45,27 @@ class Gpus:
         return [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(done.stdout)) if len(row) == 4]
 
 
-def stack_checks(
-    stacks: Sequence[Stack], required: bool, on_cluster: bool, environ: Mapping[str, str] = os.environ
-) -> list[DoctorCheck]:
+def stack_checks(stacks: Sequence[Stack], required: bool, on_cluster: bool) -> list[DoctorCheck]:
     """Of each stack; `required`: the experiment trains in it; `on_cluster`: GPUs may be on other nodes than this."""
-    gpus = Gpus(environ)
+    gpus = Gpus()
     on_gpus = [stack for stack in stacks if stack.cuda]
     # A job's needs are the compute node's: a login node may do without.
     here = required and not on_cluster
     found = [
         DoctorCheck("GPU", "GPU", lambda: gpu(gpus, on_gpus, here)),
-        DoctorCheck("stacks", "conda", lambda: conda(stacks, environ)),
+        DoctorCheck("stacks", "conda", lambda: conda(stacks)),
     ]
     for stack in stacks:
         must = required if stack.cuda is None else here
-        found.append(DoctorCheck("stacks", stack.name, partial(needs, stack, must, environ)))
+        found.append(DoctorCheck("stacks", stack.name, partial(needs, stack, must)))
         if stack.cuda:
             found.append(DoctorCheck("GPU", stack.name, partial(gpu_of_stack, gpus, stack, here)))
     return sorted(found, key=lambda check: check.group, reverse=True)
 
 
-def conda(stacks: Sequence[Stack], environ: Mapping[str, str]) -> Found:
+def conda(stacks: Sequence[Stack]) -> Found:
     """Whether there is a conda for the stacks that have a layer of it."""
-    if program := find_conda(environ):
+    if program := find_conda():
         return passed(program)
     layered = [stack.name for stack in stacks if stack.conda_lock]
     if not layered:
@@ -82,17 +73,16 @@ def conda(stacks: Sequence[Stack], environ: Mapping[str, str]) -> Found:
     return warning(f"none; {', '.join(layered)} would get compilers and CUDA from it", HOW_TO_GET_ONE)
 
 
-def needs(stack: Stack, required: bool, environ: Mapping[str, str]) -> Found:
+def needs(stack: Stack, required: bool) -> Found:
     """Python, and what stack.yaml declares of compilers, headers and libraries, as a build asks for it."""
-    layer = stack.conda_lock is not None and find_conda(environ) is not None
-    if layer:
+    if stack.conda_lock is not None and find_conda() is not None:
         return passed("Python and compilers come from its conda layer")
     lines = []
-    if find_python(stack.python, environ) is None:
+    if find_python(stack.python) is None:
         lines.append(f"there is no Python {stack.python}: install Python {stack.python} or load its module")
-    lines += [lack["line"] for lack in missing(stack.run_needs, stack, environ)]
+    lines += [lack["line"] for lack in missing(stack.run_needs, stack)]
     if stack.source_builds and stack.cuda:
-        lines += [lack["line"] for lack in missing(["nvcc", "c++"], stack, environ, exact=True)]
+        lines += [lack["line"] for lack in missing(["nvcc", "c++"], stack, exact=True)]
     if not lines:
         return passed(", ".join([f"Python {stack.python}", *stack.run_needs]))
     parts = [_LACK.fullmatch(line.replace(_LAYER, "")) for line in dict.fromkeys(lines)]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from packaging.markers import Marker, default_environment
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -125,6 +126,14 @@ def check_lock(name: str, envs: Path = ENVS, lock: Path | None = None) -> list[P
                     f"{lock}:{bound.line} pins {bound.name}, which {item.source} leaves out; run `{_make(lock)}`"
                 )
     return pins
+
+
+def is_pinned(pinned: str, there: str) -> bool:
+    """Whether pip takes that version for the pinned one: a 2.11.0+cu130 is a 2.11.0, but not the other way round."""
+    try:
+        return SpecifierSet(f"=={pinned}").contains(Version(there), prereleases=True)
+    except InvalidVersion:
+        return False
 
 
 def _check_declared(stack: Stack, pins: list[Pin], lock: Path) -> None:

@@ -16,8 +16,7 @@ from common.errors import UserError
 from common.files import file_sha256
 from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id
 from workflow.stacks.distfiles import DistFile, Target, chosen, fetched, located, sizes_of
-from workflow.stacks.interpreter import is_pinned
-from workflow.stacks.lockfile import check_lock
+from workflow.stacks.lockfile import check_lock, is_pinned
 from workflow.stacks.staging import explaining_disk
 from workflow.stacks.uv import configured_uv, redacted
 
