@@ -58,10 +58,6 @@ def _checked(source: str) -> str:
 Source = Annotated[str, Field(max_length=4096), AfterValidator(_checked)]
 
 
-def _listed(given: Any) -> Any:
-    return [given] if isinstance(given, str) else given
-
-
 class ImportedRun(BaseModel):
     """One run that was trained elsewhere: what it logged, and which run of the comparison it is."""
 
@@ -70,7 +66,9 @@ class ImportedRun(BaseModel):
     source: Annotated[
         tuple[Source, ...],
         Field(min_length=1),
-        BeforeValidator(_listed, json_schema_input_type=str | list[str]),
+        BeforeValidator(
+            lambda given: [given] if isinstance(given, str) else given, json_schema_input_type=str | list[str]
+        ),
     ]
     """A file or folder, or `wandb:entity/project/id`; or a list of those, which hold one and the same run and are
     joined step by step."""
@@ -88,8 +86,12 @@ class ImportedRun(BaseModel):
         return {path: as_number(value) for path, value in factors.items()}
 
 
-def _as_run(given: Any) -> Any:
-    return {"source": given} if isinstance(given, str) else given
+_Run = Annotated[
+    ImportedRun,
+    BeforeValidator(
+        lambda given: {"source": given} if isinstance(given, str) else given, json_schema_input_type=str | ImportedRun
+    ),
+]
 
 
 class Import(BaseModel):
@@ -119,9 +121,7 @@ class Import(BaseModel):
     """Completions that one training step learned from; null: the workload's."""
     max_response_length: PositiveInt | None = None
     """Longest completion, in tokens; null: the workload's."""
-    runs: tuple[Annotated[ImportedRun, BeforeValidator(_as_run, json_schema_input_type=str | ImportedRun)], ...] = (
-        Field(min_length=1)
-    )
+    runs: tuple[_Run, ...] = Field(min_length=1)
     """The runs, one for each seed and combination of factors: a source alone, or a section."""
 
     @field_validator("version", "model")

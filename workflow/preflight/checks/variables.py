@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from common.findings import Finding
@@ -131,7 +131,8 @@ HARMLESS = frozenset(
 def environment_findings(cases: Sequence[Case], place: Surroundings) -> Iterator[Finding]:
     """Debugging variables: of some arms only, unequal; of all, odd, or unequal where they cost some arms more."""
     for variable in VARIABLES:
-        held = {case: told for case in cases if case.on_gpu and (told := _held(case, variable, place))}
+        seen = {case: told for case in cases if case.on_gpu and (told := _seen(case, variable.name, place))}
+        held = {case: told for case, told in seen.items() if variable.bad(told[0])}
         if not held:
             continue
         arms = tuple(dict.fromkeys(case.arm for case in held))
@@ -141,13 +142,13 @@ def environment_findings(cases: Sequence[Case], place: Surroundings) -> Iterator
         uneven = whole and variable.launches and {"on", "off"} <= graphs
         others = [case.label for case in cases if case not in held]
         if not whole:
-            what = f"{variable.name}={value} in {_list(case.label for case in held)}, not in {_list(others)}"
+            what = f"{variable.name}={value} in {', '.join(case.label for case in held)}, not in {', '.join(others)}"
         else:
             what = f"{variable.name}={value} in {'all arms' if len(cases) > 1 else cases[0].label} ({setter})"
         why = variable.cost
         if uneven:
             without = [case.label for case in cases if case.behaviour("cuda-graphs") == "off"]
-            why += f". Here {_list(without)} {'has' if len(without) == 1 else 'have'} none"
+            why += f". Here {', '.join(without)} {'has' if len(without) == 1 else 'have'} none"
         yield Finding(
             level="odd" if whole and not uneven else "unequal",
             code=variable.name.lower().replace("_", "-"),
@@ -200,12 +201,6 @@ def visible_devices(case: Case, place: Surroundings) -> Iterator[Finding]:
 CHECKS = (arch_list, visible_devices)
 
 
-def _held(case: Case, variable: Variable, place: Surroundings) -> tuple[str, str] | None:
-    """The bad value that an arm's processes would see, and who sets it."""
-    told = _seen(case, variable.name, place)
-    return told if told is not None and variable.bad(told[0]) else None
-
-
 def _seen(case: Case, name: str, place: Surroundings) -> tuple[str, str] | None:
     """The value that an arm's processes would see, and who sets it; an arm's own word wins."""
     if name in case.env:
@@ -222,7 +217,3 @@ def _change(name: str, setter: str, cases: Sequence[Case]) -> str:
     if setter == "this shell":
         return f"`unset {name}` before snakemake is started: jobs inherit it"
     return f"take {name} out of {setter}"
-
-
-def _list(words: Iterable[str]) -> str:
-    return ", ".join(words)
