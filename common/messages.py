@@ -64,6 +64,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {found[0]}?)" if found else ""
 
 
+def listed(items: Sequence[str], most: int) -> str:
+    """`a, b and 3 more`: the first of many items."""
+    return ", ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")
+
+
 def unknown_name(kind: str, got: str, allowed: Iterable[str]) -> str:
     """One sentence that refuses a name, with the nearest known one and the whole list."""
     return f"unknown {kind} {got!r}{did_you_mean(got, allowed)}; known: {', '.join(allowed) or 'none'}"

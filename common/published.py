@@ -30,6 +30,7 @@ _COLUMN = re.compile(r"(prompt|reward_fn|image|video|audio|tools|messages|label|
 URL_PASSWORD = re.compile(r"://[^\s/@:]*:[^\s/@]+@")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_NESTED = 20
+_INSTEAD = "settings are written into results; export it in the shell that starts snakemake instead"
 
 
 def check_published(value: Any, where: str = "", depth: int = 0) -> None:
@@ -62,23 +63,14 @@ def check_text(text: str, where: str) -> None:
     if "\0" in text:
         raise ValueError(f"{where}: must not hold a NUL character (got {short(text)}); remove it")
     if CREDENTIAL.search(text):
-        raise ValueError(
-            f"{where} holds what looks like a key or a token, and settings are written into results; "
-            "export it in the shell that starts snakemake instead"
-        )
+        raise ValueError(f"{where} holds what looks like a key or a token, and {_INSTEAD}")
     if URL_PASSWORD.search(text):
-        raise ValueError(
-            f"{where} holds a URL with a password, and settings are written into results; "
-            "export it in the shell that starts snakemake instead"
-        )
+        raise ValueError(f"{where} holds a URL with a password, and {_INSTEAD}")
 
 
 def check_option_name(name: str, where: str) -> None:
     if any(SECRET_OPTION.search(part) and not _COLUMN.fullmatch(part) for part in name.split(".")):
-        raise ValueError(
-            f"{where} looks like a secret, and settings are written into results; "
-            "export it in the shell that starts snakemake instead"
-        )
+        raise ValueError(f"{where} looks like a secret, and {_INSTEAD}")
 
 
 def check_variable(name: str, where: str = "") -> None:
@@ -88,10 +80,7 @@ def check_variable(name: str, where: str = "") -> None:
             f"(got {name!r})"
         )
     if SECRET_VARIABLE.search(name):
-        raise ValueError(
-            f"{where or name} looks like a secret, and settings are written into results; "
-            "export it in the shell that starts snakemake instead"
-        )
+        raise ValueError(f"{where or name} looks like a secret, and {_INSTEAD}")
 
 
 def as_number(value: Any) -> Any:

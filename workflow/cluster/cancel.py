@@ -10,7 +10,7 @@ from pathlib import Path
 
 from common.errors import UserError
 from common.files import user_name, write_json, write_text
-from common.messages import unknown_name
+from common.messages import listed, unknown_name
 from workflow.cluster import slurm
 from workflow.cluster.ends import cancelled_by
 from workflow.cluster.experiment import Experiment, unplanned
@@ -163,10 +163,9 @@ def _live_jobs(targets: Sequence[_Target], answer: Answer) -> dict[JobPaths, lis
 def _left(experiment: Experiment, targets: Sequence[_Target], done: dict[str, str], why: str) -> str:
     """What was not cancelled, and what was."""
     runs = list(dict.fromkeys(target.run_id for target in targets))
-    names = ", ".join(runs[:5]) + (f" and {len(runs) - 5} more" if len(runs) > 5 else "")
     cancelled = f"cancelled: {', '.join(done)}" if done else "nothing was cancelled"
     kept = "; no head will submit more" if experiment.cancelled.exists() else ""
-    return f"{why}\n{cancelled}{kept}. There may be jobs of {names}: try again when `squeue` answers"
+    return f"{why}\n{cancelled}{kept}. There may be jobs of {listed(runs, 5)}: try again when `squeue` answers"
 
 
 def _note(file: Path) -> bool:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from common.errors import UserError
 from common.files import read_json, write_json
@@ -94,27 +94,6 @@ class Other:
             case {"state": str()} if self._silent_s > self._stale_s:
                 return f"nothing was heard of {self.name} for {self._stale_s:.0f} s"
         return None
-
-
-class Head(Protocol):
-    """What a trainer that spreads over a job's nodes is started with and watched by, on its first node."""
-
-    def environment(self) -> dict[str, str]:
-        """Variables of the trainer beside its own."""
-        ...
-
-    def command(self, trainer: list[str]) -> list[str]:
-        """What is started in place of the trainer's command."""
-        ...
-
-    def poll(self) -> str | None:
-        """None while all is well; else a sentence that says what died. To be called about once a second."""
-        ...
-
-    def culprit(self, code: int) -> tuple[str, int | None]:
-        """Who ended it and how, of a trainer that ended badly here or elsewhere: a name, empty for the trainer as a
-        whole, and an exit code; None where a node is lost."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from common.messages import table_lines
+from common.messages import listed, table_lines
 from workflow.cluster.estimate import Estimate, estimates_of, usual_profile
 from workflow.cluster.experiment import is_read, of_plan
 from workflow.cluster.inquiry import SlurmSays
@@ -57,9 +57,8 @@ def _row(estimate: Estimate) -> tuple[str, ...]:
 def _import_row(run: PlannedRun, read: bool) -> tuple[str, ...]:
     """A run that takes nothing of this site: it is only read."""
     sources = run.spec["import"]["sources"]
-    more = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
     stack = run.stack or "-"
-    action = f"{'skip: imported' if read else 'import'} from {sources[0]}{more}"
+    action = f"{'skip: imported' if read else 'import'} from {listed(sources, 1)}"
     return (run.run_id, run.spec["trainer"], run.spec["engine"], stack, "", "", "", "", "", action)
 
 
@@ -114,11 +113,11 @@ def _pace_notes(estimates: Sequence[Estimate]) -> list[str]:
     for estimate in left:
         if estimate.pace.source == "arm":
             arms[estimate.pace.runs].append(estimate.run.run_id)
-    notes = [f"~ of {_names(runs)}: the median s/step of {_names(measured)}" for measured, runs in arms.items()]
+    notes = [f"~ of {listed(runs, 3)}: the median s/step of {listed(measured, 3)}" for measured, runs in arms.items()]
     if any(estimate.pace.source == "given" for estimate in left):
         notes.append("~ of the others: as --seconds-per-step says" if notes else "~ as --seconds-per-step says")
     if unknown := [estimate.run.run_id for estimate in left if estimate.pace.source == "unknown"]:
-        notes.append(f"s/step of {_names(unknown)}: not measured yet; --seconds-per-step X says what you expect")
+        notes.append(f"s/step of {listed(unknown, 3)}: not measured yet; --seconds-per-step X says what you expect")
     if notes:
         notes.append("time is that of the steps alone: loading and compiling come on top")
     return notes
@@ -132,11 +131,7 @@ def _walltime_notes(estimates: Sequence[Estimate], site: Site) -> list[str]:
             lives[math.ceil(estimate.time_s / site.life_s)].append(estimate)
     walltime = readable_duration(site.runtime_min * 60)
     return [
-        f"walltime {walltime} is too short for {_names([one.run.run_id for one in some])}: "
+        f"walltime {walltime} is too short for {listed([one.run.run_id for one in some], 3)}: "
         f"{readable_duration(max(one.time_s or 0.0 for one in some))} in about {count} lives, each from a checkpoint"
         for count, some in sorted(lives.items())
     ]
-
-
-def _names(runs: Sequence[str]) -> str:
-    return ", ".join(runs) if len(runs) <= 3 else f"{', '.join(runs[:2])} and {len(runs) - 2} more"

@@ -8,14 +8,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from trainers import SERVERS, Spread
-from workflow.cluster.meeting import Head, TaskSetup
+from workflow.cluster.meeting import TaskSetup
 from workflow.cluster.paths import AttemptPaths
 from workflow.cluster.ray import RayHead, RaySetup, RayWorker
 from workflow.cluster.server import ServerHead, ServerSetup, ServerWorker
 from workflow.cluster.torchrun import RanksHead, RanksWorker
 from workflow.cluster.training import server_environment, server_gpus_beside, trainer_command
 
+Head = RayHead | RanksHead
+"""What a trainer that spreads is started with and watched by on the job's first node."""
 Worker = RayWorker | RanksWorker | ServerWorker
+"""The part of any other node."""
 
 
 @contextmanager

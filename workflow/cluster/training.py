@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.patience import is_there, patiently
 from node.hardware import THREAD_VARIABLES
@@ -23,12 +23,14 @@ from trainers import SERVERS, driver_module
 from workflow.cluster.ends import exit_of, oom_kills
 from workflow.cluster.history import FILES
 from workflow.cluster.jobstate import HEARTBEAT_S
-from workflow.cluster.meeting import Head
 from workflow.cluster.paths import AttemptPaths
 from workflow.cluster.processes import children, end_processes_of, reap_orphans, start_in_session
 from workflow.cluster.stopping import StopRequests
 from workflow.cluster.watchdog import Watchdog, dump_stacks
 from workflow.stacks import stack_environment
+
+if TYPE_CHECKING:
+    from workflow.cluster.spread import Head
 
 POLL_S = 0.2
 REQUEUE_EXIT_CODE = 75  # what a trainer's job says when it was stopped and left a checkpoint (EX_TEMPFAIL)

@@ -86,6 +86,16 @@ class ImportedRun(BaseModel):
         return {path: as_number(value) for path, value in factors.items()}
 
 
+def _published(text: str) -> str:
+    check_text(text, "it")
+    return text
+
+
+def _release(version: str) -> str:
+    """A tag is its release."""
+    return re.sub(r"^v(?=\d)", "", _published(version))
+
+
 _Run = Annotated[
     ImportedRun,
     BeforeValidator(
@@ -99,7 +109,7 @@ class Import(BaseModel):
 
     model_config = SECTION
 
-    version: Annotated[str, Field(max_length=40)] | None = None
+    version: Annotated[str, Field(max_length=40), AfterValidator(_release)] | None = None
     """The trainer's version; null: as the stack pins it, if one is given, or as the source says itself."""
     mode: Mode = ""
     """The trainer's loop, which decides what its timers mean; empty: as the source or its timers say, else the
@@ -115,7 +125,7 @@ class Import(BaseModel):
     """GPUs of each node; null: the workload's."""
     tensor_parallel: PositiveInt | None = None
     """GPUs of one engine; null: as the arm's options say."""
-    model: Annotated[str, Field(max_length=400)] | None = None
+    model: Annotated[str, Field(max_length=400), AfterValidator(_published)] | None = None
     """The model by its hub id, or a local folder; null: the workload's."""
     batch_size: PositiveInt | None = None
     """Completions that one training step learned from; null: the workload's."""
@@ -123,18 +133,6 @@ class Import(BaseModel):
     """Longest completion, in tokens; null: the workload's."""
     runs: tuple[_Run, ...] = Field(min_length=1)
     """The runs, one for each seed and combination of factors: a source alone, or a section."""
-
-    @field_validator("version", "model")
-    @classmethod
-    def _text_can_be_published(cls, text: str | None) -> str | None:
-        if text is not None:
-            check_text(text, "it")
-        return text
-
-    @field_validator("version")
-    @classmethod
-    def _a_tag_is_its_release(cls, version: str | None) -> str | None:
-        return re.sub(r"^v(?=\d)", "", version) if version is not None else None
 
     @field_validator("runs")
     @classmethod

@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from common.errors import UserError
-from common.messages import did_you_mean, short, told
+from common.messages import did_you_mean, listed, short, told
 from trainers.reward_settings import KINDS_OF_REWARD
 from trainers.section import CURRENCY_PATTERN, FUNCTION_PATTERN, NAME_PATTERN
 from workflow.config.model import Config
@@ -80,8 +80,7 @@ def _instead(file: Path, folder: Path) -> str:
     stems = {Path(one).stem: one for one in found}
     near = difflib.get_close_matches(file.stem, stems, n=1, cutoff=0.7)
     hint = f" (did you mean {stems[near[0]]}?)" if near else ""
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return f"{hint}; there are {', '.join(found[:_SHOWN])}{more}"
+    return f"{hint}; there are {listed(found, _SHOWN)}"
 
 
 def check_yaml(file: Path) -> yaml.Node | None:

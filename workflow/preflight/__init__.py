@@ -119,9 +119,9 @@ def _unverifiable(cases: Sequence[Case], place: Surroundings) -> list[str]:
     return told
 
 
-def require_possible(plan: Plan, place: Surroundings | None = None) -> PreflightResult:
+def require_possible(plan: Plan) -> PreflightResult:
     """The preflight of a plan; a `UserError` that lists all that is impossible in it, before anything is built."""
-    found = preflight(plan, place)
+    found = preflight(plan)
     if found.impossible:
         told = "\n".join(
             f"  {number}. {', '.join(finding.arms)}: {finding.what}: {finding.why}.\n     change: {finding.change}\n"

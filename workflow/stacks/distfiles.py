@@ -24,6 +24,7 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from common.errors import UserError
+from common.messages import listed
 from workflow.stacks.lockfile import Pin
 from workflow.stacks.uv import HOW_TO_SET_SOURCES, Uv, explained, redacted, torch_arguments
 
@@ -222,8 +223,7 @@ def _what_there_is(files: list[DistFile], target: Target) -> str:
     machine = target.platform.split("_", 3)[3]
     # Those that differ in the glibc or the Python only come first.
     near = sorted(tags, key=lambda tag: (not ("manylinux" in tag and tag.endswith(machine)), tag))
-    more = f" and {len(near) - _SHOWN_TAGS} more" if len(near) > _SHOWN_TAGS else ""
-    return f"there are wheels for {', '.join(near[:_SHOWN_TAGS])}{more}"
+    return f"there are wheels for {listed(near, _SHOWN_TAGS)}"
 
 
 def _dist_file(pin: Pin, entry: dict[str, Any], folder: Path) -> DistFile:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from common.findings import Finding
+from common.messages import listed
 from trainers.cases import Case, differing
 from trainers.registry import trainers
 from trainers.rows import Behaviour
@@ -155,17 +156,16 @@ def _settings(cases: Sequence[Case]) -> Iterator[Finding]:
     if not keys:
         return
     told = []
-    for key in keys[:_MOST_LISTED]:
+    for key in keys:
         values = groups(cases, [repr(case.settings.get(key)) if key in case.settings else "not told" for case in cases])
         told.append(f"{key} ({_by_value(values, cases)})")
     # What a run's own source holds, no option of the experiment can change any more.
     held = any(case.imported and case.settings.composed for case in cases)
-    more = f" and {len(keys) - _MOST_LISTED} more" if len(keys) > _MOST_LISTED else ""
     yield Finding(
         "unequal",
         "settings",
         _arms(cases),
-        f"{len(keys)} setting{'s differ' if len(keys) > 1 else ' differs'} between arms: {', '.join(told)}{more}",
+        f"{len(keys)} setting{'s differ' if len(keys) > 1 else ' differs'} between arms: {listed(told, _MOST_LISTED)}",
         "the configuration says so. If this is what you compare, good; if not, it is in the times",
         "the configurations that the runs' sources hold" if held else "the experiment: shared and arms.<arm>.options",
         "runs that share what is not compared" if held else "put under shared.<trainer>.options what is not compared",
