@@ -103,7 +103,7 @@ def test_texts_that_may_be_too_long_are_odd(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reward", "words"),
     [
-        ({"model": "./no/such"}, r"workload\.rewards: no such folder: \./no/such"),
+        ({"model": "./no/such"}, r"workload\.rewards: no such file or folder: \./no/such"),
         ({"model": "a/b"}, "needs a revision"),
         ({"model": "./rm", "revision": "0" * 40}, "revision is of a hub model"),
         ({"model": "builtin:tiny-qwen2"}, "none is built in"),

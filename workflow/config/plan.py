@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -152,37 +152,32 @@ class Plan:
 def load_plan(raw: Mapping[str, Any]) -> Plan:
     """The plan of a configuration as Snakemake holds it, checked against the stacks and the files that are there."""
     plan = plan_runs(parse_config(raw), cache(stack_facts))
-    for request in plan.inputs.values():
-        for part, key in (("data", "source"), ("data", "test_source"), ("model", "source")):
-            source = request[part][key]
-            if source and source_kind(source) == "local" and not _is_there(local_path(source)):
-                raise UserError(
-                    f"workload.{part}.{key}: no such file or folder: {source} (looked in {Path.cwd()}); "
-                    "give a path that exists, a hub id with its revision, or a builtin: source"
-                )
-        for source in _local_reward_models(request):
-            if not _is_there(local_path(source)):
-                raise UserError(
-                    f"workload.rewards: no such folder: {source} (looked in {Path.cwd()}); give the folder of a reward "
-                    "model, or a hub id with its revision"
-                )
-    for run in plan.imports.values():
-        for source in run.spec["import"]["sources"]:
-            if is_remote(source):
-                continue
-            path = local_path(source)
-            if not _is_there(path):
-                raise UserError(
-                    f"arms.{run.spec['arm']}.import: no such file or folder: {source} (looked in {Path.cwd()}); give "
-                    "what the run has logged, or wandb:entity/project/id"
-                )
-            if not (path.is_file() or path.is_dir()):
-                # A pipe would be waited for without end.
-                raise UserError(f"arms.{run.spec['arm']}.import: {source} is neither a file nor a folder")
+    for where, source, instead in _local_sources(plan):
+        path = local_path(source)
+        if not _is_there(path):
+            raise UserError(f"{where}: no such file or folder: {source} (looked in {Path.cwd()}); give {instead}")
+        if not (path.is_file() or path.is_dir()):
+            # A pipe would be waited for without end.
+            raise UserError(f"{where}: {source} is neither a file nor a folder")
     _check_length("the configuration", raw)
     for run in plan.all_runs.values():
         _check_length(f"the specification of run {run.run_id}", run.spec)
     return plan
+
+
+def _local_sources(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """Where the configuration names each local source, the source, and what else may stand there."""
+    for request in plan.inputs.values():
+        for part, key in (("data", "source"), ("data", "test_source"), ("model", "source")):
+            if (source := request[part][key]) and source_kind(source) == "local":
+                instead = "a path that exists, a hub id with its revision, or a builtin: source"
+                yield f"workload.{part}.{key}", source, instead
+        for source in _local_reward_models(request):
+            yield "workload.rewards", source, "the folder of a reward model, or a hub id with its revision"
+    for run in plan.imports.values():
+        for source in run.spec["import"]["sources"]:
+            if not is_remote(source):
+                yield f"arms.{run.spec['arm']}.import", source, "what the run has logged, or wandb:entity/project/id"
 
 
 def stack_facts(name: str) -> StackFacts:
