@@ -17,7 +17,7 @@ from workflow.preflight.cases import cases_of, told_by_stack
 from workflow.preflight.checks import Surroundings, one_case
 from workflow.preflight.checks import variables as environment
 from workflow.preflight.checks.comparison import comparison_findings, terms_findings
-from workflow.preflight.checks.rewards import own_reward_findings, reward_models, unsized
+from workflow.preflight.checks.reward_sources import own_reward_findings, reward_models, unsized
 from workflow.preflight.import_settings import Untold, factor_findings, imported_cases, is_complete
 from workflow.preflight.ledger import ledger_of
 
