@@ -38,8 +38,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # Processes of tests share the machine's cores, and a thread that spins while it waits takes them from the others'.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-# Ray's workers give way to all others, by a niceness of 15: beside busy processes they would hardly run at all.
-os.environ.setdefault("RAY_worker_niceness", "0")
 # Parts that belong together, with what they begin with: one process has each, as they share what takes long to make.
 PARTS = {
     "verl": ("tests/trainers/verl/", "tests/analysis/test_verl_wandb.py"),

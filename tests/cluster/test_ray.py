@@ -245,6 +245,8 @@ def test_two_clusters_on_one_machine_keep_to_themselves_and_end_as_wholes(
     of_other = [*other_head.ray(), *other_worker.ray()]
     stay = [other_head.raylet(), other_worker.raylet(), psutil.Process(seen[1]["actor"])]  # its driver's workers do not
     assert psutil.Process(seen[0]["actor"]) in of_one
+    # Workers are no less urgent than the processes of trainers without Ray.
+    assert psutil.Process(seen[0]["actor"]).nice() == head.raylet().nice() == psutil.Process().nice()
     folders = [task.temporary() for task in (head, worker)]
     head.end()
     assert head.hear("died") is None
