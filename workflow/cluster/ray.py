@@ -136,7 +136,7 @@ class _Member(Task):
             "PYTHONUNBUFFERED": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
-            # Ray gives its workers one of 15: on a shared node they would wait for all others, as TRL's processes do not.
+            # Ray's own is 15: on a shared node its workers would wait for all others, as TRL's processes do not.
             "RAY_worker_niceness": self._setup.environment.get("RAY_worker_niceness", "0"),
             "AUTOSCALER_METRIC_PORT": "0",
             "DASHBOARD_METRIC_PORT": "0",
