@@ -139,8 +139,8 @@ def bad(version: str) -> Bad:
     cases: Bad = {
         "misspelled": (
             with_(f"{R}.gpu_memory_utilisation=0.5"),
-            f"{R}.gpu_memory_utilisation=0.5: {R}.gpu_memory_utilisation is no setting of verl {version}; "
-            f"did you mean {R}.gpu_memory_utilization?",
+            f"{R}.gpu_memory_utilisation=0.5: {R}.gpu_memory_utilisation is no setting of verl {version} "
+            f"(did you mean {R}.gpu_memory_utilization?)",
             "hydra",
         ),
         "in the wrong place": (with_(f"{R}.param_offload=true", f"{R}.adv_estimator=grpo"), "is no setting", "hydra"),
