@@ -17,6 +17,8 @@ from typing import Any
 
 import psutil
 
+from workflow.cluster.jobstate import SILENT_S
+
 from ..cluster.run_bench import ROOT
 from .cluster import Cluster
 from .runs import ALIVE, SlurmRun
@@ -101,9 +103,12 @@ class Storm(Strikes):
                 self.wrong.append(f"nothing went on for {CALM_S:.0f} s of calm: {self._open()}; {self.queue()}")
                 break
             self._tend()
+            self.unstick(self._is_empty)
             time.sleep(0.5)
         for name, run in self.runs.items():
             self._judge(name, run)
+        while any(_has_just_written(self.runs[name]) for name in self.cancelled):
+            time.sleep(0.5)
         self._look(at_rest=True)
 
     def end(self) -> None:
@@ -197,13 +202,13 @@ class Storm(Strikes):
         if jobs:
             self.administer()
             # Also those of other runs: a node that they do not leave stays drained, and ours waits for it.
-            self.free_nodes([job for job in self.queue() if job["state"] == "COMPLETING" and not self._trains(job)])
+            self.unstick(self._is_empty)
         return not jobs and not processes
 
-    def _trains(self, job: dict[str, str]) -> bool:
-        """Whether a process of a job's run is left."""
+    def _is_empty(self, job: dict[str, str]) -> bool:
+        """Whether no process of a job's run is left."""
         run = self.runs.get(job["name"].rpartition(".")[0])  # none of those that preempt
-        return run is not None and bool(run.processes())
+        return run is None or not run.processes()
 
     def _python(self, code: str, *runs: str) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-c", code, str(self.folder / "results" / "experiment"), *runs]
@@ -249,6 +254,12 @@ class Storm(Strikes):
             done = any(folder.glob("attempts/*/done.json"))
             truths[name] = "done" if done else "trains" if pids else "rests", pids
         return truths
+
+
+def _has_just_written(run: SlurmRun) -> bool:
+    """Whether a run may still look alive, as `status` has nothing but the times of its files."""
+    beats = run.run.glob("attempts/*/heartbeat")
+    return any(time.time() - beat.stat().st_mtime < 2 * SILENT_S for beat in beats)
 
 
 def _while_it_loaded(said: str) -> bool:

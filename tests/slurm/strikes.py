@@ -31,8 +31,8 @@ LIES = {
         "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1",
     ),
 }
-# Longer than Slurm takes to end a job's processes (KillWait is 5 s).
-COMPLETING_S = 15.0
+# Longer than Slurm takes to end a job's processes (KillWait is 5 s), to start them, or to try a launch again.
+STUCK_S = 20.0
 # Daemons without which no strike is noticed, and how their strikes are called.
 _DAEMONS = {"slurmctld": "slurmctld", **dict.fromkeys(NODES, "slurmd")}
 
@@ -51,7 +51,7 @@ class Strikes:
         self.heads: dict[str, subprocess.Popen[str]] = {}
         self.restore: list[tuple[float, str, Callable[[], object]]] = []
         self.counts: Counter[str] = Counter()
-        self._completing: dict[str, float] = {}
+        self._stuck: dict[tuple[str, str], float] = {}
 
     def strikes(self) -> tuple[Callable[[], str | None], ...]:
         """All of them; some are likelier than others."""
@@ -117,19 +117,37 @@ class Strikes:
                 if state.startswith(("down", "drain", "drng", "fail")):
                     self.cluster.run("scontrol", "update", f"nodename={name}", "state=resume")
 
-    def free_nodes(self, jobs: list[dict[str, str]]) -> None:
-        """Take the nodes down and up of jobs that stay COMPLETING though no process of theirs is left.
+    def unstick(self, without_process: Callable[[dict[str, str]], bool]) -> None:
+        """Help jobs on that Slurm itself would come back to after many minutes, as an administrator does.
 
-        The word of a slurmd that was killed may have been lost; Slurm asks it again after minutes, an administrator
-        does this.
+        Given is whether no process of a job is left. Where the word of a slurmd that was killed has been lost, its job
+        stays COMPLETING. A slurmctld that was killed just after a requeue has the job RUNNING again, and meets the old
+        life's last moment when it asks the node. A slurmd may take a job that is over for one that runs, and refuse
+        each launch.
         """
-        for job in jobs:
-            since = self._completing.setdefault(job["id"], time.monotonic())
-            if time.monotonic() > since + COMPLETING_S:
-                self.log(f"job {job['id']} stays COMPLETING on {job['nodes']}")
-                for state in ("state=down", "state=resume"):
-                    self.cluster.run("scontrol", "update", f"nodename={job['nodes']}", state, "reason=storm")
-                del self._completing[job["id"]]
+        helps = {"COMPLETING": self._free_nodes, "RUNNING": self._requeue_empty, "PENDING": self._restart_slurmds}
+        stuck = {}
+        for job in self.queue():
+            refused = job["reason"] == "launch failed requeued held"
+            if refused if job["state"] == "PENDING" else job["state"] in helps and without_process(job):
+                stuck[job["id"], job["state"]] = self._stuck.get((job["id"], job["state"]), time.monotonic())
+                if time.monotonic() > stuck[job["id"], job["state"]] + STUCK_S:
+                    self.log(f"job {job['id']} stays {job['state']} {job['reason']} {job['nodes']}")
+                    helps[job["state"]](job)
+                    del stuck[job["id"], job["state"]]
+        self._stuck = stuck
+
+    def _free_nodes(self, job: dict[str, str]) -> None:
+        for state in ("state=down", "state=resume"):
+            self.cluster.run("scontrol", "update", f"nodename={job['nodes']}", state, "reason=storm")
+
+    def _requeue_empty(self, job: dict[str, str]) -> None:
+        self.cluster.run("scontrol", "requeue", job["id"])
+
+    def _restart_slurmds(self, job: dict[str, str]) -> None:
+        for node in GPU_NODES:  # which of them refuses stands only in its log; jobs live on without their slurmd
+            self.cluster.stop_daemon(node)
+            self.cluster.start_daemon(node)
 
     def queue(self) -> list[dict[str, str]]:
         """The jobs in the queue; none where the controller does not answer, which a storm must bear."""
