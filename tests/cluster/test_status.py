@@ -116,6 +116,19 @@ def test_jobs_in_slurm_as_its_answer_has_them(experiment: Path) -> None:
     assert not was_asked(experiment)
 
 
+def test_a_job_that_slurm_has_running_without_a_word_of_it_is_told_with_its_remedy(experiment: Path) -> None:
+    """A slurmctld that was killed while a job ended may have it running again, for as long as it does not look."""
+    for name, job_id, silent_s in (("ghost", "1", 1800), ("well", "2", 300)):
+        made = MadeRun(experiment, name).job(job_id=job_id).attempt(steps=4)
+        for file in made.paths.attempt(1).folder.iterdir():
+            os.utime(file, (time.time() - silent_s,) * 2)
+    answer(experiment, [{"job_id": str(n), "name": f"{name}.{'0' * 16}"} for n, name in ((1, "ghost"), (2, "well"))])
+    lines = shown(experiment, "ghost", "well")
+    assert row(lines, "ghost").startswith("ghost running 1 gpu1 1 4/10") and "last wrote at" in row(lines, "ghost")
+    assert row(lines, "ghost").endswith("`scontrol requeue 1` lets it go on")
+    assert "last wrote" not in row(lines, "well")
+
+
 def test_slurm_that_does_not_answer_leaves_what_the_files_tell(experiment: Path) -> None:
     MadeRun(experiment, "runs").job(job_id="1").attempt(steps=4)
     MadeRun(experiment, "done").job(job_id="2").attempt(steps=10).done()

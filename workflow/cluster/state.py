@@ -24,6 +24,8 @@ from workflow.cluster.slurm import seconds_of
 _RECENT_STEPS = 10
 # As many answers as a head would want of Slurm: a look that decides nothing takes Slurm's word with the heartbeat's.
 _ENOUGH_ANSWERS = 6
+# A life may take minutes from its start in Slurm to its first word.
+_UNHEARD_S = 600.0
 _WORDS = {Life.ABANDONED: "running", Life.DOUBTED: "unknown", Life.SILENT: "unknown", Life.SUBMITTING: "starting"}
 
 
@@ -109,7 +111,7 @@ def look(want: Wanted, run: RunPaths, job: Submission | None, says: SlurmSays, n
         return replace(_with_progress(seen, [finished]), state="finished", note=note, job_id=job_id)
     seen = _with_progress(seen, attempts)
     if job is not None and life is not None:
-        return _alive(seen, life, job)
+        return _alive(seen, life, job, _unheard(run, job, life, now))
     if seen.other or (job is None and not attempts):
         return _never(seen, run)
     return _over(seen, run, job, found)
@@ -171,6 +173,20 @@ def _last_sign(run: RunPaths, job: Submission, now: float) -> str:
     return f"wrote {age_s:.0f} s ago" if age_s < 60.0 else f"last wrote at {clock(time.time() - age_s)}"
 
 
+def _unheard(run: RunPaths, job: Submission, life: JobState, now: float) -> str:
+    """What to do about a job that Slurm has running though it has not written for long; nothing where all is well.
+
+    A slurmctld that was killed while the job ended has it running again, and finds the truth after many minutes.
+    """
+    attempts = attempts_of_job(run, job.paths.number)
+    if life.queued is None or life.queued.state != "RUNNING" or not attempts:
+        return ""
+    if silence_s(attempts[-1], now) < _UNHEARD_S:
+        return ""
+    remedy = f"if its node has no process of it, `scontrol requeue {life.queued.job_id}` lets it go on"
+    return f"runs for Slurm, but {_last_sign(run, job, now)}: {remedy}"
+
+
 def _word(state: JobState) -> str:
     """A job's life for people."""
     if state.life is Life.RUNNING and state.queued is not None and state.queued.state != "RUNNING":
@@ -178,9 +194,9 @@ def _word(state: JobState) -> str:
     return _WORDS.get(state.life, str(state.life))
 
 
-def _alive(seen: RunState, life: JobState, job: Submission) -> RunState:
+def _alive(seen: RunState, life: JobState, job: Submission, unheard: str) -> RunState:
     """The state of a run that has a job."""
-    note = "; ".join(filter(None, ("of another configuration" if seen.other else "", life.note)))
+    note = "; ".join(filter(None, ("of another configuration" if seen.other else "", life.note, unheard)))
     seen = replace(seen, state=_word(life), note=note, job_id=job.slurm_id)
     if (queued := life.queued) is None:
         return seen
