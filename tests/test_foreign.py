@@ -55,23 +55,23 @@ def test_a_nemo_rl_table_against_a_verl_console_in_one_report(
     (tmp_path / "nemo.csv").write_text(NEMO)
     found = report_of(experiment(tmp_path) | {"baseline": first}, tmp_path)
     assert {run.tree.name for run in found.runs} == {"verl 0.4.1", "nemo-rl own tree"}
-    phases = found.phases.set_index(["arm", "path"])
+    phases = found.tables["phases"].set_index(["arm", "path"])
     nemo = phases.loc["nemo"]
     assert nemo.loc["step/generation"][["label", "category", "mean_s"]].tolist() == ["generation", "generation", 12.5]
     assert nemo.loc["step/policy_training/backward"]["parent"] == "step/policy_training"
     assert nemo.loc["step"]["own_mean_s"] == pytest.approx(20.5 - 12.5 - 1.25 - 4.25)
     assert phases.loc["verl"].loc["step/gen"][["label", "category"]].tolist() == ["Generate", "generation"]
     for arm, mean in (("verl", 18.2), ("nemo", 20.5)):
-        own = found.phases[found.phases["arm"] == arm]["own_mean_s"]
+        own = found.tables["phases"][found.tables["phases"]["arm"] == arm]["own_mean_s"]
         assert own.sum() == pytest.approx(mean), "own times and the residual are the step"
-        parts = found.waterfall[found.waterfall["arm"] == arm].set_index("part")["seconds"]
+        parts = found.tables["waterfall"][found.tables["waterfall"]["arm"] == arm].set_index("part")["seconds"]
         assert parts.sum() == pytest.approx(mean)
         assert parts["generation"] == pytest.approx({"verl": 12.5, "nemo": 12.5}[arm])
-    assert found.waterfall[found.waterfall["arm"] == "nemo"]["part"].tolist() == [
+    assert found.tables["waterfall"][found.tables["waterfall"]["arm"] == "nemo"]["part"].tolist() == [
         "generation", "weight_sync", "loss+backward", "residual"
     ]  # fmt: skip
     other = "nemo" if first == "verl" else "verl"
-    (row,) = found.comparison.to_dict("records")
+    (row,) = found.tables["comparison"].to_dict("records")
     assert (row["arm"], row["paired_steps"]) == (other, 2)
     assert row["raw_speedup"] == pytest.approx(18.2 / 20.5 if first == "verl" else 20.5 / 18.2)
     assert found.arm_verdicts and found.preflight is not None
@@ -88,11 +88,11 @@ def test_a_category_is_that_of_the_arms_own_table(tmp_path: Path, monkeypatch: p
     rows = "1,total,,,20.0\n1,gen,total,rewards,12.0\n2,total,,,20.0\n2,gen,total,rewards,12.0\n"
     (tmp_path / "nemo.csv").write_text("step,phase,parent,category,seconds\n" + rows)
     found = report_of(experiment(tmp_path) | {"baseline": "nemo"}, tmp_path)
-    assert found.phases.set_index(["arm", "path"])["category"].loc[:, "step/gen"].to_dict() == {
+    assert found.tables["phases"].set_index(["arm", "path"])["category"].loc[:, "step/gen"].to_dict() == {
         "nemo": "rewards",
         "verl": "generation",
     }
-    assert "generation" not in set(found.waterfall[found.waterfall["arm"] == "nemo"]["part"])
+    assert "generation" not in set(found.tables["waterfall"][found.tables["waterfall"]["arm"] == "nemo"]["part"])
 
 
 def test_lengths_beside_the_sum_are_compared_as_a_trainers_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_lengths_beside_the_sum_are_compared_as_a_trainers_own(tmp_path: Path, m
     raw = experiment(tmp_path, **{"import": {"batch_size": 16, "runs": ["nemo.csv"]}})
     raw["arms"]["verl"]["import"]["batch_size"] = 16
     found = report_of(raw, tmp_path)
-    steps = found.steps.set_index(["arm", "step"])["response_tokens"]
+    steps = found.tables["steps"].set_index(["arm", "step"])["response_tokens"]
     assert steps.loc[("nemo", 2)] == 16 * 900 and steps.loc[("verl", 2)] == 16 * 800
     assert "no-generation-phase" in {verdict.code for verdict in found.verdicts}
 

@@ -404,7 +404,7 @@ def read_from(folder: Path, table: str, **arms: dict[str, Any]) -> Content:
 def test_one_table_holds_the_runs_of_several_arms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = read_from(tmp_path, TABLE_OF_TWO, vllm={"engine": "vllm"}, sglang={"engine": "sglang"})
-    assert found.comparison["raw_speedup"].tolist() == [pytest.approx(2.153, abs=5e-4)]
+    assert found.tables["comparison"]["raw_speedup"].tolist() == [pytest.approx(2.153, abs=5e-4)]
     assert "same-rows" not in {verdict.code for verdict in found.verdicts}
 
 
@@ -423,7 +423,7 @@ def test_rows_that_two_arms_would_read_are_compared_with_nothing(
     found = read_from(tmp_path, table, vllm={"engine": "vllm"}, graphs={"engine": engine, "env": {"A": "1"}})
     (told,) = [verdict for verdict in found.verdicts if verdict.code == "same-rows"]
     assert told.level == "error" and "runs vllm-s0, graphs-s0 read the same rows of phases.csv" in told.text
-    assert found.comparison.empty and not found.arm_verdicts and not found.runs
+    assert found.tables["comparison"].empty and not found.arm_verdicts and not found.runs
 
 
 def test_imported_runs_are_listed_as_such(two_logs: Path, capsys: pytest.CaptureFixture[str]) -> None:

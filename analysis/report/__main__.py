@@ -23,6 +23,9 @@ from common.errors import UserError
 from common.files import write_whole
 from common.verdicts import ReportFile, count_of
 
+# What few experiments ask for.
+NONE_WITHOUT_ROWS = ("explained", "ranking")
+
 
 def write_report(content: Content, out: Path) -> list[Path]:
     """Write report.html and .md, report.json, verdict.json, tables/ and figures/ under `out`; returns what was written.
@@ -31,7 +34,8 @@ def write_report(content: Content, out: Path) -> list[Path]:
     """
     written = []
     for name, frame in content.tables.items():
-        written += write_table(frame, out / "tables" / name)
+        if len(frame) or name not in NONE_WITHOUT_ROWS:
+            written += write_table(frame, out / "tables" / name)
     for figure in content.figures:
         written += [out / "figures" / f"{figure.name}.svg", out / "figures" / f"{figure.name}.png"]
         write_whole(written[-2], figure.standalone_svg.encode())

@@ -65,7 +65,8 @@ def answers(content: Content) -> list[ArmAnswer]:
     """One for each verdict."""
     found = []
     for verdict in content.arm_verdicts:
-        rows = content.estimates[content.estimates["arm"] == verdict.arm]
+        estimates = content.tables["estimates"]
+        rows = estimates[estimates["arm"] == verdict.arm]
         spans = rows["factors"].nunique() > 1
         numbers: list[Number] = []
         for name, label in ESTIMATE_WORDS.items():

@@ -30,7 +30,7 @@ def comparison_block(content: Content) -> Table:
     """One row per factor combination and arm over the steps that both arms have."""
     factors = factor_names(content.runs)
     table = []
-    for r in rows_of(content.comparison):
+    for r in rows_of(content.tables["comparison"]):
         digits = decimals(min(r.baseline_step_s, r.arm_step_s))
         numbers = {
             "baseline_step_s": seconds(r.baseline_step_s, digits),
@@ -68,7 +68,7 @@ VERDICT_WORDS = {"+": "+ faster", "-": "− slower", "~": "~ not resolved", "x":
 
 def estimates_block(content: Content) -> Table:
     """One row per factor combination, arm and estimate, with its interval and what it is from."""
-    frame = content.estimates
+    frame = content.tables["estimates"]
     # One scope for all is told once: the table is wide enough.
     scopes = list(frame["scope"].unique())
     one_scope = scopes[0] if len(scopes) == 1 and len(frame) > 1 and isinstance(scopes[0], str) else ""
@@ -87,7 +87,6 @@ def estimates_block(content: Content) -> Table:
     return frame_table(
         content,
         "estimates",
-        frame,
         columns,
         caption="Four estimates of speed against the baseline"
         + (", with 95% intervals" if frame["low"].notna().any() else "")
@@ -144,7 +143,6 @@ def word(value: Any) -> Cell:
 def frame_table(
     content: Content,
     name: str,
-    frame: pd.DataFrame,
     columns: Sequence[Column],
     caption: str,
     label: Callable[[Any], str] = lambda r: str(r.arm),
@@ -152,7 +150,7 @@ def frame_table(
     note: str = "",
 ) -> Table:
     """A table with a row for each row of tables/<name>.parquet, without the columns that say nothing in any."""
-    factors = factor_names(content.runs)
+    frame, factors = content.tables[name], factor_names(content.runs)
     made = [
         [column.show(getattr(r, column.name)).at(name, r.Index, column.name) for column in columns]
         for r in rows_of(frame)

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from analysis.cost import cost_table
-from analysis.estimates.comparable import Comparable, comparable
+from analysis.estimates.comparable import comparable
 from analysis.estimates.explained import explained_table
 from analysis.estimates.gate import gate_table, gate_verdicts
 from analysis.estimates.noise import noise_table, repeated
@@ -19,14 +19,7 @@ from analysis.estimates.ranking import ranking_lines, ranking_table
 from analysis.estimates.replays import replay_verdicts
 from analysis.estimates.speedup_table import estimate_table
 from analysis.fairness import Setting, config_settings, fairness_verdicts, reported_settings, settings_table
-from analysis.installed import (
-    LockDifference,
-    environment_table,
-    installed_settings,
-    lock_differences,
-    mixed_origin_verdicts,
-    origin_verdicts,
-)
+from analysis.installed import environment_table, mixed_origin_verdicts, origin_verdicts
 from analysis.phases import category_table, phase_table, phase_verdicts, sums_table
 from analysis.report.addresses import KEYS, rows_with_addresses
 from analysis.report.provenance import runs_table
@@ -47,8 +40,7 @@ from analysis.stragglers import straggler_table
 from analysis.suggestions import Suggestion, suggestions
 from analysis.verdict.arm_verdict import ArmVerdict
 from analysis.verdict.verdict_table import verdict_table
-from analysis.wide import samples as samples_of
-from analysis.wide import wide_steps
+from analysis.wide import samples, wide_steps
 from common.contracts import VerdictFile
 from common.findings import Preflight, read_preflight
 from common.verdicts import ReportFile, Verdict, by_weight
@@ -75,83 +67,25 @@ class Content:
     plan: PlanRead
     runs: list[Run]
     trees: list[TimerTree]
-    steps: pd.DataFrame
-    phases: pd.DataFrame
-    comparison: pd.DataFrame
-    speedups: pd.DataFrame
-    arm_verdicts: list[ArmVerdict]
-    verdicts: list[Verdict]
-    config: list[Setting]
-    versions: list[Setting]
-    hardware: list[Setting]
-    installed: list[Setting]
-    environment: pd.DataFrame
-    lock_differences: list[LockDifference]
-    """What registered stacks have that is not as their lock says."""
-    preflight: Preflight | None
-    estimates: pd.DataFrame
-    noise: pd.DataFrame
-    explained: pd.DataFrame
-    """Each explained arm's raw ratio as a product; empty where `report.explain` names none."""
-    ranking: pd.DataFrame
-    """The settings of engines that ran alone, the fastest first; empty where an arm trains."""
-    waterfall: pd.DataFrame
-    stragglers: pd.DataFrame
-    gate: pd.DataFrame
-    rewards: pd.DataFrame
-    cost: pd.DataFrame
-    suggestions: pd.DataFrame
-    sums: pd.DataFrame
-    provenance: pd.DataFrame
+    tables: dict[str, pd.DataFrame]
+    """Every table that the report writes, by its name in tables/; a cell's place is a row and a column of one."""
     lengths: pd.DataFrame
     """The samples of response_length in counted steps."""
-    samples: pd.DataFrame
-    """Sample completions (analysis/sample_table.py)."""
+    settings: dict[str, list[Setting]]
+    """By part: config (asked for, and finally held), hardware and versions (as the jobs reported them)."""
+    arm_verdicts: list[ArmVerdict]
+    verdicts: list[Verdict]
+    preflight: Preflight | None
 
     @cached_property
     def figures(self) -> list[Figure]:
         """The figures, drawn when they are first asked for; those over the steps where a run has more than one."""
         # Altair takes a second to load, and a verdict needs no figure.
-        from analysis.figures import FigureTables, figures_of
+        from analysis.figures import figures_of
 
-        tables = FigureTables(
-            plan=self.plan,
-            wide=self.steps,
-            categories=category_table(self.phases, "step"),
-            lengths=self.lengths,
-            waterfall=self.waterfall,
-            estimates=self.estimates,
-            noise=self.noise,
-            stragglers=self.stragglers,
-            rewards=self.rewards,
-            ranking=self.ranking,
-        )
-        several = bool((self.steps.groupby("run_id").size() > 1).any())
-        return [figure for figure in figures_of(tables) if several or not figure.name.startswith(OVER_STEPS)]
-
-    @property
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """Every table that the report writes, by its name in tables/; a cell's place is a row and a column of one."""
-        return {
-            "steps": self.steps,
-            "phases": self.phases,
-            "sums": self.sums,
-            "estimates": self.estimates,
-            "noise": self.noise,
-            "comparison": self.comparison,
-            "waterfall": self.waterfall,
-            "stragglers": self.stragglers,
-            "gate": self.gate,
-            "rewards": self.rewards,
-            "samples": self.samples,
-            "cost": self.cost,
-            "suggestions": self.suggestions,
-            "phase_speedups": self.speedups,
-            "settings": settings_table([*self.config, *self.hardware, *self.versions], self.plan),
-            "environment": self.environment,
-            "runs": self.provenance,
-            **{name: some for name in ("explained", "ranking") if len(some := getattr(self, name))},
-        }
+        several = bool((self.tables["steps"].groupby("run_id").size() > 1).any())
+        drawn = figures_of(self.plan, self.tables, self.lengths)
+        return [figure for figure in drawn if several or not figure.name.startswith(OVER_STEPS)]
 
     @property
     def verdict_file(self) -> VerdictFile:
@@ -166,14 +100,13 @@ class Content:
     @property
     def report_file(self) -> ReportFile:
         """The content of report.json."""
-        tables = self.tables
         return {
             "experiment": self.plan.experiment,
             "baseline": self.plan.baseline,
             "arms": list(self.plan.arms),
             "warmup_steps": self.plan.warmup_steps,
             "findings": [one.as_dict() for one in self.verdicts],
-            "tables": {name: rows_with_addresses(name, tables[name]) for name in KEYS},
+            "tables": {name: rows_with_addresses(name, self.tables[name]) for name in KEYS},
         }
 
     @property
@@ -188,13 +121,13 @@ class Content:
         arms = list(dict.fromkeys(r.arm for r in self.runs))
         if not arms:
             return "No comparison: no run could be read."
-        if len(self.ranking):
-            return " ".join(ranking_lines(self.ranking))
+        if ranked := ranking_lines(self.tables["ranking"]):
+            return " ".join(ranked)
         if len(arms) == 1:
             return f"No comparison: there are runs of one arm only ({arms[0]})."
         others = [arm for arm in arms if arm != self.plan.baseline]
         if self.plan.baseline in arms and all(repeated(self.plan, arm) for arm in others):
-            return _only_repetitions(self.plan, others, self.noise)
+            return _only_repetitions(self.plan, others, self.tables["noise"])
         if self.plan.baseline in arms and all(self.plan.apart(arm) for arm in others):
             return (
                 f"No comparison: of {', '.join(arms)} some train and some run an engine alone, whose steps are not of "
@@ -225,64 +158,45 @@ def read_content(
     comparison, paired = comparison_table(wide, plan, divisible.refused)
     estimates, disagreements = estimate_table(wide, plan, divisible)
     gate = gate_table(wide, plan)
-    lengths = samples_of(runs, "response_length", wide)
+    lengths = samples(runs, "response_length", wide)
     completions, without = read_samples(runs, results)
     verdicts += [*more, *refusals, *disagreements, *paired, *gate_verdicts(gate, plan), *phase_verdicts(phases)]
     verdicts += [*without, *work_verdicts(wide, runs, floors), *_run_verdicts(runs, plan, wide, lengths)]
-    waterfall = waterfall_table(wide, category_table(phases, "step"))
-    stragglers = straggler_table(wide, runs, plan, lengths)
-    next_things = suggestions(stragglers, waterfall, wide, before)
-    return Content(
-        plan=plan,
-        runs=runs,
-        trees=trees,
-        steps=wide,
-        phases=phases,
-        comparison=with_rates(comparison),
-        speedups=phase_speedups(wide, plan, trees, divisible.refused),
-        arm_verdicts=verdict_table(comparison, plan, before, estimates, gate, busy_terms(runs, wide)),
-        verdicts=by_weight(verdicts),
-        **_about(runs, plan, wide, results),
-        preflight=before,
-        estimates=estimates,
-        **_of_equals(runs, plan, wide, divisible, estimates),
-        waterfall=waterfall,
-        stragglers=stragglers,
-        gate=gate,
-        **_over_all_steps(runs, plan, wide),
-        suggestions=pd.DataFrame([asdict(one) for one in next_things], columns=[f.name for f in fields(Suggestion)]),
-        sums=sums_table(phases, wide, trees),
-        lengths=lengths,
-        samples=completions,
-    )
-
-
-def _of_equals(
-    runs: list[Run], plan: PlanRead, wide: pd.DataFrame, divisible: Comparable, estimates: pd.DataFrame
-) -> dict[str, Any]:
-    """What repetitions of an arm and replays on equal completions say."""
-    return {
-        "noise": noise_table(wide, plan, divisible),
-        "explained": explained_table(wide, runs, plan, divisible, estimates),
-        "ranking": ranking_table(wide, runs, plan),
-    }
-
-
-def _over_all_steps(runs: list[Run], plan: PlanRead, wide: pd.DataFrame) -> dict[str, Any]:
-    """What was rewarded and what it cost, over all steps, whether they count or not."""
-    return {"rewards": rewards_table(wide, runs), "cost": cost_table(wide, runs, plan)}
-
-
-def _about(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, results: Path) -> dict[str, Any]:
-    """What each arm's runs were asked for, what they ran on, what was installed there, and where numbers are from."""
-    return {
+    settings = {
         "config": config_settings(runs, plan),
-        "versions": reported_settings(runs, plan, "versions"),
         "hardware": reported_settings(runs, plan, "hardware"),
-        "installed": installed_settings(runs, plan),
+        "versions": reported_settings(runs, plan, "versions"),
+    }
+    tables = _run_tables(runs, plan, wide, results) | {
+        "steps": wide,
+        "phases": phases,
+        "sums": sums_table(phases, wide, trees),
+        "estimates": estimates,
+        "noise": noise_table(wide, plan, divisible),
+        "comparison": with_rates(comparison),
+        "waterfall": waterfall_table(wide, category_table(phases, "step")),
+        "stragglers": straggler_table(wide, runs, plan, lengths),
+        "gate": gate,
+        "samples": completions,
+        "phase_speedups": phase_speedups(wide, plan, trees, divisible.refused),
+        "settings": settings_table([one for some in settings.values() for one in some], plan),
+        "explained": explained_table(wide, runs, plan, divisible, estimates),
+    }
+    next_things = suggestions(tables["stragglers"], tables["waterfall"], wide, before)
+    columns = [field.name for field in fields(Suggestion)]
+    tables["suggestions"] = pd.DataFrame(map(asdict, next_things), columns=columns)
+    arm_verdicts = verdict_table(comparison, plan, before, estimates, gate, busy_terms(runs, wide))
+    return Content(plan, runs, trees, tables, lengths, settings, arm_verdicts, by_weight(verdicts), before)
+
+
+def _run_tables(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, results: Path) -> dict[str, pd.DataFrame]:
+    """The tables that are of the runs themselves, whichever may be compared."""
+    return {
+        "rewards": rewards_table(wide, runs),
+        "cost": cost_table(wide, runs, plan),
+        "ranking": ranking_table(wide, runs, plan),
         "environment": environment_table(runs),
-        "lock_differences": lock_differences(runs),
-        "provenance": runs_table(runs, wide, results),
+        "runs": runs_table(runs, wide, results),
     }
 
 
@@ -296,7 +210,7 @@ def _run_verdicts(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, lengths: 
     yield from shared_machine_verdicts(runs)
     yield from busy_machine_verdicts(runs, wide)
     yield from reward_verdicts(wide, runs)
-    yield from arm_verdicts(runs, plan)
+    yield from _missing_arms(runs, plan)
     if runs and lengths.empty:
         yield Verdict("note", "no-lengths", "no counted step has response_length samples: no distribution of lengths")
 
@@ -326,7 +240,7 @@ def with_rates(comparison: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def arm_verdicts(runs: list[Run], plan: PlanRead) -> Iterator[Verdict]:
+def _missing_arms(runs: list[Run], plan: PlanRead) -> Iterator[Verdict]:
     """Arms without a run, and a report on one arm alone."""
     have = {r.arm for r in runs}
     for arm in plan.arms:

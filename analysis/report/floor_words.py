@@ -34,7 +34,7 @@ WITHOUT = ("no-floor", "no-lengths-for-floor", "floor-exceeds-time")
 
 def floor_lines(content: Content) -> list[str]:
     """What the floors assume, once for all arms of which it is the same; each arm's sum; and why an arm has none."""
-    wide = content.steps
+    wide = content.tables["steps"]
     if FLOOR_S not in wide or not (wide["counted"].astype(bool) & wide[FLOOR_S].notna()).any():
         return []
     found = floors_of(wide, content.runs)

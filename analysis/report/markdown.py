@@ -39,10 +39,10 @@ def markdown(content: Content) -> str:
         speedups=speedup_blocks(content),
         sections=sections(content),
         samples=samples_block(content),
-        differing=[s for s in (*content.config, *content.hardware, *content.versions) if s.differs],
+        differing=[s for some in content.settings.values() for s in some if s.differs],
         bridge=ledger_bridge(preflight) if preflight else "",
         grave=[f for f in preflight.findings if f.level != "odd"] if preflight else [],
-        suggestions=list(content.suggestions["text"].head(MAX_SUGGESTIONS)),
+        suggestions=list(content.tables["suggestions"]["text"].head(MAX_SUGGESTIONS)),
     )
     return text.rstrip("\n") + "\n"
 

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.figures.drawing import HATCH, HATCHED, Figure
+from analysis.installed import installed_settings, lock_differences
 from analysis.report.addresses import Addresses
 from analysis.report.answer import answers
 from analysis.report.cells import significant
@@ -50,7 +51,6 @@ def html_page(content: Content) -> str:
         .render(
             c=content,
             east_asian=east_asian([content.plan.experiment, content.plan.description, *content.plan.arms]),
-            language_of=language_of,
             css=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
             script=Markup(script),
             script_sha256=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -58,10 +58,6 @@ def html_page(content: Content) -> str:
             parts=[],
             address_once=Addresses(content.tables).once,
             answers=answers(content),
-            verdict_html=verdict_html,
-            ratio_sentences=ratio_sentences,
-            unbroken=unbroken,
-            symbols=SYMBOLS,
             linked=linked_sections(content, shown),
             estimates=estimates_block(content),
             phase_blocks=phase_blocks(content),
@@ -70,24 +66,22 @@ def html_page(content: Content) -> str:
             comparison=comparison_block(content),
             sections=shown,
             samples=samples_block(content),
-            stages=STAGES,
             next_things=[
                 (r.text, r.quantity, r.source, significant(r.value).at("suggestions", r.Index, "value"))
-                for r in rows_of(content.suggestions)
+                for r in rows_of(content.tables["suggestions"])
             ],
             ledger_tables=ledger_tables(content.preflight),
             ledger_bridge=ledger_bridge(content.preflight) if content.preflight else "",
-            runs_block=runs_block(content.provenance),
+            runs_block=runs_block(content.tables["runs"]),
             verdict_groups=verdict_groups(v for v in content.verdicts if v.level != "note"),
             note_groups=verdict_groups(v for v in content.verdicts if v.level == "note"),
             figures=[(f, inline_svg(f), f.height > TALL) for f in content.figures],
             hatch=Markup(HATCH) if any(HATCHED in f.svg for f in content.figures) else "",
             sweeps=[f.name for f in content.figures if f.name.startswith("sweep")],
-            everything=MOST_SETTINGS,
             inputs_lines=inputs_lines(content.runs),
             analysed_by=analysed_by(),
-            count_of=count_of,
-            fold_after=FOLD_AFTER,
+            installed=installed_settings(content.runs, content.plan),
+            lock_differences=lock_differences(content.runs),
         )
     )
 
@@ -95,18 +89,22 @@ def html_page(content: Content) -> str:
 def linked_sections(content: Content, shown: Sequence[ReportSection]) -> list[str]:
     """The sections of the page that a caveat may link to."""
     always = ["answer", "first", "ledger"]
-    return [*always, *(["steps"] if len(content.comparison) else []), *(section.id for section in shown)]
+    return [*always, *(["steps"] if len(content.tables["comparison"]) else []), *(section.id for section in shown)]
 
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals |= {"count_of": count_of, "fold_after": FOLD_AFTER, "most_settings": MOST_SETTINGS}
+    environment.globals |= {"stages": STAGES, "symbols": SYMBOLS, "language_of": language_of, "unbroken": unbroken}
+    environment.globals |= {"verdict_html": verdict_html, "ratio_sentences": ratio_sentences}
+    return environment
 
 
 def inline_svg(figure: Figure) -> Markup:

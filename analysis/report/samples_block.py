@@ -50,7 +50,7 @@ class SamplesBlock:
 
 def samples_block(content: Content) -> SamplesBlock | None:
     """The first prompts' completions of the first run of each arm; None without any sample."""
-    frame = content.samples
+    frame = content.tables["samples"]
     if frame.empty:
         return None
     first = {arm: frame.loc[frame["arm"] == arm, "run_id"] for arm in content.plan.arms}

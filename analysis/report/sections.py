@@ -36,10 +36,9 @@ def sections(content: Content) -> list[ReportSection]:
     rewards = ("reward", *single, "reward-distribution")
     each = rewards_block(content)
     gate = () if each.rows else rewards
+    ranked = tuple(ranking_lines(content.tables["ranking"]))
     found = [
-        ReportSection(
-            "ranking", "Settings, the fastest first", ranking_block(content), ("ranking",), ranking_told(content)
-        ),
+        ReportSection("ranking", "Settings, the fastest first", ranking_block(content), ("ranking",), ranked),
         ReportSection("explained", "What the ratio is made of", explained_block(content), (), explained_lines(content)),
         ReportSection("stragglers", "What the step waits for", stragglers_block(content), ("stragglers",), lines),
         ReportSection("gate", "Do the arms train the same?", gate_block(content), gate),
@@ -79,12 +78,7 @@ def ranking_block(content: Content) -> Table:
         "lengths. Each interval stands for itself: of twenty settings as fast as the first, about one is called "
         "slower by chance. More seeds resolve more."
     )
-    return frame_table(content, "ranking", content.ranking, columns, "Settings ranked by seconds of a step", note=note)
-
-
-def ranking_told(content: Content) -> tuple[str, ...]:
-    """The first setting, and what is not resolved from it."""
-    return tuple(ranking_lines(content.ranking)) if len(content.ranking) else ()
+    return frame_table(content, "ranking", columns, "Settings ranked by seconds of a step", note=note)
 
 
 def explained_block(content: Content) -> Table:
@@ -109,7 +103,6 @@ def explained_block(content: Content) -> Table:
     return frame_table(
         content,
         "explained",
-        content.explained,
         columns,
         "The raw ratio as a product",
         label=lambda r: f"{r.arm} vs {r.baseline}",
@@ -121,7 +114,7 @@ def explained_block(content: Content) -> Table:
 def explained_lines(content: Content) -> tuple[str, ...]:
     """Each product as one sentence."""
     told = []
-    for (factors, arm), rows in content.explained.groupby(["factors", "arm"], sort=False):
+    for (factors, arm), rows in content.tables["explained"].groupby(["factors", "arm"], sort=False):
         value = dict(zip(rows["part"], rows["value"], strict=True))
         words = [f"{PART_WORDS[part]} {times(value[part]).text}" for part in PART_WORDS if value.get(part, 0) > 0]
         unknown = [PART_WORDS[part] for part in PART_WORDS if not value.get(part, 0) > 0]
@@ -161,7 +154,7 @@ def stragglers_block(content: Content) -> Table:
         Column("efficiency", "efficiency", percent),
     )
     caption = "Stragglers, ceiling and efficiency of each arm"
-    made = frame_table(content, "stragglers", content.stragglers, columns, caption)
+    made = frame_table(content, "stragglers", columns, caption)
     told = [text for head, text in STRAGGLER_WORDS.items() if head in made.heads]
     return replace(made, note=" ".join([*told, "A column that nothing tells is left out."]))
 
@@ -185,7 +178,7 @@ def gate_block(content: Content) -> Table:
         "Means over the paired steps. Alike: the interval of the difference holds 0. An arm that is worse here did not "
         "do the same training faster. What a trainer does not log is not in the table."
     )
-    return frame_table(content, "gate", content.gate, columns, "The correctness gate", note=note)
+    return frame_table(content, "gate", columns, "The correctness gate", note=note)
 
 
 def _weight(value: float) -> Cell:
@@ -209,12 +202,12 @@ def rewards_block(content: Content) -> Table:
         "Means before the weight, over the first and the last quarter of each run's steps, warm-up too. The interval "
         "is over runs (Student's t): one run has none. A change whose interval contains 0 may be chance."
     )
-    return frame_table(content, "rewards", content.rewards, columns, "Each reward over training", note=note)
+    return frame_table(content, "rewards", columns, "Each reward over training", note=note)
 
 
 def cost_block(content: Content) -> Table:
     """GPU-hours, and with a price what so many steps would cost."""
-    cost = content.cost
+    cost = content.tables["cost"]
     currency = str(cost["currency"].iloc[0]) if len(cost) else ""
     columns = (
         Column("gpus", "GPUs", count),
@@ -238,4 +231,4 @@ def cost_block(content: Content) -> Table:
         note += " Left out: GPU-hours that were used and are in no number here, so that these are too few."
     if not priced:
         note += " No price is known: report.price_per_gpu_hour in the configuration gives one."
-    return frame_table(content, "cost", cost, columns, "GPU-hours and cost", note=note)
+    return frame_table(content, "cost", columns, "GPU-hours and cost", note=note)

@@ -25,7 +25,7 @@ MOST_TIMERS = 5
 def phase_blocks(content: Content) -> list[Table]:
     """Per factor combination: per arm the mean and median of each phase, its own mean, and that one's share."""
     root = content.trees[0].root if content.trees else ""
-    return [_phase_table(content, str(factors), rows, root) for factors, rows in _by_factors(content.phases)]
+    return [_phase_table(content, str(factors), rows, root) for factors, rows in _by_factors(content.tables["phases"])]
 
 
 def _by_factors(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -35,7 +35,8 @@ def _by_factors(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 def _phase_table(content: Content, factors: str, rows: pd.DataFrame, root: str) -> Table:
     arms = list(rows["arm"].unique())
     by_key = {(r.arm, r.path): r for r in rows_of(rows)}
-    sums = {r.arm: r for r in rows_of(content.sums[content.sums["factors"] == factors])}
+    all_sums = content.tables["sums"]
+    sums = {r.arm: r for r in rows_of(all_sums[all_sums["factors"] == factors])}
     digits = decimals(min(by_key[arm, root].mean_s for arm in arms))
     # A single step has no median apart from its mean.
     medians = int(rows["steps"].max()) > 1
@@ -123,8 +124,8 @@ SUMS = (
 
 def sums_blocks(content: Content) -> list[Table]:
     """Per factor combination: the plain sum of all timers, the sum without nested ones, the step and the residual."""
-    tables = []
-    for factors, rows in _by_factors(content.sums):
+    tables, phases = [], content.tables["phases"]
+    for factors, rows in _by_factors(content.tables["sums"]):
         arms = list(rows_of(rows))
         digits = decimals(min(r.step_s for r in arms))
         lines = []
@@ -136,7 +137,7 @@ def sums_blocks(content: Content) -> list[Table]:
             kind = {"step_s": "total", "residual_s": "residual"}.get(column, "phase")
             lines.append(TableRow(label, column, tuple(cells), words, int(column == "nested_s"), kind))
         root = content.trees[0].root if content.trees else ""
-        said = nesting_text(content.phases[content.phases["factors"] == factors], root, digits)
+        said = nesting_text(phases[phases["factors"] == factors], root, digits)
         if any(r.residual_rounding_s > 0 for r in arms):
             said += " ±: how far the digits that the source printed leave the residual open, at worst."
         tables.append(
@@ -190,7 +191,7 @@ def _listed(words: list[str]) -> str:
 def speedup_blocks(content: Content) -> list[Table]:
     """Per factor combination and arm: mean seconds of both arms over the paired steps, saved, and the raw ratio."""
     tables = []
-    for (factors, arm), rows in content.speedups.groupby(["factors", "arm"], sort=False):
+    for (factors, arm), rows in content.tables["phase_speedups"].groupby(["factors", "arm"], sort=False):
         step = rows[rows["depth"] == 0].iloc[0]
         digits = decimals(min(step["baseline_mean_s"], step["arm_mean_s"]))
         lines = []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.figures import FigureTables
+from analysis.figures import figures_of
+from analysis.figures.drawing import Figure
 from analysis.runs import PlanRead
 
 ESTIMATES = ("raw", "per_token", "roofline", "standardised")
@@ -22,6 +24,26 @@ PARTS = (
     ("loss+backward", "Loss and backward", "training", 0.14),
     ("residual", "Residual", "residual", 0.01),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureTables:
+    """The tables that figures are drawn from, and their plan."""
+
+    plan: PlanRead
+    wide: pd.DataFrame
+    categories: pd.DataFrame
+    lengths: pd.DataFrame
+    waterfall: pd.DataFrame
+    estimates: pd.DataFrame
+    noise: pd.DataFrame
+    stragglers: pd.DataFrame
+    rewards: pd.DataFrame = field(default_factory=lambda: pd.DataFrame({"reward": [], "weight": []}))
+
+    def drawn(self) -> list[Figure]:
+        tables = {name: getattr(self, name) for name in ("waterfall", "estimates", "noise", "stragglers", "rewards")}
+        own = {"steps": self.wide, "phases": self.categories.assign(path="step"), "ranking": pd.DataFrame()}
+        return figures_of(self.plan, tables | own, self.lengths)
 
 
 def plan_of(arms: list[str], warmup_steps: int = 2) -> PlanRead:

@@ -136,7 +136,7 @@ DRAWN = ("an empty run", "one arm only", "other GPUs", "one step", "no samples")
 @pytest.mark.parametrize("name", CASES)
 def test_bad_input_is_named_and_never_in_a_number(tmp_path, monkeypatch, name):
     if name not in DRAWN:
-        monkeypatch.setattr("analysis.figures.figures_of", lambda tables: [])
+        monkeypatch.setattr("analysis.figures.figures_of", lambda *_: [])
     runs, expected, divided = CASES[name]
     found = content(tmp_path / "case", runs)
     codes = {v.code for v in found.verdicts}
@@ -147,17 +147,17 @@ def test_bad_input_is_named_and_never_in_a_number(tmp_path, monkeypatch, name):
         assert code in page
         assert verdict.level == "note" or f"`{code}`" in text
     # No ratio where there is none to give; where there is one, it is that of the steps which count.
-    values = found.estimates["value"].dropna()
-    assert bool(len(values)) == divided, found.estimates
+    values = found.tables["estimates"]["value"].dropna()
+    assert bool(len(values)) == divided, found.tables["estimates"]
     if not divided:
         assert (
             not any(one.ratios for one in found.arm_verdicts)
-            and not found.comparison.get("raw_speedup", values).notna().any()
+            and not found.tables["comparison"].get("raw_speedup", values).notna().any()
         )
         assert not any(answer.numbers for answer in answers(found))
     else:
         assert values.between(0.2, 12).all()
-        assert found.phases["mean_s"].between(0, 40).all()
+        assert found.tables["phases"]["mean_s"].between(0, 40).all()
 
 
 def test_arms_whose_timers_have_other_names_are_compared_by_what_they_share(tmp_path):
@@ -173,24 +173,24 @@ def test_arms_whose_timers_have_other_names_are_compared_by_what_they_share(tmp_
     assert "phase-missing-in-arm" in codes and len(found.trees) == 2
     page = html_page(found)
     assert "Update actor" in page and "Optimizer step" in page and markdown(found)
-    step = found.speedups.set_index("path").loc["step"]
-    assert step["speedup"] == pytest.approx(found.comparison["raw_speedup"].iloc[0])
-    only = found.speedups[found.speedups["path"].isin([GEN, "step/gen"])]
+    step = found.tables["phase_speedups"].set_index("path").loc["step"]
+    assert step["speedup"] == pytest.approx(found.tables["comparison"]["raw_speedup"].iloc[0])
+    only = found.tables["phase_speedups"][found.tables["phase_speedups"]["path"].isin([GEN, "step/gen"])]
     assert only["speedup"].isna().all() and len(only) == 2
 
 
 def test_an_unreadable_file_beside_a_run_is_not_recorded(tmp_path, monkeypatch):
-    monkeypatch.setattr("analysis.figures.figures_of", lambda tables: [])
+    monkeypatch.setattr("analysis.figures.figures_of", lambda *_: [])
     folder = tmp_path / "case"
     content(folder, {"b": ("base", rows(), {}), "a": ("arm", rows(1.0), {})})
     (folder / "runs" / "a" / "attempts" / "1" / "attempt.json").write_text("{ not json")
     found = read_content(folder / "plan.json", folder, None, None)
-    assert found.provenance.set_index("run_id").loc["a", "slurm_job_ids"] == ""
+    assert found.tables["runs"].set_index("run_id").loc["a", "slurm_job_ids"] == ""
     assert html_page(found)
 
 
 def test_provenance_says_what_is_there_and_what_is_not(tmp_path, monkeypatch):
-    monkeypatch.setattr("analysis.figures.figures_of", lambda tables: [])
+    monkeypatch.setattr("analysis.figures.figures_of", lambda *_: [])
     folder = tmp_path / "case"
     git = {"commit": "c0ffee" * 6 + "abcd", "dirty": True}
     machine = hardware()
@@ -204,7 +204,7 @@ def test_provenance_says_what_is_there_and_what_is_not(tmp_path, monkeypatch):
     slurm = {"job_id": "4711", "restart": 0, "nodes": ["gpu7"]}
     order.write_text(json.dumps(json.loads(order.read_text()) | {"host": "gpu7", "slurm": slurm}))
     found = read_content(folder / "plan.json", folder, None, None)
-    told = found.provenance.set_index("run_id")
+    told = found.tables["runs"].set_index("run_id")
     b = told.loc["b", ["hosts", "gpus", "driver", "cuda", "slurm_job_ids", "git_commit", "git_dirty"]].tolist()
     assert b == ["gpu7", "8 × NVIDIA H100 80GB HBM3", "580.95.05", "13.0", "4711", git["commit"], "yes"]
     assert told.loc["a", ["driver", "slurm_job_ids", "git_commit", "git_dirty"]].tolist() == ["", "", "", ""]

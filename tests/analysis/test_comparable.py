@@ -133,7 +133,9 @@ def test_a_step_far_beyond_its_run_is_in_no_number(tmp_path):
     arm = [row(s, 1) for s in (1, 2, 3)] + [row(4, 900)]
     found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3, 4)], arm)
     assert "step 4 (over 100 times its run's median step" in text(found, "step-left-out")
-    assert found.comparison["raw_speedup"].tolist() == [2.0] and found.comparison["paired_steps"].tolist() == [3]
+    assert found.tables["comparison"]["raw_speedup"].tolist() == [2.0] and found.tables["comparison"][
+        "paired_steps"
+    ].tolist() == [3]
 
 
 def test_one_arm_and_no_run(tmp_path):

@@ -75,7 +75,7 @@ def pair(tmp_path, base, arm, **more):
 def test_ratios_of_sums_by_hand(tmp_path):
     # Baseline 9 + 11 = 20 s for 200 tokens; arm 4 + 1 = 5 s for 150 tokens.
     found = pair(tmp_path, [row(1, 8), row(2, 10)], [row(1, 3, 50), row(2, 0, 100)])
-    (only,) = found.comparison.to_dict("records")
+    (only,) = found.tables["comparison"].to_dict("records")
     assert (only["baseline_s"], only["arm_s"], only["baseline_tokens"], only["arm_tokens"]) == (20, 5, 200, 150)
     assert only["raw_speedup"] == 4.0
     assert only["per_token_speedup"] == pytest.approx((20 / 200) / (5 / 150), rel=1e-15)
@@ -88,14 +88,14 @@ def test_ratios_of_sums_by_hand(tmp_path):
         "→ To settle it: a preflight, which compares the settings; "
         "logs in which the longest response of the baseline and the arm is known.",
     ]
-    speedups = found.speedups.set_index("path")
+    speedups = found.tables["phase_speedups"].set_index("path")
     assert speedups.loc[GEN, ["baseline_mean_s", "arm_mean_s", "saved_s", "speedup"]].tolist() == [9, 1.5, 7.5, 6]
     assert speedups.loc["(residual)", ["baseline_mean_s", "arm_mean_s"]].tolist() == [0.75, 0.75]
 
 
 def test_phase_table_by_hand_and_its_own_times_sum_to_the_step(tmp_path):
     found = pair(tmp_path, [row(1, 8), row(2, 10), row(3, 3)], [row(s, 1) for s in (1, 2, 3)])
-    base = found.phases[found.phases["arm"] == "transformers"].set_index("path")
+    base = found.tables["phases"][found.tables["phases"]["arm"] == "transformers"].set_index("path")
     assert base.loc["step", ["mean_s", "median_s", "own_mean_s"]].tolist() == [8, 9, 0.75]
     assert base.loc["step", "category"] == "residual"
     assert base.loc[GEN, ["mean_s", "median_s", "own_mean_s", "own_share"]].tolist() == [7, 8, 7, 7 / 8]
@@ -110,29 +110,35 @@ def test_warm_up_and_resumed_steps_are_left_out_for_all_arms_alike(tmp_path):
     base = [[row(1, 99), row(2, 3), row(3, 3)], [row(4, 99, resumed=True), row(5, 3)]]
     runs = {"b": ("transformers", 0, base), "a": ("vllm", 0, [[row(s, 1) for s in range(1, 6)]])}
     found = content(results(tmp_path, runs, warmup_steps=1))
-    assert found.comparison["raw_speedup"].tolist() == [2.0] and found.comparison["paired_steps"].tolist() == [3]
-    left_out = found.steps[found.steps["run_id"] == "a"].set_index("step")["left_out"].to_dict()
+    assert found.tables["comparison"]["raw_speedup"].tolist() == [2.0] and found.tables["comparison"][
+        "paired_steps"
+    ].tolist() == [3]
+    left_out = found.tables["steps"][found.tables["steps"]["run_id"] == "a"].set_index("step")["left_out"].to_dict()
     assert left_out == {1: "warm-up", 2: "", 3: "", 4: "left out in another arm", 5: ""}
-    assert found.phases.loc[found.phases["path"] == "step", "steps"].tolist() == [3, 3]
+    assert found.tables["phases"].loc[found.tables["phases"]["path"] == "step", "steps"].tolist() == [3, 3]
 
 
 def test_a_step_without_a_token_leaves_no_ratio_per_token(tmp_path):
     found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], [row(1, 1), row(2, 1, 0), row(3, 1)])
-    assert math.isnan(found.comparison["per_token_speedup"][0]) and math.isnan(found.comparison["arm_tokens"][0])
-    assert "no-tokens" in codes(found) and found.comparison["raw_speedup"].tolist() == [2.0]
+    assert math.isnan(found.tables["comparison"]["per_token_speedup"][0]) and math.isnan(
+        found.tables["comparison"]["arm_tokens"][0]
+    )
+    assert "no-tokens" in codes(found) and found.tables["comparison"]["raw_speedup"].tolist() == [2.0]
 
 
 def test_tokens_of_what_was_not_thrown_away_leave_no_ratio_per_token(tmp_path):
     thrown = [row(s, 1) for s in (1, 2, 3)]
     thrown[1]["scalars"]["training/rollout_failure/evicted_samples"] = 1
     found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], thrown)
-    assert found.comparison["per_token_speedup"].isna().all() and found.comparison["raw_speedup"].tolist() == [2.0]
+    assert found.tables["comparison"]["per_token_speedup"].isna().all() and found.tables["comparison"][
+        "raw_speedup"
+    ].tolist() == [2.0]
     assert "no-tokens" not in codes(found) and "the arm in 1 paired step" in text(found, "completions-discarded")
 
 
 def test_lengths_without_their_number_say_what_tells_it(tmp_path):
     found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], [row(s, 1) for s in (1, 2, 3)])
-    wide = found.steps.drop(columns="response_tokens").assign(mean_response_length=[9.0] * 3 + [math.nan] * 3)
+    wide = found.tables["steps"].drop(columns="response_tokens").assign(mean_response_length=[9.0] * 3 + [math.nan] * 3)
     (told,) = [v for v in comparison_table(wide, found.plan)[1] if v.code == "no-tokens"]
     base = wide["arm"].iloc[0]
     assert f"{base} logged lengths, and not how many responses a step has: arms.<arm>.import.batch_size" in told.text
@@ -142,7 +148,7 @@ def test_lengths_without_their_number_say_what_tells_it(tmp_path):
 
 def test_slower_arm_is_called_slower(tmp_path):
     found = pair(tmp_path, [row(1, 1)], [row(1, 4)])
-    assert found.comparison["raw_speedup"].tolist() == [0.4] and "one step only" in block(found)
+    assert found.tables["comparison"]["raw_speedup"].tolist() == [0.4] and "one step only" in block(found)
 
 
 def test_equal_times_are_called_equal(tmp_path):
@@ -151,14 +157,14 @@ def test_equal_times_are_called_equal(tmp_path):
 
 def test_disagreement_of_raw_and_per_token_is_said(tmp_path):
     found = pair(tmp_path, [row(1, 9, 100)], [row(1, 4, 20)])
-    assert found.comparison["raw_speedup"].tolist() == [2.0]
+    assert found.tables["comparison"]["raw_speedup"].tolist() == [2.0]
     assert "Per response token 0.40× (" in block(found)
     assert "Per step and per response token disagree on which arm is faster" in block(found)
 
 
 def test_other_baseline(tmp_path):
     folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 9)]]), "a": ("vllm", 0, [[row(1, 4)]])})
-    assert content(folder, baseline="vllm").comparison["raw_speedup"].tolist() == [0.5]
+    assert content(folder, baseline="vllm").tables["comparison"]["raw_speedup"].tolist() == [0.5]
 
 
 def test_sweep_gives_one_row_per_factor_combination(tmp_path):
@@ -168,8 +174,8 @@ def test_sweep_gives_one_row_per_factor_combination(tmp_path):
         runs[f"b{t}"] = ("transformers", 0, [[row(1, 9), row(2, 9)]], more)
         runs[f"a{t}"] = ("vllm", 0, [[row(1, arm_s), row(2, arm_s)]], more)
     found = content(results(tmp_path, runs))
-    assert found.comparison["raw_speedup"].tolist() == [5.0, 2.0]
-    assert json.loads(found.comparison["factors"][1]) == {"workload.temperature": 1.0}
+    assert found.tables["comparison"]["raw_speedup"].tolist() == [5.0, 2.0]
+    assert json.loads(found.tables["comparison"]["factors"][1]) == {"workload.temperature": 1.0}
     assert "of 2 factor combinations. Per response token 2.00× to 5.00× (" in block(found)
     assert "± One run pair at each factor combination" in block(found)
     assert '<td class="text" data-value="0.7">0.7</td>' in html_page(found)
@@ -216,7 +222,7 @@ def test_no_run_at_all(tmp_path):
 def test_no_common_steps(tmp_path):
     runs = {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 1, [[row(1, 1)]])}
     found = content(results(tmp_path, runs))
-    assert "no-common-steps" in codes(found) and not found.arm_verdicts and found.comparison.empty
+    assert "no-common-steps" in codes(found) and not found.arm_verdicts and found.tables["comparison"].empty
     assert found.no_comparison.startswith(
         "No comparison: no arm has a counted step in common with the baseline. Runs of"
     )
@@ -226,11 +232,17 @@ def test_no_common_steps(tmp_path):
 
 def test_steps_that_lie_apart_are_named(tmp_path):
     found = pair(tmp_path, [row(step, 1) for step in (1, 2, 3)], [row(step, 1) for step in (1, 2, 3)], warmup_steps=0)
-    steps = found.steps.assign(step=found.steps["step"].where(found.steps["arm"] != "vllm", found.steps["step"] + 1000))
+    steps = found.tables["steps"].assign(
+        step=found.tables["steps"]["step"].where(
+            found.tables["steps"]["arm"] != "vllm", found.tables["steps"]["step"] + 1000
+        )
+    )
     (told,) = [v for v in comparison_table(steps, found.plan)[1] if v.code == "no-common-steps"]
     assert "that both have these are transformers's 1 to 3 and vllm's 1001 to 1003" in told.text
-    steps = found.steps.assign(
-        factors=found.steps["arm"].map({"vllm": '{"temperature": 0.9}', "transformers": '{"temperature": 1.0}'})
+    steps = found.tables["steps"].assign(
+        factors=found.tables["steps"]["arm"].map(
+            {"vllm": '{"temperature": 0.9}', "transformers": '{"temperature": 1.0}'}
+        )
     )
     told = [v.text for v in comparison_table(steps, found.plan)[1] if v.code == "no-common-steps"]
     assert any(". vllm counts steps only at temperature = 0.9: runs of equal factors are compared" in t for t in told)
@@ -262,9 +274,9 @@ def test_missing_phase_in_one_arm(tmp_path, drawn):
     found = pair(tmp_path, [row(1, 5), row(2, 5)], arm)
     assert "timed in vllm, not in transformers" in text(found, "phase-missing-in-arm")
     assert "1 of the 2 counted steps of vllm" in text(found, "phase-missing-in-steps")
-    vllm = found.phases[found.phases["arm"] == "vllm"].set_index("path")
+    vllm = found.tables["phases"][found.tables["phases"]["arm"] == "vllm"].set_index("path")
     assert vllm.loc[sync, "mean_s"] == 0.25 and vllm["own_mean_s"].sum() == pytest.approx(3, abs=1e-12)
-    speedups = found.speedups.set_index("path")
+    speedups = found.tables["phase_speedups"].set_index("path")
     assert math.isnan(speedups.loc[sync, "speedup"]) and math.isnan(speedups.loc[sync, "baseline_mean_s"])
     # A step without the phase spends no second in it: (0.5 + 0) / 2.
     assert speedups.loc[sync, "arm_mean_s"] == 0.25
@@ -276,15 +288,17 @@ def test_impossible_step_times_never_reach_a_number(tmp_path, bad_s, drawn):
     bad["phases"] = {"step": bad_s}
     found = pair(tmp_path, [row(1, 3), bad, row(3, 3)], [row(s, 1) for s in (1, 2, 3)])
     assert "run b: left out of every number, in all arms: step 2" in text(found, "step-left-out")
-    assert found.comparison["raw_speedup"].tolist() == [2.0] and found.comparison["paired_steps"].tolist() == [2]
+    assert found.tables["comparison"]["raw_speedup"].tolist() == [2.0] and found.tables["comparison"][
+        "paired_steps"
+    ].tolist() == [2]
 
 
 def test_step_with_a_negative_phase_or_an_overrun_is_left_out(tmp_path, drawn):
     negative = row(1, 3, phases={"step/optimizer_step": -0.25})
     overrun = row(2, 3, phases={GEN: 3.5})
     found = pair(tmp_path, [negative, overrun, row(3, 3)], [row(s, 1) for s in (1, 2, 3)])
-    assert found.steps[found.steps["run_id"] == "b"]["left_out"].tolist()[2] == ""
-    assert found.comparison["paired_steps"].tolist() == [1]
+    assert found.tables["steps"][found.tables["steps"]["run_id"] == "b"]["left_out"].tolist()[2] == ""
+    assert found.tables["comparison"]["paired_steps"].tolist() == [1]
     assert {"step-left-out", "children-exceed-parent"} <= codes(found)
 
 
@@ -296,9 +310,9 @@ def test_without_tokens_there_is_no_per_token_number(tmp_path, tokens, drawn):
         if tokens is not None:
             one["scalars"]["response_tokens"] = tokens
     found = pair(tmp_path, [row(1, 3), row(2, 3)], arm)
-    assert "no-tokens" in codes(found) and found.comparison["per_token_speedup"].isna().all()
+    assert "no-tokens" in codes(found) and found.tables["comparison"]["per_token_speedup"].isna().all()
     assert "Per step 2.00×" in block(found)
-    assert found.comparison["raw_speedup"].tolist() == [2.0]
+    assert found.tables["comparison"]["raw_speedup"].tolist() == [2.0]
 
 
 def test_reward_that_is_no_number(tmp_path, drawn):
@@ -340,7 +354,7 @@ def test_differences_between_arms_are_warned_of(tmp_path):
 
 def test_only_what_differs_comes_first_and_own_paths_do_not_count(tmp_path):
     found = pair(tmp_path, [row(1, 1)], [row(1, 1)])
-    differing = [s.key for s in found.config if s.differs]
+    differing = [s.key for s in found.settings["config"] if s.differs]
     assert differing == ["engine", "stack", "trainer_args.use_vllm"]
 
 
@@ -357,16 +371,16 @@ def test_stack_checks(tmp_path):
 def test_undeclared_phase_is_shown(tmp_path, drawn):
     arm = [row(1, 1, phases={"step/validate": 0.5})]
     found = pair(tmp_path, [row(1, 1)], arm)
-    shown = found.phases.set_index("path").loc["step/validate"]
+    shown = found.tables["phases"].set_index("path").loc["step/validate"]
     assert shown["label"] == "validate (undeclared)" and shown["own_mean_s"] == 0.5
     assert "step/validate is not in the declared timers" in text(found, "undeclared-phase")
-    vllm = found.phases[found.phases["arm"] == "vllm"]
+    vllm = found.tables["phases"][found.tables["phases"]["arm"] == "vllm"]
     assert vllm["own_mean_s"].sum() == pytest.approx(2, abs=1e-12)
 
 
 def test_phase_outside_the_step_is_in_no_sum(tmp_path, drawn):
     found = pair(tmp_path, [row(1, 1)], [row(1, 1, phases={"save/model": 50.0})])
-    vllm = found.phases[found.phases["arm"] == "vllm"].set_index("path")
+    vllm = found.tables["phases"][found.tables["phases"]["arm"] == "vllm"].set_index("path")
     assert pd.isna(vllm.loc["save/model", "own_share"]) and vllm["own_share"].sum() == pytest.approx(1)
     rows = {row.path: row for row in phase_blocks(found)[0].rows}
     assert float(rows["(sum)"].cells[4].value) == pytest.approx(2)
@@ -425,7 +439,7 @@ def test_what_others_take_is_a_share_of_the_cpus_of_all_processes(tmp_path):
     for processes, share in ((2, "a: 20 %"), (4, "")):
         hardware = {"cpus": 4, "affinity": [0, 1, 2, 3], "processes": processes}
         runs = [replace(run, done={**run.done, "hardware": hardware}) for run in found.runs]
-        said = busy_machine_verdicts(runs, found.steps)
+        said = busy_machine_verdicts(runs, found.tables["steps"])
         assert [share in one.text for one in said] == ([True] if share else [])
 
 
@@ -458,5 +472,5 @@ def test_the_ratio_by_the_wall_clock_is_said_where_it_is_another(tmp_path):
 def test_scalar_with_the_name_of_a_column_is_kept_beside_it(tmp_path):
     arm = [row(1, 1, scalars={"step": 77.0, "counted": 1.0, "timing": 2.0})]
     found = pair(tmp_path, [row(1, 1)], arm)
-    assert found.steps["step"].tolist() == [1, 1] and found.steps["scalar/step"].tolist()[1] == 77.0
-    assert found.comparison["paired_steps"].tolist() == [1]
+    assert found.tables["steps"]["step"].tolist() == [1, 1] and found.tables["steps"]["scalar/step"].tolist()[1] == 77.0
+    assert found.tables["comparison"]["paired_steps"].tolist() == [1]

@@ -236,9 +236,9 @@ def test_a_report_takes_the_ratio_apart(tmp_path):
     content = content_of(folder_of(tmp_path, EXPLAIN))
     # The replays are no rivals of a training.
     assert [one.arm for one in content.arm_verdicts] == ["other"]
-    assert set(content.estimates["arm"]) == set(content.comparison["arm"]) == {"other"}
-    found = content.explained.set_index("part")
-    raw = content.estimates.set_index("estimate").loc["raw", "value"]
+    assert set(content.tables["estimates"]["arm"]) == set(content.tables["comparison"]["arm"]) == {"other"}
+    found = content.tables["explained"].set_index("part")
+    raw = content.tables["estimates"].set_index("estimate").loc["raw", "value"]
     assert found.loc["raw", "value"] == raw and found.loc["raw", "share"] == 1
     assert found.loc[[*FACTORS], "value"].prod() == pytest.approx(raw, rel=1e-12)
     assert found.loc[[*FACTORS], "share"].sum() == pytest.approx(1)
@@ -249,7 +249,7 @@ def test_a_report_takes_the_ratio_apart(tmp_path):
     page, text = html_page(content), markdown(content)
     for part in (page, text):
         assert "What the ratio is made of" in part and "other vs vllm: raw" in part and "engine at equal work" in part
-    assert "explained" in content.tables
+    assert len(content.tables["explained"])
     assert not {v.code for v in content.verdicts} & {"replay-other-lengths", "replay-ran-otherwise", "trainers-differ"}
 
 
@@ -261,7 +261,7 @@ def content_and_steps(tmp_path):
 
 def test_the_raw_ratio_is_the_arms_own_and_one_near_1_has_no_shares(tmp_path):
     content, wide = content_and_steps(tmp_path)
-    raw = content.estimates[content.estimates["estimate"] == "raw"]
+    raw = content.tables["estimates"][content.tables["estimates"]["estimate"] == "raw"]
     both = pd.concat([raw.assign(arm="a third", value=5.0), raw.assign(value=1.01)])
     found = explained_table(wide, content.runs, content.plan, Comparable(), both, 50).set_index("part")
     assert found.loc["raw", "value"] == 1.01 and found["share"].isna().all()
@@ -278,7 +278,7 @@ def test_what_both_replays_have_in_common_is_no_noise_of_their_ratio(tmp_path):
 def test_without_the_wish_nothing_is_explained_and_replays_stay_apart(tmp_path):
     folder = folder_of(tmp_path)
     content = content_of(folder)
-    assert content.explained.empty and "explained" not in content.tables
+    assert content.tables["explained"].empty
     assert "What the ratio is made of" not in html_page(content)
     assert [one.arm for one in content.arm_verdicts] == ["other"]
     # The other way round: with a replay as baseline the replays are compared, and no training.
@@ -295,7 +295,7 @@ def test_without_the_wish_nothing_is_explained_and_replays_stay_apart(tmp_path):
 )
 def test_replays_that_are_no_equal_work_explain_nothing(tmp_path, more, why, codes):
     content = content_of(folder_of(tmp_path, EXPLAIN, **more))
-    found = content.explained.set_index("part")
+    found = content.tables["explained"].set_index("part")
     assert math.isnan(found.loc[ENGINE, "value"]) and why in found.loc[ENGINE, "why"]
     assert found.loc[[LENGTHS, SYNC, REST], "value"].prod() == pytest.approx(found.loc["raw", "value"])
     assert "engine: not known" in markdown(content)
@@ -304,7 +304,7 @@ def test_replays_that_are_no_equal_work_explain_nothing(tmp_path, more, why, cod
 
 def test_a_baseline_of_another_engine_has_no_explanation(tmp_path):
     content = content_of(folder_of(tmp_path, EXPLAIN), baseline="other")
-    assert content.explained.empty and [one.arm for one in content.arm_verdicts] == ["vllm"]
+    assert content.tables["explained"].empty and [one.arm for one in content.arm_verdicts] == ["vllm"]
 
 
 def test_the_published_ratio_by_replays_on_one_gpu(tmp_path):
@@ -337,7 +337,7 @@ def test_the_published_ratio_by_replays_on_one_gpu(tmp_path):
     explain = {"explain": {"sglang": ["eager", "graphs", "alone"]}}
     make_results.write_plan(results, arms, runs, 2, report=explain)
     content = content_of(results)
-    found = content.explained.set_index("part")
+    found = content.tables["explained"].set_index("part")
     assert found.loc["raw", "value"] == pytest.approx(878.89 / 408.19, rel=1e-9)
     graphs, engine = f"{ENGINE}/graphs vs eager", f"{ENGINE}/alone vs graphs"
     assert found.loc[[graphs, engine], "phase_ratio"].tolist() == pytest.approx([1.6, 1.25])

@@ -26,7 +26,7 @@ def content(folder):
 
 def test_the_table_of_estimates_fits_and_tells_a_scope_of_all_once(page, plain, tmp_path):
     found = content(plain)
-    assert found.estimates["scope"].unique().tolist() == ["across runs"]
+    assert found.tables["estimates"]["scope"].unique().tolist() == ["across runs"]
     (tmp_path / "report.html").write_text(html_page(found), encoding="utf-8")
     page.open(tmp_path / "report.html", width=1200)
     heads = page.js("[...document.querySelectorAll('table.estimates thead th')].map(th => th.textContent)")
@@ -44,7 +44,7 @@ def test_the_table_of_estimates_fits_and_tells_a_scope_of_all_once(page, plain, 
 def test_every_setting_is_in_a_table(plain):
     found = content(plain)
     table = found.tables["settings"]
-    keys = [s.key for s in (*found.config, *found.hardware, *found.versions)]
+    keys = [s.key for some in found.settings.values() for s in some]
     assert table["setting"].tolist() == keys and "workload.steps" in keys and "trl" in keys
     row = table[table["setting"] == "engine"].iloc[0]
     assert bool(row["differs"]) and row["value/vllm"] == '"vllm"'
@@ -60,7 +60,7 @@ def test_nothing_but_a_repetition_is_no_comparison_and_says_why(plain):
         found = content(plain)
     finally:
         path.write_text(before)
-    low, high = found.noise.iloc[0][["low", "high"]]
+    low, high = found.tables["noise"].iloc[0][["low", "high"]]
     assert found.arm_verdicts == []
     assert found.no_comparison == (
         "No comparison: there are only repetitions (A/A) of one arm "

@@ -119,5 +119,8 @@ def test_what_the_gate_lacks_and_what_the_gpu_hours_lack_are_on_the_page(tmp_pat
     gate, cost = gate_block(found), cost_block(found)
     assert gate.heads[-1] == "steps that only the arm lacks" and gate.rows[0].cells[-1].text == "1"
     assert "USD, of the used" in cost.heads and "what is left out" not in cost.heads
-    torn = replace(found, cost=found.cost.assign(why="without 1 step whose time cannot be right"))
+    torn = replace(
+        found,
+        tables=found.tables | {"cost": found.tables["cost"].assign(why="without 1 step whose time cannot be right")},
+    )
     assert cost_block(torn).heads[-1] == "what is left out" and "too few" in cost_block(torn).note

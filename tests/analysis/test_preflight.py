@@ -11,7 +11,7 @@ import make_results
 import pytest
 
 from analysis.collect import main as collect
-from analysis.installed import mixed_origin_verdicts
+from analysis.installed import installed_settings, lock_differences, mixed_origin_verdicts
 from analysis.report.__main__ import main
 from analysis.report.content import read_content
 from analysis.report.markdown import markdown
@@ -179,7 +179,7 @@ def test_only_what_differs_between_stacks_is_shown_and_the_table_has_all(folder,
     for each in (one, two):
         make_results.write_json(stacks / each["stack"] / each["lock_id"] / "verify.json", each)
     found = content(folder, stacks=stacks)
-    differing = {s.key: s.values for s in found.installed if s.differs}
+    differing = {s.key: s.values for s in installed_settings(found.runs, found.plan) if s.differs}
     assert differing == {
         "backend": {"transformers": "uv", "vllm": "conda"},
         "pip numpy": {"transformers": "2.4.0", "vllm": "2.3.0"},
@@ -205,7 +205,9 @@ def test_a_stack_that_was_not_checked_is_compared_with_nothing(folder, tmp_path)
     one = verify("trl-vllm-cpu", "0123456789ab")
     make_results.write_json(tmp_path / "stacks/trl-vllm-cpu/0123456789ab/verify.json", one)
     found = content(folder, stacks=tmp_path / "stacks")
-    assert found.installed == [] and set(found.environment["stack"]) == {"trl-vllm-cpu"}
+    assert installed_settings(found.runs, found.plan) == [] and set(found.tables["environment"]["stack"]) == {
+        "trl-vllm-cpu"
+    }
     assert "Installed packages and tools" not in html_page(found)
 
 
@@ -240,9 +242,11 @@ def test_a_registered_stack_is_told_with_what_was_accepted(folder, tmp_path):
         "its lock: torch 2.14.0 (lock: 2.13.0+cpu); 1 package that the lock does not have"
     )
     rows = rows_of(table_of(html_page(found), "Registered stacks: what is not as their lock says"))
-    assert len(rows) == 4 and len(found.lock_differences) == 4
+    assert len(rows) == 4 and len(lock_differences(found.runs)) == 4
     assert "registered, not built; 0 of 0 checks passed" in html_page(found)
-    told = found.environment[found.environment["stack"] == "trl-vllm-cpu"].set_index(["kind", "name"])["version"]
+    told = found.tables["environment"][found.tables["environment"]["stack"] == "trl-vllm-cpu"].set_index(
+        ["kind", "name"]
+    )["version"]
     assert told["stack", "state"] == "registered, not built"
     assert told["stack", "interpreter"] == "/opt/torch/bin/python3"
     assert told["accepted", "torch"] == "2.14.0 (lock: 2.13.0+cpu)"
@@ -255,7 +259,7 @@ def test_what_stands_in_for_an_absent_package_is_in_the_environment(folder, tmp_
         done = json.loads(file.read_text())
         make_results.write_json(file, done | {"resolved": {"engine": {"stand_ins": {"sgl_kernel": "a stand-in"}}}})
     found = content(folder, stacks=tmp_path / "stacks")
-    told = found.environment[found.environment["kind"] == "stand-in"]
+    told = found.tables["environment"][found.tables["environment"]["kind"] == "stand-in"]
     assert told[["stack", "name", "version"]].to_numpy().tolist() == [["trl-vllm-cpu", "sgl_kernel", "a stand-in"]]
     assert ">stand-in sgl_kernel<" in html_page(found).partition("Installed packages and tools")[2]
 
@@ -267,8 +271,8 @@ def test_a_run_keeps_the_state_of_the_stack_that_it_was_trained_in(folder, tmp_p
     trained_in(folder, REGISTERED, "vllm-*")
     found = content(folder, stacks=tmp_path / "stacks")
     assert {v.code for v in found.verdicts} >= {"stack-registered"}
-    assert {one.stack for one in found.lock_differences} == {"trl-vllm-cpu"}
-    states = {s.key: s.values for s in found.installed if s.differs}
+    assert {one.stack for one in lock_differences(found.runs)} == {"trl-vllm-cpu"}
+    states = {s.key: s.values for s in installed_settings(found.runs, found.plan) if s.differs}
     assert states["state"] == {"transformers": "", "vllm": "registered, not built"}
 
 
@@ -278,7 +282,7 @@ def test_a_run_of_a_built_stack_is_not_told_as_registered(folder, tmp_path):
     trained_in(folder, {"state": "built"}, "transformers-*")
     found = content(folder, stacks=tmp_path / "stacks")
     assert not {v.code for v in found.verdicts} & {"stack-registered", "stack-origin-mixed"}
-    assert found.lock_differences == [] and "registered" not in html_page(found)
+    assert lock_differences(found.runs) == [] and "registered" not in html_page(found)
 
 
 def test_an_arm_whose_runs_were_trained_in_two_environments_is_told():

@@ -136,8 +136,8 @@ def test_a_sweep_of_engines_options_is_a_ranking_in_the_report(tmp_path):
     arms = {arm: {"trainer": "replay", "engine": arm} for arm in ("vllm", "sglang")}
     make_results.write_plan(results, arms, runs, 1)
     content = read_content(results / "plan.json", results, None, None)
-    assert content.ranking["step_s"].tolist() == pytest.approx([2, 3, 6], rel=0.01)
-    assert content.ranking["verdict"].tolist() == [FIRST, SLOWER, SLOWER] and "ranking" in content.tables
+    assert content.tables["ranking"]["step_s"].tolist() == pytest.approx([2, 3, 6], rel=0.01)
+    assert content.tables["ranking"]["verdict"].tolist() == [FIRST, SLOWER, SLOWER]
     said = "Fastest of 3 settings: vllm (enforce_eager = False), 2 s a step; all others are slower."
     assert content.no_comparison == said and content.arm_verdicts == []
     assert not {v.code for v in content.verdicts} & {"no-common-steps", "one-arm"}

@@ -64,7 +64,7 @@ def told(found: Content, code: str = "samples-missing") -> list[str]:
 def test_a_stage_is_the_last_attempts_that_took_it(tmp_path: Path) -> None:
     first = [line(0, "old", "old"), line(2, "half", "half")]
     found = content(tmp_path, {"a-s0": [first, [line(0, "new", "new"), line(4, "last", "last")]]})
-    frame = found.samples
+    frame = found.tables["samples"]
     assert frame[["attempt", "step", "row", "completion"]].to_numpy().tolist() == [
         [2, 0, 0, "new"],
         [2, 0, 1, "new"],
@@ -123,7 +123,7 @@ BAD: list[Any] = [
 
 def test_lines_that_are_none_are_named_with_their_number(tmp_path: Path) -> None:
     found = content(tmp_path, {"a-s0": [[*BAD, line(0, "good"), line(2, "good"), line(4, "good")]]})
-    assert list(found.samples["completion"]) == ["good"] * 3
+    assert list(found.tables["samples"]["completion"]) == ["good"] * 3
     corrupt = told(found, "corrupt-line")
     assert len(corrupt) == len(BAD), corrupt
     assert corrupt[3].startswith("a-s0: attempts/1/samples.jsonl:4 cannot be read and was skipped (step must be")
@@ -180,5 +180,5 @@ def test_a_step_after_samples_does_not_count(tmp_path: Path) -> None:
     run = make_results.write_run(tmp_path, "a-s0", "a", 0, [rows])
     assert collect([str(run), "--out", str(run / "steps.parquet")]) == 0
     plan = make_results.write_plan(tmp_path, {"a": {"trainer": "trl", "engine": "vllm", "options": {}}}, ["a-s0"], 1)
-    steps = read_content(plan, tmp_path, None, None).steps.set_index("step")
+    steps = read_content(plan, tmp_path, None, None).tables["steps"].set_index("step")
     assert steps["left_out"].tolist() == ["warm-up", "", "first step after sample completions", "", ""]

@@ -366,7 +366,7 @@ def test_trl_against_verl_in_one_report(tmp_path):
     found = read_content(folder / "plan.json", folder, None, None)
     assert [t.name for t in found.trees] == ["trl 1.16", "verl 0.4.1"]
     assert not {"no-reward", "bad-reward", "no-lengths", "no-tokens"} & {v.code for v in found.verdicts}
-    steps = found.steps.set_index(["arm", "step"])
+    steps = found.tables["steps"].set_index(["arm", "step"])
     assert steps["reward"].tolist() == [0.01, 0.02, 0.03, 0.25, 0.25, 0.25]
     assert steps.loc[("verl", 1), "mean_response_length"] == 256.0
     assert {"phases", "step-time", "response-length", "reward", "tokens-per-second"} <= {f.name for f in found.figures}
@@ -374,7 +374,7 @@ def test_trl_against_verl_in_one_report(tmp_path):
     paths = [row.path for row in block.rows]
     assert paths.index("step/gen/reshard") == paths.index("step/gen") + 2
     assert paths[-1] == "testing" and block.rows[-1].kind == "outside", "below the sum that it is not in"
-    verl = found.phases[found.phases["arm"] == "verl"].set_index("path")
+    verl = found.tables["phases"][found.tables["phases"]["arm"] == "verl"].set_index("path")
     inside = verl[verl["own_share"].notna()]
     assert inside["own_mean_s"].sum() == pytest.approx(408.190) and inside["own_share"].sum() == pytest.approx(1)
     assert "Reshard" in html_page(found) and "Reshard" in markdown(found)
@@ -387,9 +387,9 @@ def test_overrides_differ_one_by_one(tmp_path):
         collected(write_run(folder, [[verl_row(1, ARTICLE)]], run_id=arm, arm=arm, trainer_args=args))
     make_results.write_plan(folder, {"a": {}, "b": {}}, ["a", "b"], 0)
     found = read_content(folder / "plan.json", folder, None, None)
-    differing = {s.key: s.values for s in found.config if s.differs}
+    differing = {s.key: s.values for s in found.settings["config"] if s.differs}
     assert differing == {"trainer_args.rollout.enforce_eager": {"a": '"True"', "b": '"False"'}}
-    assert "trainer_args.data.filter" in {s.key for s in found.config}
+    assert "trainer_args.data.filter" in {s.key for s in found.settings["config"]}
 
 
 def test_a_run_without_any_timer_says_so(tmp_path, capsys):
@@ -420,7 +420,7 @@ def test_steps_that_waited_for_a_checkpoint_or_a_validation_count_in_no_arm(tmp_
     tested = {**PLAIN, "testing": 30.0, "step": 39.0}
     twice = {**PLAIN, "gen": 17.0, "step": 18.0}
     found = compared(tmp_path, [twice, twice, saved, twice, tested, twice], [PLAIN] * 6)
-    assert found.comparison[["paired_steps", "raw_speedup"]].values.tolist() == [[4, 2.0]]
+    assert found.tables["comparison"][["paired_steps", "raw_speedup"]].values.tolist() == [[4, 2.0]]
     (note,) = [v.text for v in found.verdicts if v.code == "occasional-left-out"]
     assert "(3, 5)" in note
 
@@ -429,7 +429,7 @@ def test_a_step_that_lost_completions_counts_in_no_arm(tmp_path):
     lines = [verl_row(number, PLAIN, missing_completions=2 * (number == 2)) for number in (1, 2, 3)]
     collected(write_run(tmp_path, [lines], engine="vllm", run_id="b", arm="vllm"))
     found = compared(tmp_path, None, [PLAIN] * 3)
-    assert found.comparison["paired_steps"].tolist() == [2]
+    assert found.tables["comparison"]["paired_steps"].tolist() == [2]
     (said,) = [v.text for v in found.verdicts if v.code == "step-left-out"]
     assert "step 2 (completions failed, and the step went on without them)" in said
 
@@ -437,6 +437,6 @@ def test_a_step_that_lost_completions_counts_in_no_arm(tmp_path):
 def test_where_every_step_waits_they_count_and_it_is_said(tmp_path):
     saved = {**PLAIN, "save_checkpoint": 9.0, "step": 18.0}
     found = compared(tmp_path, [saved] * 4, [PLAIN] * 4)
-    assert found.comparison[["paired_steps", "raw_speedup"]].values.tolist() == [[4, 2.0]]
+    assert found.tables["comparison"][["paired_steps", "raw_speedup"]].values.tolist() == [[4, 2.0]]
     (said,) = [v.text for v in found.verdicts if v.code == "occasional-counted"]
     assert "raise workload.save_steps" in said

@@ -180,7 +180,7 @@ def test_sequences_at_once_come_out_as_they_are(stack_python: Stack, made_inputs
             seconds[arm] = seconds.get(arm, 0.0) + sum(line["phases"]["step"] for line in lines[1:])
     (results / "plan.json").write_text(json.dumps(plan.as_json()))
     content = read_content(results / "plan.json", results, None, None)
-    raw_row = content.estimates.set_index("estimate").loc["raw"]
+    raw_row = content.tables["estimates"].set_index("estimate").loc["raw"]
     assert raw_row["value"] == pytest.approx(seconds["vllm-32"] / seconds["vllm-4"])
     # The 640 tokens of a step take 160 iterations by fours, or more, and the 48 of the longest by 32.
     assert 48 <= iterations["vllm-32"] < 80 and 160 <= iterations["vllm-4"] < 240
@@ -189,7 +189,7 @@ def test_sequences_at_once_come_out_as_they_are(stack_python: Stack, made_inputs
     (verdict,) = content.arm_verdicts
     (ratio,) = verdict.ratios
     assert (verdict.arm, ratio.estimates) == ("vllm-4", ("standardised",))
-    claimed = content.estimates.set_index("estimate").loc["standardised"]
+    claimed = content.tables["estimates"].set_index("estimate").loc["standardised"]
     for row, said in ((raw_row, raw_row["verdict"]), (claimed, verdict.verdict)):
         direction = "-" if row["high"] < 1 else "+" if row["low"] > 1 else "~"
         assert (said, row["scope"]) == (direction, "across runs")
