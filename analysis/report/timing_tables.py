@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -16,9 +15,9 @@ from analysis.runs import factors_label, rows_of
 from common.verdicts import count_of
 from trainers.timers.lookup import in_order
 
-NOTHING = Cell("")
-_Cells = tuple[Cell, Cell, Cell, Cell]
-"""Of a phase and an arm: mean, median, own, and the own share."""
+_MEAN, _OWN, _NOTHING = ("mean_s", "median_s"), ("own_mean_s", "own_share"), ("", "")
+_Numbers = tuple[str, Mapping[str, Any], tuple[str, ...]]
+"""What a line shows of each arm: a table of tables/, its row by arm, and four of its columns ("" for none)."""
 MOST_TIMERS = 5
 
 
@@ -34,35 +33,40 @@ def _by_factors(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 def _phase_table(content: Content, factors: str, rows: pd.DataFrame, root: str) -> Table:
     arms = list(rows["arm"].unique())
-    by_key = {(r.arm, r.path): r for r in rows_of(rows)}
+    of: dict[str, dict[str, Any]] = {}
+    for r in rows_of(rows):
+        of.setdefault(r.path, {})[r.arm] = r
     all_sums = content.tables["sums"]
     sums = {r.arm: r for r in rows_of(all_sums[all_sums["factors"] == factors])}
-    digits = decimals(min(by_key[arm, root].mean_s for arm in arms))
+    digits = decimals(min(step.mean_s for step in of[root].values()))
     # A single step has no median apart from its mean.
     medians = int(rows["steps"].max()) > 1
     heads = ("mean", "median", "own", "own, share") if medians else ("seconds", "own", "own, share")
 
-    def shown(mean: Cell, median: Cell, own: Cell, share: Cell) -> tuple[Cell, ...]:
-        return (mean, median, own, share) if medians else (mean, own, share)
-
-    def line(label: str, path: str, cells: Callable[[str], _Cells], words: str, depth: int, kind: str) -> TableRow:
-        return TableRow(label, path, tuple(c for arm in arms for c in shown(*cells(arm))), words, depth, kind)
+    def line(label: str, path: str, words: str, depth: int, kind: str, numbers: _Numbers) -> TableRow:
+        table, of_arm, columns = numbers
+        shown = columns if medians else (columns[0], *columns[2:])
+        rounding = "own_rounding_s" if kind == "residual" else ""
+        cells = (_cell(table, of_arm.get(arm), column, digits, rounding) for arm in arms for column in shown)
+        return TableRow(label, path, tuple(cells), words, depth, kind)
 
     inside: list[TableRow] = []
     outside: list[TableRow] = []
     for path in in_order(rows["path"], content.trees):
-        phase, cells = shown_phase(path, content.trees), partial(_phase_cells, by_key, digits, path, path == root)
+        phase = shown_phase(path, content.trees)
         kind = "total" if path == root else "phase" if path.startswith(root + "/") else "outside"
+        seconds_of = ("phases", of[path], (*_MEAN, *(_NOTHING if path == root else _OWN)))
         of_kind = outside if kind == "outside" else inside
-        of_kind.append(line(phase.label, path, cells, phase.description, phase.depth, kind))
-    steps = {arm: by_key[arm, root] for arm in arms}
+        of_kind.append(line(phase.label, path, phase.description, phase.depth, kind, seconds_of))
     words = "The part of the step that no timer covers."
-    inside.append(line("Residual", f"({RESIDUAL})", partial(_residual, steps, sums, digits), words, 1, "residual"))
-    total = partial(_total, sums, digits)
-    inside.append(line("Sum of own times", "(sum)", total, "Equals the mean step.", 0, "total"))
+    own = ("phases", of[root], (*_NOTHING, *_OWN))
+    inside.append(line("Residual", f"({RESIDUAL})", words, 1, "residual", own))
+    total = ("sums", sums, (*_NOTHING, "own_sum_s", "own_sum_share"))
+    inside.append(line("Sum of own times", "(sum)", "Equals the mean step.", 0, "total", total))
     if any(not math.isnan(sums[arm].between_steps_mean_s) for arm in arms):
         words = "Logging, checkpoints and data between two steps: wall clock that is in no step."
-        outside.append(line("Between steps", "(between)", partial(_between, sums, digits), words, 0, "outside"))
+        between = ("sums", sums, ("between_steps_mean_s", "between_steps_median_s", *_NOTHING))
+        outside.append(line("Between steps", "(between)", words, 0, "outside", between))
     return Table(
         name="phases",
         caption="Seconds per step, by phase and arm" + _at(factors),
@@ -74,39 +78,14 @@ def _phase_table(content: Content, factors: str, rows: pd.DataFrame, root: str) 
     )
 
 
-def _phase_cells(by_key: Mapping[tuple[str, str], Any], digits: int, path: str, is_root: bool, arm: str) -> _Cells:
-    found = by_key.get((arm, path))
-    if found is None:
-        return Cell(DASH), Cell(DASH), Cell(DASH), Cell(DASH)
-
-    def cell(made: Cell, column: str) -> Cell:
-        return made.at("phases", found.Index, column)
-
-    mean = cell(seconds(found.mean_s, digits), "mean_s")
-    median = cell(seconds(found.median_s, digits), "median_s")
-    if is_root:
-        return mean, median, NOTHING, NOTHING
-    own = cell(seconds(found.own_mean_s, digits), "own_mean_s")
-    return mean, median, own, cell(percent(found.own_share), "own_share")
-
-
-def _residual(steps: Mapping[str, Any], sums: Mapping[str, Any], digits: int, arm: str) -> _Cells:
-    step = steps[arm]
-    left_s = seconds(step.own_mean_s, digits, sums[arm].residual_rounding_s).at("phases", step.Index, "own_mean_s")
-    return NOTHING, NOTHING, left_s, percent(step.own_share).at("phases", step.Index, "own_share")
-
-
-def _total(sums: Mapping[str, Any], digits: int, arm: str) -> _Cells:
-    r = sums[arm]
-    own_s = seconds(r.own_sum_s, digits).at("sums", r.Index, "own_sum_s")
-    return NOTHING, NOTHING, own_s, percent(r.own_sum_share).at("sums", r.Index, "own_sum_share")
-
-
-def _between(sums: Mapping[str, Any], digits: int, arm: str) -> _Cells:
-    r = sums[arm]
-    mean = seconds(r.between_steps_mean_s, digits).at("sums", r.Index, "between_steps_mean_s")
-    median = seconds(r.between_steps_median_s, digits).at("sums", r.Index, "between_steps_median_s")
-    return mean, median, NOTHING, NOTHING
+def _cell(table: str, row: Any, column: str, digits: int, rounding: str) -> Cell:
+    """A number of a row, a dash where the arm has no such row; `rounding` is the column with the error of seconds."""
+    if row is None or not column:
+        return Cell(DASH if column else "")
+    value = getattr(row, column)
+    off_s = getattr(row, rounding) if rounding else math.nan
+    made = percent(value) if column.endswith("_share") else seconds(value, digits, off_s)
+    return made.at(table, row.Index, column)
 
 
 SUMS = (
