@@ -23,7 +23,10 @@ from common.files import fingerprint_of
 from common.verdicts import Verdict, count_of, first_few
 from trainers.logs.record import TIMERS
 from trainers.registry import trainer_named
-from trainers.timers.lookup import UNDECLARED, Overrun, TimerTree, mode_of, nested, overruns, places_of, tree_for
+from trainers.timers.exclusive import Overrun, overruns
+from trainers.timers.flat import UNDECLARED, nested, places_of
+from trainers.timers.lookup import mode_of, tree_for
+from trainers.timers.tree import TimerTree
 
 
 def collect_run(run_dir: Path) -> pa.Table:

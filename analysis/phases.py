@@ -10,7 +10,8 @@ import pandas as pd
 from analysis.runs import rows_of
 from analysis.wide import OWN, PHASE, ROUNDING
 from common.verdicts import Verdict
-from trainers.timers.lookup import Phase, TimerTree, in_order
+from trainers.timers.exclusive import parents
+from trainers.timers.tree import Phase, TimerTree, in_order
 
 RESIDUAL = "residual"
 COLUMNS = [
@@ -54,7 +55,7 @@ def phase_table(
         for arm in arms:
             group = counted[(counted["factors"] == factors) & (counted["arm"] == arm)]
             timed = [p for p in ordered if len(group) and group[PHASE + p].notna().any()]
-            cut = {p: _mean_rounding_s(group, p) for p in timed}
+            cut, above = {p: _mean_rounding_s(group, p) for p in timed}, parents(timed)
             for path in timed:
                 phase = shown_phase(path, [*(own or {}).get(arm, ()), *trees])
                 seconds, own_s = group[PHASE + path].fillna(0.0), group[OWN + path].fillna(0.0)
@@ -64,7 +65,7 @@ def phase_table(
                         "factors": factors,
                         "arm": arm,
                         "path": path,
-                        "parent": nearest(path, timed),
+                        "parent": above[path],
                         "label": phase.label,
                         "category": RESIDUAL if path == root else phase.category,
                         "depth": path.count("/"),
@@ -75,7 +76,7 @@ def phase_table(
                         "own_mean_s": own_s.mean(),
                         "own_share": own_s.mean() / group[PHASE + root].mean() if inside else float("nan"),
                         "rounding_s": cut[path],
-                        "own_rounding_s": cut[path] + sum(cut[p] for p in timed if nearest(p, timed) == path),
+                        "own_rounding_s": cut[path] + sum(cut[p] for p in timed if above[p] == path),
                     }
                 )
     return pd.DataFrame(rows, columns=COLUMNS)
@@ -84,12 +85,6 @@ def phase_table(
 def _mean_rounding_s(group: pd.DataFrame, path: str) -> float:
     column = ROUNDING + path
     return float(group[column].fillna(0.0).mean()) if column in group.columns else 0.0
-
-
-def nearest(path: str, timed: Sequence[str]) -> str | None:
-    """The nearest ancestor among the timed paths."""
-    above = [p for p in timed if path.startswith(p + "/")]
-    return max(above, key=len) if above else None
 
 
 def category_table(phases: pd.DataFrame, root: str) -> pd.DataFrame:

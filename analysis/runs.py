@@ -17,8 +17,9 @@ from common.errors import UserError
 from common.files import fingerprint_of, read_json_object
 from common.verdicts import Verdict, verdict_from
 from trainers.registry import trainer_named
-from trainers.timers.lookup import TimerTree, tree_named
+from trainers.timers.lookup import tree_named
 from trainers.timers.own import tree_from
+from trainers.timers.tree import TimerTree
 
 
 @dataclass(frozen=True)

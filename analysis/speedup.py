@@ -11,7 +11,7 @@ from analysis.phases import BETWEEN_STEPS, shown_phase
 from analysis.runs import PlanRead, at, factors_label
 from analysis.wide import OWN, PHASE, begins_of, discarding
 from common.verdicts import Verdict, count_of
-from trainers.timers.lookup import TimerTree, in_order
+from trainers.timers.tree import TimerTree, in_order
 
 TOKENS = "response_tokens"
 MEAN_LENGTH = "mean_response_length"

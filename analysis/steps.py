@@ -17,7 +17,8 @@ from common.contracts import SpecFile, StepRow
 from common.errors import UserError
 from common.files import whole_file
 from trainers.logs.record import TIMERS, StepRecord
-from trainers.timers.lookup import TimerTree, exclusive_s, parents
+from trainers.timers.exclusive import exclusive_s, parents
+from trainers.timers.tree import TimerTree
 
 
 def _schema() -> pa.Schema:

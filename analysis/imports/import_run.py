@@ -30,8 +30,9 @@ from common.files import fingerprint_of, write_whole
 from common.verdicts import Verdict
 from trainers.logs.log_files import opened
 from trainers.logs.record import Imported, SourceRead, timers_as_phases
-from trainers.timers.lookup import TimerTree, tree_named
+from trainers.timers.lookup import tree_named
 from trainers.timers.own import tree_told
+from trainers.timers.tree import TimerTree
 
 CACHE = Path(".wandb-cache")
 # Steps are 32-bit numbers in the tables.

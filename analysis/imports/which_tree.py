@@ -13,9 +13,10 @@ from common.errors import UserError
 from common.verdicts import Verdict, first_few
 from trainers.logs.record import TIMERS, Imported, SourceRead
 from trainers.registry import trainer_named, trainers
-from trainers.timers.lookup import TimerTree, declared_trees, mode_of, nested, releases, tree_for
+from trainers.timers.flat import nested
+from trainers.timers.lookup import declared_trees, mode_of, releases, tree_for
 from trainers.timers.own import own_tree
-from trainers.timers.tree import release_of
+from trainers.timers.tree import TimerTree, release_of
 
 # How `import.mode` names the default loop of verl.
 SYNCHRONOUS = "sync"

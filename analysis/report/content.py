@@ -44,7 +44,7 @@ from analysis.wide import samples, wide_steps
 from common.contracts import VerdictFile
 from common.findings import Preflight, read_preflight
 from common.verdicts import ReportFile, Verdict, by_weight
-from trainers.timers.lookup import TimerTree
+from trainers.timers.tree import TimerTree
 
 if TYPE_CHECKING:
     from analysis.figures.drawing import Figure

@@ -13,7 +13,7 @@ from analysis.report.cells import DASH, Cell, Table, TableRow, decimals, fixed, 
 from analysis.report.content import Content
 from analysis.runs import factors_label, rows_of
 from common.verdicts import count_of
-from trainers.timers.lookup import in_order
+from trainers.timers.tree import in_order
 
 _MEAN, _OWN, _NOTHING = ("mean_s", "median_s"), ("own_mean_s", "own_share"), ("", "")
 _Numbers = tuple[str, Mapping[str, Any], tuple[str, ...]]

@@ -25,7 +25,7 @@ from analysis.runs import Run
 from analysis.wide import OWN, PHASE, discarding
 from common.gpus import gpu_of
 from trainers.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
-from trainers.timers.lookup import TimerTree
+from trainers.timers.tree import TimerTree
 
 # A quotient of printed means is a whole number of responses only if it is this near to one.
 _WHOLE_TO = 1e-2

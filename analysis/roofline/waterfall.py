@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.phases import RESIDUAL
 from analysis.roofline.work import COMPUTE_S, FLOOR_S, GENERATION_S, KV_S, WEIGHT_S
 from analysis.wide import PHASE
-from trainers.timers.lookup import CATEGORIES
+from trainers.timers.tree import CATEGORIES
 
 COLUMNS = ["factors", "arm", "part", "label", "seconds", "kind", "steps", "floor_steps"]
 # kind: `floor` and `gap` divide generation where there is a floor.

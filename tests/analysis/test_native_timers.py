@@ -8,8 +8,9 @@ import pytest
 from analysis.imports.added_steps import add_time_between, clock_verdicts
 from analysis.steps import ChosenStep
 from trainers.logs.record import STEPS_LOGGED, StepRecord
-from trainers.timers.exclusive import own_rounding_s
-from trainers.timers.lookup import exclusive_s, nested, overruns, places_of, tree_for
+from trainers.timers.exclusive import exclusive_s, overruns, own_rounding_s
+from trainers.timers.flat import nested, places_of
+from trainers.timers.lookup import tree_for
 
 PROFILED = "profiling/Time taken: GRPOTrainer."
 

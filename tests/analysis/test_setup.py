@@ -13,7 +13,8 @@ from roofline_results import trained as trained_run
 
 from analysis.roofline.setup import DecodeSetup, setup_of
 from analysis.runs import Run
-from trainers.timers.lookup import TimerTree, tree_for
+from trainers.timers.lookup import tree_for
+from trainers.timers.tree import TimerTree
 from trainers.verl.releases.v0_4_1 import V0_4_1
 from trainers.verl.releases.v0_9_1 import V0_9_1
 

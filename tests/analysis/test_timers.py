@@ -4,16 +4,9 @@ import make_results
 import pytest
 
 from common.errors import UserError
-from trainers.timers.lookup import (
-    CATEGORIES,
-    declared_trees,
-    exclusive_s,
-    mode_of,
-    overruns,
-    parents,
-    releases_like,
-    tree_for,
-)
+from trainers.timers.exclusive import exclusive_s, overruns, parents
+from trainers.timers.lookup import declared_trees, mode_of, releases_like, tree_for
+from trainers.timers.tree import CATEGORIES
 from trainers.trl.timers import TRL_1_16
 
 

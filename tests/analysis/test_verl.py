@@ -15,7 +15,9 @@ from analysis.report.page import html_page
 from analysis.report.timing_tables import phase_blocks
 from analysis.steps import read_steps
 from analysis.tokens import token_sums
-from trainers.timers.lookup import exclusive_s, mode_of, nested, places_of, tree_for
+from trainers.timers.exclusive import exclusive_s
+from trainers.timers.flat import nested, places_of
+from trainers.timers.lookup import mode_of, tree_for
 
 # The article's step 3 with SGLang, as its log prints it.
 ARTICLE = {

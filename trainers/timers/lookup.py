@@ -9,29 +9,7 @@ from typing import Any
 from common.dotted import flat, overrides_by_key
 from common.errors import UserError
 from trainers.registry import trainer_named, trainers
-from trainers.timers.exclusive import Overrun, exclusive_s, overruns, parents
-from trainers.timers.flat import UNDECLARED, Nested, nested, places_of
-from trainers.timers.tree import CATEGORIES, Phase, TimerTree, in_order, release_of
-
-__all__ = [
-    "CATEGORIES",
-    "UNDECLARED",
-    "Nested",
-    "Overrun",
-    "Phase",
-    "TimerTree",
-    "declared_trees",
-    "exclusive_s",
-    "in_order",
-    "mode_of",
-    "nested",
-    "overruns",
-    "parents",
-    "places_of",
-    "releases",
-    "tree_for",
-    "tree_named",
-]
+from trainers.timers.tree import TimerTree, release_of
 
 
 def declared_trees() -> tuple[TimerTree, ...]:

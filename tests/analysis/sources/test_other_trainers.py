@@ -30,7 +30,9 @@ from tests.analysis.sources.other_logs import (
 from trainers.logs.record import TIMERS
 from trainers.registry import trainer_named, trainers
 from trainers.slime import trainer as slime
-from trainers.timers.lookup import exclusive_s, nested, tree_for
+from trainers.timers.exclusive import exclusive_s
+from trainers.timers.flat import nested
+from trainers.timers.lookup import tree_for
 
 
 def read(tmp_path: Path, text: str):

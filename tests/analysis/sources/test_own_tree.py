@@ -11,7 +11,7 @@ from analysis.imports.import_run import import_run
 from common.errors import UserError
 from common.files import fingerprint_of
 from trainers.logs.record import TablePhase
-from trainers.timers.lookup import exclusive_s
+from trainers.timers.exclusive import exclusive_s
 from trainers.timers.own import own_tree, tree_from, tree_told
 
 # NeMo-RL's own names; `prepare_for_generation/transfer_and_update_weights` has a slash.
