@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,9 +25,8 @@ from analysis.sources.wandb_about import without_secrets
 from analysis.steps import ChosenStep, step_tables, write_steps
 from common.contracts import ImportedFile, ImportedSource, SpecFile
 from common.errors import UserError
-from common.files import fingerprint_of, write_whole
+from common.files import file_sha256, fingerprint_of, write_whole
 from common.verdicts import Verdict
-from trainers.logs.log_files import opened
 from trainers.logs.record import Imported, SourceRead, timers_as_phases
 from trainers.timers.lookup import tree_named
 from trainers.timers.own import tree_told
@@ -171,16 +169,11 @@ def _source(source: str, part: Imported, steps: int) -> ImportedSource:
     return {
         "source": source,
         "format": part.format,
-        "sha256": _sha256(path) if is_file else None,
+        "sha256": file_sha256(path) if is_file else None,
         "bytes": path.stat().st_size if is_file else None,
         "steps": steps,
         "selected": part.selected or None,
     }
-
-
-def _sha256(path: Path) -> str:
-    with opened(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_import(spec: Mapping[str, Any], out: Path, cache: Path = CACHE) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -17,10 +16,10 @@ from analysis.report.cells import Cell, Table, TableRow, count
 from analysis.runs import Run, factors_label, rows_of
 from common.dotted import mapping
 from common.errors import UserError
-from common.files import read_json_object
+from common.files import ROOT, read_json_object
 from common.verdicts import count_of
+from node.hardware import checkout
 
-_ROOT = Path(__file__).resolve().parents[2]
 # Of so many runs the page shows a row each; tables/runs has all.
 SHOWN_RUNS = 60
 
@@ -169,22 +168,12 @@ def inputs_lines(runs: Sequence[Run]) -> list[str]:
 
 
 @cache
-def analysed_by(folder: Path = _ROOT) -> str:
+def analysed_by(folder: Path = ROOT) -> str:
     """The commit of the code that makes this report, and whether it was changed since; "" where git cannot tell."""
-    # The jobs have the same question of their own code (node/hardware.py); neither may import the other.
-    said = []
-    for words in (["rev-parse", "--show-toplevel", "HEAD"], ["status", "--porcelain", "--untracked-files=no"]):
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=30
-            )
-        except (OSError, subprocess.SubprocessError):
-            return ""
-        said.append(done.stdout.strip())
-    top, commit = said[0].splitlines()
-    if not Path(top).samefile(folder):
+    found = checkout(folder)
+    if found is None:
         return ""
-    return f"{commit[:12]}, with changes that are not committed" if said[1] else commit[:12]
+    return f"{found['commit'][:12]}{', with changes that are not committed' if found['dirty'] else ''}"
 
 
 def _attempt(folder: Path) -> dict[str, Any]:

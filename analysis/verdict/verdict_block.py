@@ -8,11 +8,9 @@ import re
 import shutil
 import textwrap
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from analysis.verdict.arm_verdict import ArmVerdict, Ratio, places, ratio_text
@@ -132,18 +130,21 @@ def escaped(text: str) -> str:
 
 
 def _rendered(verdicts: Sequence[ArmVerdict], form: Any) -> str:
-    template = _template()
-    return template.render(
-        verdicts=verdicts, f=form, most=MOST_CAVEATS, symbols=SYMBOLS, sentences=ratio_sentences
-    ).strip()
-
-
-@cache
-def _template() -> Template:
-    folder = FileSystemLoader(Path(__file__).parent)
-    # Each form escapes what it writes.
-    environment = Environment(loader=folder, undefined=StrictUndefined, trim_blocks=True, autoescape=False)
-    return environment.get_template("verdict.j2")
+    """Line, basis, caveats and remedy of each verdict; `form` writes each part as text, Markdown or HTML."""
+    parts: list[str] = []
+    for one in verdicts:
+        parts.append(form.line(f"{one.arm} vs {one.baseline}: {one.words}.", ratio_sentences(one)))
+        if one.basis:
+            parts.append(form.item("rests-on", "·", f"{one.basis}.", ""))
+        shown, more = one.caveats[:MOST_CAVEATS], one.caveats[MOST_CAVEATS:]
+        parts += [form.item(caveat.kind, SYMBOLS[caveat.kind], caveat.text, caveat.section) for caveat in shown]
+        if more:
+            kinds = ", ".join(dict.fromkeys(caveat.kind for caveat in more))
+            parts.append(form.item("more", "+", f"{len(more)} more: {kinds}.", "first"))
+        if one.settle:
+            parts.append(form.item("settle", "→", f"To settle it: {'; '.join(one.settle)}.", ""))
+        parts.append(form.end)
+    return "\n".join(parts).strip()
 
 
 def ratio_sentences(verdict: ArmVerdict) -> str:
