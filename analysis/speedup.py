@@ -35,8 +35,11 @@ def compared(
 ) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """(factors, arm, `paired_steps` with the baseline) of each of its rivals, at each factor combination."""
     for factors in wide["factors"].unique():
+        here = set(wide.loc[wide["factors"] == factors, "arm"])
         for arm in plan.rivals:
-            yield factors, arm, paired_steps(wide, factors, plan.baseline, arm, columns)
+            # Options of one arm's engine alone: the ranking compares these.
+            if not plan.alone or {arm, plan.baseline} <= here:
+                yield factors, arm, paired_steps(wide, factors, plan.baseline, arm, columns)
 
 
 def ratio(a: float, b: float) -> float:
@@ -162,10 +165,6 @@ def _apart(wide: pd.DataFrame, factors: str, baseline: str, arm: str) -> str:
     return f". Steps of equal number are compared, and of the seeds that both have these are {told}"
 
 
-def _has_both(wide: pd.DataFrame, factors: str, arms: tuple[str, str]) -> bool:
-    return set(arms) <= set(wide.loc[wide["factors"] == factors, "arm"])
-
-
 def comparison_table(
     wide: pd.DataFrame, plan: PlanRead, refused: Mapping[tuple[str, str], str] | None = None
 ) -> tuple[pd.DataFrame, list[Verdict]]:
@@ -180,8 +179,6 @@ def comparison_table(
     rows, verdicts = [], []
     for factors, arm, pairs in compared(wide, plan):
         both = (plan.baseline, arm)
-        if pairs.empty and plan.alone and not _has_both(wide, factors, both):
-            continue  # options of one arm's engine alone: the ranking compares these
         if pairs.empty:
             why = _apart(wide, factors, *both)
             text = f"{plan.baseline} and {arm} have no counted (seed, step) in common{at(factors)}: not compared{why}"
@@ -195,7 +192,14 @@ def comparison_table(
         else:
             verdicts += _comparison_verdicts(wide, pairs, row, f"{arm} against {plan.baseline}{at(factors)}")
         rows.append(row)
-    return pd.DataFrame(rows, columns=COMPARISON_COLUMNS), verdicts
+    found = pd.DataFrame(rows, columns=COMPARISON_COLUMNS)
+    rates = {
+        "baseline_step_s": found["baseline_s"] / found["paired_steps"],
+        "arm_step_s": found["arm_s"] / found["paired_steps"],
+        "baseline_tokens_per_s": found["baseline_tokens"] / found["baseline_s"],
+        "arm_tokens_per_s": found["arm_tokens"] / found["arm_s"],
+    }
+    return found.assign(**rates), verdicts
 
 
 def _sums(pairs: pd.DataFrame) -> dict[str, Any]:

@@ -15,13 +15,11 @@ from analysis.estimates.arm import estimates, needed, no_value, rounding_reach
 from analysis.estimates.bootstrap import RESAMPLES
 from analysis.estimates.comparable import Comparable
 from analysis.estimates.disagreement import UNSETTLED, disagreement, rest_of_step
-from analysis.estimates.equal_work import EQUAL_WORK, ESTIMATES, Row, discarded
+from analysis.estimates.equal_work import ESTIMATES, Row, discarded
 from analysis.estimates.noise import noise_bands, repeated
 from analysis.runs import PlanRead, at
-from analysis.speedup import paired_steps
+from analysis.speedup import compared
 from common.verdicts import Verdict
-
-__all__ = ["COLUMNS", "EQUAL_WORK", "ESTIMATES", "estimate_table"]
 
 # From here on the digits that a log prints are told beside the ratio.
 ROUNDING_MATTERS_FROM = 0.01
@@ -43,26 +41,21 @@ def estimate_table(
     rows: list[Row] = []
     verdicts: list[Verdict] = []
     known = comparable or Comparable()
-    for factors in wide["factors"].unique():
-        bands = noise_bands(wide, plan, factors, resamples, known)
-        for arm in plan.rivals:
-            if not wide["arm"].eq(arm).any():
-                continue
-            here = set(wide.loc[wide["factors"] == factors, "arm"])
-            if plan.alone and not {arm, plan.baseline} <= here:
-                continue  # options of one arm's engine alone: the ranking compares these
-            head: Row = {"factors": factors, "baseline": plan.baseline, "arm": arm}
-            reason = known.refused.get((factors, arm), "")
-            pairs = paired_steps(wide, factors, plan.baseline, arm, needed())
-            if reason or pairs.empty:
-                reason = reason or _not_in_common(wide, factors, plan.baseline, arm)
-                rows += [head | no_value(name, reason) for name in ESTIMATES]
-                continue
-            found = estimates(pairs, known.throughput_only.get((factors, arm), ""), resamples)
-            if not repeated(plan, arm):
-                found = [_within_noise(row, bands) for row in found]
-            rows += [head | row for row in found]
-            verdicts += _verdicts(f"{arm} against {plan.baseline}{at(factors)}", found, pairs, repeated(plan, arm))
+    bands = {factors: noise_bands(wide, plan, factors, resamples, known) for factors in wide["factors"].unique()}
+    for factors, arm, pairs in compared(wide, plan, needed()):
+        if not wide["arm"].eq(arm).any():
+            continue
+        head: Row = {"factors": factors, "baseline": plan.baseline, "arm": arm}
+        reason = known.refused.get((factors, arm), "")
+        if reason or pairs.empty:
+            reason = reason or _not_in_common(wide, factors, plan.baseline, arm)
+            rows += [head | no_value(name, reason) for name in ESTIMATES]
+            continue
+        found = estimates(pairs, known.throughput_only.get((factors, arm), ""), resamples)
+        if not repeated(plan, arm):
+            found = [_within_noise(row, bands[factors]) for row in found]
+        rows += [head | row for row in found]
+        verdicts += _verdicts(f"{arm} against {plan.baseline}{at(factors)}", found, pairs, repeated(plan, arm))
     return pd.DataFrame(rows, columns=COLUMNS), verdicts
 
 

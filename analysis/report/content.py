@@ -110,10 +110,6 @@ class Content:
         }
 
     @property
-    def sweeps(self) -> bool:
-        return any(r.factors for r in self.runs)
-
-    @property
     def no_comparison(self) -> str:
         """Why there is no verdict, as a sentence; empty when there is one."""
         if self.arm_verdicts:
@@ -173,7 +169,7 @@ def read_content(
         "sums": sums_table(phases, wide, trees),
         "estimates": estimates,
         "noise": noise_table(wide, plan, divisible),
-        "comparison": with_rates(comparison),
+        "comparison": comparison,
         "waterfall": waterfall_table(wide, category_table(phases, "step")),
         "stragglers": straggler_table(wide, runs, plan, lengths),
         "gate": gate,
@@ -228,16 +224,6 @@ def _only_repetitions(plan: PlanRead, others: list[str], noise: pd.DataFrame) ->
     where = "" if len(bands) == 1 else " at any factor combination"
     between = f"between {low:.3g} and {high:.3g}{where}"
     return f"{text} The noise: 95% of the ratios of step time of two such runs lie {between}."
-
-
-def with_rates(comparison: pd.DataFrame) -> pd.DataFrame:
-    """The comparison with mean seconds per paired step and tokens per second of both arms, as the page shows them."""
-    return comparison.assign(
-        baseline_step_s=comparison["baseline_s"] / comparison["paired_steps"],
-        arm_step_s=comparison["arm_s"] / comparison["paired_steps"],
-        baseline_tokens_per_s=comparison["baseline_tokens"] / comparison["baseline_s"],
-        arm_tokens_per_s=comparison["arm_tokens"] / comparison["arm_s"],
-    )
 
 
 def _missing_arms(runs: list[Run], plan: PlanRead) -> Iterator[Verdict]:

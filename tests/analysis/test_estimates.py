@@ -8,8 +8,8 @@ import pytest
 
 from analysis.estimates.arm import FIT_BIAS, ONE_PAIR, spent_blocks
 from analysis.estimates.comparable import Comparable
-from analysis.estimates.equal_work import paired
-from analysis.estimates.speedup_table import ESTIMATES, estimate_table
+from analysis.estimates.equal_work import ESTIMATES, paired
+from analysis.estimates.speedup_table import estimate_table
 from analysis.runs import PlanRead
 
 STEP = "timing_s/step"
