@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +80,8 @@ def _numbers(raw: Any, what: str) -> dict[str, float]:
 RELATIVE_TOLERANCE = 1e-9
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One life of the run: its number and its steps."""
-
-    number: int
-    records: dict[int, StepRecord]
+Attempts = dict[int, dict[int, StepRecord]]
+"""The steps of each life of the run, by its number."""
 
 
 def attempt_dirs(run_dir: Path) -> list[tuple[int, Path]]:
@@ -98,12 +93,12 @@ def attempt_dirs(run_dir: Path) -> list[tuple[int, Path]]:
 
 def read_attempts(
     run_dir: Path, run_id: str, fingerprint: str, done: DoneFile, flat: bool = False
-) -> tuple[list[Attempt], list[Verdict]]:
+) -> tuple[Attempts, list[Verdict]]:
     """The attempts that led to a done.json: its spec, its data and model, and none after it; others are left out.
 
     `flat`: the trainer logs its timers under flat keys, which stay among the scalars here.
     """
-    attempts: list[Attempt] = []
+    attempts: Attempts = {}
     verdicts: list[Verdict] = []
     for number, folder in attempt_dirs(run_dir):
         if other := _other_run(folder, number, fingerprint, done):
@@ -112,7 +107,7 @@ def read_attempts(
             continue
         read = read_attempt(run_dir, folder, run_id, flat)
         verdicts += read.verdicts
-        attempts.append(Attempt(number, read.records))
+        attempts[number] = read.records
     return attempts, verdicts
 
 
@@ -173,22 +168,22 @@ def check_agreement(ours: StepRecord, mirror: StepRecord, run_id: str, run_dir: 
             )
 
 
-def choose_steps(attempts: list[Attempt], run_id: str) -> tuple[list[ChosenStep], list[Verdict]]:
+def choose_steps(attempts: Attempts, run_id: str) -> tuple[list[ChosenStep], list[Verdict]]:
     """Each step from the last attempt that has it, in step order.
 
     An attempt that died after its last checkpoint leaves steps that the next one does again: those overlap.
     """
-    holders: dict[int, list[Attempt]] = {}
-    for attempt in attempts:
-        for step in attempt.records:
-            holders.setdefault(step, []).append(attempt)
+    holders: dict[int, list[int]] = {}
+    for number, records in attempts.items():
+        for step in records:
+            holders.setdefault(step, []).append(number)
+    first = {number: min(records, default=0) for number, records in attempts.items()}
     chosen = []
     for step, owners in sorted(holders.items()):
         last = owners[-1]
-        record = last.records[step]
-        first_of_later_life = step == min(last.records) and step > 1
-        resumed = first_of_later_life if record.resumed is None else record.resumed
-        chosen.append(ChosenStep(last.number, record, resumed, overlap=len(owners) > 1))
+        record = attempts[last][step]
+        resumed = step == first[last] and step > 1 if record.resumed is None else record.resumed
+        chosen.append(ChosenStep(last, record, resumed, overlap=len(owners) > 1))
     again = [c.record.step for c in chosen if c.overlap]
     return chosen, [overlap_verdict(run_id, again)] if again else []
 

@@ -61,7 +61,7 @@ def collect_run(run_dir: Path) -> pa.Table:
     verdicts += timer_verdicts(chosen, tree, run_id)
     metadata: dict[str, Any] = {
         "timers": tree.name,
-        "attempts": [a.number for a in attempts],
+        "attempts": list(attempts),
         "verdicts": [v.as_dict() for v in verdicts],
     }
     return steps_table(spec, run_dir, chosen, tree, metadata)

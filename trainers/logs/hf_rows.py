@@ -127,26 +127,24 @@ class Average:
     """A row's average since the start: its step, seconds per step with their rounding, elapsed seconds if told."""
 
     step: int
-    line: int
     per_step_s: float
     rounding_s: float
     elapsed_s: float | None
 
 
-def average_of(
-    numbers: Mapping[str, float], rounding: Mapping[str, float], elapsed_s: float | None, step: int, line: int
-) -> Average | None:
+def average_of(row: LoggedRow) -> Average | None:
     """The average that the numbers of a row of ms-swift's hold; None where they hold none."""
+    since_start_s = row.elapsed_s
     for name in (SECONDS_PER_STEP, STEPS_PER_SECOND):
-        value = numbers.get(TRAIN + name, 0.0)
-        off = max(half_digit(_DECIMALS), rounding.get(TRAIN + name, 0.0))
+        value = row.numbers.get(TRAIN + name, 0.0)
+        off = max(half_digit(_DECIMALS), row.rounding.get(TRAIN + name, 0.0))
         if not SHORTEST_S <= value <= 1.0 / SHORTEST_S:
             continue
         if name == STEPS_PER_SECOND:
             value, off = 1.0 / value, off / value**2
             # 3.x divides all steps, those before a checkpoint too, and up to 3.7 by a time that begins earlier.
-            elapsed_s = None
-        return Average(step, line, value, off, elapsed_s)
+            since_start_s = None
+        return Average(row.step, value, off, since_start_s)
     return None
 
 
@@ -268,8 +266,7 @@ def _add_average_times(read: SourceRead, rows: Sequence[LoggedRow], anew: Collec
         lives[-1].append(row)
     times: dict[int, tuple[float, float, int]] = {}
     for life in lives:
-        found = (average_of(row.numbers, row.rounding, row.elapsed_s, row.step, row.line) for row in life)
-        averages = [average for average in found if average is not None]
+        averages = [average for row in life if (average := average_of(row)) is not None]
         times.update(step_times_s(averages, path))
     for step, (seconds, error, window) in times.items():
         record = read.records[step]

@@ -301,7 +301,7 @@ def test_an_elapsed_time_that_nearly_fits_is_of_a_run_from_its_start():
     """1990 s at 2 s a step are 995 of 1000 steps: no five steps of an earlier life. 1000 s are 500."""
 
     def steps(whole_s):
-        return step_times_s([Average(1000, 1, 2.0, 0.0, whole_s)], "x")[1000][2]
+        return step_times_s([Average(1000, 2.0, 0.0, whole_s)], "x")[1000][2]
 
     assert (steps(1990.0), steps(1000.0)) == (1000, 500)
 
