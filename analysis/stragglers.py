@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.roofline.floors import generation_s
+from analysis.roofline.floors import category_s
 from analysis.roofline.work import FLOOR_S, GENERATION_S
 from analysis.runs import PlanRead, Run
 from analysis.wide import PHASE, samples
@@ -37,7 +37,7 @@ def straggler_table(
     steps' samples of `response_length`, if they are at hand.
     """
     by_step = lengths_by_step(samples(runs, "response_length", wide) if lengths is None else lengths)
-    whole = pd.Series(generation_s(wide, runs, PHASE), index=wide.index)
+    whole = pd.Series(category_s(wide, runs, PHASE, "generation"), index=wide.index)
     rows = []
     counted = wide["counted"].astype(bool)
     for factors in wide.loc[counted, "factors"].unique():

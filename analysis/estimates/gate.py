@@ -26,18 +26,8 @@ LABELS = {
 ALIKE, WORSE_ARM, BETTER_ARM, UNKNOWN = "alike", "worse", "better", "unknown"
 COLUMNS = [
     *("factors", "arm", "quantity"),
-    *(
-        "baseline",
-        "arm_value",
-        "difference",
-        "low",
-        "high",
-        "verdict",
-        "run_pairs",
-        "paired_steps",
-        "baseline_missing",
-        "arm_missing",
-    ),
+    *("baseline", "arm_value", "difference", "low", "high", "verdict"),
+    *("run_pairs", "paired_steps", "baseline_missing", "arm_missing"),
 ]
 # Every trainer logs it: an arm without it did not merely log another measure.
 ALWAYS = ("reward",)

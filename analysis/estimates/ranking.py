@@ -80,8 +80,11 @@ def _ranked(
             "tokens_per_s": _tokens_per_s(common[setting]),
         }
         other = "; ".join(ran_otherwise(of[first], of[setting]).values())
-        told = _first() if setting == first else _against(settings[first], rows, other, resamples)
-        found.append(row | told)
+        if setting == first:
+            row |= {"ratio": 1.0, "low": math.nan, "high": math.nan, "verdict": FIRST, "why": ""}
+        else:
+            row |= _against(settings[first], rows, other, resamples)
+        found.append(row)
     return found
 
 
@@ -97,10 +100,6 @@ def _tokens_per_s(rows: pd.DataFrame) -> float:
     """Tokens over seconds, of the steps that tell both; NaN where none does."""
     told = rows.dropna(subset=[STEP, TOKENS]) if TOKENS in rows else rows.iloc[:0]
     return float(told[TOKENS].sum() / told[STEP].sum()) if len(told) else math.nan
-
-
-def _first() -> dict[str, Any]:
-    return {"ratio": 1.0, "low": math.nan, "high": math.nan, "verdict": FIRST, "why": ""}
 
 
 def _against(first: pd.DataFrame, rows: pd.DataFrame, other: str, resamples: int) -> dict[str, Any]:

@@ -91,11 +91,11 @@ def in_full(value: float) -> str:
     return repr(int(value)) if isinstance(value, int) else repr(float(value))
 
 
-def number(value: float | None, digits: int, unit: str = "") -> Cell:
+def number(value: float | None, digits: int) -> Cell:
     """A number with a fixed count of decimals; a dash where there is none."""
     if value is None or not math.isfinite(value):
         return Cell(DASH)
-    return Cell(fixed(value, digits) + unit, in_full(value))
+    return Cell(fixed(value, digits), in_full(value))
 
 
 def seconds(value: float, digits: int, rounding_s: float = math.nan) -> Cell:

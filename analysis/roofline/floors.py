@@ -67,7 +67,7 @@ def floors_of(wide: pd.DataFrame, runs: Sequence[Run]) -> Floors:
     """The floors of all rows of `wide`; what the formulas are, roofline.py says, and with what facts, setup.py."""
     setups = {run.run_id: setup_of(run) for run in runs}
     places = _places(wide)
-    generation = generation_s(wide, runs, OWN)
+    generation = category_s(wide, runs, OWN, "generation")
     roof, has_roof = _roofs(len(wide), setups, places)
     declared = np.full(len(wide), np.nan)
     of_data = np.full(len(wide), np.nan)
@@ -140,11 +140,6 @@ def _common_prompt(wide: pd.DataFrame, floored: Flags, of_step: Array, of_data: 
         elif (of_data[at] > 0).all():
             common[rows] = np.fmax(of_data[rows], 0)
     return common
-
-
-def generation_s(wide: pd.DataFrame, runs: Sequence[Run], prefix: str) -> Array:
-    """Seconds of a step's phases of generation, as `category_s` has them."""
-    return category_s(wide, runs, prefix, "generation")
 
 
 def category_s(wide: pd.DataFrame, runs: Sequence[Run], prefix: str, category: str) -> Array:

@@ -14,11 +14,6 @@ EVALUATION = "evaluation"
 EVALUATED_STEP = TIMERS + EVALUATION
 
 
-def nothing_more(numbers: Mapping[str, float]) -> Mapping[str, float]:
-    """Of trainers whose rows tell nothing beside what is logged."""
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class ToldStep:
     """What a row tells: its step, counted from 1, its numbers, and whether it has the step's time."""
@@ -44,7 +39,7 @@ class StepNames:
     timers: tuple[tuple[str, str], ...]
     first: int = 1
     evaluated: str = ""
-    derived: Callable[[Mapping[str, float]], Mapping[str, float]] = nothing_more
+    derived: Callable[[Mapping[str, float]], Mapping[str, float]] = lambda numbers: {}
 
     @property
     def by_the_wall(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -25,15 +25,6 @@ _HOW = "The whole step has an empty parent, a phase the name of the one that hol
 Own = Mapping[str, TablePhase]
 
 
-def joined(tables: Iterable[Own]) -> dict[str, TablePhase]:
-    """The phases of several tables of one run; `UserError` where two give a phase different parents."""
-    found: dict[str, TablePhase] = {}
-    for table in tables:
-        for name, phase in table.items():
-            add(found, name, phase)
-    return found
-
-
 def add(found: dict[str, TablePhase], name: str, phase: TablePhase) -> None:
     """Add one row's phase; `UserError` where an earlier row gives it another parent or category."""
     first = found.setdefault(name, phase)
@@ -49,7 +40,10 @@ def add(found: dict[str, TablePhase], name: str, phase: TablePhase) -> None:
 
 def own_tree(trainer: str, version: str, engine: str, tables: Sequence[Own | None]) -> TimerTree:
     """The tree of a run's tables; `UserError` where their parents make no tree with one root."""
-    phases = joined(table for table in tables if table is not None)
+    phases: dict[str, TablePhase] = {}
+    for table in filter(None, tables):
+        for name, phase in table.items():
+            add(phases, name, phase)
     file = next((phase.file for phase in phases.values()), None)
     if len(phases) > MOST_PHASES:
         raise UserError(f"{file} has {len(phases):,} phases, of at most {MOST_PHASES}: phase is a timer's name")
