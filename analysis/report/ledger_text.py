@@ -55,11 +55,12 @@ def _s(things: Sequence[object]) -> str:
     return "s" if len(things) == 1 else ""
 
 
+# Of one setting, and of several.
 VERDICT_WORDS = {
-    "different": "differ",
-    "unverifiable": "cannot be verified",
-    "equivalent": "come to the same",
-    "equal": "are equal",
+    "different": ("differs", "differ"),
+    "unverifiable": ("cannot be verified", "cannot be verified"),
+    "equivalent": ("comes to the same", "come to the same"),
+    "equal": ("is equal", "are equal"),
 }
 
 
@@ -69,13 +70,7 @@ def ledger_tables(preflight: Preflight | None) -> list[tuple[str, str, list[Ledg
         return []
     tables = [(verdict, preflight.rows(verdict)) for verdict in EQUALITIES]
     return [
-        (verdict, f"{len(rows)} setting{'s' if len(rows) > 1 else ''} that {_words(verdict, len(rows))}", rows)
+        (verdict, f"{len(rows)} setting{'s' * (len(rows) > 1)} that {VERDICT_WORDS[verdict][len(rows) > 1]}", rows)
         for verdict, rows in tables
         if rows
     ]
-
-
-def _words(verdict: str, count: int) -> str:
-    one = {"differ": "differs", "come to the same": "comes to the same", "are equal": "is equal"}
-    words = VERDICT_WORDS[verdict]
-    return one.get(words, words) if count == 1 else words

@@ -16,7 +16,7 @@ from trainers.logs.log_files import Printout, printouts
 from trainers.logs.record import TIMERS, Imported
 from trainers.logs.step_names import StepNames
 from trainers.protocol import LogFormat, Trainer
-from trainers.timers.tree import Phase, TimerTree, overlapping_tree
+from trainers.timers.tree import Phase, TimerTree, keyed, overlapping_tree
 
 FORMAT = "openrlhf-console"
 _SERIES = ("0.9.8", "0.9.9", "0.9.10", "0.10", "0.11")
@@ -44,46 +44,36 @@ NAMES = StepNames(
 )
 
 
+_PHASES = (
+    Phase(
+        "step",
+        "Step",
+        "The sum of the four timers below: no clock runs over the whole step. Handing out the batch, logging, "
+        "checkpoints, evaluations and generations whose samples were all filtered out are in none.",
+        "other",
+        ("step_total",),
+    ),
+    keyed(
+        "generation",
+        "Generate",
+        "Wakes the engines, writes the responses, and scores them where the reward is a function or a server.",
+        "generation",
+    ),
+    keyed(
+        "make_experience",
+        "Make experience",
+        "Log-probabilities of policy and reference, values and a reward model's scores; then advantages.",
+        "log-probs",
+    ),
+    keyed("ppo_train", "Train", "Updates of the policy and the critic.", "loss+backward"),
+    keyed("broadcast", "Broadcast", "Hands the new weights to the engines, which wake for them.", "weight sync"),
+)
+_UNCLOCKED = "OpenRLHF's step is the sum of four timers, and what lies between them is in none"
+
+
 def _tree(series: str) -> TimerTree:
-    return TimerTree(
-        trainer="openrlhf",
-        series=series,
-        engines=("vllm",),
-        source=f"OpenRLHF {series} openrlhf/trainer/ppo_trainer.py (fit, train_step)",
-        unclocked="OpenRLHF's step is the sum of four timers, and what lies between them is in none",
-        phases=(
-            Phase(
-                "step",
-                "Step",
-                "The sum of the four timers below: no clock runs over the whole step. Handing out the batch, logging, "
-                "checkpoints, evaluations and generations whose samples were all filtered out are in none.",
-                "other",
-                ("step_total",),
-            ),
-            Phase(
-                "step/generation",
-                "Generate",
-                "Wakes the engines, writes the responses, and scores them where the reward is a function or a server.",
-                "generation",
-                ("generation",),
-            ),
-            Phase(
-                "step/make_experience",
-                "Make experience",
-                "Log-probabilities of policy and reference, values and a reward model's scores; then advantages.",
-                "log-probs",
-                ("make_experience",),
-            ),
-            Phase("step/ppo_train", "Train", "Updates of the policy and the critic.", "loss+backward", ("ppo_train",)),
-            Phase(
-                "step/broadcast",
-                "Broadcast",
-                "Hands the new weights to the engines, which wake for them.",
-                "weight sync",
-                ("broadcast",),
-            ),
-        ),
-    )
+    source = f"OpenRLHF {series} openrlhf/trainer/ppo_trainer.py (fit, train_step)"
+    return TimerTree("openrlhf", series, ("vllm",), _PHASES, source, unclocked=_UNCLOCKED)
 
 
 def _async_tree(series: str) -> TimerTree:
