@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import json
 import re
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -101,6 +102,17 @@ def test_a_generation_beside_the_training_hands_its_answer_or_its_failure_over()
     beside.submit(going.wait)
     assert all(thread.daemon for thread in {*threading.enumerate()} - before)
     going.set()
+
+
+def test_a_server_ends_with_an_engines_process_that_is_killed() -> None:
+    """swift's own would live on, and who waits for that engine with it."""
+    program = (
+        "import os, threading; from multiprocessing import Process; from trainers.swift.driver import serve; "
+        "Process(target=threading.Event().wait, daemon=True).start(); Process(target=os.abort).start(); "
+        "serve.end_with_a_worker(threading.Event())"
+    )
+    ended = run_python(Path(sys.executable), "-c", program)
+    assert ended.returncode == 1 and ended.stderr.startswith("error: ") and "SIGABRT" in ended.stderr
 
 
 def test_a_sample_keeps_the_tokens_of_its_prompt_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:

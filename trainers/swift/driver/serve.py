@@ -21,6 +21,7 @@ from common.files import read_json_object
 from node.engine_server import is_beside, ordered, told
 from node.exit_codes import run
 from node.hardware import importing
+from node.ranks import how_it_ended
 from trainers.swift.driver import arguments
 
 _ENGINE = "server-engine.json"
@@ -62,7 +63,9 @@ def end_with_a_worker(over: threading.Event) -> None:
     workers: set[Any] = set()
     while not over.wait(1.0):
         workers |= {*multiprocessing.active_children()}
-        if any(worker.exitcode for worker in workers):
+        for code in filter(None, (worker.exitcode for worker in workers)):
+            # One that has failed has said why.
+            print("error: " * (code < 0) + f"an engine's process {how_it_ended(code)}", file=sys.stderr, flush=True)
             os._exit(1)
 
 
