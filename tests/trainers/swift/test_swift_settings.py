@@ -106,11 +106,26 @@ def test_a_generation_beside_the_training_hands_its_answer_or_its_failure_over()
 
 def test_a_server_ends_with_an_engines_process_that_is_killed() -> None:
     """swift's own would live on, and who waits for that engine with it."""
-    program = (
-        "import os, threading; from multiprocessing import Process; from trainers.swift.driver import serve; "
-        "Process(target=threading.Event().wait, daemon=True).start(); Process(target=os.abort).start(); "
-        "serve.end_with_a_worker(threading.Event())"
-    )
+    program = """
+import os, threading
+from multiprocessing import Event, Process
+from trainers.swift.driver import serve
+
+seen = Event()
+
+class Over(threading.Event):
+    def wait(self, timeout):
+        seen.set()
+        return super().wait(timeout)
+
+def killed():
+    seen.wait()
+    os.abort()
+
+Process(target=threading.Event().wait, daemon=True).start()
+Process(target=killed).start()
+serve.end_with_a_worker(Over())
+"""
     ended = run_python(Path(sys.executable), "-c", program)
     assert ended.returncode == 1 and ended.stderr.startswith("error: ") and "SIGABRT" in ended.stderr
 

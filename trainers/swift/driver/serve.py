@@ -50,9 +50,13 @@ def main() -> None:
         rollout.rollout_main(asked)
     finally:
         over.set()
-        # Where one of several has failed, the others would wait for requests, and this process for them.
-        for process in multiprocessing.active_children():
-            process.kill()
+        _kill_workers()
+
+
+def _kill_workers() -> None:
+    """Where one of several has failed, the others would wait for requests, and this process for them."""
+    for process in multiprocessing.active_children():
+        process.kill()
 
 
 def end_with_a_worker(over: threading.Event) -> None:
@@ -61,12 +65,15 @@ def end_with_a_worker(over: threading.Event) -> None:
     Until `over` is set.
     """
     workers: set[Any] = set()
-    while not over.wait(1.0):
+    while True:
         workers |= {*multiprocessing.active_children()}
         for code in filter(None, (worker.exitcode for worker in workers)):
             # One that has failed has said why.
             print("error: " * (code < 0) + f"an engine's process {how_it_ended(code)}", file=sys.stderr, flush=True)
+            _kill_workers()
             os._exit(1)
+        if over.wait(1.0):
+            return
 
 
 def words(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
