@@ -7,6 +7,7 @@ status and cancel meet the same lies and refused files.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -211,9 +212,17 @@ class Storm(Strikes):
         return run is None or not run.processes()
 
     def _python(self, code: str, *runs: str) -> subprocess.CompletedProcess[str]:
+        """What a command says; what is over is undone meanwhile, since the command may wait for just that."""
         words = [sys.executable, "-c", code, str(self.folder / "results" / "experiment"), *runs]
         env = {**os.environ, **self.cluster.env, **self.head_env}
-        return subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+        with subprocess.Popen(
+            words, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    out, said = process.communicate(timeout=0.2)
+                    return subprocess.CompletedProcess(words, process.returncode, out, said)
+                self.undo()
 
     def _look(self, at_rest: bool = False) -> None:
         """Compare what status says of the newest runs (at rest: of all) with what is so."""
