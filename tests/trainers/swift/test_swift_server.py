@@ -9,11 +9,12 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 import yaml
@@ -31,7 +32,7 @@ from workflow.config.reading import parse_config
 from ... import patience
 from ...attempts import DATA, EAGER, ROOT, job_environment, read_lines, run_job
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_tree
-from .test_swift_vllm import AGREE, STACK, SYNC, TWICE, differences, ordered
+from .test_swift_vllm import AGREE, LORA, STACK, SYNC, TWICE, differences, ordered
 
 STEPS, STOPPED_AT = 4, 2
 TIMES = 2
@@ -42,6 +43,7 @@ RUNS = {
     "ahead": OPTIONS | {"async_generate": True},
     "shares": OPTIONS | {"move_model_batches": 2, "gradient_checkpointing": True},
     "turns": OPTIONS | {"max_turns": 2},
+    "adapter": OPTIONS | LORA | {"vllm_enable_lora": True},
 }
 
 
@@ -62,7 +64,8 @@ class Served:
 
 
 def specs(folder: Path) -> dict[str, dict[str, Any]]:
-    """A run whose trainer waits for its server, one whose server generates meanwhile, and two of two processes."""
+    """A run whose trainer waits for its server, one whose server generates meanwhile, two of two processes, and one of
+    an adapter."""
     (folder / "twice.py").write_text(TWICE)
     RUNS["turns"]["multi_turn_scheduler"] = {"source": str(folder / "twice.py"), "class": "Twice"}
     raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
@@ -73,7 +76,9 @@ def specs(folder: Path) -> dict[str, dict[str, Any]]:
     raw |= {"baseline": "server", "arms": arms}
     one, two = (plan_runs(parse_config(raw | {"workload": words | {"nodes": n}}), stack_facts).runs for n in (1, 3))
     found = {name: (two if name in ("shares", "turns") else one)[f"{name}-s0"].spec for name in RUNS}
-    found["shares"]["trainer_args"]["fsdp"] = True  # the plan shares a model among GPUs alone
+    # The plan shares a model, and has several engines, among GPUs alone.
+    found["shares"]["trainer_args"]["fsdp"] = True
+    found["adapter"]["trainer_args"]["vllm_data_parallel_size"] = 2
     return found
 
 
@@ -82,6 +87,7 @@ class Beside:
     """A server that answers, and what runs a program of the stack beside it."""
 
     head: ServerHead
+    first: str  # the run whose life it was started for
     specs: dict[str, dict[str, Any]]
     runs: dict[str, RunPaths]
     python: Path
@@ -95,6 +101,11 @@ class Beside:
     @property
     def log(self) -> str:
         return (self.folder / "server.log").read_text()
+
+    def asked(self, endpoint: str) -> Any:
+        """What the server answers."""
+        with urlopen(self.head.environment()["ROLLOUTBENCH_SERVER"] + endpoint) as answer:
+            return json.load(answer)
 
     def run(self, *arguments: object, code: int = 0) -> str:
         """What a program says that ends as it should."""
@@ -117,17 +128,16 @@ class Beside:
         order = self.runs[name].folder / "attempts" / str(number) / "attempt.json"
         if not order.exists():
             ordered(self.runs[name], self.specs[name], self.inputs, number)
-            shutil.copy(self.runs["server"].folder / "attempts" / "1" / "server-engine.json", order.parent)
+            shutil.copy(self.runs[self.first].folder / "attempts" / "1" / "server-engine.json", order.parent)
         watched = ("-m", "tests.trainers.swift.watched", "swift", self.folder / f"{name}.jsonl", stop_at, "-", order)
         return self.run(*(("-m", "node.ranks", *place) if in_two else ()), *watched, code=75 if stop_at else 0)
 
 
-@pytest.fixture(scope="module")
-def beside(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
-    """The server of the first run's first life, which the others use as well."""
-    folder, python = tmp_path_factory.mktemp("swift-server"), stack_python(STACK)
+@contextmanager
+def serving(python: Path, folder: Path, name: str) -> Iterator[Beside]:
+    """The server of a run's first life."""
     planned = specs(folder)
-    workload = planned["server"]["workload"]
+    workload = planned[name]["workload"]
     request = {"data": DATA | workload["data"], "model": workload["model"]}
     request |= {key: workload[key] for key in ("max_prompt_length", "max_response_length")}
     (folder / "request.json").write_text(json.dumps(request))
@@ -142,12 +152,19 @@ def beside(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPat
         cwd=ROOT,
         log=folder / "log",
     )
-    server = ServerSetup(planned["server"]["server"], environment, folder / "server.log")
-    runs = {name: RunPaths(folder / name) for name in planned}
+    server = ServerSetup(planned[name]["server"], environment, folder / "server.log")
+    runs = {run: RunPaths(folder / run) for run in planned}
     with ServerHead(setup, 1, server) as head:
-        one = Beside(head, planned, runs, python, environment, folder)
-        head.start(ordered(runs["server"], planned["server"], one.inputs, 1).parent)
+        one = Beside(head, name, planned, runs, python, environment, folder)
+        head.start(ordered(runs[name], planned[name], one.inputs, 1).parent)
         head.wait_for_nodes()
+        yield one
+
+
+@pytest.fixture(scope="module")
+def beside(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
+    """The server of the first run's first life, which the others use as well."""
+    with serving(stack_python(STACK), tmp_path_factory.mktemp("swift-server"), "server") as one:
         yield one
 
 
@@ -269,6 +286,20 @@ def test_two_processes_take_the_turns_of_their_completions(beside: Beside) -> No
             whole, prompt, last, completion = rest
             assert whole == prompt + last and [label for label in labels if label >= 0] == completion
     assert taken == {1, 2}, "in some step; which completions end early is drawn"
+
+
+def test_an_adapter_goes_to_the_server_alone_in_both_lives(stack_python: Callable[[str], Path], tmp_path: Path) -> None:
+    """Two engines have it, each with half of the prompts; a resumed run's adapter is no new one."""
+    with serving(stack_python(STACK), tmp_path, "adapter") as one:
+        assert one.asked("/get_world_size/") == {"world_size": 2}
+        one.train("adapter", 1, STOPPED_AT)
+        one.train("adapter", 2)
+    seen = read_lines(tmp_path / "adapter.jsonl")
+    assert len(seen) == STEPS and max(differences(seen, "policy")) < AGREE
+    far = list(differences(seen, "initial"))
+    assert far[0] < AGREE and min(far[STOPPED_AT:]) > 100 * AGREE
+    done = json.loads((one.runs["adapter"].folder / "attempts" / "2" / "done.json").read_text())
+    assert done["resolved"]["engine"]["adapter_only_sync"]
 
 
 def test_a_port_in_use_is_named_as_the_job_looks_for_it(stack_python: Callable[[str], Path], beside: Beside) -> None:
