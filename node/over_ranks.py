@@ -12,6 +12,8 @@ from typing import TypeVar
 
 One = TypeVar("One")
 SLOWEST, BETWEEN, WHO = "slowest_rank_s", "between_ranks_s", "slowest_rank"
+WAIT = "wait"
+"""The phase in which a process waits for the slowest engine: who is longest in it was the fastest."""
 _SUMS = frozenset({"other_cpu_s"})
 """Scalars that are each process's own share; the others are the same for all, but for their clocks."""
 
@@ -84,9 +86,9 @@ def _between(told: Sequence[Told]) -> dict[str, float]:
 
 
 def without_parts(paths: Collection[str]) -> list[str]:
-    """The phases that have no others inside them."""
+    """The phases of work that have no others inside them."""
     wholes = {path.rpartition("/")[0] for path in paths}
-    return [path for path in paths if path not in wholes]
+    return [path for path in paths if path not in wholes and path.rpartition("/")[2] != WAIT]
 
 
 def _names(of: Iterable[Mapping[str, float]]) -> list[str]:

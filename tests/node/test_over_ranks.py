@@ -19,7 +19,8 @@ def test_one_process_is_told_as_it_is() -> None:
 
 
 def test_means_are_a_tree_and_the_slowest_is_named() -> None:
-    whole = merged([step(4.0, 5.0), step(8.0, 1.0)])
+    ranks = [step(4.0, 5.0), step(8.0, 1.0)]
+    whole = merged(ranks)
     assert whole.phases == {"step": 10.0, "step/generate": 6.0, "step/rewards": 3.0}
     assert whole.scalars["other_cpu_s"] == 1.0, "each has CPUs of its own"
     assert whole.scalars["between_steps_s"] == 2.0
@@ -27,6 +28,9 @@ def test_means_are_a_tree_and_the_slowest_is_named() -> None:
     assert whole.scalars["between_ranks_s/step/generate"] == 4.0
     assert whole.scalars["between_ranks_s/step"] == 0.0
     assert whole.scalars["slowest_rank"] == 1
+    # Who waits longest for the others was the fastest.
+    waits = [Told({**one.phases, "step/wait": wait}, one.scalars) for one, wait in zip(ranks, (4.5, 0), strict=True)]
+    assert merged(waits).scalars["slowest_rank"] == 1
     assert whole.responses == [4, 8] and whole.prompts == [3, 4, 3, 4]
 
 

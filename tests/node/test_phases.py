@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from node.hardware import OtherLoad
 from node.phase_clock import PhaseClock, StepClock, sanitized, time_behind
+from trainers.swift.driver.timers import SwiftTimers
 from trainers.trl.driver.timers import LOG_PROB, TrlTimers, log_prob_phase, phase_name
 from trainers.trl.timers import TRL_1_16
 
@@ -80,15 +82,53 @@ class Sleeper:
         self.llm.sleep(level=2)
 
 
+def a_trainer(processes: int = 1, mode: str = "colocate", **more: Any) -> SimpleNamespace:
+    accelerator = SimpleNamespace(backward=len, num_processes=processes)
+    args = SimpleNamespace(use_vllm=True, vllm_mode=mode, async_generate=False)
+    trainer = SimpleNamespace(accelerator=accelerator, args=args, model=object(), training_step=len, **more)
+    setattr(trainer, LOG_PROB, len)
+    return trainer
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"), [(TrlTimers, "_generate_single_turn"), (SwiftTimers, "_generate_completions")]
+)
+@pytest.mark.parametrize(("processes", "mode"), [(2, "colocate"), (1, "colocate"), (2, "server")])
+def test_who_is_ready_waits_for_the_slowest_engine_before_anything_else(
+    kind: type[TrlTimers], method: str, processes: int, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next phase that gathers would have the seconds; with a server all wait in `generate`."""
+    clock = PhaseClock(Ticks())
+    done: list[str] = []
+    engine = SimpleNamespace(engine=None)
+    more = {method: lambda made: done.append(clock.path) or made, "reward_funcs": [], "log": len, "engine": engine}
+    more |= dict.fromkeys(("offload_model", "load_model", "offload_optimizer", "load_optimizer"), len)
+    more |= {"_move_model_to_vllm": len, "_server_rollout": len}
+    trainer = a_trainer(processes, mode, **more)
+    trainer.accelerator.wait_for_everyone = lambda: done.append(clock.path)
+    monkeypatch.setattr(kind, "_hook_profiling_contexts", lambda self: None)
+    kind(clock).install(trainer)
+    with clock.phase("prepare_inputs"):
+        assert getattr(trainer, method)("made") == "made"
+    waits = processes == 2 and mode == "colocate"
+    assert done == ["prepare_inputs", *["prepare_inputs/wait"] * waits]
+
+
+def test_waking_up_for_new_weights_is_their_sync_under_ms_swift_too() -> None:
+    clock, engine = PhaseClock(Ticks()), Sleeper()
+    SwiftTimers(clock)._time_waking(engine)
+    engine.wake_up(tags=["weights"])
+    engine.wake_up(tags=["kv_cache"])
+    assert clock.take()[1] == {"sync_weights": 1.0, "sleep": 1.0}
+
+
 def test_an_engine_that_sleeps_is_timed_by_itself_and_waking_for_weights_is_their_sync(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, engine = PhaseClock(Ticks()), Sleeper()
-    parts = {"accelerator": SimpleNamespace(backward=len), "model": object(), LOG_PROB: len}
-    trainer = SimpleNamespace(training_step=len, vllm_generation=engine, **parts)
     timers = TrlTimers(clock)
     monkeypatch.setattr(timers, "_hook_profiling_contexts", lambda: None)  # it wants TRL
-    timers.install(trainer)
+    timers.install(a_trainer(vllm_generation=engine))
     with clock.phase("step"), clock.phase("training_step"), clock.phase("prepare_inputs"):
         engine.generate()
     assert engine.calls == ["wake weights", "wake kv_cache", "sleep 2"]

@@ -27,7 +27,7 @@ from engines.engine import Replayed
 from node.attempt import Inputs, begin, exit_code, write_done
 from node.exit_codes import RequeueError, StopRequest, one_line
 from node.hardware import OtherLoad, importing, peak_resident_gib
-from node.over_ranks import Told, merged
+from node.over_ranks import WAIT, Told, merged
 from node.phase_clock import ROOT, PhaseClock, StepClock
 from node.records import append_json_line
 from trainers.replay import RELEASE
@@ -242,7 +242,7 @@ def _steps(engine: Replayed | None, policy: Any, work: _Work, at_once: str, stop
             with _named(step):
                 made = _rollout(engine, policy, asked, wanted, clock, asleep=step > 1)
         if place.replicas > 1:
-            with clock.phase("wait"):
+            with clock.phase(WAIT):
                 work.meeting.all(None)
         phases, scalars = clock.end_step()
         if engine:

@@ -55,6 +55,11 @@ _NOT_DRIVEN = {
     "reward_model": "workload.rewards takes a reward model, with the same score under every trainer",
 }
 """What ms-swift could do and our driver does not read right, and why."""
+_OF_A_SERVER = (
+    *("vllm_speculative_config", "vllm_quantization", "vllm_enable_expert_parallel", "vllm_pipeline_parallel_size"),
+    *("vllm_disable_custom_all_reduce", "vllm_data_parallel_size", "vllm_reasoning_parser"),
+)
+"""Settings that ms-swift hands to `swift rollout` alone (rlhf_trainers/rollout_mixin.py, `_prepare_vllm_engine`)."""
 
 
 def trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
@@ -126,8 +131,15 @@ def _require_what_swift_can(arm: TrainedArm, workload: Workload, stack: StackFac
     if hf_server.is_wanted(arm):
         # swift itself would take them and leave them out.
         hf_server.require_no(arm, "sleep_level", "offload_model", "offload_optimizer")
-    elif arm.engine == "vllm" and stack.accelerator == "cpu":
-        require_one_process("swift with engine vllm on a CPU", workload)
+    else:
+        for option in _OF_A_SERVER:
+            if option in arm.options:
+                raise UserError(
+                    f"options.{option} does nothing with trainer swift but for a server: ms-swift hands it to "
+                    "`swift rollout` alone; take it out, or set vllm_mode: server"
+                )
+        if arm.engine == "vllm" and stack.accelerator == "cpu":
+            require_one_process("swift with engine vllm on a CPU", workload)
     tuner = arm.options.get("tuner_type", "full")
     untried = (*_NOT_SHARDED, *(("tuner_type",) if tuner != "full" else ()))
     require_sharing("swift", arm, stack, processes, arm.options.get("torch_dtype"), untried)

@@ -56,6 +56,12 @@ TRL_1_16 = TimerTree(
         ),
         generate(PREPARE_INPUTS),
         Phase(
+            f"{PREPARE_INPUTS}/wait",
+            "Wait",
+            "Waits for the slowest engine; only where several processes generate.",
+            "generation",
+        ),
+        Phase(
             f"{PREPARE_INPUTS}/sleep",
             "Engine sleeps and wakes",
             "The engine gives its cache and weights back to the update, and takes memory again.",

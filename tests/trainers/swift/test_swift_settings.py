@@ -11,7 +11,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ import yaml
 from common.errors import UserError
 from trainers.protocol import StackFacts
 from trainers.swift.checks import DRIVEN, NOT_DRIVEN
-from trainers.swift.driver import serve, timers
+from trainers.swift.driver import colocate, serve, timers
 from trainers.swift.driver.arguments import command_line
 from trainers.swift.settings import trainer_args
 from trainers.swift.trainer import SWIFT
@@ -78,6 +78,8 @@ def test_vllm_is_built_as_trl_builds_its_own() -> None:
     assert engine_args(CUDA) == shared | {"vllm_gpu_memory_utilization": 0.3, "sleep_level": 2}
     with pytest.raises(UserError, match=r"tuner_type must be full or lora .* engine vllm \(got adalora\)"):
         engine_args(CUDA, tuner_type="adalora")
+    with pytest.raises(UserError, match=r"vllm_speculative_config does nothing .* vllm_mode: server"):
+        engine_args(CUDA, vllm_speculative_config={"method": "ngram"})
     # At level 2 ms-swift sends the base's weights with each adapter.
     assert engine_args(CUDA, vllm_enable_lora=True)["sleep_level"] == 1
     assert engine_args(CUDA, sleep_level=0)["sleep_level"] == 0
@@ -91,6 +93,22 @@ def test_a_server_takes_the_whole_memory_of_its_gpus() -> None:
     assert args.items() >= told.items() and args["vllm_server_timeout"] > 240 and "sleep_level" not in args
     # Of two GPUs one trains, all of the batch.
     assert args["per_device_train_batch_size"] * args["gradient_accumulation_steps"] == workload.batch_size
+
+
+def test_vllm_in_the_trainer_has_the_runs_seed_and_dtype_and_its_own_all_reduce(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Engine:
+        def _prepare_engine_kwargs(self) -> None:  # as ms-swift 4.6.0 leaves it in its second process
+            self.engine_args = SimpleNamespace(seed=1, dtype="float32", disable_custom_all_reduce=True)
+
+    monkeypatch.setitem(sys.modules, "swift", ModuleType("swift"))
+    monkeypatch.setitem(sys.modules, "swift.infer_engine", SimpleNamespace(GRPOVllmEngine=Engine))
+    monkeypatch.setattr(colocate, "is_cpu_platform", lambda: False)
+    with colocate.corrected(SimpleNamespace(use_vllm=True, vllm_mode="colocate", bf16=True, fp16=False), 7, 2):
+        engine = Engine()
+        engine._prepare_engine_kwargs()
+    assert vars(engine.engine_args) == {"seed": 8, "dtype": "bfloat16", "disable_custom_all_reduce": False}
 
 
 def test_a_generation_beside_the_training_hands_its_answer_or_its_failure_over() -> None:
@@ -266,6 +284,7 @@ def test_a_servers_engines_share_its_gpus_and_conversations(on_gpus: dict[str, A
     engine = {"tensor_parallel_size": 2, "max_num_seqs": 8, "gpu_memory_utilization": 0.9, "max_model_len": 80}
     assert on_gpus["engine"].items() >= engine.items()
     assert on_gpus["engine"]["engine_kwargs"]["max_num_batched_tokens"] == 4096
+    assert on_gpus["engine"]["disable_custom_all_reduce"] is False
     assert on_gpus["server"].items() >= {"world_size": 4, "engine_type": "LLMEngine", "enable_lora": True}.items()
     assert on_gpus["gpus"] == ["4,5", "6,7"]
     (three, answers), (one, answer) = on_gpus["conversations"]

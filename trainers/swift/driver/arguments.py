@@ -112,6 +112,7 @@ def served(trainer_args: Mapping[str, Any], model: Path, here: Mapping[str, Any]
     passed = {field.name for field in dataclasses.fields(VllmArguments)} | {*_TEMPLATE, _ADAPTER_ALONE}
     settings = {
         **of_a_model(model),
+        "vllm_disable_custom_all_reduce": False,  # as in vLLM's own settings, which TRL leaves as they are
         **{name: value for name, value in trainer_args.items() if name in passed},
         # In which it generates; the weights that the optimizer holds are another matter.
         "torch_dtype": hf_training.number_format(trainer_args["bf16"], trainer_args.get("fp16")),

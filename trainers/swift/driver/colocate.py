@@ -67,7 +67,8 @@ def _pass_seed_and_dtype(seed: int, dtype: str) -> None:
     """Make ms-swift build its vLLM with the run's seed and the workload's number format.
 
     swift's seed is `rank // tensor_parallel_size`, whatever the run's; it stays as an offset, so that ranks differ.
-    Its dtype is that of the optimizer's weights, float32 here, where the passes may be in bfloat16.
+    Its dtype is that of the optimizer's weights, float32 here, where the passes may be in bfloat16. It turns vLLM's own
+    all-reduce off, which TRL leaves on.
     """
     with importing():
         from swift.infer_engine import GRPOVllmEngine
@@ -79,6 +80,7 @@ def _pass_seed_and_dtype(seed: int, dtype: str) -> None:
         original(engine, *args, **kwargs)
         engine.engine_args.seed = seed + int(engine.engine_args.seed or 0)
         engine.engine_args.dtype = dtype
+        engine.engine_args.disable_custom_all_reduce = False
 
     GRPOVllmEngine._prepare_engine_kwargs = prepare
 

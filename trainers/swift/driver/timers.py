@@ -41,6 +41,8 @@ _OFFLOADING = ("offload_model", "load_model", "offload_optimizer", "load_optimiz
 class SwiftTimers(TrlTimers):
     """TRL's hooks, with swift's profiling contexts in place of TRL's own."""
 
+    BATCH = "_generate_completions"
+
     def install(self, trainer: Any) -> None:
         """Hook swift's profiling contexts, its rewards, and what it does not time."""
         super().install(trainer)
@@ -48,8 +50,9 @@ class SwiftTimers(TrlTimers):
             self._time(trainer, method, "offload")
         # Of the engine inside the trainer; transformers' has none.
         engine = getattr(trainer.engine, "engine", None) if colocate.is_colocated(trainer.args) else None
-        for method in ("sleep", "wake_up") if engine is not None else ():
-            self._time(engine, method, "sleep", unless="sync_weights")
+        if engine is not None:
+            self._time(engine, "sleep", "sleep", unless="sync_weights")
+            self._time_waking(engine)
         if trainer.args.async_generate:
             self._time(trainer, "_wait_queue", "wait_for_responses")
             step_alone(self._clock)
@@ -57,6 +60,17 @@ class SwiftTimers(TrlTimers):
             self._share_waiting(trainer)
         count = counted(trainer)
         trainer.reward_funcs = [self._timed_reward(function, count) for function in trainer.reward_funcs]
+
+    def _time_waking(self, engine: Any) -> None:
+        """Waking up for new weights is a part of their sync, as under TRL: swift does it ahead of its timer of that."""
+        wake_up = engine.wake_up
+
+        @functools.wraps(wake_up)
+        def woken(*args: Any, **kwargs: Any) -> Any:
+            with self._clock.phase("sync_weights" if kwargs.get("tags") == ["weights"] else "sleep"):
+                return wake_up(*args, **kwargs)
+
+        engine.wake_up = woken
 
     def _share_waiting(self, trainer: Any) -> None:
         """Make all processes share the seconds of rank 0, which alone talks with a server, as under TRL."""

@@ -7,6 +7,7 @@ step                              on_step_begin -> on_step_end; its residual is 
       sync_weights                before generation, when the weights have changed since the last time
         merge_adapter             a LoRA adapter is merged into the weights, and taken out of them again
       generate
+      wait                        for the slowest engine, where several processes generate
       sleep                       vLLM gives its cache and weights back, or wakes up, with vllm_enable_sleep_mode;
                                   waking up for new weights is a part of sync_weights
       old_log_prob                only if samples outlive the weights, or vLLM's importance sampling is corrected
@@ -26,6 +27,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from node.engine_server import is_beside
+from node.over_ranks import WAIT
 from node.phase_clock import PhaseClock, sanitized
 
 LOG_PROB = "_get_per_token_logps_and_entropies"
@@ -89,6 +92,9 @@ def count_tokens(trainer: Any, log: Any) -> None:
 class TrlTimers:
     """Hooks that open and close a `PhaseClock`'s phases as TRL works; they see every rank and need no tracker."""
 
+    BATCH = "_generate_single_turn"
+    """The trainer's method that generates a batch's completions, once in every process."""
+
     def __init__(self, clock: PhaseClock) -> None:
         self._clock = clock
         self._log_prob = sanitized(LOG_PROB)
@@ -110,6 +116,21 @@ class TrlTimers:
             llm = getattr(generation, "llm", None)
             for method in ("sleep", "wake_up") if llm is not None else ():
                 self._time(llm, method, "sleep", unless="sync_weights")
+        if trainer.accelerator.num_processes > 1 and not is_beside(vars(trainer.args)):
+            self._wait_for_slowest(trainer)
+
+    def _wait_for_slowest(self, trainer: Any) -> None:
+        """Time what a process waits for the slowest engine: the next phase in which they gather would have it."""
+        generate, wait = getattr(trainer, self.BATCH), trainer.accelerator.wait_for_everyone
+
+        @functools.wraps(generate)
+        def waited(*args: Any, **kwargs: Any) -> Any:
+            made = generate(*args, **kwargs)
+            with self._clock.phase(WAIT):
+                wait()
+            return made
+
+        setattr(trainer, self.BATCH, waited)
 
     def _time_a_server(self, generation: Any) -> None:
         """Make all processes share the seconds of rank 0, which alone talks with a server while the others wait.
