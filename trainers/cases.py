@@ -175,3 +175,20 @@ def sglang_speed_on_cpu(case: Case, variables: Variables) -> Iterator[Finding]:
             scope="on a CPU without SGLang's compiled kernels",
             settle="the same comparison on GPUs (trainer verl has both engines there)",
         )
+
+
+def vllm_attention_backend(case: Case, variables: Variables) -> Iterator[Finding]:
+    """A kernel that a stack with vLLM 0.8 lacks; later ones do not read the variable."""
+    name, packages = "VLLM_ATTENTION_BACKEND", case.told.packages
+    wanted = case.env.get(name, variables.get(name, ("", ""))[0])
+    lacks = packages.get("vllm", "").startswith("0.8.") and "flashinfer-python" not in packages
+    if case.engine.name == "vllm" and wanted == "FLASHINFER" and lacks:
+        yield Finding(
+            "impossible",
+            "attention-backend",
+            (case.arm,),
+            f"{name}=FLASHINFER, and stack {case.stack} has no flashinfer-python",
+            "vLLM ends with an error when the engine is built",
+            "vLLM 0.8.5, vllm/config.py:422; envs/<stack>/requirements.lock",
+            f"take {name} out, or a stack of your own that pins flashinfer-python beside vLLM",
+        )

@@ -404,6 +404,17 @@ def test_a_kernel_that_the_stack_lacks_is_impossible() -> None:
     assert (unread.level, unread.arms) == ("odd", ("vllm",))
 
 
+def test_every_run_of_the_shipped_sweep_has_the_kernels_that_it_names(tmp_path: Path) -> None:
+    """A replay starts vLLM as verl does, so that it lacks what that lacks."""
+    (tmp_path / "rows.jsonl").write_text('{"question": "1 + 1 =", "answer": "2"}\n')
+    raw = yaml.safe_load((ROOT / "experiments" / "tune-verl04.yaml").read_text())
+    raw["workload"] |= {"model": {"source": "builtin:tiny-qwen2"}}
+    raw["workload"]["data"] |= {"source": str(tmp_path / "rows.jsonl")}
+    assert "attention-backend" not in found(raw)
+    raw["sweep"]["arms.vllm.env.VLLM_ATTENTION_BACKEND"] = ["FLASH_ATTN", "FLASHINFER"]
+    assert found(raw)["attention-backend"].level == "impossible"
+
+
 def test_a_kernel_that_is_compiled_in_the_run_needs_a_compiler() -> None:
     asked = yaml.safe_load((ROOT / "experiments/camino-2025-equal.yaml").read_text())
     finding = found(asked)["kernel-compiler"]

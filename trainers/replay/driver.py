@@ -180,9 +180,11 @@ def _policy(inputs: Inputs, settings: Mapping[str, Any], *, generates: bool) -> 
     """The model of transformers; on the GPU only where it is the engine, so that all memory is left to another one."""
     with importing():
         import torch
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM, __version__
 
-    policy = AutoModelForCausalLM.from_pretrained(str(inputs.model), dtype=getattr(torch, settings["dtype"]))
+    # Releases before 4.56 hand the new word on to the model, which has no such argument.
+    word = "torch_dtype" if __version__.startswith("4.") else "dtype"
+    policy = AutoModelForCausalLM.from_pretrained(str(inputs.model), **{word: getattr(torch, settings["dtype"])})
     return policy.to("cuda" if generates and torch.cuda.is_available() else "cpu").eval()
 
 

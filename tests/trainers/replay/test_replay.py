@@ -24,7 +24,8 @@ from trainers.replay.lengths import drawn, idle_share
 from workflow.config.plan import Plan, plan_runs
 from workflow.config.reading import parse_config
 
-from ...attempts import SGLANG, TRANSFORMERS, VLLM, run_job, run_python
+from ...attempts import DATA, MODEL, SGLANG, TRANSFORMERS, VLLM, prepared, run_job, run_python
+from ..verl.environments import build
 from .test_lengths import steps_table
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -127,6 +128,17 @@ def test_every_completion_has_the_length_that_was_asked_for(
         phases = set(of_step[of_step["kind"] == "phase"]["name"])
         assert phases == {"step", "step/sync_weights", "step/generate"}
         assert named["step"] >= named["step/generate"] + named["step/sync_weights"]
+
+
+def test_it_replays_with_the_transformers_that_verls_older_stacks_have(tmp_path: Path) -> None:
+    """4.51 has another word for a model's number format; it is there beside vLLM 0.8.5 and SGLang 0.4.6."""
+    python = build("0.4.1")
+    request = {"data": DATA, "model": MODEL, "max_prompt_length": 48, "max_response_length": 16}
+    inputs = prepared(python, tmp_path, request)
+    folder, told = replayed(lambda stack: python, planned("transformers"), tmp_path, inputs)
+    assert told.returncode == 0, told.stderr + told.stdout
+    done = json.loads((folder / "done.json").read_text())
+    assert done["versions"]["transformers"].startswith("4.51.") and done["last_step"] == 3
 
 
 SEVERAL_RUNS = """

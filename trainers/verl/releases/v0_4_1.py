@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from common.findings import Finding
 from common.model_facts import model_facts
-from trainers.cases import Case
+from trainers.cases import Case, vllm_attention_backend
 from trainers.rows import Does, Rule
 from trainers.verl import engine_settings as told
 from trainers.verl import phases
@@ -111,23 +111,6 @@ def _engine_kwargs(case: Case, variables: Variables) -> Iterator[Finding]:
         )
 
 
-def _attention_backend(case: Case, variables: Variables) -> Iterator[Finding]:
-    """A kernel that the stack lacks."""
-    name, packages = "VLLM_ATTENTION_BACKEND", case.told.packages
-    wanted = case.env.get(name, variables.get(name, ("", ""))[0])
-    lacks = "vllm" in packages and "flashinfer-python" not in packages
-    if case.engine.name == "vllm" and wanted == "FLASHINFER" and lacks:
-        yield Finding(
-            "impossible",
-            "attention-backend",
-            (case.arm,),
-            f"{name}=FLASHINFER, and stack {case.stack} has no flashinfer-python",
-            "vLLM ends with an error when the engine is built",
-            "vLLM 0.8.5, vllm/config.py:422; envs/<stack>/requirements.lock",
-            f"take {name} out, or a stack of your own that pins flashinfer-python beside vLLM",
-        )
-
-
 _CHECKS = (
     Rule(
         "graphs-may-hang",
@@ -150,7 +133,7 @@ _CHECKS = (
         f"{ROLLOUT}.mode: sync",
     ),
     _engine_kwargs,
-    _attention_backend,
+    vllm_attention_backend,
 )
 
 # sglang 0.4.6.post5, srt/utils.py:2096: where it takes FlashAttention 3 on Hopper of its own accord.
