@@ -248,7 +248,7 @@ def test_other_modes_differ() -> None:
             "trainer": "verl",
             "engine": "vllm",
             "stack": "verl04-vllm",
-            "options": {f"{ROLLOUT}.mode": "async"},
+            "options": {f"{ROLLOUT}.mode": "async", "data.return_raw_chat": True},
         },
     }
     levels = {(one.code, one.level) for one in looked_at(planned(ARTICLE, arms=arms)).findings}

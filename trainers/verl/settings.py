@@ -48,7 +48,8 @@ _STORAGE_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
 def least_cpus(args: dict[str, Any], workload: Workload) -> int:
     """What verl's actors reserve in Ray: with fewer it waits for them without a word, for ever.
 
-    As `trainers.verl.driver.in_ray.require_cpus` counts them on the node, from the composed settings; source there.
+    As `trainers.verl.driver.in_ray.require_cpus` counts them on the node, from the composed settings; source there. Of
+    0.4.1 the node asks for one more: this number is in the fingerprint of runs that have finished.
     """
     gpus = workload.nodes * workload.gpus_per_node
     release = release_named(args["version"])

@@ -179,7 +179,7 @@ def main(version: str, folder: Path) -> None:
     from common.errors import UserError
     from trainers.verl.driver.in_ray import require_cpus
 
-    enough = {"0.4.1": 9, "0.9.1": 33}[version]  # with the 8 GPUs of verl's own configuration
+    enough = {"0.4.1": 10, "0.9.1": 33}[version]  # with the 8 GPUs of verl's own configuration
     require_cpus(config, enough)
     try:
         require_cpus(config, enough - 1)

@@ -54,6 +54,6 @@ def test_data_and_rewards_through_verls_own_classes(
     assert told["trl"]["asked"] == [*asked[:3], None]
     assert [score["asked_failed"] for score in told["scores"]] == [0, 0, 0, 1]
     assert "ValueError: bare (mine.py, line 4)" in told["failures"][0]
-    cpus = {"0.4.1": "9 CPUs in Ray (1, 1 with each of 8 GPUs)", "0.9.1": "33 CPUs in Ray (1, 8 for transfer_queue."}
+    cpus = {"0.4.1": "10 CPUs in Ray (2, 1 with each of 8 GPUs)", "0.9.1": "33 CPUs in Ray (1, 8 for transfer_queue."}
     assert cpus[version] in told["too_few_cpus"]
     assert told["printed"] == []  # no completion in the log

@@ -83,22 +83,23 @@ def run_verl(
 def require_cpus(config: Any, cpus: float) -> None:
     """`UserError` where Ray has fewer CPUs than verl's actors reserve: it would wait for them without a word, for ever.
 
-    0.4.1: one for the TaskRunner, one with each GPU (RayResourcePool of ray_trainer.py). 0.9.1: three with each GPU
+    0.4.1: one for the TaskRunner, one with each GPU (RayResourcePool of ray_trainer.py), and one to place the actor in
+    which workers meet (register_center/ray.py); rank 0 waits five minutes for it. 0.9.1: three with each GPU
     (ResourcePoolManager of single_controller/ray/base.py) and one for its TaskRunner, or with V1 for the controller and
     for each storage unit of the transfer queue.
     """
     from omegaconf import OmegaConf
 
     gpus = int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
-    with_gpu = 1 if OmegaConf.select(config, "trainer.use_v1", default=None) is None else 3
+    without_gpu, with_gpu = (2, 1) if OmegaConf.select(config, "trainer.use_v1", default=None) is None else (1, 3)
     units = 0
     if OmegaConf.select(config, "trainer.use_v1", default=False):
         units = int(OmegaConf.select(config, "transfer_queue.backend.SimpleStorage.num_data_storage_units", default=0))
-    if (needed := 1 + units + with_gpu * gpus) > cpus:
+    if (needed := without_gpu + units + with_gpu * gpus) > cpus:
         queue = f", {units} for transfer_queue.backend.SimpleStorage.num_data_storage_units" if units else ""
         raise UserError(
-            f"verl reserves {needed} CPUs in Ray (1{queue}, {with_gpu} with each of {gpus} GPUs), and the job's nodes "
-            f"have {cpus:.0f}, so that it would wait for ever; raise cpus in the profile"
+            f"verl reserves {needed} CPUs in Ray ({without_gpu}{queue}, {with_gpu} with each of {gpus} GPUs), and the "
+            f"job's nodes have {cpus:.0f}, so that it would wait for ever; raise cpus in the profile"
         )
 
 

@@ -46,6 +46,7 @@ def problems(release: Release, settings: Mapping[str, Any]) -> list[Refusal]:
     padded = release.pads_packed_batches and config.dynamic
     return [
         *_batches(config, padded),
+        *_checkpoints(config),
         *_packing(config),
         *_sharding(config),
         *_engine(config),
@@ -71,6 +72,19 @@ def _counts(config: FlatConfig) -> Iterator[Refusal]:
     share = config.get(f"{_R}.gpu_memory_utilization", 0.5)
     if not isinstance(share, int | float) or not 0 < share < 1:
         yield Refusal("setting-count", f"{_R}.gpu_memory_utilization must be a share between 0 and 1 (got {share!r})")
+
+
+def _checkpoints(config: FlatConfig) -> Iterator[Refusal]:
+    # utils/checkpoint/fsdp_checkpoint_manager.py, load_checkpoint: what is not in it is left as it is, without a word.
+    for key in (f"{_A}.checkpoint.save_contents", f"{_A}.checkpoint.load_contents"):
+        whole, found = ("model", "optimizer", "extra"), config.get(key)
+        if found is not None and not {*whole} <= {*found}:
+            yield Refusal(
+                "setting-choice",
+                f"{key} must have {', '.join(whole)} (got {', '.join(found) or 'none'})",
+                "a run that is stopped would go on without its optimizer's moments, or begin again",
+                f"take {key} out, or add what is missing",
+            )
 
 
 def _batches(config: FlatConfig, padded: bool) -> Iterator[Refusal]:

@@ -63,12 +63,43 @@ def _problems(config: FlatConfig) -> Iterator[Refusal]:
             "the engine would generate from dummy weights or fail. First supported in 0.8.0",
             f"the vLLM engine for LoRA, or a stack of 0.9.1 with {MODEL}.lora.merge: True",
         )
+    if rank and engine == "vllm" and rank not in _LORA_RANKS:
+        text = (
+            f"{MODEL}.lora_rank must be one of {', '.join(map(str, _LORA_RANKS))} with vLLM in verl 0.4.1 (got {rank})"
+        )
+        yield Refusal("lora-weights", text)
     # With dummy weights vLLM never gets the base model's once only the adapter is sent (sharding_manager/fsdp_vllm.py).
     load = config.get(f"{ROLLOUT}.load_format")
     if rank and config.get(f"{ROLLOUT}.layered_summon") and str(load).startswith("dummy"):
         text = f"{ROLLOUT}.load_format must be safetensors with {ROLLOUT}.layered_summon and LoRA (got {load})"
         yield Refusal("lora-weights", text)
+    prompts, together = config.of("data.train_batch_size"), config.get(f"{ROLLOUT}.mode") != "async"
+    if together and prompts % config.gpus and not prompts * config.of(f"{ROLLOUT}.n") % config.gpus:
+        yield Refusal(
+            "batch-over-gpus",
+            f"data.train_batch_size, the prompts of a step, must be a multiple of the {config.gpus} GPUs in verl 0.4.1 "
+            f"(got {prompts})",
+            "verl 0.4.1 deals the prompts out before it repeats them, and ends with an assertion in its first step",
+            "workload.batch_size: a multiple of the GPUs times num_generations; or verl 0.9.1",
+        )
+    if not together and not config.get("data.return_raw_chat"):
+        yield Refusal(
+            "rollout-mode",
+            f"data.return_raw_chat must be true with {ROLLOUT}.mode async in verl 0.4.1 (got false)",
+            "its first step ends with a KeyError: the scheduler of chats reads the prompts as they were written",
+            f"{ROLLOUT}.mode: sync",
+        )
+    if engine == "sglang" and config.get(f"{ROLLOUT}.multi_stage_wake_up"):
+        yield Refusal(
+            "setting-choice",
+            f"{ROLLOUT}.multi_stage_wake_up must be false with SGLang in verl 0.4.1 (got true)",
+            "SGLang 0.4.6 has no parts to wake up one by one: its first rollout ends with a TypeError",
+            f"{ROLLOUT}.multi_stage_wake_up: False",
+        )
 
+
+_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Those that vLLM 0.8.5 takes (vllm/config.py, `LoRAConfig`); verl hands it the adapter's own (fsdp_workers.py:423)."""
 
 # What it gives vLLM by name (vllm_rollout_spmd.py:149): a second time in engine_kwargs is a TypeError.
 _GIVEN_TO_VLLM = frozenset(
@@ -126,7 +157,7 @@ _CHECKS = (
     Rule(
         "rollout-mode",
         "odd",
-        lambda case: told.rollout(case, "mode") == "async",
+        lambda case: told.rollout(case, "mode") == "async" and case.settings.true("data.return_raw_chat"),
         f"{ROLLOUT}.mode: async",
         "in 0.4.1 it is meant for chats of several turns: no phase reshard is timed, and vLLM is built otherwise",
         f"{_WORKERS}/rollout/vllm_rollout/vllm_async_server.py:165",
@@ -339,7 +370,7 @@ V0_4_1 = Release(
     },
     problems=_problems,
     sources={
-        "batch-over-gpus": f"{_TRAINER}:377",
+        "batch-over-gpus": f"{_TRAINER}:377, :983",
         "mini-batch": f"{_TRAINER}:437",
         "micro-batch": "verl 0.4.1, workers/fsdp_workers.py:158 and :165",
         "micro-batch-missing": f"{_TRAINER}:385",
@@ -348,7 +379,8 @@ V0_4_1 = Release(
         "batched-tokens": f"{_VLLM}:128",
         "eager-and-cache": f"{_VLLM}:90; {_SGLANG}:288; verl issue 995",
         "lora-sglang": f"{_WORKERS}/sharding_manager/fsdp_sglang.py:114, which has no word of LoRA",
-        "rollout-mode": "verl 0.4.1, workers/fsdp_workers.py:430",
+        "rollout-mode": "verl 0.4.1, workers/fsdp_workers.py:430; chat_scheduler.py, generate_sequences",
+        "lora-weights": "verl 0.4.1, workers/fsdp_workers.py:423",
     },
     checks=_CHECKS,
     does={"vllm": _OF_VLLM, "sglang": _OF_SGLANG},
