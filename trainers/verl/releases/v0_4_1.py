@@ -35,7 +35,7 @@ def _words(workload: Workload, seed: int) -> Words:
 
 
 def _problems(config: FlatConfig) -> Iterator[Refusal]:
-    engine, rank = config.get(f"{ROLLOUT}.name"), config.get(f"{MODEL}.lora_rank", 0)
+    engine = config.get(f"{ROLLOUT}.name")
     # workers/rollout/vllm_rollout/vllm_rollout_spmd.py stops with chunked prefill, vLLM itself without it.
     room = config.get(f"{ROLLOUT}.max_num_batched_tokens")
     longest = config.get(f"{ROLLOUT}.max_model_len") or config.longest
@@ -55,24 +55,7 @@ def _problems(config: FlatConfig) -> Iterator[Refusal]:
             f"{ROLLOUT}.free_cache_engine: False. It costs no memory in 0.4.1: with the vLLM and SGLang pinned here "
             "the engine sleeps between rollouts all the same",
         )
-    if rank and engine == "sglang":
-        yield Refusal(
-            "lora-sglang",
-            f"{MODEL}.lora_rank must be 0 with SGLang in verl 0.4.1, which has no LoRA there (got {rank})",
-            "verl 0.4.1 hands SGLang the adapters' weights under names that it does not know, and nothing refuses it: "
-            "the engine would generate from dummy weights or fail. First supported in 0.8.0",
-            f"the vLLM engine for LoRA, or a stack of 0.9.1 with {MODEL}.lora.merge: True",
-        )
-    if rank and engine == "vllm" and rank not in _LORA_RANKS:
-        text = (
-            f"{MODEL}.lora_rank must be one of {', '.join(map(str, _LORA_RANKS))} with vLLM in verl 0.4.1 (got {rank})"
-        )
-        yield Refusal("lora-weights", text)
-    # With dummy weights vLLM never gets the base model's once only the adapter is sent (sharding_manager/fsdp_vllm.py).
-    load = config.get(f"{ROLLOUT}.load_format")
-    if rank and config.get(f"{ROLLOUT}.layered_summon") and str(load).startswith("dummy"):
-        text = f"{ROLLOUT}.load_format must be safetensors with {ROLLOUT}.layered_summon and LoRA (got {load})"
-        yield Refusal("lora-weights", text)
+    yield from _lora(config, str(engine))
     prompts, together = config.of("data.train_batch_size"), config.get(f"{ROLLOUT}.mode") != "async"
     if together and prompts % config.gpus and not prompts * config.of(f"{ROLLOUT}.n") % config.gpus:
         yield Refusal(
@@ -100,6 +83,29 @@ def _problems(config: FlatConfig) -> Iterator[Refusal]:
 
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Those that vLLM 0.8.5 takes (vllm/config.py, `LoRAConfig`); verl hands it the adapter's own (fsdp_workers.py:423)."""
+
+
+def _lora(config: FlatConfig, engine: str) -> Iterator[Refusal]:
+    rank = config.get(f"{MODEL}.lora_rank", 0)
+    if rank and engine == "sglang":
+        yield Refusal(
+            "lora-sglang",
+            f"{MODEL}.lora_rank must be 0 with SGLang in verl 0.4.1, which has no LoRA there (got {rank})",
+            "verl 0.4.1 hands SGLang the adapters' weights under names that it does not know, and nothing refuses it: "
+            "the engine would generate from dummy weights or fail. First supported in 0.8.0",
+            f"the vLLM engine for LoRA, or a stack of 0.9.1 with {MODEL}.lora.merge: True",
+        )
+    if rank and engine == "vllm" and rank not in _LORA_RANKS:
+        text = (
+            f"{MODEL}.lora_rank must be one of {', '.join(map(str, _LORA_RANKS))} with vLLM in verl 0.4.1 (got {rank})"
+        )
+        yield Refusal("lora-weights", text)
+    # With dummy weights vLLM never gets the base model's once only the adapter is sent (sharding_manager/fsdp_vllm.py).
+    load = config.get(f"{ROLLOUT}.load_format")
+    if rank and config.get(f"{ROLLOUT}.layered_summon") and str(load).startswith("dummy"):
+        text = f"{ROLLOUT}.load_format must be safetensors with {ROLLOUT}.layered_summon and LoRA (got {load})"
+        yield Refusal("lora-weights", text)
+
 
 # What it gives vLLM by name (vllm_rollout_spmd.py:149): a second time in engine_kwargs is a TypeError.
 _GIVEN_TO_VLLM = frozenset(
