@@ -357,7 +357,12 @@ V0_4_1 = Release(
     },
     words=_words,
     # rollout.seed would become the seed of every single request, and all prompts would draw the same random numbers.
-    overruling={**alike.OVERRULING, f"{ROLLOUT}.seed": "seeds"},
+    # It hands on each key that an engine's sampling parameters have, too: vLLM has the one limit, SGLang the other.
+    overruling={
+        **alike.OVERRULING,
+        f"{ROLLOUT}.seed": "seeds",
+        **dict.fromkeys((f"{ROLLOUT}.max_tokens", f"{ROLLOUT}.max_new_tokens"), "max_response_length"),
+    },
     made_equal={**alike.MADE_EQUAL, f"{ACTOR}.grad_clip": 1.0},
     choices={
         **alike.CHOICES,
