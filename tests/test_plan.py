@@ -317,6 +317,8 @@ def served(stack: str = "cuda", trainer: str = "trl", **changes: Any) -> dict[st
         ({"gpus_per_node": 4}, {}, 1, 3),
         ({"gpus_per_node": 4}, {"vllm_tensor_parallel_size": 2, "vllm_server_timeout": 60}, 2, 2),
         ({"gpus_per_node": 4, "nodes": 3}, {}, 4, 8),
+        # As many as divide the model's heads.
+        ({"gpus_per_node": 4, "nodes": 3}, {"vllm_tensor_parallel_size": 2}, 2, 8),
     ],
 )
 def test_a_server_has_gpus_of_its_own(
@@ -338,6 +340,7 @@ def test_a_server_has_gpus_of_its_own(
         (1, {"vllm_data_parallel_size": 2}, (1, 2)),
         (1, {"vllm_tensor_parallel_size": 1, "vllm_data_parallel_size": 3}, (1, 3)),
         (3, {"vllm_data_parallel_size": 2}, (2, 2)),
+        (3, {"vllm_data_parallel_size": 3}, (1, 3)),
     ],
 )
 def test_a_server_of_several_engines_has_the_gpus_of_all(
@@ -382,7 +385,7 @@ def test_an_adapter_is_refused_where_nothing_merges_it() -> None:
             {"vllm_tensor_parallel_size": 2, "vllm_data_parallel_size": 2},
             "1 to 3 (got 2 times 2)",
         ),
-        ({"gpus_per_node": 4, "nodes": 2}, {"vllm_data_parallel_size": 3}, "the job's last node, .* may be 4 (got 3)"),
+        ({"gpus_per_node": 4, "nodes": 2}, {"vllm_data_parallel_size": 5}, "last node, .* may be 1 to 4 (got 5)"),
         ({"gpus_per_node": 4}, {"vllm_tensor_parallel_size": "all"}, "may be 1 to 3 (got 'all')"),
         ({"gpus_per_node": 4}, {"vllm_server_group_port": [1]}, "options.vllm_server_group_port of an arm is not free"),
         ({"gpus_per_node": 4}, {"vllm_server_timeout": 0}, "must be the seconds for the server's first answer (got 0)"),
@@ -404,8 +407,8 @@ def test_what_a_server_of_ms_swift_cannot_have_is_refused(
         ({"gpus_per_node": 4}, {"vllm_tensor_parallel_size": 4}, "may be 1 to 3 (got 4)"),
         (
             {"gpus_per_node": 4, "nodes": 2},
-            {"vllm_tensor_parallel_size": 2},
-            "the job's last node, .* may be 4 (got 2)",
+            {"vllm_tensor_parallel_size": 8},
+            "the job's last node, .* may be 1 to 4 (got 8)",
         ),
         ({"gpus_per_node": 6}, {}, "batch_size must be a multiple of the 5 processes"),
         ({"gpus_per_node": 4}, {"vllm_server_port": 8000}, "options.vllm_server_port of an arm is not free"),

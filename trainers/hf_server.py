@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from common.errors import UserError
+from common.findings import Finding
 from node.engine_server import is_beside
 from trainers.cases import Case
+from trainers.protocol import Variables
 from trainers.workload import TrainedArm, Workload
 
 SERVER = ("vllm_mode", "server")
@@ -51,19 +53,19 @@ def require_no(arm: TrainedArm, *options: str) -> None:
 def gpus(arm: TrainedArm, workload: Workload, parallel: tuple[str, ...]) -> int:
     """GPUs that a server has, on a CPU 1; `UserError` where the trainer would share them.
 
-    On one node they are the last of it; of several nodes the server has the last one.
+    They are the last of a node. Of several nodes the trainer leaves the server the last one, all of whose GPUs it
+    takes where the arm does not say how many: few models have heads that eight of them divide.
     """
     each, nodes = workload.trainer_gpus, workload.nodes
     most = 1 if not each else each - 1 if nodes == 1 else each
-    least = each if nodes > 1 and each else 1
     given = {word: arm.options[word] for word in parallel if word in arm.options}
     counts = all(isinstance(number, int) and not isinstance(number, bool) for number in given.values())
     asked = math.prod(given.values()) if counts else 0
     if parallel[0] not in given and counts and asked:
         # The engines that are asked for share what the server has.
-        asked *= max(1, least // asked)
-    if not least <= asked <= most:
-        allowed = str(least) if least == most else f"{least} to {most}" if most else "none"
+        asked *= max(1, (each if nodes > 1 else 1) // asked)
+    if not 1 <= asked <= most:
+        allowed = "1" if most == 1 else f"1 to {most}" if most else "none"
         where = "the job's last node" if nodes > 1 else f"the last of {each} GPUs" if each else "the CPU"
         names = " times ".join(f"options.{word}" for word in parallel)
         got = " times ".join(repr(number) for number in given.values()) or repr(asked)
@@ -101,8 +103,28 @@ def serves(case: Case) -> bool:
 
 
 def training_gpus(case: Case) -> int:
-    """GPUs of a run that train, on a CPU 1: those that are no server's."""
-    return max(1, case.trainer_gpus - engines(case.settings.values)[1] * serves(case))
+    """GPUs of a run that train, on a CPU 1: those that are no server's, nor on the node that it has of several."""
+    nodes = int(case.workload.get("nodes") or 1)
+    of_server = case.trainer_gpus // nodes if nodes > 1 else engines(case.settings.values)[1]
+    return max(1, case.trainer_gpus - of_server * serves(case))
+
+
+def idle_gpus(case: Case, variables: Variables) -> Iterator[Finding]:
+    """GPUs of a server's own node that it leaves alone; the trainer cannot have them."""
+    nodes, used = int(case.workload.get("nodes") or 1), engines(case.settings.values)[1]
+    each = case.trainer_gpus // nodes
+    if case.imported or nodes == 1 or not serves(case) or used >= each:
+        return
+    words = [word for word in (TENSOR_PARALLEL, DATA_PARALLEL) if word in case.settings]
+    yield Finding(
+        "odd",
+        "server-gpus-idle",
+        (case.arm,),
+        f"the server uses {used} of its node's {each} GPUs: {' times '.join(words)} is {used}",
+        f"the other {each - used} do nothing and are paid for: the trainer runs on the other nodes",
+        "docs/trl.md#a-vllm-server-beside-the-trainer",
+        f"{' times '.join(words)}: {each}, where that divides the model's heads; or workload.nodes: 1",
+    )
 
 
 def engine_gpus(mode: str, settings: Mapping[str, Any]) -> int | None:

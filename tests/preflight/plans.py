@@ -27,8 +27,9 @@ PACKAGES: dict[str, dict[str, str]] = {
     "trl-gpu-sglang": {"torch": "2.11.0", "sglang": "0.5.23"},
     "trl-cpu-sglang": {"torch": "2.11.0", "sglang": "0.5.23"},
     "trl-cpu-vllm": {"torch": "2.11.0", "vllm": "0.31.0"},
+    "swift-gpu-vllm": {"torch": "2.11.0", "vllm": "0.24.0"},
 }
-_VERSIONS = {"verl04": "0.4.1", "verl09": "0.9.1", "trl": "1.16.0"}
+_VERSIONS = {"verl04": "0.4.1", "verl09": "0.9.1", "trl": "1.16.0", "swift": "4.6.0"}
 
 
 def _version(stack: str) -> str:
@@ -36,7 +37,7 @@ def _version(stack: str) -> str:
 
 
 def _facts(stack: str) -> StackFacts:
-    trainer = "trl" if stack.startswith("trl") else "verl"
+    trainer = stack.partition("-")[0].rstrip("0123456789")
     return StackFacts(trainer, stack.rpartition("-")[2], _accelerator(stack), _version(stack), "0" * 12)
 
 

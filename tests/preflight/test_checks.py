@@ -233,6 +233,28 @@ def test_a_servers_gpus_hold_nothing_of_the_trainer_and_one_engine_has_the_batch
     assert not any("DDP" in part.name for part in served.update) and any("DDP" in one.name for one in colocated.update)
 
 
+def test_a_server_on_a_node_of_its_own_has_as_many_gpus_as_divide_the_models_heads() -> None:
+    two = {**TRL, "gpus_per_node": 8, "nodes": 2}
+
+    def with_server(trainer: str, **options: int) -> dict[str, Any]:
+        arm = {"trainer": trainer, "engine": "vllm", "stack": f"{trainer}-gpu-vllm"}
+        return {"vllm": arm | {"options": {"vllm_mode": "server", **options}}}
+
+    for trainer in ("trl", "swift"):
+        whole = found(ARTICLE, arms=with_server(trainer), **two)
+        assert "tensor-parallel-heads" in whole and "server-gpus-idle" not in whole
+        arms = with_server(trainer, vllm_tensor_parallel_size=2)
+        some = found(ARTICLE, arms=arms, **two)
+        assert not [finding.code for finding in some.values() if finding.level == "impossible"]
+        assert "2 of its node's 8 GPUs" in some["server-gpus-idle"].what
+        # The trainer has the other node, however many the server takes.
+        served = estimate_of(cases(ARTICLE, arms=arms, **two)["vllm"])
+        other = estimate_of(cases(ARTICLE, arms=with_server(trainer), **two)["vllm"])
+        assert not isinstance(served, str) and not isinstance(other, str) and served.update == other.update
+    arms = with_server("swift", vllm_tensor_parallel_size=2, vllm_data_parallel_size=4)
+    assert not {"server-gpus-idle", "tensor-parallel-heads"} & found(ARTICLE, arms=arms, **two).keys()
+
+
 def test_an_adapter_has_neither_gradients_nor_moments_of_all_weights() -> None:
     full, lora = (
         estimate_of(cases(ARTICLE, arms={"vllm": {**TRL_GPU["vllm"], "options": options}}, **TRL)["vllm"])

@@ -211,7 +211,7 @@ TRL = Trainer(
     },
     of_one_engine=("use_vllm", "vllm_", "use_sglang", "sglang_"),
     of_the_text=frozenset({"vllm_structured_outputs_regex", "sglang_preferred_sampling_params"}),
-    checks=(checks.refusals, sglang_speed_on_cpu, checks.weights_in_half),
+    checks=(checks.refusals, sglang_speed_on_cpu, checks.weights_in_half, hf_server.idle_gpus),
     memory=memory,
     terms=trl_terms,
     trees=(TRL_1_16, *TRL_NATIVE),
