@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.roofline.setup import setup_of
 from analysis.runs import PlanRead, Run
-from analysis.wide import ABSURD_S, BAD_TIME, JUMPED, OVERRUN, PHASE, stands_for
+from analysis.wide import ABSURD_S, BAD_TIME, JUMPED, OVERRUN, PHASE, steps_per_row
 from common.verdicts import count_of
 
 COLUMNS = [
@@ -50,7 +50,7 @@ def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> pd.Da
             timed = here[~(here["left_out"].isin(NO_TIME) | (here[PHASE + "step"] > ABSURD_S))]
             busy_s = _positive_s(timed, PHASE + "step") + _positive_s(timed, "between_steps_s")
             meant = counted[counted.index.isin(shared)] if len(shared) else counted
-            times = stands_for(meant)
+            times = steps_per_row(meant)
             step_gpu_s = gpus * float((meant[PHASE + "step"] * times).sum() / times.sum())
             hours = step_gpu_s * steps / HOUR_S
             row = {"factors": factors, "arm": arm, "gpus": gpus, "gpu_hours": gpus * busy_s / HOUR_S}
@@ -79,7 +79,7 @@ def _over(meant: pd.DataFrame, counted: pd.DataFrame, shared: bool) -> list[str]
 
 def _lacking(rows: pd.DataFrame, untimed: pd.DataFrame) -> list[str]:
     """What the GPU-hours of these steps lack."""
-    bad, again = int(stands_for(untimed).sum()), int(stands_for(rows[rows["overlap"].astype(bool)]).sum())
+    bad, again = int(steps_per_row(untimed).sum()), int(steps_per_row(rows[rows["overlap"].astype(bool)]).sum())
     told = [f"without {count_of(bad, 'step')} whose time cannot be right"] if bad else []
     if missing := _missing(rows):
         told.append(f"without {count_of(missing, 'step')} that no log holds")
@@ -91,7 +91,7 @@ def _missing(rows: pd.DataFrame) -> int:
     """How many steps up to each run's last are in none of these rows."""
     steps = rows.sort_values("step")
     before = steps.groupby("run_id")["step"].shift(fill_value=0)
-    held = stands_for(steps).clip(upper=steps["step"] - before)
+    held = steps_per_row(steps).clip(upper=steps["step"] - before)
     return int(steps.groupby("run_id")["step"].max().sum() - held.sum())
 
 
@@ -103,4 +103,4 @@ def _positive_s(rows: pd.DataFrame, column: str) -> float:
     if column not in rows:
         return 0.0
     seconds = rows[column].astype(float)
-    return float((seconds * stands_for(rows))[(seconds > 0) & (seconds <= ABSURD_S)].sum())
+    return float((seconds * steps_per_row(rows))[(seconds > 0) & (seconds <= ABSURD_S)].sum())

@@ -74,7 +74,7 @@ def shared_machine_verdicts(runs: Sequence[Run]) -> Iterator[Verdict]:
     affinities meet (or are not known).
     """
     crowded: dict[str, list[str]] = {}
-    ordered = sorted((r.lived, n) for n, r in enumerate(runs) if r.lived is not None and r.hardware)
+    ordered = sorted((r.time_span, n) for n, r in enumerate(runs) if r.time_span is not None and r.hardware)
     for place, (span, n) in enumerate(ordered):
         run, host = runs[n], str(runs[n].hardware.get("host"))
         for later, m in ordered[place + 1 :]:

@@ -45,7 +45,7 @@ class PlanRead:
         return [arm for arm in self.arms if arm != self.baseline and not self.apart(arm)]
 
     @property
-    def alone(self) -> bool:
+    def engines_only(self) -> bool:
         """Whether no arm trains: every one runs an engine alone."""
         return not any(self._trains(arm) for arm in self.arms)
 
@@ -82,7 +82,7 @@ class Run:
     """Of a machine without a GPU, its memory's bandwidth, if the experiment says what was measured."""
 
     @property
-    def lived(self) -> tuple[float, float] | None:
+    def time_span(self) -> tuple[float, float] | None:
         """When it started and finished, in seconds since 1970; None where it does not tell both."""
         start, end = self.done.get("started"), self.done.get("finished")
         if not isinstance(start, int | float) or not isinstance(end, int | float):

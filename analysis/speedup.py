@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.phases import BETWEEN_STEPS, shown_phase
 from analysis.runs import PlanRead, at, factors_label
-from analysis.wide import OWN, PHASE, begins_of, discarding
+from analysis.wide import OWN, PHASE, first_steps, threw_away
 from common.verdicts import Verdict, count_of
 from trainers.timers.tree import TimerTree, in_order
 
@@ -38,7 +38,7 @@ def compared(
         here = set(wide.loc[wide["factors"] == factors, "arm"])
         for arm in plan.rivals:
             # Options of one arm's engine alone: the ranking compares these.
-            if not plan.alone or {arm, plan.baseline} <= here:
+            if not plan.engines_only or {arm, plan.baseline} <= here:
                 yield factors, arm, paired_steps(wide, factors, plan.baseline, arm, columns)
 
 
@@ -68,7 +68,7 @@ def outliers_decide(sums: float, medians: float) -> bool:
 def total_tokens(pairs: pd.DataFrame, side: str) -> float:
     """Response tokens of one side, NaN unless every step tells a number that can be one, and threw none away."""
     name = f"{TOKENS}_{side}"
-    if name not in pairs or discarding(pairs, f"_{side}").any():
+    if name not in pairs or threw_away(pairs, f"_{side}").any():
         return float("nan")
     tokens = pairs[name]
     return float("nan") if tokens.isna().any() or (tokens <= 0).any() else float(tokens.sum())
@@ -77,7 +77,7 @@ def total_tokens(pairs: pd.DataFrame, side: str) -> float:
 def _fewest_warmup_steps(wide: pd.DataFrame, factors: str, arms: Sequence[str], warmup_steps: int) -> int:
     """The steps left out as warm-up of that run of these arms which has the fewest: a log may begin after them."""
     rows = wide[(wide["factors"] == factors) & wide["arm"].isin(arms)]
-    begins, run = begins_of(rows), [rows["arm"], rows["seed"]]
+    begins, run = first_steps(rows), [rows["arm"], rows["seed"]]
     # A record that begins in the warm-up is left out with all steps that it stands for.
     ends = rows["step"].where(begins <= warmup_steps, warmup_steps).groupby(run).max()
     counts = rows["counted"].astype(bool).groupby(run).any()
@@ -250,7 +250,7 @@ def _comparison_verdicts(
         text = f"{versus}: the seeds disagree on which is faster ({each}): the runs differ more than the arms"
         yield Verdict("warning", "seeds-disagree", text)
     # Where completions were thrown away the estimates say so.
-    thrown_away = any(discarding(pairs, side).any() for side in ("_a", "_b"))
+    thrown_away = any(threw_away(pairs, side).any() for side in ("_a", "_b"))
     if pd.isna(row["per_token_speedup"]) and not thrown_away:
         text = f"{versus}: response tokens are missing or zero: no speed per token"
         if uncounted := _uncounted(wide, row["factors"], (row["baseline"], row["arm"])):

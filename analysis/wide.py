@@ -172,7 +172,7 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
     if SAMPLES_S in wide:
         # Memory that the generation took was given back: the step has to ask for its own anew.
         wide.loc[(wide["left_out"] == "") & (wide[SAMPLES_S] > 0), "left_out"] = AFTER_SAMPLES
-    wide.loc[begins_of(wide) <= warmup_steps, "left_out"] = WARMUP
+    wide.loc[first_steps(wide) <= warmup_steps, "left_out"] = WARMUP
     verdicts += _no_warmup(wide, warmup_steps)
     verdicts += _truncation_unknown(wide)
     verdicts += _occasional(wide, {run.run_id for run in runs if run.imported})
@@ -194,7 +194,7 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
 
 def _no_warmup(wide: pd.DataFrame, warmup_steps: int) -> list[Verdict]:
     """Says which runs begin after the warm-up, so that none of their steps is left out as such."""
-    first = begins_of(wide).groupby(wide["run_id"], sort=False).min()
+    first = first_steps(wide).groupby(wide["run_id"], sort=False).min()
     return [
         Verdict(
             "warning",
@@ -227,7 +227,7 @@ def _truncation_unknown(wide: pd.DataFrame) -> list[Verdict]:
     ]
 
 
-def discarding(rows: pd.DataFrame, side: str = "") -> npt.NDArray[np.bool_]:
+def threw_away(rows: pd.DataFrame, side: str = "") -> npt.NDArray[np.bool_]:
     """Which steps threw completions away, whose tokens and lengths are then not of all that was generated.
 
     `side` ends the columns' names, as `paired_steps` has them.
@@ -236,12 +236,12 @@ def discarding(rows: pd.DataFrame, side: str = "") -> npt.NDArray[np.bool_]:
     return np.asarray((rows[counts].to_numpy(dtype=np.float64) > 0).any(axis=1), dtype=np.bool_)
 
 
-def begins_of(wide: pd.DataFrame) -> pd.Series:
+def first_steps(wide: pd.DataFrame) -> pd.Series:
     """The first of the steps that each row stands for."""
-    return wide["step"] - stands_for(wide) + 1
+    return wide["step"] - steps_per_row(wide) + 1
 
 
-def stands_for(wide: pd.DataFrame) -> pd.Series:
+def steps_per_row(wide: pd.DataFrame) -> pd.Series:
     """Of how many steps each row holds the means."""
     return wide[STEPS_LOGGED].astype(int) if STEPS_LOGGED in wide else pd.Series(1, index=wide.index)
 
@@ -257,7 +257,7 @@ def _other_windows(wide: pd.DataFrame) -> list[Verdict]:
         same = (wide["factors"] == factors) & (wide["seed"] == seed) & (wide["step"] == steps[-1])
         told = "; ".join(
             f"of {arm} the mean of {first} to {steps[-1]}" if first < steps[-1] else f"of {arm} that step alone"
-            for arm, first in zip(wide.loc[same, "arm"], begins_of(wide[same]), strict=True)
+            for arm, first in zip(wide.loc[same, "arm"], first_steps(wide[same]), strict=True)
         )
         text = (
             f"seed {seed}: the arms' records of one number stand for other steps, so they are left out in all arms: "

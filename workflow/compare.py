@@ -18,9 +18,9 @@ from typing import Any
 
 import yaml
 
-from analysis.imports.formats import WANDB, first_look, format_of, read_source
+from analysis.imports.formats import WANDB, format_of, inspect_source, read_source
 from analysis.imports.import_run import CACHE, write_import
-from analysis.imports.source_check import engine_told, trainer_told
+from analysis.imports.source_check import engine_of_source, trainer_of_source
 from analysis.sources.wandb_api import download
 from common.errors import UserError
 from common.files import write_json, write_text_at
@@ -225,7 +225,7 @@ def _detect(arm: ComparedArm, args: argparse.Namespace) -> None:
     for source in arm.sources:
         arm.looks.append(_look(source, bool(args.release)))
     first = arm.sources[0]
-    possible = [of[0] for look in arm.looks if (of := trainer_told(look)) is not None]
+    possible = [of[0] for look in arm.looks if (of := trainer_of_source(look)) is not None]
     packages = {name for look in arm.looks for name in look.versions}
     fitting = [name for name in (possible[0] if possible else ()) if not args.trainer or name == args.trainer]
     if len(fitting) > 1:
@@ -240,7 +240,7 @@ def _detect(arm: ComparedArm, args: argparse.Namespace) -> None:
         among = f" ({' or '.join(fitting)})" if fitting else ""
         raise UserError(f"{first} does not say its trainer{among}; give it: --trainer NAME")
     arm.trainer = fitting[0]
-    held = [found[0] for look in arm.looks if (found := engine_told(look)) is not None]
+    held = [found[0] for look in arm.looks if (found := engine_of_source(look)) is not None]
     named = _engine_named(arm.name)
     arm.engine = held[0] if held else named
     if named and arm.engine != named:
@@ -266,7 +266,7 @@ def _detect(arm: ComparedArm, args: argparse.Namespace) -> None:
 def _look(source: str, versioned: bool) -> Imported:
     """What a source says beside its steps."""
     try:
-        found = None if source.startswith(WANDB) else first_look(source, None, versioned)
+        found = None if source.startswith(WANDB) else inspect_source(source, None, versioned)
         return found or read_source(source, None, (), CACHE)
     except UserError as error:
         # The list of all formats is longer than the rest of the answer.

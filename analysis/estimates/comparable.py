@@ -182,12 +182,12 @@ def clock_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> Iterator[Verdict]
         return
     of_run = dict(iter(wide[["run_id", "attempt", PHASE + "step"]].groupby("run_id", sort=False)))
     for run in runs:
-        if run.lived is None or run.run_id not in of_run:
+        if run.time_span is None or run.run_id not in of_run:
             continue
         rows = of_run[run.run_id]
         if "attempt" in run.done:
             rows = rows[rows["attempt"] == run.done["attempt"]]
-        steps_s, lived_s = float(rows[PHASE + "step"].clip(lower=0).sum()), run.lived[1] - run.lived[0]
+        steps_s, lived_s = float(rows[PHASE + "step"].clip(lower=0).sum()), run.time_span[1] - run.time_span[0]
         if lived_s < 0 or steps_s > lived_s * (1 + CLOCKS_SHARE) + CLOCKS_S:
             text = (
                 f"run {run.run_id}: its steps sum to {steps_s:,.0f} s, from its start to its end are {lived_s:,.0f} s: "

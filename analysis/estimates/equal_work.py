@@ -21,7 +21,7 @@ import pandas as pd
 
 from analysis.estimates.bootstrap import Floats
 from analysis.speedup import TOKENS
-from analysis.wide import PHASE, discarding
+from analysis.wide import PHASE, threw_away
 from common.verdicts import count_of
 
 Row = dict[str, Any]
@@ -114,7 +114,7 @@ def paired(pairs: pd.DataFrame) -> Paired:
 
 def discarded(pairs: pd.DataFrame) -> str:
     """Why the paired steps' work is not known, where completions were thrown away; empty where none were."""
-    steps = {word: int(discarding(pairs, f"_{s}").sum()) for s, word in (("a", "the baseline"), ("b", "the arm"))}
+    steps = {word: int(threw_away(pairs, f"_{s}").sum()) for s, word in (("a", "the baseline"), ("b", "the arm"))}
     told = " and ".join(f"{word} in {count_of(n, 'paired step')}" for word, n in steps.items() if n)
     return (
         f"completions were thrown away ({told}): tokens and lengths are of the rest, the seconds of all" if told else ""

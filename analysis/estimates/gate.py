@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimates.bootstrap import block_length, interval_of, resampled_sums
-from analysis.estimates.noise import repeated
+from analysis.estimates.noise import repetition_of
 from analysis.runs import PlanRead, at, rows_of
 from analysis.speedup import compared
 from common.verdicts import Verdict, count_of
@@ -83,14 +83,14 @@ def _difference(pairs: pd.DataFrame, names: list[str], worse: int) -> dict[str, 
     }
 
 
-def unjudged(gate: pd.DataFrame) -> pd.DataFrame:
+def missing_numbers(gate: pd.DataFrame) -> pd.DataFrame:
     """The rows of quantities that one side lacks in steps in which the other has them."""
     return gate[(gate["baseline_missing"] > 0) | (gate["arm_missing"] > 0)]
 
 
 def gate_verdicts(gate: pd.DataFrame, plan: PlanRead) -> Iterator[Verdict]:
     """A warning for each quantity in which an arm is worse by more than chance, or that one side lacks in steps."""
-    for row in rows_of(unjudged(gate)):
+    for row in rows_of(missing_numbers(gate)):
         sides = ((plan.baseline, row.baseline_missing), (row.arm, row.arm_missing))
         lacks = " and ".join(f"{name} lacks it in {count_of(int(n), 'step')}" for name, n in sides if n)
         both = count_of(row.paired_steps, "step") if row.paired_steps else "no step"
@@ -100,7 +100,7 @@ def gate_verdicts(gate: pd.DataFrame, plan: PlanRead) -> Iterator[Verdict]:
         )
         yield Verdict("warning", "gate-numbers-missing", text)
     for row in rows_of(gate[gate["verdict"] == WORSE_ARM]):
-        if repeated(plan, row.arm):
+        if repetition_of(plan, row.arm):
             continue
         scope = "; within this pair of runs only: other runs may differ as much" if row.run_pairs == 1 else ""
         text = (

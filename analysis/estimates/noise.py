@@ -21,7 +21,7 @@ MOST_SEEDS = 12
 COLUMNS = ["factors", "low", "high", "runs", "source", "step_low", "step_high"]
 
 
-def repeated(plan: PlanRead, arm: str) -> str:
+def repetition_of(plan: PlanRead, arm: str) -> str:
     """The arm that is the same as `arm` and why it is no competitor: what it repeats, or a baseline that repeats it."""
     of_baseline = plan.baseline if plan.same_as.get(plan.baseline) == arm else ""
     return plan.same_as.get(arm, of_baseline)

@@ -39,7 +39,7 @@ def ranking_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead, resam
     """
     counted = wide[wide["counted"].astype(bool)] if len(wide) else wide
     groups: dict[str, dict[Setting, pd.DataFrame]] = {}
-    if plan.alone:
+    if plan.engines_only:
         for (arm, factors), rows in counted.groupby(["arm", "factors"], sort=False):
             groups.setdefault(_of_workload(str(factors)), {})[str(arm), str(factors)] = rows
     rows_ = [

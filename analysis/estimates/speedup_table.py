@@ -16,7 +16,7 @@ from analysis.estimates.bootstrap import RESAMPLES
 from analysis.estimates.comparable import Comparable
 from analysis.estimates.disagreement import UNSETTLED, disagreement, rest_of_step
 from analysis.estimates.equal_work import ESTIMATES, Row, discarded
-from analysis.estimates.noise import noise_bands, repeated
+from analysis.estimates.noise import noise_bands, repetition_of
 from analysis.runs import PlanRead, at
 from analysis.speedup import compared
 from common.verdicts import Verdict
@@ -52,10 +52,10 @@ def estimate_table(
             rows += [head | no_value(name, reason) for name in ESTIMATES]
             continue
         found = estimates(pairs, known.throughput_only.get((factors, arm), ""), resamples)
-        if not repeated(plan, arm):
+        if not repetition_of(plan, arm):
             found = [_within_noise(row, bands[factors]) for row in found]
         rows += [head | row for row in found]
-        verdicts += _verdicts(f"{arm} against {plan.baseline}{at(factors)}", found, pairs, repeated(plan, arm))
+        verdicts += _verdicts(f"{arm} against {plan.baseline}{at(factors)}", found, pairs, repetition_of(plan, arm))
     return pd.DataFrame(rows, columns=COLUMNS), verdicts
 
 

@@ -19,9 +19,9 @@ from trainers.registry import trainers
 
 WANDB = "wandb:"
 # A trainer may print much before its first step, but not a gigabyte of lines.
-LINES_LOOKED_AT = 2_000_000
+SEARCHED_LINES = 2_000_000
 # What is looked at before anything is read: a verl run has printed its configuration, and mostly a step, by then.
-LINES_OF_A_LOOK, BYTES_OF_A_LOOK = 5_000, 1_000_000
+INSPECTED_LINES, INSPECTED_BYTES = 5_000, 1_000_000
 # A log of JSON lines has a row that can be read among its first.
 LINES_OF_JSON = 20
 # How packed files begin, and what unpacks them.
@@ -63,7 +63,7 @@ def read_source(source: str, form: str | None, names: Collection[str], cache: Pa
         return read_wandb_api(source.removeprefix(WANDB), cache)
     path = _there(source)
     if given is not None and path.is_file():
-        _require_format(path, form, LINES_LOOKED_AT)
+        _require_format(path, form, SEARCHED_LINES)
     if form == FORMAT_OFFLINE:
         return read_wandb_offline_folder(path)
     _require_file(path, form)
@@ -71,7 +71,7 @@ def read_source(source: str, form: str | None, names: Collection[str], cache: Pa
     found = phases_csv.read_phases_csv(path, names) if form == phases_csv.FORMAT else _logs()[form].read(path)
     if not found.read.records:
         if form != phases_csv.FORMAT:
-            _require_of_ours(path, source, LINES_LOOKED_AT)
+            _require_of_ours(path, source, SEARCHED_LINES)
         corrupt = next((v.text for v in found.read.verdicts if v.code == "corrupt-line"), None)
         raise UserError(
             f"{source} holds no training step as {form} ({formats()[form]}); {looks_like(path)}. Validation alone "
@@ -116,16 +116,16 @@ def format_of(source: str) -> str:
     if path.is_dir() or path.suffix == ".wandb":
         return FORMAT_OFFLINE
     require_unpacked(path)
-    if (found := _of_data(path) or next(_of_steps(path, LINES_LOOKED_AT), None)) is not None:
+    if (found := _of_data(path) or next(_of_steps(path, SEARCHED_LINES), None)) is not None:
         return found
-    _require_of_ours(path, source, LINES_LOOKED_AT)
+    _require_of_ours(path, source, SEARCHED_LINES)
     known = "\n".join(f"  {name}: {what}" for name, what in formats().items())
     raise UserError(
         f"{source}: no training step of any known format was found; {looks_like(path)}. What can be imported:\n{known}"
     )
 
 
-def first_look(source: str, form: str | None, versioned: bool = False) -> Imported | None:
+def inspect_source(source: str, form: str | None, versioned: bool = False) -> Imported | None:
     """What a local file says beside its steps, by its first part alone; None where that part tells no format.
 
     A console log's version is looked for in all of it, unless the run is `versioned` without it. `UserError` where the
@@ -145,19 +145,19 @@ def first_look(source: str, form: str | None, versioned: bool = False) -> Import
     except OSError as error:
         raise UserError(f"{source} cannot be read ({error.strerror or error})") from None
     if form is not None:
-        _require_format(path, form, LINES_OF_A_LOOK)
+        _require_format(path, form, INSPECTED_LINES)
     else:
-        small = path.stat().st_size <= BYTES_OF_A_LOOK
-        form = format_of(source) if small else _of_data(path) or next(_of_steps(path, LINES_OF_A_LOOK), None)
+        small = path.stat().st_size <= INSPECTED_BYTES
+        form = format_of(source) if small else _of_data(path) or next(_of_steps(path, INSPECTED_LINES), None)
     if form is None:
-        _require_of_ours(path, source, LINES_OF_A_LOOK)
+        _require_of_ours(path, source, INSPECTED_LINES)
     if form is None or form.startswith("wandb"):
         return None
     found = Imported(SourceRead(), form)
     if form == phases_csv.FORMAT:
         found.tree = {} if phases_csv.has_tree(path) else None
     elif (look := _logs()[form].first_look) is not None:
-        found = look(path, islice(printouts(path), LINES_OF_A_LOOK), versioned)
+        found = look(path, islice(printouts(path), INSPECTED_LINES), versioned)
     return found
 
 
@@ -206,7 +206,7 @@ def require_unpacked(path: Path) -> None:
 def _of_data(path: Path) -> str | None:
     """The format of a file of JSON or CSV; None for a console log."""
     with opened(path) as file:
-        head = file.read(BYTES_OF_A_LOOK).removeprefix(codecs.BOM_UTF8)
+        head = file.read(INSPECTED_BYTES).removeprefix(codecs.BOM_UTF8)
     lines = [line.strip() for line in head.decode("utf-8", errors="replace").split("\n") if line.strip()]
     first = lines[0] if lines else ""
     if phases_csv.columns_of(first) is not None:

@@ -44,7 +44,7 @@ def require_of_arm(spec: Mapping[str, Any], parts: Sequence[tuple[str, Imported]
     arm, trainer, engine = (str(spec.get(key)) for key in ("arm", "trainer", "engine"))
     form = (spec.get("import") or {}).get("format")
     for source, part in parts:
-        if (told := trainer_told(part)) is not None and trainer not in told[0]:
+        if (told := trainer_of_source(part)) is not None and trainer not in told[0]:
             if part.format in _writers() and part.format == form:
                 raise UserError(
                     f"{source} is read as {told[1]} by import.format, and arm {arm} says trainer: {trainer}. Correct "
@@ -53,7 +53,7 @@ def require_of_arm(spec: Mapping[str, Any], parts: Sequence[tuple[str, Imported]
             raise UserError(
                 f"{source} is {told[1]}, and arm {arm} says trainer: {trainer}{_near(trainer)}. {_mend(arm, 'trainer')}"
             )
-        if (said := engine_told(part)) is not None and said[0] != engine:
+        if (said := engine_of_source(part)) is not None and said[0] != engine:
             raise UserError(f"{source} {said[1]}, and arm {arm} says engine: {engine}. {_mend(arm, 'engine')}")
 
 
@@ -87,7 +87,7 @@ def _mend(arm: str, key: str) -> str:
     )
 
 
-def trainer_told(part: Imported) -> tuple[tuple[str, ...], str] | None:
+def trainer_of_source(part: Imported) -> tuple[tuple[str, ...], str] | None:
     """The trainers that a source can be of, and what it is in words; None where it does not say."""
     if part.format in _writers():
         return _writers()[part.format], formats()[part.format].partition(",")[0]
@@ -103,7 +103,7 @@ def trainer_told(part: Imported) -> tuple[tuple[str, ...], str] | None:
     return tuple(one.name for one in of), f"a run of {labels} (its configuration has {mark})"
 
 
-def engine_told(part: Imported) -> tuple[str, str] | None:
+def engine_of_source(part: Imported) -> tuple[str, str] | None:
     """The engine of a source and where it says so; None where it does not, or by a name that is not known."""
     for key in dict.fromkeys(key for one in trainers() for key in one.keys.get("engine", ())):
         held = setting(part.config, key)

@@ -14,7 +14,7 @@ from analysis.cost import cost_table
 from analysis.estimates.comparable import comparable
 from analysis.estimates.explained import explained_table
 from analysis.estimates.gate import gate_table, gate_verdicts
-from analysis.estimates.noise import noise_table, repeated
+from analysis.estimates.noise import noise_table, repetition_of
 from analysis.estimates.ranking import ranking_lines, ranking_table
 from analysis.estimates.replays import replay_verdicts
 from analysis.estimates.speedup_table import estimate_table
@@ -122,7 +122,7 @@ class Content:
         if len(arms) == 1:
             return f"No comparison: there are runs of one arm only ({arms[0]})."
         others = [arm for arm in arms if arm != self.plan.baseline]
-        if self.plan.baseline in arms and all(repeated(self.plan, arm) for arm in others):
+        if self.plan.baseline in arms and all(repetition_of(self.plan, arm) for arm in others):
             return _only_repetitions(self.plan, others, self.tables["noise"])
         if self.plan.baseline in arms and all(self.plan.apart(arm) for arm in others):
             return (
@@ -213,7 +213,7 @@ def _run_verdicts(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, lengths: 
 
 def _only_repetitions(plan: PlanRead, others: list[str], noise: pd.DataFrame) -> str:
     """That there is nothing but A/A, and how far apart the same comes out."""
-    who = "; ".join(f"{arm} is the same as {repeated(plan, arm)}" for arm in others)
+    who = "; ".join(f"{arm} is the same as {repetition_of(plan, arm)}" for arm in others)
     text = f"No comparison: there are only repetitions (A/A) of one arm ({who})."
     bands = noise.dropna(subset=["low", "high"])
     if bands.empty:
@@ -232,7 +232,7 @@ def _missing_arms(runs: list[Run], plan: PlanRead) -> Iterator[Verdict]:
     for arm in plan.arms:
         if arm not in have:
             yield Verdict("error", "arm-without-runs", f"arm {arm} has no run that can be read")
-    if len(plan.arms) == 1 and not (plan.alone and len({r.factors_key for r in runs}) > 1):
+    if len(plan.arms) == 1 and not (plan.engines_only and len({r.factors_key for r in runs}) > 1):
         yield Verdict("warning", "one-arm", "the plan has one arm only: there is nothing to compare")
     seeds = {arm: len({r.seed for r in runs if r.arm == arm}) for arm in plan.arms if arm in have}
     if seeds and min(seeds.values()) == 1:

@@ -22,7 +22,7 @@ from analysis.roofline.decode import (
 )
 from analysis.roofline.setup import DecodeSetup, setup_of
 from analysis.runs import Run
-from analysis.wide import OWN, PHASE, discarding
+from analysis.wide import OWN, PHASE, threw_away
 from common.gpus import gpu_of
 from trainers.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
 from trainers.timers.tree import TimerTree
@@ -89,7 +89,7 @@ def floors_of(wide: pd.DataFrame, runs: Sequence[Run]) -> Floors:
             *(np.where(sampled, getattr(by_lengths, f.name), getattr(by_scalars, f.name)) for f in fields(Work))
         )
         floor = decode_floor_s(roof, work)
-    thrown_away = discarding(wide)
+    thrown_away = threw_away(wide)
     known = has_roof & np.isfinite(floor.floor_s) & (generation > 0) & ~thrown_away
     allowed = np.maximum(TOLERANCE_S, TOLERANCE_SHARE * generation)
     counted = wide["counted"].to_numpy(bool)

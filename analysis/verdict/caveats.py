@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.estimates.disagreement import disagreement, has_intervals, lengths_differ
-from analysis.estimates.gate import LABELS, WORSE_ARM, unjudged
+from analysis.estimates.gate import LABELS, WORSE_ARM, missing_numbers
 from analysis.runs import factors_label, rows_of
 from analysis.speedup import disagrees, outliers_decide
 from analysis.verdict.arm_verdict import MOST_PLACES, Caveat, places, ratio_text
@@ -40,7 +40,7 @@ def caveats_of(
     if gate is not None:
         if len(worse := gate[gate["verdict"] == WORSE_ARM]):
             found.append(Caveat("gate", f"The correctness gate fails: {arm} is worse in {_labels(worse)}.", "gate"))
-        if len(lacking := unjudged(gate)):
+        if len(lacking := missing_numbers(gate)):
             missing.append(f"The correctness gate cannot judge {_labels(lacking)}: steps of one arm lack numbers.")
     found += [Caveat("spread", text, "answer") for text in _spread(claims, comparison)]
     found += [Caveat("estimates", text, "answer") for text in _contradictions(known)]

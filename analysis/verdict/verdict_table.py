@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.estimates.equal_work import NOT_KNOWN
-from analysis.estimates.noise import repeated
+from analysis.estimates.noise import repetition_of
 from analysis.runs import PlanRead, factors_label, rows_of
 from analysis.speedup import outliers_decide
 from analysis.verdict.arm_verdict import NO_SPAN, ArmVerdict, Ratio
@@ -39,7 +39,7 @@ def verdict_table(
         rows = comparison[comparison["arm"] == arm]
         mine = estimates[estimates["arm"] == arm] if estimates is not None else rows.head(0)
         claims = [_claim(group) for _, group in mine.groupby("factors", sort=False)] if len(rows) else []
-        if claims and not repeated(plan, arm):
+        if claims and not repetition_of(plan, arm):
             of_arm = gate[gate["arm"] == arm] if gate is not None else None
             of_runs = [one for one in disturbed if {plan.baseline, arm} & set(one.arms)]
             found.append(_verdict(arm, plan, rows, claims, of_arm, preflight, of_runs))

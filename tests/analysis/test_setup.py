@@ -313,14 +313,16 @@ def test_trls_own_words_come_first_in_an_import() -> None:
 def test_the_gpus_of_a_server_are_not_among_the_trainers() -> None:
     config, tree = {"vllm_mode": "server"}, tree_for("trl", "1.16.0", "vllm")
     unknown = imported(config, "trl", tree=tree, spec={"workload": WORKLOAD, "import": {}}, gpus=SXM[:4])
-    assert (unknown.gpus, unknown.nodes, unknown.replicas, unknown.apart) == (None, None, None, True)
+    assert (unknown.gpus, unknown.nodes, unknown.replicas, unknown.separate_engines) == (None, None, None, True)
     assert "server" in unknown.unknown[0]
     declared = {"workload": {}, "import": {"nodes": 1, "gpus_per_node": 8}}
     told = imported(config, "trl", tree=tree, spec=declared, gpus=SXM[:4])
     assert (told.gpus, told.replicas, told.contradicted) == (8, None, ())
     # TRL's default for a setting that means nothing without vLLM.
     without = imported(config, "trl", "transformers", tree=tree, spec={"workload": WORKLOAD, "import": {}})
-    assert (without.gpus, without.apart) == (8, False) and not any("server" in text for text in without.unknown)
+    assert (without.gpus, without.separate_engines) == (8, False) and not any(
+        "server" in text for text in without.unknown
+    )
 
 
 @pytest.mark.parametrize(
@@ -337,7 +339,7 @@ def test_the_gpus_of_a_server_are_not_among_the_trainers() -> None:
 def test_the_engines_own_gpus_are_the_runs(tree: TimerTree, place: str, gpus: int | None) -> None:
     pool = {f"{place}.{key}": value for key, value in POOL.items()}
     setup = trained(pool, tree=tree)
-    assert (setup.gpus, setup.replicas, setup.apart) == (gpus, None, True)
+    assert (setup.gpus, setup.replicas, setup.separate_engines) == (gpus, None, True)
     assert any("how many GPUs its engines have of their own" in text for text in setup.unknown) == (gpus is None)
     brought = imported(VERL | pool, tree=tree, spec={"workload": WORKLOAD, "import": {}})
     assert (brought.gpus, brought.nodes) == (gpus, None)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from analysis.imports.formats import BYTES_OF_A_LOOK, first_look
+from analysis.imports.formats import INSPECTED_BYTES, inspect_source
 from analysis.imports.source_check import require_of_arm, require_own_tree
 from analysis.imports.which_tree import require_declared
 from analysis.sources.phases_csv import read_phases_csv
@@ -242,14 +242,14 @@ def require_sources(plan: Plan) -> None:
 def _require(run: PlannedRun, of_arm: Sequence[Sequence[str]]) -> None:
     facts = run.spec["import"]
     versioned = facts["version"] is not None
-    looks = [None if is_remote(one) else first_look(one, facts["format"], versioned) for one in facts["sources"]]
+    looks = [None if is_remote(one) else inspect_source(one, facts["format"], versioned) for one in facts["sources"]]
     seen = [(source, look) for source, look in zip(facts["sources"], looks, strict=True) if look is not None]
     require_of_arm(run.spec, seen)
     # What tells no format at first sight is no table.
     require_own_tree(run.spec, list(zip(facts["sources"], looks, strict=True)))
     require_declared(run.spec, looks, of_arm)
     tables = [source for source, look in seen if look.tree is not None]
-    if tables and all(local_path(table).stat().st_size <= BYTES_OF_A_LOOK for table in tables):
+    if tables and all(local_path(table).stat().st_size <= INSPECTED_BYTES for table in tables):
         names = tuple(str(run.spec[key]) for key in ("run_id", "arm", "engine"))
         trees = [read_phases_csv(local_path(table), names).tree for table in tables]
         own_tree(run.spec["trainer"], "", run.spec["engine"], trees)
