@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from workflow.stacks.uv import configured_uv, explained
+from workflow.stacks.uv import configured_uv, uv_error
 
 
 def main(lock: str) -> None:
@@ -13,7 +13,7 @@ def main(lock: str) -> None:
     command = ["pip", "install", "--require-hashes", "--no-deps", "--python", sys.executable]
     status, said = uv.run([*command, *uv.arguments, "-r", lock])
     if status != 0:
-        sys.exit(f"error: {explained(said, f'installing {lock}', uv)}")
+        sys.exit(f"error: {uv_error(said, f'installing {lock}', uv)}")
 
 
 if __name__ == "__main__":

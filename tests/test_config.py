@@ -22,7 +22,7 @@ from node.hub import source_kind
 from trainers.reward_settings import Reward
 from workflow.cli import main
 from workflow.config.plan import load_plan
-from workflow.config.reading import check_yaml, parse_config, typed
+from workflow.config.reading import check_yaml, parse_config, parse_overrides
 from workflow.config.schema import FILES_PAGE, REFERENCE_FILE, SCHEMA_FILE, config_schema, files_page, reference_page
 
 from .two_arms import two_arms
@@ -219,9 +219,9 @@ def explaining(**chains: list[str]) -> dict[str, Any]:
 def test_what_explains_a_ratio_is_in_the_plan_and_in_no_run() -> None:
     chain = ["transformers-alone", "vllm-4", "vllm-alone"]
     with_it, without = parse_config(explaining(vllm=chain)), parse_config(explaining())
-    assert with_it.report.asked()["explain"] == {"vllm": chain}
+    assert with_it.report.as_json()["explain"] == {"vllm": chain}
     # A plan without it is what it was before there was such a key.
-    assert set(without.report.asked()) == {"price_per_gpu_hour", "currency", "to_steps"}
+    assert set(without.report.as_json()) == {"price_per_gpu_hour", "currency", "to_steps"}
 
 
 @pytest.mark.parametrize(
@@ -375,13 +375,13 @@ def test_no_mistake_is_told_in_the_words_of_the_library(raw: dict[str, Any], pat
 @pytest.mark.parametrize("text", ["@x: y", "[1", "2020-13-45", "a: b: c", "[" * 5000])
 def test_an_override_that_is_not_yaml_is_named(text: str) -> None:
     with pytest.raises(UserError, match=r"the value of workload\.data\.source in --config is not YAML") as caught:
-        typed({"workload": {"data": {"source": text}}})
+        parse_overrides({"workload": {"data": {"source": text}}})
     assert text[:70] in str(caught.value)
     assert "\n" not in str(caught.value) and "<unicode string>" not in str(caught.value)
 
 
 def test_overrides_are_read_as_yaml() -> None:
-    assert typed({"a": "1", "b": ["true", "'@x: y'"], "c": "", "d": 3}) == {
+    assert parse_overrides({"a": "1", "b": ["true", "'@x: y'"], "c": "", "d": 3}) == {
         "a": 1,
         "b": [True, "@x: y"],
         "c": "",

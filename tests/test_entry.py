@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from workflow.config.entry import given_files
+from workflow.config.entry import snakemake_options
 
 from .importing import ROOT
 from .patience import run
@@ -115,7 +115,7 @@ def test_snakemake_is_otherwise_its_own(program: Path, tmp_path: Path) -> None:
     ],
 )
 def test_the_files_are_those_that_snakemake_reads(argv: list[str], files: list[str]) -> None:
-    assert given_files(argv).configfile == [Path(file) for file in files]
+    assert snakemake_options(argv).configfile == [Path(file) for file in files]
 
 
 LAUNCHER = ("-m", "workflow.cluster.launcher", "run", "--spec", "{}", "--inputs", "i", "--stack", "s", "--cpus", "1")

@@ -45,7 +45,7 @@ _NEEDS_CHECKOUT = (
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Snakemake's own program with its arguments; one message and exit code 1 where a configuration file is wrong."""
     words = sys.argv[1:] if argv is None else argv
-    given = given_files(words)
+    given = snakemake_options(words)
     files = given.configfile
     named = any(word.startswith(("-s", "--snakefile")) for word in words)
     # Another workflow of the user's has a Snakefile.
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     sys.exit(0)
 
 
-def given_files(argv: Sequence[str]) -> argparse.Namespace:
+def snakemake_options(argv: Sequence[str]) -> argparse.Namespace:
     """`configfile` and `profile` of a command line of Snakemake; the last --configfile counts, as there."""
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False, exit_on_error=False)
     parser.add_argument("--configfile", "--configfiles", nargs="+", type=Path, default=[])

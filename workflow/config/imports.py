@@ -167,7 +167,7 @@ def run_point(factors: Mapping[str, Any]) -> str:
     return json.dumps(factors, sort_keys=True)
 
 
-def whole_import(given: Any) -> Any:
+def normalize_import(given: Any) -> Any:
     """An `import:` in its whole form, of whichever form it was given in."""
     if isinstance(given, str):
         return {"runs": [{"source": [given]}]}
@@ -187,7 +187,7 @@ def whole_import(given: Any) -> Any:
 
 
 ImportField = Annotated[
-    Import | None, BeforeValidator(whole_import, json_schema_input_type=str | list[str] | Import | None)
+    Import | None, BeforeValidator(normalize_import, json_schema_input_type=str | list[str] | Import | None)
 ]
 
 

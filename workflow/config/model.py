@@ -18,7 +18,7 @@ from common.published import as_number, check_option_name, check_published, chec
 from trainers.registry import trainer_named
 from trainers.section import CURRENCY_PATTERN, Count, Environment, Name, Number, Options, PositiveInt, Section, Seed
 from trainers.workload import TrainedArm, Workload
-from workflow.config.imports import Import, ImportField, may_hold_several_runs, sources_of, whole_import
+from workflow.config.imports import Import, ImportField, may_hold_several_runs, normalize_import, sources_of
 
 
 class Shared(Section):
@@ -76,7 +76,7 @@ class Report(Section):
     cpu_memory_gb_s: Annotated[Number, Field(gt=0)] | None = None
     """The machine's measured memory bandwidth in GB/s: runs without a GPU have a decode floor by it; null: none."""
 
-    def asked(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """As plan.json has it: what came later stands there only where it is asked for, so that old plans stay."""
         return self.model_dump(mode="json", exclude={n for n in ("explain", "cpu_memory_gb_s") if not getattr(self, n)})
 
@@ -267,7 +267,7 @@ def _repeated(name: Any, arm: Any, arms: Mapping[Any, Any]) -> Any:
         )
     whole = {**one, **arm}
     if "import" in arm:
-        facts, own = whole_import(one["import"]), whole_import(arm["import"])
+        facts, own = normalize_import(one["import"]), normalize_import(arm["import"])
         whole["import"] = {**facts, **own} if isinstance(facts, Mapping) and isinstance(own, Mapping) else own
     return whole
 

@@ -69,7 +69,7 @@ class Plan:
     def fingerprint(self) -> str:
         """One hash over all runs: it changes when any of them does, or a setting of the report."""
         config = self.config
-        settings: list[Any] = [config.description, config.baseline, config.warmup_steps, config.report.asked()]
+        settings: list[Any] = [config.description, config.baseline, config.warmup_steps, config.report.as_json()]
         settings.append({name: arm.same_as for name, arm in config.arms.items() if arm.same_as})
         return _sha256([settings, [run.fingerprint for run in self.all_runs.values()]])
 
@@ -141,7 +141,7 @@ class Plan:
             "sweep": {path: list(values) for path, values in config.sweep.items()},
             "seeds": list(config.seeds),
             "warmup_steps": config.warmup_steps,
-            "report": config.report.asked(),
+            "report": config.report.as_json(),
             "fingerprint": self.fingerprint,
             "runs": list(self.all_runs),
             "imports": list(self.imports),

@@ -17,12 +17,14 @@ from trainers.section import CURRENCY_PATTERN, FUNCTION_PATTERN, NAME_PATTERN
 from workflow.config.model import Config
 
 
-def typed(overrides: Any, where: str = "") -> Any:
+def parse_overrides(overrides: Any, where: str = "") -> Any:
     """Values from a command line, all text, as a YAML file would hold them."""
     if isinstance(overrides, Mapping):
-        return {key: typed(value, f"{where}.{key}" if where else str(key)) for key, value in overrides.items()}
+        return {
+            key: parse_overrides(value, f"{where}.{key}" if where else str(key)) for key, value in overrides.items()
+        }
     if isinstance(overrides, list):
-        return [typed(value, f"{where}[{index}]") for index, value in enumerate(overrides)]
+        return [parse_overrides(value, f"{where}[{index}]") for index, value in enumerate(overrides)]
     if not isinstance(overrides, str) or not overrides:
         return overrides
     try:

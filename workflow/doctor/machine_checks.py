@@ -18,7 +18,7 @@ import psutil
 from common.files import ROOT, is_checkout
 from workflow.doctor import DoctorCheck, Found, failed, failed_if, passed, warning
 from workflow.stacks import Stack, built_dir
-from workflow.stacks.uv import HOW_TO_SET_SOURCES, Uv, configured_uv, last_lines, redacted
+from workflow.stacks.uv import HOW_TO_SET_SOURCES, Uv, configured_uv, end_of_output, redacted
 
 STACKS = Path(".stacks")
 _LEAST_CPUS, _LEAST_GIB = 2, 8.0  # README.md: what the quickstart needs
@@ -113,7 +113,7 @@ def package_index(uv: Uv) -> Found:
     status, said = replace(uv, environ={**uv.environ, **quick}).run(asked, stdin="packaging\n")
     if status == 0:
         return passed(sources)
-    why = redacted(" ".join(last_lines(said, 3).split()))
+    why = redacted(" ".join(end_of_output(said, 3).split()))
     return failed(
         f"{sources} does not answer: {why}",
         f"{HOW_TO_SET_SOURCES} Behind a proxy: HTTPS_PROXY. Without a network: docs/offline.md",

@@ -13,8 +13,8 @@ from common.errors import UserError
 from node.hardware import driver_version
 from workflow.doctor import DoctorCheck, Found, failed, failed_if, passed, warning
 from workflow.stacks import Stack
-from workflow.stacks.conda import HOW_TO_GET_ONE, find_conda
-from workflow.stacks.needs import find_python, missing
+from workflow.stacks.conda import HOW_TO_INSTALL_CONDA, find_conda
+from workflow.stacks.needs import find_python, missing_needs
 
 _PATIENCE_S = 15
 _LACK = re.compile(r"(.*\)|[^:]*): (.*)")  # what a program said about itself, in brackets, has colons of its own
@@ -70,7 +70,7 @@ def conda(stacks: Sequence[Stack]) -> Found:
     layered = [stack.name for stack in stacks if stack.conda_lock]
     if not layered:
         return passed("none, and these stacks need none")
-    return warning(f"none; {', '.join(layered)} would get compilers and CUDA from it", HOW_TO_GET_ONE)
+    return warning(f"none; {', '.join(layered)} would get compilers and CUDA from it", HOW_TO_INSTALL_CONDA)
 
 
 def needs(stack: Stack, required: bool) -> Found:
@@ -80,9 +80,9 @@ def needs(stack: Stack, required: bool) -> Found:
     lines = []
     if find_python(stack.python) is None:
         lines.append(f"there is no Python {stack.python}: install Python {stack.python} or load its module")
-    lines += [lack["line"] for lack in missing(stack.run_needs, stack)]
+    lines += [lack["line"] for lack in missing_needs(stack.run_needs, stack)]
     if stack.source_builds and stack.cuda:
-        lines += [lack["line"] for lack in missing(["nvcc", "c++"], stack, exact=True)]
+        lines += [lack["line"] for lack in missing_needs(["nvcc", "c++"], stack, exact=True)]
     if not lines:
         return passed(", ".join([f"Python {stack.python}", *stack.run_needs]))
     parts = [_LACK.fullmatch(line.replace(_LAYER, "")) for line in dict.fromkeys(lines)]

@@ -16,7 +16,7 @@ from workflow.stacks.condalock import check_conda_lock
 from workflow.stacks.definition import ENVS, load_stack, stack_python
 from workflow.stacks.distfiles import Target
 from workflow.stacks.lockfile import check_lock, env_names
-from workflow.stacks.needs import missing
+from workflow.stacks.needs import missing_needs
 from workflow.stacks.refresh import refresh_conda_lock, refresh_lock
 from workflow.stacks.register import register
 from workflow.stacks.source_builds import wheel_pairs
@@ -87,7 +87,7 @@ def _lock(given: argparse.Namespace) -> None:
 
 def _needs(given: argparse.Namespace) -> None:
     stack = load_stack(given.name, given.envs)
-    for lack in missing(stack.run_needs, stack):
+    for lack in missing_needs(stack.run_needs, stack):
         print(lack["debian"] or "" if given.debian else lack["line"])
 
 

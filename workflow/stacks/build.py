@@ -20,7 +20,7 @@ from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id
 from workflow.stacks.lockfile import Pin, check_lock
 from workflow.stacks.needs import find_nvcc, require_needs
 from workflow.stacks.source_builds import GivenWheel, build_from_source, given_wheels, wheel_records
-from workflow.stacks.uv import Uv, configured_uv, explained, torch_arguments
+from workflow.stacks.uv import Uv, configured_uv, torch_arguments, uv_error
 from workflow.stacks.verification import Environment, built_by, is_ready, origin_of, verify, was_chosen
 
 BACKENDS = ("auto", "conda", "uv")
@@ -194,7 +194,7 @@ def make_venv(stack: Stack, env: Path, uv: Uv, python: str, fds: tuple[int, ...]
                 f"{stack.name} needs Python {python}, which is not on this machine's PATH; install it (your "
                 f"system's package, a module, or `uv python install {python}`) and build again"
             )
-        raise explained(said, f"{stack.name}: making the environment with Python {python}", uv)
+        raise uv_error(said, f"{stack.name}: making the environment with Python {python}", uv)
 
 
 def install(layer: PipLayer, env: Path, folder: Path) -> None:
@@ -222,7 +222,7 @@ def install(layer: PipLayer, env: Path, folder: Path) -> None:
         command += [*uv.arguments, *layer.torch_index, "-r", str(listed)]
         status, said = linking.run(command, fds=layer.fds, show=True)
         if status != 0:
-            raise explained(said, f"{stack.name}: installing {stack.lock}", uv)
+            raise uv_error(said, f"{stack.name}: installing {stack.lock}", uv)
         bytecode.reuse(bytecode.cache_beside(cache, env), env)
     if layer.compiled:
         pins = {pin.name: pin for pin in layer.pins}

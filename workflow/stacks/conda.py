@@ -20,10 +20,10 @@ from workflow.stacks import conda_install
 from workflow.stacks import staging as place
 from workflow.stacks.condalock import CondaPackage
 from workflow.stacks.definition import ENVS, Stack
-from workflow.stacks.uv import NO_SPACE, Uv, explained, last_lines, redacted, run
+from workflow.stacks.uv import NO_SPACE, Uv, end_of_output, redacted, run, uv_error
 
 PROGRAMS = ("micromamba", "mamba", "conda")
-HOW_TO_GET_ONE = (
+HOW_TO_INSTALL_CONDA = (
     "install micromamba, which is one file and needs no rights: "
     '`"${SHELL}" <(curl -L micro.mamba.pm/install.sh)`, or load your site\'s module of conda'
 )
@@ -51,7 +51,7 @@ def installer_library(folder: Path, uv: Uv) -> Path:
             command = ["pip", "install", "--require-hashes", "--no-build", "--no-deps", "--python", sys.executable]
             status, said = uv.run([*command, *uv.arguments, "--target", str(temporary), "-r", str(INSTALLER_LOCK)])
             if status != 0:
-                raise explained(said, "installing py-rattler, which installs conda packages", uv)
+                raise uv_error(said, "installing py-rattler, which installs conda packages", uv)
             place.move_into_place(temporary, library)
     return library
 
@@ -96,7 +96,7 @@ def _not_installed(stack: Stack, packages: list[CondaPackage], said: str) -> Use
             f"It came from {redacted(wrong['url'])}."
         )
     return UserError(
-        f"{stack.name}: the conda packages could not be installed; py-rattler said last:\n{last_lines(said)}\n"
+        f"{stack.name}: the conda packages could not be installed; py-rattler said last:\n{end_of_output(said)}\n"
         "Conda packages come from where conda-lock.yml says, or from the mirror that `channel_alias` names (.condarc, "
         "or CONDA_CHANNEL_ALIAS). What was unpacked stays: run again to go on, or build without the conda layer "
         "(`envs.backend: uv`)."

@@ -26,7 +26,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from common.errors import UserError
 from common.messages import listed
 from workflow.stacks.lockfile import Pin
-from workflow.stacks.uv import HOW_TO_SET_SOURCES, Uv, explained, redacted, torch_arguments
+from workflow.stacks.uv import HOW_TO_SET_SOURCES, Uv, redacted, torch_arguments, uv_error
 
 # pip's session, made as `pip download` makes it. `pip download` itself runs an sdist's setup.py, and cannot go on
 # with half a file (docs/decisions.md).
@@ -236,7 +236,7 @@ def _dist_file(pin: Pin, entry: dict[str, Any], folder: Path) -> DistFile:
 
 
 def _not_located(said: str, pins: list[Pin], uv: Uv) -> UserError:
-    error = explained(said, "looking for the stack's files", uv)
+    error = uv_error(said, "looking for the stack's files", uv)
     if missing := _NO_VERSION.search(said):
         name, _, version = (missing[1] or missing[2]).partition("==")
         pin = next((pin for pin in pins if pin.name == name and version in {"", pin.version}), None)

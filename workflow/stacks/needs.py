@@ -38,7 +38,7 @@ def require_needs(stack: Stack, pins: Iterable[Pin], conda: list[CondaPackage] |
     brought = {package.name for package in conda or []}
     locked = {pin.name for pin in pins}
     asked = [need for need in stack.run_needs if LAYER[need] not in brought and need not in locked]
-    lines = [lack["line"] for lack in missing(asked, stack)]
+    lines = [lack["line"] for lack in missing_needs(asked, stack)]
     if lines and stack.cuda is None:
         raise UserError("\n".join([f"{stack.name} cannot run on this machine:", *(f"  {line}" for line in lines)]))
     return lines
@@ -50,7 +50,7 @@ def _require_for_build(stack: Stack, conda: list[CondaPackage] | None) -> None:
     what = f"{stack.name} builds {', '.join(stack.source_builds)} from source for CUDA {stack.cuda}"
     if conda is None:
         # Of that very release: torch refuses to compile with another.
-        if lines := [lack["line"] for lack in missing(["nvcc", "c++"], stack, exact=True)]:
+        if lines := [lack["line"] for lack in missing_needs(["nvcc", "c++"], stack, exact=True)]:
             raise UserError(
                 "\n".join([f"{what}; this machine has not what it takes:", *(f"  {line}" for line in lines)])
             )
@@ -65,7 +65,7 @@ def _require_for_build(stack: Stack, conda: list[CondaPackage] | None) -> None:
         raise UserError(f"{what}, and conda-lock.yml has no C++ compiler (gxx_linux-64)")
 
 
-def missing(needs: Iterable[str], stack: Stack, *, exact: bool = False) -> list[dict[str, Any]]:
+def missing_needs(needs: Iterable[str], stack: Stack, *, exact: bool = False) -> list[dict[str, Any]]:
     """What this machine lacks of those needs, each with its `line` and `debian`, the package that brings it."""
     asked = list(needs)
     if not asked:

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 from common.errors import UserError
-from workflow.stacks.conda import HOW_TO_GET_ONE, find_conda
+from workflow.stacks.conda import HOW_TO_INSTALL_CONDA, find_conda
 from workflow.stacks.condalock import PLATFORM, check_conda_lock
 from workflow.stacks.definition import ENVS, load_stack
 from workflow.stacks.lockfile import check_lock, env_folder
-from workflow.stacks.uv import configured_uv, explained, last_lines, torch_arguments
+from workflow.stacks.uv import configured_uv, end_of_output, torch_arguments, uv_error
 
 CONTROLLER_PYTHON = "3.11"
 """The oldest Python that the controller runs on; its locks serve every later one too."""
@@ -61,7 +61,7 @@ def refresh_lock(name: str, envs: Path = ENVS, *, upgrade: bool = False) -> Path
             shutil.copyfile(lock, fresh)  # uv keeps the pins that it finds in its output file
         status, said = uv.run([*command, "--output-file", fresh.name], cwd=folder, show=True)
         if status != 0:
-            raise explained(said, f"{name}: resolving {folder / 'requirements.in'}", uv)
+            raise uv_error(said, f"{name}: resolving {folder / 'requirements.in'}", uv)
         check_lock(name, envs, fresh)
         fresh.replace(lock)
     finally:
@@ -86,7 +86,7 @@ def refresh_conda_lock(name: str, envs: Path = ENVS) -> Path | None:
     if program is None or conda is None:
         print(
             f"{name}: conda-lock.yml stays as it is, for want of {' and of '.join(missing)}. Where the channels can be "
-            f"reached: {HOW_TO_GET_ONE}; then `uv tool install conda-lock && make locks STACK={name}`",
+            f"reached: {HOW_TO_INSTALL_CONDA}; then `uv tool install conda-lock && make locks STACK={name}`",
             file=sys.stderr,
             flush=True,
         )
@@ -105,7 +105,7 @@ def refresh_conda_lock(name: str, envs: Path = ENVS) -> Path | None:
             [*command, "--lockfile", fresh.name], cwd=folder, capture_output=True, text=True, check=False
         )
         if done.returncode != 0 or not fresh.exists():
-            last = last_lines(done.stderr or done.stdout)
+            last = end_of_output(done.stderr or done.stdout)
             raise UserError(f"{name}: resolving {folder / 'environment.yml'} failed; conda-lock said last:\n{last}")
         check_conda_lock(stack, fresh)
         fresh.replace(folder / "conda-lock.yml")

@@ -20,7 +20,7 @@ from common.errors import UserError
 from common.files import file_sha256
 from workflow.stacks.definition import SITE_PACKAGES, Stack, site_folders
 from workflow.stacks.lockfile import Pin
-from workflow.stacks.uv import Uv, explained, last_lines
+from workflow.stacks.uv import Uv, end_of_output, uv_error
 
 GIB_PER_JOB = 8
 """Memory that one of CUDA's compilers may take at flash-attn's largest files, with room."""
@@ -53,8 +53,8 @@ def build_from_source(stack: Stack, pins: list[Pin], python: Path, uv: Uv, work:
         if status != 0:
             if "Failed to build" in said or "build backend" in said:
                 what = f"{stack.name}: {name} {pin.version} could not be built"
-                raise UserError(f"{what}; it said last:\n{last_lines(said, 30)}")
-            raise explained(said, f"{stack.name}: building {name}", uv)
+                raise UserError(f"{what}; it said last:\n{end_of_output(said, 30)}")
+            raise uv_error(said, f"{stack.name}: building {name}", uv)
 
 
 def build_settings(stack: Stack, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

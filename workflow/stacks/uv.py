@@ -211,7 +211,7 @@ def run(
             process.stdin.close()
         for line in process.stderr:
             said.append(redacted(line))
-            # From its first error on, uv's words belong to the message that `explained` makes of them.
+            # From its first error on, uv's words belong to the message that `uv_error` makes of them.
             show = show and not line.startswith("error:")
             downloads += bool(large := _LARGE.match(line.rstrip()))
             if show and (downloads <= _MOST_DOWNLOADS if large else not _QUIET.match(line)):
@@ -225,7 +225,7 @@ def run(
         process.stderr.close()
 
 
-def last_lines(said: str, count: int = 12) -> str:
+def end_of_output(said: str, count: int = 12) -> str:
     """The end of what a program said, for a message."""
     return "\n".join(f"  {line}" for line in said.strip().splitlines()[-count:])
 
@@ -264,10 +264,10 @@ def torch_arguments(uv: Uv, requirement: str | None, backend: str | None, python
         return []
     if _NOT_THERE.search(said):
         return ["--torch-backend", backend]
-    raise explained(said, f"looking for {requirement}", uv)
+    raise uv_error(said, f"looking for {requirement}", uv)
 
 
-def explained(said: str, doing: str, uv: Uv) -> UserError:
+def uv_error(said: str, doing: str, uv: Uv) -> UserError:
     """The error that tells what uv's failure means and what to do, with the last of uv's own words."""
     if bad := _NO_HASH.search(said):
         what = (
@@ -301,4 +301,4 @@ def explained(said: str, doing: str, uv: Uv) -> UserError:
         )
     else:
         what = "uv failed."
-    return UserError(f"{doing}: {what}\nuv said:\n{last_lines(said)}")
+    return UserError(f"{doing}: {what}\nuv said:\n{end_of_output(said)}")

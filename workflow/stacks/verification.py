@@ -18,7 +18,7 @@ from workflow.stacks.conda import activation
 from workflow.stacks.condalock import CondaPackage, check_conda_lock
 from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id, verify_id
 from workflow.stacks.environment import environment_in, run_time
-from workflow.stacks.uv import last_lines
+from workflow.stacks.uv import end_of_output
 
 ORIGIN = "origin.json"
 """In the environment's own folder, so that the two appear and go together: where it comes from."""
@@ -209,7 +209,7 @@ def _command(found: Environment, env: Path, out: Path, folder: Path) -> list[str
 
 def _no_verdict(stack: Stack, status: int, said: str) -> str:
     how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-    return f"{stack.name}: {stack.verify} {how} and gave no verdict; it said last:\n{last_lines(said)}"
+    return f"{stack.name}: {stack.verify} {how} and gave no verdict; it said last:\n{end_of_output(said)}"
 
 
 def _failed_checks(stack: Stack, verdict: dict[str, Any]) -> str:
