@@ -28,7 +28,7 @@ rule train:
         slurm_account="",
         qos="",
         # The experiment's own; the launcher refuses a profile's that contradict them.
-        gres=lambda wildcards: gres_of(PLAN.runs[wildcards.run_id].spec["workload"]),
+        gres=lambda wildcards: default_gres(PLAN.runs[wildcards.run_id].spec["workload"]),
         nodes=lambda wildcards: PLAN.runs[wildcards.run_id].spec["workload"]["nodes"],
         constraint="",
         reservation="",

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from common.files import read_json
-from workflow.cluster.locks import hold_experiment
+from workflow.cluster.locks import lock_experiment
 
 from .importing import ROOT, snakemake_of
 
@@ -91,7 +91,7 @@ def test_it_is_a_module_of_another_workflow(tmp_path: Path) -> None:
     assert (folder / "done.txt").is_file() and (folder / "mine.txt").read_text() == "2"
     (verdict,) = read_json(folder / "results" / "logs" / "verdict.json")["arms"]
     assert (verdict["arm"], verdict["baseline"]) == ("sglang", "vllm")
-    with hold_experiment(str(folder / "results" / "logs")):
+    with lock_experiment(str(folder / "results" / "logs")):
         second = snakemake_of(folder, "-s", "larger.smk", "--forcerun", "mine")
     assert second.returncode == 1 and "error: another snakemake works on results/logs" in second.stderr, second.stderr
     # A mistake is told as it is without a module, before anything runs.

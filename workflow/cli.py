@@ -90,7 +90,7 @@ def _only(args: argparse.Namespace) -> None:
 
 
 def _print_plan(args: argparse.Namespace) -> None:
-    from workflow.cluster.outlook import plan_lines
+    from workflow.cluster.estimate import plan_lines
     from workflow.config.entry import require_readable, require_sources
 
     _require_pace(args.seconds_per_step)
@@ -152,14 +152,14 @@ def _cancel(args: argparse.Namespace) -> None:
 
 def _experiment(config: Path | None, name: str | None) -> Callable[[], Experiment]:
     """Finds the experiment as its files are at that moment; of a configuration, as that is now."""
-    from workflow.cluster.experiment import of_name, of_plan
+    from workflow.cluster.experiment import named_experiment, planned_experiment
 
     if name is None:
         plan = _plan(config)
-        return lambda: of_plan(plan)
+        return lambda: planned_experiment(plan)
     if config is not None:
         raise UserError(f"give a configuration or --experiment, not both (got {config} and {name})")
-    return lambda: of_name(name)
+    return lambda: named_experiment(name)
 
 
 def _compare(args: argparse.Namespace) -> None:
@@ -257,7 +257,7 @@ ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
     "new": (_new, "workflow.new_experiment"),
     "doctor": (_doctor, "workflow.doctor.diagnosis"),
     "preflight": (_preflight, "workflow.preflight.command"),
-    "plan": (_print_plan, "workflow.cluster.outlook workflow.config.entry"),
+    "plan": (_print_plan, "workflow.cluster.estimate workflow.config.entry"),
     "status": (_status, "workflow.cluster.watch workflow.config.plan"),
     "cancel": (_cancel, "workflow.cluster.cancel workflow.config.plan"),
     "verdict": (_print_verdict, "analysis.verdict.verdict_block workflow.config.plan"),

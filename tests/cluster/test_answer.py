@@ -13,7 +13,7 @@ import pytest
 from common.files import user_name
 from workflow.cluster import slurm
 from workflow.cluster import slurm_answer as subject
-from workflow.cluster.ends import end_told_by_slurm, kind_of_state
+from workflow.cluster.ends import end_from_slurm, kind_of_state
 from workflow.cluster.slurm import EndedJob, SlurmError
 from workflow.cluster.slurm_answer import Answer, ask, read, want
 
@@ -184,7 +184,7 @@ def test_no_job_is_lost_on_squeues_word_alone(fake: Callable[[str, str], Path], 
     assert not ask(tmp_path, fresh=True).jobs and not calls.exists(), "nobody has doubted it yet"
     want(tmp_path, "7")
     for _ in range(2):
-        [found] = ask(tmp_path, fresh=True).named(NAME)
+        [found] = ask(tmp_path, fresh=True).jobs_named(NAME)
         assert (found.job_id, found.state, found.reason, found.partition) == ("7", "PENDING", "Priority", "h100")
     fake("scontrol", "echo 'slurm_load_jobs error: Socket timed out on send/recv operation' >&2; exit 1")
     assert "timed out" in str(ask(tmp_path, fresh=True).error), "not known is no answer"
@@ -225,8 +225,8 @@ def test_jobs_of_a_name_are_those_that_live(tmp_path: Path) -> None:
         str(number): slurm.QueueJob(str(number), state, *fields)
         for number, state in ((12, "PENDING"), (9, "RUNNING"), (3, "COMPLETED"))
     }
-    assert [job.job_id for job in Answer(jobs=jobs).named(NAME)] == ["9", "12"]
-    assert Answer(jobs=jobs).named("other") == []
+    assert [job.job_id for job in Answer(jobs=jobs).jobs_named(NAME)] == ["9", "12"]
+    assert Answer(jobs=jobs).jobs_named("other") == []
 
 
 def test_what_slurm_tells_of_an_end(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_what_slurm_tells_of_an_end(tmp_path: Path) -> None:
 
     def kind(state: str, exit_code: str | None = None) -> str:
         ended = None if exit_code is None else EndedJob("7", state, exit_code, None, "", NAME)
-        return str(end_told_by_slurm(made.paths, job, ended, state)["kind"])
+        return str(end_from_slurm(made.paths, job, ended, state)["kind"])
 
     assert kind("CANCELLED") == "cancelled"
     assert kind("CANCELLED", "0:0") == "lost", "a new slurmctld knew nothing of it"

@@ -12,9 +12,9 @@ import pytest
 
 from common.errors import UserError
 from workflow.cluster import cancel as canceller
-from workflow.cluster import inquiry
+from workflow.cluster import submissions
 from workflow.cluster.cancel import cancel
-from workflow.cluster.experiment import Experiment, Wanted
+from workflow.cluster.experiment import ExpectedRun, Experiment
 from workflow.cluster.locks import try_lock
 from workflow.cluster.slurm_answer import read
 from workflow.cluster.state import run_states
@@ -35,7 +35,7 @@ def bench(tmp_path: Path) -> Iterator[RunBench]:
 
 
 def experiment_of(bench: RunBench) -> Experiment:
-    run = Wanted(bench.run_id, bench.spec["fingerprint"], 100)
+    run = ExpectedRun(bench.run_id, bench.spec["fingerprint"], 100)
     return Experiment("experiment", bench.run.parents[1], [run])
 
 
@@ -88,7 +88,7 @@ def test_what_a_submission_on_its_way_becomes_is_waited_for(bench: RunBench) -> 
 
 
 def test_names_that_are_no_run_are_refused(tmp_path: Path) -> None:
-    experiment = Experiment("mine", tmp_path / "results" / "mine", [Wanted("vllm-s0", "f" * 64)])
+    experiment = Experiment("mine", tmp_path / "results" / "mine", [ExpectedRun("vllm-s0", "f" * 64)])
     assert cancel(experiment, []) == ["nothing of mine was started: there is nothing to cancel"]
     with pytest.raises(
         UserError, match=r"unknown run 'vlm-s0' \(did you mean vllm-s0\?\); known: .*; nothing was cancel"
@@ -99,7 +99,7 @@ def test_names_that_are_no_run_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_head_that_may_submit_is_told(tmp_path: Path) -> None:
-    experiment = Experiment("mine", tmp_path / "results" / "mine", [Wanted("vllm-s0", "f" * 64)])
+    experiment = Experiment("mine", tmp_path / "results" / "mine", [ExpectedRun("vllm-s0", "f" * 64)])
     lock = try_lock(MadeRun(experiment.folder, "vllm-s0").paths.head_lock)
     assert lock is not None
     with lock:
@@ -109,9 +109,9 @@ def test_a_head_that_may_submit_is_told(tmp_path: Path) -> None:
 def test_another_users_experiment_is_looked_at_and_let_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment = Experiment("mine", tmp_path / "results" / "mine", [Wanted("vllm-s0", "f" * 64)])
+    experiment = Experiment("mine", tmp_path / "results" / "mine", [ExpectedRun("vllm-s0", "f" * 64)])
     MadeRun(experiment.folder, "vllm-s0").job()
-    for module in (canceller, inquiry):
+    for module in (canceller, submissions):
         monkeypatch.setattr(module, "owner_of", lambda path: os.getuid() + 1 if path.exists() else os.getuid())
         monkeypatch.setattr(module, "user_name", lambda uid=None: "alice" if uid else ME)
     with pytest.raises(UserError, match=rf"mine belongs to alice, who alone can cancel .*\(you are {ME}\)"):
@@ -123,7 +123,7 @@ def test_another_users_experiment_is_looked_at_and_let_alone(
 
 
 def test_status_again_and_again_ends_when_all_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    experiment = Experiment("mine", tmp_path / "mine", [Wanted("vllm-s0", "f" * 64, 10)])
+    experiment = Experiment("mine", tmp_path / "mine", [ExpectedRun("vllm-s0", "f" * 64, 10)])
     MadeRun(experiment.folder, "vllm-s0").job(cluster="local").attempt(steps=10).done().end("finished")
     show_status(lambda: experiment, 0.1)
     assert "1 finished of 1 run of mine" in capsys.readouterr().out
@@ -132,7 +132,7 @@ def test_status_again_and_again_ends_when_all_is_finished(tmp_path: Path, capsys
 
 def test_submissions_of_one_name_share_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first sbatch failed and had submitted all the same; the second one is known by its id."""
-    experiment = Experiment("mine", tmp_path / "results" / "mine", [Wanted("vllm-s0", "f" * 64)])
+    experiment = Experiment("mine", tmp_path / "results" / "mine", [ExpectedRun("vllm-s0", "f" * 64)])
     made = MadeRun(experiment.folder, "vllm-s0").job(1, job_id=None, error="sbatch: timed out").job(2, job_id="12")
     queued = [{"job_id": job_id, "name": made.name} for job_id in ("11", "12")]
     answer(experiment.folder, [*queued, {"job_id": "13", "name": "foreign"}])
@@ -150,7 +150,7 @@ def test_a_requeued_job_that_squeue_leaves_out_is_cancelled_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool, says: str
 ) -> None:
     """Its trainer has stopped, so that nothing but slurmctld tells that there is something to cancel."""
-    experiment = Experiment("mine", tmp_path / "results" / "mine", [Wanted("vllm-s0", "f" * 64)])
+    experiment = Experiment("mine", tmp_path / "results" / "mine", [ExpectedRun("vllm-s0", "f" * 64)])
     made = MadeRun(experiment.folder, "vllm-s0").job().attempt(steps=3)
     made.paths.attempt(1).exit.write_text("{}")
     living = scontrol().replace(NAME, made.name)

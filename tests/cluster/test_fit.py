@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from common.errors import UserError
-from workflow.cluster.request import gpus_here, require_fit
+from workflow.cluster.request import local_gpus, require_fit
 from workflow.cluster.training import server_environment, trainer_environment
 
 
@@ -140,9 +140,9 @@ def test_this_machines_gpus_are_counted(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     nvidia_smi(tmp_path, "printf 'GPU 0: H100 (UUID: GPU-1)\\n  MIG 1g.10gb\\nGPU 1: H100 (UUID: GPU-2)\\n'")
-    assert gpus_here({})[0] == 2
-    assert gpus_here({"CUDA_VISIBLE_DEVICES": "1"}) == (1, "CUDA_VISIBLE_DEVICES is '1'")
-    assert gpus_here({"CUDA_VISIBLE_DEVICES": "0,1,2"})[0] == 2
+    assert local_gpus({})[0] == 2
+    assert local_gpus({"CUDA_VISIBLE_DEVICES": "1"}) == (1, "CUDA_VISIBLE_DEVICES is '1'")
+    assert local_gpus({"CUDA_VISIBLE_DEVICES": "0,1,2"})[0] == 2
     assert require_fit(request(cluster="local", gpus_per_node=2)) == ""
     with pytest.raises(UserError, match=r"wants 4 GPUs .* this machine has 2 to use \(nvidia-smi -L: it lists 2\)"):
         require_fit(request(cluster="local", gpus_per_node=4))
@@ -158,5 +158,5 @@ def test_this_machines_gpus_are_counted(tmp_path: Path, monkeypatch: pytest.Monk
 def test_without_nvidia_smi_the_device_files_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     there = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    assert gpus_here({}) == (there, f"no nvidia-smi, and {there or 'no'} /dev/nvidia*")
+    assert local_gpus({}) == (there, f"no nvidia-smi, and {there or 'no'} /dev/nvidia*")
     assert require_fit(request(cluster="local", gpus_per_node=0)) == "", "nobody looks"

@@ -18,12 +18,12 @@ from common.files import last_lines, write_text
 from common.messages import reporting_errors
 from common.patience import patiently
 from workflow.cluster import jobstate, scheduler
-from workflow.cluster.inquiry import Submission, identity, is_of, make_identity
 from workflow.cluster.jobstate import Evidence, JobVerdict, Life, Pulse, Watch, filesystem_now, job_state, pulse_at
 from workflow.cluster.paths import JobPaths, RunPaths
 from workflow.cluster.scheduler import LocalScheduler, SlurmScheduler
 from workflow.cluster.slurm import EndedJob, QueueJob
 from workflow.cluster.slurm_answer import Answer
+from workflow.cluster.submissions import Submission, identity, is_of, make_identity
 
 from .make_runs import MadeRun
 from .run_bench import ROOT
@@ -101,7 +101,7 @@ def test_a_slurm_jobs_life(given: dict[str, Any], pulse: Pulse, looks: int, life
 
 def test_what_has_no_life_or_cannot_be_known() -> None:
     assert job_state(Evidence(replace(submission(), record={}))).life is Life.NONE
-    assert job_state(Evidence(submission(), silence="down")).life is Life.SILENT
+    assert job_state(Evidence(submission(), unavailable="down")).life is Life.SILENT
     on_its_way = Evidence(submission(job_id=None), answer=answer(), submitting=True)
     assert job_state(on_its_way).life is Life.SUBMITTING and not job_state(on_its_way).known
     assert job_state(replace(on_its_way, submitting=False)).life is Life.NONE

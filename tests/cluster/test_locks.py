@@ -12,8 +12,8 @@ from ..patience import ended
 
 HOLD = """
 import sys
-from workflow.cluster.locks import hold_experiment
-lock = hold_experiment(sys.argv[1])
+from workflow.cluster.locks import lock_experiment
+lock = lock_experiment(sys.argv[1])
 print("held", flush=True)
 sys.stdin.read()
 """

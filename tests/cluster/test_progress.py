@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from workflow.cluster.progress import MOST_PARTS
-from workflow.cluster.waiting import News
+from workflow.cluster.waiting import JobReporter
 
 from .make_runs import MadeRun
 from .run_bench import ROOT, RunBench
@@ -21,7 +21,7 @@ from .run_bench import ROOT, RunBench
 def told(tmp_path: Path, steps: int, capsys: pytest.CaptureFixture[str], live: bool = False) -> list[str]:
     """What is told of a run of so many steps where each step is seen by itself, as on a slow machine."""
     made = MadeRun(tmp_path, "arm-s0", steps=steps).job().attempt()
-    news = News(made.paths, "arm-s0", steps, made.paths.job(1), live)
+    news = JobReporter(made.paths, "arm-s0", steps, made.paths.job(1), live)
     news.tell()
     with made.paths.attempt(1).metrics.open("a") as metrics:
         for step in range(1, steps + 1):

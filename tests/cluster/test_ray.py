@@ -20,12 +20,12 @@ from typing import Any
 import psutil
 import pytest
 
-from workflow.cluster import locks, meeting
-from workflow.cluster import ray_meeting as subject
-from workflow.cluster.meeting import MeetingError
+from workflow.cluster import locks, rendezvous
+from workflow.cluster import ray_folder as subject
 from workflow.cluster.place import Place, expand_hosts, source_ip
 from workflow.cluster.processes import LIFE_VARIABLE, end_processes_of
 from workflow.cluster.ray import RayHead, RaySetup, RayWorker
+from workflow.cluster.rendezvous import RendezvousError
 
 from ..patience import run
 
@@ -37,7 +37,7 @@ TASK = """
 import json, os, select, sys, time
 from pathlib import Path
 from workflow.cluster.place import Place
-from workflow.cluster.meeting import MeetingError
+from workflow.cluster.rendezvous import RendezvousError
 from workflow.cluster.ray import RayHead, RayWorker, RaySetup
 told = json.loads(sys.argv[1])
 folder = Path(told.pop("folder"))
@@ -63,7 +63,7 @@ try:
         while not select.select([sys.stdin], [], [], 0.2)[0] and died is None and not getattr(ray, "over", False):
             died = ray.poll()
         say(died=died, over=getattr(ray, "over", None))
-except MeetingError as error:
+except RendezvousError as error:
     say(error=str(error))
 say(closed=True)
 """
@@ -341,26 +341,26 @@ def test_missing_ranks_are_named_when_the_time_is_up(
     tmp_path: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, passed = time.monotonic, 0.0
-    monkeypatch.setattr(meeting.time, "monotonic", lambda: clock() + passed)
+    monkeypatch.setattr(rendezvous.time, "monotonic", lambda: clock() + passed)
     with RayHead(setup_of(tmp_path / "0", 0, stand_in)) as head:
         head.start()
         passed += 601
-        with pytest.raises(MeetingError, match=r"after 600 s the Ray .* lacks 1 of 2 nodes: rank 1 \(nowhere2\)"):
+        with pytest.raises(RendezvousError, match=r"after 600 s the Ray .* lacks 1 of 2 nodes: rank 1 \(nowhere2\)"):
             head.wait_for_nodes()
     with (
         RayWorker(setup_of(tmp_path / "0", 1, stand_in)) as late,
-        pytest.raises(MeetingError, match="has left the job"),
+        pytest.raises(RendezvousError, match="has left the job"),
     ):
         late.join()
     with RayWorker(setup_of(tmp_path / "1", 1, stand_in)) as alone:
         passed += 601
-        with pytest.raises(MeetingError, match=r"nothing was heard of rank 0 \(nowhere1\) for 600 s"):
+        with pytest.raises(RendezvousError, match=r"nothing was heard of rank 0 \(nowhere1\) for 600 s"):
             alone.join()
 
 
 def test_who_waits_can_be_told_to_give_up(tmp_path: Path) -> None:
     setup = setup_of(tmp_path / "0", 1, tmp_path / "none", give_up=lambda: "asked to stop")
-    with RayWorker(setup) as worker, pytest.raises(MeetingError, match="asked to stop"):
+    with RayWorker(setup) as worker, pytest.raises(RendezvousError, match="asked to stop"):
         worker.join()
     assert json.loads((tmp_path / "0" / "rank-1.json").read_text())["error"] == "asked to stop"
 
@@ -368,7 +368,7 @@ def test_who_waits_can_be_told_to_give_up(tmp_path: Path) -> None:
 def test_what_keeps_ray_from_starting_is_told(tmp_path: Path) -> None:
     setup = setup_of(tmp_path / "0", 0, tmp_path / "none")
     for why in ("No such file", "File exists"):  # no such Python; a folder that belongs to another life
-        with RayHead(setup) as head, pytest.raises(MeetingError, match=why) as caught:
+        with RayHead(setup) as head, pytest.raises(RendezvousError, match=why) as caught:
             head.start()
         assert str(caught.value).startswith("Ray could not be started on rank 0 (nowhere1): ")
         assert json.loads((tmp_path / "0" / "head.json").read_text())["error"] == str(caught.value)
@@ -382,7 +382,7 @@ def test_silence_is_noticed_and_an_earlier_life_is_not_joined(
     (tmp_path / "0").mkdir()
     (tmp_path / "0" / "head.json").write_text(json.dumps({"state": "up", "address": "127.0.0.1:1", "beat": 7}))
     clock, passed = time.monotonic, 0.0
-    monkeypatch.setattr(meeting.time, "monotonic", lambda: clock() + passed)
+    monkeypatch.setattr(rendezvous.time, "monotonic", lambda: clock() + passed)
 
     def silence(member: RayHead | RayWorker, other: Task) -> str:
         nonlocal passed
@@ -412,9 +412,9 @@ def test_time_in_which_one_did_not_listen_oneself_is_no_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(meeting.time, "monotonic", lambda: now)
+    monkeypatch.setattr(rendezvous.time, "monotonic", lambda: now)
     (tmp_path / "rank-1.json").write_text(json.dumps({"state": "joined", "beat": 1}))
-    other = meeting.Other(tmp_path / "rank-1.json", "rank 1 (b)", stale_s=30)
+    other = rendezvous.Other(tmp_path / "rank-1.json", "rank 1 (b)", stale_s=30)
     assert other.trouble() is None
     now += 3600  # the job was suspended
     assert other.trouble() is None

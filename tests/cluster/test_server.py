@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from workflow.cluster.meeting import MeetingError, NoServerError, TaskSetup
 from workflow.cluster.place import Place
+from workflow.cluster.rendezvous import NoServerError, RendezvousError, TaskSetup
 from workflow.cluster.server import ServerHead, ServerSetup, ServerWorker, answers
 from workflow.cluster.torchrun import RanksWorker
 
@@ -152,7 +152,7 @@ def test_an_engines_server_and_a_scorer_have_shares_of_their_own_and_the_scorer_
 def test_a_node_that_never_comes_is_no_fault_of_the_servers(tmp_path: Path) -> None:
     tasks = Tasks(tmp_path, 2)
     tasks.head._deadline = time.monotonic() + 0.5
-    with tasks.head, pytest.raises(MeetingError, match=r"nodes are still missing: rank 1 \(gpu2\)") as caught:
+    with tasks.head, pytest.raises(RendezvousError, match=r"nodes are still missing: rank 1 \(gpu2\)") as caught:
         tasks.head.start(tasks.attempt)
         tasks.head.wait_for_nodes()
     assert not isinstance(caught.value, NoServerError)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from workflow.cluster.site import Site, gpus_of_gres, gres_of, minutes_of, read_site
+from workflow.cluster.site import Site, default_gres, gpus_of_gres, minutes_of, read_site
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = {"nodes": 1, "gpus_per_node": 0}
@@ -66,7 +66,7 @@ def test_the_shipped_profiles() -> None:
 
 
 def test_what_is_asked_for_where_the_profile_leaves_it_to_the_experiment() -> None:
-    assert (gres_of(CPU), gres_of({"gpus_per_node": 4})) == ("", "gpu:4")
+    assert (default_gres(CPU), default_gres({"gpus_per_node": 4})) == ("", "gpu:4")
 
 
 def test_a_profile_that_is_not_there_is_told(tmp_path: Path) -> None:

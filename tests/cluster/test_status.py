@@ -11,9 +11,9 @@ import pytest
 
 from common.errors import UserError
 from workflow.cluster.ends import RETRIED, explain
-from workflow.cluster.experiment import Experiment, Wanted, of_name
+from workflow.cluster.experiment import ExpectedRun, Experiment, named_experiment
 from workflow.cluster.launcher import Launcher
-from workflow.cluster.locks import hold_experiment, try_lock
+from workflow.cluster.locks import lock_experiment, try_lock
 from workflow.cluster.paths import RunPaths
 from workflow.cluster.slurm import seconds_of
 from workflow.cluster.state import run_states
@@ -41,7 +41,7 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def shown(folder: Path, *runs: str) -> list[str]:
     """The status of runs that a plan wants with the usual fingerprint, steps and inputs."""
     inputs = {"data_sha256": "d", "model_sha256": "m"}
-    experiment = Experiment("mine", folder, [Wanted(run, F, 10, inputs) for run in runs])
+    experiment = Experiment("mine", folder, [ExpectedRun(run, F, 10, inputs) for run in runs])
     return status_lines(experiment, *run_states(experiment))
 
 
@@ -156,7 +156,7 @@ def test_a_head_is_told_and_its_next_start_takes_back_a_cancelling(experiment: P
     MadeRun(experiment, "runs").job(job_id="1", cluster="local").end("stopped")
     write(experiment / "cancelled.json", {"by": "alice", "time": time.time()})
     assert any(line.startswith("cancelled by alice at ") for line in shown(experiment, "runs"))
-    with hold_experiment(str(experiment)):
+    with lock_experiment(str(experiment)):
         lines = shown(experiment, "runs")
     assert lines[-1].startswith(f"snakemake sees to it: process {os.getpid()} on ")
     assert not any("alice" in line for line in lines)
@@ -186,12 +186,12 @@ def test_a_cancel_hides_no_other_end(experiment: Path, kind: str) -> None:
 def test_an_experiment_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "results" / "mine" / "plan.json", {"runs": ["a"], "fingerprints": {"a": F}})
-    assert of_name("mine").runs == [Wanted("a", F)]
+    assert named_experiment("mine").runs == [ExpectedRun("a", F)]
     with pytest.raises(UserError, match=r"unknown experiment 'mime' \(did you mean mine\?\); known: mine"):
-        of_name("mime")
+        named_experiment("mime")
     write(tmp_path / "results" / "mine" / "plan.json", {"runs": ["a"]})
     with pytest.raises(UserError, match="damaged or too old"):
-        of_name("mine")
+        named_experiment("mine")
 
 
 def test_times_are_read_and_told() -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from workflow.cluster import meeting
-from workflow.cluster.meeting import MeetingError, TaskSetup
+from workflow.cluster import rendezvous
 from workflow.cluster.place import Place
+from workflow.cluster.rendezvous import RendezvousError, TaskSetup
 from workflow.cluster.torchrun import RanksHead, RanksWorker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,17 +103,20 @@ def test_a_node_that_falls_silent_is_lost_and_one_that_goes_on_is_not(
         nonlocal slept
         slept += 5
 
-    monkeypatch.setattr(meeting.time, "monotonic", lambda: clock() + slept)
-    monkeypatch.setattr(meeting.time, "sleep", sleep)
+    monkeypatch.setattr(rendezvous.time, "monotonic", lambda: clock() + slept)
+    monkeypatch.setattr(rendezvous.time, "sleep", sleep)
     assert nodes.head.culprit(1) == ("nothing was heard of rank 1 (gpu2) for 120 s", None), "nobody polls it"
 
 
 def test_a_node_that_never_comes_is_named(tmp_path: Path) -> None:
     with RanksHead(setup_of(tmp_path, 0, deadline_s=0.5), 1) as head:
         head.start(tmp_path)
-        with pytest.raises(MeetingError, match=r"after 0 s 1 of 2 nodes are still missing: rank 1 \(gpu2\)"):
+        with pytest.raises(RendezvousError, match=r"after 0 s 1 of 2 nodes are still missing: rank 1 \(gpu2\)"):
             head.wait_for_nodes()
-    with RanksWorker(setup_of(tmp_path, 1), 1, lambda attempt: []) as worker, pytest.raises(MeetingError, match="left"):
+    with (
+        RanksWorker(setup_of(tmp_path, 1), 1, lambda attempt: []) as worker,
+        pytest.raises(RendezvousError, match="left"),
+    ):
         worker.join()
 
 

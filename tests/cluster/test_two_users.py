@@ -28,7 +28,7 @@ from pathlib import Path
 import workflow.cluster.launcher, workflow.cluster.status, encodings.idna, tempfile, multiprocessing
 from workflow.cluster.slurm_answer import ask
 from workflow.cluster.cancel import cancel
-from workflow.cluster.experiment import Experiment, Wanted
+from workflow.cluster.experiment import Experiment, ExpectedRun
 from workflow.cluster.paths import RunPaths
 from workflow.cluster.status import show_status
 from common.messages import reporting_errors
@@ -37,7 +37,7 @@ os.setgid({GROUP})
 os.setuid({OTHER})
 os.umask(0o002)
 folder = Path(sys.argv[1])
-experiment = Experiment("experiment", folder, [Wanted("arm-s0", "f" * 64)])
+experiment = Experiment("experiment", folder, [ExpectedRun("arm-s0", "f" * 64)])
 """
 
 

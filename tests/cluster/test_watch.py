@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from workflow.cluster.experiment import Experiment, Wanted
+from workflow.cluster.experiment import ExpectedRun, Experiment
 from workflow.cluster.locks import try_lock
 from workflow.cluster.state import RunState
 from workflow.cluster.status import row_of
@@ -154,7 +154,7 @@ def test_a_table_of_more_runs_than_lines_shows_what_is_on_its_way(tmp_path: Path
         MadeRun(folder, f"done-{number:02}").job(cluster="local").attempt(steps=10).done().end("finished")
     MadeRun(folder, "broken").job(cluster="local").attempt(steps=2).end("killed", code=-9)
     runs = [*(f"done-{number:02}" for number in range(40)), "broken", "later"]
-    found = look(Experiment("mine", folder, [Wanted(run, F, 10) for run in runs]))
+    found = look(Experiment("mine", folder, [ExpectedRun(run, F, 10) for run in runs]))
     lines = shown(found, 100)
     assert len(lines) <= 24 and all(len(line) <= 100 for line in lines)
     assert [line.split()[0] for line in lines[1:4]] == ["broken", "later", "done-00"]
@@ -179,7 +179,7 @@ def test_a_narrow_terminal_cuts_no_number(tmp_path: Path) -> None:
 
 
 def test_nothing_new_is_no_line(alive: MadeRun, tmp_path: Path) -> None:
-    experiment = Experiment("mine", tmp_path / "results" / "mine", [Wanted("vllm-s0", F, 10)])
+    experiment = Experiment("mine", tmp_path / "results" / "mine", [ExpectedRun("vllm-s0", F, 10)])
     before = look(experiment)
     steps_done(alive, 5, 5)
     assert list(changes(before, look(experiment))) == []

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from workflow.cluster.ends import last_words, oom_kills, slurm_says_so
+from workflow.cluster.ends import has_memory_error, memory_error, oom_kills
 from workflow.cluster.progress import Progress, last_step
 from workflow.cluster.watchdog import Watchdog, dump_stacks
 
@@ -92,8 +92,8 @@ def test_the_stacks_of_a_hanging_trainer_reach_its_log(tmp_path: Path, listens: 
 )
 def test_a_trainers_last_words_on_memory(tmp_path: Path, line: str, is_memory: bool) -> None:
     (tmp_path / "log").write_text(f"step 1\n{line}\n")
-    assert last_words(tmp_path / "log") == (line if is_memory else None)
-    assert last_words(tmp_path / "none") is None
+    assert memory_error(tmp_path / "log") == (line if is_memory else None)
+    assert memory_error(tmp_path / "none") is None
 
 
 def test_the_kernels_count_is_read_from_either_kind_of_cgroup(tmp_path: Path) -> None:
@@ -114,6 +114,6 @@ def test_slurmstepds_words_are_known(tmp_path: Path) -> None:
     output.write_text(
         "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks were killed\n"
     )
-    assert slurm_says_so(output)
+    assert has_memory_error(output)
     output.write_text("srun: error: gpu1: task 0: Killed\n")
-    assert not slurm_says_so(output)
+    assert not has_memory_error(output)

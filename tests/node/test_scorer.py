@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from workflow.cluster.meeting import NoServerError, TaskSetup
 from workflow.cluster.place import Place
+from workflow.cluster.rendezvous import NoServerError, TaskSetup
 from workflow.cluster.server import ServerHead, ServerSetup
 
 from .. import patience

@@ -36,10 +36,10 @@ LOOK = """
 import json, sys
 from pathlib import Path
 from common.patience import LOOK_PATIENCE_S, patiently
-from workflow.cluster.experiment import Experiment, Wanted
+from workflow.cluster.experiment import Experiment, ExpectedRun
 from workflow.cluster.state import run_states
 folder, *runs = sys.argv[1:]
-wanted = [Wanted(run, "f" * 64, 150) for run in runs]
+wanted = [ExpectedRun(run, "f" * 64, 150) for run in runs]
 experiment = Experiment("experiment", Path(folder), wanted)
 states, _ = patiently(lambda: run_states(experiment), "the results", LOOK_PATIENCE_S, for_others=False)
 print(json.dumps({state.run_id: state.state for state in states}))
@@ -48,8 +48,8 @@ CANCEL = """
 import sys
 from pathlib import Path
 from workflow.cluster.cancel import cancel
-from workflow.cluster.experiment import Experiment, Wanted
-print(cancel(Experiment("experiment", Path(sys.argv[1]), [Wanted(sys.argv[2], "f" * 64)]), [sys.argv[2]]))
+from workflow.cluster.experiment import Experiment, ExpectedRun
+print(cancel(Experiment("experiment", Path(sys.argv[1]), [ExpectedRun(sys.argv[2], "f" * 64)]), [sys.argv[2]]))
 """
 Truth = tuple[str, frozenset[int]]
 

@@ -38,10 +38,10 @@ def rolloutbench(one: SlurmRun, code: str) -> str:
     lines = (
         "import sys; from pathlib import Path",
         "from workflow.cluster.cancel import cancel",
-        "from workflow.cluster.experiment import Experiment, Wanted",
+        "from workflow.cluster.experiment import Experiment, ExpectedRun",
         "from workflow.cluster.state import run_states",
         "from workflow.cluster.status import status_lines",
-        "experiment = Experiment('experiment', Path(sys.argv[1]), [Wanted('arm-s0', sys.argv[2])])",
+        "experiment = Experiment('experiment', Path(sys.argv[1]), [ExpectedRun('arm-s0', sys.argv[2])])",
         code,
     )
     words = [sys.executable, "-c", "\n".join(lines), str(one.run.parents[1]), one.spec["fingerprint"]]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from workflow.cluster.experiment import Experiment, Wanted
+from workflow.cluster.experiment import ExpectedRun, Experiment
 from workflow.cluster.locks import try_lock
 
 from ..cluster.run_bench import ROOT
@@ -539,11 +539,11 @@ def test_cancelled_by_us_it_does_not_come_back_though_slurm_has_forgotten_it(
     one.head_env["ROLLOUTBENCH_SLURM_EVERY_S"] = "12"
     head = one.start()
     one.wait_for_step(2)
-    experiment = Experiment("experiment", one.run.parents[1], [Wanted("arm-s0", one.spec["fingerprint"])])
+    experiment = Experiment("experiment", one.run.parents[1], [ExpectedRun("arm-s0", one.spec["fingerprint"])])
     code = (
         "import json, sys; from pathlib import Path; from workflow.cluster.cancel import cancel\n"
-        "from workflow.cluster.experiment import Experiment, Wanted\n"
-        "print(cancel(Experiment('experiment', Path(sys.argv[1]), [Wanted('arm-s0', sys.argv[2])]), ['arm-s0']))"
+        "from workflow.cluster.experiment import Experiment, ExpectedRun\n"
+        "print(cancel(Experiment('experiment', Path(sys.argv[1]), [ExpectedRun('arm-s0', sys.argv[2])]), ['arm-s0']))"
     )
     words = [sys.executable, "-c", code, str(experiment.folder), one.spec["fingerprint"]]
     told = subprocess.run(words, env=one.head_env, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -14,13 +14,13 @@ from common.messages import listed, unknown_name
 from workflow.cluster import slurm
 from workflow.cluster.ends import cancelled_by
 from workflow.cluster.experiment import Experiment, unplanned
-from workflow.cluster.inquiry import SlurmSays, Submission, owner_of, submission
 from workflow.cluster.jobstate import JobState, Life, filesystem_now
 from workflow.cluster.locks import holder_note
 from workflow.cluster.paths import JobPaths, RunPaths
 from workflow.cluster.slurm import QueueJob, SlurmError
 from workflow.cluster.slurm_answer import Answer, ask, want
 from workflow.cluster.state import state_of
+from workflow.cluster.submissions import SlurmReport, Submission, owner_of, submission
 
 # How long a submission that is on its way is waited for; a later one is cancelled by whoever submits it.
 _SUBMIT_PATIENCE_S = 10.0
@@ -82,7 +82,7 @@ def _targets(run_id: str, run: RunPaths, give_up: float, now: float) -> list[_Ta
             time.sleep(0.2)
             job = submission(paths)
         target = _Target(run_id, run, job)
-        if _state(target, SlurmSays(silence="not asked yet"), now).alive:
+        if _state(target, SlurmReport(unavailable="not asked yet"), now).alive:
             found.append(target)
     return found
 
@@ -102,7 +102,7 @@ def _cancel_local(targets: Iterable[_Target], now: bool) -> dict[str, str]:
     return told
 
 
-def _state(target: _Target, says: SlurmSays, now: float) -> JobState:
+def _state(target: _Target, says: SlurmReport, now: float) -> JobState:
     head = holder_note(target.run.head_lock) is not None
     return state_of(target.run, target.job, says, head, now)
 
@@ -114,7 +114,7 @@ def _cancel_slurm(experiment: Experiment, targets: Sequence[_Target], done: dict
     for target in targets:
         want(folder, target.job.slurm_id)
     answer, now = ask(folder, fresh=True), filesystem_now(experiment.folder)
-    says = SlurmSays(answer, answer.error or "")
+    says = SlurmReport(answer, answer.error or "")
     states = {target.job.paths: _state(target, says, now) for target in targets}
     # A trainer that Slurm has lost hold of reads its stop file all the same.
     lost = [target for target in targets if states[target.job.paths].life is Life.ABANDONED]
@@ -155,7 +155,7 @@ def _live_jobs(targets: Sequence[_Target], answer: Answer) -> dict[JobPaths, lis
     submissions |= {target.job.job_id or "": target.job.paths for target in targets}
     found: dict[JobPaths, list[QueueJob]] = {target.job.paths: [] for target in targets}
     for name in dict.fromkeys(target.job.name for target in targets if target.job.name):
-        for job in answer.named(name):
+        for job in answer.jobs_named(name):
             found[submissions.get(job.job_id, submissions[name])].append(job)
     return found
 

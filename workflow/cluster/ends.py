@@ -52,7 +52,7 @@ def kind_of_state(state: str) -> str:
     return _TRY_AGAIN.get(state) or _OVER.get(state, "lost")
 
 
-def end_told_by_slurm(run: RunPaths, job: JobPaths, ended: EndedJob | None, state: str) -> dict[str, Any]:
+def end_from_slurm(run: RunPaths, job: JobPaths, ended: EndedJob | None, state: str) -> dict[str, Any]:
     """end.json of a Slurm job that did not write one itself; `state` is Slurm's last word, empty if it has none."""
     end: dict[str, Any] = {"kind": kind_of_state(state), "state": state, "told_by": "slurm"}
     if end["kind"] == "cancelled" and ended is not None and ended.by is None:
@@ -63,7 +63,7 @@ def end_told_by_slurm(run: RunPaths, job: JobPaths, ended: EndedJob | None, stat
         lives = attempts_of_job(run, job.number)
         # Slurm appends the output of every life: an earlier one's words say nothing of this end.
         since = int(read_object(lives[-1].order).get("output_bytes") or 0) if lives else 0
-        if any(slurm_says_so(output, since) for output in job.submitit.glob("*.out")):
+        if any(has_memory_error(output, since) for output in job.submitit.glob("*.out")):
             end["kind"] = "out of memory"
         elif not lives and end.get("exit_code") not in _ENDED_BY_SIGNAL:
             end["kind"] = "never started"
@@ -123,7 +123,7 @@ def explain(end: dict[str, Any]) -> str:
     return sentences.get(kind, f"failed: the trainer ended with exit code {code}{rank}")
 
 
-def why_again(end: dict[str, Any]) -> str:
+def retry_reason(end: dict[str, Any]) -> str:
     """Why a job is followed by another one, for people."""
     words = {
         "preempted": "was preempted",
@@ -144,7 +144,7 @@ def exit_of(code: int, attempt: AttemptPaths, killed_for_memory: bool) -> dict[s
         return {"kind": "killed", "code": code}
     if code == 2:
         return {"kind": "refused", "code": code}
-    if (words := last_words(attempt.log)) is not None:
+    if (words := memory_error(attempt.log)) is not None:
         return {"kind": "out of memory", "detail": words, "code": code}
     return {"kind": "failed", "code": code}
 
@@ -167,12 +167,12 @@ def oom_kills(cgroup: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/
     return 0
 
 
-def slurm_says_so(output: Path, since: int = 0) -> bool:
+def has_memory_error(output: Path, since: int = 0) -> bool:
     """Whether slurmstepd has written into a job's output, from a byte on, that memory was exceeded."""
     return bool(_SLURM.search(tail(output, since)))
 
 
-def last_words(log: Path) -> str | None:
+def memory_error(log: Path) -> str | None:
     """The last line in a trainer's log that tells of a want of memory; None if none does."""
     found = _TRAINER.findall(tail(log))
     return found[-1].strip()[:300] if found else None

@@ -1,28 +1,36 @@
-"""Estimates what snakemake would do if it were started now, and what that costs."""
+"""Estimates what snakemake would do if it started now, and the cost of that; prints it for `rolloutbench plan`."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow.cluster.experiment import of_plan
-from workflow.cluster.inquiry import SlurmSays
+from common.messages import listed, table_lines
+from workflow.cluster.experiment import is_imported, planned_experiment
 from workflow.cluster.paths import RunPaths
-from workflow.cluster.site import Site, gpus_of_gres
+from workflow.cluster.progress import readable_duration
+from workflow.cluster.site import Site, gpus_of_gres, read_site
 from workflow.cluster.state import RunState, run_states
+from workflow.cluster.status import readable_step
+from workflow.cluster.submissions import SlurmReport
 from workflow.config.plan import Plan, PlannedRun
+from workflow.stacks.verification import stack_notes
 
 _CHECKPOINT = re.compile(r"(?:checkpoint-|global_step_)(\d+)")
+_HEADER = ("run", "trainer", "engine", "stack", "steps", "GPUs", "s/step", "time", "GPU-h", "next")
+_NUMBERS = ("runs", "steps", "GPUs", "s/step", "time", "GPU-h")
+_ACTIONS = ("skip", "attach", "resume", "submit", "attach?")
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds per step, and whence: measured in the run itself (own), in other `runs` of its arm, given, or unknown."""
+    """Seconds per step; `source`: own (this run), arm (`runs` of its arm), given (by the user), or unknown."""
 
     step_s: float | None
     source: str
@@ -31,65 +39,64 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a run would still take."""
+    """The remaining cost of a run."""
 
     run: PlannedRun
     action: str
-    """skip, attach, resume, submit, or `attach?`: there may be a job, but Slurm does not say."""
-    told: str
+    """skip, attach, resume, submit, or `attach?`: a job may exist, but Slurm does not answer."""
+    action_text: str
     gpus: int | None
     pace: Pace
     steps_left: int
 
     @property
     def time_s(self) -> float | None:
-        """How long its remaining steps take."""
+        """Duration of the remaining steps."""
         if not self.steps_left:
             return 0.0
         return None if self.pace.step_s is None else self.steps_left * self.pace.step_s
 
     @property
     def gpu_hours(self) -> float | None:
-        """What its remaining steps take of the GPUs."""
+        """GPU-hours of the remaining steps."""
         if not self.steps_left or self.gpus == 0:
             return 0.0
         return None if self.time_s is None or self.gpus is None else self.gpus * self.time_s / 3600
 
 
-def estimates_of(plan: Plan, site: Site, given_step_s: float | None) -> tuple[list[Estimate], SlurmSays]:
-    """Every run's, in the plan's order, and what Slurm said of the jobs that are there."""
-    experiment = of_plan(plan)
-    states, says = run_states(experiment)
+def estimates_of(plan: Plan, site: Site, given_step_s: float | None) -> tuple[list[Estimate], SlurmReport]:
+    """An estimate of each run, in the plan's order, and Slurm's report on the existing jobs."""
+    experiment = planned_experiment(plan)
+    states, report = run_states(experiment)
     runs = list(plan.runs.values())
-    paces = paces_of(runs, states, given_step_s)
-    saved = [
-        steps_saved(experiment.run(run.run_id), run.fingerprint, state.step) if state.attempt is not None else 0
-        for run, state in zip(runs, states, strict=True)
-    ]
-    return [_estimate(*each, site) for each in zip(runs, states, saved, paces, strict=True)], says
+    estimates = []
+    for run, state, pace in zip(runs, states, _paces(runs, states, given_step_s), strict=True):
+        saved = 0
+        if state.attempt is not None:
+            saved = _saved_step(experiment.run(run.run_id), run.fingerprint, state.step)
+        estimates.append(_estimate(run, state, saved, pace, site))
+    return estimates, report
 
 
-def usual_profile(plan: Plan | None = None) -> Path | None:
-    """The folder of the Slurm profile, if there is one; of no use to an experiment that needs no GPU."""
+def default_profile(plan: Plan | None = None) -> Path | None:
+    """The folder of the Slurm profile, if it exists; None for an experiment without GPUs."""
     on_gpus = plan is None or any(run.spec["workload"]["gpus_per_node"] for run in plan.runs.values())
     return next((folder for folder in (Path("slurm"), Path("profiles/slurm")) if on_gpus and folder.is_dir()), None)
 
 
-def paces_of(runs: Sequence[PlannedRun], states: Sequence[RunState], given_step_s: float | None) -> list[Pace]:
-    """Each run's seconds per step: its own, else its arm's (with its factors, if there are any), else the given."""
-    of_arm: dict[str, list[RunState]] = defaultdict(list)
-    of_point: dict[str, list[RunState]] = defaultdict(list)
+def _paces(runs: Sequence[PlannedRun], states: Sequence[RunState], given_step_s: float | None) -> list[Pace]:
+    """Each run's pace: its own, else its arm's with the same factors, else its arm's, else the given one."""
+    measured: dict[str, list[RunState]] = defaultdict(list)
     for run, state in zip(runs, states, strict=True):
         if state.step_s is not None:
-            of_arm[run.spec["arm"]].append(state)
-            of_point[_point(run)].append(state)
+            measured[run.spec["arm"]].append(state)
+            measured[_point(run)].append(state)
     given = Pace(given_step_s, "given" if given_step_s is not None else "unknown")
-    arms = {arm: _median_pace(found) for arm, found in of_arm.items()}
-    points = {point: _median_pace(found) for point, found in of_point.items()}
+    medians = {key: _median_pace(found) for key, found in measured.items()}
     return [
         Pace(state.step_s, "own")
         if state.step_s is not None
-        else (points and points.get(_point(run))) or arms.get(run.spec["arm"], given)
+        else medians.get(_point(run)) or medians.get(run.spec["arm"], given)
         for run, state in zip(runs, states, strict=True)
     ]
 
@@ -107,11 +114,14 @@ def _estimate(run: PlannedRun, state: RunState, saved: int, pace: Pace, site: Si
     steps, gpus = int(run.spec["workload"]["steps"]), site.gpus(run.spec["workload"])
     if state.state == "finished":
         return Estimate(run, "skip", "skip: finished", gpus, pace, 0)
-    name = state.job.named if state.job else ""
+    name = state.job.label if state.job else ""
     if state.live and not state.other:
-        gpus = _gpus_of(state) if state.job and state.job.on_slurm else gpus
+        if state.job and state.job.on_slurm:  # the job keeps the GPUs that it asked for
+            asked = state.job.order.get("site") or {}
+            gpus_per_node = gpus_of_gres(str(asked.get("gres") or ""))
+            gpus = None if gpus_per_node is None else gpus_per_node * int(asked.get("nodes") or 1)
         if state.state == "unknown":
-            return Estimate(run, "attach?", f"attach: {name}, if it lives", gpus, pace, steps - state.step)
+            return Estimate(run, "attach?", f"attach: {name}, if it still exists", gpus, pace, steps - state.step)
         return Estimate(run, "attach", f"attach: {name}, {state.state}", gpus, pace, steps - state.step)
     after = f" after {name} of another configuration" if state.live else ""
     if saved:
@@ -119,15 +129,116 @@ def _estimate(run: PlannedRun, state: RunState, saved: int, pace: Pace, site: Si
     return Estimate(run, "submit", f"submit{after}", gpus, pace, steps)
 
 
-def steps_saved(run: RunPaths, fingerprint: str, last_step: int) -> int:
-    """The step from whose checkpoint a run goes on; where a checkpoint's name does not tell it, the last one done."""
+def _saved_step(run: RunPaths, fingerprint: str, last_step: int) -> int:
+    """The step of the newest checkpoint; the last finished step if no checkpoint's name contains its step."""
     names = [path.name for path in run.folder.glob(f"checkpoints/{fingerprint[:12]}-*/*")]
-    told = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
-    return max(told, default=last_step if names else 0)
+    steps = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
+    return max(steps, default=last_step if names else 0)
 
 
-def _gpus_of(state: RunState) -> int | None:
-    """What a job that is there has asked for."""
-    site = state.job.order.get("site") or {} if state.job else {}
-    gpus = gpus_of_gres(str(site.get("gres") or ""))
-    return None if gpus is None else gpus * int(site.get("nodes") or 1)
+def plan_lines(plan: Plan, profile: Path | None, given_step_s: float | None) -> list[str]:
+    """All lines of `rolloutbench plan`."""
+    profile = profile or default_profile(plan)
+    site = read_site(profile) if profile else Site()
+    estimates, report = estimates_of(plan, site, given_step_s)
+    experiment = planned_experiment(plan)
+    done = {run.run_id for run in experiment.imports if is_imported(experiment, run)}
+    imported = [_import_row(run, run.run_id in done) for run in plan.imports.values()]
+    table = table_lines(_HEADER, [*map(_row, estimates), *imported], _NUMBERS)
+    totals = table_lines(("next", "runs", "time", "GPU-h"), _totals(estimates), _NUMBERS) if estimates else []
+    notes = [*_site_notes(site, estimates), *_pace_notes(estimates), *_walltime_notes(estimates, site)]
+    if report.unavailable:
+        notes.append(f"{report.unavailable}: the state of its jobs is unknown; snakemake asks again before it submits")
+    counts = [(len(estimates), ""), (len(imported), "imported ")] if imported else [(len(estimates), "")]
+    runs = " and ".join(f"{n} {kind}run{'s' * (n != 1)}" for n, kind in counts if n or not imported)
+    count = f"{runs} of experiment {plan.config.experiment}"
+    return [*table, "", count, *totals, *(f"- {note}" for note in [*notes, *stack_notes(experiment.stacks)])]
+
+
+def _row(estimate: Estimate) -> tuple[str, ...]:
+    spec, pace = estimate.run.spec, estimate.pace
+    step_s = "?" if pace.step_s is None else ("" if pace.source == "own" else "~") + readable_step(pace.step_s)
+    return (
+        estimate.run.run_id,
+        *(str(spec[key]) for key in ("trainer", "engine", "stack")),
+        str(spec["workload"]["steps"]),
+        "?" if estimate.gpus is None else str(estimate.gpus),
+        step_s,
+        _time([estimate]),
+        _gpu_hours([estimate]),
+        estimate.action_text,
+    )
+
+
+def _import_row(run: PlannedRun, done: bool) -> tuple[str, ...]:
+    sources = run.spec["import"]["sources"]
+    action = f"{'skip: imported' if done else 'import'} from {listed(sources, 1)}"
+    return (run.run_id, run.spec["trainer"], run.spec["engine"], run.stack or "-", "", "", "", "", "", action)
+
+
+def _totals(estimates: Sequence[Estimate]) -> list[tuple[str, ...]]:
+    """Runs and cost of each action; without GPUs also the total time, since runs on one machine run in sequence."""
+    parts = {action: [one for one in estimates if one.action == action] for action in _ACTIONS}
+    parts = {action: part for action, part in parts.items() if part}
+    if len(parts) > 1:
+        parts["in all"] = list(estimates)
+    on_gpus = any(estimate.gpus != 0 for estimate in estimates)
+    return [(name, str(len(part)), "" if on_gpus else _time(part), _gpu_hours(part)) for name, part in parts.items()]
+
+
+def _time(estimates: Iterable[Estimate]) -> str:
+    """The time of the runs in sequence; empty if none trains."""
+    times = [estimate.time_s for estimate in estimates if estimate.steps_left]
+    return _sum(times, readable_duration) if times else ""
+
+
+def _gpu_hours(estimates: Iterable[Estimate]) -> str:
+    """The GPU-hours of the runs; empty if none uses a GPU."""
+    hours = [estimate.gpu_hours for estimate in estimates if estimate.steps_left and estimate.gpus != 0]
+    return _sum(hours, lambda value: f"{value:,.0f}" if value >= 1000 else f"{value:.1f}") if hours else ""
+
+
+def _sum(values: Sequence[float | None], readable: Callable[[float], str]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "?"
+    return ("> " if len(known) < len(values) else "") + readable(sum(known))
+
+
+def _site_notes(site: Site, estimates: Iterable[Estimate]) -> list[str]:
+    gpus = [estimate.gpus for estimate in estimates]
+    if site.profile is not None:
+        unread = ", whose gres or nodes contain no plain number" if None in gpus else ""
+        return [f"GPUs and walltime: as {site.profile} asks for each run{unread}; an existing job keeps its own"]
+    return ["walltime: unknown without a profile; name one with --profile profiles/slurm"] if any(gpus) else []
+
+
+def _pace_notes(estimates: Sequence[Estimate]) -> list[str]:
+    """The sources of the paces that a run did not measure itself."""
+    left = [estimate for estimate in estimates if estimate.steps_left]
+    arms: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for estimate in left:
+        if estimate.pace.source == "arm":
+            arms[estimate.pace.runs].append(estimate.run.run_id)
+    notes = [f"~ of {listed(runs, 3)}: the median s/step of {listed(measured, 3)}" for measured, runs in arms.items()]
+    if any(estimate.pace.source == "given" for estimate in left):
+        notes.append("~ of the others: from --seconds-per-step" if notes else "~ from --seconds-per-step")
+    if unknown := [estimate.run.run_id for estimate in left if estimate.pace.source == "unknown"]:
+        notes.append(f"s/step of {listed(unknown, 3)}: not measured yet; give your own with --seconds-per-step X")
+    if notes:
+        notes.append("time counts only the steps; loading and compiling are extra")
+    return notes
+
+
+def _walltime_notes(estimates: Sequence[Estimate], site: Site) -> list[str]:
+    """The runs that take longer than one job may."""
+    lives: dict[int, list[Estimate]] = defaultdict(list)
+    for estimate in estimates:
+        if site.life_s and estimate.time_s and estimate.time_s > site.life_s:
+            lives[math.ceil(estimate.time_s / site.life_s)].append(estimate)
+    walltime = readable_duration(site.runtime_min * 60)
+    return [
+        f"walltime {walltime} is too short for {listed([one.run.run_id for one in part], 3)}: "
+        f"{readable_duration(max(one.time_s or 0.0 for one in part))} in about {count} lives, each from a checkpoint"
+        for count, part in sorted(lives.items())
+    ]

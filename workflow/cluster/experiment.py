@@ -16,7 +16,7 @@ from workflow.config.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExpectedRun:
     """A run as a plan wants it; None is what the plan does not tell."""
 
     run_id: str
@@ -31,9 +31,9 @@ class Experiment:
 
     name: str
     folder: Path
-    runs: list[Wanted]
+    runs: list[ExpectedRun]
     """Those that are trained."""
-    imports: list[Wanted] = field(default_factory=list)
+    imports: list[ExpectedRun] = field(default_factory=list)
     """Those that are read from what they logged elsewhere."""
     stacks: tuple[str, ...] = ()
     """Of the arms that are trained."""
@@ -48,21 +48,21 @@ class Experiment:
         return self.run("any").cancelled
 
 
-def of_plan(plan: Plan) -> Experiment:
+def planned_experiment(plan: Plan) -> Experiment:
     """The experiment that a configuration means."""
     inputs = {
         inputs_id: _prepared(Path(plan.folder) / "inputs" / inputs_id / "inputs.json") for inputs_id in plan.inputs
     }
     runs = [
-        Wanted(run.run_id, run.fingerprint, int(run.spec["workload"]["steps"]), inputs[run.inputs_id])
+        ExpectedRun(run.run_id, run.fingerprint, int(run.spec["workload"]["steps"]), inputs[run.inputs_id])
         for run in plan.runs.values()
     ]
-    imports = [Wanted(run.run_id, run.fingerprint) for run in plan.imports.values()]
+    imports = [ExpectedRun(run.run_id, run.fingerprint) for run in plan.imports.values()]
     stacks = tuple(dict.fromkeys(run.stack for run in plan.runs.values()))
     return Experiment(plan.config.experiment, Path(plan.folder), runs, imports, stacks)
 
 
-def of_name(name: str) -> Experiment:
+def named_experiment(name: str) -> Experiment:
     """The experiment of a name, as its own plan.json has it."""
     folder = Path("results") / name
     if not (folder / "plan.json").is_file():
@@ -71,7 +71,7 @@ def of_name(name: str) -> Experiment:
     plan = read_file(PlanFile, folder / "plan.json", "snakemake")
     try:
         fingerprints, imported = plan["fingerprints"], set(plan.get("imports", ()))
-        wanted = [Wanted(run_id, fingerprints[run_id]) for run_id in plan["runs"]]
+        wanted = [ExpectedRun(run_id, fingerprints[run_id]) for run_id in plan["runs"]]
         runs = [want for want in wanted if want.run_id not in imported]
         stacks = tuple(dict.fromkeys(arm["stack"] for arm in plan.get("arms", {}).values() if arm.get("stack")))
         return Experiment(name, folder, runs, [want for want in wanted if want.run_id in imported], stacks)
@@ -84,7 +84,7 @@ def of_name(name: str) -> Experiment:
 def unplanned(experiment: Experiment) -> Experiment:
     """The experiment's runs that have a folder and are not in the plan: of an earlier one."""
     names = run_folders(experiment.folder) - {want.run_id for want in (*experiment.runs, *experiment.imports)}
-    return Experiment(experiment.name, experiment.folder, [Wanted(name, "") for name in sorted(names)])
+    return Experiment(experiment.name, experiment.folder, [ExpectedRun(name, "") for name in sorted(names)])
 
 
 def run_folders(experiment: Path) -> set[str]:
@@ -95,7 +95,7 @@ def run_folders(experiment: Path) -> set[str]:
         return set()
 
 
-def is_read(experiment: Experiment, want: Wanted) -> bool:
+def is_imported(experiment: Experiment, want: ExpectedRun) -> bool:
     """Whether an imported run was read, as the plan wants it."""
     file = experiment.run(want.run_id).folder / "imported.json"
     return read_object(file).get("fingerprint") == want.fingerprint

@@ -32,7 +32,7 @@ def computes(order: dict[str, Any], fingerprint: str, inputs: dict[str, str] | N
     return order.get("fingerprint") == fingerprint and inputs in (None, order.get("inputs_sha256"))
 
 
-def same_attempts(
+def matching_attempts(
     run: RunPaths, fingerprint: str, inputs: dict[str, str] | None = None, count_from: int = 1
 ) -> list[AttemptPaths]:
     """The attempts, from a number on, that compute the same: this very spec on these inputs (None: whichever)."""

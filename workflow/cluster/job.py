@@ -22,17 +22,24 @@ from common.patience import is_there, patiently
 from trainers import Spread
 from workflow.cluster import slurm, spread
 from workflow.cluster.ends import ENDED_BY_SLURM, cancelled_by
-from workflow.cluster.history import FILES, finished_attempt, how_it_ended, read_object, same_attempts, without_new_step
-from workflow.cluster.inquiry import submission
+from workflow.cluster.history import (
+    FILES,
+    finished_attempt,
+    how_it_ended,
+    matching_attempts,
+    read_object,
+    without_new_step,
+)
 from workflow.cluster.jobstate import SILENT_S, Evidence, JobVerdict, Watch, job_state
 from workflow.cluster.locks import try_lock
-from workflow.cluster.meeting import MeetingError, NoServerError
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.place import Place
 from workflow.cluster.processes import adopt_orphans
 from workflow.cluster.progress import last_step
+from workflow.cluster.rendezvous import NoServerError, RendezvousError
 from workflow.cluster.slurm import SlurmError, may_pass
 from workflow.cluster.stopping import StopRequests
+from workflow.cluster.submissions import submission
 from workflow.cluster.training import POLL_S, Training, trainer_command, trainer_environment
 
 # How long a life that begins waits for the one before it, which ends when it reads of its successor; a test wants less.
@@ -171,7 +178,7 @@ class JobOnNode:
                 if died is not None:
                     print(f"{died}; waiting for rank 0 to end the life", file=sys.stderr, flush=True)
                     self._await_rank_0(worker)
-        except MeetingError as error:
+        except RendezvousError as error:
             print(error, file=sys.stderr, flush=True)
             self._await_rank_0(worker)
         if not worker.over:
@@ -221,7 +228,9 @@ class JobOnNode:
 
     def _earlier(self) -> list[AttemptPaths]:
         """The attempts that are counted against the limits."""
-        return same_attempts(self.run, self.order["fingerprint"], self.order["inputs_sha256"], self.order["count_from"])
+        return matching_attempts(
+            self.run, self.order["fingerprint"], self.order["inputs_sha256"], self.order["count_from"]
+        )
 
     def _attempt_order(self, attempt: AttemptPaths) -> AttemptFile:
         order = self.order
@@ -257,7 +266,7 @@ class JobOnNode:
             # A server may take long to answer: who takes over must not find this life silent, nor be trained beside.
             with training.beating(), spread.started(self.order, meeting, attempt) as head:
                 return {"kind": "superseded"} if self._is_superseded() else training.run(head)
-        except MeetingError as error:
+        except RendezvousError as error:
             if (stop := self.stops.wanted()) is not None:
                 return stop | self.stops.reason(stop)
             if isinstance(error, NoServerError):

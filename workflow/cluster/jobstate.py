@@ -15,10 +15,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from workflow.cluster.history import attempts_of_job
-from workflow.cluster.inquiry import Submission, ended_state, queued_job
 from workflow.cluster.paths import AttemptPaths, RunPaths
 from workflow.cluster.slurm import EndedJob, QueueJob
 from workflow.cluster.slurm_answer import Answer
+from workflow.cluster.submissions import Submission, ended_state, queued_job
 
 HEARTBEAT_S = 5.0
 SILENT_S = 3 * HEARTBEAT_S
@@ -104,7 +104,7 @@ class Evidence:
     holds_lock: bool = False
     """The job holds its run's lock on this machine."""
     answer: Answer | None = None
-    silence: str = ""
+    unavailable: str = ""
     """Why Slurm's answer says nothing of now."""
     answers_without: int = 0
     """How many of Slurm's answers in a row did not have the job alive."""
@@ -173,8 +173,8 @@ def _local_life(seen: Evidence) -> Life:
 
 
 def _slurm_state(seen: Evidence, verdict: JobVerdict) -> JobState:
-    if seen.silence or seen.answer is None:
-        return JobState(verdict, Life.SILENT, seen.silence)
+    if seen.unavailable or seen.answer is None:
+        return JobState(verdict, Life.SILENT, seen.unavailable)
     if (queued := queued_job(seen.job, seen.answer)) is not None:
         return JobState(verdict, _queued_life(queued, seen.pulse), queued=queued)
     if seen.answer.may_be_older_than(seen.job.record.get("answer")):

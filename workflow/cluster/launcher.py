@@ -33,7 +33,7 @@ from common import patience
 from common.errors import UserError
 from common.files import DiskFull, read_json, write_json, write_text
 from common.messages import is_live, remedy, reporting_errors, say
-from workflow.cluster.ends import RETRIED, cancelled_by, end_told_by_slurm, explain, final_end, why_again
+from workflow.cluster.ends import RETRIED, cancelled_by, end_from_slurm, explain, final_end, retry_reason
 from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, read_object, why_unfinished
 from workflow.cluster.jobstate import JobState, JobVerdict, Life
 from workflow.cluster.locks import Lock, try_lock
@@ -42,7 +42,7 @@ from workflow.cluster.progress import readable_duration
 from workflow.cluster.request import command_line, request_of
 from workflow.cluster.scheduler import LocalScheduler, Scheduler, SlurmScheduler, remark
 from workflow.cluster.submitter import Submitter, log_tail
-from workflow.cluster.waiting import ASKING, NOTHING_STARTED, Detached, HeadStop, News
+from workflow.cluster.waiting import ASKING, NOTHING_STARTED, Detached, JobReporter, LauncherStop
 
 MOST_DUPLICATES = 3
 # How long a head waits for a file system that cannot be read; a quarter of an hour without such an error, and anew.
@@ -61,14 +61,14 @@ class Launcher:
         self.spec: dict[str, Any] = request["spec"]
         self.run_id, self.fingerprint = str(self.spec["run_id"]), str(self.spec["fingerprint"])
         self.steps = int(self.spec["workload"]["steps"])
-        self._stop = HeadStop(self.run_id)
+        self._stop = LauncherStop(self.run_id)
         self.scheduler = self._scheduler(request["cluster"])
         self._leaves_at_once = self.scheduler.detaches
         """Whether a Ctrl-C ends this head wherever it is."""
         self._submitter = Submitter(run, request, self.scheduler, self._stop)
         self._head_lock: Lock | None = None
         self._was_head = False
-        self._news: dict[int, News] = {}
+        self._news: dict[int, JobReporter] = {}
         self._cares_for: JobPaths | None = None
         """The job whose end decides what follows, also where the head begins anew meanwhile."""
         self._cancelled_at_first: dict[int, str | None] = {}
@@ -165,9 +165,9 @@ class Launcher:
             # A job counts its attempts without a new step; here are counted the jobs that made no attempt at all.
             barren = 0 if attempts_of_job(self.run, job.number) else barren + 1
             if barren > self.request["limits"]["restarts"]:
-                detail = f"{barren} jobs in a row ended before they began (the last one {why_again(end)})"
+                detail = f"{barren} jobs in a row ended before they began (the last one {retry_reason(end)})"
                 raise self._failure(job, {"kind": "no progress", "detail": detail})
-            say(f"{self.run_id}: {self.scheduler.named(job)} {why_again(end)}; submitting it again")
+            say(f"{self.run_id}: {self.scheduler.label(job)} {retry_reason(end)}; submitting it again")
             count_from = read_json(job.order)["count_from"]
             self._cares_for = None
 
@@ -186,7 +186,7 @@ class Launcher:
             self._leaves_at_once = self.scheduler.detaches
         if live is not None and live[1].alive:
             raise UserError(
-                f"{self.run_id}: {there.named(live[0])} ({where}) still trains this run; start with the profile that "
+                f"{self.run_id}: {there.label(live[0])} ({where}) still trains this run; start with the profile that "
                 "submitted it to go on with it, or end it with `rolloutbench cancel` (nothing was started)"
             )
 
@@ -213,9 +213,9 @@ class Launcher:
                 return None
             order = read_json(job.order)
             if computes(order, self.fingerprint, self.request["inputs_sha256"]):
-                say(f"{self.run_id}: attaching to {self.scheduler.named(job)}{self._other_settings(order)}")
+                say(f"{self.run_id}: attaching to {self.scheduler.label(job)}{self._other_settings(order)}")
                 return job
-            say(f"{self.run_id}: {self.scheduler.named(job)}, of another configuration, is still there; waiting for it")
+            say(f"{self.run_id}: {self.scheduler.label(job)}, of another configuration, is still there; waiting for it")
             self._end_of(job)
         return None
 
@@ -225,7 +225,7 @@ class Launcher:
         while (state := self.scheduler.look(job)).alive:
             if state.life is Life.ABANDONED and said is None:
                 said = remark(state)
-                say(f"{self.run_id}: {self.scheduler.named(job)} {said}; `rolloutbench cancel` ends it")
+                say(f"{self.run_id}: {self.scheduler.label(job)} {said}; `rolloutbench cancel` ends it")
             self._stop.leave_if_told()
             time.sleep(self.scheduler.poll_s)
 
@@ -245,9 +245,9 @@ class Launcher:
         """How a job ended, when it has; until then its news are told."""
         # Runs on this machine follow one another; bars of many heads would draw over one another.
         live = not self.scheduler.detaches and is_live(sys.stderr)
-        news = self._news.setdefault(job.number, News(self.run, self.run_id, self.steps, job, live))
+        news = self._news.setdefault(job.number, JobReporter(self.run, self.run_id, self.steps, job, live))
         self._stop.means = (
-            f"detached; {self.scheduler.named(job)} goes on without this head. Start the same command again to attach "
+            f"detached; {self.scheduler.label(job)} goes on without this head. Start the same command again to attach "
             "to it; `rolloutbench cancel` ends it"
         )
         said = ""
@@ -259,7 +259,7 @@ class Launcher:
                 break
             if (words := remark(state)) and words != said:
                 said = words
-                say(f"{self.run_id}: {self.scheduler.named(job)} {words}")
+                say(f"{self.run_id}: {self.scheduler.label(job)} {words}")
             if self._stop.requests:
                 self._pass_stop_on(job)
             time.sleep(self.scheduler.poll_s)
@@ -271,7 +271,7 @@ class Launcher:
         """Write the end of a job that did not do it itself, for whoever looks later."""
         end: dict[str, Any] = {"kind": "vanished", "told_by": "head"}
         if self.request["cluster"] == "slurm":
-            end = end_told_by_slurm(self.run, job, state.ended, state.slurm_state)
+            end = end_from_slurm(self.run, job, state.ended, state.slurm_state)
         if not patience.is_there(job.end):
             write_json(job.end, {**end, "time": time.time()})
 

@@ -76,7 +76,7 @@ def holder_note(path: Path) -> str | None:
     return None
 
 
-def hold_experiment(results: str) -> Lock:
+def lock_experiment(results: str) -> Lock:
     """The lock on an experiment's results, kept until this process ends; the process ends here if it is taken."""
     path = Path(results) / ".head.lock"
     try:

@@ -85,7 +85,7 @@ class RunPaths(_Folder):
     current = _File("job.json")
     """Which submission counts: {"job": k}."""
     identity = _File("identity.json")
-    """Which folder this is, by whatever path it is reached (workflow/cluster/inquiry.py)."""
+    """Which folder this is, by whatever path it is reached (workflow/cluster/submissions.py)."""
     life = _File("life.json")
     """Which life of which job trains this run: written by one that Slurm has begun; another one's ends by it."""
     head_lock = _File(".head.lock")

@@ -41,10 +41,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow.cluster.meeting import MeetingError, Other, Task, TaskSetup, others_of
 from workflow.cluster.place import free_port, machine_id, own_ip, source_ip, unreachable
 from workflow.cluster.processes import LIFE_VARIABLE, end_processes_of, start_in_session
-from workflow.cluster.ray_meeting import PrivateFolder, write_secret
+from workflow.cluster.ray_folder import PrivateFolder, write_secret
+from workflow.cluster.rendezvous import Other, RendezvousError, Task, TaskSetup, others_of
 
 TRIES = 3  # a port that was free may be taken when it is used
 SMALLEST_STORE = 80_000_000  # Ray refuses less
@@ -107,7 +107,7 @@ class _Member(Task):
                 self._pause(f"Ray was not up on {self._own_name()} after {self._setup.deadline_s:.0f} s")
             self._keep_logs()
             end_processes_of(self._setup.token, grace_s=0, sessions=self._sessions)
-        raise MeetingError(self._ended(code))
+        raise RendezvousError(self._ended(code))
 
     def _spawn(self, arguments: list[str]) -> subprocess.Popen[bytes]:
         setup = self._setup
@@ -180,10 +180,10 @@ class RayHead(_Member):
         self._sign.tell("up", address=self.address, machine=machine_id(), temporary=str(self._temporary[-1].folder))
 
     def wait_for_nodes(self) -> None:
-        """Return when all ranks have joined; a `MeetingError` when one fails or the time is up."""
+        """Return when all ranks have joined; a `RendezvousError` when one fails or the time is up."""
         while missing := [other.name for other in self._others if other.look().get("state") != "joined"]:
             if (died := self.poll()) is not None:
-                raise MeetingError(died)
+                raise RendezvousError(died)
             self._pause(
                 f"after {self._setup.deadline_s:.0f} s the Ray cluster still lacks {len(missing)} of "
                 f"{self._setup.place.nodes} nodes: {', '.join(missing)}"
@@ -252,7 +252,7 @@ class RayWorker(_Member):
         ip, _, port = head["address"].rpartition(":")
         while (why := unreachable(ip, int(port))) is not None:
             if (trouble := self._head.trouble()) is not None:
-                raise MeetingError(trouble)
+                raise RendezvousError(trouble)
             self._pause(f"{self._own_name()} cannot reach {name} at {head['address']}: {why}")
         if head["machine"] != machine_id():
             # Older releases work there on this node, too, and would make it readable for everybody.

@@ -122,7 +122,7 @@ def require_fit(request: Mapping[str, Any]) -> str:
         raise _refusal(
             f"the experiment wants {nodes} nodes (workload.nodes), and this machine is one", "use --profile slurm"
         )
-    if gpus and (there := gpus_here({**os.environ, **spec["env"]}))[0] < gpus:
+    if gpus and (there := local_gpus({**os.environ, **spec["env"]}))[0] < gpus:
         raise _refusal(
             f"the experiment wants {gpus} GPU{'s' * (gpus > 1)} (workload.gpus_per_node), and this machine has "
             f"{there[0] or 'none'} to use ({there[1]})",
@@ -152,7 +152,7 @@ def _require_slurm(nodes: int, gpus: int, asked_nodes: int, gres: str) -> str:
     return ""
 
 
-def gpus_here(env: Mapping[str, str]) -> tuple[int, str]:
+def local_gpus(env: Mapping[str, str]) -> tuple[int, str]:
     """How many of NVIDIA's GPUs a program with this environment could use on this machine, and how that is known."""
     try:
         listed = subprocess.run(

@@ -16,12 +16,12 @@ from common.files import read_json, write_json
 from common.messages import say
 from workflow.cluster import slurm
 from workflow.cluster.history import attempts_of_job, read_object
-from workflow.cluster.inquiry import Submission, submission
 from workflow.cluster.jobstate import Evidence, JobState, Life, Watch, filesystem_now, job_state, pulse_at
 from workflow.cluster.locks import holder_note
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.slurm import QueueJob, SlurmError
 from workflow.cluster.slurm_answer import MAX_AGE_S, Answer, ask, want
+from workflow.cluster.submissions import Submission, submission
 
 # A job needs a moment between its submission and its taking of the live lock.
 START_PATIENCE_S = 60.0
@@ -75,7 +75,7 @@ class Scheduler(ABC):
         """Take a job out of the queue, if there is one, whose run is finished: it would wait to find that out."""
         return None
 
-    def named(self, job: JobPaths) -> str:
+    def label(self, job: JobPaths) -> str:
         """A job's name for people."""
         return f"job {job.number}"
 
@@ -144,7 +144,9 @@ class SlurmScheduler(Scheduler):
         job = self._run.job(int(number))
         files, now = submission(job), filesystem_now(self._run.folder)
         # Of a copy of results the job is the original's; one that has ended may have a trainer that still writes.
-        if not job_state(Evidence(files, silence="not asked yet", pulse=pulse_at(self._run, job.number, now))).alive:
+        if not job_state(
+            Evidence(files, unavailable="not asked yet", pulse=pulse_at(self._run, job.number, now))
+        ).alive:
             return None
         if files.job_id is None and not files.end:
             if (found := self.adopt(job)) is None:
@@ -155,7 +157,7 @@ class SlurmScheduler(Scheduler):
         self._hear(ask(self._run.slurm, fresh=True))
         said = None
         while not (state := self.look(job)).known:
-            name = self.named(job)
+            name = self.label(job)
             words = f"{name} {remark(state)}" if state.note else f"asking Slurm what became of {name}"
             if words != said:
                 say(f"{self._run_id}: {words}")
@@ -187,10 +189,10 @@ class SlurmScheduler(Scheduler):
         if files.end:
             self._look_again_at = time.monotonic() + self.poll_s
             return job_state(Evidence(files, pulse=self._pulse.look()))
-        silence = f"is left alone while Slurm does not answer ({answer.error})" if answer.error else ""
-        state = job_state(Evidence(files, answer=answer, silence=silence))
+        unavailable = f"is left alone while Slurm does not answer ({answer.error})" if answer.error else ""
+        state = job_state(Evidence(files, answer=answer, unavailable=unavailable))
         if state.queued is not None and state.queued.job_id != files.job_id:
-            self._adopted(answer.named(files.name))  # a site's sbatch said another number first
+            self._adopted(answer.jobs_named(files.name))  # a site's sbatch said another number first
         if state.queued is not None or state.life in (Life.SILENT, Life.WAITING):
             self._without.clear()
             return state
@@ -206,7 +208,7 @@ class SlurmScheduler(Scheduler):
         began = time.monotonic()
         while True:
             answer = ask(self._run.slurm, fresh=True)
-            if found := answer.named(record["name"]):
+            if found := answer.jobs_named(record["name"]):
                 return self._adopted(found)
             waited_s = time.monotonic() - began
             if answer.error is None and (record.get("error") or waited_s > IN_FLIGHT_S):
@@ -230,9 +232,9 @@ class SlurmScheduler(Scheduler):
         try:
             slurm.cancel(_waiting(ask(self._run.slurm, fresh=True), name))
         except SlurmError as error:
-            say(f"{self._run_id}: {self.named(job)} is still in the queue, and ends when it begins: {error}")
+            say(f"{self._run_id}: {self.label(job)} is still in the queue, and ends when it begins: {error}")
 
-    def named(self, job: JobPaths) -> str:
+    def label(self, job: JobPaths) -> str:
         return f"Slurm job {read_json(job.record)['job_id']}"
 
     def _adopted(self, found: list[QueueJob]) -> JobPaths:
@@ -255,7 +257,7 @@ class SlurmScheduler(Scheduler):
 
 def _waiting(answer: Answer, name: str) -> list[str]:
     """The ids of a name's jobs that wait in the queue."""
-    return [queued.job_id for queued in answer.named(name) if queued.state == "PENDING"]
+    return [queued.job_id for queued in answer.jobs_named(name) if queued.state == "PENDING"]
 
 
 def _newest(run: RunPaths, job: int) -> AttemptPaths | None:

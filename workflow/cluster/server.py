@@ -25,10 +25,10 @@ from node.engine_server import MEET, SCORER, SECRET, URL
 from node.hardware import steady_port
 from node.ranks import SHARE, how_it_ended
 from trainers import SERVERS
-from workflow.cluster.meeting import MeetingError, NoServerError, Other, Task, TaskSetup
 from workflow.cluster.paths import AttemptPaths
 from workflow.cluster.place import own_ip
 from workflow.cluster.processes import end_session, start_in_session
+from workflow.cluster.rendezvous import NoServerError, Other, RendezvousError, Task, TaskSetup
 from workflow.cluster.torchrun import RanksHead
 
 _URLS = dict(zip(SERVERS, (URL, SCORER), strict=True))
@@ -135,7 +135,7 @@ class ServerHead(RanksHead):
             self._urls = [own.url for own in self._own] or [str(self._others[-1].look()["url"])]
             for server, url in zip(self._servers, self._urls, strict=True):
                 self._wait_for_answer(server, url)
-        except MeetingError:
+        except RendezvousError:
             if (died := self._server_died()) is not None:
                 raise NoServerError(died[0], again=self._port_taken()) from None
             raise
@@ -145,7 +145,7 @@ class ServerHead(RanksHead):
         until = time.monotonic() + patience_s
         while not answers(url):
             if (lost := self.poll()) is not None:
-                raise MeetingError(lost)
+                raise RendezvousError(lost)
             if time.monotonic() > until:
                 raise NoServerError(
                     f"the {server.name} at {url} did not answer within {patience_s:.0f} s (see {server.log})"

@@ -33,7 +33,7 @@ class Site:
 
     def gpus(self, workload: Mapping[str, Any]) -> int | None:
         """The GPUs that a run gets on all its nodes; None where the profile does not say it in plain words."""
-        gpus = gpus_of_gres(self.train.get("gres", gres_of(workload)))
+        gpus = gpus_of_gres(self.train.get("gres", default_gres(workload)))
         nodes = _number(self.train.get("nodes", str(workload["nodes"])))
         return None if gpus is None or nodes is None else gpus * int(nodes)
 
@@ -70,7 +70,7 @@ def read_site(profile: Path) -> Site:
     """What a profile says; a `UserError` if there is no such profile."""
     file = next((profile / name for name in _file_names(profile) if (profile / name).is_file()), None)
     if file is None:
-        raise UserError(no_profile(str(profile)))
+        raise UserError(unknown_profile(str(profile)))
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
@@ -87,7 +87,7 @@ def read_site(profile: Path) -> Site:
     )
 
 
-def no_profile(name: str) -> str:
+def unknown_profile(name: str) -> str:
     """What is wrong with a profile's name, and which ones there are: here, or those that rolloutbench brings."""
     for folder in (Path("profiles"), ROOT / "profiles"):
         there = sorted(str(one) for one in folder.glob("*") if any((one / file).is_file() for file in _file_names(one)))
@@ -97,7 +97,7 @@ def no_profile(name: str) -> str:
     return f"no such profile: {name} (a folder with a config.yaml was looked for){near}; there are {', '.join(there)}"
 
 
-def gres_of(workload: Mapping[str, Any]) -> str:
+def default_gres(workload: Mapping[str, Any]) -> str:
     """What Slurm is asked for where the profile does not say it: the experiment's GPUs of each node, of any kind."""
     return f"gpu:{workload['gpus_per_node']}" if workload["gpus_per_node"] else ""
 

@@ -52,7 +52,7 @@ class Answer:
     jobs: dict[str, QueueJob] = field(default_factory=dict)
     ended: dict[str, EndedJob] = field(default_factory=dict)
 
-    def named(self, name: str) -> list[QueueJob]:
+    def jobs_named(self, name: str) -> list[QueueJob]:
         """The jobs of a name that have not ended, oldest first."""
         found = [job for job in self.jobs.values() if job.name == name and job.state not in ENDED]
         return sorted(found, key=lambda job: int(job.job_id))

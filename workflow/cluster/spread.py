@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from trainers import SERVERS, Spread
-from workflow.cluster.meeting import TaskSetup
 from workflow.cluster.paths import AttemptPaths
 from workflow.cluster.ray import RayHead, RaySetup, RayWorker
+from workflow.cluster.rendezvous import TaskSetup
 from workflow.cluster.server import ServerHead, ServerSetup, ServerWorker
 from workflow.cluster.torchrun import RanksHead, RanksWorker
 from workflow.cluster.training import server_environment, server_gpus_beside, trainer_command
@@ -25,7 +25,7 @@ Worker = RayWorker | RanksWorker | ServerWorker
 def started(order: Mapping[str, Any], setup: Mapping[str, Any], attempt: AttemptPaths) -> Iterator[Head]:
     """All nodes of the job, as rank 0 begins to train an attempt; `setup` is what a `TaskSetup` is made of.
 
-    A `MeetingError` when they do not come together, a `NoServerError` where a server does not answer.
+    A `RendezvousError` when they do not come together, a `NoServerError` where a server does not answer.
     """
     if Spread.told(order) is Spread.RAY:
         with RayHead(RaySetup(**setup)) as ray:

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from common.patience import is_there
-from workflow.cluster.ends import RETRIED, end_told_by_slurm, final_end, why_again
-from workflow.cluster.experiment import Experiment, Wanted, run_folders
-from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, read_object, same_attempts
-from workflow.cluster.inquiry import SlurmSays, Submission, clock, last_submission, slurm_says
+from workflow.cluster.ends import RETRIED, end_from_slurm, final_end, retry_reason
+from workflow.cluster.experiment import ExpectedRun, Experiment, run_folders
+from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, matching_attempts, read_object
 from workflow.cluster.jobstate import Evidence, JobState, Life, Pulse, filesystem_now, job_state, pulse_at, silence_s
 from workflow.cluster.locks import holder_note
 from workflow.cluster.paths import AttemptPaths, RunPaths
 from workflow.cluster.progress import recent_steps
 from workflow.cluster.scheduler import START_PATIENCE_S
 from workflow.cluster.slurm import seconds_of
+from workflow.cluster.submissions import SlurmReport, Submission, clock, last_submission, slurm_report
 
 _RECENT_STEPS = 10
 # As many answers as a head would want of Slurm: a look that decides nothing takes Slurm's word with the heartbeat's.
@@ -74,12 +74,12 @@ class RunState:
         return (self.steps - self.step) * self.step_s
 
 
-def run_states(experiment: Experiment) -> tuple[list[RunState], SlurmSays]:
+def run_states(experiment: Experiment) -> tuple[list[RunState], SlurmReport]:
     """All runs of an experiment; Slurm is asked only where a job of theirs is in its hands."""
     there = run_folders(experiment.folder)
     runs = {want.run_id: experiment.run(want.run_id) for want in experiment.runs if want.run_id in there}
     jobs = {run_id: last_submission(run) for run_id, run in runs.items()}
-    says = slurm_says(experiment.folder, [job for job in jobs.values() if job is not None])
+    says = slurm_report(experiment.folder, [job for job in jobs.values() if job is not None])
     now = filesystem_now(experiment.folder) if any(job and job.on_slurm for job in jobs.values()) else time.time()
     states = [
         look(want, runs[want.run_id], jobs[want.run_id], says, now)
@@ -90,12 +90,12 @@ def run_states(experiment: Experiment) -> tuple[list[RunState], SlurmSays]:
     return states, says
 
 
-def look(want: Wanted, run: RunPaths, job: Submission | None, says: SlurmSays, now: float) -> RunState:
+def look(want: ExpectedRun, run: RunPaths, job: Submission | None, says: SlurmReport, now: float) -> RunState:
     """Where one run stands, at a time of the file system's."""
     head = holder_note(run.head_lock) is not None
     found = state_of(run, job, says, head, now) if job is not None else None
     life = found if found is not None and found.alive else None
-    attempts = same_attempts(run, want.fingerprint, want.inputs_sha256)
+    attempts = matching_attempts(run, want.fingerprint, want.inputs_sha256)
     seen = RunState(
         want.run_id,
         live=life is not None,
@@ -106,7 +106,7 @@ def look(want: Wanted, run: RunPaths, job: Submission | None, says: SlurmSays, n
     )
     # Its job may have ended well while the lines above were read: this comes last.
     if finished := finished_attempt(run, want.fingerprint, want.steps, want.inputs_sha256):
-        note = f"{job.named} of another configuration is {_word(life)}" if job and life and seen.other else ""
+        note = f"{job.label} of another configuration is {_word(life)}" if job and life and seen.other else ""
         job_id = job.slurm_id if job and not seen.other else ""
         return replace(_with_progress(seen, [finished]), state="finished", note=note, job_id=job_id)
     seen = _with_progress(seen, attempts)
@@ -117,7 +117,7 @@ def look(want: Wanted, run: RunPaths, job: Submission | None, says: SlurmSays, n
     return _over(seen, run, job, found)
 
 
-def state_of(run: RunPaths, job: Submission, says: SlurmSays, head: bool, now: float) -> JobState:
+def state_of(run: RunPaths, job: Submission, says: SlurmReport, head: bool, now: float) -> JobState:
     """The state of a run's job at a single look; `head` is whether a launcher cares for the run."""
     if not job.on_slurm:
         holds = holder_note(run.live_lock) in (str(job.paths.number), "")
@@ -130,19 +130,19 @@ def state_of(run: RunPaths, job: Submission, says: SlurmSays, head: bool, now: f
             job,
             submitting=head,
             answer=says.answer,
-            silence=says.silence and _last_sign(run, job, now),
+            unavailable=says.unavailable and _last_sign(run, job, now),
             answers_without=_ENOUGH_ANSWERS if pulse.began or job.end or _settled(job, says) else 1,
             pulse=pulse,
         )
     )
 
 
-def _settled(job: Submission, says: SlurmSays) -> bool:
+def _settled(job: Submission, says: SlurmReport) -> bool:
     """Whether one look is enough for a job that made no attempt: accounting has its end, or there is no accounting."""
     return job.job_id in says.answer.ended or not says.answer.accounting
 
 
-def _steps(run: RunPaths, want: Wanted, attempts: Sequence[AttemptPaths]) -> int | None:
+def _steps(run: RunPaths, want: ExpectedRun, attempts: Sequence[AttemptPaths]) -> int | None:
     for file in (run.spec, *(attempt.spec for attempt in attempts[-1:])):
         spec = read_object(file)
         if spec.get("fingerprint") == want.fingerprint:
@@ -219,7 +219,7 @@ def _over(seen: RunState, run: RunPaths, job: Submission | None, found: JobState
         return replace(seen, state="failed", detail="no proof" if end["kind"] == "finished" else end["kind"])
     if not job.on_slurm:
         return replace(seen, state="stopped")
-    return replace(seen, state="stopped", note=why_again(end) + ("; its head submits it again" if seen.head else ""))
+    return replace(seen, state="stopped", note=retry_reason(end) + ("; its head submits it again" if seen.head else ""))
 
 
 def _never(seen: RunState, run: RunPaths) -> RunState:
@@ -237,4 +237,4 @@ def _end(run: RunPaths, job: Submission, found: JobState) -> dict[str, Any]:
         return {"kind": "not submitted", "detail": job.record["error"]}
     if not job.on_slurm or job.job_id is None:
         return {"kind": "vanished"}
-    return end_told_by_slurm(run, job.paths, found.ended, found.slurm_state)
+    return end_from_slurm(run, job.paths, found.ended, found.slurm_state)

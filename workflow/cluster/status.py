@@ -11,13 +11,13 @@ from pathlib import Path
 from common.messages import table_lines
 from common.patience import LOOK_PATIENCE_S, PATIENCE_S, patiently, sleep_listening
 from workflow.cluster.ends import explain
-from workflow.cluster.experiment import Experiment, is_read, unplanned
+from workflow.cluster.experiment import Experiment, is_imported, unplanned
 from workflow.cluster.history import read_object
-from workflow.cluster.inquiry import SlurmSays, clock
 from workflow.cluster.locks import holder_note
 from workflow.cluster.progress import readable_duration
 from workflow.cluster.scheduler import REASONS
 from workflow.cluster.state import RunState, run_states
+from workflow.cluster.submissions import SlurmReport, clock
 from workflow.stacks.verification import stack_notes
 
 HEADER = ("run", "state", "job", "node", "attempt", "step", "s/step", "left", "limit in", "note")
@@ -54,17 +54,20 @@ def show_status(find: Callable[[], Experiment], every_s: float | None) -> None:
         print()
 
 
-def status_lines(experiment: Experiment, states: Sequence[RunState], says: SlurmSays) -> list[str]:
+def status_lines(experiment: Experiment, states: Sequence[RunState], says: SlurmReport) -> list[str]:
     """All that is printed of an experiment's status."""
     return [*table_lines(HEADER, status_rows(experiment, states), NUMBERS), *notes(experiment, states, says)]
 
 
 def status_rows(experiment: Experiment, states: Sequence[RunState]) -> list[tuple[str, ...]]:
     """The table's rows: the runs that are trained in the order of `states`, then those that are imported."""
-    return [*map(row_of, states), *(_import_row(want.run_id, is_read(experiment, want)) for want in experiment.imports)]
+    return [
+        *map(row_of, states),
+        *(_import_row(want.run_id, is_imported(experiment, want)) for want in experiment.imports),
+    ]
 
 
-def notes(experiment: Experiment, states: Sequence[RunState], says: SlurmSays) -> list[str]:
+def notes(experiment: Experiment, states: Sequence[RunState], says: SlurmReport) -> list[str]:
     """What stands beneath the table: failures, remarks, how many runs are where, and who sees to them."""
     lines: list[str] = []
     parts = [
@@ -155,12 +158,12 @@ def _failure(state: RunState) -> list[str]:
     return [f"{state.run_id}: {explain(state.end)}", *([f"  log: {state.log}"] if state.log else [])]
 
 
-def _remarks(experiment: Experiment, states: Sequence[RunState], says: SlurmSays) -> list[str]:
+def _remarks(experiment: Experiment, states: Sequence[RunState], says: SlurmReport) -> list[str]:
     reasons = dict.fromkeys(state.reason for state in states if state.reason in REASONS)
     lines = [f"{reason}: {REASONS[reason]}" for reason in reasons]
-    if says.silence:
+    if says.unavailable:
         error = f" ({says.answer.error})" if says.answer.error else ""
-        lines.append(f"{says.silence}{error}: the table shows what the files tell")
+        lines.append(f"{says.unavailable}{error}: the table shows what the files tell")
     extra, _ = run_states(unplanned(experiment))
     for state in extra:
         if state.live:

@@ -31,11 +31,11 @@ from common.patience import is_there, may_pass, patiently
 from trainers import Spread
 from workflow.cluster import slurm
 from workflow.cluster.history import FILES
-from workflow.cluster.inquiry import make_identity
 from workflow.cluster.job import run_job
 from workflow.cluster.paths import JobPaths, RunPaths
 from workflow.cluster.slurm import SlurmError
 from workflow.cluster.slurm_answer import read as read_answer
+from workflow.cluster.submissions import make_identity
 
 # submitit's local executor has a time limit; a run on this machine has none.
 _NO_LIMIT_MIN = 60 * 24 * 365

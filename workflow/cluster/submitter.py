@@ -20,7 +20,7 @@ from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.request import require_fit
 from workflow.cluster.scheduler import Scheduler
 from workflow.cluster.slurm import is_submit_limit, may_pass
-from workflow.cluster.waiting import ASKING, SUBMITTING, HeadStop
+from workflow.cluster.waiting import ASKING, SUBMITTING, LauncherStop
 
 MIN_FREE_GIB = 0.5
 LOG_TAIL_LINES = 15
@@ -31,7 +31,7 @@ SUBMIT_PATIENCE_S = 1800.0
 class Submitter:
     """Submits the jobs of one run."""
 
-    def __init__(self, run: RunPaths, request: dict[str, Any], scheduler: Scheduler, stop: HeadStop) -> None:
+    def __init__(self, run: RunPaths, request: dict[str, Any], scheduler: Scheduler, stop: LauncherStop) -> None:
         self._run, self._request, self._scheduler, self._stop = run, request, scheduler, stop
         spec = request["spec"]
         self._run_id, self._fingerprint = str(spec["run_id"]), str(spec["fingerprint"])
@@ -74,7 +74,7 @@ class Submitter:
                 break
         goes_on = self._goes_on(attempts)
         if goes_on or self._scheduler.detaches:  # on this machine its attempt begins at once, and says so
-            say(f"{self._run_id}: submitted as {self._scheduler.named(job)}{goes_on}, {self._steps} steps")
+            say(f"{self._run_id}: submitted as {self._scheduler.label(job)}{goes_on}, {self._steps} steps")
         return job
 
     def _run_submit(self, request: dict[str, Any], lock: Lock) -> None:

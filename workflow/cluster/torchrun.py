@@ -18,9 +18,9 @@ from node.engine_server import MEET, URL
 from node.exit_codes import OK, REQUEUE, USER_ERROR
 from node.hardware import steady_port
 from workflow.cluster.history import read_object
-from workflow.cluster.meeting import POLL_S, MeetingError, Other, Task, TaskSetup, others_of
 from workflow.cluster.place import machine_id, own_ip
 from workflow.cluster.processes import end_session, start_in_session
+from workflow.cluster.rendezvous import POLL_S, Other, RendezvousError, Task, TaskSetup, others_of
 
 _BEATS = 3  # of a node whose processes have not ended: it would have told by then
 _STOPPED = (OK, REQUEUE)  # ends of a node's processes that are no failure: done, or stopped as they were asked to
@@ -60,10 +60,10 @@ class RanksHead(_Ranks):
         self._sign.tell("up", address=self.address, machine=machine_id(), attempt=str(attempt))
 
     def wait_for_nodes(self) -> None:
-        """Return when all nodes have started theirs; a `MeetingError` when one fails or the time is up."""
+        """Return when all nodes have started theirs; a `RendezvousError` when one fails or the time is up."""
         while missing := [other.name for other in self._others if other.look().get("state") != "joined"]:
             if (died := self.poll()) is not None:
-                raise MeetingError(died)
+                raise RendezvousError(died)
             self._pause(
                 f"after {self._task.deadline_s:.0f} s {len(missing)} of {self._task.place.nodes} nodes are still "
                 f"missing: {', '.join(missing)}"
@@ -140,7 +140,7 @@ class RanksWorker(_Ranks):
         server = Other(self._task.folder / f"rank-{last}.json", place.name(last), self._task.stale_s)
         while "url" not in (told := server.look()):
             if (trouble := self._head.trouble() or server.trouble()) is not None:
-                raise MeetingError(trouble)
+                raise RendezvousError(trouble)
             self._pause(f"nothing was heard of the server on {server.name} for {self._task.deadline_s:.0f} s")
         return {URL: told["url"], MEET: self.address}
 

@@ -24,7 +24,7 @@ class Detached(BaseException):
     """A head was told to stop; what runs in Slurm goes on. No handler of errors may swallow it."""
 
 
-class HeadStop:
+class LauncherStop:
     """How often a head was told to stop, and what that means at this moment."""
 
     def __init__(self, run_id: str) -> None:
@@ -43,7 +43,7 @@ class HeadStop:
             time.sleep(0.2)
 
 
-class News:
+class JobReporter:
     """Tells of one job; `tell` is called again and again.
 
     `live`: progress is a bar that is drawn over; else a line for each part of the run, however long it takes.

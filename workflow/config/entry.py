@@ -25,8 +25,8 @@ from common.messages import did_you_mean, exiting_on_mistakes
 from common.verdicts import count_of
 from node.hub import source_kind
 from trainers.timers.own import own_tree
-from workflow.cluster.request import gpus_here
-from workflow.cluster.site import no_profile, require_partition
+from workflow.cluster.request import local_gpus
+from workflow.cluster.site import require_partition, unknown_profile
 from workflow.config.imports import is_remote, local_path
 from workflow.config.plan import Plan, PlannedRun
 from workflow.config.reading import read_yaml
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     for profile in given.profile:
         with exiting_on_mistakes():
             if profile not in ("", "none") and get_profile_dir(profile) is None:
-                raise UserError(no_profile(profile))
+                raise UserError(unknown_profile(profile))
     LoggerPluginRegistry().register_plugin(calm.NAME, calm)
     snakemake(argv)
     sys.exit(0)
@@ -152,7 +152,7 @@ def require_gpus_here(workflow: Any, plan: Plan) -> None:
     wanted = max((int(run.spec["workload"]["gpus_per_node"]) for run in waiting), default=0)
     if not wanted:
         return
-    found, how = gpus_here(os.environ)
+    found, how = local_gpus(os.environ)
     if found < wanted:
         raise UserError(
             f"experiment {plan.config.experiment} trains on {wanted} GPU{'s' * (wanted > 1)} (workload.gpus_per_node), "

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from common.errors import UserError
 from common.messages import colour_wanted
-from workflow.cluster.estimate import usual_profile
+from workflow.cluster.estimate import default_profile
 from workflow.cluster.site import Site, read_site
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
@@ -55,9 +55,9 @@ def checks_of(config: Path | None, profile: Path | None, across_nodes: bool = Fa
         # Its data may lie elsewhere: this is about the machine.
         plan = plan_runs(parse_config(read_yaml(config)), cache(stack_facts))
         asked = list(dict.fromkeys(run.stack for run in plan.runs.values()))
-        profile = profile or usual_profile(plan)
+        profile = profile or default_profile(plan)
     else:
-        profile = profile or usual_profile()
+        profile = profile or default_profile()
     stacks = [load_stack(name) for name in (stack_names() if config is None else asked)]
     asked_of = read_site(profile) if profile else Site()
     site = SlurmSite(asked_of if asked_of.on_slurm else None)

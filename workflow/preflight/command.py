@@ -12,7 +12,7 @@ from common.errors import UserError
 from common.files import read_json, write_json
 from common.messages import say
 from trainers.registry import trainer_named
-from workflow.cluster.estimate import estimates_of, usual_profile
+from workflow.cluster.estimate import default_profile, estimates_of
 from workflow.cluster.site import read_site
 from workflow.config.plan import Plan, load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
@@ -52,7 +52,7 @@ def _read_before(plan: Plan) -> dict[str, dict[str, Any]]:
 
 def place_of(plan: Plan, profile: Path | None, step_s: float | None) -> Surroundings:
     """What is known of where the runs would go, and of how long a step takes: from earlier runs, or as given."""
-    profile = profile or usual_profile(plan)
+    profile = profile or default_profile(plan)
     if profile is None:
         return Surroundings(variables=variables_of(None))
     site = read_site(profile)

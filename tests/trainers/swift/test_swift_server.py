@@ -22,9 +22,9 @@ import yaml
 from node.hardware import steady_port
 from node.ranks import SHARE
 from trainers.timers.lookup import mode_of, tree_for
-from workflow.cluster.meeting import TaskSetup
 from workflow.cluster.paths import RunPaths
 from workflow.cluster.place import Place
+from workflow.cluster.rendezvous import TaskSetup
 from workflow.cluster.server import ServerHead, ServerSetup, answers
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config

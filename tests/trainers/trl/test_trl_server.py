@@ -14,8 +14,8 @@ import pytest
 from node.checkpoints import is_complete
 from node.phase_clock import PhaseClock
 from trainers.trl.driver.timers import TrlTimers
-from workflow.cluster.meeting import TaskSetup
 from workflow.cluster.place import Place
+from workflow.cluster.rendezvous import TaskSetup
 from workflow.cluster.server import ServerHead, ServerSetup, answers
 
 from ... import patience

@@ -20,11 +20,11 @@ POLL_S = 0.2
 _LOOK_S = 0.5  # no file on the shared file system is read more often
 
 
-class MeetingError(Exception):
+class RendezvousError(Exception):
     """The nodes of a job do not come together, or one is lost; the message is a sentence for the job's record."""
 
 
-class NoServerError(MeetingError):
+class NoServerError(RendezvousError):
     """An engine's server does not answer; `again` where another life may have more luck."""
 
     def __init__(self, sentence: str, again: bool = False) -> None:
@@ -146,30 +146,30 @@ class Task(ABC):
         """Whatever keeps this task from taking part is told to the others, too; `what` could not be started."""
         try:
             yield
-        except (OSError, MeetingError) as error:
+        except (OSError, RendezvousError) as error:
             sentence = f"{what} could not be started on {self._own_name()}: {error}"
-            sentence = str(error) if isinstance(error, MeetingError) else sentence
+            sentence = str(error) if isinstance(error, RendezvousError) else sentence
             self._sign.tell("failed", error=sentence)
-            raise MeetingError(sentence) from error
+            raise RendezvousError(sentence) from error
 
     def _pause(self, too_late: str) -> None:
-        """Wait a little, telling that we live; a `MeetingError` when it has been enough."""
+        """Wait a little, telling that we live; a `RendezvousError` when it has been enough."""
         self._sign.beat()
         if (reason := self._task.give_up()) is not None:
-            raise MeetingError(reason)
+            raise RendezvousError(reason)
         if time.monotonic() > self._deadline:
-            raise MeetingError(too_late)
+            raise RendezvousError(too_late)
         time.sleep(POLL_S)
 
     def _await_head(self, head: Other) -> dict[str, Any]:
-        """What rank 0 tells when it is up; a `MeetingError` when it fails, cannot be reached or the time is up."""
+        """What rank 0 tells when it is up; a `RendezvousError` when it fails, cannot be reached or the time is up."""
         name = self._task.place.name(0)
         while (told := head.look()).get("state") != "up":
             if (trouble := head.trouble()) is not None:
-                raise MeetingError(trouble)
+                raise RendezvousError(trouble)
             self._pause(f"nothing was heard of {name} for {self._task.deadline_s:.0f} s")
         if told["address"].startswith("127.") and told["machine"] != machine_id():
-            raise MeetingError(f"{name} has no address by which {self._own_name()} could reach it")
+            raise RendezvousError(f"{name} has no address by which {self._own_name()} could reach it")
         return told
 
     def _own_name(self) -> str:

@@ -24,11 +24,11 @@ _STALE_S = 10 * MAX_AGE_S
 
 
 @dataclass(frozen=True, slots=True)
-class SlurmSays:
+class SlurmReport:
     """Slurm's answer, and why it tells nothing of now; nothing if it does."""
 
     answer: Answer = field(default_factory=Answer)
-    silence: str = ""
+    unavailable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Submission:
         return (self.job_id or "") if self.on_slurm else ""
 
     @property
-    def named(self) -> str:
+    def label(self) -> str:
         """Its name for people."""
         return f"Slurm job {self.job_id}" if self.on_slurm else f"job {self.paths.number}"
 
@@ -109,11 +109,11 @@ def is_of(record: dict[str, Any], run: RunPaths) -> bool:
     return bool(record.get("folder", here) == here)
 
 
-def slurm_says(experiment: Path, jobs: Iterable[Submission]) -> SlurmSays:
+def slurm_report(experiment: Path, jobs: Iterable[Submission]) -> SlurmReport:
     """What Slurm says of jobs that have not ended; it is not asked if there are none."""
     open_jobs = [job for job in jobs if job.on_slurm and not job.end]
     if not open_jobs:
-        return SlurmSays()
+        return SlurmReport()
     owner = owner_of(experiment)
     folder = slurm_folder(experiment.parent, user_name(owner))
     if owner != os.getuid():
@@ -124,13 +124,13 @@ def slurm_says(experiment: Path, jobs: Iterable[Submission]) -> SlurmSays:
     else:
         answer, silence = _ask(folder, open_jobs), "Slurm has not answered since"
     if answer.error is None and time.time() - answer.asked < _STALE_S:
-        return SlurmSays(answer)
-    return SlurmSays(answer, f"{silence} {clock(answer.asked)}" if answer.asked else "Slurm does not answer")
+        return SlurmReport(answer)
+    return SlurmReport(answer, f"{silence} {clock(answer.asked)}" if answer.asked else "Slurm does not answer")
 
 
 def queued_job(job: Submission, answer: Answer) -> QueueJob | None:
     """A submission's job in Slurm, while it has not ended: by its name, since ids are used again."""
-    found = answer.named(job.name) if job.name else []
+    found = answer.jobs_named(job.name) if job.name else []
     return next((one for one in found if one.job_id == job.job_id), found[0] if found else None)
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from workflow.cluster.experiment import of_name, of_plan
+from workflow.cluster.estimate import plan_lines
+from workflow.cluster.experiment import named_experiment, planned_experiment
 from workflow.cluster.locks import try_lock
-from workflow.cluster.outlook import plan_lines
 from workflow.cluster.state import run_states
 from workflow.cluster.status import status_lines
 from workflow.config.plan import Plan, load_plan
@@ -58,7 +58,7 @@ def test_nothing_is_known_before_anything_ran(results: Path) -> None:
     text = "\n".join(" ".join(line) for line in lines)
     assert "4 runs of experiment mine" in text
     assert "submit 4 ?" in text
-    assert "not measured yet; --seconds-per-step X says what you expect" in text
+    assert "not measured yet; give your own with --seconds-per-step X" in text
     assert "GPUs and walltime: as site asks for each run" in text
     assert not results.exists()
 
@@ -100,8 +100,8 @@ def test_a_job_in_slurm_is_attached_to_or_waited_for(results: Path) -> None:
         " ".join(rows["transformers-s0"][6:]) == "~720 2 h 0 min 32.0 submit after Slurm job 2 of another configuration"
     )
     answer(results, [], asked=time.time() - 3600, error="down")
-    assert " ".join(told(plan)[2]).endswith("attach: Slurm job 1, if it lives")
-    assert any("what its jobs do is not known" in line for line in plan_lines(plan, None, None))
+    assert " ".join(told(plan)[2]).endswith("attach: Slurm job 1, if it still exists")
+    assert any("the state of its jobs is unknown" in line for line in plan_lines(plan, None, None))
 
 
 def test_seconds_are_those_of_the_same_factors_then_of_the_arm_then_the_given_ones(results: Path) -> None:
@@ -122,7 +122,7 @@ def test_an_experiment_that_needs_no_gpu_is_told_without_a_profile(results: Path
         *("10", "0", "?", "?", "submit"),
     ]
     text = "\n".join(" ".join(line) for line in told(planned(), given=60, profile=None))
-    assert "next runs time\nsubmit 4 40 min\n- ~ as --seconds-per-step says" in text
+    assert "next runs time\nsubmit 4 40 min\n- ~ from --seconds-per-step" in text
 
 
 def test_ten_thousand_runs_are_planned_quickly_without_pandas(results: Path) -> None:
@@ -155,8 +155,8 @@ def test_a_stack_that_was_registered_is_told_by_plan_and_status(results: Path) -
     (folder / "verify.json").write_text(json.dumps({"ok": True, "origin": origin}))
     note = "stack trl-vllm-cpu: registered, not built (/opt/torch/bin/python3), 2 accepted differences from its lock"
     assert f"- {note}" in plan_lines(plan, None, None)
-    experiment = of_plan(plan)
+    experiment = planned_experiment(plan)
     assert note in status_lines(experiment, *run_states(experiment))
     results.mkdir(parents=True)
     (results / "plan.json").write_text(json.dumps(plan.as_json()))
-    assert note in status_lines(of_name("mine"), *run_states(of_name("mine")))
+    assert note in status_lines(named_experiment("mine"), *run_states(named_experiment("mine")))
