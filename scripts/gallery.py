@@ -21,7 +21,7 @@ from workflow.cli import require_report
 from workflow.config.plan import Plan, load_plan
 from workflow.config.reading import read_yaml
 from workflow.preflight import write_preflight
-from workflow.preflight.checks import Surroundings, variables_of
+from workflow.preflight.checks import LaunchContext, variables_of
 
 FOLDER = ROOT / "docs" / "gallery"
 PAPER = '><rect width="100%" height="100%" fill="white"/>'
@@ -59,7 +59,7 @@ def _imported(plan: Plan) -> Content:
         for run in plan.imports.values():
             write_import(run.spec, folder / "runs" / run.run_id / "steps.parquet", CACHE)
             imported.append(folder / "runs" / run.run_id / "imported.json")
-        write_preflight(plan, [], folder / "preflight.json", Surroundings(variables=variables_of(None)), imported)
+        write_preflight(plan, [], folder / "preflight.json", LaunchContext(variables=variables_of(None)), imported)
         return read_content(folder / "plan.json", folder, None, None)
 
 

@@ -33,7 +33,7 @@ from trainers.section import NAME_PATTERN
 from trainers.timers.lookup import releases
 from workflow.config.plan import Plan, load_plan
 from workflow.preflight import write_preflight
-from workflow.preflight.checks import Surroundings, variables_of
+from workflow.preflight.checks import LaunchContext, variables_of
 
 _DOWNLOADS = 4
 _USE = "rolloutbench compare A.log B.log"
@@ -121,7 +121,7 @@ def _compare(plan: Plan, folder: Path, args: argparse.Namespace) -> Any:
         rows = write_import(run.spec, place / "steps.parquet", CACHE)
         assert rows
         imported.append(place / "imported.json")
-    write_preflight(plan, [], folder / "preflight.json", Surroundings(variables=variables_of(None)), imported)
+    write_preflight(plan, [], folder / "preflight.json", LaunchContext(variables=variables_of(None)), imported)
     from analysis.report.content import read_content
     from analysis.verdict.verdict_block import add_to_job_summary, escaped, print_verdict, verdict_markdown
 

@@ -12,7 +12,7 @@ from workflow.config.plan import Plan, plan_runs
 from workflow.config.reading import parse_config
 from workflow.preflight import PreflightResult, preflight
 from workflow.preflight.cases import cases_of
-from workflow.preflight.checks import Surroundings
+from workflow.preflight.checks import LaunchContext
 
 ROLLOUT = "actor_rollout_ref.rollout"
 ACTOR = "actor_rollout_ref.actor"
@@ -153,7 +153,9 @@ def planned(
     return plan_runs(parse_config(raw), _facts)
 
 
-def looked_at(plan: Plan, place: Surroundings | None = None, composed: dict[str, Any] | None = None) -> PreflightResult:
+def looked_at(
+    plan: Plan, place: LaunchContext | None = None, composed: dict[str, Any] | None = None
+) -> PreflightResult:
     return preflight(plan, place, composed, _told)
 
 
@@ -162,10 +164,10 @@ def cases(raw: dict[str, Any], **changes: Any) -> dict[str, Case]:
     return {case.arm: case for case in cases_of(planned(raw, **changes), None, _told)}
 
 
-def found(raw: dict[str, Any], place: Surroundings | None = None, **changes: Any) -> dict[str, Finding]:
+def found(raw: dict[str, Any], place: LaunchContext | None = None, **changes: Any) -> dict[str, Finding]:
     """The findings by code."""
     return {finding.code: finding for finding in looked_at(planned(raw, **changes), place).findings}
 
 
-def codes(raw: dict[str, Any], level: str, place: Surroundings | None = None, **changes: Any) -> list[str]:
+def codes(raw: dict[str, Any], level: str, place: LaunchContext | None = None, **changes: Any) -> list[str]:
     return [one.code for one in found(raw, place, **changes).values() if one.level == level]

@@ -15,7 +15,7 @@ from trainers.memory_estimate import estimate_of
 from trainers.swift import checks as swift_checks
 from trainers.trl.checks import REFUSALS, RefusedOption
 from workflow.cluster.site import Site
-from workflow.preflight.checks import Surroundings, exported, variables_of
+from workflow.preflight.checks import LaunchContext, exported, variables_of
 from workflow.preflight.checks.variables import VARIABLES
 
 from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, cases, codes, found, looked_at, planned
@@ -35,10 +35,10 @@ TRL: dict[str, Any] = {
 }
 
 
-def site(hours: float = 20, **more: Any) -> Surroundings:
+def site(hours: float = 20, **more: Any) -> LaunchContext:
     paces = more.pop("paces", {})
     train = {"gres": "gpu:h100:8", "nodes": "1", "runtime": str(hours * 60), **more}
-    return Surroundings(Site({key: str(value) for key, value in train.items()}, SLURM), paces)
+    return LaunchContext(Site({key: str(value) for key, value in train.items()}, SLURM), paces)
 
 
 FIRES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
@@ -384,7 +384,7 @@ def test_variables_of_the_shell_and_of_a_profile_are_seen(tmp_path: Path) -> Non
     (tmp_path / "setup.sh").write_text(
         "module load cuda\nexport CUDA_LAUNCH_BLOCKING=1 # while debugging\n# export NCCL_DEBUG=INFO\nX=1\n"
     )
-    place = Surroundings(variables=variables_of(tmp_path, {"NCCL_DEBUG": "INFO", "HOME": "/root"}))
+    place = LaunchContext(variables=variables_of(tmp_path, {"NCCL_DEBUG": "INFO", "HOME": "/root"}))
     blocking, nccl = found(EQUAL, place)["cuda-launch-blocking"], found(EQUAL, place)["nccl-debug"]
     assert str(tmp_path / "setup.sh") in blocking.what and "setup.sh" in blocking.change
     assert "this shell" in nccl.what and "unset NCCL_DEBUG" in nccl.change

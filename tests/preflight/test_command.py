@@ -17,7 +17,7 @@ from workflow.config.plan import load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
 from workflow.preflight import preflight
 from workflow.preflight.cases import settings_request, settings_requests
-from workflow.preflight.checks import Surroundings
+from workflow.preflight.checks import LaunchContext
 from workflow.preflight.command import resolve_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,7 +96,7 @@ def test_trls_own_settings_tell_of_no_difference_but_the_engines(
         composed[one] = json.loads((tmp_path / f"{one}.json").read_text())
         assert composed[one]["version"] == "1.16.0" and composed[one]["settings"]["max_steps"] == 12
         assert not {"output_dir", "run_name"} & set(composed[one]["settings"])
-    seen = preflight(plan, Surroundings(), composed)
+    seen = preflight(plan, LaunchContext(), composed)
     assert len(composed) == 3 and [finding.code for finding in seen.findings] == ["sglang-speed-on-cpu"]
     assert len(seen.ledger) > 150
     assert {row.setting: row.verdict for row in seen.ledger if row.verdict != "equal"} == {

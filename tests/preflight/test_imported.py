@@ -11,7 +11,7 @@ import yaml
 
 from workflow.cluster.site import Site
 from workflow.preflight import PreflightResult, preflight
-from workflow.preflight.checks import Surroundings
+from workflow.preflight.checks import LaunchContext
 from workflow.preflight.show import preflight_lines, summary_lines
 
 from .plans import ACTOR, ARTICLE, ROLLOUT, looked_at, planned
@@ -90,7 +90,7 @@ def test_what_has_run_was_not_impossible(code: str, changes: dict[str, Any]) -> 
 
 def test_queue_memory_and_this_shell_are_nothing_to_runs_from_elsewhere() -> None:
     large = {"model": {"source": "meta-llama/Llama-3.1-70B", "revision": "0" * 40}, "save_steps": 0}
-    place = Surroundings(
+    place = LaunchContext(
         Site({"gres": "gpu:h100:8", "nodes": "1", "runtime": "60"}, Path("profiles/slurm")),
         {"vllm": 1e5, "sglang": 1e5},
         {"NCCL_DEBUG": ("INFO", "this shell"), "VLLM_ATTENTION_BACKEND": ("FLASHINFER", "this shell")},
@@ -106,7 +106,7 @@ def test_queue_memory_and_this_shell_are_nothing_to_runs_from_elsewhere() -> Non
 
 def test_a_source_that_holds_its_configuration_needs_no_stack() -> None:
     seen = seen_of(bare(), vllm=source("vllm"), sglang=source("sglang"))
-    assert [case.version for case in seen.cases] == ["0.4.1", "0.4.1"] and not seen.untold
+    assert [case.version for case in seen.cases] == ["0.4.1", "0.4.1"] and not seen.unknown
     assert seen.cases[0].workload["batch_size"] == 64 and seen.cases[0].workload["steps"] == 40
     row = next(row for row in seen.ledger if row.setting.startswith("CUDA graphs"))
     assert (row.verdict, row.values) == ("different", {"vllm": "off", "sglang": "on"})
@@ -245,7 +245,7 @@ def test_a_trl_run_by_its_arguments_alone() -> None:
         for name in ("one", "other")
     }
     seen = seen_of(raw, **held)
-    assert not seen.untold and {row.setting: row.verdict for row in seen.ledger}["max_steps"] == "equal"
+    assert not seen.unknown and {row.setting: row.verdict for row in seen.ledger}["max_steps"] == "equal"
     assert {row.setting: row.verdict for row in seen.ledger}["use_vllm"] == "different"
 
 

@@ -12,7 +12,7 @@ import pytest
 from common.gpus import KNOWN_GPUS, gpu_of
 from common.model_facts import facts_of, model_facts
 from trainers.memory_estimate import MemoryEstimate
-from workflow.preflight.checks.one_case import parts_told as told
+from workflow.preflight.checks.one_case import parts_text as told
 
 from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, looked_at, planned
 

@@ -13,12 +13,12 @@ from common.findings import Finding, Preflight, merged, softened
 from trainers.cases import Case, StackTold, points_of
 from trainers.memory_estimate import MemoryEstimate, estimate_of
 from workflow.config.plan import Plan
-from workflow.preflight.cases import cases_of, told_by_stack
-from workflow.preflight.checks import Surroundings, one_case
+from workflow.preflight.cases import cases_of, load_stack_facts
+from workflow.preflight.checks import LaunchContext, one_case
 from workflow.preflight.checks import variables as environment
 from workflow.preflight.checks.comparison import comparison_findings, terms_findings
 from workflow.preflight.checks.reward_sources import own_reward_findings, reward_models, unsized
-from workflow.preflight.import_settings import Untold, factor_findings, imported_cases, is_complete
+from workflow.preflight.import_settings import UnknownSettings, factor_findings, imported_cases, is_complete
 from workflow.preflight.ledger import ledger_of
 
 
@@ -27,7 +27,7 @@ class PreflightResult(Preflight):
     """All that is said of an experiment before it runs, and the cases that it is said of."""
 
     cases: tuple[Case, ...] = ()
-    untold: tuple[Untold, ...] = ()
+    unknown: tuple[UnknownSettings, ...] = ()
     """Imported runs of whose settings nothing is known."""
 
     @property
@@ -37,27 +37,27 @@ class PreflightResult(Preflight):
     @property
     def refusal(self) -> str:
         """What cannot be done with the experiment as it is, where something is impossible."""
-        imported = {case.arm for case in (*self.cases, *self.untold) if case.imported}
+        imported = {case.arm for case in (*self.cases, *self.unknown) if case.imported}
         alone = all(imported.issuperset(finding.arms) for finding in self.impossible)
         return f"{self.experiment} cannot {'be compared' if alone else 'run'} as it is"
 
 
 def preflight(
     plan: Plan,
-    place: Surroundings | None = None,
+    place: LaunchContext | None = None,
     composed: Mapping[str, Mapping[str, Any]] | None = None,
-    stack_of: Callable[[str], StackTold] = told_by_stack,
+    stack_of: Callable[[str], StackTold] = load_stack_facts,
     imported: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> PreflightResult:
     """Everything about a plan; `composed` holds the contents of settings.json by settings_id, where they are built,
     `imported` those of imported.json by run_id, where they are read."""
-    place = place or Surroundings()
-    there, untold = imported_cases(plan, imported or {}, stack_of)
+    place = place or LaunchContext()
+    there, unknown = imported_cases(plan, imported or {}, stack_of)
     order = list(plan.config.arms)
     cases = sorted([*cases_of(plan, composed, stack_of), *there], key=lambda case: order.index(case.arm))
     found: list[Finding] = []
-    for point in points_of([*cases, *untold]):
-        silent = [case for case in point if isinstance(case, Untold)]
+    for point in points_of([*cases, *unknown]):
+        silent = [case for case in point if isinstance(case, UnknownSettings)]
         known = [case for case in point if case not in silent]
         found += comparison_findings(known, silent)
         found += terms_findings(known, silent)
@@ -71,15 +71,15 @@ def preflight(
         experiment=plan.config.experiment,
         cases=tuple(cases),
         findings=tuple(merged(found)),
-        ledger=tuple(ledger_of(cases, untold)),
+        ledger=tuple(ledger_of(cases, unknown)),
         # Of the first combination of factors.
         memory={arm: one for arm in order if isinstance(one := estimates.get(arm), MemoryEstimate)},
-        unverifiable=tuple(dict.fromkeys([*_unverifiable(cases, place), *(one.why for one in untold)])),
-        untold=tuple(untold),
+        unverifiable=tuple(dict.fromkeys([*_unverifiable(cases, place), *(one.why for one in unknown)])),
+        unknown=tuple(unknown),
     )
 
 
-def _findings(case: Case, place: Surroundings) -> list[Finding]:
+def _findings(case: Case, place: LaunchContext) -> list[Finding]:
     """What the checks of one case at a time find: its trainer's, and those of all.
 
     Of what has run elsewhere this shell and this site tell nothing; whether it fits the machine and how long it takes
@@ -90,12 +90,12 @@ def _findings(case: Case, place: Surroundings) -> list[Finding]:
     if case.imported:
         if not is_complete(case):
             return []
-        here, place = [*one_case.CHECKS_OF_IMPORTED, environment.arch_list], Surroundings()
+        here, place = [*one_case.CHECKS_OF_IMPORTED, environment.arch_list], LaunchContext()
     found = [finding for check in own for finding in check(case, place.variables)]
     return [*found, *(finding for check in here for finding in check(case, place))]
 
 
-def _unverifiable(cases: Sequence[Case], place: Surroundings) -> list[str]:
+def _unverifiable(cases: Sequence[Case], place: LaunchContext) -> list[str]:
     told = []
     for case in cases:
         if not case.on_gpu:
@@ -138,7 +138,7 @@ def write_preflight(
     plan: Plan,
     settings_files: Sequence[Path],
     out: Path,
-    place: Surroundings | None = None,
+    place: LaunchContext | None = None,
     imported_files: Sequence[Path] = (),
 ) -> PreflightResult:
     """Write preflight.json from what the stacks have composed and the imported runs' sources have held.

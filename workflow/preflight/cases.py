@@ -18,7 +18,7 @@ from workflow import stacks
 from workflow.config.plan import Plan, PlannedRun
 
 
-def told_by_stack(name: str) -> StackTold:
+def load_stack_facts(name: str) -> StackTold:
     """What `envs/<name>` says."""
     stack = stacks.load_stack(name)
     return StackTold(stack.accelerator, stack.trainer_version, _pins(stack.lock, stack.lock.stat().st_mtime_ns))
@@ -67,7 +67,7 @@ def settings_requests(plan: Plan, ids: Mapping[str, str] | None = None) -> dict[
 def cases_of(
     plan: Plan,
     composed: Mapping[str, Mapping[str, Any]] | None = None,
-    stack_of: Callable[[str], StackTold] = told_by_stack,
+    stack_of: Callable[[str], StackTold] = load_stack_facts,
 ) -> list[Case]:
     """Every case that is trained, in the plan's order; `composed` holds the contents of settings.json by
     settings_id."""

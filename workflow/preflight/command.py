@@ -18,7 +18,7 @@ from workflow.config.plan import Plan, load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight, write_preflight
 from workflow.preflight.cases import settings_requests
-from workflow.preflight.checks import Surroundings, variables_of
+from workflow.preflight.checks import LaunchContext, variables_of
 from workflow.preflight.show import preflight_lines, summary_lines
 from workflow.stacks.environment import run_in_stack
 
@@ -50,22 +50,22 @@ def _read_before(plan: Plan) -> dict[str, dict[str, Any]]:
     return {run_id: one for run_id, one in there.items() if one["fingerprint"] == plan.imports[run_id].fingerprint}
 
 
-def place_of(plan: Plan, profile: Path | None, step_s: float | None) -> Surroundings:
+def place_of(plan: Plan, profile: Path | None, step_s: float | None) -> LaunchContext:
     """What is known of where the runs would go, and of how long a step takes: from earlier runs, or as given."""
     profile = profile or default_profile(plan)
     if profile is None:
-        return Surroundings(variables=variables_of(None))
+        return LaunchContext(variables=variables_of(None))
     site = read_site(profile)
     estimates, _ = estimates_of(plan, site, step_s)
     paces = {one.run.spec["arm"]: one.pace.step_s for one in reversed(estimates) if one.pace.step_s is not None}
-    return Surroundings(site, paces, variables_of(profile))
+    return LaunchContext(site, paces, variables_of(profile))
 
 
 def write_preflight_of(
     raw: Mapping[str, Any], settings_files: list[Path], out: Path, imported_files: list[Path]
 ) -> None:
     """Write preflight.json from the settings that the stacks resolved, and say the findings in short."""
-    place = Surroundings(variables=variables_of(None))
+    place = LaunchContext(variables=variables_of(None))
     found = write_preflight(load_plan(raw), settings_files, out, place, imported_files)
     for line in summary_lines(found):
         say(line)

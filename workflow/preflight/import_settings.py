@@ -29,7 +29,7 @@ _NEEDED = ("model", "batch_size", "num_generations", "max_prompt_length", "max_r
 
 
 @dataclass(frozen=True, eq=False)
-class Untold(Case):
+class UnknownSettings(Case):
     """An imported run of whose settings nothing is known."""
 
     why: str = ""
@@ -39,13 +39,13 @@ class Untold(Case):
 
 def imported_cases(
     plan: Plan, read: Mapping[str, Mapping[str, Any]], stack_of: Callable[[str], StackTold]
-) -> tuple[list[Case], list[Untold]]:
+) -> tuple[list[Case], list[UnknownSettings]]:
     """The cases of a plan's imported runs, and those of which too little is known.
 
     `read` holds the contents of imported.json by run_id, where they are there. What a source holds itself counts more
     than what its stack and the workload would have made of it.
     """
-    cases, untold = [], []
+    cases, unknown = [], []
     for run in different(plan.imports.values()):
         stack = stack_of(run.stack) if run.stack else None
         held = read.get(run.run_id, {})
@@ -55,10 +55,10 @@ def imported_cases(
         if case is None:
             why, words = _why(run, held, stack), _facts(run, held)
             nothing: dict[str, Any] = {"workload": {}, "settings": Settings({}, frozenset())}
-            untold.append(Untold(**_named(run, held, stack), **nothing, why=why, words=words))
+            unknown.append(UnknownSettings(**_named(run, held, stack), **nothing, why=why, words=words))
         else:
             cases.append(case)
-    return cases, untold
+    return cases, unknown
 
 
 def factor_findings(plan: Plan, read: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from workflow.preflight.checks.comparison import (
     names_the_engine,
 )
 from workflow.preflight.checks.variables import HARMLESS
-from workflow.preflight.import_settings import Untold
+from workflow.preflight.import_settings import UnknownSettings
 
 # Compared between stacks: what computes. Each engine's own packages are what is compared.
 _PACKAGES = (
@@ -28,10 +28,10 @@ _PACKAGES = (
 )
 
 
-def ledger_of(cases: Sequence[Case], untold: Sequence[Untold] = ()) -> list[LedgerRow]:
+def ledger_of(cases: Sequence[Case], unknown: Sequence[UnknownSettings] = ()) -> list[LedgerRow]:
     """All rows: what engines make of settings, the workload, variables and packages, then every other setting.
 
-    Of `untold` runs no row knows more than the experiment says of them, and none calls them equal.
+    Of `unknown` runs no row knows more than the experiment says of them, and none calls them equal.
     """
     first = [row for behaviour in behaviours_of(cases) if (row := _behaviour_row(behaviour, cases))]
     terms = terms_of(cases)
@@ -43,13 +43,13 @@ def ledger_of(cases: Sequence[Case], untold: Sequence[Untold] = ()) -> list[Ledg
         *_package_rows(cases),
     ]
     rest = list(_setting_rows(cases, terms))
-    if untold:
+    if unknown:
         # One arm's settings alone are no comparison.
         rest = rest if len({case.arm for case in cases}) > 1 else []
-        facts = _fact_rows(cases, untold)
+        facts = _fact_rows(cases, unknown)
         named = [row for row in named if row.setting not in {fact.setting for fact in facts}]
-        named = [_untold_row(untold, cases), *facts, *(_with_untold(row, untold) for row in named)]
-        rest = [_with_untold(row, untold) for row in rest]
+        named = [_untold_row(unknown, cases), *facts, *(_with_untold(row, unknown) for row in named)]
+        rest = [_with_untold(row, unknown) for row in rest]
     uneven = [row for row in rest if row.verdict != "equal"]
     equal = [row for row in rest if row.verdict == "equal"]
     return [*sorted([*named, *uneven], key=lambda row: EQUALITIES.index(row.verdict)), *equal]
@@ -206,10 +206,10 @@ def _judged(row: LedgerRow, key: str, cases: Sequence[Case]) -> LedgerRow:
     return row
 
 
-def _fact_rows(cases: Sequence[Case], untold: Sequence[Untold]) -> list[LedgerRow]:
+def _fact_rows(cases: Sequence[Case], unknown: Sequence[UnknownSettings]) -> list[LedgerRow]:
     """What is known also of runs without settings; unverifiable where one of them does not say it."""
     rows = []
-    runs = [*cases, *untold]
+    runs = [*cases, *unknown]
     for name, setting in FACTS.items():
         facts = [fact_of(name, one) for one in runs]
         values = _by_arm(runs, [NOT_TOLD if fact is None else fact for fact in facts])
@@ -222,18 +222,18 @@ def _fact_rows(cases: Sequence[Case], untold: Sequence[Untold]) -> list[LedgerRo
     return rows
 
 
-def _untold_row(untold: Sequence[Untold], cases: Sequence[Case]) -> LedgerRow:
+def _untold_row(unknown: Sequence[UnknownSettings], cases: Sequence[Case]) -> LedgerRow:
     """The row for all that is hidden where settings are not known: each arm's word, and why."""
-    values = {case.arm: "as below" for case in cases} | {case.arm: NOT_TOLD for case in untold}
-    why = "; ".join(dict.fromkeys(one.why for one in untold))
+    values = {case.arm: "as below" for case in cases} | {case.arm: NOT_TOLD for case in unknown}
+    why = "; ".join(dict.fromkeys(one.why for one in unknown))
     return LedgerRow(
         "all settings of the trainer and the engine", values, "unverifiable", why, "the imported run's source"
     )
 
 
-def _with_untold(row: LedgerRow, untold: Sequence[Untold]) -> LedgerRow:
+def _with_untold(row: LedgerRow, unknown: Sequence[UnknownSettings]) -> LedgerRow:
     """A row with the arms that nothing is told of; a difference between the others stays one."""
-    values = {**row.values, **{case.arm: _known_of(case, row.setting) for case in untold}}
+    values = {**row.values, **{case.arm: _known_of(case, row.setting) for case in unknown}}
     if row.verdict == "different":
         return replace(row, values=values)
     silent = ", ".join(arm for arm, value in values.items() if value == NOT_TOLD)

@@ -10,7 +10,7 @@ from common.findings import EQUALITIES, LEVELS, Finding, Level
 from trainers.cases import Case
 from trainers.memory_estimate import MemoryEstimate
 from workflow.preflight import PreflightResult
-from workflow.preflight.checks.one_case import parts_told
+from workflow.preflight.checks.one_case import parts_text
 
 WIDTH = 100
 _HEADINGS: dict[Level, str] = {
@@ -62,8 +62,8 @@ def summary_lines(found: PreflightResult) -> list[str]:
 def _head(found: PreflightResult) -> Iterator[str]:
     cases = {case.arm: case for case in reversed(found.cases)}
     yield found.experiment
-    untold = {case.arm: case for case in found.untold}
-    width = max(map(len, [*cases, *untold]), default=0)
+    unknown = {case.arm: case for case in found.unknown}
+    width = max(map(len, [*cases, *unknown]), default=0)
     for arm in dict.fromkeys(case.arm for case in found.cases):
         case = cases[arm]
         where = f"{case.gpus} x {case.workload.get('gpu') or 'GPU'}" if case.on_gpu else "CPU"
@@ -71,7 +71,7 @@ def _head(found: PreflightResult) -> Iterator[str]:
             where += f", {case.tensor_parallel} per engine"
         where += "; imported" * case.imported
         yield f"  {arm.ljust(width)}  {_system(case)}; {where}"
-    for arm, case in untold.items():
+    for arm, case in unknown.items():
         if arm not in cases:
             yield f"  {arm.ljust(width)}  {_system(case)}; imported, settings not known"
 
@@ -82,7 +82,7 @@ def _system(case: Case) -> str:
 
 def _what(finding: Finding, found: PreflightResult) -> str:
     """What is found, with its arms where these are not all, and it does not name them itself."""
-    every = {case.arm for case in (*found.cases, *found.untold)}
+    every = {case.arm for case in (*found.cases, *found.unknown)}
     named = all(re.search(rf"(?<![\w.-]){re.escape(arm)}(?![\w-]|\.\w)", finding.what) for arm in finding.arms)
     return finding.what if named or every <= set(finding.arms) else f"{', '.join(finding.arms)}: {finding.what}"
 
@@ -115,7 +115,7 @@ def _estimate(name: str, estimate: MemoryEstimate) -> str:
         held = f"what it decodes at once holds {estimate.kv_wanted:,} at full length"
         return f"room for {estimate.kv_tokens:,} tokens in an engine; {held}"
     parts = estimate.update if name == "update" else estimate.rollout
-    return f"{MemoryEstimate.sum(parts):.0f} of {estimate.gib:.0f}: {parts_told(parts)}"
+    return f"{MemoryEstimate.sum(parts):.0f} of {estimate.gib:.0f}: {parts_text(parts)}"
 
 
 def _depth(found: PreflightResult) -> str:

@@ -19,7 +19,7 @@ _EXPORT = re.compile(
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class LaunchContext:
     """All that the checks know of where and how fast the runs would go."""
 
     site: Site = field(default_factory=Site)

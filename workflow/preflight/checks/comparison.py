@@ -11,17 +11,17 @@ from trainers.cases import Case, differing
 from trainers.registry import trainers
 from trainers.rows import Behaviour
 from trainers.terms import TERMS, moot, terms_of
-from workflow.preflight.import_settings import Untold
+from workflow.preflight.import_settings import UnknownSettings
 
 _MOST_LISTED = 6
 
 
-def comparison_findings(cases: Sequence[Case], untold: Sequence[Case] = ()) -> Iterator[Finding]:
+def comparison_findings(cases: Sequence[Case], unknown: Sequence[Case] = ()) -> Iterator[Finding]:
     """What differs between arms at one point, engine by engine and setting by setting.
 
-    Of the `untold` no more is known than their trainers.
+    Of the `unknown` no more is known than their trainers.
     """
-    yield from _trainers([*cases, *untold])
+    yield from _trainers([*cases, *unknown])
     if len(cases) < 2:
         return
     for behaviour in behaviours_of(cases):
@@ -289,7 +289,7 @@ _WHY: Mapping[str, str] = {
 
 def fact_of(name: str, one: Case) -> object:
     """What is known of a run under one of FACTS; None where nobody says it."""
-    if isinstance(one, Untold):
+    if isinstance(one, UnknownSettings):
         return one.words.get(name)
     if name == "tensor_parallel":
         return one.tensor_parallel
@@ -297,13 +297,13 @@ def fact_of(name: str, one: Case) -> object:
     return value.get("source") if name == "model" and isinstance(value, dict) else value
 
 
-def terms_findings(cases: Sequence[Case], untold: Sequence[Untold]) -> Iterator[Finding]:
+def terms_findings(cases: Sequence[Case], unknown: Sequence[UnknownSettings]) -> Iterator[Finding]:
     """A finding for every fact that differs between arms at one point, some of which are imported."""
-    runs = [*cases, *untold]
-    if not untold and not any(case.imported for case in cases):
+    runs = [*cases, *unknown]
+    if not unknown and not any(case.imported for case in cases):
         return
     # With settings of every arm the finding on these has them; of whole systems it speaks of no setting.
-    told = not untold and len({case.release for case in cases}) == 1
+    told = not unknown and len({case.release for case in cases}) == 1
     spoken = set(differing([case.settings for case in cases])) if told else set()
     for name, setting in FACTS.items():
         facts = [fact_of(name, one) for one in runs]

@@ -11,14 +11,14 @@ from trainers.memory_estimate import MemoryEstimate, Part, estimate_of
 from workflow.cluster.progress import readable_duration
 from workflow.cluster.site import Site
 from workflow.config.plan import Plan
-from workflow.preflight.checks import Surroundings, finding_of
+from workflow.preflight.checks import LaunchContext, finding_of
 
 
 def _model(case: Case) -> ModelFacts | None:
     return model_facts(str(case.workload["model"]["source"]))
 
 
-def learning_rate_warmup(case: Case, place: Surroundings) -> Iterator[Finding]:
+def learning_rate_warmup(case: Case, place: LaunchContext) -> Iterator[Finding]:
     """A warm-up that outlasts the run."""
     warmup, steps = int(case.workload.get("lr_warmup_steps") or 0), int(case.workload["steps"])
     if warmup and warmup >= steps:
@@ -33,7 +33,7 @@ def learning_rate_warmup(case: Case, place: Surroundings) -> Iterator[Finding]:
         )
 
 
-def heads(case: Case, place: Surroundings) -> Iterator[Finding]:
+def heads(case: Case, place: LaunchContext) -> Iterator[Finding]:
     """Tensor parallelism that does not divide the model's heads."""
     model, tp = _model(case), case.tensor_parallel
     if model is None or tp == 1:
@@ -61,7 +61,7 @@ def _splits(kv_heads: int, gpus: int) -> bool:
     return kv_heads % gpus == 0 if kv_heads >= gpus else gpus % kv_heads == 0
 
 
-def accelerator(case: Case, place: Surroundings) -> Iterator[Finding]:
+def accelerator(case: Case, place: LaunchContext) -> Iterator[Finding]:
     """GPUs that a stack cannot use, or lacks."""
     said = int(case.workload.get("gpus_per_node") or 0)
     if case.on_gpu == (said > 0):
@@ -77,7 +77,7 @@ def accelerator(case: Case, place: Surroundings) -> Iterator[Finding]:
     )
 
 
-def profile_gpus(case: Case, place: Surroundings) -> Iterator[Finding]:
+def profile_gpus(case: Case, place: LaunchContext) -> Iterator[Finding]:
     """Other GPUs than the profile asks Slurm for."""
     said = int(case.workload.get("gpus_per_node") or 0) * int(case.workload.get("nodes") or 1)
     of_site = place.site.gpus(case.workload) if place.site.profile is not None else None
@@ -95,7 +95,7 @@ def profile_gpus(case: Case, place: Surroundings) -> Iterator[Finding]:
     )
 
 
-def context(case: Case, place: Surroundings) -> Iterator[Finding]:
+def context(case: Case, place: LaunchContext) -> Iterator[Finding]:
     """Sequences beyond what the model was made for."""
     model = _model(case)
     asked = max(case.longest, case.settings.int(case.trainer.key("max_model_len")))
@@ -115,13 +115,13 @@ def context(case: Case, place: Surroundings) -> Iterator[Finding]:
     )
 
 
-def parts_told(parts: tuple[Part, ...]) -> str:
+def parts_text(parts: tuple[Part, ...]) -> str:
     """An estimate's parts in one line, the largest first; `~` before what is assumed."""
     largest = sorted((part for part in parts if part.gib >= 0.05), key=lambda part: -part.gib)
     return " + ".join(f"{'' if part.counted else '~'}{part.gib:.1f} {part.name}" for part in largest)
 
 
-def memory(case: Case, place: Surroundings) -> Iterator[Finding]:
+def memory(case: Case, place: LaunchContext) -> Iterator[Finding]:
     """Weights, optimizer, activations and cache: what is counted can be impossible, what is assumed only odd."""
     estimate = estimate_of(case)
     if not isinstance(estimate, MemoryEstimate):
@@ -139,13 +139,13 @@ def memory(case: Case, place: Surroundings) -> Iterator[Finding]:
                 "memory",
                 f"{moment}: {counted if sure else whole:.0f} GiB of a GPU's {estimate.gib:.0f}"
                 + ("" if sure else ", by estimate"),
-                parts_told(parts),
+                parts_text(parts),
                 "docs/preflight.md#memory: the estimate, and what of it is assumed",
                 change,
             )
 
 
-def walltime(case: Case, place: Surroundings) -> Iterator[Finding]:
+def walltime(case: Case, place: LaunchContext) -> Iterator[Finding]:
     """Checkpoints that come too late for the walltime."""
     life, pace = place.site.life_s, place.paces.get(case.arm)
     if not life or not case.on_gpu:
@@ -208,7 +208,7 @@ def _paced(case: Case, site: Site, source: str, pace: float, steps: int, save: i
         )
 
 
-def few_steps(case: Case, place: Surroundings) -> Iterator[Finding]:
+def few_steps(case: Case, place: LaunchContext) -> Iterator[Finding]:
     """Too few steps that count."""
     if case.on_gpu and int(case.workload["steps"]) < 3:
         yield finding_of(

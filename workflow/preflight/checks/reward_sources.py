@@ -19,7 +19,7 @@ from trainers.cases import Case
 from trainers.memory_estimate import reward_models_of, weights_gib
 from workflow.config.imports import local_path
 from workflow.config.plan import Plan
-from workflow.preflight.checks import Surroundings, finding_of
+from workflow.preflight.checks import LaunchContext, finding_of
 
 _SOURCE = "docs/rewards.md"
 _MODELS = f"{_SOURCE}#a-reward-model"
@@ -153,7 +153,7 @@ def _first_of_file(path: Path) -> list[dict[str, Any]] | None:
         return None
 
 
-def reward_models(case: Case, place: Surroundings) -> Iterator[Finding]:
+def reward_models(case: Case, place: LaunchContext) -> Iterator[Finding]:
     """Local ones that are no sequence classifiers of one label, and texts that may be longer than they can read."""
     for reward in reward_models_of(case.workload):
         if source_kind(reward["model"]) != "local" or not (folder := local_path(reward["model"])).exists():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from common.findings import Finding
 from trainers.cases import Case
-from workflow.preflight.checks import Surroundings
+from workflow.preflight.checks import LaunchContext
 
 _OFF = ("", "0", "false", "off", "no")
 
@@ -128,7 +128,7 @@ HARMLESS = frozenset(
 )
 
 
-def environment_findings(cases: Sequence[Case], place: Surroundings) -> Iterator[Finding]:
+def environment_findings(cases: Sequence[Case], place: LaunchContext) -> Iterator[Finding]:
     """Debugging variables: of some arms only, unequal; of all, odd, or unequal where they cost some arms more."""
     for variable in VARIABLES:
         seen = {case: told for case in cases if case.on_gpu and (told := _seen(case, variable.name, place))}
@@ -160,7 +160,7 @@ def environment_findings(cases: Sequence[Case], place: Surroundings) -> Iterator
         )
 
 
-def arch_list(case: Case, place: Surroundings) -> Iterator[Finding]:
+def arch_list(case: Case, place: LaunchContext) -> Iterator[Finding]:
     """GPU generations written in a form that torch refuses, as the article's script has it."""
     if not case.on_gpu or (told := _seen(case, "TORCH_CUDA_ARCH_LIST", place)) is None:
         return
@@ -181,7 +181,7 @@ def arch_list(case: Case, place: Surroundings) -> Iterator[Finding]:
         )
 
 
-def visible_devices(case: Case, place: Surroundings) -> Iterator[Finding]:
+def visible_devices(case: Case, place: LaunchContext) -> Iterator[Finding]:
     """Fewer GPUs in sight than the run trains on."""
     value = case.env.get("CUDA_VISIBLE_DEVICES")
     wanted = int(case.workload.get("gpus_per_node", 0))
@@ -201,7 +201,7 @@ def visible_devices(case: Case, place: Surroundings) -> Iterator[Finding]:
 CHECKS = (arch_list, visible_devices)
 
 
-def _seen(case: Case, name: str, place: Surroundings) -> tuple[str, str] | None:
+def _seen(case: Case, name: str, place: LaunchContext) -> tuple[str, str] | None:
     """The value that an arm's processes would see, and who sets it; an arm's own word wins."""
     if name in case.env:
         return case.env[name], "the experiment's env"
