@@ -24,7 +24,7 @@ from common.verdicts import Verdict, count_of, first_few
 from trainers.logs.record import TIMERS
 from trainers.registry import trainer_named
 from trainers.timers.exclusive import Overrun, overruns
-from trainers.timers.flat import UNDECLARED, nested, places_of
+from trainers.timers.flat import UNDECLARED, nest_timers, timer_places
 from trainers.timers.lookup import mode_of, tree_for
 from trainers.timers.tree import TimerTree
 
@@ -89,10 +89,12 @@ def require_steps(chosen: Sequence[ChosenStep], last_step: object, run_id: str) 
 
 def in_the_tree(chosen: list[ChosenStep], tree: TimerTree, run_id: str) -> list[Verdict]:
     """Gives steps whose timers came under flat keys their phases in the tree, in their own places of the list."""
-    places, verdicts = places_of([c.record.scalars for c in chosen], tree, run_id, [c.record.rounding for c in chosen])
+    places, verdicts = timer_places(
+        [c.record.scalars for c in chosen], tree, run_id, [c.record.rounding for c in chosen]
+    )
     undeclared: dict[str, tuple[int, float]] = {}
     for at, c in enumerate(chosen):
-        found = nested(c.record.scalars, tree, places)
+        found = nest_timers(c.record.scalars, tree, places)
         for name in found.undeclared:
             undeclared.setdefault(name, (c.record.step, found.scalars[UNDECLARED + name]))
         rounding: dict[str, float] = {}

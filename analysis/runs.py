@@ -18,7 +18,7 @@ from common.files import fingerprint_of, read_json_object
 from common.verdicts import Verdict, verdict_from
 from trainers.registry import trainer_named
 from trainers.timers.lookup import tree_named
-from trainers.timers.own import tree_from
+from trainers.timers.own import tree_from_json
 from trainers.timers.tree import TimerTree
 
 
@@ -227,7 +227,7 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
     if table.num_rows == 0:
         raise UserError("its steps.parquet holds no step")
     # A table's own tree lies beside its steps.
-    tree = tree_from(metadata["tree"]) if "tree" in metadata else tree_named(str(metadata.get("timers")))
+    tree = tree_from_json(metadata["tree"]) if "tree" in metadata else tree_named(str(metadata.get("timers")))
     if tree is None:
         raise UserError(f"its steps.parquet has the timers of {metadata.get('timers')!r}; collect the run again")
     verdicts = [verdict_from(v) for v in metadata.get("verdicts", [])]

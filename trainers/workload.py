@@ -174,7 +174,7 @@ class Workload(Section):
         """Those of the rewards that are models."""
         return [reward for reward in self.rewards if isinstance(reward, RewardModel)]
 
-    def of_a_spec(self) -> dict[str, Any]:
+    def for_spec(self) -> dict[str, Any]:
         """The workload as a specification has it: `samples` came later, and runs without keep their fingerprints."""
         return self.model_dump(mode="json", exclude=None if self.samples else {"samples"})
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from analysis.sources import phases_csv
 from analysis.sources.wandb_import import FORMAT_OFFLINE, read_wandb_api, read_wandb_offline_folder, require_wandb_run
 from common.errors import UserError
-from trainers.logs.log_files import forget, opened, printouts, require_utf8
+from trainers.logs.log_files import clear_cache, open_log, printouts, require_utf8
 from trainers.logs.record import Imported, SourceRead
 from trainers.protocol import LogFormat
 from trainers.registry import trainers
@@ -55,7 +55,7 @@ def read_source(source: str, form: str | None, names: Collection[str], cache: Pa
     `form` is the format, None to tell it by the content; `names` tell runs in one table apart; what comes from
     wandb's server is kept in `cache`. `UserError` when it is not there, empty, or of another format.
     """
-    forget()
+    clear_cache()
     given, form = form, form or format_of(source)
     if form not in formats():
         raise UserError(f"import.format must be one of {', '.join(formats())} (got {form!r})")
@@ -131,7 +131,7 @@ def inspect_source(source: str, form: str | None, versioned: bool = False) -> Im
     A console log's version is looked for in all of it, unless the run is `versioned` without it. `UserError` where the
     file is none that can be read, or a folder holds no run. A folder of wandb's, or what is not there, says no more.
     """
-    forget()
+    clear_cache()
     path = Path(source).expanduser()
     if path.is_dir():
         if form in (None, FORMAT_OFFLINE):
@@ -170,7 +170,7 @@ def _of_steps(path: Path, lines: int) -> Iterator[str]:
 
 def _require_format(path: Path, form: str, lines: int) -> None:
     """`UserError` where so many lines of a file are of other formats, and none of the one that was given for it."""
-    with opened(path) as file:
+    with open_log(path) as file:
         if b"\0" in file.read(4096):
             # wandb's own file holds what was printed, too.
             return
@@ -193,7 +193,7 @@ def _require_format(path: Path, form: str, lines: int) -> None:
 
 def require_unpacked(path: Path) -> None:
     """`UserError` with the command that unpacks or converts it, for a file that begins as packed or as UTF-16."""
-    with opened(path) as file:
+    with open_log(path) as file:
         head = file.read(8)
     require_utf8(path, head)
     for begins, (name, command) in _PACKED.items():
@@ -205,7 +205,7 @@ def require_unpacked(path: Path) -> None:
 
 def _of_data(path: Path) -> str | None:
     """The format of a file of JSON or CSV; None for a console log."""
-    with opened(path) as file:
+    with open_log(path) as file:
         head = file.read(INSPECTED_BYTES).removeprefix(codecs.BOM_UTF8)
     lines = [line.strip() for line in head.decode("utf-8", errors="replace").split("\n") if line.strip()]
     first = lines[0] if lines else ""
@@ -237,7 +237,7 @@ def _of_json(line: str) -> str | None:
 def _holds(path: Path, word: bytes) -> bool:
     """Whether a file holds a word, which is looked for piece by piece."""
     piece = b""
-    with opened(path) as file:
+    with open_log(path) as file:
         while more := file.read(1 << 20):
             piece = piece[-len(word) :] + more
             if word in piece:
@@ -247,7 +247,7 @@ def _holds(path: Path, word: bytes) -> bool:
 
 def looks_like(path: Path) -> str:
     """What a file looks like, in words for an error."""
-    with opened(path) as file:
+    with open_log(path) as file:
         head = file.read(4096)
     if not head:
         return "the file is empty"

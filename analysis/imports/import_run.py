@@ -29,7 +29,7 @@ from common.files import file_sha256, fingerprint_of, write_whole
 from common.verdicts import Verdict
 from trainers.logs.record import Imported, SourceRead, timers_as_phases
 from trainers.timers.lookup import tree_named
-from trainers.timers.own import tree_told
+from trainers.timers.own import tree_to_json
 from trainers.timers.tree import TimerTree
 
 CACHE = Path(".wandb-cache")
@@ -60,7 +60,8 @@ def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> t
     for part in parts:
         part.read = SourceRead()
     chosen = [
-        ChosenStep(1, record, bool(record.resumed), step in read.again) for step, record in sorted(read.records.items())
+        ChosenStep(1, record, bool(record.resumed), step in read.repeated)
+        for step, record in sorted(read.records.items())
     ]
     read.records.clear()
     more = in_the_tree(chosen, tree, run_id) if tree.flat else []
@@ -81,7 +82,7 @@ def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> t
     metadata: dict[str, Any] = {"timers": tree.name, "attempts": [1]}
     metadata["verdicts"] = [v.as_dict() for v in dict.fromkeys(verdicts)]
     if tree_named(tree.name) is None:
-        metadata["tree"] = tree_told(tree)
+        metadata["tree"] = tree_to_json(tree)
     end = _end(spec, version, chosen, sources, parts, steps_of)
     _require_unchanged(before, run_id)
     return step_tables(cast(SpecFile, spec), run_dir, chosen, tree, metadata), end

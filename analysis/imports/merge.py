@@ -25,7 +25,7 @@ def merged(reads: Sequence[SourceRead], run_id: str) -> SourceRead:
     found = SourceRead()
     for read in reads:
         found.verdicts += read.verdicts
-        found.again |= read.again
+        found.repeated |= read.repeated
         for step, record in read.records.items():
             earlier = found.records.get(step)
             found.records[step] = record if earlier is None else _joined(earlier, record, run_id)

@@ -13,7 +13,7 @@ from common.errors import UserError
 from common.verdicts import Verdict, first_few
 from trainers.logs.record import TIMERS, Imported, SourceRead
 from trainers.registry import trainer_named, trainers
-from trainers.timers.flat import nested
+from trainers.timers.flat import nest_timers
 from trainers.timers.lookup import declared_trees, mode_of, releases, tree_for
 from trainers.timers.own import own_tree
 from trainers.timers.tree import TimerTree, release_of
@@ -194,7 +194,7 @@ def _better(tree: TimerTree, of_release: Sequence[TimerTree], read: SourceRead) 
     steps = list(read.records.values())[:20]
 
     def undeclared(one: TimerTree) -> int:
-        return sum(len(nested(step.scalars, one).undeclared) for step in steps)
+        return sum(len(nest_timers(step.scalars, one).undeclared) for step in steps)
 
     if not tree.flat or not undeclared(tree):
         return None

@@ -13,14 +13,16 @@ from pathlib import Path
 
 from common.errors import UserError
 from common.verdicts import Verdict, count_of
-from trainers.logs.log_files import opened
-from trainers.logs.printed import Printed, half_digit, printed
+from trainers.logs.log_files import open_log
+from trainers.logs.printed import PrintedNumber, half_digit, parse_number
 from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord, TablePhase
-from trainers.logs.restarts import ELAPSED, OF_TRAINING, Restart, falls, restart_verdicts
-from trainers.timers.own import BESIDE, add, category_of, require_name
+from trainers.logs.restarts import ELAPSED, TRAINING_COUNTERS, Restart, counter_drops, restart_verdicts
+from trainers.timers.own import NOT_SUMMED, add_phase, category_of, require_name
 
 # Columns that count, by the names that logs give them.
-_COUNTERS = {name.partition("/")[2]: name for name in reversed(OF_TRAINING)} | {name: name for name in OF_TRAINING}
+_COUNTERS = {name.partition("/")[2]: name for name in reversed(TRAINING_COUNTERS)} | {
+    name: name for name in TRAINING_COUNTERS
+}
 _ELAPSED = ("_runtime", "elapsed_time")
 # A column of that name is a clock where it rises in as many steps; a step's own seconds go up and down.
 _CLOCK_RISES = 2 / 3
@@ -34,14 +36,14 @@ SEPARATE = (
 class TableOrder:
     """The steps that a table holds twice, those that are the first after a restart, and when each was logged."""
 
-    again: set[int] = field(default_factory=set)
+    repeated: set[int] = field(default_factory=set)
     resumed: set[int] = field(default_factory=set)
     times: dict[int, float] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
 
 
 def order_of(
-    read: Sequence[tuple[int, int, str, Printed]], table: Sequence[tuple[int, Mapping[str, str]]], path: Path
+    read: Sequence[tuple[int, int, str, PrintedNumber]], table: Sequence[tuple[int, Mapping[str, str]]], path: Path
 ) -> TableOrder:
     """What the order of a table's rows and its counters tell; `read` are (line, step, name, seconds) of `table`.
 
@@ -51,18 +53,18 @@ def order_of(
     found = TableOrder()
     first: dict[tuple[int, str], float] = {}
     names: dict[int, set[str]] = {}
-    repeated: dict[int, set[str]] = {}
+    repeated_phases: dict[int, set[str]] = {}
     lines: dict[int, int] = {}
     for line, step, name, value in read:
         if (step, name) not in first:
             first[step, name] = value.value
             names.setdefault(step, set()).add(name)
             continue
-        repeated.setdefault(step, set()).add(name)
+        repeated_phases.setdefault(step, set()).add(name)
         if value.value != first[step, name]:
             lines.setdefault(step, line)
     # One step that comes again was corrected by hand.
-    if len(whole := [step for step in lines if repeated[step] == names[step]]) > 1:
+    if len(whole := [step for step in lines if repeated_phases[step] == names[step]]) > 1:
         if min(names) in whole:
             raise UserError(
                 f"{path} holds several runs, or several rows a phase: {count_of(len(whole), 'step')}, the first among "
@@ -70,7 +72,7 @@ def order_of(
                 f"guessed. Of several runs: {SEPARATE[0].lower()}{SEPARATE[1:]}. Of several rows a phase (ranks, "
                 "micro-batches): sum them, or take the slowest, before the import"
             )
-        found.again, found.resumed = set(whole), {whole[0]}
+        found.repeated, found.resumed = set(whole), {whole[0]}
         text = (
             f"{path}: {count_of(len(whole), 'step')} ({min(whole)} to {max(whole)}) come again from line "
             f"{lines[whole[0]]} on: the run was started again, and the later count"
@@ -98,11 +100,11 @@ def _note_counters(found: TableOrder, rows: Sequence[tuple[int, int, Mapping[str
     fell = [
         Restart(before, after, some)
         for before, after in pairwise(in_order)
-        if after.step not in found.resumed and (some := falls(before, after))
+        if after.step not in found.resumed and (some := counter_drops(before, after))
     ]
     found.resumed |= {one.after.step for one in fell}
     found.verdicts += restart_verdicts(fell, str(path), lambda _: SEPARATE[0].lower() + SEPARATE[1:])
-    by_clock = [str(one.after.step) for one in fell if all(fall.name == ELAPSED for fall in one.fell)]
+    by_clock = [str(one.after.step) for one in fell if all(fall.name == ELAPSED for fall in one.drops)]
     if len(by_clock) > 1:
         column = next(name for name in _ELAPSED if any(row.get(name) for *_, row in rows))
         text = (
@@ -114,7 +116,7 @@ def _note_counters(found: TableOrder, rows: Sequence[tuple[int, int, Mapping[str
 
 
 def _number(text: str | None) -> float | None:
-    value = printed(text) if text else None
+    value = parse_number(text) if text else None
     return None if value is None else value.value
 
 
@@ -143,7 +145,7 @@ def columns_of(line: str) -> tuple[list[str], str] | None:
 
 def has_tree(path: Path) -> bool:
     """Whether a table of phases has a tree of its own."""
-    with TextIOWrapper(opened(path), encoding="utf-8-sig", errors="replace") as file:
+    with TextIOWrapper(open_log(path), encoding="utf-8-sig", errors="replace") as file:
         found = columns_of(file.readline(1_000_000))
     return found is not None and PARENT in found[0]
 
@@ -182,7 +184,7 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
     read, verdicts = _values(table, path)
     order = order_of(read, table, path)
     verdicts += order.verdicts
-    by_name: dict[str, list[Printed]] = {}
+    by_name: dict[str, list[PrintedNumber]] = {}
     for _, _, name, value in read:
         by_name.setdefault(TIMERS if name.startswith(TIMERS) else name, []).append(value)
     rounding = {name: _rounding(values) for name, values in by_name.items()}
@@ -193,7 +195,7 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
             earlier, before = values[name]
             if before == value.value:
                 continue
-            if step not in order.again:
+            if step not in order.repeated:
                 words = f"{path} has {name} of step {step} on lines {earlier} and {line}; line {line} counts"
                 verdicts.append(Verdict("warning", "duplicate-value", words))
         values[name] = line, value.value
@@ -201,13 +203,13 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
     # Of one run, so that each of these columns has one value, and all rows with these values are the run's.
     selected = {column: table[0][1].get(column, "") for column in SELECTING if column in columns and table}
     tree = _own_tree(table, {line for line, *_ in read}, path) if PARENT in columns else None
-    return Imported(SourceRead(records, verdicts, order.again), FORMAT, selected=selected, tree=tree)
+    return Imported(SourceRead(records, verdicts, order.repeated), FORMAT, selected=selected, tree=tree)
 
 
 def _rows_of(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     """A table's columns, and its rows with the lines on which they end."""
     try:
-        text = TextIOWrapper(opened(path), encoding="utf-8-sig").read()
+        text = TextIOWrapper(open_log(path), encoding="utf-8-sig").read()
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text ({error}); save the table as CSV UTF-8") from None
     found = columns_of(text.split("\n", 1)[0])
@@ -235,11 +237,11 @@ def _own_tree(table: Sequence[tuple[int, dict[str, str]]], lines: Collection[int
             continue
         for one in (name, parent):
             require_name(one, f"{path}:{line}")
-        if parent == BESIDE:
+        if parent == NOT_SUMMED:
             beside.setdefault(name, line)
         else:
             category = category_of(row.get(CATEGORY, ""), f"{path}:{line}: phase {name}")
-            add(found, name, TablePhase(parent, category, line, path))
+            add_phase(found, name, TablePhase(parent, category, line, path))
     for name in found.keys() & beside.keys():
         raise UserError(
             f"phase {name} is no part of the step on line {beside[name]} of {path} (parent -), and a part of it on "
@@ -301,13 +303,13 @@ def _of_one_run(
 
 def _values(
     table: Sequence[tuple[int, dict[str, str]]], path: Path
-) -> tuple[list[tuple[int, int, str, Printed]], list[Verdict]]:
+) -> tuple[list[tuple[int, int, str, PrintedNumber]], list[Verdict]]:
     """(line, step, name, seconds) of every row that can be read."""
     read, verdicts = [], []
     point = "." if _has_decimal_commas([row.get("seconds", "") for _, row in table]) else ","
     for line, row in table:
         step, phase = row.get("step", ""), row.get("phase", "")
-        seconds = printed(row.get("seconds", "").replace(",", point))
+        seconds = parse_number(row.get("seconds", "").replace(",", point))
         if len(step) > 18 or not step.isdecimal() or int(step) < 1 or seconds is None or not phase:
             text = (
                 f"{path}:{line} cannot be read and was skipped: step must be a whole number from 1, phase a name and "
@@ -316,7 +318,7 @@ def _values(
             )
             verdicts.append(Verdict("warning", "corrupt-line", text))
             continue
-        name = _name(phase) if row.get(PARENT) == BESIDE else TIMERS + _name(phase)
+        name = _name(phase) if row.get(PARENT) == NOT_SUMMED else TIMERS + _name(phase)
         read.append((line, int(step), name, seconds))
     return read, verdicts
 
@@ -331,7 +333,7 @@ def _has_decimal_commas(values: Sequence[str]) -> bool:
     )
 
 
-def _rounding(values: Sequence[Printed]) -> float:
+def _rounding(values: Sequence[PrintedNumber]) -> float:
     """Half a unit of the last decimal that the table shows: a spreadsheet leaves zeros at the end away."""
     decimals = max((v.decimals for v in values if v.decimals is not None), default=0)
     full = decimals > FULL_DECIMALS or any(v.in_full for v in values)

@@ -18,7 +18,7 @@ from common.files import read_json_object
 from common.verdicts import Verdict
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported, SourceRead
-from trainers.logs.restarts import Restart, falls, restart_verdicts
+from trainers.logs.restarts import Restart, counter_drops, restart_verdicts
 
 FORMAT_OFFLINE = "wandb-offline"
 FORMAT_API = "wandb"
@@ -174,14 +174,14 @@ def _in_one(reads: Sequence[SourceRead], shown_as: str) -> SourceRead:
             # Of another process, whose own seconds begin anew.
             record = replace(read.records[first], resumed=True, elapsed_s=None)
             before = found.records[max(step for step in found.records if step < first)]
-            restarts = [Restart(before, record, fell)] if (fell := falls(before, record)) else []
+            restarts = [Restart(before, record, fell)] if (fell := counter_drops(before, record)) else []
             found.verdicts += restart_verdicts(restarts, shown_as, lambda _: "import the folder of each by itself")
             read.records[first] = record
         found.records.update(read.records)
         found.written_by = read.written_by or found.written_by
         found.verdicts += read.verdicts
-        found.again |= read.again
-    found.again |= again
+        found.repeated |= read.repeated
+    found.repeated |= again
     found.records = dict(sorted(found.records.items()))
     if again:
         # Not at the top: a start looks at sources, and would load pyarrow.

@@ -13,8 +13,8 @@ from typing import Any
 from common.verdicts import Verdict, count_of
 from trainers.logs.hf_rows import STEP_TIME, window_verdicts, windows_of
 from trainers.logs.record import STEPS_LOGGED, TIMERS, SourceRead, StepRecord, as_number
-from trainers.logs.restarts import Restart, falls, restart_verdicts
-from trainers.logs.step_names import EVALUATED_STEP, WALL, ToldStep
+from trainers.logs.restarts import Restart, counter_drops, restart_verdicts
+from trainers.logs.step_names import EVALUATED_STEP, WALL, LoggedStep
 from trainers.registry import trainers
 
 # How a row tells its training step: verl's by its own counter, TRL's and ms-swift's by transformers' (wandb's own
@@ -144,7 +144,7 @@ class _Others:
             self._evaluated |= any(names.evaluated in row for names, _ in self._known if names.evaluated)
             return False
         names, steps.written_by = found
-        told = names.told(numbers, _number(row.get(names.counter)))
+        told = names.logged_step(numbers, _number(row.get(names.counter)))
         if told is not None:
             if names.by_the_wall:
                 self._add_clock(told, _number(row.get("_runtime")))
@@ -154,7 +154,7 @@ class _Others:
             steps.add(_record(told.step, told.numbers, one), told.timed)
         return True
 
-    def _add_clock(self, told: ToldStep, now: float | None) -> None:
+    def _add_clock(self, told: LoggedStep, now: float | None) -> None:
         """The seconds since the row before; the first has none."""
         if now is not None and self._last_s is not None:
             told.numbers[WALL] = now - self._last_s
@@ -210,7 +210,7 @@ class LoggedSteps:
             elif earlier is not None:
                 record = replace(record, scalars={**earlier.scalars, **record.scalars})
             before = self.records[self.order[-1]] if self.order else None
-            fell = falls(before, record) if before is not None and not went_back else []
+            fell = counter_drops(before, record) if before is not None and not went_back else []
             if before is not None and fell:
                 self.restarts.append(Restart(before, record, fell))
             if went_back or fell:
@@ -225,7 +225,7 @@ class LoggedSteps:
     def read(self, windows: Sequence[int], known: bool, swift: bool) -> SourceRead:
         """The timed steps, and what was odd; `read_steps` says what the arguments are."""
         found = SourceRead({step: record for step, record in self.records.items() if step in self.timed})
-        found.again = {step for step, _, _ in self.again}
+        found.repeated = {step for step, _, _ in self.again}
         found.written_by = self.written_by
         if self.again:
             step, earlier, later = self.again[0]

@@ -9,7 +9,7 @@ from analysis.imports.added_steps import add_time_between, clock_verdicts
 from analysis.steps import ChosenStep
 from trainers.logs.record import STEPS_LOGGED, StepRecord
 from trainers.timers.exclusive import exclusive_s, overruns, own_rounding_s
-from trainers.timers.flat import nested, places_of
+from trainers.timers.flat import nest_timers, timer_places
 from trainers.timers.lookup import tree_for
 
 PROFILED = "profiling/Time taken: GRPOTrainer."
@@ -30,7 +30,7 @@ def test_trls_profiling_points_nest_in_its_step_time():
         PROFILED + "something_new": 1.0,
     }
     tree = tree_for("trl", "1.16.0", "vllm", "native")
-    found = nested(flat, tree)
+    found = nest_timers(flat, tree)
     own = exclusive_s(found.phases)
     inputs = "step/training_step/prepare_inputs"
     assert own["step"] == 1.0 and own[inputs] == 2.25 and own[f"{inputs}/generate"] == 4.0
@@ -51,7 +51,7 @@ def test_swifts_calls_that_repeat_in_a_step_are_in_no_sum():
         PROFILED + "_compute_rewards_per_func": 0.25,
         PROFILED + "_prepare_batch_inputs": 0.75,
     }
-    found = nested(flat, tree_for("swift", "4.6.0", "vllm", "native"))
+    found = nest_timers(flat, tree_for("swift", "4.6.0", "vllm", "native"))
     own = exclusive_s(found.phases)
     assert own["step"] == 4.0 and own["step/rollout"] == 0.25 and not found.undeclared
     assert found.scalars == {"last_call_s/_prepare_inputs": 0.001, "last_call_s/_compute_rewards_per_func": 0.25}
@@ -71,7 +71,7 @@ def test_swifts_calls_that_repeat_in_a_step_are_in_no_sum():
 def test_what_lies_inside_the_step_by_version(version, testing, saving, weights):
     tree = tree_for("verl", version, "sglang")
     flat = {f"timing_s/{name}": 1.0 for name in ("step", "gen", "testing", "save_checkpoint", "update_weights")}
-    found = nested(flat, tree)
+    found = nest_timers(flat, tree)
     assert {testing, saving} <= set(found.phases)
     assert (weights in found.phases) if weights else (found.undeclared == ("update_weights",))
 
@@ -81,7 +81,7 @@ def test_counts_among_the_timers_are_no_seconds(version):
     names = ("agent_loop/slowest/response_length", "agent_loop/num_preempted/max", "agent_loop/generate_sequences/mean")
     flat = {f"timing_s/{name}": 500.0 for name in (*names, "generation_timing/max", "generation_timing/topk_ratio")}
     tree = tree_for("verl", version, "vllm")
-    found = nested(flat | {"timing_s/step": 10.0, "timing_s/gen": 8.0}, tree)
+    found = nest_timers(flat | {"timing_s/step": 10.0, "timing_s/gen": 8.0}, tree)
     assert found.phases == {"step": 10.0, "step/gen": 8.0} and not found.undeclared
     assert tree.unit_beside(names[0]) == "tokens" and tree.unit_beside(names[1]) == "1"
     assert tree.unit_beside("generation_timing/topk_ratio") == "1" and tree.unit_beside("generation_timing/max") == "s"
@@ -112,10 +112,10 @@ def test_times_without_bounds_do_not_crash():
 def test_rounding_may_not_decide_where_a_timer_lies():
     tree = tree_for("verl", "0.4.1", "vllm")
     steps = [{"timing_s/step": 10.0, "timing_s/gen": 9.9, "timing_s/testing": 0.3}] * 4
-    places, (said,) = places_of(steps, tree, "r")
+    places, (said,) = timer_places(steps, tree, "r")
     assert places == {"testing": "testing"} and said.level == "warning"
     printed = [dict.fromkeys(step, 0.1) for step in steps]
-    places, (said,) = places_of(steps, tree, "r", printed)
+    places, (said,) = timer_places(steps, tree, "r", printed)
     assert places == {"testing": "step/testing"} and "the numbers do not tell" in said.text
 
 
@@ -123,7 +123,7 @@ def test_rounding_may_not_decide_where_a_timer_lies():
 def test_a_place_that_explains_less_than_a_thousandth_more_is_not_told(whole, timed, clear):
     """A thousandth of the step, and a millisecond at the least, as the parts of a step may miss their whole."""
     steps = [{"timing_s/step": whole, "timing_s/gen": whole - timed, "timing_s/testing": timed}] * 4
-    _, (said,) = places_of(steps, tree_for("verl", "0.9.1", "vllm"), "r")
+    _, (said,) = timer_places(steps, tree_for("verl", "0.9.1", "vllm"), "r")
     assert ("the numbers do not tell" not in said.text) == clear
 
 

@@ -16,7 +16,7 @@ from analysis.report.timing_tables import phase_blocks
 from analysis.steps import read_steps
 from analysis.tokens import token_sums
 from trainers.timers.exclusive import exclusive_s
-from trainers.timers.flat import nested, places_of
+from trainers.timers.flat import nest_timers, timer_places
 from trainers.timers.lookup import mode_of, tree_for
 
 # The article's step 3 with SGLang, as its log prints it.
@@ -105,7 +105,7 @@ def test_the_articles_step_with_sglang(tmp_path):
 
 def test_the_articles_step_with_vllm():
     table_1 = {"step": 878.89, "gen": 849.20, "update_actor": 19.31, "old_log_prob": 4.57, "ref": 4.62, "reward": 1.18}
-    found = nested(timers(table_1 | {"reshard": 1.04}), tree_for("verl", "0.4.1", "vllm"))
+    found = nest_timers(timers(table_1 | {"reshard": 1.04}), tree_for("verl", "0.4.1", "vllm"))
     own = exclusive_s(found.phases)
     assert own["step"] == pytest.approx(0.01, abs=1e-9) and own["step/gen"] == pytest.approx(848.16, abs=1e-9)
     assert not found.scalars and not found.undeclared
@@ -122,7 +122,7 @@ def test_0_9_1_has_update_weights_beside_gen(tmp_path):
 
 
 def test_numpys_names_of_roles_are_the_reference():
-    found = nested(timers({"step": 9.0, "Role.RefPolicy": 1.5}), tree_for("verl", "0.9.1", "vllm", "legacy"))
+    found = nest_timers(timers({"step": 9.0, "Role.RefPolicy": 1.5}), tree_for("verl", "0.9.1", "vllm", "legacy"))
     assert found.phases == {"step": 9.0, "step/ref": 1.5}
 
 
@@ -183,7 +183,7 @@ def test_legacy_counts_are_never_seconds_and_the_slowest_sample_is_the_part_of_g
 @pytest.mark.parametrize("mode", ["separate_async", "one_step_off", "fully_async"])
 def test_overlapping_loops_have_a_step_and_no_parts(mode):
     tree = tree_for("verl", "0.9.1", "vllm", mode)
-    found = nested(timers(LEGACY | {"ref": 3.0}) | {"fully_async/count": 4.0}, tree)
+    found = nest_timers(timers(LEGACY | {"ref": 3.0}) | {"fully_async/count": 4.0}, tree)
     assert found.phases == {"step": 30.0} and not found.undeclared and tree.overlap
     assert found.scalars["overlapping_s/gen"] == 20.0 and found.scalars["overlapping_s/ref"] == 3.0
     assert tree.unit_beside("overlapping_s/gen") == "s" and tree.unit_beside("agent_loop/num_preempted/max") == "1"
@@ -234,7 +234,7 @@ def noisy_steps(inside, seconds, seed=0, residual=0.01, noise=0.005, steps=20):
 @pytest.mark.parametrize("inside", [(), ("testing",), ("save_checkpoint",), ("testing", "save_checkpoint")])
 def test_the_residual_tells_where_testing_and_saving_lie(version, inside):
     tree = tree_for("verl", version, "vllm")
-    places, verdicts = places_of(noisy_steps(inside, {"testing": 3.0, "save_checkpoint": 0.7}), tree, "r")
+    places, verdicts = timer_places(noisy_steps(inside, {"testing": 3.0, "save_checkpoint": 0.7}), tree, "r")
     assert {k for k, path in places.items() if path.startswith("step/")} == set(inside)
     declared = {"0.4.1": ("testing", "save_checkpoint"), "0.9.1": ("save_checkpoint",)}[version]
     for key, verdict in zip(sorted(places, key=list(places).index), verdicts, strict=True):
@@ -250,20 +250,20 @@ def test_each_place_is_told_apart_by_the_steps_that_have_it_alone():
     made = noisy_steps(("testing",), {"testing": 2.0}) + noisy_steps(
         ("testing",), {"testing": 2.0, "save_checkpoint": 2.0}, seed=1
     )
-    places, _ = places_of(made, tree, "r")
+    places, _ = timer_places(made, tree, "r")
     assert places == {"testing": "step/testing", "save_checkpoint": "save_checkpoint"}
 
 
 def test_where_the_numbers_do_not_tell_the_declared_place_stands():
     tree = tree_for("verl", "0.9.1", "vllm")
-    places, (verdict,) = places_of(noisy_steps((), {"testing": 0.1}, noise=1.0), tree, "r")
+    places, (verdict,) = timer_places(noisy_steps((), {"testing": 0.1}, noise=1.0), tree, "r")
     assert places == {"testing": "testing"}
     assert verdict.level == "note" and "do not tell whether testing lies inside the step" in verdict.text
     both = noisy_steps(("testing",), {"testing": 2.0, "save_checkpoint": 2.0})
     for step in both:
         if "timing_s/testing" in step:
             step["timing_s/save_checkpoint"] = step["timing_s/testing"]
-    places, verdicts = places_of(both, tree, "r")
+    places, verdicts = timer_places(both, tree, "r")
     assert places == {"testing": "testing", "save_checkpoint": "step/save_checkpoint"}
     assert all("do not tell" in v.text for v in verdicts)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from common.verdicts import Verdict
 from trainers.logs.log_files import Printout
-from trainers.logs.printed import Printed, fixed_decimals, half_digit, number_before, printed
+from trainers.logs.printed import PrintedNumber, fixed_decimals, half_digit, leading_number, parse_number
 from trainers.logs.record import Imported, StepRecord
 from trainers.logs.restarts import steps_in_sequence
 from trainers.logs.step_names import StepNames
@@ -24,18 +24,18 @@ class PrintedRow:
     """A printed dictionary: its step, its numbers, whether its end is there, and its line."""
 
     step: int
-    numbers: dict[str, Printed]
-    whole: bool
+    numbers: dict[str, PrintedNumber]
+    complete: bool
     line: int
 
 
-def row_in(text: str, step: int, line: int) -> PrintedRow:
+def parse_row(text: str, step: int, line: int) -> PrintedRow:
     """The numbers of a dictionary that a text begins with; of one that was cut, those before its last."""
     body, brace, _ = text.partition("}")
-    numbers: dict[str, Printed] = {}
+    numbers: dict[str, PrintedNumber] = {}
     for pair in _PAIR.finditer(body):
         raw = pair["text"] if pair["text"] is not None else pair["value"]
-        number = printed(raw) or printed(number_before(raw.strip()))
+        number = parse_number(raw) or parse_number(leading_number(raw.strip()))
         if number is not None:
             numbers[pair["name"]] = number
     if not brace and numbers:
@@ -43,11 +43,11 @@ def row_in(text: str, step: int, line: int) -> PrintedRow:
     return PrintedRow(step, numbers, bool(brace), line)
 
 
-def rows_of(parts: Iterable[Printout], word: str, begins: re.Pattern[str]) -> Iterable[PrintedRow]:
+def console_rows(parts: Iterable[Printout], word: str, begins: re.Pattern[str]) -> Iterable[PrintedRow]:
     """The rows of a console; `begins` matches up to the dictionary, with the step, and `word` is a part of it."""
     for part in parts:
         if word in part.text and (found := begins.search(part.text)) is not None:
-            yield row_in(part.text[found.end() :], int(found[1]), part.line)
+            yield parse_row(part.text[found.end() :], int(found[1]), part.line)
 
 
 def imported_rows(rows: Iterable[PrintedRow], path: Path, form: str, names: StepNames, prefix: str = "") -> Imported:
@@ -56,13 +56,13 @@ def imported_rows(rows: Iterable[PrintedRow], path: Path, form: str, names: Step
     Rows of a step before the one with its total add their numbers to it. A row that was cut is a verdict; without its
     total it is no step.
     """
-    waiting: dict[int, dict[str, Printed]] = {}
+    waiting: dict[int, dict[str, PrintedNumber]] = {}
     records: list[StepRecord] = []
     verdicts: list[Verdict] = []
     for row in rows:
         numbers = waiting.pop(row.step, {}) | {prefix + name: number for name, number in row.numbers.items()}
-        told = names.told({name: number.value for name, number in numbers.items()}, float(row.step))
-        if not row.whole:
+        told = names.logged_step({name: number.value for name, number in numbers.items()}, float(row.step))
+        if not row.complete:
             text = f"{path}:{row.line}: step {row.step} was cut off: what stands behind the cut is left out"
             verdicts.append(Verdict("note", "value-cut-off", text))
         if told is None or not told.timed:
@@ -72,7 +72,7 @@ def imported_rows(rows: Iterable[PrintedRow], path: Path, form: str, names: Step
             continue
         fixed = fixed_decimals(list(numbers.values()))
         rounding = {
-            names.ours(name): half_digit(number.decimals)
+            names.scalar_name(name): half_digit(number.decimals)
             for name, number in numbers.items()
             if fixed and number.decimals is not None
         }

@@ -14,9 +14,9 @@ from typing import Any
 from common.errors import UserError
 from common.verdicts import Verdict, count_of
 from trainers.logs.log_files import list_of
-from trainers.logs.printed import half_digit, half_significant, printed
+from trainers.logs.printed import half_digit, half_significant, parse_number
 from trainers.logs.record import STEPS_LOGGED, TIMERS, Imported, SourceRead, StepRecord, as_number, packed
-from trainers.logs.restarts import falls, require_one_run, steps_in_sequence
+from trainers.logs.restarts import counter_drops, require_one_run, steps_in_sequence
 
 TRAINER_STATE = "trainer-state"
 # What transformers' callbacks put before a row's names in wandb: so a log's names are those of the wandb run.
@@ -53,7 +53,7 @@ def numbers_of(row: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, floa
         value = as_number(raw)
         if value is not None:
             numbers[TRAIN + name] = value
-        elif isinstance(raw, str) and (text := printed(raw)) is not None:
+        elif isinstance(raw, str) and (text := parse_number(raw)) is not None:
             numbers[TRAIN + name] = text.value
             digits = max(significant_digits(raw), PRINTED_DIGITS)
             if text.value != 0.0 and digits < ALL_DIGITS and (cut := half_significant(text.value, digits)) > 0.0:
@@ -242,7 +242,7 @@ def imported_rows(
         )
     if unnumbered:
         require_one_run(records, path)
-    anew = {place for place, (before, record) in enumerate(pairwise(records), start=1) if falls(before, record)}
+    anew = {place for place, (before, record) in enumerate(pairwise(records), start=1) if counter_drops(before, record)}
     read = steps_in_sequence(records, path)
     read.verdicts = [*verdicts, *read.verdicts]
     if not any(STEP_TIME in record.scalars for record in read.records.values()):

@@ -52,10 +52,10 @@ def _content(path: Path, size: int, changed_ns: int) -> bytes:
 
 
 # Whoever begins to read a source calls this: a clock that ticks slowly may give a changed file the same date.
-forget = _content.cache_clear
+clear_cache = _content.cache_clear
 
 
-def opened(path: Path) -> BytesIO | BufferedReader:
+def open_log(path: Path) -> BytesIO | BufferedReader:
     """A file to read from its start; a small one is read from the disk once, for as long as its date stays.
 
     A log is looked at several times before its steps are read, and a shared disk takes milliseconds to open a file.
@@ -111,7 +111,7 @@ def _goes_on(broken: Sequence[Printout], part: Printout) -> bool:
 
 
 def _parts(path: Path) -> Iterator[Printout]:
-    with opened(path) as file:
+    with open_log(path) as file:
         for number, raw in enumerate(file, start=1):
             if number == 1:
                 require_utf8(path, raw)
@@ -135,7 +135,7 @@ def _parts(path: Path) -> Iterator[Printout]:
 T = TypeVar("T")
 
 
-def from_json(raw: bytes | str) -> Any:
+def parse_json(raw: bytes | str) -> Any:
     """What a text of JSON holds; `ValueError` where it is none, is nested too deeply or has texts that are none."""
     try:
         found = json.loads(raw)
@@ -160,12 +160,12 @@ def json_lines(
     `verdicts` with its number; but a last line without its newline was cut off by a kill, and is left out without a
     word.
     """
-    with opened(path) as lines:
+    with open_log(path) as lines:
         for number, raw in enumerate(lines, start=1):
             if not raw.strip():
                 continue
             try:
-                found = read_row(from_json(raw), number)
+                found = read_row(parse_json(raw), number)
             except (ValueError, TypeError, KeyError, OverflowError) as error:
                 if raw.endswith(b"\n"):
                     reason = " ".join(str(error).split()) or type(error).__name__
@@ -188,7 +188,7 @@ def list_of(path: Path, key: str) -> Iterator[Any] | None:
     `ValueError` and `RecursionError`, while they are read, where an element cannot be.
     """
     begins = re.compile(rf'(?<!\\)"{re.escape(key)}"\s*:\s*\[')
-    file = TextIOWrapper(opened(path), encoding="utf-8-sig")
+    file = TextIOWrapper(open_log(path), encoding="utf-8-sig")
     text = ""
     try:
         while more := file.read(CHUNK_CHARS):

@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.(?P<decimals>\d*))?|\.(?P<bare>\d+))(?P<e
 _WORDS = {"nan": math.nan, "inf": math.inf, "infinity": math.inf}
 
 
-class Printed(NamedTuple):
+class PrintedNumber(NamedTuple):
     """A printed number: its value, and its digits after the point.
 
     `decimals` is None where that says nothing of what was cut off: a whole number, one with an exponent, one inside
@@ -27,7 +27,7 @@ class Printed(NamedTuple):
     """Printed as Python prints a number in full, which no fixed number of decimals gives."""
 
 
-def printed(text: str) -> Printed | None:
+def parse_number(text: str) -> PrintedNumber | None:
     """The number that a text is; None for any other text (a word, None, null, True)."""
     text, typed = text.strip(), None
     match = _NUMBER.fullmatch(text)
@@ -36,26 +36,26 @@ def printed(text: str) -> Printed | None:
             text = typed["inner"].strip()
         word = _WORDS.get(text.lstrip("+-").lower())
         if word is not None:
-            return Printed(-word if text.startswith("-") else word, None)
+            return PrintedNumber(-word if text.startswith("-") else word, None)
         match = _NUMBER.fullmatch(text) if typed is not None else None
     if match is None:
         return None
     decimals, bare, exponent = match.groups()
     digits = decimals or bare
     if typed is not None or exponent:
-        return Printed(float(text), None, in_full=True)
+        return PrintedNumber(float(text), None, in_full=True)
     if digits is None:
-        return Printed(float(text), None)
-    return Printed(float(text), len(digits), trailing_zero=len(digits) > 1 and digits.endswith("0"))
+        return PrintedNumber(float(text), None)
+    return PrintedNumber(float(text), len(digits), trailing_zero=len(digits) > 1 and digits.endswith("0"))
 
 
-def number_before(text: str) -> str:
+def leading_number(text: str) -> str:
     """The number that a text begins with, where something else was printed right behind it; empty without one."""
     match = _TYPED.match(text) or _NUMBER.match(text)
     return match[0] if match else ""
 
 
-def fixed_decimals(numbers: Collection[Printed]) -> bool:
+def fixed_decimals(numbers: Collection[PrintedNumber]) -> bool:
     """Whether numbers that were printed together were cut to a fixed number of decimals.
 
     Python prints a number in full without zeros at its end, and with as many digits as it needs: so a zero at the end,

@@ -158,11 +158,11 @@ class TablePhase:
 
 @dataclass
 class SourceRead:
-    """Records by step, what was odd about the file, and the steps that it holds more than once (`again`)."""
+    """Records by step, what was odd about the file, and the steps that it holds more than once (`repeated`)."""
 
     records: dict[int, StepRecord] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
-    again: set[int] = field(default_factory=set)
+    repeated: set[int] = field(default_factory=set)
     written_by: str = ""
     """The trainer that the names in its rows tell, where they tell one."""
 

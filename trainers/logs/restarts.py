@@ -16,7 +16,7 @@ from trainers.logs.record import STEPS_LOGGED, SourceRead, StepRecord
 # What the training counts, by the names that a record has: transformers' and TRL's, then verl's. A checkpoint keeps
 # them, but for verl's epoch up to 0.6 and TRL's tokens in 0.16, which begin anew at each start, and for
 # transformers' epoch where it skips no data (ignore_data_skip).
-OF_TRAINING = (
+TRAINING_COUNTERS = (
     "train/global_step",
     "train/num_tokens",
     "train/num_input_tokens_seen",
@@ -31,7 +31,7 @@ CLOCK_TOLERANCE_S = 2.0
 
 
 @dataclass(frozen=True)
-class Fall:
+class CounterDrop:
     """A counter that is lower in a record than in the one before it."""
 
     name: str
@@ -42,22 +42,22 @@ class Fall:
         return f"{self.name} falls from {self.before:.12g} to {self.after:.12g}"
 
 
-def falls(before: StepRecord, after: StepRecord) -> list[Fall]:
+def counter_drops(before: StepRecord, after: StepRecord) -> list[CounterDrop]:
     """The counters that fall from one logged record to the next by more than their rounding."""
     found = []
-    for name in OF_TRAINING:
+    for name in TRAINING_COUNTERS:
         if name in before.scalars and name in after.scalars:
             high, low = before.scalars[name], after.scalars[name]
             if low < high - before.rounding.get(name, 0.0) - after.rounding.get(name, 0.0):
-                found.append(Fall(name, high, low))
+                found.append(CounterDrop(name, high, low))
     a, b = before.elapsed_s, after.elapsed_s
-    return found if a is None or b is None or b >= a - CLOCK_TOLERANCE_S else [*found, Fall(ELAPSED, a, b)]
+    return found if a is None or b is None or b >= a - CLOCK_TOLERANCE_S else [*found, CounterDrop(ELAPSED, a, b)]
 
 
-def all_fall(before: StepRecord, after: StepRecord) -> list[Fall]:
+def all_counters_dropped(before: StepRecord, after: StepRecord) -> list[CounterDrop]:
     """The falls where no counter of the training that both records have goes on; one that stays 0 does not."""
-    fell = falls(before, after)
-    counted = [name for name in OF_TRAINING if name in before.scalars and name in after.scalars]
+    fell = counter_drops(before, after)
+    counted = [name for name in TRAINING_COUNTERS if name in before.scalars and name in after.scalars]
     if any(after.scalars[name] >= before.scalars[name] and after.scalars[name] > 0.0 for name in counted):
         return []
     return fell if any(fall.name in counted for fall in fell) else []
@@ -69,10 +69,10 @@ class Restart:
 
     before: StepRecord
     after: StepRecord
-    fell: Sequence[Fall]
+    drops: Sequence[CounterDrop]
 
     @property
-    def goes_on(self) -> bool:
+    def is_contiguous(self) -> bool:
         """Whether no step is missing between the two."""
         return self.after.step <= self.before.step + self.after.scalars.get(STEPS_LOGGED, 1.0)
 
@@ -83,19 +83,19 @@ def restart_verdicts(found: Sequence[Restart], shown_as: str, remedy: Callable[[
     `remedy` is what to do where another run begins.
     """
     verdicts = []
-    for goes_on in (True, False):
-        some = [one for one in found if one.goes_on == goes_on]
+    for is_contiguous in (True, False):
+        some = [one for one in found if one.is_contiguous == is_contiguous]
         if not some:
             continue
         one = some[0]
         others = f" (so it is {count_of(len(some) - 1, 'more time')})" if len(some) > 1 else ""
         text = (
-            f"{shown_as}:{one.after.line}: {' and '.join(map(str, one.fell))} from step {one.before.step} to "
+            f"{shown_as}:{one.after.line}: {' and '.join(map(str, one.drops))} from step {one.before.step} to "
             f"{one.after.step}{others}: the trainer was started again, and the first step after that does not count"
         )
-        if not goes_on:
+        if not is_contiguous:
             text += f"; or another run begins there. In that case, {remedy(one)}"
-        verdicts.append(Verdict("note" if goes_on else "warning", "counter-fell", text))
+        verdicts.append(Verdict("note" if is_contiguous else "warning", "counter-fell", text))
     return verdicts
 
 
@@ -117,24 +117,24 @@ def steps_in_sequence(found: Sequence[StepRecord], path: Path, resumed_at: Colle
         if again and record.step <= found[0].step:
             assert last is not None
             raise _several_runs(path, found[0], last, record)
-        if not again and last is not None and (fell := falls(last, record)):
-            restarts.append(Restart(last, record, fell))
+        if not again and last is not None and (drops := counter_drops(last, record)):
+            restarts.append(Restart(last, record, drops))
         resumed = again or record.step in resumed_at or bool(restarts and restarts[-1].after is record)
         earlier = read.records.get(record.step)
         if earlier is not None:
-            read.again.add(record.step)
+            read.repeated.add(record.step)
             repeated.append((earlier, record))
         read.records[record.step] = replace(record, resumed=resumed)
         last = record
     if repeated:
         earlier, later = repeated[0]
         text = (
-            f"{path}: the run was started again, and {len(read.again)} of its steps ({min(read.again)} to "
-            f"{max(read.again)}) come again: the later count (step {later.step}, say, of lines {earlier.line} and "
+            f"{path}: the run was started again, and {len(read.repeated)} of its steps ({min(read.repeated)} to "
+            f"{max(read.repeated)}) come again: the later count (step {later.step}, say, of lines {earlier.line} and "
             f"{later.line} the second)"
         )
         read.verdicts.append(Verdict("note", "duplicate-step", text))
-    read.verdicts += restart_verdicts(restarts, str(path), lambda one: how_to_split(path, one.before.line))
+    read.verdicts += restart_verdicts(restarts, str(path), lambda one: split_commands(path, one.before.line))
     return read
 
 
@@ -144,12 +144,12 @@ def require_one_run(found: Sequence[StepRecord], path: Path) -> None:
     It holds several runs, or one that went on from a checkpoint: at which of its steps nothing tells.
     """
     for before, after in pairwise(found):
-        if fell := all_fall(before, after):
+        if drops := all_counters_dropped(before, after):
             raise UserError(
                 f"{path} holds several runs, or one that was started again: on line {after.line} "
-                f"{' and '.join(map(str, fell))}. Nothing tells the steps of its rows (no progress bar stands behind "
-                f"them), so the parts cannot be joined: {how_to_split(path, before.line)}. Of one run, import its last "
-                "trainer_state.json instead"
+                f"{' and '.join(map(str, drops))}. Nothing tells the steps of its rows (no progress bar stands behind "
+                f"them), so the parts cannot be joined: {split_commands(path, before.line)}. Of one run, import its "
+                "last trainer_state.json instead"
             )
 
 
@@ -163,12 +163,12 @@ def _several_runs(path: Path, first: StepRecord, last: StepRecord, again: StepRe
     return UserError(
         f"{path} holds several runs: its first step, {first.step}, stands on line {first.line} and, with other "
         f"numbers or after step {last.step}, on line {again.line} once more. Which run is meant is not guessed: "
-        + how_to_split(path, last.line)
+        + split_commands(path, last.line)
         + ". If it is one run that began anew, keep the part that counts"
     )
 
 
-def how_to_split(path: Path, last_line: int) -> str:
+def split_commands(path: Path, last_line: int) -> str:
     """The commands that make two files of one, after a line; of a JSON document, in words, after a record."""
     if path.suffix == ".json":
         return f"leave the records of one run in its log_history: the first {last_line}, or those after them"

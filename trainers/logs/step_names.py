@@ -15,7 +15,7 @@ EVALUATED_STEP = TIMERS + EVALUATION
 
 
 @dataclass(frozen=True, slots=True)
-class ToldStep:
+class LoggedStep:
     """What a row tells: its step, counted from 1, its numbers, and whether it has the step's time."""
 
     step: int
@@ -46,17 +46,17 @@ class StepNames:
         """Whether a step's time is the wall clock between two rows, as no timer holds it."""
         return self.total == WALL.removeprefix(TIMERS)
 
-    def ours(self, name: str) -> str:
+    def scalar_name(self, name: str) -> str:
         """What a logged name is called here: `timing_s/<name>` for a timer."""
         for before, behind in self.timers:
             if name.startswith(before) and name.endswith(behind) and len(name) > len(before) + len(behind):
                 return TIMERS + name[len(before) : len(name) - len(behind)]
         return name
 
-    def told(self, numbers: Mapping[str, float], counted: float | None) -> ToldStep | None:
+    def logged_step(self, numbers: Mapping[str, float], counted: float | None) -> LoggedStep | None:
         """What a row's numbers tell, `counted` being its counter's value; None where it is of no step."""
         if counted is None or not counted.is_integer() or counted < self.first:
             return None
-        mine = {self.ours(name): value for name, value in numbers.items() if name != self.counter}
+        mine = {self.scalar_name(name): value for name, value in numbers.items() if name != self.counter}
         mine |= self.derived(mine)
-        return ToldStep(int(counted) + 1 - self.first, mine, self.by_the_wall or TIMERS + self.total in mine)
+        return LoggedStep(int(counted) + 1 - self.first, mine, self.by_the_wall or TIMERS + self.total in mine)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from common.verdicts import Verdict
 from trainers.logs.log_files import Printout, printouts
-from trainers.logs.printed import Printed, half_digit, printed
+from trainers.logs.printed import PrintedNumber, half_digit, parse_number
 from trainers.logs.record import TIMERS, Imported, StepRecord
 from trainers.logs.restarts import steps_in_sequence
 from trainers.logs.step_names import StepNames
@@ -136,7 +136,7 @@ class _Blocks:
     before: int = 0
     """Steps of the epochs before."""
     step: int = 0
-    numbers: dict[str, Printed] = field(default_factory=dict)
+    numbers: dict[str, PrintedNumber] = field(default_factory=dict)
     line: int = 0
     first_head: int = 0
     """The line of the first step's head; 0 while there is none."""
@@ -175,7 +175,7 @@ def _read(parts: Iterator[Printout], path: Path, blocks: _Blocks) -> Iterator[St
                 yield _record(blocks, path)
             blocks.head(head[1], int(head[2]), int(head[3]), part.line)
         elif "•" in text and (entry := _ENTRY.search(text)) is not None:
-            number = printed(entry[2])
+            number = parse_number(entry[2])
             # A number at the end of a file without its line's end may have been cut.
             if number is None or not part.ended:
                 continue

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainers.logs.dictionary_lines import imported_rows, rows_of
+from trainers.logs.dictionary_lines import console_rows, imported_rows
 from trainers.logs.log_files import Printout, printouts
 from trainers.logs.record import TIMERS, Imported
 from trainers.logs.step_names import StepNames
@@ -92,7 +92,7 @@ def _async_tree(series: str) -> TimerTree:
 
 def read_console(path: Path) -> Imported:
     """The steps of OpenRLHF's console under wandb's names; lines without `timing/step_total` are no steps."""
-    return imported_rows(rows_of(printouts(path), _WORD, _LINE), path, FORMAT, NAMES, "train/")
+    return imported_rows(console_rows(printouts(path), _WORD, _LINE), path, FORMAT, NAMES, "train/")
 
 
 def _is_step(part: Printout) -> bool:

@@ -95,7 +95,7 @@ def _require_same_texts(source: str, workload: Workload) -> None:
     """
     path = Path(source).expanduser().with_name("spec.json")
     theirs = mapping(read_json_object(path, "the plan").get("workload")) if path.is_file() else {}
-    ours = workload.of_a_spec()
+    ours = workload.for_spec()
     for part, why in (("model", "tokens of another tokenizer are other texts"), ("data", "they answer other prompts")):
         there, here = (mapping(one.get(part)).get("source") for one in (theirs, ours))
         if there and there != here:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from common.verdicts import Verdict
-from trainers.logs.dictionary_lines import PrintedRow, imported_rows, row_in
+from trainers.logs.dictionary_lines import PrintedRow, imported_rows, parse_row
 from trainers.logs.log_files import Printout, printouts
 from trainers.logs.printed import half_digit
 from trainers.logs.record import TIMERS, Imported, StepRecord
@@ -95,15 +95,15 @@ def _blocks(parts: Iterable[Printout]) -> Iterator[PrintedRow]:
         begins = _BLOCK.search(part.text) if "Step " in part.text else None
         if begins is not None:
             if head is not None and lines:
-                yield row_in("\n".join(lines), head[0], head[1].line)
+                yield parse_row("\n".join(lines), head[0], head[1].line)
             head, lines = (int(begins[1]), part), []
         elif head is not None and part.actor == head[1].actor:
             lines.append(part.text)
             if part.text.rstrip().endswith("}") or len(lines) > _LONGEST_BLOCK:
-                yield row_in("\n".join(lines), head[0], head[1].line)
+                yield parse_row("\n".join(lines), head[0], head[1].line)
                 head = None
     if head is not None and lines:
-        yield row_in("\n".join(lines), head[0], head[1].line)
+        yield parse_row("\n".join(lines), head[0], head[1].line)
 
 
 def _timed(parts: Iterable[Printout], path: Path) -> Iterator[StepRecord]:

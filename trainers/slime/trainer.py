@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from trainers.logs.dictionary_lines import PrintedRow, imported_rows, row_in
+from trainers.logs.dictionary_lines import PrintedRow, imported_rows, parse_row
 from trainers.logs.log_files import Printout, printouts
-from trainers.logs.printed import Printed
+from trainers.logs.printed import PrintedNumber
 from trainers.logs.record import TIMERS, Imported
 from trainers.logs.step_names import EVALUATION, StepNames
 from trainers.protocol import LogFormat, Trainer
@@ -132,9 +132,9 @@ def _rows(parts: Iterable[Printout]) -> Iterator[PrintedRow]:
         if (found := _LINE.search(part.text)) is None:
             evaluated = evaluated or _EVALUATED.search(part.text) is not None
             continue
-        row = row_in(part.text[found.end() :], int(found[1]), part.line)
+        row = parse_row(part.text[found.end() :], int(found[1]), part.line)
         if evaluated and "perf/step_time" in row.numbers:
-            row.numbers[f"perf/{EVALUATION}_time"] = Printed(0.0, None)
+            row.numbers[f"perf/{EVALUATION}_time"] = PrintedNumber(0.0, None)
             evaluated = False
         yield row
 

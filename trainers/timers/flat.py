@@ -28,7 +28,7 @@ Places = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Nested:
+class NestedTimers:
     """A step's numbers, divided: seconds by path, other quantities by name, keys that no tree declares.
 
     `names` is what each key has become: `timing_s/<path>` for a phase, a scalar's name for the rest.
@@ -40,12 +40,12 @@ class Nested:
     names: dict[str, str]
 
 
-def nested(flat: Mapping[str, float], tree: TimerTree, places: Places | None = None) -> Nested:
+def nest_timers(flat: Mapping[str, float], tree: TimerTree, places: Places | None = None) -> NestedTimers:
     """A step's flat numbers (`timing_s/gen`, `critic/score/mean`, ...) as phases by path and scalars by name.
 
     What the tree declares as no part of a sum (counts, statistics) becomes a scalar without the prefix.
     A timer that is not declared becomes `undeclared/<name>`: where it nests is not guessed. `places` are the
-    paths of the timers that may lie in more than one (see `places_of`); the declared ones without it.
+    paths of the timers that may lie in more than one (see `timer_places`); the declared ones without it.
     """
     paths = tree.paths_by_key
     phases: dict[str, float] = {}
@@ -69,7 +69,7 @@ def nested(flat: Mapping[str, float], tree: TimerTree, places: Places | None = N
         scalars[names[key]] = value
         if beside is None:
             undeclared.append(name)
-    return Nested(phases, scalars, tuple(undeclared), names)
+    return NestedTimers(phases, scalars, tuple(undeclared), names)
 
 
 def timer_name(key: str, declared: Container[str] = ()) -> str | None:
@@ -93,7 +93,7 @@ def _beside(name: str, tree: TimerTree, flat: Mapping[str, float]) -> str | None
     return next((s.replace("*", name) for logged, _, s in tree.beside_if if logged.replace("*", name) in flat), None)
 
 
-def places_of(
+def timer_places(
     steps: Sequence[Mapping[str, float]],
     tree: TimerTree,
     run_id: str,
@@ -153,7 +153,7 @@ def _residuals(
     for step, cut in zip(steps, rounding, strict=True):
         timed = {k: step[TIMERS + k] for k in movable if math.isfinite(step.get(TIMERS + k, math.nan))}
         fixed = {k: v for k, v in step.items() if k.startswith(_PREFIXES) and _timer_of(k) not in movable}
-        phases = nested(fixed, tree).phases
+        phases = nest_timers(fixed, tree).phases
         if math.isfinite(left := exclusive_s(phases).get(tree.root, math.nan)):
             rests.append((left, timed, phases[tree.root], math.fsum(v for k, v in cut.items() if _timer_of(k))))
     plain = [left for left, timed, *_ in rests if not timed]

@@ -15,7 +15,7 @@ from trainers.timers.tree import CATEGORIES, Phase, TimerTree
 ROOT = "step"
 MODE = "own tree"
 # Marks a row that is no part of the step's sum: a count, a length, a statistic over ranks, work outside the step.
-BESIDE = "-"
+NOT_SUMMED = "-"
 # No step has as many timers; each is a row of the report.
 MOST_PHASES, MOST_DEEP, LONGEST_NAME = 500, 50, 200
 
@@ -25,7 +25,7 @@ _HOW = "The whole step has an empty parent, a phase the name of the one that hol
 Own = Mapping[str, TablePhase]
 
 
-def add(found: dict[str, TablePhase], name: str, phase: TablePhase) -> None:
+def add_phase(found: dict[str, TablePhase], name: str, phase: TablePhase) -> None:
     """Add one row's phase; `UserError` where an earlier row gives it another parent or category."""
     first = found.setdefault(name, phase)
     if first.parent != phase.parent:
@@ -43,7 +43,7 @@ def own_tree(trainer: str, version: str, engine: str, tables: Sequence[Own | Non
     phases: dict[str, TablePhase] = {}
     for table in filter(None, tables):
         for name, phase in table.items():
-            add(phases, name, phase)
+            add_phase(phases, name, phase)
     file = next((phase.file for phase in phases.values()), None)
     if len(phases) > MOST_PHASES:
         raise UserError(f"{file} has {len(phases):,} phases, of at most {MOST_PHASES}: phase is a timer's name")
@@ -128,12 +128,12 @@ def category_of(text: str, where: str) -> str:
     return text
 
 
-def tree_told(tree: TimerTree) -> dict[str, Any]:
+def tree_to_json(tree: TimerTree) -> dict[str, Any]:
     """A tree as JSON, for the metadata of a run's table."""
     return asdict(tree)
 
 
-def tree_from(told: Mapping[str, Any]) -> TimerTree:
+def tree_from_json(told: Mapping[str, Any]) -> TimerTree:
     """The tree back from its JSON."""
     phases = tuple(Phase(**{name: _tuples(value) for name, value in phase.items()}) for phase in told["phases"])
     return TimerTree(**{**{name: _tuples(value) for name, value in told.items()}, "phases": phases})

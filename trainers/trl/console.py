@@ -20,7 +20,7 @@ from trainers.logs.hf_rows import (
     logged_row,
 )
 from trainers.logs.log_files import Printout, printouts
-from trainers.logs.printed import half_digit, printed
+from trainers.logs.printed import half_digit, parse_number
 from trainers.logs.record import Imported
 from trainers.trl.totals import Totals, clock_s
 
@@ -116,7 +116,7 @@ def row_of(text: str) -> dict[str, Any]:
     for pair in _PAIR.finditer(text):
         if pair["value"] is None:
             row[pair["name"]] = pair["text"] if pair["text"] is not None else pair["quoted"]
-        elif (number := printed(pair["value"].rstrip("} "))) is not None:
+        elif (number := parse_number(pair["value"].rstrip("} "))) is not None:
             row[pair["name"]] = number.value
     return row
 
@@ -141,7 +141,7 @@ def _iteration(part: Printout) -> LoggedRow | None:
         return None
     told = (pair.partition(": ") for pair in found[2].split(" | "))
     row = {name.strip(): value.strip(" |") for name, _, value in told}
-    took = printed(row.pop(_MEGATRON_MS, ""))
+    took = parse_number(row.pop(_MEGATRON_MS, ""))
     if took is None:
         return None
     logged = logged_row(int(found[1]), {name.replace(" ", "_"): value for name, value in row.items()}, part.line)

@@ -14,9 +14,9 @@ from typing import Any
 from common.errors import UserError
 from common.verdicts import Verdict, count_of, first_of_each_kind
 from trainers.logs.log_files import Printout, printouts
-from trainers.logs.printed import Printed, fixed_decimals, half_digit, number_before, printed
+from trainers.logs.printed import PrintedNumber, fixed_decimals, half_digit, leading_number, parse_number
 from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord
-from trainers.logs.restarts import how_to_split, steps_in_sequence
+from trainers.logs.restarts import split_commands, steps_in_sequence
 from trainers.verl.command_line import CommandLine
 
 FORMAT = "verl-console"
@@ -117,7 +117,7 @@ def read_verl_console(path: Path) -> Imported:
         (name, _), (other, at), *_ = log.experiments.items()
         raise UserError(
             f"{path} holds several runs: its configuration names experiment {name!r} and, from line {at}, {other!r}. "
-            f"Which is meant is not guessed: {how_to_split(path, at - 1)}"
+            f"Which is meant is not guessed: {split_commands(path, at - 1)}"
         )
     everything = lines
     lines, verdicts = _of_verl(lines, path)
@@ -161,13 +161,13 @@ def _joined(current: _Open, part: Printout) -> str | None:
 
 def _is_pair(piece: str) -> bool:
     name, _, text = piece.strip().rpartition(":")
-    return re.fullmatch(r"[^\s:]+", name) is not None and printed(text) is not None
+    return re.fullmatch(r"[^\s:]+", name) is not None and parse_number(text) is not None
 
 
-def _pair(piece: str) -> tuple[str, Printed] | None:
+def _pair(piece: str) -> tuple[str, PrintedNumber] | None:
     """`name:number`; None where the text is no number."""
     name, _, text = piece.rpartition(":")
-    number = printed(text) if name.strip() else None
+    number = parse_number(text) if name.strip() else None
     return (name.strip(), number) if number is not None else None
 
 
@@ -218,7 +218,7 @@ def _close(current: _Open | None, path: Path) -> list[_Line]:
     if last is None and ":" in pieces[-1]:
         # A progress bar or Ray's "[repeated 2x across cluster]" right behind the last number.
         name, _, text = pieces[-1].partition(":")
-        whole = printed(number_before(text.strip()))
+        whole = parse_number(leading_number(text.strip()))
         if whole is not None and name.strip():
             last = (name.strip(), whole)
             pairs.append(last)

@@ -31,7 +31,7 @@ def workload_json(workload: Workload, read: Read) -> dict[str, Any]:
     So a run's fingerprint is of what the function does, not of where it lies, and a change of the file on the disk
     reaches no run that was planned before.
     """
-    found = workload.of_a_spec()
+    found = workload.for_spec()
     for reward, told in zip(workload.rewards, found["rewards"], strict=True):
         if isinstance(reward, OwnReward):
             told |= _told("workload.rewards", reward.source, "function", reward.function, read)

@@ -171,7 +171,7 @@ def imported_specs(config: Config, name: str, facts: StackFacts | None) -> Itera
             "stack": arm.stack,
             "seed": run.seed,
             "factors": factors,
-            "workload": workload.of_a_spec() if workload is not None else {},
+            "workload": workload.for_spec() if workload is not None else {},
             "options": arm.options,
             "env": arm.env,
             "trainer_args": args,

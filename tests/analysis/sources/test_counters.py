@@ -11,7 +11,7 @@ from analysis.imports.formats import read_source
 from analysis.sources.wandb_import import _in_one
 from analysis.sources.wandb_rows import logged_steps, read_steps, steps_of
 from common.errors import UserError
-from trainers.logs.restarts import OF_TRAINING
+from trainers.logs.restarts import TRAINING_COUNTERS
 
 
 def verl_console(rows):
@@ -237,7 +237,9 @@ def test_counters_of_attempts_that_went_on_are_compared_too(tmp_path):
 
 def test_every_counter_is_in_the_table_of_the_docs():
     docs = (Path(__file__).parents[3] / "docs" / "import.md").read_text()
-    assert not [name for name in OF_TRAINING if f"`{name.partition('/')[2]}`" not in docs and f"`{name}`" not in docs]
+    assert not [
+        name for name in TRAINING_COUNTERS if f"`{name.partition('/')[2]}`" not in docs and f"`{name}`" not in docs
+    ]
 
 
 def table(tmp_path, rows, columns="step,phase,seconds"):
@@ -264,7 +266,7 @@ def test_two_runs_in_one_table_are_refused_and_a_restart_is_told(tmp_path, by):
     ):
         table(tmp_path, sorted_by(phases((1, 2, 3))) + sorted_by(phases((1, 2, 3), 0.5)))
     read = table(tmp_path, sorted_by(phases((1, 2, 3, 4))) + sorted_by(phases((3, 4, 5), 0.5)))
-    assert [v.code for v in read.verdicts] == ["duplicate-step"] and read.again == {3, 4}
+    assert [v.code for v in read.verdicts] == ["duplicate-step"] and read.repeated == {3, 4}
     assert [s for s, r in read.records.items() if r.resumed] == [3]
     assert [r.scalars["timing_s/gen"] for r in read.records.values()] == [2.0, 3.0, 4.5, 5.5, 6.5]
     # A counter that fell there too is the same restart.
@@ -277,7 +279,7 @@ def test_a_table_in_any_order_and_with_a_row_corrected_is_one_run(tmp_path):
     rows = phases((1, 2, 3))
     assert not table(tmp_path, rows[::-1]).verdicts and not table(tmp_path, rows + rows).verdicts
     read = table(tmp_path, [*rows, (1, "gen", 9.0), (1, "step", 9.5)])
-    assert [v.code for v in read.verdicts] == ["duplicate-value"] * 2 and not read.again
+    assert [v.code for v in read.verdicts] == ["duplicate-value"] * 2 and not read.repeated
 
 
 @pytest.mark.parametrize("name", ["epoch", "num_tokens", "training/epoch", "_runtime"])

@@ -31,7 +31,7 @@ from trainers.logs.record import TIMERS
 from trainers.registry import trainer_named, trainers
 from trainers.slime import trainer as slime
 from trainers.timers.exclusive import exclusive_s
-from trainers.timers.flat import nested
+from trainers.timers.flat import nest_timers
 from trainers.timers.lookup import tree_for
 
 
@@ -55,7 +55,7 @@ def imported(folder: Path, source: str, trainer: str, version: str, engine: str 
 def divided(found, step: int, trainer: str, version: str, engine: str = "vllm"):
     """A step's own seconds by path, which are the step; the timers that no tree declares."""
     tree = tree_for(trainer, version, engine)
-    parts = nested(found.read.records[step].scalars, tree)
+    parts = nest_timers(found.read.records[step].scalars, tree)
     own = exclusive_s(parts.phases)
     inside = {path: value for path, value in own.items() if path.startswith("step")}
     assert sum(inside.values()) == pytest.approx(parts.phases["step"])
@@ -289,7 +289,9 @@ def test_a_name_of_theirs_in_anothers_history_is_no_row_of_theirs(tmp_path):
 
 
 def test_a_row_between_two_steps_is_of_none():
-    assert slime.NAMES.told({"perf/step_time": 3.0}, 0.0) and not slime.NAMES.told({"perf/step_time": 3.0}, 0.5)
+    assert slime.NAMES.logged_step({"perf/step_time": 3.0}, 0.0) and not slime.NAMES.logged_step(
+        {"perf/step_time": 3.0}, 0.5
+    )
 
 
 def test_every_trainer_that_is_only_imported_says_where_it_was_read():

@@ -12,7 +12,7 @@ from common.errors import UserError
 from common.files import fingerprint_of
 from trainers.logs.record import TablePhase
 from trainers.timers.exclusive import exclusive_s
-from trainers.timers.own import own_tree, tree_from, tree_told
+from trainers.timers.own import own_tree, tree_from_json, tree_to_json
 
 # NeMo-RL's own names; `prepare_for_generation/transfer_and_update_weights` has a slash.
 NEMO = """step,phase,parent,category,seconds
@@ -80,7 +80,7 @@ def test_a_tables_phases_nest_as_its_column_parent_says(tmp_path):
 
 def test_a_tree_goes_into_the_file_and_comes_out_of_it(tmp_path):
     tree = own_tree("nemo-rl", "0.4.0", "vllm", [read_source(str(table(tmp_path, NEMO)), None, (), tmp_path).tree])
-    again = tree_from(json.loads(json.dumps(tree_told(tree))))
+    again = tree_from_json(json.loads(json.dumps(tree_to_json(tree))))
     assert again == tree and hash(again) == hash(tree)
     assert tree.name == "nemo-rl 0.4.0 own tree" and tree.root == "step" and tree.flat
     assert [p.category for p in tree.phases] == ["other", "generation", "weight sync", "loss+backward", "loss+backward"]

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.errors import UserError
-from trainers.logs.printed import printed
+from trainers.logs.printed import parse_number
 from trainers.verl.console import read_verl_console
 
 STEP = {
@@ -72,7 +72,7 @@ def test_a_line_in_full_carries_no_rounding(tmp_path):
 
 @pytest.mark.parametrize("text", ["None", "null", "True", "a word", "", "1.2.3", "3 apples"])
 def test_what_is_no_number_is_none(text):
-    assert printed(text) is None
+    assert parse_number(text) is None
 
 
 def test_texts_are_left_out_and_not_a_number_is_kept(tmp_path):
@@ -238,7 +238,7 @@ def test_a_restart_repeats_steps_and_the_later_count(tmp_path):
     found = read(tmp_path, "\n".join([*first, "Setting global step to 3", *second, ""]))
     records = found.read.records
     assert [records[s].scalars["timing_s/step"] for s in range(1, 7)] == [401, 402, 403, 504, 505, 506]
-    assert [s for s, r in records.items() if r.resumed] == [4] and found.read.again == {4, 5}
+    assert [s for s, r in records.items() if r.resumed] == [4] and found.read.repeated == {4, 5}
     assert codes(found) == ["duplicate-step"]
     assert "2 of its steps (4 to 5) come again" in found.read.verdicts[0].text
     assert "(step 4, say, of lines 4 and 7 the second)" in found.read.verdicts[0].text
@@ -252,7 +252,7 @@ def test_a_restart_at_its_checkpoint_is_told_by_what_verl_prints(tmp_path):
 
 def test_a_line_that_was_printed_twice_is_one(tmp_path):
     found = read(tmp_path, f"{line(1, STEP)}\n{line(1, STEP)}\n{line(2, STEP)}\n")
-    assert list(found.read.records) == [1, 2] and not found.read.verdicts and not found.read.again
+    assert list(found.read.records) == [1, 2] and not found.read.verdicts and not found.read.repeated
 
 
 @pytest.mark.parametrize("steps", [(1, 2, 3, 1, 2), (3, 3), (1, 1), (5, 6, 7, 5)])
@@ -273,7 +273,7 @@ def test_what_a_response_prints_is_no_step(tmp_path, printed_as, place, step, pr
     lines.insert(place, f"{prefix}{printed_as.format(step)}\n")
     found = read(tmp_path, "".join(lines))
     assert [(s, r.scalars["timing_s/step"]) for s, r in found.read.records.items()] == [(1, 512), (2, 513), (3, 514)]
-    assert not any(r.resumed for r in found.read.records.values()) and not found.read.again
+    assert not any(r.resumed for r in found.read.records.values()) and not found.read.repeated
     (told,) = found.read.verdicts
     assert told.code == "no-step-line" and told.level == ("warning" if step == 900 else "note")
     assert f"run.log:{place + 1} begins like step {step} and has" in told.text and "steps have 8" in told.text
@@ -315,7 +315,7 @@ def test_a_line_of_its_own_that_a_second_process_prints_for_a_step_does_not_repl
     """verl's fully_async trainer prints the rollouter's few numbers under the step's number."""
     text = "".join(f"{line(s, STEP)}\nstep:{s} - fully_async/rollouter/idle_ratio:0.250\n" for s in (1, 2, 3))
     found = read(tmp_path, text)
-    assert [r.scalars["timing_s/step"] for r in found.read.records.values()] == [408.19] * 3 and not found.read.again
+    assert [r.scalars["timing_s/step"] for r in found.read.records.values()] == [408.19] * 3 and not found.read.repeated
     assert codes(found) == ["no-step-line"] and "So do 2 more lines" in found.read.verdicts[0].text
 
 

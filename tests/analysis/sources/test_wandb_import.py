@@ -84,7 +84,7 @@ def test_the_later_attempt_counts_and_what_a_killed_one_had_begun_does_not(folde
     assert [read.records[s].resumed for s in (1, 2, 3, 4)] == [None, None, True, None]
     assert read.records[5].scalars["train/reward"] == 0.5, "the closing summary does not replace the step's own value"
     assert [(v.level, v.code) for v in read.verdicts] == [("note", "overlap")]
-    assert "1 step (3 to 3)" in read.verdicts[0].text and read.again == {3}
+    assert "1 step (3 to 3)" in read.verdicts[0].text and read.repeated == {3}
     assert read.records[3].time > read.records[2].time > 1.7e9
     record = read.records[4]
     row = next(content["item"] for n, _, content in records(record.file, "history") if n == record.line)
@@ -239,14 +239,14 @@ def test_an_attempt_that_began_anew_leaves_out_those_before(tmp_path):
     lives = [verl_steps(range(1, 11), 10.0), verl_steps([8, 9], 20.0), verl_steps(range(1, 5), 50.0)]
     found = _in_one([steps_of(rows_of(life, tmp_path), "log") for life in lives], "wandb")
     assert {s: r.scalars["timing_s/step"] for s, r in found.records.items()} == dict.fromkeys((1, 2, 3, 4), 50.0)
-    assert codes(found) == ["began-anew"] and "10 steps (1 to 10)" in found.verdicts[0].text and not found.again
+    assert codes(found) == ["began-anew"] and "10 steps (1 to 10)" in found.verdicts[0].text and not found.repeated
 
 
 def test_a_history_that_began_anew(tmp_path):
     """The attempts of a run on the server are one history."""
     read = steps_of(rows_of(verl_steps(range(1, 11), 10.0) + verl_steps(range(1, 5), 50.0), tmp_path), "log")
     assert {s: r.scalars["timing_s/step"] for s, r in read.records.items()} == dict.fromkeys((1, 2, 3, 4), 50.0)
-    assert codes(read) == ["began-anew"] and not read.again
+    assert codes(read) == ["began-anew"] and not read.repeated
     assert [s for s, r in read.records.items() if r.resumed] == [1]
 
 

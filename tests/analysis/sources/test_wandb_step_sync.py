@@ -21,7 +21,7 @@ ROWS = (
 def test_calls_count_for_the_step_that_they_led_to() -> None:
     file = Path("run-1abc.wandb")
     read = steps_of(((file, number, row) for number, row in enumerate(ROWS, start=1)), file.name)
-    assert not read.verdicts and not read.again
+    assert not read.verdicts and not read.repeated
     first, second = (read.records[step].scalars for step in (1, 2))
     assert first["profiling/Time taken: GRPOTrainer.generate"] == 3.0 and first["train/step_time"] == 4.5
     assert second["profiling/Time taken: GRPOTrainer.generate"] == 4.5
