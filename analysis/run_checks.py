@@ -12,7 +12,7 @@ from analysis.runs import Run
 from analysis.wide import PHASE, REWARD
 from common.findings import Finding
 from common.verdicts import Verdict, count_of
-from trainers.quantities import logged_as, names_of, single_rewards
+from trainers.quantities import logged_as, scalars_of, single_rewards
 
 OTHER_CPU = "other_cpu_s"
 # wandb's own process and the system's daemons take a percent or two; from here on others were at work.
@@ -118,7 +118,7 @@ def reward_verdicts(wide: pd.DataFrame, runs: Sequence[Run]) -> Iterator[Verdict
         return
     yield from failed_reward_verdicts(wide)
     if REWARD not in wide:
-        yield Verdict("warning", "no-reward", f"no run logs {' or '.join(names_of(REWARD))}: no reward curve")
+        yield Verdict("warning", "no-reward", f"no run logs {' or '.join(scalars_of(REWARD))}: no reward curve")
         return
     silent = {run.run_id for run in runs if logged_as(REWARD, run.steps["name"].unique()) is None}
     for key, rows in wide.groupby("run_id", sort=False):

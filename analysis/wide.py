@@ -13,7 +13,7 @@ from analysis.runs import Run
 from common.errors import UserError
 from common.verdicts import Verdict, count_of, first_few
 from trainers.logs.record import STEPS_LOGGED
-from trainers.quantities import QUANTITIES, discarded, logged_as, names_of
+from trainers.quantities import QUANTITIES, discarded, logged_as, scalars_of
 from trainers.registry import trainer_named
 from trainers.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
 
@@ -211,7 +211,7 @@ def _truncation_unknown(wide: pd.DataFrame) -> list[Verdict]:
     """Says which runs' truncated responses cannot be told from those that are as long as the batch's longest."""
     lacking = {
         name: wide.loc[wide[name].notna() & wide["truncated_share"].isna(), "run_id"]
-        for name in names_of("truncated_share")
+        for name in scalars_of("truncated_share")
         if name in wide
     }
     return [

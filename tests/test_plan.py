@@ -259,7 +259,11 @@ def test_each_process_of_trl_learns_from_its_share_of_the_batch() -> None:
     assert two["trainer_args"]["generation_batch_size"] == RAW["workload"]["batch_size"]
     assert (two["ray"], two["spread"]) == (False, "torchrun")
     assert not {"spread", "generation_batch_size"} & {*one, *one["trainer_args"]}, "one process is what it was"
-    assert (Spread.told(one), Spread.told(two), Spread.told({"ray": True})) == ("alone", "torchrun", "ray")
+    assert (Spread.from_spec(one), Spread.from_spec(two), Spread.from_spec({"ray": True})) == (
+        "alone",
+        "torchrun",
+        "ray",
+    )
 
 
 def on_gpus(options: dict[str, Any], accelerator: str = "cuda", trainer: str = "trl", **words: Any) -> dict[str, Any]:

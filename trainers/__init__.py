@@ -35,11 +35,11 @@ class Spread(StrEnum):
     """As `torchrun`, with some of `SERVERS` beside it: on GPUs of the same node, or an engine's on the last node."""
 
     @classmethod
-    def told(cls, by: Mapping[str, Any]) -> Spread:
+    def from_spec(cls, spec: Mapping[str, Any]) -> Spread:
         """As a specification or a job's order tells it; those of before the word say only whether it is Ray."""
-        return cls(by.get("spread") or (cls.RAY if by.get("ray") else cls.ALONE))
+        return cls(spec.get("spread") or (cls.RAY if spec.get("ray") else cls.ALONE))
 
-    def in_spec(self, processes: int, *servers: Mapping[str, Any] | None) -> dict[str, Any]:
+    def to_spec(self, processes: int, *servers: Mapping[str, Any] | None) -> dict[str, Any]:
         """What a specification says of it: of one process the same, however its trainer could spread.
 
         `servers` tell of those beside it, in the order of `SERVERS`: `module`, `gpus`, and `patience_s` for its first

@@ -59,8 +59,8 @@ def differing(of: Sequence[Settings]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class StackTold:
-    """What a stack's definition says without being built."""
+class StackPins:
+    """What a stack's definition pins; known before it is built."""
 
     accelerator: str
     trainer_version: str
@@ -80,7 +80,7 @@ class Case:
     stack: str
     version: str
     """Of the trainer."""
-    told: StackTold
+    pins: StackPins
     workload: Mapping[str, Any]
     env: Mapping[str, str]
     settings: Settings
@@ -102,7 +102,7 @@ class Case:
 
     @property
     def on_gpu(self) -> bool:
-        return self.told.accelerator == "cuda"
+        return self.pins.accelerator == "cuda"
 
     @property
     def gpus(self) -> int:
@@ -140,13 +140,13 @@ class Case:
 
     def behaviour(self, code: str) -> str | None:
         """What its engine does by one of its trainer's behaviours; None where that is not known."""
-        return next((one.of(self) for one in self.trainer.behaviours if one.code == code), None)
+        return next((one.describe(self) for one in self.trainer.behaviours if one.code == code), None)
 
     def _count(self, word: str, default: int) -> int:
         return self.settings.int(self.trainer.key(word), default)
 
 
-def names_of(spec: Mapping[str, Any]) -> tuple[str, str]:
+def label_and_point(spec: Mapping[str, Any]) -> tuple[str, str]:
     """A run's arm with the factors that are its own, and the combination of those that all arms share."""
     own = {path: value for path, value in spec["factors"].items() if path.startswith("arms.")}
     shared = sorted((path, value) for path, value in spec["factors"].items() if path not in own)
@@ -163,7 +163,7 @@ def points_of(cases: Sequence[Case]) -> Iterator[list[Case]]:
 
 def sglang_speed_on_cpu(case: Case, variables: Variables) -> Iterator[Finding]:
     """SGLang without its kernels: what it does is its own, how fast it does it is not."""
-    if case.engine.name == "sglang" and case.told.accelerator == "cpu":
+    if case.engine.name == "sglang" and case.pins.accelerator == "cpu":
         yield Finding(
             "unequal",
             "sglang-speed-on-cpu",
@@ -179,7 +179,7 @@ def sglang_speed_on_cpu(case: Case, variables: Variables) -> Iterator[Finding]:
 
 def vllm_attention_backend(case: Case, variables: Variables) -> Iterator[Finding]:
     """A kernel that a stack with vLLM 0.8 lacks; later ones do not read the variable."""
-    name, packages = "VLLM_ATTENTION_BACKEND", case.told.packages
+    name, packages = "VLLM_ATTENTION_BACKEND", case.pins.packages
     wanted = case.env.get(name, variables.get(name, ("", ""))[0])
     lacks = packages.get("vllm", "").startswith("0.8.") and "flashinfer-python" not in packages
     if case.engine.name == "vllm" and wanted == "FLASHINFER" and lacks:

@@ -44,9 +44,9 @@ class MemoryEstimate:
     kv_wanted: int
     """Tokens that the sequences which it decodes at once hold at their longest."""
     model: ModelFacts
-    less_update: str
+    update_advice: str
     """What would take less memory in the update."""
-    less_rollout: str
+    rollout_advice: str
     """The same while the engine generates."""
 
     @property
@@ -114,7 +114,7 @@ def _reward_models(case: Case) -> tuple[Part, ...]:
     return tuple(Part(f"the weights of reward model {name}", gib, True) for name, gib in sizes if gib is not None)
 
 
-def working(model: ModelFacts, tokens: int, checkpointed: bool = True) -> list[Part]:
+def pass_parts(model: ModelFacts, tokens: int, checkpointed: bool = True) -> list[Part]:
     """What a pass needs beside the weights: rough, and said to be."""
     layer = (model.parameters or 0) / model.layers * 2 * 2 / GIB
     kept = 1 if checkpointed else 16

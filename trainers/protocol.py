@@ -59,10 +59,10 @@ class Driver:
     spread: Spread = Spread.ALONE
     """How it spreads over a job's GPUs and nodes."""
     server: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda args: None
-    """What the server beside it is with these settings (`Spread.in_spec`); None where there is none."""
+    """What the server beside it is with these settings (`Spread.to_spec`); None where there is none."""
     least_cpus: Callable[[dict[str, Any], Workload], int] = lambda args, workload: 1
     """CPUs, of all nodes together, that the trainer with these settings needs to start at all."""
-    seedless: Callable[[dict[str, Any]], dict[str, Any]] = lambda args: args
+    without_seed: Callable[[dict[str, Any]], dict[str, Any]] = lambda args: args
     """Its settings without what a run's seed decides, beside `seed` itself."""
     any_stack: bool = False
     """Whether it runs in every stack of its engine, whichever trainer that is for."""
@@ -84,7 +84,7 @@ class LogFormat:
     """Whether a JSON line is a row of this format."""
     mark: bytes = b""
     """A word that a whole JSON document of this format holds."""
-    first_look: Callable[[Path, Iterable[Printout], bool], Imported] | None = None
+    preview: Callable[[Path, Iterable[Printout], bool], Imported] | None = None
     """What it tells beside its steps: its path, its first parts, and whether the run's version is known without it."""
     step_alone: bool = False
     """Whether it holds no timer but the step's: that is the same in all releases."""
@@ -109,7 +109,9 @@ def plain_settings(args: Mapping[str, Any], composed: Mapping[str, Any] | None) 
     return Settings({**given, **(composed or {})}, frozenset(given), composed is not None)
 
 
-def limit_of_engine(tree: TimerTree, engine: Engine, settings: Mapping[str, Any], held: Mapping[str, Any]) -> object:
+def engine_sequence_limit(
+    tree: TimerTree, engine: Engine, settings: Mapping[str, Any], held: Mapping[str, Any]
+) -> object:
     """The most sequences at once, as the engine itself holds it."""
     return held.get(engine.at_once)
 
@@ -152,9 +154,9 @@ class Trainer:
     """What stands before an engine's own options, with `{engine}` for its name."""
     engine_switches: Mapping[str, Mapping[bool, str]] = field(default_factory=dict)
     """Switches that say which engine it is, beside `keys["engine"]`."""
-    of_one_engine: tuple[str, ...] = ()
+    engine_specific: tuple[str, ...] = ()
     """How settings begin that mean something with one of its engines alone."""
-    of_the_text: frozenset[str] = frozenset()
+    changes_text: frozenset[str] = frozenset()
     """Those of them that change what is written, and not only how: arms must have them alike, whatever the engine."""
     settings: Callable[[Mapping[str, Any], Mapping[str, Any] | None], Settings] = plain_settings
     """A run's settings, from its `trainer_args` or from what the stack has resolved."""
@@ -192,11 +194,11 @@ class Trainer:
     # How a run of it generated
     server: tuple[str, str] = ("", "")
     """The setting, and its value, with which its engine is a server of its own."""
-    otherwise: Mapping[str, str] = field(default_factory=dict)
+    iterations_hidden_by: Mapping[str, str] = field(default_factory=dict)
     """Settings with which response lengths do not give the engine's iterations, and why."""
     carried_over: Mapping[str, str] = field(default_factory=dict)
     """Modes whose steps hold work of earlier steps, and what is unknown then."""
-    at_once: Callable[[TimerTree, Engine, Mapping[str, Any], Mapping[str, Any]], object] = limit_of_engine
+    sequence_limit: Callable[[TimerTree, Engine, Mapping[str, Any], Mapping[str, Any]], object] = engine_sequence_limit
     """The most sequences that one engine was certainly told to decode at once; of its tree, settings, and the settings
     that the engine holds."""
     engine_gpus: Callable[[str, Mapping[str, Any]], int | None] = lambda mode, settings: None
@@ -207,7 +209,7 @@ class Trainer:
         """The package whose version is its release."""
         return self.package or self.name
 
-    def of(self, settings: Mapping[str, Any], word: str, default: Any = None) -> Any:
+    def lookup(self, settings: Mapping[str, Any], word: str, default: Any = None) -> Any:
         """What settings say under a word; the default where they do not."""
         return next((settings[key] for key in self.keys.get(word, ()) if settings.get(key) is not None), default)
 

@@ -34,7 +34,7 @@ def single_rewards(names: Iterable[str], kind: str = "mean") -> dict[str, list[s
     return found
 
 
-def names_of(quantity: str) -> tuple[str, ...]:
+def scalars_of(quantity: str) -> tuple[str, ...]:
     """What the trainers call a quantity."""
     return tuple(dict.fromkeys(name for one in trainers() for name in one.quantities.get(quantity, ())))
 
@@ -42,4 +42,4 @@ def names_of(quantity: str) -> tuple[str, ...]:
 def logged_as(quantity: str, names: Iterable[str]) -> str | None:
     """The name among `names` under which a trainer logged a quantity; None where it did not."""
     have = set(names)
-    return next((name for name in names_of(quantity) if name in have), None)
+    return next((name for name in scalars_of(quantity) if name in have), None)

@@ -12,14 +12,14 @@ from trainers.cases import Case
 if TYPE_CHECKING:
     from trainers.protocol import Variables
 
-Tell = Callable[[Case], str | None]
+Describe = Callable[[Case], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Does:
-    """What one engine does, in a few words (None: it cannot be told), and where that was read."""
+class Effect:
+    """What one engine makes of a setting, in a few words (None where unknown), and its source."""
 
-    tell: Tell
+    describe: Describe
     source: str
 
 
@@ -31,21 +31,21 @@ class Behaviour:
     name: str
     keys: tuple[str, ...]
     why: str
-    does: Mapping[str, Does] = field(default_factory=dict)
+    effects: Mapping[str, Effect] = field(default_factory=dict)
     change: Callable[[Sequence[Case]], str] = field(default=lambda cases: "")
     level: Level | None = "unequal"
     """None: in the ledger only."""
-    moot: Callable[[Sequence[Case]], str] = field(default=lambda cases: "")
+    no_effect: Callable[[Sequence[Case]], str] = field(default=lambda cases: "")
     """Why a difference cannot matter here; empty if it can."""
     effect_known: bool = True
     """Whether it is known what a difference does; if not, the ledger calls it unverifiable."""
-    equal_if_moot: bool = True
+    equal_without_effect: bool = True
     """Whether the ledger calls a difference that cannot matter equivalent: another meaning of one number stays one."""
 
-    def of(self, case: Case) -> str | None:
-        """What a case's engine does; None where that is not known."""
-        does = self.does.get(case.place)
-        return does.tell(case) if does else None
+    def describe(self, case: Case) -> str | None:
+        """What a case's engine does; None where unknown."""
+        effect = self.effects.get(case.place)
+        return effect.describe(case) if effect else None
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class Rule:
     why: str
     source: str
     change: str
-    of_imported: bool = True
+    on_imported: bool = True
     """Whether it tells anything of a run that has run elsewhere."""
 
     def __call__(self, case: Case, variables: Variables) -> Iterator[Finding]:
         """The finding, where there is one."""
-        got = self.when(case) if self.of_imported or not case.imported else None
+        got = self.when(case) if self.on_imported or not case.imported else None
         if got is None or got is False:
             return
 

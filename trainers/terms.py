@@ -10,7 +10,7 @@ from trainers.cases import Case
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TermValue:
     """What a case's settings come to under a term: None where they do not tell it."""
 
     value: object
@@ -18,16 +18,16 @@ class Said:
     """The settings that say it; none where the trainer has it fixed."""
 
 
-Terms = Mapping[str, Said]
+Terms = Mapping[str, TermValue]
 
 _UPDATE = "the same gradient moves the weights otherwise"
 _LOSS = "the same completions give another gradient"
 _SAMPLING = "completions are drawn otherwise, and so have other lengths and rewards"
-TRAINED, SENT = "what is trained", "what the engine gets of the weights"
-WROTE, NEWEST = "weights that write the completions", "the newest"
-ORDER, BY_SEED = "order of the prompts", "transformers' sampler, by the run's seed"
-SHARE = "GPUs that share one copy of the weights"
-WHOLE, ADAPTER = "all weights", "the adapter alone"
+TRAINED_WEIGHTS, WEIGHTS_SENT = "what is trained", "what the engine gets of the weights"
+POLICY_VERSION, NEWEST = "weights that write the completions", "the newest"
+PROMPT_ORDER, BY_SEED = "order of the prompts", "transformers' sampler, by the run's seed"
+GPUS_PER_COPY = "GPUs that share one copy of the weights"
+ALL_WEIGHTS, ADAPTER_ONLY = "all weights", "the adapter alone"
 TURNS, ONE_TURN = "turns of a completion", "one"
 TERMS: Mapping[str, str] = {
     "optimizer": _UPDATE,
@@ -38,10 +38,10 @@ TERMS: Mapping[str, str] = {
     "weight decay": _UPDATE,
     "largest norm of a gradient": _UPDATE,
     "updates from a batch": "a step trains more, and takes longer",
-    TRAINED: _UPDATE,
-    SHARE: "a pass gathers weights from the others, and an update needs less memory",
-    SENT: "the weight sync and the generation cost otherwise, whatever the engine",
-    WROTE: "generation and update overlap, and an update learns from older completions",
+    TRAINED_WEIGHTS: _UPDATE,
+    GPUS_PER_COPY: "a pass gathers weights from the others, and an update needs less memory",
+    WEIGHTS_SENT: "the weight sync and the generation cost otherwise, whatever the engine",
+    POLICY_VERSION: "generation and update overlap, and an update learns from older completions",
     "weights' number format": "half precision loses small updates, and takes half the memory",
     "number format of a pass": "other kernels, and other rounding",
     "loss": _LOSS,
@@ -58,7 +58,7 @@ TERMS: Mapping[str, str] = {
     "completions that are cut off": _LOSS,
     "correction of the engine's probabilities": _LOSS,
     "log-probabilities of the old policy": "a pass over all completions is in the step of one trainer alone",
-    ORDER: "equal steps learn from other prompts",
+    PROMPT_ORDER: "equal steps learn from other prompts",
     "temperature": _SAMPLING,
     "top-p": _SAMPLING,
     "top-k": _SAMPLING,
@@ -73,17 +73,17 @@ _OF_A_RATIO = frozenset({"clip range", "clip of a bad completion's ratio", "what
 _ONCE = "updates from a batch"
 
 
-def said(case: Case, make: Callable[..., object], *keys: str) -> Said:
+def term(case: Case, make: Callable[..., object], *keys: str) -> TermValue:
     """What `make` makes of some settings; not told where one of them is not there, or is none that it knows."""
     if not all(key in case.settings for key in keys):
-        return Said(None, keys)
+        return TermValue(None, keys)
     try:
-        return Said(make(*(case.settings.get(key) for key in keys)), keys)
+        return TermValue(make(*(case.settings.get(key) for key in keys)), keys)
     except (TypeError, ValueError):  # an imported run's may be null, or a word such as auto
-        return Said(None, keys)
+        return TermValue(None, keys)
 
 
-def adapter(rank: Any, alpha: Any, dropout: Any, modules: Any) -> str:
+def adapter_text(rank: Any, alpha: Any, dropout: Any, modules: Any) -> str:
     """A LoRA adapter in words; `modules` are those that it is put into, or a trainer's word for them."""
     where = ", ".join(sorted(map(str, modules))) if isinstance(modules, list | tuple) else str(modules or "the default")
     told = [f"{one:g}" if isinstance(one, float) else str(one) for one in map(number, (rank, alpha, dropout))]
@@ -98,12 +98,12 @@ def number(value: Any) -> object:
         return None if value is None else str(value)
 
 
-def or_off(off: Sequence[object]) -> Callable[[Any], object]:
+def number_or_off(off: Sequence[object]) -> Callable[[Any], object]:
     """A number, or `off` where it is one of the values that turn it off."""
     return lambda value: "off" if value is None or number(value) in off else number(value)
 
 
-def course(kind: Any, warmup: Any, share: Any = None) -> object:
+def schedule(kind: Any, warmup: Any, share: Any = None) -> object:
     """A schedule in words: constant schedules differ by their warm-up alone.
 
     The warm-up is in steps or, below 1, a share of all steps, as `share` is, which counts where no steps are given.
@@ -116,15 +116,17 @@ def course(kind: Any, warmup: Any, share: Any = None) -> object:
     return f"{name} after {of_all:g} of all steps" if of_all > 0 else name
 
 
-def terms_of(cases: Sequence[Case]) -> dict[str, list[Said]]:
+def terms_of(cases: Sequence[Case]) -> dict[str, list[TermValue]]:
     """Each term with what every case says of it, where cases of two trainers or more tell terms; else nothing."""
     told = [case.trainer.terms(case) for case in cases]
     if len({case.trainer.name for case, terms in zip(cases, told, strict=True) if terms}) < 2:
         return {}
-    return {name: [terms.get(name, Said(None)) for terms in told] for name in TERMS if any(name in of for of in told)}
+    return {
+        name: [terms.get(name, TermValue(None)) for terms in told] for name in TERMS if any(name in of for of in told)
+    }
 
 
-def moot(name: str, of: Mapping[str, Sequence[Said]], cases: Sequence[Case]) -> str:
+def no_effect(name: str, of: Mapping[str, Sequence[TermValue]], cases: Sequence[Case]) -> str:
     """Why a difference in a term does nothing; empty where it may do something."""
     if name not in _OF_A_RATIO or _ONCE not in of:
         return ""

@@ -156,7 +156,7 @@ def inspect_source(source: str, form: str | None, versioned: bool = False) -> Im
     found = Imported(SourceRead(), form)
     if form == phases_csv.FORMAT:
         found.tree = {} if phases_csv.has_tree(path) else None
-    elif (look := _logs()[form].first_look) is not None:
+    elif (look := _logs()[form].preview) is not None:
         found = look(path, islice(printouts(path), INSPECTED_LINES), versioned)
     return found
 

@@ -67,7 +67,7 @@ def setup_of(run: Run) -> DecodeSetup:
     # An imported run says what its source holds: what it was asked for beside that is the experiment's word.
     own = _own_facts(run, flat(mapping(run.done.get("resolved"))) if "import" in spec else settings, reported)
     nodes, per_node, gpus, denied = _machines(run, own, settings, apart)
-    group = positive(trainer.of(settings, "num_generations")) or positive(workload.get("num_generations"))
+    group = positive(trainer.lookup(settings, "num_generations")) or positive(workload.get("num_generations"))
     parallel = own.get("tensor_parallel") or positive(declared.get("tensor_parallel"))
     parallel = parallel or _tensor_parallel(run, settings)
     model, facts, other = _model(run, own.get("model"), settings)
@@ -85,11 +85,11 @@ def setup_of(run: Run) -> DecodeSetup:
         completions=_firstpositive(
             own.get("batch_size"),
             declared.get("batch_size"),
-            _product(positive(trainer.of(settings, "prompts")), group),
+            _product(positive(trainer.lookup(settings, "prompts")), group),
             workload.get("batch_size"),
         ),
         group=group,
-        concurrency=positive(trainer.at_once(run.tree, _engine(run), settings, _held_by_engine(run))),
+        concurrency=positive(trainer.sequence_limit(run.tree, _engine(run), settings, _held_by_engine(run))),
         max_response_length=_firstpositive(*(one.get("max_response_length") for one in (own, declared, workload))),
         shortest_prompt=positive(mapping((run.inputs or {}).get("prompt_tokens")).get("min")),
         assumed=assumed,
@@ -109,7 +109,7 @@ def _unknown(run: Run, settings: Mapping[str, Any], setup: DecodeSetup) -> list[
     told_by = {
         key: f" (import.{key} tells it)" if "import" in run.spec else "" for key in ("gpu", "model", "tensor_parallel")
     }
-    stages = positive(_trainer(run).of(settings, "pipeline_parallel")) or 1
+    stages = positive(_trainer(run).lookup(settings, "pipeline_parallel")) or 1
     divided = None if setup.apart or setup.replicas else gpus
     where = "its engines have of their own" if setup.apart else "it ran on"
     unknown = [
@@ -139,12 +139,12 @@ def _own_facts(run: Run, held: Mapping[str, Any], reported: Sequence[str]) -> di
     """What a run itself says, under the words of `import`; without those of which it says nothing."""
     trainer = _trainer(run)
     found: dict[str, Any] = {
-        word: positive(trainer.of(held, word)) for word in ("nodes", "gpus_per_node", "max_response_length")
+        word: positive(trainer.lookup(held, word)) for word in ("nodes", "gpus_per_node", "max_response_length")
     }
     found["tensor_parallel"] = None if _engine(run).in_trainer else _tensor_parallel(run, held)
-    found["model"] = trainer.of(held, "model")
+    found["model"] = trainer.lookup(held, "model")
     if not run.tree.overlap:  # such a loop takes for a step what is ready
-        prompts, group = (positive(trainer.of(held, word)) for word in ("prompts", "num_generations"))
+        prompts, group = (positive(trainer.lookup(held, word)) for word in ("prompts", "num_generations"))
         found["batch_size"] = _product(prompts, group)
     if "gpus_per_node" not in trainer.keys:
         # Its node's GPUs: of these it may have used a part, if that is said, and no more.
@@ -164,7 +164,7 @@ def _machines(
     """
     declared, workload = mapping(run.spec.get("import")), mapping(run.spec.get("workload"))
     names, trainer = ("nodes", "gpus_per_node"), _trainer(run)
-    asked = {name: _firstpositive(trainer.of(settings, name), workload.get(name)) for name in names}
+    asked = {name: _firstpositive(trainer.lookup(settings, name), workload.get(name)) for name in names}
     said = {name: positive(declared.get(name)) for name in names}
     if not apart:
         found = {name: own.get(name) or said[name] or asked[name] for name in names}
@@ -263,7 +263,7 @@ def _tensor_parallel(run: Run, settings: Mapping[str, Any]) -> int | None:
         return 1
     if _on_a_server(run, settings):  # the setting is of the colocated engine only
         return None
-    said = _trainer(run).of(settings, "tensor_parallel")
+    said = _trainer(run).lookup(settings, "tensor_parallel")
     return positive(_held_by_engine(run).get("tensor_parallel_size")) or positive(said)
 
 
@@ -325,7 +325,7 @@ def _number_bytes(
     """Bytes of a weight and of a cached number in the engine, and what was taken for granted for that."""
     trainer = _trainer(run)
     told = _held_by_engine(run).get("dtype") or workload.get("dtype")
-    said = trainer.of(settings, "dtype") if "dtype" in trainer.keys else told
+    said = trainer.lookup(settings, "dtype") if "dtype" in trainer.keys else told
     if said in (None, "", "auto"):
         default = _engine(run).number_bytes
         word = "two bytes for a weight, the engine's default: no file of the run names the number format"
@@ -341,7 +341,10 @@ def _work_unknown(run: Run, settings: Mapping[str, Any]) -> list[str]:
     if run.tree.mode in trainer.carried_over:
         return [trainer.carried_over[run.tree.mode]]
     own = trainer.engine_options.replace("{engine}", engine.name)
-    words = {**trainer.otherwise, **({own + word: why for word, why in engine.otherwise.items()} if own else {})}
+    words = {
+        **trainer.iterations_hidden_by,
+        **({own + word: why for word, why in engine.otherwise.items()} if own else {}),
+    }
     on = [key for key, value in settings.items() if key.startswith(tuple(words)) and value not in _OFF]
     return [
         f"a roofline with {word}: {why}"

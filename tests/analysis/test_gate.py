@@ -8,7 +8,7 @@ import pytest
 from test_estimates import arm_rows, plan
 
 from analysis.estimates.gate import gate_table, gate_verdicts
-from trainers.quantities import names_of
+from trainers.quantities import scalars_of
 
 
 def gate(a, b, seeds=1, same_as=None):
@@ -70,7 +70,7 @@ def test_only_steps_with_a_number_in_both():
 
 
 def test_each_trainers_distance_is_a_quantity_of_its_own():
-    logged = [names_of(q) for q in ("rollout_kl", "rollout_logp_gap", "rollout_probability_gap")]
+    logged = [scalars_of(q) for q in ("rollout_kl", "rollout_logp_gap", "rollout_probability_gap")]
     assert len({name for names in logged for name in names}) == sum(map(len, logged))
     assert "training/rollout_probs_diff_mean" in logged[2]
 

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from common.findings import Finding
-from trainers.cases import Case, StackTold
+from trainers.cases import Case, StackPins
 from trainers.registry import StackFacts
 from workflow.config.plan import Plan, plan_runs
 from workflow.config.reading import parse_config
@@ -41,8 +41,8 @@ def _facts(stack: str) -> StackFacts:
     return StackFacts(trainer, stack.rpartition("-")[2], _accelerator(stack), _version(stack), "0" * 12)
 
 
-def _told(stack: str) -> StackTold:
-    return StackTold(_accelerator(stack), _version(stack), PACKAGES[stack])
+def _told(stack: str) -> StackPins:
+    return StackPins(_accelerator(stack), _version(stack), PACKAGES[stack])
 
 
 def _accelerator(stack: str) -> str:

@@ -19,8 +19,8 @@ def test_every_row_knows_all_four_places_or_says_why_not() -> None:
     places = [f"verl {release} {engine}" for release in VERL.releases for engine in VERL.engines]
     for behaviour in VERL.behaviours:
         wanted = set(places[:2] if behaviour.code == "engine-environment" else places)
-        assert set(behaviour.does) == wanted, behaviour.code
-        assert all(does.source for does in behaviour.does.values())
+        assert set(behaviour.effects) == wanted, behaviour.code
+        assert all(effects.source for effects in behaviour.effects.values())
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_it_keeps_quiet(code: str, raw: dict[str, Any], changes: dict[str, Any])
 def _moot(code: str, arms: dict[str, Any]) -> bool:
     """Whether the row has nothing to say of these cases, its moot condition alone."""
     behaviour = next(one for one in VERL.behaviours if one.code == code)
-    return bool(behaviour.moot(list(arms.values())))
+    return bool(behaviour.no_effect(list(arms.values())))
 
 
 def test_one_cache_that_may_fill_is_enough_for_its_size_to_matter() -> None:

@@ -12,7 +12,7 @@ from common.findings import Finding
 from trainers.cases import Case
 from trainers.memory_estimate import MemoryEstimate, estimate_of
 from trainers.swift.checks import DRIVEN, NOT_DRIVEN, REFUSALS
-from trainers.terms import ORDER, SHARE, WROTE
+from trainers.terms import GPUS_PER_COPY, POLICY_VERSION, PROMPT_ORDER
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight
@@ -85,7 +85,7 @@ def test_responses_of_the_next_step_are_told_of_and_their_memory_is_the_servers(
     assert isinstance(alone, MemoryEstimate) and isinstance(beside, MemoryEstimate)
     assert MemoryEstimate.sum(beside.rollout) == pytest.approx(0.9 * 80, abs=1)
     assert (colocate.per_replica, server.per_replica) == (14, 112)
-    for term in (WROTE, ORDER):
+    for term in (POLICY_VERSION, PROMPT_ORDER):
         said = [case.trainer.terms(case)[term].value for case in (colocate, server, ahead)]
         assert said[0] == said[1] != said[2]
 
@@ -122,7 +122,7 @@ def test_fsdp_shares_what_a_process_holds_and_gathers_it_for_the_engine() -> Non
     raw["workload"] |= {"model": {"source": "Qwen/Qwen2.5-7B-Instruct", "revision": "0" * 40}, "beta": 0.04}
     plan = plan_runs(parse_config(raw), stack_facts)
     cases = cases_of(plan, None, load_stack_facts)
-    assert [case.trainer.terms(case)[SHARE].value for case in cases] == [1, 8, 8, 8]
+    assert [case.trainer.terms(case)[GPUS_PER_COPY].value for case in cases] == [1, 8, 8, 8]
     whole = 7.6e9 * 4 / 2**30
     ddp, fsdp, awake, parts = (one for one in map(estimate_of, cases) if isinstance(one, MemoryEstimate))
     assert [MemoryEstimate.sum(one.update) > 80 for one in (ddp, fsdp)] == [True, False]

@@ -9,7 +9,7 @@ import pytest
 
 from common.findings import LedgerRow
 from trainers.registry import trainer_named
-from trainers.terms import ADAPTER, SENT, SHARE, TERMS, TRAINED, WHOLE
+from trainers.terms import ADAPTER_ONLY, ALL_WEIGHTS, GPUS_PER_COPY, TERMS, TRAINED_WEIGHTS, WEIGHTS_SENT
 from workflow.preflight import PreflightResult
 from workflow.preflight.cases import settings_id
 
@@ -83,8 +83,8 @@ DIFFERENT: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("weights' number format", {}, {"model_init_kwargs.dtype": "bfloat16"}, "model_init_kwargs.dtype"),
     ("KL penalty", {}, {"beta": 0.1}, "beta"),
     ("updates from a batch", {}, {"num_iterations": 2}, "num_iterations"),
-    (SHARE, {}, {"fsdp": None}, "fsdp"),
-    (SHARE, {f"{ACTOR}.fsdp_config.fsdp_size": 4}, {}, f"{ACTOR}.fsdp_config.fsdp_size"),
+    (GPUS_PER_COPY, {}, {"fsdp": None}, "fsdp"),
+    (GPUS_PER_COPY, {f"{ACTOR}.fsdp_config.fsdp_size": 4}, {}, f"{ACTOR}.fsdp_config.fsdp_size"),
 ]
 
 
@@ -105,12 +105,15 @@ def test_an_adapter_is_a_term_and_what_the_engine_gets_of_it() -> None:
     trl = {"use_peft": True, "lora_r": 16, "lora_alpha": 64, "lora_dropout": 0.0}
     trl["lora_target_modules"] = ["q_proj", "v_proj"]
     rows = terms(seen(verl, **trl))
-    assert rows[TRAINED].verdict == "equal"
-    assert rows[TRAINED].values["trl"] == "an adapter: rank 16, alpha 64, dropout 0, in q_proj, v_proj"
-    assert rows[SENT].verdict == "different" and rows[SENT].values == {"verl": ADAPTER, "trl": WHOLE}
+    assert rows[TRAINED_WEIGHTS].verdict == "equal"
+    assert rows[TRAINED_WEIGHTS].values["trl"] == "an adapter: rank 16, alpha 64, dropout 0, in q_proj, v_proj"
+    assert rows[WEIGHTS_SENT].verdict == "different" and rows[WEIGHTS_SENT].values == {
+        "verl": ADAPTER_ONLY,
+        "trl": ALL_WEIGHTS,
+    }
     merged = terms(seen(verl | {f"{model}.lora.merge": True}, **trl))
-    assert merged[SENT].verdict == "equal"
-    assert terms(seen(verl))[TRAINED].verdict == "different"
+    assert merged[WEIGHTS_SENT].verdict == "equal"
+    assert terms(seen(verl))[TRAINED_WEIGHTS].verdict == "different"
 
 
 def test_both_may_differ_from_their_defaults_alike() -> None:

@@ -25,7 +25,7 @@ from tests.engines.abacus import ABACUS
 from tests.patience import run as run_patiently
 from tests.trainers.toy.trainer import TOY
 from trainers import registry
-from trainers.cases import StackTold
+from trainers.cases import StackPins
 from trainers.registry import StackFacts
 from trainers.resolve import resolved
 from workflow.config.plan import Plan, plan_runs
@@ -74,8 +74,8 @@ def planned(**options: Any) -> Plan:
     )
 
 
-def told(stack: str) -> StackTold:
-    return StackTold("cpu", np.__version__, {"numpy": np.__version__})
+def told(stack: str) -> StackPins:
+    return StackPins("cpu", np.__version__, {"numpy": np.__version__})
 
 
 def test_it_is_planned_as_any_other() -> None:

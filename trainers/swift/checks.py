@@ -144,8 +144,9 @@ def memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
     return dataclasses.replace(
         found,
         rollout=rollout,
-        less_update="a smaller model or micro_batch_size, sleep_level: 2, tuner_type: lora, or fsdp: true on more GPUs",
-        less_rollout="vllm_gpu_memory_utilization: less, or offload_model and offload_optimizer: true; with fsdp "
+        update_advice="a smaller model or micro_batch_size, sleep_level: 2, tuner_type: lora, or fsdp: true on more "
+        "GPUs",
+        rollout_advice="vllm_gpu_memory_utilization: less, or offload_model and offload_optimizer: true; with fsdp "
         "move_model_batches: 8",
     )
 

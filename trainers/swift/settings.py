@@ -19,20 +19,20 @@ from trainers.hf_arguments import (
 from trainers.hf_terms import KL_ESTIMATE, cut_off, kl_estimate, number_format, trl_terms
 from trainers.protocol import StackFacts
 from trainers.terms import (
-    ADAPTER,
+    ADAPTER_ONLY,
+    ALL_WEIGHTS,
     BY_SEED,
     NEWEST,
     ONE_TURN,
-    ORDER,
-    SENT,
-    TRAINED,
+    POLICY_VERSION,
+    PROMPT_ORDER,
+    TRAINED_WEIGHTS,
     TURNS,
-    WHOLE,
-    WROTE,
-    Said,
+    WEIGHTS_SENT,
     Terms,
-    adapter,
-    said,
+    TermValue,
+    adapter_text,
+    term,
 )
 from trainers.workload import TrainedArm, Workload
 
@@ -165,17 +165,19 @@ def swift_terms(case: Case) -> Terms:
     ahead = case.settings.true("async_generate")
     return {
         **trl_terms(case),
-        TRAINED: _trained(case),
-        SENT: Said(ADAPTER if sends_adapters(case) else WHOLE, ("vllm_enable_lora",)),
-        WROTE: Said("one update older" if ahead else NEWEST, ("async_generate",)),
-        TURNS: Said(_turns(case), (SCHEDULER, MAX_TURNS)),
-        ORDER: Said(f"{BY_SEED}, begun again after the first batch" if ahead else BY_SEED, ("async_generate",)),
-        "weights' number format": said(case, number_format, "torch_dtype"),
+        TRAINED_WEIGHTS: _trained(case),
+        WEIGHTS_SENT: TermValue(ADAPTER_ONLY if sends_adapters(case) else ALL_WEIGHTS, ("vllm_enable_lora",)),
+        POLICY_VERSION: TermValue("one update older" if ahead else NEWEST, ("async_generate",)),
+        TURNS: TermValue(_turns(case), (SCHEDULER, MAX_TURNS)),
+        PROMPT_ORDER: TermValue(
+            f"{BY_SEED}, begun again after the first batch" if ahead else BY_SEED, ("async_generate",)
+        ),
+        "weights' number format": term(case, number_format, "torch_dtype"),
         KL_ESTIMATE: kl_estimate(case, "k3, at most 10"),
-        "entropy bonus": Said(0.0),
-        "completions that are cut off": said(case, cut_off, "overlong_filter"),
-        "correction of the engine's probabilities": said(case, lambda mode: "on" if mode else "off", correction),
-        "log-probabilities of the old policy": Said("computed in every step"),
+        "entropy bonus": TermValue(0.0),
+        "completions that are cut off": term(case, cut_off, "overlong_filter"),
+        "correction of the engine's probabilities": term(case, lambda mode: "on" if mode else "off", correction),
+        "log-probabilities of the old policy": TermValue("computed in every step"),
     }
 
 
@@ -200,7 +202,7 @@ def trains_adapter(case: Case) -> bool:
     return str(case.settings.get("tuner_type")) == "lora"
 
 
-def _trained(case: Case) -> Said:
+def _trained(case: Case) -> TermValue:
     if trains_adapter(case):
-        return said(case, adapter, "lora_rank", "lora_alpha", "lora_dropout", "target_modules")
-    return said(case, lambda kind: WHOLE if kind == "full" else str(kind), "tuner_type")
+        return term(case, adapter_text, "lora_rank", "lora_alpha", "lora_dropout", "target_modules")
+    return term(case, lambda kind: ALL_WEIGHTS if kind == "full" else str(kind), "tuner_type")

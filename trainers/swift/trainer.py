@@ -56,7 +56,7 @@ SWIFT = Trainer(
     marks=("use_vllm",),
     bookkeeping=BOOKKEEPING,
     engine_switches={"use_vllm": {True: "vllm", False: "transformers"}, "use_lmdeploy": {True: "lmdeploy"}},
-    of_one_engine=("use_vllm", "vllm_", "use_lmdeploy", "lmdeploy_"),
+    engine_specific=("use_vllm", "vllm_", "use_lmdeploy", "lmdeploy_"),
     checks=(checks.refusals, checks.overlapping, checks.weights_in_half, hf_server.idle_gpus),
     memory=checks.memory,
     terms=swift_terms,
@@ -82,7 +82,7 @@ SWIFT = Trainer(
     ),
     quantities=QUANTITIES,
     discarded=("train/discarded_completions",),
-    otherwise={SCHEDULER: "a completion is several generations, one after another"},
+    iterations_hidden_by={SCHEDULER: "a completion is several generations, one after another"},
     server=hf_server.SERVER,
     engine_gpus=lambda mode, settings: hf_server.engine_gpus("" if mode == ASYNC else mode, settings),
 )

@@ -24,7 +24,7 @@ from trainers.hf_arguments import (
 from trainers.hf_server import SERVER
 from trainers.hf_terms import trl_terms
 from trainers.logs import hf_rows
-from trainers.memory_estimate import GIB, MemoryEstimate, Part, working
+from trainers.memory_estimate import GIB, MemoryEstimate, Part, pass_parts
 from trainers.protocol import Driver, LogFormat, StackFacts, Trainer
 from trainers.trl import checks, console
 from trainers.trl.driver.options import LORA, SERVER_ARGS
@@ -118,7 +118,7 @@ def memory(
     share = int(case.workload["batch_size"]) // processes
     tokens_per_pass = min(int(case.workload.get("micro_batch_size") or share), share) * case.longest
     held, update = _trainers_share(case, model, adapter, processes, whole_reference)
-    update = [*held, *update, *working(model, tokens_per_pass)]
+    update = [*held, *update, *pass_parts(model, tokens_per_pass)]
     rollout = [] if serving else [Part("the trainer, not offloaded", MemoryEstimate.sum(tuple(held)), True)]
     tokens, more = None, "trainer verl" if adapter else f"{FSDP[0]}: true"
     if not case.engine.in_trainer:
@@ -141,8 +141,8 @@ def memory(
         kv_wanted=(int(case.workload["batch_size"]) // engines if serving else share * case.tensor_parallel)
         * case.longest,
         model=model,
-        less_update=f"a smaller model or micro_batch_size, {sleeps}: True, or {more} on more GPUs",
-        less_rollout=f"{share_of_gpu}: less",
+        update_advice=f"a smaller model or micro_batch_size, {sleeps}: True, or {more} on more GPUs",
+        rollout_advice=f"{share_of_gpu}: less",
     )
 
 
@@ -209,8 +209,8 @@ TRL = Trainer(
         "use_sglang": {True: "sglang", False: "transformers"},
         "use_vllm": {True: "vllm", False: "transformers"},
     },
-    of_one_engine=("use_vllm", "vllm_", "use_sglang", "sglang_"),
-    of_the_text=frozenset({"vllm_structured_outputs_regex", "sglang_preferred_sampling_params"}),
+    engine_specific=("use_vllm", "vllm_", "use_sglang", "sglang_"),
+    changes_text=frozenset({"vllm_structured_outputs_regex", "sglang_preferred_sampling_params"}),
     checks=(checks.refusals, sglang_speed_on_cpu, checks.weights_in_half, hf_server.idle_gpus),
     memory=memory,
     terms=trl_terms,

@@ -98,7 +98,7 @@ _ROWS: tuple[Behaviour, ...] = (
         name="the largest batch that graphs are captured for, where they are on",
         keys=(f"{ROLLOUT}.cudagraph_capture_sizes", f"{_SGLANG}.cuda_graph_max_bs"),
         why="an engine decodes larger batches than that without graphs, the other one still with them",
-        moot=_graphs_suffice,
+        no_effect=_graphs_suffice,
     ),
     Behaviour(
         code="attention-kernels",
@@ -117,7 +117,7 @@ _ROWS: tuple[Behaviour, ...] = (
             "two all-reduces per layer and token are small and bound by latency, where the engines' own kernel is "
             "faster than NCCL's"
         ),
-        moot=_one_gpu,
+        no_effect=_one_gpu,
     ),
     Behaviour(
         code="memory-share",
@@ -131,15 +131,15 @@ _ROWS: tuple[Behaviour, ...] = (
             "the same number leaves the engines different room, and one whose cache is full makes sequences wait or "
             "computes them again"
         ),
-        moot=cache_never_full,
-        equal_if_moot=False,
+        no_effect=cache_never_full,
+        equal_without_effect=False,
     ),
     Behaviour(
         code="sequence-limit",
         name="sequences that one engine decodes at once",
         keys=(f"{ROLLOUT}.max_num_seqs", f"{_VLLM}.max_num_seqs", f"{_SGLANG}.max_running_requests"),
         why="an engine with the lower limit makes sequences wait, and its decode steps are smaller and more",
-        moot=_few_sequences,
+        no_effect=_few_sequences,
     ),
     Behaviour(
         code="prefill-limit",
@@ -151,7 +151,7 @@ _ROWS: tuple[Behaviour, ...] = (
             f"{_SGLANG}.chunked_prefill_size",
         ),
         why="with many or long prompts the passes differ in number and size, and decoding waits for them",
-        moot=_short_prefill,
+        no_effect=_short_prefill,
     ),
     Behaviour(
         code="prefix-cache",
@@ -165,7 +165,7 @@ _ROWS: tuple[Behaviour, ...] = (
         change=always(
             f"{ROLLOUT}.enable_prefix_caching and, in the SGLang arms, +{_SGLANG}.disable_radix_cache: the opposite"
         ),
-        moot=_one_completion,
+        no_effect=_one_completion,
     ),
     Behaviour(
         code="ignore-eos",
@@ -193,7 +193,7 @@ _ROWS: tuple[Behaviour, ...] = (
             "run, and so does the time"
         ),
         level="odd",
-        moot=_drawn_again,
+        no_effect=_drawn_again,
     ),
     Behaviour(
         code="sleep",
@@ -222,11 +222,11 @@ def behaviours() -> tuple[Behaviour, ...]:
     return tuple(
         replace(
             row,
-            does={
-                f"verl {release.version} {engine}": does[row.code]
+            effects={
+                f"verl {release.version} {engine}": effects[row.code]
                 for release in releases()
-                for engine, does in release.does.items()
-                if row.code in does
+                for engine, effects in release.effects.items()
+                if row.code in effects
             },
             change=_change(row),
         )

@@ -139,7 +139,7 @@ _RULES = (
         "of the timings, in all arms alike",
         "verl 0.4.1, trainer/ppo/ray_trainer.py:1151; verl PR 3117",
         "workload.test_steps: 0 while timing",
-        of_imported=False,
+        on_imported=False,
     ),
     Rule(
         "validation-first",
@@ -149,7 +149,7 @@ _RULES = (
         "it costs time in every attempt, also after a resume, and no step's time shows it",
         "verl 0.4.1, trainer/ppo/ray_trainer.py:930; verl 0.9.1, trainer/ppo/v1/trainer_base.py:439",
         "trainer.val_before_train: False",
-        of_imported=False,
+        on_imported=False,
     ),
     Rule(
         "batched-tokens",

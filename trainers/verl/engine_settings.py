@@ -8,7 +8,7 @@ from typing import Any
 
 from common.gpus import gpu_of
 from trainers.cases import Case
-from trainers.rows import Tell
+from trainers.rows import Describe
 from trainers.verl.driver.overrides import MODEL, ROLLOUT
 
 # SGLang's own way to a fixed length; read in its code, not tried on a GPU.
@@ -66,17 +66,17 @@ def spans_nodes(case: Case) -> bool:
     return case.tensor_parallel > case.settings.int("trainer.n_gpus_per_node", case.tensor_parallel)
 
 
-def share(of: str, option: str = "", tokens_each: int = 1) -> Tell:
+def share(of: str, option: str = "", tokens_each: int = 1) -> Describe:
     """The memory for keys and values: a share of something, or a number of tokens by an option of the engine's own."""
 
-    def tell(case: Case) -> str | None:
+    def describe(case: Case) -> str | None:
         given = engine_kwarg(case, option) if option else None
         if isinstance(given, int):
             return f"a cache of {given * tokens_each} tokens"
         part = rollout(case, "gpu_memory_utilization")
         return None if part is None else f"{part} of {of}"
 
-    return tell
+    return describe
 
 
 def by_memory(case: Case, steps: Sequence[tuple[float, int]]) -> str | None:

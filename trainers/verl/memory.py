@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from common.model_facts import ModelFacts
 from trainers.cases import Case
-from trainers.memory_estimate import CONTEXT_GIB, GIB, MemoryEstimate, Part, working
+from trainers.memory_estimate import CONTEXT_GIB, GIB, MemoryEstimate, Part, pass_parts
 from trainers.verl.driver.overrides import ACTOR, MODEL, REF, ROLLOUT
 from trainers.verl.engine_settings import WEIGHTS_STAY
 from trainers.verl.releases import release_named
@@ -24,11 +24,11 @@ def memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
         kv_tokens=int(max(0.0, pool) * GIB / per_token),
         kv_wanted=min(case.per_replica, _at_once(case)) * case.longest,
         model=model,
-        less_update=(
+        update_advice=(
             f"more GPUs to share the weights, a smaller micro_batch_size or {ACTOR}.ppo_max_token_len_per_gpu, or "
             f"{ACTOR}.strategy: fsdp2 with {ACTOR}.fsdp_config.offload_policy: True"
         ),
-        less_rollout=(
+        rollout_advice=(
             f"{ROLLOUT}.gpu_memory_utilization: less; or {ACTOR}.fsdp_config.param_offload and optimizer_offload: True"
         ),
     )
@@ -55,7 +55,7 @@ def _update(case: Case, model: ModelFacts) -> list[Part]:
         where = [] if streamed else [Part(f"AdamW's two moments, 1/{ways}", 2 * shard, True)]
         parts += [Part(f"gradients, 1/{ways}", 0 if streamed else shard, True), *where]
     checkpointed = case.settings.get(f"{MODEL}.enable_gradient_checkpointing", True) is not False
-    return [*parts, *working(model, _tokens_per_pass(case), checkpointed)]
+    return [*parts, *pass_parts(model, _tokens_per_pass(case), checkpointed)]
 
 
 def _rollout(case: Case, gib: float, model: ModelFacts) -> tuple[float, tuple[Part, ...], list[Part]]:
@@ -106,7 +106,7 @@ def _reference(case: Case, model: ModelFacts) -> list[Part]:
 def _at_once(case: Case) -> int:
     """Sequences that verl lets an engine decode at once; all of them where it passes no limit."""
     release = release_named(case.version)
-    if case.engine.name in release.deaf_engines:
+    if case.engine.name in release.engines_without_options:
         return case.per_replica
     limits = (f"{ROLLOUT}.engine_kwargs.{case.engine.name}.{case.engine.at_once}", release.sequence_limit)
     return next((limit for key in limits if (limit := case.settings.int(key))), case.per_replica)

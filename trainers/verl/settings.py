@@ -62,7 +62,7 @@ def least_cpus(args: dict[str, Any], workload: Workload) -> int:
 _SEED_KEYS = frozenset({"data.seed", "actor_rollout_ref.actor.data_loader_seed", "actor_rollout_ref.rollout.seed"})
 
 
-def seedless(args: dict[str, Any]) -> dict[str, Any]:
+def without_seed(args: dict[str, Any]) -> dict[str, Any]:
     """The same settings of a run with seed 0."""
     keys = (one.partition("=")[0] for one in args["overrides"])
     zero = (f"{key}=0" if key.lstrip("+") in _SEED_KEYS else "" for key in keys)

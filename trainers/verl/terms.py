@@ -11,22 +11,22 @@ from typing import Any
 
 from trainers.cases import Case
 from trainers.terms import (
-    ADAPTER,
+    ADAPTER_ONLY,
+    ALL_WEIGHTS,
+    GPUS_PER_COPY,
     NEWEST,
     ONE_TURN,
-    SENT,
-    SHARE,
-    TRAINED,
+    POLICY_VERSION,
+    TRAINED_WEIGHTS,
     TURNS,
-    WHOLE,
-    WROTE,
-    Said,
+    WEIGHTS_SENT,
     Terms,
-    adapter,
-    course,
+    TermValue,
+    adapter_text,
     number,
-    or_off,
-    said,
+    number_or_off,
+    schedule,
+    term,
 )
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
 from trainers.verl.engine_settings import with_adapter
@@ -57,87 +57,93 @@ def _of_the_update(case: Case) -> Terms:
     norm, weights = _first(case, f"{_OPTIM}.clip_grad", f"{ACTOR}.grad_clip"), f"{ACTOR}.fsdp_config.model_dtype"
     warmup = f"{_OPTIM}.lr_warmup_steps"
     return {
-        "optimizer": Said(str(case.settings.get(f"{_OPTIM}.optimizer", "AdamW")), _first(case, f"{_OPTIM}.optimizer")),
-        "learning rate": said(case, number, f"{_OPTIM}.lr"),
-        "learning rate's course": said(case, _course(case), *kind, warmup) if kind else Said(None, (warmup,)),
-        "Adam's betas": said(case, _numbers, *betas) if betas else Said(_ADAM),
-        "Adam's epsilon": Said(1e-8),  # torch's own
-        "weight decay": said(case, number, f"{_OPTIM}.weight_decay"),
-        "largest norm of a gradient": said(case, number, *norm) if norm else Said(None),
+        "optimizer": TermValue(
+            str(case.settings.get(f"{_OPTIM}.optimizer", "AdamW")), _first(case, f"{_OPTIM}.optimizer")
+        ),
+        "learning rate": term(case, number, f"{_OPTIM}.lr"),
+        "learning rate's course": term(case, _course(case), *kind, warmup) if kind else TermValue(None, (warmup,)),
+        "Adam's betas": term(case, _numbers, *betas) if betas else TermValue(_ADAM),
+        "Adam's epsilon": TermValue(1e-8),  # torch's own
+        "weight decay": term(case, number, f"{_OPTIM}.weight_decay"),
+        "largest norm of a gradient": term(case, number, *norm) if norm else TermValue(None),
         "updates from a batch": _updates(case),
-        TRAINED: _trained(case),
-        SHARE: Said(max(1, shards(case)), (f"{ACTOR}.fsdp_config.fsdp_size",)),
-        SENT: Said(ADAPTER if with_adapter(case) else WHOLE, _first(case, f"{MODEL}.lora.merge")),
-        WROTE: Said(NEWEST if case.settings.get(_LOOP, "sync") == "sync" else "older ones, too", _first(case, _LOOP)),
-        "weights' number format": Said(
+        TRAINED_WEIGHTS: _trained(case),
+        GPUS_PER_COPY: TermValue(max(1, shards(case)), (f"{ACTOR}.fsdp_config.fsdp_size",)),
+        WEIGHTS_SENT: TermValue(
+            ADAPTER_ONLY if with_adapter(case) else ALL_WEIGHTS, _first(case, f"{MODEL}.lora.merge")
+        ),
+        POLICY_VERSION: TermValue(
+            NEWEST if case.settings.get(_LOOP, "sync") == "sync" else "older ones, too", _first(case, _LOOP)
+        ),
+        "weights' number format": TermValue(
             _FORMATS.get(str(case.settings.get(weights, "fp32")), str(case.settings.get(weights))), (weights,)
         ),
-        "number format of a pass": said(case, str, f"{ROLLOUT}.dtype"),
+        "number format of a pass": term(case, str, f"{ROLLOUT}.dtype"),
     }
 
 
 def _course(case: Case) -> Callable[[Any, Any], object]:
     """Steps below 0 leave it to the share of all steps."""
     share = case.settings.get(f"{_OPTIM}.lr_warmup_steps_ratio")
-    return lambda kind, warmup: course(kind, warmup, share if float(warmup or 0) < 0 else None)
+    return lambda kind, warmup: schedule(kind, warmup, share if float(warmup or 0) < 0 else None)
 
 
-def _updates(case: Case) -> Said:
+def _updates(case: Case) -> TermValue:
     """Of one step's completions: its mini-batches, as often as they are gone through; both batches are in prompts."""
     times, mini, batch = f"{ACTOR}.ppo_epochs", f"{ACTOR}.ppo_mini_batch_size", "data.train_batch_size"
-    made = said(
+    made = term(
         case,
         lambda epochs, some, whole: int(epochs) * max(1, math.ceil(whole / some)) if some and whole else None,
         *(times, mini, batch),
     )
-    return Said(made.value, (times, mini))
+    return TermValue(made.value, (times, mini))
 
 
-def _trained(case: Case) -> Said:
+def _trained(case: Case) -> TermValue:
     rank = _first(case, *case.trainer.keys["lora_rank"])
     if not case.lora:
-        return Said(WHOLE, rank)
+        return TermValue(ALL_WEIGHTS, rank)
     # Its FSDP workers set no dropout, and peft's own is 0.
-    words = said(case, lambda *two: adapter(case.lora, two[0], 0.0, two[1]), f"{MODEL}.lora_alpha", _MODULES)
-    return Said(words.value, (*rank, *words.keys))
+    words = term(case, lambda *two: adapter_text(case.lora, two[0], 0.0, two[1]), f"{MODEL}.lora_alpha", _MODULES)
+    return TermValue(words.value, (*rank, *words.keys))
 
 
 def _of_the_loss(case: Case, release: Release) -> Terms:
     ratio, correction = f"{ACTOR}.policy_loss.loss_mode", "algorithm.rollout_correction.rollout_is"
     penalised, estimate = case.settings.true(f"{ACTOR}.use_kl_loss"), str(case.settings.get(f"{ACTOR}.kl_loss_type"))
     return {
-        "loss": said(case, lambda mode: _loss(str(mode), case.workload, release), f"{ACTOR}.loss_agg_mode"),
-        "clip range": said(case, _pair, f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high"),
-        "clip of a bad completion's ratio": said(case, or_off(()), f"{ACTOR}.clip_ratio_c"),
-        "what a ratio is of": said(case, lambda mode: _LEVELS.get(str(mode), str(mode)), ratio),
-        "advantages are divided by": said(
+        "loss": term(case, lambda mode: _loss(str(mode), case.workload, release), f"{ACTOR}.loss_agg_mode"),
+        "clip range": term(case, _pair, f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high"),
+        "clip of a bad completion's ratio": term(case, number_or_off(()), f"{ACTOR}.clip_ratio_c"),
+        "what a ratio is of": term(case, lambda mode: _LEVELS.get(str(mode), str(mode)), ratio),
+        "advantages are divided by": term(
             case, lambda on: "group" if on else "none", "algorithm.norm_adv_by_std_in_grpo"
         ),
-        "added to that divisor": Said(1e-6),
-        "weights of the rewards": Said(_reward_weights(case.workload)),
-        "KL penalty": said(case, lambda beta: number(beta) if penalised else 0.0, f"{ACTOR}.kl_loss_coef"),
-        "KL estimate": Said(_CLAMPED.get(estimate, estimate) if penalised else "none"),
-        "reference follows the policy": Said(False),
-        "entropy bonus": said(case, number, f"{ACTOR}.entropy_coeff"),
-        "completions that are cut off": Said("learned from"),
-        "correction of the engine's probabilities": Said(
+        "added to that divisor": TermValue(1e-6),
+        "weights of the rewards": TermValue(_reward_weights(case.workload)),
+        "KL penalty": term(case, lambda beta: number(beta) if penalised else 0.0, f"{ACTOR}.kl_loss_coef"),
+        "KL estimate": TermValue(_CLAMPED.get(estimate, estimate) if penalised else "none"),
+        "reference follows the policy": TermValue(False),
+        "entropy bonus": term(case, number, f"{ACTOR}.entropy_coeff"),
+        "completions that are cut off": TermValue("learned from"),
+        "correction of the engine's probabilities": TermValue(
             "on" if case.settings.get(correction) else "off", _first(case, correction)
         ),
-        "log-probabilities of the old policy": Said("computed in every step"),
-        "order of the prompts": Said("verl's sampler, by the run's seed"),
+        "log-probabilities of the old policy": TermValue("computed in every step"),
+        "order of the prompts": TermValue("verl's sampler, by the run's seed"),
     }
 
 
 def _sampling(case: Case) -> Terms:
     return {
-        "temperature": said(case, number, f"{ROLLOUT}.temperature"),
-        "top-p": said(case, number, f"{ROLLOUT}.top_p"),
-        "top-k": said(case, or_off((0.0, -1.0)), f"{ROLLOUT}.top_k"),
-        "min-p": Said("off"),
-        "repetition penalty": Said("off"),
-        "completions of a prompt": said(case, int, f"{ROLLOUT}.n"),
-        "longest completion": said(case, int, "data.max_response_length"),
-        TURNS: said(case, lambda on: "several" if on else ONE_TURN, f"{ROLLOUT}.multi_turn.enable"),
+        "temperature": term(case, number, f"{ROLLOUT}.temperature"),
+        "top-p": term(case, number, f"{ROLLOUT}.top_p"),
+        "top-k": term(case, number_or_off((0.0, -1.0)), f"{ROLLOUT}.top_k"),
+        "min-p": TermValue("off"),
+        "repetition penalty": TermValue("off"),
+        "completions of a prompt": term(case, int, f"{ROLLOUT}.n"),
+        "longest completion": term(case, int, "data.max_response_length"),
+        TURNS: term(case, lambda on: "several" if on else ONE_TURN, f"{ROLLOUT}.multi_turn.enable"),
     }
 
 

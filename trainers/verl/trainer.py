@@ -20,7 +20,7 @@ from trainers.verl.checks import CHECKS, context
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT
 from trainers.verl.packaged import settings_of
 from trainers.verl.releases import Release, release_named, releases
-from trainers.verl.settings import least_cpus, seedless, trainer_args
+from trainers.verl.settings import least_cpus, trainer_args, without_seed
 from trainers.verl.terms import verl_terms
 from trainers.verl.timers import EARLIER
 
@@ -65,10 +65,10 @@ def _release_of(tree: TimerTree) -> Release:
     return next(known, Release(tree.series))
 
 
-def _at_once(tree: TimerTree, engine: Engine, settings: Mapping[str, Any], held: Mapping[str, Any]) -> object:
+def _sequence_limit(tree: TimerTree, engine: Engine, settings: Mapping[str, Any], held: Mapping[str, Any]) -> object:
     """The engine's own argument, else the setting that a release which is known passes on."""
     release = _release_of(tree)
-    if engine.name in release.deaf_engines:
+    if engine.name in release.engines_without_options:
         return None
     given = positive(settings.get(f"{ROLLOUT}.engine_kwargs.{engine.name}.{engine.at_once}"))
     return given or (settings.get(release.sequence_limit) if release.trees else None)
@@ -89,7 +89,7 @@ def _clipped_at_longest(tree: TimerTree) -> str:
     return _CLIPPED if tree.mode in _release_of(tree).padded_loops else ""
 
 
-def _first_look(path: Path, parts: Iterable[Printout], versioned: bool) -> Imported:
+def _preview(path: Path, parts: Iterable[Printout], versioned: bool) -> Imported:
     """A version is looked for in all of a log, unless the run has one without it."""
     found = console.told_before_steps(parts)
     if not found.versions and not versioned:
@@ -109,7 +109,7 @@ _ALIKE = Trainer(
         trainer_args=trainer_args,
         spread=Spread.RAY,
         least_cpus=least_cpus,
-        seedless=seedless,
+        without_seed=without_seed,
     ),
     keys=_KEYS,
     marks=("actor_rollout_ref",),
@@ -121,7 +121,7 @@ _ALIKE = Trainer(
     memory=memory.memory,
     context=context,
     terms=verl_terms,
-    reads_engine_options=lambda case: case.engine.name not in release_named(case.version).deaf_engines,
+    reads_engine_options=lambda case: case.engine.name not in release_named(case.version).engines_without_options,
     loop=_loop,
     formats=(
         LogFormat(
@@ -129,7 +129,7 @@ _ALIKE = Trainer(
             "verl's console log, with lines `step:3 - timing_s/gen:382.913 - ...`",
             console.read_verl_console,
             is_step=lambda part: console.looks_like_verl((part,)),
-            first_look=_first_look,
+            preview=_preview,
         ),
         LogFormat(
             file_logger.FORMAT,
@@ -157,7 +157,7 @@ _ALIKE = Trainer(
         "training/rollout_failure/evicted_samples",
     ),
     clipped_at_longest=_clipped_at_longest,
-    otherwise={
+    iterations_hidden_by={
         f"{ROLLOUT}.multi_turn.enable": "tools' answers are among the response lengths",
         f"{ROLLOUT}.mtp.enable": "several tokens are written in one iteration",
         f"{ROLLOUT}.mtp.enable_rollout": "several tokens are written in one iteration",
@@ -166,7 +166,7 @@ _ALIKE = Trainer(
     carried_over={
         "colocate_async": "which tokens a step's seconds went to: responses may have begun in an earlier step"
     },
-    at_once=_at_once,
+    sequence_limit=_sequence_limit,
     engine_gpus=_engine_gpus,
 )
 

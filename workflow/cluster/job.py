@@ -213,7 +213,7 @@ class JobOnNode:
         training = Training(
             self.order, attempt, self.stops, self.slurm_id is not None, self._is_superseded, self._hung_before
         )
-        alone = Spread.told(self.order) is Spread.ALONE
+        alone = Spread.from_spec(self.order) is Spread.ALONE
         end = training.run(None) if alone else self._train_on_nodes(attempt, training)
         reached = patiently(lambda: last_step(attempt.metrics), FILES)
         end |= {"attempt": attempt.number, "time": time.time(), "last_step": reached}

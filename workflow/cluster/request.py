@@ -96,7 +96,7 @@ def require_fit(request: Mapping[str, Any]) -> str:
     """A `UserError` if a run would lack nodes, CPUs or GPUs; otherwise a remark on GPUs that would idle, or nothing."""
     spec, site = request["spec"], request["site"]
     nodes, gpus = int(spec["workload"].get("nodes", 1)), int(spec["workload"].get("gpus_per_node", 0))
-    spread = Spread.told(spec)
+    spread = Spread.from_spec(spec)
     if nodes > 1 and spread is Spread.ALONE:
         raise _refusal(f"trainer {spec['trainer']} trains on one node (got workload.nodes: {nodes})", "set it to 1")
     # A server on the trainer's node has its share of the CPUs, on a CPU as well.

@@ -27,14 +27,14 @@ def started(order: Mapping[str, Any], setup: Mapping[str, Any], attempt: Attempt
 
     A `RendezvousError` when they do not come together, a `NoServerError` where a server does not answer.
     """
-    if Spread.told(order) is Spread.RAY:
+    if Spread.from_spec(order) is Spread.RAY:
         with RayHead(RaySetup(**setup)) as ray:
             ray.start()
             ray.wait_for_nodes()
             yield ray
         return
     task, each = TaskSetup(**setup), processes_here(order)
-    beside_server = Spread.told(order) is Spread.SERVER
+    beside_server = Spread.from_spec(order) is Spread.SERVER
     with ServerHead(task, each, *_servers(order, task)) if beside_server else RanksHead(task, each) as head:
         head.start(attempt.folder)
         head.wait_for_nodes()
@@ -43,7 +43,7 @@ def started(order: Mapping[str, Any], setup: Mapping[str, Any], attempt: Attempt
 
 def worker(order: dict[str, Any], setup: Mapping[str, Any]) -> Worker:
     """The part of a node that is not the first."""
-    spread = Spread.told(order)
+    spread = Spread.from_spec(order)
     if spread is Spread.RAY:
         return RayWorker(RaySetup(**setup))
     task = TaskSetup(**setup)
@@ -57,7 +57,7 @@ def worker(order: dict[str, Any], setup: Mapping[str, Any]) -> Worker:
 
 def starter(order: Mapping[str, Any]) -> Spread:
     """What starts the trainer itself on a node: beside a server what starts it without one."""
-    spread = Spread.told(order)
+    spread = Spread.from_spec(order)
     return Spread.TORCHRUN if spread is Spread.SERVER else spread
 
 

@@ -73,7 +73,7 @@ def _intend(run: RunPaths, request: dict[str, Any], job: JobPaths) -> tuple[dict
         "fingerprint": request["spec"]["fingerprint"],
         "checkpoint_dir": str(run.checkpoints(request["spec"]["fingerprint"], request["inputs_sha256"])),
         "module": request["spec"]["job_module"],
-        "spread": Spread.told(request["spec"]),
+        "spread": Spread.from_spec(request["spec"]),
         "env": request["spec"]["env"],
         "cwd": str(ROOT),
         "visible_gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),

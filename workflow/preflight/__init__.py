@@ -10,7 +10,7 @@ from typing import Any
 from common.errors import UserError
 from common.files import read_json, write_json
 from common.findings import Finding, Preflight, merged, softened
-from trainers.cases import Case, StackTold, points_of
+from trainers.cases import Case, StackPins, points_of
 from trainers.memory_estimate import MemoryEstimate, estimate_of
 from workflow.config.plan import Plan
 from workflow.preflight.cases import cases_of, load_stack_facts
@@ -46,7 +46,7 @@ def preflight(
     plan: Plan,
     place: LaunchContext | None = None,
     composed: Mapping[str, Mapping[str, Any]] | None = None,
-    stack_of: Callable[[str], StackTold] = load_stack_facts,
+    stack_of: Callable[[str], StackPins] = load_stack_facts,
     imported: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> PreflightResult:
     """Everything about a plan; `composed` holds the contents of settings.json by settings_id, where they are built,

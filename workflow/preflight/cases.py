@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from engines import engine_named
-from trainers.cases import Case, StackTold, names_of
+from trainers.cases import Case, StackPins, label_and_point
 from trainers.registry import trainer_named
 from trainers.reward_settings import without_code
 from workflow import stacks
 from workflow.config.plan import Plan, PlannedRun
 
 
-def load_stack_facts(name: str) -> StackTold:
+def load_stack_facts(name: str) -> StackPins:
     """What `envs/<name>` says."""
     stack = stacks.load_stack(name)
-    return StackTold(stack.accelerator, stack.trainer_version, _pins(stack.lock, stack.lock.stat().st_mtime_ns))
+    return StackPins(stack.accelerator, stack.trainer_version, _pins(stack.lock, stack.lock.stat().st_mtime_ns))
 
 
 @lru_cache(maxsize=64)
@@ -43,7 +43,7 @@ def settings_request(run: PlannedRun) -> dict[str, Any]:
     """What `trainers.resolve` is asked about a run: the same for all its seeds."""
     driver = trainer_named(run.spec["trainer"]).driver
     assert driver is not None
-    args = driver.seedless({key: value for key, value in run.spec["trainer_args"].items() if key != "seed"})
+    args = driver.without_seed({key: value for key, value in run.spec["trainer_args"].items() if key != "seed"})
     rewards = run.spec["workload"]["rewards"]
     # The users' own are loaded in the stack, whatever the trainer.
     if not (driver.rewards_in_settings or any("code" in reward for reward in rewards)):
@@ -67,13 +67,13 @@ def settings_requests(plan: Plan, ids: Mapping[str, str] | None = None) -> dict[
 def cases_of(
     plan: Plan,
     composed: Mapping[str, Mapping[str, Any]] | None = None,
-    stack_of: Callable[[str], StackTold] = load_stack_facts,
+    stack_of: Callable[[str], StackPins] = load_stack_facts,
 ) -> list[Case]:
     """Every case that is trained, in the plan's order; `composed` holds the contents of settings.json by
     settings_id."""
-    told = {name: stack_of(name) for name in dict.fromkeys(run.stack for run in plan.runs.values())}
+    pins = {name: stack_of(name) for name in dict.fromkeys(run.stack for run in plan.runs.values())}
     return [
-        case_of(run, told[run.stack], (composed or {}).get(settings_id(run)) if composed else None)
+        case_of(run, pins[run.stack], (composed or {}).get(settings_id(run)) if composed else None)
         for run in different(plan.runs.values())
     ]
 
@@ -86,11 +86,11 @@ def different(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
     return list(found.values())
 
 
-def case_of(run: PlannedRun, told: StackTold, composed: Mapping[str, Any] | None) -> Case:
+def case_of(run: PlannedRun, pins: StackPins, composed: Mapping[str, Any] | None) -> Case:
     """A run as a case; `composed` is the content of its settings.json."""
     spec = run.spec
     args: Mapping[str, Any] = spec["trainer_args"]
-    label, point = names_of(spec)
+    label, point = label_and_point(spec)
     trainer = trainer_named(spec["trainer"])
     return Case(
         arm=spec["arm"],
@@ -98,8 +98,8 @@ def case_of(run: PlannedRun, told: StackTold, composed: Mapping[str, Any] | None
         trainer=trainer,
         engine=engine_named(spec["engine"]),
         stack=run.stack,
-        version=str((composed or {}).get("version") or args.get("version") or told.trainer_version),
-        told=told,
+        version=str((composed or {}).get("version") or args.get("version") or pins.trainer_version),
+        pins=pins,
         workload=without_code(spec["workload"]),
         env=spec["env"],
         settings=trainer.settings(without_code(args), composed["settings"] if composed else None),

@@ -12,7 +12,7 @@ from common.findings import Finding
 from common.model_facts import same_model
 from common.published import check_option_name, check_text
 from engines import engine_named
-from trainers.cases import Case, Settings, StackTold, names_of
+from trainers.cases import Case, Settings, StackPins, label_and_point
 from trainers.registry import Trainer, trainer_named
 from workflow.config.plan import Plan, PlannedRun
 from workflow.preflight.cases import case_of, different
@@ -38,7 +38,7 @@ class UnknownSettings(Case):
 
 
 def imported_cases(
-    plan: Plan, read: Mapping[str, Mapping[str, Any]], stack_of: Callable[[str], StackTold]
+    plan: Plan, read: Mapping[str, Mapping[str, Any]], stack_of: Callable[[str], StackPins]
 ) -> tuple[list[Case], list[UnknownSettings]]:
     """The cases of a plan's imported runs, and those of which too little is known.
 
@@ -131,7 +131,7 @@ def is_complete(case: Case) -> bool:
     return all(case.workload.get(word) is not None for word in _NEEDED)
 
 
-def _why(run: PlannedRun, held: Mapping[str, Any], stack: StackTold | None) -> str:
+def _why(run: PlannedRun, held: Mapping[str, Any], stack: StackPins | None) -> str:
     """Why nothing is known of a run's settings, and what it would need."""
     arm, trainer = run.spec["arm"], run.spec["trainer"]
     has = (
@@ -151,9 +151,9 @@ def _why(run: PlannedRun, held: Mapping[str, Any], stack: StackTold | None) -> s
     )
 
 
-def _named(run: PlannedRun, held: Mapping[str, Any], stack: StackTold | None) -> dict[str, Any]:
+def _named(run: PlannedRun, held: Mapping[str, Any], stack: StackPins | None) -> dict[str, Any]:
     """What a case has beside its workload and its settings."""
-    label, point = names_of(run.spec)
+    label, point = label_and_point(run.spec)
     return {
         "arm": run.spec["arm"],
         "label": label,
@@ -168,7 +168,7 @@ def _named(run: PlannedRun, held: Mapping[str, Any], stack: StackTold | None) ->
     }
 
 
-def _of_source(run: PlannedRun, held: Mapping[str, Any], stack: StackTold | None) -> Case | None:
+def _of_source(run: PlannedRun, held: Mapping[str, Any], stack: StackPins | None) -> Case | None:
     """A case by the configuration that a run's own source holds; None if it holds no whole one."""
     settings = _held_settings(held)
     if settings is None:
@@ -208,12 +208,12 @@ def _own_words(run: PlannedRun, settings: Settings | None) -> dict[str, Any]:
     if settings is None:
         return {}
     trainer = _trainer(run)
-    words = {word: trainer.of(settings.values, word) for word in _OWN}
+    words = {word: trainer.lookup(settings.values, word) for word in _OWN}
     if isinstance(words["steps"], int) and words["steps"] < 1:
         words["steps"] = None
     path = words["model"]
     words["model"] = {"source": path} if isinstance(path, str) and path else None
-    prompts, n = trainer.of(settings.values, "prompts"), words["num_generations"]
+    prompts, n = trainer.lookup(settings.values, "prompts"), words["num_generations"]
     words["batch_size"] = prompts * n if isinstance(prompts, int) and isinstance(n, int) else None
     if _engines_apart(trainer, settings):  # its own nodes and GPUs are the trainer's then
         words["nodes"] = words["gpus_per_node"] = None
@@ -235,16 +235,16 @@ def _engines_apart(trainer: Trainer, settings: Settings) -> bool:
     return any(settings.int(key) > 0 for key in trainer.keys.get("engine_nodes", ()))
 
 
-def _told(run: PlannedRun, held: Mapping[str, Any], stack: StackTold | None) -> StackTold:
+def _told(run: PlannedRun, held: Mapping[str, Any], stack: StackPins | None) -> StackPins:
     """What the runs had installed: their source's word over the stack's."""
     versions = {str(name): str(version) for name, version in (held.get("versions") or {}).items() if version}
     on_cpu = _said(run, "gpus_per_node") == 0
     accelerator = stack.accelerator if stack is not None else "cpu" if on_cpu else "cuda"
     packages = {**(stack.packages if stack is not None else {}), **versions}
-    return StackTold(accelerator, _version(run, held, stack), packages)
+    return StackPins(accelerator, _version(run, held, stack), packages)
 
 
-def _version(run: PlannedRun, held: Mapping[str, Any], stack: StackTold | None) -> str:
+def _version(run: PlannedRun, held: Mapping[str, Any], stack: StackPins | None) -> str:
     """The trainer's; empty where nobody says it."""
     versions, trainer = held.get("versions") or {}, _trainer(run)
     said = versions.get(trainer.distribution) or versions.get(trainer.name) or run.spec["import"]["version"]

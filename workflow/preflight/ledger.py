@@ -9,7 +9,7 @@ from dataclasses import replace
 from common.findings import EQUALITIES, NONE, NOT_TOLD, SEVERAL, Equality, LedgerRow
 from trainers.cases import Case, points_of
 from trainers.rows import Behaviour
-from trainers.terms import TERMS, Said, moot, terms_of
+from trainers.terms import TERMS, TermValue, no_effect, terms_of
 from workflow.preflight.checks.comparison import (
     FACTS,
     behaviours_of,
@@ -75,10 +75,10 @@ def _settings(key: str, cases: Sequence[Case]) -> list[object]:
 
 
 def _behaviour_row(behaviour: Behaviour, cases: Sequence[Case]) -> LedgerRow | None:
-    if not all(case.on_gpu for case in cases) or not any(case.place in behaviour.does for case in cases):
+    if not all(case.on_gpu for case in cases) or not any(case.place in behaviour.effects for case in cases):
         return None
-    told = [behaviour.of(case) for case in cases]
-    sources = dict.fromkeys(behaviour.does[case.place].source for case in cases if case.place in behaviour.does)
+    told = [behaviour.describe(case) for case in cases]
+    sources = dict.fromkeys(behaviour.effects[case.place].source for case in cases if case.place in behaviour.effects)
     verdict, why = _behaviour_verdict(behaviour, cases, told)
     keys = [key for key in behaviour.keys if any(key in case.settings for case in cases)]
     name = behaviour.name + (f" ({keys[0]})" if keys else "")
@@ -92,10 +92,10 @@ def _behaviour_verdict(behaviour: Behaviour, cases: Sequence[Case], told: Sequen
     if _differ(cases, told):
         if not behaviour.effect_known:
             return "unverifiable", behaviour.why
-        moot = behaviour.moot(list(cases))
+        no_effect = behaviour.no_effect(list(cases))
         # Another meaning of the same number stays a difference, even where it can do nothing.
-        if moot:
-            return ("equivalent" if behaviour.equal_if_moot else "different"), moot
+        if no_effect:
+            return ("equivalent" if behaviour.equal_without_effect else "different"), no_effect
         return "different", behaviour.why
     if any(_differ(cases, _settings(key, cases)) for key in behaviour.keys):
         return "equivalent", "said in different words, to the same effect"
@@ -140,18 +140,18 @@ def _environment_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
 
 def _package_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
     for package in _PACKAGES:
-        if cases and all(package in case.told.packages for case in cases):
+        if cases and all(package in case.pins.packages for case in cases):
             yield _row(
                 f"package {package}",
                 cases,
-                [case.told.packages[package] for case in cases],
+                [case.pins.packages[package] for case in cases],
                 "envs/<stack>/requirements.lock",
                 "pinned alike",
                 "the stacks pin different releases",
             )
 
 
-def _term_rows(cases: Sequence[Case], terms: Mapping[str, Sequence[Said]]) -> Iterator[LedgerRow]:
+def _term_rows(cases: Sequence[Case], terms: Mapping[str, Sequence[TermValue]]) -> Iterator[LedgerRow]:
     """What the settings of different trainers come to, in words of none of them."""
     for name, said in terms.items():
         values = [NOT_TOLD if one.value is None else one.value for one in said]
@@ -161,11 +161,11 @@ def _term_rows(cases: Sequence[Case], terms: Mapping[str, Sequence[Said]]) -> It
                 row, verdict="unverifiable", why="a trainer's settings do not tell it, or are not resolved yet"
             )
         elif row.verdict == "different":
-            row = _judged_term(row, moot(name, terms, cases), said)
+            row = _judged_term(row, no_effect(name, terms, cases), said)
         yield row
 
 
-def _judged_term(row: LedgerRow, nothing: str, said: Sequence[Said]) -> LedgerRow:
+def _judged_term(row: LedgerRow, nothing: str, said: Sequence[TermValue]) -> LedgerRow:
     """A difference between trainers: whether it does anything, and whether a setting could end it."""
     if nothing:
         return replace(row, verdict="equivalent", why=nothing)
@@ -173,7 +173,7 @@ def _judged_term(row: LedgerRow, nothing: str, said: Sequence[Said]) -> LedgerRo
     return replace(row, why=f"{row.why}; {f'{keys} say it' if keys else 'no setting makes them equal'}")
 
 
-def _setting_rows(cases: Sequence[Case], terms: Mapping[str, Sequence[Said]]) -> Iterator[LedgerRow]:
+def _setting_rows(cases: Sequence[Case], terms: Mapping[str, Sequence[TermValue]]) -> Iterator[LedgerRow]:
     spoken = {key for behaviour in behaviours_of(cases) for key in behaviour.keys}
     of_terms = {key for said in terms.values() for one in said for key in one.keys}
     composed = all(case.settings.composed for case in cases)
@@ -246,7 +246,7 @@ def _with_untold(row: LedgerRow, unknown: Sequence[UnknownSettings]) -> LedgerRo
 def _known_of(case: Case, setting: str) -> str:
     """What is known of a run without settings: its variables, as far as the experiment names them, and packages."""
     kind, _, name = setting.replace("package ", "package.", 1).partition(".")
-    known = case.env if kind == "env" else case.told.packages if kind == "package" else {}
+    known = case.env if kind == "env" else case.pins.packages if kind == "package" else {}
     return known.get(name, NOT_TOLD)
 
 

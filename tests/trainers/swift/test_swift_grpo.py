@@ -19,7 +19,7 @@ from analysis.report.__main__ import main as report
 from common.dotted import flat
 from common.files import inputs_sha256
 from node.dataset import arithmetic_rows
-from trainers.cases import StackTold
+from trainers.cases import StackPins
 from workflow.config.plan import Plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight
@@ -395,7 +395,7 @@ def test_the_report_shows_both(trained: Trained, tmp_path: Path) -> None:
     times = steps[(steps["kind"] == "phase") & (steps["name"] == "step")]
     assert list(times["step"]) == list(range(1, STEPS + 1))
     (trained.results / "plan.json").write_text(json.dumps(trained.plan.as_json()))
-    found = preflight(trained.plan, stack_of=lambda stack: StackTold("cpu", {"trl": "1.16.0"}.get(stack[:3], "4.6.0")))
+    found = preflight(trained.plan, stack_of=lambda stack: StackPins("cpu", {"trl": "1.16.0"}.get(stack[:3], "4.6.0")))
     (trained.results / "preflight.json").write_text(json.dumps(found.as_json()))
     arguments = ["--plan", str(trained.results / "plan.json"), "--results", str(trained.results)]
     assert report([*arguments, "--out", str(tmp_path)]) == 0

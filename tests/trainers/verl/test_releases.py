@@ -13,7 +13,7 @@ from engines import engine_named
 from tests.preflight import plans
 from trainers import registry
 from trainers.protocol import StackFacts
-from trainers.rows import Does, Rule
+from trainers.rows import Effect, Rule
 from trainers.timers.lookup import tree_for
 from trainers.verl import releases as of_verl
 from trainers.verl.driver.composed import check, job_overrides
@@ -40,9 +40,9 @@ V9_0_0 = replace(
     problems=_problems,
     sources={"four": "verl 9.0.0, counting.py:4"},
     checks=(Rule("novel", "odd", lambda case: True, "{version} is new", "nobody knows it", "its notes", "wait"),),
-    does={
-        "vllm": {"cuda-graphs": Does(lambda case: "on", "verl 9.0.0, vllm.py:1")},
-        "sglang": {"cuda-graphs": Does(lambda case: "off", "verl 9.0.0, sglang.py:1")},
+    effects={
+        "vllm": {"cuda-graphs": Effect(lambda case: "on", "verl 9.0.0, vllm.py:1")},
+        "sglang": {"cuda-graphs": Effect(lambda case: "off", "verl 9.0.0, sglang.py:1")},
     },
     changes={"cuda-graphs": lambda cases: "nothing yet"},
     sequence_limit=f"{ROLLOUT}.at_most",
@@ -89,4 +89,4 @@ def test_its_stack_refuses_what_it_stops_at_and_its_job_knows_its_keys() -> None
 def test_its_timers_are_read_and_its_limit_is_known() -> None:
     tree = tree_for("verl", "9.0.2", "vllm")
     assert tree.name == "verl 9.0" and [phase.label for phase in tree.phases] == ["Step", "Generate"]
-    assert verl().at_once(tree, engine_named("vllm"), {f"{ROLLOUT}.at_most": 7}, {}) == 7
+    assert verl().sequence_limit(tree, engine_named("vllm"), {f"{ROLLOUT}.at_most": 7}, {}) == 7

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainers.cases import Case
-from trainers.rows import Does
+from trainers.rows import Effect
 from trainers.timers.tree import TimerTree
 from trainers.verl.driver.overrides import ACTOR, ROLLOUT
 
@@ -107,11 +107,11 @@ class Release:
     """Whether it pads a batch that it packs by tokens, and reads no size of a micro-batch then."""
 
     # What its engines make of settings
-    does: Mapping[str, Mapping[str, Does]] = field(default_factory=dict)
+    effects: Mapping[str, Mapping[str, Effect]] = field(default_factory=dict)
     """By engine, and by the code of a behaviour (trainers/verl/behaviours.py)."""
     changes: Mapping[str, Callable[[Sequence[Case]], str]] = field(default_factory=dict)
     """By the code of a behaviour, what to change where engines differ in it; else the behaviour's own words hold."""
-    deaf_engines: tuple[str, ...] = ()
+    engines_without_options: tuple[str, ...] = ()
     """Engines to which it passes no options."""
     sequence_limit: str = f"{ROLLOUT}.max_num_seqs"
     """The setting that says how many sequences an engine decodes at once; empty where it passes none on."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from common.findings import Finding
 from common.model_facts import model_facts
 from trainers.cases import Case, vllm_attention_backend
-from trainers.rows import Does, Rule
+from trainers.rows import Effect, Rule
 from trainers.verl import engine_settings as told
 from trainers.verl import phases
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
@@ -223,77 +223,77 @@ def _mode(case: Case) -> str | None:
 
 
 _OF_VLLM = {
-    "cuda-graphs": Does(
+    "cuda-graphs": Effect(
         told.graphs, f"{_VLLM}:155; default True in ppo_trainer.yaml; on by default since 0.6.0 (verl PR 2956)"
     ),
-    "graph-sizes": Does(told.always("512"), "vLLM 0.8.5, vllm/config.py, _set_cudagraph_sizes"),
-    "attention-kernels": Does(
+    "graph-sizes": Effect(told.always("512"), "vLLM 0.8.5, vllm/config.py, _set_cudagraph_sizes"),
+    "attention-kernels": Effect(
         _attention_of_vllm,
         "vLLM 0.8.5, vllm/platforms/cuda.py:220: FlashAttention from Ampere on, unless VLLM_ATTENTION_BACKEND says "
         "otherwise",
     ),
-    "custom-all-reduce": Does(told.always("off"), f"{_VLLM}:157, hard-coded"),
-    "memory-share": Does(
+    "custom-all-reduce": Effect(told.always("off"), f"{_VLLM}:157, hard-coded"),
+    "memory-share": Effect(
         told.share("all memory", "num_gpu_blocks_override", 16),
         f"{_VLLM}:156; vLLM 0.8.5, vllm/v1/worker/gpu_worker.py:208",
     ),
-    "sequence-limit": Does(
+    "sequence-limit": Effect(
         _sequences_of_vllm,
         f"{_VLLM}:149, which passes no max_num_seqs; vLLM 0.8.5, vllm/engine/arg_utils.py:1596: 1024 from 70 GiB on",
     ),
-    "prefill-limit": Does(told.prefill_limit, f"{_VLLM}:162"),
-    "prefix-cache": Does(told.always("on"), f"{_VLLM}:164, hard-coded"),
-    "sampling-seed": Does(
+    "prefill-limit": Effect(told.prefill_limit, f"{_VLLM}:162"),
+    "prefix-cache": Effect(told.always("on"), f"{_VLLM}:164, hard-coded"),
+    "sampling-seed": Effect(
         _seed_of_vllm,
         f"{_WORKERS}/sharding_manager/fsdp_vllm.py:90 and :204; vLLM 0.8.5, vllm/config.py:1726 (no process of its "
         f"own); in mode async {_WORKERS}/rollout/vllm_rollout/vllm_async_server.py:183",
     ),
-    "sleep": Does(
+    "sleep": Effect(
         told.always(told.COPIED),
         f"{_WORKERS}/sharding_manager/fsdp_vllm.py:215, whatever free_cache_engine says (level 1)",
     ),
-    "ignore-eos": Does(told.end_token, f"{_VLLM}:185"),
-    "rollout-mode": Does(_mode, "verl 0.4.1, workers/fsdp_workers.py:430"),
-    "engine-environment": Does(
+    "ignore-eos": Effect(told.end_token, f"{_VLLM}:185"),
+    "rollout-mode": Effect(_mode, "verl 0.4.1, workers/fsdp_workers.py:430"),
+    "engine-environment": Effect(
         told.always("NCCL_CUMEM_ENABLE=0, TORCHINDUCTOR_COMPILE_THREADS=1"),
         "vLLM 0.8.5, vllm/env_override.py, where it is imported",
     ),
 }
 _OF_SGLANG = {
-    "cuda-graphs": Does(
+    "cuda-graphs": Effect(
         told.always("on"), f"{_SGLANG}:390, which never passes the flag (only asserted on, :288; verl PR 3456)"
     ),
-    "graph-sizes": Does(
+    "graph-sizes": Effect(
         _captured_by_sglang,
         "sglang 0.4.6.post5, srt/model_executor/cuda_graph_runner.py:127, srt/server_args.py:298",
     ),
-    "attention-kernels": Does(
+    "attention-kernels": Effect(
         _attention_of_sglang, "sglang 0.4.6.post5, srt/model_executor/model_runner.py:317 and srt/utils.py:2096"
     ),
-    "custom-all-reduce": Does(
+    "custom-all-reduce": Effect(
         lambda case: "off" if told.spans_nodes(case) else "on", f"{_SGLANG}:390, SGLang's default"
     ),
-    "memory-share": Does(
+    "memory-share": Effect(
         told.share("the memory free at its start"),
         f"{_SGLANG}:393 as mem_fraction_static; sglang 0.4.6.post5, srt/model_executor/model_runner.py:816",
     ),
-    "sequence-limit": Does(
+    "sequence-limit": Effect(
         told.always("SGLang's own (2048 or more)"), f"{_SGLANG}:390; sglang 0.4.6.post5, model_runner.py:845"
     ),
-    "prefill-limit": Does(
+    "prefill-limit": Effect(
         lambda case: told.by_memory(case, ((24.5, 2048), (told.ANY_GPU, 8192))),
         f"{_SGLANG}:390, which passes none; sglang 0.4.6.post5, srt/server_args.py:271",
     ),
-    "prefix-cache": Does(told.always("on"), f"{_SGLANG}:390, SGLang's default (radix cache)"),
-    "sampling-seed": Does(
+    "prefix-cache": Effect(told.always("on"), f"{_SGLANG}:390, SGLang's default (radix cache)"),
+    "sampling-seed": Effect(
         told.always("random at each start"), f"{_SGLANG}:390; sglang 0.4.6.post5, srt/server_args.py:241"
     ),
-    "sleep": Does(
+    "sleep": Effect(
         told.always(told.DROPPED), f"{_WORKERS}/sharding_manager/fsdp_sglang.py:187, whatever free_cache_engine says"
     ),
-    "ignore-eos": Does(told.end_token, f"{_SGLANG}:430"),
-    "rollout-mode": Does(_mode, "verl 0.4.1, trainer/main_ppo.py:105"),
-    "engine-environment": Does(
+    "ignore-eos": Effect(told.end_token, f"{_SGLANG}:430"),
+    "rollout-mode": Effect(_mode, "verl 0.4.1, trainer/main_ppo.py:105"),
+    "engine-environment": Effect(
         told.always("CUDA_DEVICE_MAX_CONNECTIONS=4, NCCL_CUMEM_ENABLE=0, NCCL_NVLS_ENABLE=0"), f"{_SGLANG}:88"
     ),
 }
@@ -394,9 +394,9 @@ V0_4_1 = Release(
         "lora-weights": "verl 0.4.1, workers/fsdp_workers.py:423",
     },
     checks=_CHECKS,
-    does={"vllm": _OF_VLLM, "sglang": _OF_SGLANG},
+    effects={"vllm": _OF_VLLM, "sglang": _OF_SGLANG},
     changes=_CHANGES,
-    deaf_engines=("sglang",),
+    engines_without_options=("sglang",),
     sequence_limit="",
     context_checked={"vllm": f"{_VLLM}:124", "sglang": f"{_SGLANG}:358"},
     rope_scaling_unchecked=("vllm",),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from common.findings import Finding
 from trainers.cases import Case
-from trainers.rows import Does, Rule
+from trainers.rows import Effect, Rule
 from trainers.timers.tree import Phase
 from trainers.verl import engine_settings as told
 from trainers.verl import phases
@@ -147,7 +147,7 @@ def _attention_of_sglang(case: Case) -> str | None:
     backend = told.engine_kwarg(case, "attention_backend")
     if backend:
         return told.attention_name(str(backend))
-    release = case.told.packages.get("sglang")
+    release = case.pins.packages.get("sglang")
     if release is None:
         return None
     return "flashinfer" if _numbers(release) >= (0, 5, 12) else "FlashAttention"
@@ -234,48 +234,48 @@ def _end_token_of_sglang(case: Case) -> str | None:
     return told.GOES_ON if wanted is True else told.STOPS
 
 
-_SERVER_ONLY = Does(told.always("async"), "verl 0.9.1, workers/config/rollout.py: sync has been removed")
+_SERVER_ONLY = Effect(told.always("async"), "verl 0.9.1, workers/config/rollout.py: sync has been removed")
 _OF_VLLM = {
-    "cuda-graphs": Does(_graphs_of_vllm, f"{_VLLM}:339"),
-    "graph-sizes": Does(_captured_by_vllm, f"{_VLLM}:321; vLLM, vllm/config/vllm.py, _set_cudagraph_sizes"),
-    "attention-kernels": Does(
+    "cuda-graphs": Effect(_graphs_of_vllm, f"{_VLLM}:339"),
+    "graph-sizes": Effect(_captured_by_vllm, f"{_VLLM}:321; vLLM, vllm/config/vllm.py, _set_cudagraph_sizes"),
+    "attention-kernels": Effect(
         _attention_of_vllm,
         "vLLM 0.24.0, vllm/platforms/cuda.py:144: FlashAttention, on Blackwell flashinfer; "
         f"{_VLLM}:349 passes another one on. VLLM_ATTENTION_BACKEND is no longer read",
     ),
-    "custom-all-reduce": Does(_all_reduce, f"{_VLLM}:325, vLLM's default"),
-    "memory-share": Does(
+    "custom-all-reduce": Effect(_all_reduce, f"{_VLLM}:325, vLLM's default"),
+    "memory-share": Effect(
         told.share("all memory", "num_gpu_blocks_override", 16),
         f"{_VLLM}:340; vLLM 0.24.0, vllm/v1/worker/utils.py:410",
     ),
-    "sequence-limit": Does(_sequences_of_vllm, f"{_VLLM}:333"),
-    "prefill-limit": Does(told.prefill_limit, f"{_VLLM}:335"),
-    "prefix-cache": Does(_prefix_of_vllm, f"{_VLLM}:336"),
-    "sampling-seed": Does(_seed_of_vllm, f"{_VLLM}:343"),
-    "sleep": Does(_sleep_of_vllm, f"{_VLLM}:853 and :1289 (level 2; with an adapter level 1)"),
-    "ignore-eos": Does(told.end_token, f"{_VLLM}:624"),
+    "sequence-limit": Effect(_sequences_of_vllm, f"{_VLLM}:333"),
+    "prefill-limit": Effect(told.prefill_limit, f"{_VLLM}:335"),
+    "prefix-cache": Effect(_prefix_of_vllm, f"{_VLLM}:336"),
+    "sampling-seed": Effect(_seed_of_vllm, f"{_VLLM}:343"),
+    "sleep": Effect(_sleep_of_vllm, f"{_VLLM}:853 and :1289 (level 2; with an adapter level 1)"),
+    "ignore-eos": Effect(told.end_token, f"{_VLLM}:624"),
     "rollout-mode": _SERVER_ONLY,
 }
 _OF_SGLANG = {
-    "cuda-graphs": Does(_graphs_of_sglang, f"{_SGLANG}:318"),
-    "graph-sizes": Does(_captured_by_sglang, "sglang 0.5.12, srt/server_args.py:1401"),
-    "attention-kernels": Does(_attention_of_sglang, f"{_SGLANG}:289: flashinfer from sglang 0.5.12 on"),
-    "custom-all-reduce": Does(_all_reduce, f"{_SGLANG}:314, SGLang's default"),
-    "memory-share": Does(
+    "cuda-graphs": Effect(_graphs_of_sglang, f"{_SGLANG}:318"),
+    "graph-sizes": Effect(_captured_by_sglang, "sglang 0.5.12, srt/server_args.py:1401"),
+    "attention-kernels": Effect(_attention_of_sglang, f"{_SGLANG}:289: flashinfer from sglang 0.5.12 on"),
+    "custom-all-reduce": Effect(_all_reduce, f"{_SGLANG}:314, SGLang's default"),
+    "memory-share": Effect(
         told.share("the memory free at its start", "max_total_tokens"),
         f"{_SGLANG}:317; sglang 0.5.12, srt/model_executor/model_runner_kv_cache_mixin.py:70",
     ),
-    "sequence-limit": Does(_sequences_of_sglang, f"{_SGLANG}:329 as max_running_requests"),
-    "prefill-limit": Does(
+    "sequence-limit": Effect(_sequences_of_sglang, f"{_SGLANG}:329 as max_running_requests"),
+    "prefill-limit": Effect(
         _prefill_of_sglang, f"{_SGLANG}:314, which maps none; sglang 0.5.12, srt/server_args.py:1459"
     ),
-    "prefix-cache": Does(
+    "prefix-cache": Effect(
         lambda case: "off" if told.engine_kwarg(case, "disable_radix_cache") is True else "on",
         f"{_SGLANG}:314, which does not map enable_prefix_caching: SGLang's default (radix cache)",
     ),
-    "sampling-seed": Does(_seed_of_sglang, f"{_SGLANG}:314; sglang 0.5.12, srt/server_args.py:1174"),
-    "sleep": Does(_sleep_of_sglang, f"{_SGLANG}:387 and :516"),
-    "ignore-eos": Does(
+    "sampling-seed": Effect(_seed_of_sglang, f"{_SGLANG}:314; sglang 0.5.12, srt/server_args.py:1174"),
+    "sleep": Effect(_sleep_of_sglang, f"{_SGLANG}:387 and :516"),
+    "ignore-eos": Effect(
         _end_token_of_sglang,
         "verl 0.9.1, trainer/ppo/v1/agent_loop_tq.py:64: no ignore_eos in it; sglang 0.5.12, "
         "srt/managers/tokenizer_manager.py:983",
@@ -435,7 +435,7 @@ V0_9_1 = Release(
     },
     checks=_CHECKS,
     pads_packed_batches=True,
-    does={"vllm": _OF_VLLM, "sglang": _OF_SGLANG},
+    effects={"vllm": _OF_VLLM, "sglang": _OF_SGLANG},
     changes=_CHANGES,
     context_checked={"vllm": f"{_VLLM}:1107 and :593", "sglang": f"{_SGLANG}:170 and :588"},
     storage_units=8,

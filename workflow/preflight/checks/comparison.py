@@ -10,7 +10,7 @@ from common.messages import listed
 from trainers.cases import Case, differing
 from trainers.registry import trainers
 from trainers.rows import Behaviour
-from trainers.terms import TERMS, moot, terms_of
+from trainers.terms import TERMS, no_effect, terms_of
 from workflow.preflight.import_settings import UnknownSettings
 
 _MOST_LISTED = 6
@@ -70,11 +70,11 @@ def _sides(by_value: Mapping[str, Sequence[Case]]) -> tuple[tuple[str, ...], ...
 
 
 def _behaviour(behaviour: Behaviour, cases: Sequence[Case]) -> Iterator[Finding]:
-    known = [case for case in cases if case.on_gpu and case.place in behaviour.does]
-    by_value = groups(known, [behaviour.of(case) for case in known])
-    if behaviour.level is None or len(by_value) < 2 or behaviour.moot(known):
+    known = [case for case in cases if case.on_gpu and case.place in behaviour.effects]
+    by_value = groups(known, [behaviour.describe(case) for case in known])
+    if behaviour.level is None or len(by_value) < 2 or behaviour.no_effect(known):
         return
-    sources = dict.fromkeys(behaviour.does[case.place].source for case in known)
+    sources = dict.fromkeys(behaviour.effects[case.place].source for case in known)
     yield Finding(
         level=behaviour.level,
         code=behaviour.code,
@@ -124,7 +124,7 @@ def _terms(cases: Sequence[Case]) -> Iterator[Finding]:
     for name, said in terms.items():
         texts = [None if one.value is None else str(one.value) for one in said]
         by_value = groups(cases, texts)
-        if len(by_value) > 1 and not moot(name, terms, cases):
+        if len(by_value) > 1 and not no_effect(name, terms, cases):
             keys = list(dict.fromkeys(key for one in said for key in one.keys))
             told[bool(keys)].append((name, f"{name} ({_by_value(by_value, cases)})", keys))
             apart[bool(keys)].append(texts)
@@ -219,10 +219,10 @@ def matters(key: str, cases: Sequence[Case]) -> bool:
     """Whether a setting of the configuration can bear on the work: no name, place or seed, no other engine's words."""
     if any(key.rpartition(".")[2] in trainer.bookkeeping for trainer in trainers()):
         return False
-    if any(key in case.trainer.of_the_text for case in cases):
+    if any(key in case.trainer.changes_text for case in cases):
         return True
     # With a dot at its end an empty section is one, too.
-    if f"{key}.".startswith((*_own_options(cases), *(one for case in cases for one in case.trainer.of_one_engine))):
+    if f"{key}.".startswith((*_own_options(cases), *(one for case in cases for one in case.trainer.engine_specific))):
         return len({case.engine.name for case in cases}) == 1
     model = {one for case in cases for one in case.trainer.keys.get("model", ())}
     return not key.endswith((".path", "seed", "_dir")) or key in model
@@ -234,7 +234,7 @@ _PACKAGES = {"torch": "its kernels, its allocator and its compiler run in traini
 
 def _packages(cases: Sequence[Case]) -> Iterator[Finding]:
     for package, why in _PACKAGES.items():
-        by_version = groups(cases, [case.told.packages.get(package) for case in cases])
+        by_version = groups(cases, [case.pins.packages.get(package) for case in cases])
         if len(by_version) > 1:
             yield Finding(
                 "unequal",
@@ -253,7 +253,7 @@ def _built_in_tokenizer(cases: Sequence[Case]) -> Iterator[Finding]:
     sources = [str((case.workload.get("model") or {}).get("source")) for case in cases]
     if not all(source.startswith("builtin:") for source in sources):
         return
-    versions = [case.told.packages.get("transformers") for case in cases]
+    versions = [case.pins.packages.get("transformers") for case in cases]
     by_major = groups(cases, [version and version.partition(".")[0] for version in versions])
     if len(by_major) > 1:
         yield Finding(

@@ -127,8 +127,8 @@ def memory(case: Case, place: LaunchContext) -> Iterator[Finding]:
     if not isinstance(estimate, MemoryEstimate):
         return
     for moment, parts, change in (
-        ("while the policy is updated", estimate.update, estimate.less_update),
-        ("while the engine generates", estimate.rollout, estimate.less_rollout),
+        ("while the policy is updated", estimate.update, estimate.update_advice),
+        ("while the engine generates", estimate.rollout, estimate.rollout_advice),
     ):
         counted, whole = MemoryEstimate.sum(parts, counted_only=True), MemoryEstimate.sum(parts)
         sure = counted > estimate.gib
