@@ -161,7 +161,7 @@ def _named(run: PlannedRun, held: Mapping[str, Any], stack: StackPins | None) ->
         "engine": engine_named(run.spec["engine"]),
         "stack": run.stack,
         "version": _version(run, held, stack),
-        "told": _told(run, held, stack),
+        "pins": _pins(run, held, stack),
         "env": run.spec["env"],
         "point": point,
         "imported": True,
@@ -235,7 +235,7 @@ def _engines_apart(trainer: Trainer, settings: Settings) -> bool:
     return any(settings.int(key) > 0 for key in trainer.keys.get("engine_nodes", ()))
 
 
-def _told(run: PlannedRun, held: Mapping[str, Any], stack: StackPins | None) -> StackPins:
+def _pins(run: PlannedRun, held: Mapping[str, Any], stack: StackPins | None) -> StackPins:
     """What the runs had installed: their source's word over the stack's."""
     versions = {str(name): str(version) for name, version in (held.get("versions") or {}).items() if version}
     on_cpu = _said(run, "gpus_per_node") == 0
