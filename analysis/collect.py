@@ -20,7 +20,8 @@ from analysis.tokens import token_sums
 from common.contracts import DoneFile, SpecFile, read_file
 from common.errors import UserError
 from common.files import fingerprint_of
-from common.verdicts import Verdict, count_of, first_few
+from common.messages import join_first
+from common.verdicts import Verdict, count_of
 from trainers.logs.record import TIMERS
 from trainers.registry import trainer_named
 from trainers.timers.exclusive import Overrun, overruns
@@ -76,8 +77,7 @@ def require_steps(chosen: Sequence[ChosenStep], last_step: object, run_id: str) 
     if missing:
         raise UserError(
             f"run {run_id}: {len(missing)} of its {last_step} steps are in no attempt's metrics.jsonl or wandb file "
-            f"(missing: {first_few(missing)}). A run with holes is not compared: look at attempts/*/log, then train it "
-            "again"
+            f"(missing: {join_first(missing)}). A run with gaps is not compared: see attempts/*/log, then retrain it"
         )
     beyond = sorted(step for step in have if step > last_step)
     if beyond:
@@ -161,7 +161,7 @@ def _overrun_verdict(run_id: str, some: Sequence[tuple[int, Overrun]]) -> Verdic
     """All steps of a run in which one phase's children exceed it, the first in numbers."""
     (step, over), *others = some
     printed = f", and rounding explains only {over.rounding_s:.3g} s" if over.rounding_s else ""
-    shown = first_few([other for other, _ in others])
+    shown = join_first([other for other, _ in others])
     left = f". So it is in {count_of(len(others), 'more step')} ({shown}); they are" if others else "; the step is"
     text = (
         f"{run_id}, step {step}: the children of {over.path} sum to {over.children_s:.6f} s, but it took "

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.runs import PlanRead, Run
-from common.dotted import as_text, by_key, flat, mapping
+from common.dotted import as_mapping, as_text, flatten, settings_by_key
 from common.verdicts import Verdict
 from trainers.reward_settings import without_code
 
@@ -43,9 +43,9 @@ def run_settings(run: Run) -> dict[str, str]:
     """
     parts = without_code({name: run.spec[name] for name in SPEC_PARTS if name in run.spec})
     if isinstance(parts.get("trainer_args"), Mapping):
-        parts["trainer_args"] = by_key(parts["trainer_args"])
+        parts["trainer_args"] = settings_by_key(parts["trainer_args"])
     parts["resolved"] = run.done.get("resolved", {})
-    held = flat(parts, keep_plus=True)
+    held = flatten(parts, keep_plus=True)
     settings = {key: json.dumps(value, sort_keys=True, ensure_ascii=False) for key, value in held.items()}
     names = {run.run_id: "<run_id>"}
     fingerprint = run.spec.get("fingerprint")
@@ -102,7 +102,7 @@ def reported_settings(runs: Sequence[Run], plan: PlanRead, part: str, told_only:
 
 
 def _texts(raw: Any) -> dict[str, str]:
-    return {str(key): as_text(value) for key, value in mapping(raw).items() if value is not None}
+    return {str(key): as_text(value) for key, value in as_mapping(raw).items() if value is not None}
 
 
 def fairness_verdicts(runs: Sequence[Run], plan: PlanRead) -> Iterator[Verdict]:

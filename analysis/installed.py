@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.fairness import Setting, by_arm
 from analysis.runs import PlanRead, Run
-from common.dotted import as_text, mapping
+from common.dotted import as_mapping, as_text
 from common.verdicts import Verdict, count_of
 
 # Of verify.json, besides its packages.
@@ -130,8 +130,8 @@ def _by_stack(runs: Sequence[Run]) -> dict[tuple[str, str], dict[tuple[str, str]
     checks = {stack_of(run): run.verify and {**run.verify, "origin": origin_of(run)} for run in runs}
     found = {stack: installed(verify or {}) for stack, verify in checks.items()}
     for run in runs:
-        engine = mapping(mapping(run.done.get("resolved")).get("engine"))
-        for name, told in mapping(engine.get("stand_ins")).items():
+        engine = as_mapping(as_mapping(run.done.get("resolved")).get("engine"))
+        for name, told in as_mapping(engine.get("stand_ins")).items():
             found[stack_of(run)]["stand-in", str(name)] = as_text(told)
     return found
 

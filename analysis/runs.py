@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.steps import read_steps
 from common.contracts import DoneFile, ImportedFile, PlanFile, SpecFile, read_file
-from common.dotted import mapping
+from common.dotted import as_mapping
 from common.errors import UserError
 from common.files import fingerprint_of, read_json_object
 from common.verdicts import Verdict, verdict_from
@@ -92,7 +92,7 @@ class Run:
     @property
     def hardware(self) -> Mapping[str, Any]:
         """What its job reported of the machine; empty where it reported nothing."""
-        return mapping(self.done.get("hardware"))
+        return as_mapping(self.done.get("hardware"))
 
     @property
     def without_gpu(self) -> bool:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.runs import Run
 from common.verdicts import Verdict, count_of
-from node.samples import SAMPLES, stages
+from node.samples import SAMPLES, sample_steps
 from trainers.logs.log_files import json_lines
 
 COLUMNS = [
@@ -52,7 +52,7 @@ def _missing(run: Run, taken: Mapping[int, tuple[int, Mapping[str, Any]]]) -> It
     if run.imported or not isinstance(workload, Mapping) or not workload.get("samples"):
         return
     last = run.done.get("last_step")
-    wanted = stages(last, int(workload.get("test_steps") or 1)) if isinstance(last, int) else ()
+    wanted = sample_steps(last, int(workload.get("test_steps") or 1)) if isinstance(last, int) else ()
     for step in sorted({*wanted, *taken}):
         problem = taken[step][1]["problem"] if step in taken else "no attempt took them"
         if problem:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from common.contracts import SpecFile, StepRow
 from common.errors import UserError
-from common.files import whole_file
+from common.files import atomic_path
 from trainers.logs.record import TIMERS, StepRecord
 from trainers.timers.exclusive import exclusive_s, parents
 from trainers.timers.tree import TimerTree
@@ -162,7 +162,7 @@ def write_steps(table: pa.Table | Iterable[pa.Table], path: Path) -> int:
     """Write steps.parquet, of one table or of several in a row, the same bytes for the same tables; its rows."""
     tables = iter([table] if isinstance(table, pa.Table) else table)
     first, rows = next(tables), 0
-    with whole_file(path) as part, pq.ParquetWriter(part, first.schema, compression="zstd") as writer:
+    with atomic_path(path) as part, pq.ParquetWriter(part, first.schema, compression="zstd") as writer:
         for one in chain([first], tables):
             writer.write_table(one)
             rows += one.num_rows

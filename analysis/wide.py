@@ -11,7 +11,8 @@ import pandas as pd
 from analysis.roofline.setup import setup_of
 from analysis.runs import Run
 from common.errors import UserError
-from common.verdicts import Verdict, count_of, first_few
+from common.messages import join_first
+from common.verdicts import Verdict, count_of
 from trainers.logs.record import STEPS_LOGGED
 from trainers.quantities import QUANTITIES, discarded, logged_as, scalars_of
 from trainers.registry import trainer_named
@@ -261,7 +262,7 @@ def _other_windows(wide: pd.DataFrame) -> list[Verdict]:
         )
         text = (
             f"seed {seed}: the arms' records of one number stand for other steps, so they are left out in all arms: "
-            f"step {first_few(steps)} (step {steps[-1]}: {told}). Runs that log with the same logging_steps can be "
+            f"step {join_first(steps)} (step {steps[-1]}: {told}). Runs that log with the same logging_steps can be "
             "compared"
         )
         verdicts.append(Verdict("error", "windows-differ", text))
@@ -279,7 +280,7 @@ def _occasional(wide: pd.DataFrame, imported: Collection[str]) -> list[Verdict]:
         if waited.empty:
             continue
         steps = sorted(set(rows.loc[waited, "step"]))
-        shown = first_few(steps)
+        shown = join_first(steps)
         others = rows[~rows["step"].isin(steps)]
         if all((others.loc[others["run_id"] == run, "left_out"] == "").any() for run in rows["run_id"].unique()):
             text = f"seed {seed}: steps that waited for a validation or a checkpoint do not count, in any arm ({shown})"
@@ -301,7 +302,7 @@ def _occasional(wide: pd.DataFrame, imported: Collection[str]) -> list[Verdict]:
 
 def _left_out_verdicts(wide: pd.DataFrame, reason: str) -> Iterator[Verdict]:
     for run_id, rows in wide[wide["left_out"] == reason].groupby("run_id", sort=False):
-        text = f"run {run_id}: left out of every number, in all arms: step {first_few(list(rows['step']))} ({reason})"
+        text = f"run {run_id}: left out of every number, in all arms: step {join_first(list(rows['step']))} ({reason})"
         yield Verdict("error", "step-left-out", text)
 
 

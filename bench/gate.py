@@ -8,13 +8,13 @@ import os
 import sys
 from pathlib import Path
 
-from node.hardware import family
+from node.hardware import process_tree
 
 
 def cpu_s() -> float:
     """CPU seconds of all threads of this process and of those it has started, to the nanosecond."""
     taken = 0
-    for pid in family():
+    for pid in process_tree():
         for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
             with contextlib.suppress(OSError):  # it has ended
                 taken += int(thread.read_text().split()[0])

@@ -23,7 +23,7 @@ from typing import Any
 from bench.gate import Gate, cpu_s
 from node.attempt import begin, exit_code
 from node.exit_codes import StopRequest
-from node.hardware import family
+from node.hardware import process_tree
 from node.ranks import die_with_parent
 from trainers.replay import driver
 
@@ -108,11 +108,11 @@ def vllm(model: Path, settings: dict[str, Any], threads: int, released: bool) ->
     from vllm.benchmarks.throughput import _run_vllm_requests
     from vllm.engine.arg_utils import EngineArgs
 
-    from engines.vllm.cpu import threads_kept
+    from engines.vllm.cpu import keep_threads
 
     longest = settings["max_prompt_length"] + settings["max_response_length"]
     words = {"dtype": settings["dtype"], "seed": settings["seed"], "max_model_len": longest}
-    with threads_kept(threads):
+    with keep_threads(threads):
         llm = LLM.from_engine_args(EngineArgs(model=str(model), **words, **settings["engine"]))
 
     def prepared(prompts: Sequence[list[int]], lengths: Sequence[int]) -> Callable[[], float]:
@@ -137,7 +137,7 @@ def sglang(model: Path, settings: dict[str, Any], threads: int, released: bool) 
     room = {"max_total_tokens": 2 * settings["prompts"] * settings["num_generations"] * longest}
     words = {"model_path": str(model), "dtype": settings["dtype"], "random_seed": settings["seed"]}
     made = colocate._engine_class()(
-        **{**colocate.CPU_ONLY, **words, **room, **settings["engine"]}, log_level="error", skip_tokenizer_init=True
+        **{**colocate.CPU_SETTINGS, **words, **room, **settings["engine"]}, log_level="error", skip_tokenizer_init=True
     )
     from sglang.benchmark.datasets import DatasetRow
     from sglang.benchmark.offline_throughput import throughput_test_once
@@ -164,7 +164,7 @@ def sglang(model: Path, settings: dict[str, Any], threads: int, released: bool) 
     try:
         yield prepared
     finally:
-        for pid in family()[1:]:
+        for pid in process_tree()[1:]:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
 

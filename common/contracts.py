@@ -303,7 +303,7 @@ def read_file(kind: type[FileT], path: Path, made_by: str, needs: Iterable[str] 
     for key in needs:
         if key not in raw or not fits(raw[key], hints[key]):
             got = repr(raw[key])[:200] if key in raw else "nothing"
-            raise UserError(f"{path}: {key} must be {type_words(hints[key])} (got {got}); {made_by} makes it")
+            raise UserError(f"{path}: {key} must be {describe_type(hints[key])} (got {got}); {made_by} makes it")
     return raw  # type: ignore[return-value]
 
 
@@ -324,26 +324,26 @@ def fits(value: Any, hint: Any) -> bool:
 _WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", NoneType: "null", Any: "anything"}
 
 
-def type_words(hint: Any) -> str:
+def describe_type(hint: Any) -> str:
     """A type of JSON as people read it: `list of text`, `whole number or null`."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return " or ".join(map(type_words, inner))
+        return " or ".join(map(describe_type, inner))
     if origin is Literal:
         return " or ".join(f"`{one}`" for one in inner)
     if origin in (list, tuple):
-        return f"list of {type_words(inner[0])}"
+        return f"list of {describe_type(inner[0])}"
     if origin in (dict, Mapping) and inner[1] is not Any:
-        return f"object of {type_words(inner[1])}"
+        return f"object of {describe_type(inner[1])}"
     return _WORDS.get(hint, "object")
 
 
-def table(kind: type) -> str:
+def markdown_table(kind: type) -> str:
     """A file's keys as a table in Markdown: each with its type and meaning."""
     rows = ["| key | type | meaning |", "|---|---|---|"]
     plain, full = get_type_hints(kind), get_type_hints(kind, include_extras=True)
     for key, hint in full.items():
         absent = get_origin(hint) is NotRequired
         meaning = get_args(get_args(hint)[0] if absent else hint)[1]
-        rows.append(f"| `{key}` | {type_words(plain[key])}{' or absent' if absent else ''} | {meaning} |")
+        rows.append(f"| `{key}` | {describe_type(plain[key])}{' or absent' if absent else ''} | {meaning} |")
     return f"{' '.join((kind.__doc__ or '').split())}\n\n" + "\n".join(rows) + "\n\n"

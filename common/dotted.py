@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def mapping(value: Any) -> Mapping[str, Any]:
+def as_mapping(value: Any) -> Mapping[str, Any]:
     """A mapping as it is; an empty one for anything else."""
     return value if isinstance(value, Mapping) else {}
 
@@ -27,14 +27,14 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
-def by_key(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
+def settings_by_key(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
     """A trainer's arguments with a list of `key=value` overrides spread out, so that they differ one by one."""
     overrides = overrides_by_key(trainer_args)
     rest = {key: value for key, value in trainer_args.items() if key != "overrides" or not overrides}
     return rest | overrides
 
 
-def setting(held: Any, key: str) -> Any:
+def lookup(held: Any, key: str) -> Any:
     """A dotted key's value, from flat or from nested settings; None where it is not there."""
     if not isinstance(held, Mapping):
         return None
@@ -47,13 +47,13 @@ def setting(held: Any, key: str) -> Any:
     return held
 
 
-def flat(nested: Mapping[str, Any], above: str = "", *, keep_plus: bool = False) -> dict[str, Any]:
+def flatten(nested: Mapping[str, Any], above: str = "", *, keep_plus: bool = False) -> dict[str, Any]:
     """Nested settings by dotted key, without Hydra's `+` unless it is kept; an empty mapping is a value."""
     found: dict[str, Any] = {}
     for key, value in nested.items():
         path = above + (str(key) if keep_plus else str(key).lstrip("+"))
         if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{path}.", keep_plus=keep_plus)
+            found |= flatten(value, f"{path}.", keep_plus=keep_plus)
         else:
             found[path] = value
     return found
@@ -81,7 +81,7 @@ def _joined(one: Any, other: Any, where: str) -> Any:
     return {**one, **other, **both}
 
 
-def positive(value: Any) -> int | None:
+def positive_int(value: Any) -> int | None:
     """A whole number from 1, also from a setting's text; None for anything else."""
     try:
         number = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else 0

@@ -138,14 +138,14 @@ def inputs_sha256(prepared: Any) -> dict[str, str]:
     return found
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes) -> None:
     """Write a file that is whole or absent."""
-    with whole_file(path) as part:
+    with atomic_path(path) as part:
         part.write_bytes(content)
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary name in the same folder to write to, so that the file is whole or absent."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")

@@ -22,7 +22,7 @@ _FIRST = ("trainers", "trainer-versions", "torch-versions", "settings", "cuda-gr
 _MADE_BY = "`rolloutbench preflight`"
 _MAY_LACK = ("scope", "settle")
 # What the ledger writes between the values of one arm's factor combinations, for what nobody says, for no such setting.
-SEVERAL, NOT_TOLD, NONE = " | ", "not told", "none"
+SEVERAL, UNKNOWN, NONE = " | ", "unknown", "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Finding:
         held = asdict(self) | {"arms": list(self.arms), "sides": [list(side) for side in self.sides]}
         return {name: value for name, value in held.items() if value or name not in (*_MAY_LACK, "sides")}
 
-    def is_between(self, arms: Sequence[str]) -> bool:
+    def concerns(self, arms: Sequence[str]) -> bool:
         """Whether it is about these arms: of what differs between arms, whether it differs between these."""
         on = [{place for place, side in enumerate(self.sides) if arm in side} for arm in arms]
         # Of an arm on no side it is not known.
@@ -104,7 +104,7 @@ class Preflight:
 
     def unequal(self, arms: Sequence[str]) -> list[Finding]:
         """The findings by which these arms do not meet on equal terms."""
-        return [f for f in self.findings if f.level == "unequal" and f.is_between(arms)]
+        return [f for f in self.findings if f.level == "unequal" and f.concerns(arms)]
 
     def between(self, arms: Sequence[str]) -> Preflight:
         """The same with the ledger of these arms alone: what only others differ in is equal between them."""
@@ -120,7 +120,7 @@ def _between(row: LedgerRow, arms: Sequence[str]) -> LedgerRow | None:
     if set(values.values()) == {NONE}:
         return None
     # Values of several factor combinations may be the same and meet in another order.
-    same = len(set(values.values())) == 1 and not any(SEVERAL in one or one == NOT_TOLD for one in values.values())
+    same = len(set(values.values())) == 1 and not any(SEVERAL in one or one == UNKNOWN for one in values.values())
     row = replace(row, values=values)
     return replace(row, verdict="equal", why="the same in these arms") if same else row
 
@@ -164,7 +164,7 @@ def _one_of(allowed: Sequence[str], key: str, raw: Mapping[str, Any]) -> Any:
     return raw[key]
 
 
-def softened(findings: Iterable[Finding], imported: Container[str]) -> list[Finding]:
+def downgrade_imported(findings: Iterable[Finding], imported: Container[str]) -> list[Finding]:
     """What would be impossible is at most odd in arms that have run already."""
     return [
         replace(one, level="odd", why=f"{one.why}. But it has run: what is said of its settings may not be what it had")
@@ -174,7 +174,7 @@ def softened(findings: Iterable[Finding], imported: Container[str]) -> list[Find
     ]
 
 
-def merged(findings: Iterable[Finding]) -> list[Finding]:
+def merge_findings(findings: Iterable[Finding]) -> list[Finding]:
     """Equal findings of several arms and points as one, the worst first; otherwise in the order found."""
     found: dict[Finding, list[str]] = {}
     for finding in findings:

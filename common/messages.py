@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from common.errors import UserError
 from common.files import write_text
-from common.patience import may_pass, owner_of_refused
+from common.retry import denying_owner, is_transient
 
 QUOTE = "  | "
 """Before each line of a log that a message shows."""
@@ -28,7 +28,7 @@ class _LastLine:
     drawn = False
 
 
-def say(message: str) -> None:
+def print_message(message: str) -> None:
     """One line to the person at the terminal."""
     end_bar()
     print(message, file=sys.stderr, flush=True)
@@ -48,7 +48,7 @@ def end_bar() -> None:
         _LastLine.drawn = False
 
 
-def is_live(stream: TextIO) -> bool:
+def can_redraw(stream: TextIO) -> bool:
     """Whether a stream is a terminal in which lines can be drawn over; a terminal of CI keeps all of them."""
     return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("CI")
 
@@ -64,9 +64,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {found[0]}?)" if found else ""
 
 
-def listed(items: Sequence[str], most: int) -> str:
+def join_first(items: Sequence[object], most: int = 10) -> str:
     """`a, b and 3 more`: the first of many items."""
-    return ", ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")
+    return ", ".join(map(str, items[:most])) + (f" and {len(items) - most} more" if len(items) > most else "")
 
 
 def unknown_name(kind: str, got: str, allowed: Iterable[str]) -> str:
@@ -74,7 +74,7 @@ def unknown_name(kind: str, got: str, allowed: Iterable[str]) -> str:
     return f"unknown {kind} {got!r}{did_you_mean(got, allowed)}; known: {', '.join(allowed) or 'none'}"
 
 
-def short(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A value as Python writes it, cut to 80 characters."""
     try:
         text = repr(value)
@@ -83,13 +83,13 @@ def short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def told(value: Any) -> str:
+def yaml_repr(value: Any) -> str:
     """A value as YAML's author would know it: a date by its day, not by Python's word for it."""
     if isinstance(value, datetime.date):  # a datetime is one, too
         return f"the date {value}"
     if isinstance(value, bool) or value is None:
         return json.dumps(value)
-    return short(value)
+    return short_repr(value)
 
 
 def errors_since(folders: Iterable[Path], began: float) -> list[str]:
@@ -110,7 +110,7 @@ def errors_since(folders: Iterable[Path], began: float) -> list[str]:
 
 
 @contextmanager
-def exiting_on_mistakes() -> Iterator[None]:
+def exit_on_user_error() -> Iterator[None]:
     """For the Snakefile: a `UserError` becomes one message and the end of the program.
 
     As a WorkflowError it would get the Snakefile's line added, to what is the configuration's mistake.
@@ -123,7 +123,7 @@ def exiting_on_mistakes() -> Iterator[None]:
 
 def remedy(error: OSError) -> str:
     """What to do about an error of the file system that may pass."""
-    owner = owner_of_refused(error)
+    owner = denying_owner(error)
     return "; try again" if owner is None else f"; it belongs to {owner}, who alone may give the right to it"
 
 
@@ -134,7 +134,7 @@ def _described(error: UserError | OSError) -> str:
     return str(error)
 
 
-def reporting_errors(action: Callable[[], None], log: Path | None = None) -> int:
+def report_errors(action: Callable[[], None], log: Path | None = None) -> int:
     """Run something; a `UserError` becomes one message on stderr and in the log, and exit code 1.
 
     So does an error of the file system that passes by itself; any other is a fault of ours, with its traceback.
@@ -143,11 +143,11 @@ def reporting_errors(action: Callable[[], None], log: Path | None = None) -> int
         action()
         return 0
     except (UserError, OSError) as error:
-        if isinstance(error, OSError) and not may_pass(error):
+        if isinstance(error, OSError) and not is_transient(error):
             raise
         with suppress(OSError):  # In a file with both streams, too, the message stands below what was printed.
             sys.stdout.flush()
-        say(f"error: {_described(error)}" + (remedy(error) if isinstance(error, OSError) else ""))
+        print_message(f"error: {_described(error)}" + (remedy(error) if isinstance(error, OSError) else ""))
         if log is not None:
             # On a full disk the terminal must do.
             with suppress(OSError, UserError):

@@ -161,17 +161,17 @@ def hub_id(source: str) -> str:
     return f"{found[1]}/{found[2]}" if found else source
 
 
-def is_id(source: str) -> bool:
+def is_hub_id(source: str) -> bool:
     return source.count("/") == 1 and not source.startswith(("/", ".", "~"))
 
 
 def same_model(one: str, other: str) -> bool:
     """Whether two names may be of one model: of a folder only its own name says something."""
     one, other = hub_id(one).lower().rstrip("/"), hub_id(other).lower().rstrip("/")
-    return one == other or (not (is_id(one) and is_id(other)) and one.split("/")[-1] == other.split("/")[-1])
+    return one == other or (not (is_hub_id(one) and is_hub_id(other)) and one.split("/")[-1] == other.split("/")[-1])
 
 
-def two_models(one: str, other: str) -> bool:
+def are_different_models(one: str, other: str) -> bool:
     """Whether two names tell two models; a folder may hold what the other, no folder, is called, if its sizes allow."""
     if same_model(one, other):
         return False
@@ -188,10 +188,10 @@ def _is_folder(source: str) -> bool:
     return source.startswith(("/", ".", "~")) or hub_id(source).count("/") > 1
 
 
-def is_another(own: str, declared: str) -> bool:
+def contradicts_declared(own: str, declared: str) -> bool:
     """Whether the run's own model cannot be the declared one; a folder that is called as no known model may be any."""
     own, declared = hub_id(own), hub_id(declared)
-    if same_model(own, declared) or (is_id(own) and is_id(declared)):
+    if same_model(own, declared) or (is_hub_id(own) and is_hub_id(declared)):
         return not same_model(own, declared)
     one, other = model_facts(own), model_facts(declared)
     return one is not None and (other is None or replace(one, source="") != replace(other, source=""))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from common.messages import short, told
+from common.messages import short_repr, yaml_repr
 
 # The shapes that services give theirs so that they can be found: Hugging Face, OpenAI and its like, GitHub, AWS, Slack,
 # and JSON web tokens. wandb's older keys are 40 hex digits, as a commit is: those are told by their names alone.
@@ -42,7 +42,7 @@ def check_published(value: Any, where: str = "", depth: int = 0) -> None:
     elif isinstance(value, Mapping):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise ValueError(f"{where or 'it'}: keys must be text (got {told(key)}); quote it")
+                raise ValueError(f"{where or 'it'}: keys must be text (got {yaml_repr(key)}); quote it")
             at = f"{where}.{key}" if where else key
             check_option_name(key, at)
             check_published(inner, at, depth + 1)
@@ -51,17 +51,19 @@ def check_published(value: Any, where: str = "", depth: int = 0) -> None:
             check_published(inner, f"{where}[{index}]", depth + 1)
     elif isinstance(value, int | float):
         if not math.isfinite(value) if isinstance(value, float) else abs(value) >= 2**63:
-            raise ValueError(f"{where}: must be a finite number of 64 bits (got {short(value)}); quote it to give text")
+            raise ValueError(
+                f"{where}: must be a finite number of 64 bits (got {short_repr(value)}); quote it to give text"
+            )
     elif value is not None:
         raise ValueError(
             f"{where}: must be text, a number, true, false, null, or a list or mapping of these "
-            f"(got {told(value)}); quote it to give it as text"
+            f"(got {yaml_repr(value)}); quote it to give it as text"
         )
 
 
 def check_text(text: str, where: str) -> None:
     if "\0" in text:
-        raise ValueError(f"{where}: must not hold a NUL character (got {short(text)}); remove it")
+        raise ValueError(f"{where}: must not hold a NUL character (got {short_repr(text)}); remove it")
     if CREDENTIAL.search(text):
         raise ValueError(f"{where} holds what looks like a key or a token, and {_INSTEAD}")
     if URL_PASSWORD.search(text):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -51,7 +51,7 @@ def verdict_from(raw: dict[str, str]) -> Verdict:
     return Verdict(level, raw["code"], raw["text"])
 
 
-def by_weight(verdicts: list[Verdict]) -> list[Verdict]:
+def worst_first(verdicts: list[Verdict]) -> list[Verdict]:
     """Errors first, then warnings, then notes; otherwise in the order found, each once."""
     weight = {"error": 0, "warning": 1, "note": 2}
     return sorted(dict.fromkeys(verdicts), key=lambda v: weight[v.level])
@@ -65,7 +65,7 @@ def verdict_groups(verdicts: Iterable[Verdict]) -> list[tuple[Level, str, list[V
     return [(level, code, group) for (level, code), group in groups.items()]
 
 
-def first_of_each_kind(told: Iterable[Verdict]) -> Iterator[Verdict]:
+def first_of_each_code(told: Iterable[Verdict]) -> Iterator[Verdict]:
     """The first verdict of each code, with how many more lines of its file it is of."""
     kinds: dict[str, list[Verdict]] = {}
     for one in told:
@@ -77,8 +77,3 @@ def first_of_each_kind(told: Iterable[Verdict]) -> Iterator[Verdict]:
 def count_of(number: int, one: str, many: str = "") -> str:
     """`1 step`, `3 steps`: a count and what it counts."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-def first_few(items: Sequence[object], most: int = 10) -> str:
-    """`1, 2, 3, …`: the first of many items."""
-    return ", ".join(map(str, items[:most])) + (", …" if len(items) > most else "")

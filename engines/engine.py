@@ -14,19 +14,19 @@ class Engine:
     name: str
     label: str
     """As people write it."""
-    called: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
     """Further names in configurations and tables."""
     in_trainer: bool = False
     """Whether the trainer's own process and model generate: there is no second copy of the weights."""
     number_bytes: int | None = None
     """Bytes of a weight where nobody names a number format; None where that is the checkpoint's."""
-    at_once: str = ""
+    max_sequences_option: str = ""
     """Its own option for the most sequences that it decodes at once."""
-    otherwise: Mapping[str, str] = field(default_factory=dict)
+    unmodelled_options: Mapping[str, str] = field(default_factory=dict)
     """Its own options with which an iteration writes several tokens or reads other bytes, and what they do."""
 
 
-class Replayed(Protocol):
+class ReplayEngine(Protocol):
     """An engine alone: `engines.<name>.replay` has `build(model, policy, settings, threads)`, which gives one.
 
     `model` is the policy's folder, `policy` its model of transformers, `settings` a replay's (trainers/replay). With
@@ -48,7 +48,7 @@ class Replayed(Protocol):
     def wake(self) -> None:
         """Take it again."""
 
-    def held(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """The settings that it finally holds."""
 
     def close(self) -> None:

@@ -18,8 +18,8 @@ from common.contracts import AttemptFile, DoneFile, InputsSha256, SpecFile, read
 from common.errors import UserError
 from common.files import file_sha256, inputs_sha256, read_json_object
 from node.exit_codes import StopRequest, run, show_stacks_on_request
-from node.hardware import checkout, hardware, pin_cpus, set_environment, told_environment
-from node.ranks import on_this_node, processes, share_of_node
+from node.hardware import git_state, hardware, pin_cpus, reported_environment, set_environment
+from node.ranks import cpu_share, local_rank, world_size
 from node.records import tree_sha256, write_json
 
 _CHECK_LIMIT_S = 3600.0
@@ -33,7 +33,7 @@ def read_attempt(arguments: Sequence[str]) -> dict[str, Any]:
         raise UserError(f"one argument is needed, an attempt.json, got {len(arguments)}")
     attempt = read_file(AttemptFile, Path(arguments[0]), "the job on the node", _KEYS)
     # Now, not when it is done: the checkout may be another by then.
-    return {**attempt, "git": checkout()}
+    return {**attempt, "git": git_state()}
 
 
 def read_spec(attempt: Mapping[str, Any]) -> SpecFile:
@@ -52,12 +52,12 @@ class Inputs:
 
     def __init__(self, attempt: Mapping[str, Any]) -> None:
         path = Path(attempt["inputs"])
-        self.told = read_json_object(path, "the rule `inputs`")
-        self.data = path.parent / self.told["data"]["path"]
-        self.model = path.parent / self.told["model"]["path"]
-        test = self.told.get("test")
+        self.content = read_json_object(path, "the rule `inputs`")
+        self.data = path.parent / self.content["data"]["path"]
+        self.model = path.parent / self.content["model"]["path"]
+        test = self.content.get("test")
         self.test = path.parent / test["path"] if test else None
-        self.reward_models = {key: Path(one["path"]) for key, one in (self.told.get("reward_models") or {}).items()}
+        self.reward_models = {key: Path(one["path"]) for key, one in (self.content.get("reward_models") or {}).items()}
         """The folders of the workload's reward models."""
 
     def require_unchanged(self) -> None:
@@ -67,12 +67,12 @@ class Inputs:
             *([("test", self.test, file_sha256(self.test) if self.test.is_file() else None)] if self.test else []),
             ("model", self.model, tree_sha256(self.model) if self.model.is_dir() else None),
         ):
-            if sha != self.told[what]["sha256"]:
-                expected = self.told[what]["sha256"][:12]
+            if sha != self.content[what]["sha256"]:
+                expected = self.content[what]["sha256"][:12]
                 got = "is not there" if sha is None else f"has sha256 {sha[:12]}, not {expected}"
                 raise UserError(f"the {what} changed after it was prepared: {path} {got}; start snakemake again")
         for key, path in self.reward_models.items():
-            if not path.is_dir() or tree_sha256(path) != self.told["reward_models"][key]["sha256"]:
+            if not path.is_dir() or tree_sha256(path) != self.content["reward_models"][key]["sha256"]:
                 raise UserError(
                     f"the reward model {key} changed after it was prepared: look at {path}; start snakemake again"
                 )
@@ -117,12 +117,12 @@ def begin(attempt: Mapping[str, Any], beside: str = "") -> Job:
     Of several processes each takes its part of the CPUs, and the first of each node checks the stack there; what runs
     `beside` the trainer under that name checks it, too.
     """
-    local = on_this_node()[0]
-    part, width, parts = share_of_node()
+    local = local_rank()[0]
+    part, width, parts = cpu_share()
     affinity = pin_cpus(int(attempt["cpus"]), part, parts, width)
     job = Job(attempt, read_spec(attempt), Inputs(attempt), time.time(), affinity)
     set_environment(os.environ, job.affinity, attempt, str(job.spec["experiment"]))
-    if processes() > 1 and not job.spec["workload"].get("gpus_per_node"):
+    if world_size() > 1 and not job.spec["workload"].get("gpus_per_node"):
         # accelerate 1.15 calls a process's device cpu:0, by which torch loads no checkpoint.
         os.environ.setdefault("ACCELERATE_TORCH_DEVICE", "cpu")
     for folder in ("attempt_dir", "checkpoint_dir"):
@@ -273,7 +273,7 @@ def write_done(
     `trainer` and `engine` are their settings as they finally were. `releases` are of what is no package of the stack,
     beside those of `packages`.
     """
-    attempt, inputs = job.attempt, job.inputs.told
+    attempt, inputs = job.attempt, job.inputs.content
     steps = last_step - first_step + 1 if first_step else 0
     done: DoneFile = {
         "run_id": attempt["run_id"],
@@ -287,7 +287,7 @@ def write_done(
         "inputs": cast(InputsSha256, inputs_sha256(inputs)),
         "versions": {**versions(packages), **(releases or {})},
         "hardware": dict(hardware),
-        "resolved": {"trainer": dict(trainer), "engine": dict(engine), "environment": told_environment(os.environ)},
+        "resolved": {"trainer": dict(trainer), "engine": dict(engine), "environment": reported_environment(os.environ)},
         "git": attempt.get("git"),
     }
     # Of a built stack, too: another environment may lie in its folder when the report is made.

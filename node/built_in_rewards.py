@@ -10,7 +10,7 @@ from typing import Any
 
 from common.errors import UserError
 from node.equality import equal
-from node.phi4_reward import MAX_RESPONSE, Phi4, between
+from node.phi4_reward import MAX_RESPONSE, Phi4, half_cosine
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _FORMAT = re.compile(r"\s*<think>(.*?)</think>\s*<answer>(.*?)</answer>\s*", re.DOTALL)
@@ -89,7 +89,7 @@ def cosine(
     A response longer than `max_response_length` counts as one of that length (ms-swift does not clamp it).
     """
     way = min(1.0, length / max_response_length)
-    return between(correct_short, correct_long, way) if correct else between(wrong_short, wrong_long, way)
+    return half_cosine(correct_short, correct_long, way) if correct else half_cosine(wrong_short, wrong_long, way)
 
 
 def repetition(tokens: Sequence[int], ngram: float = 3) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.messages import did_you_mean, told
+from common.messages import did_you_mean, yaml_repr
 from node.exit_codes import causes, no_space_left, one_line
 from node.hub import hub_error, source_kind
 
@@ -106,7 +106,7 @@ def ground_truths(answers: Sequence[Any], answer_after: str | None) -> list[str]
     if blank:
         raise UserError(
             f"{len(blank)} of {len(texts)} answers have nothing after workload.data.answer_after = {answer_after!r}, "
-            f"first in row {blank[0]} (got {told(texts[blank[0] - 1])}); complete them or remove the rows"
+            f"first in row {blank[0]} (got {yaml_repr(texts[blank[0] - 1])}); complete them or remove the rows"
         )
     return truths
 
@@ -125,7 +125,7 @@ def _check_rows(rows: Sequence[dict[str, Any]], data: dict[str, Any]) -> None:
         raise UserError(
             f"{count} of {len(rows)} rows of {data['source']!r} cannot be used; in row {number} column "
             f"{data[setting]!r} (workload.data.{setting}) must be text or a number, and not blank "
-            f"(got {told(value)}); mend or remove {'it' if count == 1 else 'them'}"
+            f"(got {yaml_repr(value)}); mend or remove {'it' if count == 1 else 'them'}"
         )
 
 
@@ -214,7 +214,7 @@ def _broken_line(path: Path) -> str | None:
             except ValueError as error:  # also where it is not UTF-8
                 return f"line {number} is not JSON ({error}); mend or remove it"
             if not isinstance(row, dict):
-                return f"line {number} must be a JSON object, one per line (got {told(row)}); mend or remove it"
+                return f"line {number} must be a JSON object, one per line (got {yaml_repr(row)}); mend or remove it"
     return None
 
 

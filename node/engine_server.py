@@ -22,7 +22,7 @@ _SEEDS_APART = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ServerOrder:
     """What a server is ordered to be."""
 
     job: Job
@@ -32,7 +32,7 @@ class Serving:
     """The run's, of its first step in this life."""
 
 
-def ordered(program: str, name: str = "server") -> Serving:
+def read_server_order(program: str, name: str = "server") -> ServerOrder:
     """The order of `program ATTEMPT --host HOST --port PORT`, once the attempt's inputs are as they were prepared."""
     parser = argparse.ArgumentParser(prog=program)
     parser.add_argument("attempt")
@@ -43,15 +43,15 @@ def ordered(program: str, name: str = "server") -> Serving:
     job.inputs.require_unchanged()
     newest = newest_checkpoint(Path(job.attempt["checkpoint_dir"]))
     seed = int(job.spec["trainer_args"]["seed"]) + _SEEDS_APART * (newest.step if newest else 0)
-    return Serving(job, given.host, given.port, seed)
+    return ServerOrder(job, given.host, given.port, seed)
 
 
-def is_beside(trainer_args: Mapping[str, Any]) -> bool:
+def uses_server(trainer_args: Mapping[str, Any]) -> bool:
     """Whether a run's vLLM is a server of its own, in the words that TRL and ms-swift share."""
     return bool(trainer_args.get("use_vllm")) and trainer_args.get("vllm_mode") == "server"
 
 
-def told() -> tuple[str, str, int]:
+def server_address() -> tuple[str, str, int]:
     """The URL of the trainer's server, and the host and port at which both meet; `UserError` without one."""
     url, meet = os.environ.get(URL), os.environ.get(MEET)
     if not url or not meet:

@@ -68,7 +68,7 @@ def set_environment(
     # Runs that share a node would meet on the default port. A launcher of several processes has chosen one for them.
     if int(environment.get("WORLD_SIZE", "1")) == 1:
         environment["MASTER_ADDR"] = "127.0.0.1"
-        environment["MASTER_PORT"] = str(steady_port())
+        environment["MASTER_PORT"] = str(free_port())
 
     defaults = {
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; vLLM would take most of the node's memory
@@ -124,7 +124,7 @@ def tracker_environment(environment: Mapping[str, str], attempt: Mapping[str, An
     }
 
 
-def steady_port() -> int:
+def free_port() -> int:
     """A free port below those that the kernel gives away by itself: it is bound only when torch has been imported."""
     with contextlib.suppress(OSError, ValueError):
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
@@ -137,7 +137,7 @@ def steady_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def told_environment(environment: MutableMapping[str, str]) -> dict[str, str]:
+def reported_environment(environment: MutableMapping[str, str]) -> dict[str, str]:
     """The variables that bear on speed, for done.json: no secret, and no place or name of this one process."""
     told = {
         name: value
@@ -182,7 +182,7 @@ def driver_version(told: Path = Path("/proc/driver/nvidia/version")) -> str | No
     return found.group(1) if found else None
 
 
-def checkout(folder: Path = ROOT) -> dict[str, Any] | None:
+def git_state(folder: Path = ROOT) -> dict[str, Any] | None:
     """Of which commit this code is, and whether tracked files were changed since; None where git cannot tell."""
     try:
         said = [
@@ -217,7 +217,7 @@ def busy_s(stat: str, cpus: Sequence[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def family() -> list[int]:
+def process_tree() -> list[int]:
     """The numbers of this process and of all that descend from it; itself alone where the kernel lists no children."""
     found = [os.getpid()]
     for pid in found:
@@ -230,7 +230,7 @@ def family() -> list[int]:
 def peak_resident_gib() -> float:
     """The largest memory of this process and of each that descends from it, summed: not less than their common peak."""
     kib = 0
-    for pid in family():
+    for pid in process_tree():
         with contextlib.suppress(OSError):
             status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
             kib += sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
@@ -240,7 +240,7 @@ def peak_resident_gib() -> float:
 def _own_cpu_s() -> float:
     """CPU-seconds of this process and of all that descend from it, those that have ended included."""
     times, ticks = os.times(), 0
-    for pid in family()[1:]:
+    for pid in process_tree()[1:]:
         with contextlib.suppress(OSError):
             # After the name in brackets: user, system, and both of its own ended children, from the 14th field on.
             fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

@@ -19,7 +19,7 @@ from transformers import GenerationConfig, StoppingCriteria, TrainerCallback
 from common.contracts import Sample
 from node.exit_codes import StopRequest, one_line
 from node.rewards import RewardFunction
-from node.samples import SAMPLES, first_rows, sample, stages, write_stage
+from node.samples import SAMPLES, first_rows, sample, sample_steps, write_stage
 from node.step_log import StepLog
 
 SEED = 0
@@ -51,7 +51,7 @@ class SampleLog(TrainerCallback):  # type: ignore[misc]
         self._stop, self._generating = stop, generating
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step < state.max_steps and state.global_step in stages(state.max_steps):
+        if state.global_step < state.max_steps and state.global_step in sample_steps(state.max_steps):
             self._take(state.global_step, state.max_steps)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -61,7 +61,7 @@ class SampleLog(TrainerCallback):  # type: ignore[misc]
     def _take(self, step: int, steps: int) -> None:
         how = f"the trainer's own model, temperature {float(self._workload['temperature']):g}, seed {SEED}"
         accelerator = self._trainer.accelerator
-        with self._log.apart("samples"):
+        with self._log.outside_step("samples"):
             if accelerator.is_main_process:
                 write_stage(self._path, step, steps, how, self._made)
             elif isinstance(self._trainer.model, FSDPModule):  # each pass asks all of them for their weights

@@ -15,9 +15,9 @@ from node.attempt import Job, write_done
 from node.checkpoints import Checkpoint, newest_checkpoint
 from node.exit_codes import RequeueError, StopRequest
 from node.hardware import OtherLoad
-from node.over_ranks import decided
-from node.phase_clock import PhaseClock, StepClock, time_behind
-from node.ranks import on_this_node, processes
+from node.over_ranks import rank0_value
+from node.phase_clock import PhaseClock, StepClock, clock_after
+from node.ranks import local_rank, world_size
 from node.rewards import RewardFunction, reward_functions
 from node.tracker import Tracker
 
@@ -31,11 +31,11 @@ _OWNED: Mapping[str, Any] = {
     "logging_nan_inf_filter": False,
 }
 """TrainingArguments' fields that a job sets itself, so that every step is logged."""
-OF_AN_ATTEMPT = frozenset({"output_dir", "run_name", "logging_dir", "local_rank", "deepspeed_plugin", "_n_gpu"})
+ATTEMPT_FIELDS = frozenset({"output_dir", "run_name", "logging_dir", "local_rank", "deepspeed_plugin", "_n_gpu"})
 """Those that each attempt says for itself, or the machine that happens to resolve the settings."""
 
 
-def rewards_of(job: Job) -> list[RewardFunction]:
+def job_rewards(job: Job) -> list[RewardFunction]:
     """The workload's rewards; a wrong name, or a folder that is no reward model, is told before minutes of imports."""
     workload = job.spec["workload"]
     # Lines that two nodes append to one file of a network's may tear one another.
@@ -48,11 +48,11 @@ def rewards_of(job: Job) -> list[RewardFunction]:
         models=job.inputs.reward_models,
     )
     for function in functions:
-        function.callers = processes()
+        function.callers = world_size()
     return functions
 
 
-def weights_of(rewards: Sequence[Mapping[str, Any]]) -> list[float]:
+def reward_weights(rewards: Sequence[Mapping[str, Any]]) -> list[float]:
     """The weights of a workload's rewards, in their order."""
     return [float(reward.get("weight", 1.0)) for reward in rewards]
 
@@ -79,7 +79,7 @@ def require_devices(trainer: str, arguments: Any) -> None:
     """`UserError` where the run is for GPUs and torch does not see one for each process: it would train elsewhere."""
     import torch
 
-    _, wanted = on_this_node()
+    _, wanted = local_rank()
     if not arguments.use_cpu and (seen := torch.cuda.device_count()) != wanted:
         raise UserError(
             f"trainer {trainer} trains on {'one GPU' if wanted == 1 else f'{wanted} GPUs of each node'}, and torch "
@@ -87,13 +87,13 @@ def require_devices(trainer: str, arguments: Any) -> None:
             f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}); look at the node's driver and at what Slurm gave "
             "the job"
         )
-    if arguments.world_size != processes():
+    if arguments.world_size != world_size():
         raise UserError(
-            f"trainer {trainer} was started as one of {processes()} processes, and trains in {arguments.world_size}"
+            f"trainer {trainer} was started as one of {world_size()} processes, and trains in {arguments.world_size}"
         )
 
 
-def elsewhere(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
+def cpu_fallback(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
     """What settings must hold beside their own where they are only resolved.
 
     A login node has no GPU, and transformers refuses bfloat16 there unless it is told to stay on the CPU.
@@ -108,7 +108,7 @@ def number_format(bf16: Any, fp16: Any) -> str:
     return "bfloat16" if bf16 else "float16" if fp16 else "float32"
 
 
-def share_model() -> None:
+def enable_full_fsdp_state() -> None:
     """Make accelerate 1.15 add gloo to NCCL as processes meet, for a whole state on the CPU (state.py): FSDP's."""
     os.environ.update(ACCELERATE_USE_FSDP="true", FSDP_STATE_DICT_TYPE="FULL_STATE_DICT")
 
@@ -166,7 +166,7 @@ def train_to_end(
 def _agreed_checkpoint(folder: Path, ranks: int) -> Checkpoint | None:
     """The checkpoint that rank 0 finds, for all processes; `UserError` where another does not find it."""
     newest = newest_checkpoint(folder, ranks)
-    step = decided(newest.step if newest else 0, ranks)
+    step = rank0_value(newest.step if newest else 0, ranks)
     if not step or (newest and newest.step == step):
         return newest if step else None
     path = folder / f"checkpoint-{step}"
@@ -195,7 +195,7 @@ def _logged(
 
     load = OtherLoad(sorted(os.sched_getaffinity(0)))
     on_gpu = trainer.args.device.type == "cuda"
-    clock = StepClock(load, time_behind(torch.cuda.synchronize)) if on_gpu else StepClock(load)
+    clock = StepClock(load, clock_after(torch.cuda.synchronize)) if on_gpu else StepClock(load)
     log = StepLog(clock, trainer, job.folder / "metrics.jsonl", resumed_from, stop)
     hook(clock, log)
     trainer.remove_callback(PrinterCallback)  # it prints each step's whole dict; ours prints one line

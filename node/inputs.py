@@ -22,7 +22,7 @@ from node.exit_codes import run
 from node.hub import source_kind
 from node.policy import hub_snapshot, parameter_count, prepare_model, prompt_lengths
 from node.records import tree_sha256, write_json
-from node.reward_model import key_of, load_tokenizer, problem_of
+from node.reward_model import load_tokenizer, model_key, reward_model_problem
 
 _PACKAGES = ("datasets", "pyarrow", "tokenizers", "transformers", "torch")
 
@@ -67,7 +67,7 @@ def _made(request: dict[str, Any], work: Path) -> dict[str, Any]:
     test = _test_examples(data, model_folder, limit, max_response_length)
     if test is not None:
         _write_parquet(test, work / "test.parquet")
-    models = {key_of(one): _reward_model(one) for one in request.get("reward_models") or ()}
+    models = {model_key(one): _reward_model(one) for one in request.get("reward_models") or ()}
     return {
         **({"reward_models": models} if models else {}),
         "data": {
@@ -97,7 +97,7 @@ def _reward_model(asked: dict[str, Any]) -> dict[str, Any]:
         folder = Path(source).expanduser().resolve() if is_local else hub_snapshot(source, str(revision))
     except UserError as error:
         raise UserError(str(error).replace("workload.model.source", "workload.rewards: model")) from None
-    if problem := problem_of(folder):
+    if problem := reward_model_problem(folder):
         raise UserError(f"workload.rewards: {problem}; give a sequence classifier with one label")
     load_tokenizer(folder)
     known = {"path": str(folder), "sha256": tree_sha256(folder), "parameters": parameter_count(folder)}

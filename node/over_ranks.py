@@ -19,7 +19,7 @@ _SUMS = frozenset({"other_cpu_s"})
 
 
 @dataclass(frozen=True)
-class Told:
+class RankStep:
     """What one process tells of a step."""
 
     phases: Mapping[str, float]
@@ -32,7 +32,7 @@ class Told:
     """Whether it was asked to stop."""
 
 
-def all_told(mine: One, processes: int) -> list[One]:
+def gather_ranks(mine: One, processes: int) -> list[One]:
     """What every process tells, in the order of their ranks; each of them has to ask."""
     if processes == 1:
         return [mine]
@@ -41,7 +41,7 @@ def all_told(mine: One, processes: int) -> list[One]:
     return list(gather_object([mine]))
 
 
-def decided(value: int, processes: int) -> int:
+def rank0_value(value: int, processes: int) -> int:
     """Rank 0's value, for every process: a file system may show others something else."""
     if processes == 1:
         return value
@@ -50,7 +50,7 @@ def decided(value: int, processes: int) -> int:
     return int(broadcast_object_list([value])[0])
 
 
-def merged(told: Sequence[Told]) -> Told:
+def merge_ranks(told: Sequence[RankStep]) -> RankStep:
     """A step of all processes as one; of one process it is what that tells."""
     if len(told) == 1:
         return told[0]
@@ -60,7 +60,7 @@ def merged(told: Sequence[Told]) -> Told:
         for name in _names(one.scalars for one in told)
         for values in [[one.scalars[name] for one in told if name in one.scalars]]
     }
-    return Told(
+    return RankStep(
         phases=phases,
         scalars=scalars | _between(told),
         prompts=[length for one in told for length in one.prompts],
@@ -69,7 +69,7 @@ def merged(told: Sequence[Told]) -> Told:
     )
 
 
-def _between(told: Sequence[Told]) -> dict[str, float]:
+def _between(told: Sequence[RankStep]) -> dict[str, float]:
     """The slowest process's seconds of each phase, how far it is from the fastest, and which lags most in a phase.
 
     Who waits for others is not slow: only phases without parts are asked, and it is the one where they lie furthest
@@ -79,13 +79,13 @@ def _between(told: Sequence[Told]) -> dict[str, float]:
     spread = {path: max(values) - min(values) for path, values in seconds.items()}
     found = {f"{SLOWEST}/{path}": max(values) for path, values in seconds.items()}
     found |= {f"{BETWEEN}/{path}": apart for path, apart in spread.items()}
-    if leaves := without_parts(seconds):
+    if leaves := leaf_phases(seconds):
         widest = seconds[max(leaves, key=spread.__getitem__)]
         found[WHO] = float(widest.index(max(widest)))
     return found
 
 
-def without_parts(paths: Collection[str]) -> list[str]:
+def leaf_phases(paths: Collection[str]) -> list[str]:
     """The phases of work that have no others inside them."""
     wholes = {path.rpartition("/")[0] for path in paths}
     return [path for path in paths if path not in wholes and path.rpartition("/")[2] != WAIT]

@@ -21,7 +21,7 @@ from typing import Any
 
 from common.errors import UserError
 from node.built_in_rewards import Response
-from node.own_reward_process import GIVEN
+from node.own_reward_process import ARGUMENTS
 from node.records import append_json_line
 
 LOAD_S = 300.0
@@ -72,7 +72,7 @@ class RewardProgram:
         if problem:
             raise NotLoaded(f"workload.rewards: {problem}; correct the file", self.missing)
 
-    def scored(self, responses: Sequence[Response], *, trained: bool = True) -> tuple[list[float | None], int]:
+    def score(self, responses: Sequence[Response], *, trained: bool = True) -> tuple[list[float | None], int]:
         """One value for each response, and how many of them failed; `UserError` where all fail for long.
 
         Of responses that are not `trained` on no failure is counted or written.
@@ -92,7 +92,7 @@ class RewardProgram:
                 )
         return values, len(wrong)
 
-    def called(self, responses: Sequence[Response]) -> tuple[list[float | None], dict[int, str]]:
+    def call(self, responses: Sequence[Response]) -> tuple[list[float | None], dict[int, str]]:
         """One value for each response of a call, and what is wrong with some; a `UserError` where the call failed."""
         answer = self._asked(_given(responses, self.takes))
         if "problem" in answer:
@@ -102,7 +102,7 @@ class RewardProgram:
     def _values(self, responses: Sequence[Response]) -> tuple[list[float | None], dict[int, str]]:
         """The same; where the call fails, each response is scored alone."""
         try:
-            return self.called(responses)
+            return self.call(responses)
         except UserError as error:
             if len(responses) == 1:
                 return [None], {0: str(error)}
@@ -221,7 +221,7 @@ def _given(responses: Sequence[Response], takes: Sequence[str]) -> dict[str, lis
         "token_ids": [list(map(int, one.tokens)) for one in responses],
         "cut_off": [not one.complete for one in responses],
     }
-    assert tuple(given) == GIVEN
+    assert tuple(given) == ARGUMENTS
     # The number of responses is told by the first, also to a function that takes none of them.
     known = {name: column for name, column in given.items() if name in takes or name == "completions"}
     return known | {name: [one.row.get(name) for one in responses] for name in takes if name not in given}

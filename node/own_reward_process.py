@@ -22,7 +22,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-GIVEN = ("completions", "prompts", "rows", "token_ids", "cut_off")
+ARGUMENTS = ("completions", "prompts", "rows", "token_ids", "cut_off")
 """What a function is given, each a list with one entry for each response; it gets those that it has parameters for.
 So it is with the data's columns that the workload names."""
 
@@ -44,7 +44,7 @@ class Problem(Exception):
     """What is wrong with the user's file, in words."""
 
 
-def loaded(source: str, code: str, function: str) -> Callable[..., Any]:
+def load_function(source: str, code: str, function: str) -> Callable[..., Any]:
     """The function of a module's text; a `Problem` where it cannot be had."""
     loader = _Source(source, code)
     name = f"own_reward_{Path(source).stem}"
@@ -55,7 +55,7 @@ def loaded(source: str, code: str, function: str) -> Callable[..., Any]:
     try:
         loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise Problem(f"{source} cannot be imported: {described(error, source)}") from error
+        raise Problem(f"{source} cannot be imported: {describe_error(error, source)}") from error
     made = getattr(module, function, None)
     if not callable(made):
         there = [key for key, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == name]
@@ -63,7 +63,7 @@ def loaded(source: str, code: str, function: str) -> Callable[..., Any]:
     return made  # type: ignore[no-any-return]
 
 
-def described(error: BaseException, source: str) -> str:
+def describe_error(error: BaseException, source: str) -> str:
     """An exception in one line, with the line of the user's file where it was raised."""
     frames = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == source]
     at_fault = error.lineno if isinstance(error, SyntaxError) and error.filename == source else None
@@ -72,9 +72,11 @@ def described(error: BaseException, source: str) -> str:
     return f"{type(error).__name__}: {what[:500]}" + (f" ({source}, line {line})" if line else f" ({source})")
 
 
-def taken(function: Callable[..., Any], options: Mapping[str, Any], columns: Sequence[str], where: str) -> list[str]:
+def accepted_arguments(
+    function: Callable[..., Any], options: Mapping[str, Any], columns: Sequence[str], where: str
+) -> list[str]:
     """Which of `GIVEN` and of the columns it has parameters for; a `Problem` where it cannot be called with these."""
-    given = (*GIVEN, *columns)
+    given = (*ARGUMENTS, *columns)
     if inspect.iscoroutinefunction(function):
         raise Problem(f"{where} is a coroutine (async def); write a plain function")
     parameters = inspect.signature(function).parameters.values()
@@ -99,7 +101,7 @@ def taken(function: Callable[..., Any], options: Mapping[str, Any], columns: Seq
     return [name for name in given if takes_all or name in names]
 
 
-def checked(made: Any, count: int, where: str) -> tuple[list[float | None], dict[int, str]]:
+def check_values(made: Any, count: int, where: str) -> tuple[list[float | None], dict[int, str]]:
     """The values that a function returned, and what is wrong with some of them, which are None then."""
     if hasattr(made, "tolist"):
         made = made.tolist()
@@ -152,8 +154,8 @@ class Server:
 
     def _load(self, order: Mapping[str, Any]) -> dict[str, Any]:
         self._options = dict(order["options"])
-        self._function = loaded(order["source"], order["code"], order["function"])
-        self._takes = taken(self._function, self._options, order["columns"], self._where)
+        self._function = load_function(order["source"], order["code"], order["function"])
+        self._takes = accepted_arguments(self._function, self._options, order["columns"], self._where)
         return {"takes": self._takes}
 
     def _score(self, given: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
@@ -163,8 +165,8 @@ class Server:
         try:
             made = self._function(**kept, **self._options)
         except (Exception, SystemExit) as error:
-            raise Problem(f"{self._where}: {described(error, self._source)}") from None
-        values, wrong = checked(made, count, self._where)
+            raise Problem(f"{self._where}: {describe_error(error, self._source)}") from None
+        values, wrong = check_values(made, count, self._where)
         return {"values": values, "wrong": wrong}
 
     @contextlib.contextmanager

@@ -70,7 +70,7 @@ class PhaseClock:
         return step, {path: value for path, value in seconds.items() if path not in step}
 
 
-def time_behind(wait: Callable[[], object], now: Callable[[], float] = time.perf_counter) -> Callable[[], float]:
+def clock_after(wait: Callable[[], object], now: Callable[[], float] = time.perf_counter) -> Callable[[], float]:
     """A clock that is read once `wait` has returned: for a GPU, which works behind the Python that asks it to.
 
     Without it a phase would last as long as its kernels take to be started, and the next one would wait for them.
@@ -99,7 +99,7 @@ class StepClock(PhaseClock):
         self.open(ROOT)
 
     @contextmanager
-    def apart(self, name: str) -> Iterator[None]:
+    def outside_step(self, name: str) -> Iterator[None]:
         """Time what is done between two steps and belongs to neither: `outside_step_s/<name>` of the next one."""
         started = self._now()
         with self.phase(name):
@@ -117,6 +117,6 @@ class StepClock(PhaseClock):
         return phases, scalars | {f"outside_step_s/{name}": seconds for name, seconds in outside.items()}
 
 
-def sanitized(name: str) -> str:
+def sanitize(name: str) -> str:
     """A name that can be a part of a path: letters, digits, `_`, `.` and `-`."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_") or "unnamed"

@@ -95,8 +95,8 @@ class Phi4:
             return BAD_FORMAT
         if is_correct(answer, ground_truth):
             span = self.max_response_length - self.long_from
-            return between(1.0, 0.5, min(1.0, max(0.0, length - self.long_from) / span))
-        return between(-1.0, -0.5, min(1.0, length / self.short_to))
+            return half_cosine(1.0, 0.5, min(1.0, max(0.0, length - self.long_from) / span))
+        return half_cosine(-1.0, -0.5, min(1.0, length / self.short_to))
 
     def repetition(self, tokens: Sequence[Hashable]) -> float:
         """The part for repeated n-grams: from -1 to 0."""
@@ -108,7 +108,7 @@ class Phi4:
         return -min(1.0, max(len(frequent) / len(counts), max(frequent) / (len(tokens) / n)))
 
 
-def between(start: float, end: float, way: float) -> float:
+def half_cosine(start: float, end: float, way: float) -> float:
     """From `start` to `end` along half a cosine; `way` is from 0 to 1."""
     return end + 0.5 * (start - end) * (1 + math.cos(math.pi * way))
 

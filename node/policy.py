@@ -37,7 +37,7 @@ def prepare_model(model: dict[str, Any], conversations: Sequence[list[dict[str, 
             )
     else:
         path = hub_snapshot(source, str(model["revision"]))
-    if missing := lacking(path):
+    if missing := missing_parts(path):
         raise UserError(f"workload.model.source {source!r} is no model: it lacks {' and '.join(missing)}")
     return path
 
@@ -54,7 +54,7 @@ def hub_snapshot(source: str, revision: str) -> Path:
         raise hub_error("model", source, revision, error) from error
 
 
-def lacking(path: Path) -> list[str]:
+def missing_parts(path: Path) -> list[str]:
     """What a folder lacks of a model, in words."""
     missing = []
     if not (path / "config.json").is_file():

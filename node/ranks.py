@@ -1,6 +1,6 @@
 """Starts a node's share of a trainer's processes with torchrun's variables; when one dies, ends the others.
 
-    python -m node.ranks --nodes 2 --node 0 --each 8 --at 10.0.0.1:29400 --told FILE -m MODULE ATTEMPT
+    python -m node.ranks --nodes 2 --node 0 --each 8 --at 10.0.0.1:29400 --report FILE -m MODULE ATTEMPT
 
 runs `python -m MODULE ATTEMPT` once for each GPU. It ends as they do: 0, 2 or 75 as node/exit_codes.py says, 128 more
 than the signal that killed one, or 1. FILE says which process died first.
@@ -37,24 +37,24 @@ _POLL_S = 0.1
 _PR_SET_PDEATHSIG = 1
 
 
-def processes() -> int:
+def world_size() -> int:
     """The processes that this one trains with, itself counted."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def on_this_node() -> tuple[int, int]:
+def local_rank() -> tuple[int, int]:
     """This process's number among those of its node, and how many they are."""
     return int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def share_of_node() -> tuple[int, int, int]:
+def cpu_share() -> tuple[int, int, int]:
     """This process's share of its node's CPUs: the first part of it, how many parts, and of how many."""
-    local, of_node = on_this_node()
+    local, of_node = local_rank()
     first, width, parts = map(int, os.environ.get(SHARE, f"0,{of_node},{of_node}").split(","))
     return first + local * (width // of_node), width // of_node, parts
 
 
-def variables(nodes: int, node: int, each: int, local: int, at: str) -> dict[str, str]:
+def torchrun_variables(nodes: int, node: int, each: int, local: int, at: str) -> dict[str, str]:
     """torchrun's variables for a node's `local`-th process; `at` is the address at which all of them meet."""
     host, _, port = at.rpartition(":")
     return {
@@ -68,21 +68,21 @@ def variables(nodes: int, node: int, each: int, local: int, at: str) -> dict[str
     }
 
 
-def worst(ended: Mapping[int, int]) -> int:
+def first_cause(ended: Mapping[int, int]) -> int:
     """Whose end explains those of the others, of processes that were found ended together: rank -> exit code."""
     return min(ended, key=lambda rank: (ended[rank] == REQUEUE, ended[rank] >= 0, ended[rank] != USER_ERROR, rank))
 
 
-def how_it_ended(code: int) -> str:
+def describe_exit(code: int) -> str:
     """A process's exit code, for people."""
     names = {int(one): one.name for one in signal.Signals}
     return f"was killed by {names.get(-code, -code)}" if code < 0 else f"ended with exit code {code}"
 
 
-def in_words(rank: int, ranks: int, code: int) -> str:
+def describe_rank_exit(rank: int, ranks: int, code: int) -> str:
     """How one of the processes ended, for people."""
     host = os.environ.get("SLURMD_NODENAME") or platform.node()
-    return f"rank {rank} of {ranks} on {host} {how_it_ended(code)}"
+    return f"rank {rank} of {ranks} on {host} {describe_exit(code)}"
 
 
 class Ranks:
@@ -99,7 +99,7 @@ class Ranks:
             signal.signal(number, self._pass_on)
         for environment in environments:
             if not self._stopping:
-                child = subprocess.Popen(command, env=environment, preexec_fn=dying_with_us())
+                child = subprocess.Popen(command, env=environment, preexec_fn=die_with_this_process())
                 self._children.append(child)
         if self._stopping:  # it came while the last one was started, which is told now
             self._signal(signal.SIGTERM)
@@ -109,7 +109,7 @@ class Ranks:
         while True:
             ended = self._ended()
             if bad := {rank: code for rank, code in ended.items() if code != OK}:
-                return self._end_all(worst(bad), bad, told)
+                return self._end_all(first_cause(bad), bad, told)
             if len(ended) == len(self._children):
                 return REQUEUE if self._stopping and not ended else OK
             time.sleep(_POLL_S)
@@ -123,7 +123,7 @@ class Ranks:
     def _end_all(self, rank: int, ended: Mapping[int, int], told: Path) -> int:
         code = ended[rank]
         if code != REQUEUE:
-            what = in_words(rank, self._ranks, code)
+            what = describe_rank_exit(rank, self._ranks, code)
             print(f"{what}; the other processes are ended", file=sys.stderr, flush=True)
             write_json(told, {"rank": rank, "code": code, "what": what})
         until = time.monotonic() + (STOPPED_GRACE_S if code == REQUEUE else GRACE_S)
@@ -148,7 +148,7 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def dying_with_us() -> Callable[[], None]:
+def die_with_this_process() -> Callable[[], None]:
     """What a child calls before it becomes a program (preexec_fn), so that it never outlives this process."""
     parent = os.getpid()
 
@@ -168,16 +168,16 @@ def main() -> int:
     for number in ("--nodes", "--node", "--each"):
         parser.add_argument(number, type=int, required=True)
     parser.add_argument("--at", required=True)
-    parser.add_argument("--told", type=Path, required=True)
+    parser.add_argument("--report", type=Path, required=True)
     given, command = parser.parse_known_args()
     environment = dict(os.environ)
     if given.nodes == 1:
         # A name of this machine that nobody resolves would keep gloo's processes apart.
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     ranks = Ranks(given.node * given.each, given.nodes * given.each)
-    places = [variables(given.nodes, given.node, given.each, local, given.at) for local in range(given.each)]
+    places = [torchrun_variables(given.nodes, given.node, given.each, local, given.at) for local in range(given.each)]
     ranks.start([sys.executable, *command], [environment | place for place in places])
-    return ranks.wait(given.told)
+    return ranks.wait(given.report)
 
 
 if __name__ == "__main__":

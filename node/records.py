@@ -16,27 +16,27 @@ WHOLE_FILE_HASH_LIMIT = 64 * 2**20  # bytes
 _SAMPLES, _SAMPLE_BYTES = 256, 64 * 2**10
 
 
-def finite(value: Any) -> Any:
+def json_safe(value: Any) -> Any:
     """A value as JSON can hold it: NaN and infinities become null, what JSON has no word for becomes its text."""
     if isinstance(value, bool | int | str) or value is None:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
+        return {str(key): json_safe(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [finite(item) for item in value]
+        return [json_safe(item) for item in value]
     return str(value)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON file whole or not at all; a number that JSON lacks becomes null."""
-    files.write_json(path, finite(value))
+    files.write_json(path, json_safe(value))
 
 
 def append_json_line(path: Path, value: Mapping[str, Any]) -> None:
     """Append one line to a JSON-lines file and see it onto the disk, so that a killed job keeps its finished steps."""
-    line = json.dumps(finite(value), ensure_ascii=False, allow_nan=False) + "\n"
+    line = json.dumps(json_safe(value), ensure_ascii=False, allow_nan=False) + "\n"
     with path.open("a", encoding="utf-8") as file:
         file.write(line)
         file.flush()

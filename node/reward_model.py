@@ -17,7 +17,7 @@ from common.errors import UserError
 from node.built_in_rewards import Response
 from node.exit_codes import one_line
 from node.hardware import importing
-from node.policy import lacking
+from node.policy import missing_parts
 
 HEAD = "ForSequenceClassification"
 OWN_PROCESS = "own"
@@ -27,21 +27,21 @@ _NO_LIMIT = 1 << 30
 """Tokenizers without a longest text say a number beyond this."""
 
 
-def in_scorer(rewards: Iterable[Any]) -> list[Mapping[str, Any]]:
+def scorer_rewards(rewards: Iterable[Any]) -> list[Mapping[str, Any]]:
     """Those of a workload's rewards that are scored in a process of their own."""
     return [one for one in rewards if isinstance(one, Mapping) and one.get("device") == OWN_PROCESS]
 
 
-def key_of(reward: Mapping[str, Any]) -> str:
+def model_key(reward: Mapping[str, Any]) -> str:
     """What names a reward's model among an experiment's inputs."""
     return f"{reward['model']}@{reward['revision']}" if reward.get("revision") else str(reward["model"])
 
 
-def problem_of(folder: Path) -> str | None:
+def reward_model_problem(folder: Path) -> str | None:
     """Why a folder is no reward model that can be scored with, by its files alone; None where it is one."""
     if not folder.is_dir():
         return f"{folder} is not a folder"
-    if lacks := lacking(folder):
+    if lacks := missing_parts(folder):
         return f"{folder} is no model: it lacks {' and '.join(lacks)}"
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -54,7 +54,7 @@ def problem_of(folder: Path) -> str | None:
     return None if labels == 1 else f"{folder} has {labels} labels, and a reward model has one"
 
 
-def context_of(folder: Path) -> int | None:
+def context_length(folder: Path) -> int | None:
     """The most tokens that its configuration has positions for; None where it does not say it."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     told = config.get("max_position_embeddings")
@@ -85,7 +85,7 @@ class Classifier:
     takes = ("prompts",)
 
     def __init__(self, reward: Mapping[str, Any], folder: Path) -> None:
-        if problem := problem_of(folder):
+        if problem := reward_model_problem(folder):
             raise UserError(f"workload.rewards: {problem}; give a sequence classifier with one label")
         self.name, self._folder = str(reward["name"]), folder
         self._dtype, self._device = str(reward.get("dtype") or "float32"), str(reward.get("device") or "trainer")
@@ -138,11 +138,11 @@ class Classifier:
             config.pad_token_id = tokenizer.pad_token_id
         self._model.config.use_cache = False
         tokenizer.truncation_side = "left"
-        known = (self._longest, tokenizer.model_max_length, context_of(self._folder))
+        known = (self._longest, tokenizer.model_max_length, context_length(self._folder))
         limits = [int(one) for one in known if one is not None and one < _NO_LIMIT]
         self._longest = min(limits, default=None)
 
-    def scored(self, responses: Sequence[Response], *, trained: bool = True) -> tuple[list[float | None], int]:
+    def score(self, responses: Sequence[Response], *, trained: bool = True) -> tuple[list[float | None], int]:
         """One value for each response, and how many have none since theirs is no finite number.
 
         `UserError` where that is so of all; of responses that are not `trained` on it is not.

@@ -10,8 +10,8 @@ from typing import Any
 from common.errors import UserError
 from node.built_in_rewards import BUILT_IN, Response, Score
 from node.own_reward import RewardProgram
-from node.reward_model import OWN_PROCESS, Classifier, key_of
-from node.scorer import AskedClassifier
+from node.reward_model import OWN_PROCESS, Classifier, model_key
+from node.scorer import RemoteClassifier
 
 FAILED = "_failed"
 """Ends the name under which verl is told whether a user's function failed on a response."""
@@ -72,7 +72,7 @@ class RewardFunction:
         ]
         if not isinstance(self._score, RewardProgram | Classifier):
             return [self._score(response) for response in responses]
-        values, failed = self._score.scored(responses, trained=trained)
+        values, failed = self._score.score(responses, trained=trained)
         counted = {"failed": failed}
         if isinstance(self._score, Classifier):
             counted["truncated"] = self._score.truncated
@@ -148,16 +148,16 @@ def _built_in(reward: Mapping[str, Any], longest: int | None) -> RewardFunction:
 
 
 def _of_a_model(reward: Mapping[str, Any], longest: int | None, models: Mapping[str, Path]) -> RewardFunction:
-    if key_of(reward) not in models:
+    if model_key(reward) not in models:
         raise UserError(
             f"workload.rewards: the reward model {reward['model']} is not among the prepared inputs; start snakemake "
             "again, which prepares them"
         )
-    folder = models[key_of(reward)]
-    model = Classifier(reward, folder) if reward.get("device") != OWN_PROCESS else AskedClassifier(reward, folder)
+    folder = models[model_key(reward)]
+    model = Classifier(reward, folder) if reward.get("device") != OWN_PROCESS else RemoteClassifier(reward, folder)
     return RewardFunction(model.name, model, longest, takes=model.takes)
 
 
-def name_of(reward: Mapping[str, Any]) -> str:
+def reward_name(reward: Mapping[str, Any]) -> str:
     """The name under which a reward is logged."""
     return str(reward["function"] if "source" in reward else reward["name"])

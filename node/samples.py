@@ -21,7 +21,7 @@ MOST_CHARACTERS = 10_000
 """Of a prompt's message and of a completion, as far as they are written: 32 samples are at most 4 MB a stage."""
 
 
-def stages(steps: int, every: int = 1) -> tuple[int, ...]:
+def sample_steps(steps: int, every: int = 1) -> tuple[int, ...]:
     """After how many steps samples are taken: none, about half and all; where only each `every`-th step has some."""
     return tuple(sorted({0, steps // 2 // every * every, steps}))
 
@@ -80,7 +80,7 @@ def write_stage(
     print(f"{told}, {seconds:.1f} s{f': {problem}' if problem else ''}", flush=True)
 
 
-def shortened(text: str, most: int) -> str:
+def shorten(text: str, most: int) -> str:
     """The first two thirds and the last third of so many characters: an answer stands at the end."""
     head = most * 2 // 3
     return text if len(text) <= most else f"{text[:head]} … {text[head - most :]}"
@@ -88,4 +88,4 @@ def shortened(text: str, most: int) -> str:
 
 def _text(value: Any) -> str:
     """A text that is not too long as UTF-8 can have it: half a surrogate pair becomes a question mark."""
-    return shortened(str(value), MOST_CHARACTERS).encode("utf-8", "replace").decode()
+    return shorten(str(value), MOST_CHARACTERS).encode("utf-8", "replace").decode()

@@ -22,22 +22,22 @@ from urllib.parse import urlsplit
 
 from common.errors import UserError
 from node.built_in_rewards import Response
-from node.engine_server import SCORER, SECRET, ordered
+from node.engine_server import SCORER, SECRET, read_server_order
 from node.exit_codes import one_line, run
 from node.hardware import importing
-from node.reward_model import Classifier, in_scorer, key_of
+from node.reward_model import Classifier, model_key, scorer_rewards
 
 ANSWER_S = 1800.0
 """Patience with one call; a process that has died is noticed at once."""
 
 
-class AskedClassifier(Classifier):
+class RemoteClassifier(Classifier):
     """A reward model that lies in the scorer's process: the same values."""
 
     def ready(self, device: Any) -> None:
         """Nothing: the trainer starts when the scorer answers."""
 
-    def scored(self, responses: Sequence[Response], *, trained: bool = True) -> tuple[list[float | None], int]:
+    def score(self, responses: Sequence[Response], *, trained: bool = True) -> tuple[list[float | None], int]:
         """As in one's own process; `UserError` also where the scorer does not answer."""
         asked = [[response.text, response.prompt] for response in responses]
         answer = _answer({"reward": self.name, "trained": trained, "responses": asked})
@@ -89,7 +89,7 @@ class Scorer(ThreadingTCPServer):
         responses = [Response(text=text, prompt=prompt) for text, prompt in question["responses"]]
         try:
             with self._lock:
-                values, failed = self._models[name].scored(responses, trained=bool(question["trained"]))
+                values, failed = self._models[name].score(responses, trained=bool(question["trained"]))
                 return {"values": values, "failed": failed, "truncated": self._models[name].truncated}
         except UserError as error:
             return {"problem": str(error)}
@@ -122,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def main() -> None:
     """Load the reward models that the command line's attempt has for this process, a GPU each, and score."""
-    order = ordered("node.scorer", "scorer")
+    order = read_server_order("node.scorer", "scorer")
     scorer = Scorer(order.host, order.port, os.environ[SECRET])
     scorer.server_bind()
     with importing():
@@ -130,11 +130,11 @@ def main() -> None:
 
     torch.set_num_threads(len(order.job.affinity))
     spec, folders = order.job.spec, order.job.inputs.reward_models
-    rewards = in_scorer(spec["workload"]["rewards"])
+    rewards = scorer_rewards(spec["workload"]["rewards"])
     gpus, seen = int(spec["scorer"]["gpus"]), torch.cuda.device_count()
     if gpus > seen:
         raise UserError(f"the reward models need GPUs of their own ({gpus}), and torch sees {seen}; look at the node")
-    models = [Classifier(reward, folders[key_of(reward)]) for reward in rewards]
+    models = [Classifier(reward, folders[model_key(reward)]) for reward in rewards]
     for at, model in enumerate(models):
         model.ready(f"cuda:{at}" if gpus else "cpu")
     print(f"{len(models)} reward models are loaded", flush=True)

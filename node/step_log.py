@@ -13,7 +13,7 @@ from transformers.integrations.integration_utils import rewrite_logs
 
 from common.contracts import MetricsLine
 from node.exit_codes import StopRequest
-from node.over_ranks import BETWEEN, WHO, Told, all_told, merged, without_parts
+from node.over_ranks import BETWEEN, WHO, RankStep, gather_ranks, leaf_phases, merge_ranks
 from node.phase_clock import ROOT, StepClock
 from node.records import append_json_line
 
@@ -54,9 +54,9 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
         self._prompt_lengths += prompts
         self._response_lengths += responses
 
-    def apart(self, name: str) -> AbstractContextManager[None]:
+    def outside_step(self, name: str) -> AbstractContextManager[None]:
         """Time what is done between two steps and belongs to neither, as the next one's `outside_step_s/<name>`."""
-        return self._clock.apart(name)
+        return self._clock.outside_step(name)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._clock.begin_step()
@@ -68,9 +68,9 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
         self._clock.close()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        mine = Told(*self._clock.end_step(), self._prompt_lengths, self._response_lengths, self._stop.requested)
+        mine = RankStep(*self._clock.end_step(), self._prompt_lengths, self._response_lengths, self._stop.requested)
         self._prompt_lengths, self._response_lengths = [], []
-        whole = merged(all_told(mine, self._trainer.accelerator.num_processes))
+        whole = merge_ranks(gather_ranks(mine, self._trainer.accelerator.num_processes))
         self.first_step = self.first_step or state.global_step
         self.last_step = state.global_step
         self._line = {
@@ -123,5 +123,5 @@ def _who_lags(scalars: Mapping[str, Any]) -> str:
     if WHO not in scalars:
         return ""
     apart = {name: value for name, value in scalars.items() if name.startswith(f"{BETWEEN}/")}
-    widest = max(without_parts(apart), key=apart.__getitem__)
+    widest = max(leaf_phases(apart), key=apart.__getitem__)
     return f"  rank {scalars[WHO]:.0f} +{apart[widest]:.2f} s in {widest.rpartition('/')[2]}"

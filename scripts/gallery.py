@@ -16,7 +16,7 @@ from analysis.report.content import Content, read_content
 from analysis.verdict.verdict_block import escaped, verdict_markdown
 from common.errors import UserError
 from common.files import ROOT, write_json, write_text
-from common.messages import reporting_errors, unknown_name
+from common.messages import report_errors, unknown_name
 from workflow.cli import require_report
 from workflow.config.plan import Plan, load_plan
 from workflow.config.reading import read_yaml
@@ -90,4 +90,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(reporting_errors(main))
+    sys.exit(report_errors(main))

@@ -335,7 +335,7 @@ def test_an_innocent_option_is_not_called_a_secret(raw: dict[str, Any], name: st
 
 def test_jobs_and_controller_agree_on_rewards() -> None:
     assert set(BUILT_IN) == set(get_args(Reward.model_fields["name"].annotation))
-    assert node.told_environment({"VLLM_PROXY": "http://me:pw@host", "VLLM_HOST": "http://host:1"}) == {
+    assert node.reported_environment({"VLLM_PROXY": "http://me:pw@host", "VLLM_HOST": "http://host:1"}) == {
         "VLLM_HOST": "http://host:1"
     }
 

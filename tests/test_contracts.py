@@ -14,9 +14,9 @@ from common.contracts import (
     MetricsLine,
     PlanFile,
     SpecFile,
+    describe_type,
     fits,
     read_file,
-    type_words,
 )
 from common.errors import UserError
 from workflow.config.plan import load_plan
@@ -76,5 +76,5 @@ def test_what_a_reader_needs_must_be_there(tmp_path: Path, held: Any, said: str)
 
 
 def test_types_are_told_in_words() -> None:
-    assert type_words(int | None) == "whole number or null" and type_words(dict[str, list[float]])
+    assert describe_type(int | None) == "whole number or null" and describe_type(dict[str, list[float]])
     assert fits(1, float) and not fits(True, float) and not fits("1", int | None) and fits({"a": [1]}, dict[str, Any])

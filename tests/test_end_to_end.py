@@ -223,7 +223,7 @@ def test_an_imported_arm_is_compared_with_a_trained_one(site: Site) -> None:
     comparison = pd.read_csv(site.results / "tables" / "comparison.csv").iloc[0]
     assert comparison["raw_speedup"] == pytest.approx(seconds["old-s0"] / seconds["vllm-s0"], rel=1e-9)
     ledger = json.loads((site.results / "preflight.json").read_text())["ledger"]
-    assert {row["setting"] for row in ledger if row["values"].get("old") not in (None, "not told")}
+    assert {row["setting"] for row in ledger if row["values"].get("old") not in (None, "unknown")}
 
 
 def test_replays_of_a_trained_runs_lengths_take_its_ratio_apart(site: Site) -> None:

@@ -135,7 +135,7 @@ sys.meta_path.insert(0, Finder)
     ("words", "loads"),
     [
         (LAUNCHER, "workflow.cluster.scheduler"),
-        (("-c", "from workflow.start import rolloutbench; rolloutbench()", "plan"), "common.patience"),
+        (("-c", "from workflow.start import rolloutbench; rolloutbench()", "plan"), "common.retry"),
         (("-c", "from workflow.start import rolloutbench; rolloutbench()", "plan"), "workflow.config.model"),
         (("-c", "from workflow.start import snakemake; snakemake()", "-n"), "workflow.config.model"),
         (("-c", "from workflow.start import snakemake; snakemake()", "-n"), "snakemake"),

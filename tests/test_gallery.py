@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from common.messages import reporting_errors
+from common.messages import report_errors
 from scripts import gallery
 
 from .importing import ROOT
@@ -47,5 +47,5 @@ def test_without_the_trained_runs_it_says_what_makes_them(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["gallery.py", "quickstart"])
-    assert reporting_errors(gallery.main) == 1
+    assert report_errors(gallery.main) == 1
     assert "snakemake --profile profiles/local --configfile config.yaml" in capsys.readouterr().err

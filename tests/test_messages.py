@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.messages import did_you_mean, errors_since, reporting_errors
+from common.messages import did_you_mean, errors_since, report_errors
 
 
 def test_the_errors_of_this_start_are_recalled_and_no_older_ones(tmp_path: Path) -> None:
@@ -35,6 +35,6 @@ def test_a_file_without_the_right_to_it_is_told_as_people_would(capsys: pytest.C
     def refused() -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "/proc/1/locked")
 
-    assert reporting_errors(refused) == 1
+    assert report_errors(refused) == 1
     told = capsys.readouterr().err
     assert told.startswith("error: /proc/1/locked: Permission denied; ") and "Errno" not in told, told

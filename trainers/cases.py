@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.findings import Finding
 from engines import Engine
-from node.reward_model import in_scorer
+from node.reward_model import scorer_rewards
 
 if TYPE_CHECKING:
     from trainers.protocol import Trainer, Variables
@@ -114,7 +114,7 @@ class Case:
     @property
     def trainer_gpus(self) -> int:
         """Those of them that no reward model has for itself."""
-        return max(0, self.gpus - len(in_scorer(self.workload.get("rewards") or ())))
+        return max(0, self.gpus - len(scorer_rewards(self.workload.get("rewards") or ())))
 
     @property
     def tensor_parallel(self) -> int:

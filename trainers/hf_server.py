@@ -8,7 +8,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.findings import Finding
-from node.engine_server import is_beside
+from node.engine_server import uses_server
 from trainers.cases import Case
 from trainers.protocol import Variables
 from trainers.workload import TrainedArm, Workload
@@ -86,7 +86,7 @@ def processes(arm: TrainedArm, workload: Workload, parallel: tuple[str, ...]) ->
 
 def of_a_spec(module: str, args: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the job needs to know of a server with these settings, which `module` is; None where there is none."""
-    if not is_beside(args):
+    if not uses_server(args):
         return None
     return {"module": module, "gpus": 0 if args.get("use_cpu") else engines(args)[1], "patience_s": args[_PATIENCE]}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.dotted import flat
+from common.dotted import flatten
 from common.findings import Finding
 from common.model_facts import ModelFacts
 from engines import Engine
@@ -105,7 +105,7 @@ class UnreadConsole:
 
 def plain_settings(args: Mapping[str, Any], composed: Mapping[str, Any] | None) -> Settings:
     """Settings that are given by name, with those that the trainer itself has resolved over them."""
-    given = flat(args)
+    given = flatten(args)
     return Settings({**given, **(composed or {})}, frozenset(given), composed is not None)
 
 
@@ -113,7 +113,7 @@ def engine_sequence_limit(
     tree: TimerTree, engine: Engine, settings: Mapping[str, Any], held: Mapping[str, Any]
 ) -> object:
     """The most sequences at once, as the engine itself holds it."""
-    return held.get(engine.at_once)
+    return held.get(engine.max_sequences_option)
 
 
 def refused_context(case: Case, model: ModelFacts) -> tuple[bool, str, str]:

@@ -15,7 +15,7 @@ from pydantic import (
 from node.built_in_rewards import ROW
 from node.dataset import BUILTIN_DATA
 from node.hub import DATA_SUFFIXES, source_kind
-from node.own_reward_process import GIVEN
+from node.own_reward_process import ARGUMENTS
 from node.reward_model import OWN_PROCESS
 from node.tiny import BUILTIN_MODELS
 from trainers.reward_settings import AnyReward, RewardModel
@@ -67,7 +67,7 @@ class Data(Section):
     @classmethod
     def _columns_are_free(cls, columns: tuple[str, ...]) -> tuple[str, ...]:
         for name in columns:
-            if name in (*GIVEN, *ROW):
+            if name in (*ARGUMENTS, *ROW):
                 raise ValueError(f"{name!r} is what every reward function is given; rename the column in the data")
             if columns.count(name) > 1:
                 raise ValueError(f"{name!r} is listed {columns.count(name)} times; list it once")

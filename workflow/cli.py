@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from common.errors import UserError
 from common.files import ROOT, is_checkout, read_json, write_json, write_text, write_text_at
-from common.messages import reporting_errors, unknown_name
-from common.patience import LOOK_PATIENCE_S, patiently
+from common.messages import report_errors, unknown_name
+from common.retry import READ_PATIENCE_S, retry_io
 from workflow.commands import completion, parser
 from workflow.start import loading
 
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
         with loading():
             for module in modules.split():
                 importlib.import_module(module)
-        status = reporting_errors(lambda: action(args))
+        status = report_errors(lambda: action(args))
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -98,7 +98,7 @@ def _print_plan(args: argparse.Namespace) -> None:
     require_readable(plan)
     require_sources(plan)
     look = partial(plan_lines, plan, args.profile, args.seconds_per_step)
-    print("\n".join(patiently(look, "the results", LOOK_PATIENCE_S, for_others=False)))
+    print("\n".join(retry_io(look, "the results", READ_PATIENCE_S, for_others=False)))
 
 
 def _preflight(args: argparse.Namespace) -> None:
@@ -146,7 +146,7 @@ def _cancel(args: argparse.Namespace) -> None:
     first = Path(words[0] if words else "")
     is_config = bool(words) and (first.suffix in (".yaml", ".yml", ".json") or first.is_file())
     config, runs = (first, words[1:]) if is_config else (None, words)
-    experiment = patiently(_experiment(config, args.experiment), "the experiment", LOOK_PATIENCE_S, for_others=False)
+    experiment = retry_io(_experiment(config, args.experiment), "the experiment", READ_PATIENCE_S, for_others=False)
     print("\n".join(cancel(experiment, runs, args.now)))
 
 

@@ -277,7 +277,7 @@ def _look(source: str, versioned: bool) -> Imported:
 def _engine_named(name: str) -> str:
     """The engine that an arm's name begins with; "" where it begins with none."""
     begins = name.lower().partition("-")[0]
-    return next((one.name for one in engines() if begins in (one.name, *one.called)), "")
+    return next((one.name for one in engines() if begins in (one.name, *one.aliases)), "")
 
 
 def _name(arms: Sequence[ComparedArm]) -> None:

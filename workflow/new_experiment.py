@@ -19,7 +19,7 @@ import yaml
 
 from common.errors import UserError
 from common.files import ROOT, is_checkout, write_text_at
-from common.messages import say, unknown_name
+from common.messages import print_message, unknown_name
 from common.verdicts import count_of
 from engines import engines
 from node.built_in_rewards import BUILT_IN
@@ -139,7 +139,7 @@ def _require_free(*paths: Path) -> None:
 def answers(given: Found, ask: Callable[[str], str] | None = None) -> dict[str, str]:
     """Each question's answer: given, asked for, or usual; `UserError` names the flag of a wrong one."""
     if ask:
-        say("Enter takes what stands in [brackets]; Ctrl-C ends without writing anything.")
+        print_message("Enter takes what stands in [brackets]; Ctrl-C ends without writing anything.")
     found: dict[str, str] = {}
     for one in QUESTIONS:
         while one.name not in found:
@@ -153,7 +153,7 @@ def answers(given: Found, ask: Callable[[str], str] | None = None) -> dict[str, 
             except UserError as error:
                 if not ask:
                     raise UserError(f"--{one.name}: {error}") from None
-                say(f"  {error}")
+                print_message(f"  {error}")
     return found
 
 

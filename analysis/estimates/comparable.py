@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.roofline.setup import DecodeSetup, setup_of
 from analysis.runs import PlanRead, Run, at
 from analysis.wide import PHASE
-from common.model_facts import same_model, two_models
+from common.model_facts import are_different_models, same_model
 from common.verdicts import Verdict
 
 # What must be one and the same, as (code of the verdict, words); compared only where both arms tell it, and the name of
@@ -90,7 +90,7 @@ def _unsure(
 ) -> Iterator[Verdict]:
     """Whether nothing tells that the runs of two arms have one model, or how many GPUs their engines have."""
     models = sorted({str(one["model"]) for r in runs if "model" in (one := facts[r.run_id])})
-    if any(not same_model(*two) and not two_models(*two) for two in combinations(models, 2)) and not all(
+    if any(not same_model(*two) and not are_different_models(*two) for two in combinations(models, 2)) and not all(
         "model_sha256" in facts[r.run_id] for r in runs
     ):
         text = (
@@ -122,7 +122,7 @@ def other_facts(facts: Mapping[str, Mapping[str, Any]], base: Sequence[Run], min
         told = [sorted({facts[r.run_id][fact] for r in side if fact in facts[r.run_id]}) for side in (base, mine)]
         differ = len({*told[0], *told[1]}) > 1
         if fact == "model":
-            differ = not summed and any(two_models(*two) for two in combinations({*told[0], *told[1]}, 2))
+            differ = not summed and any(are_different_models(*two) for two in combinations({*told[0], *told[1]}, 2))
         if all(told) and differ:
             values = [", ".join(map(_short, side)) for side in told]
             found[fact] = f"other {words} ({base[0].arm}: {values[0]}; {mine[0].arm}: {values[1]})"

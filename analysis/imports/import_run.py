@@ -25,7 +25,7 @@ from analysis.sources.wandb_about import without_secrets
 from analysis.steps import ChosenStep, step_tables, write_steps
 from common.contracts import ImportedFile, ImportedSource, SpecFile
 from common.errors import UserError
-from common.files import file_sha256, fingerprint_of, write_whole
+from common.files import file_sha256, fingerprint_of, write_bytes
 from common.verdicts import Verdict
 from trainers.logs.record import Imported, SourceRead, timers_as_phases
 from trainers.timers.lookup import tree_named
@@ -184,5 +184,5 @@ def write_import(spec: Mapping[str, Any], out: Path, cache: Path = CACHE) -> int
     tables, end = import_run(spec, out.parent, cache)
     for name, content in (("spec.json", dict(spec)), ("imported.json", end)):
         text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
-        write_whole(out.parent / name, (text + "\n").encode())
+        write_bytes(out.parent / name, (text + "\n").encode())
     return write_steps(tables, out)

@@ -11,7 +11,7 @@ from typing import Any
 
 from analysis.imports.formats import formats
 from analysis.sources.phases_csv import FORMAT as TABLE
-from common.dotted import setting
+from common.dotted import lookup
 from common.errors import UserError
 from engines import engines
 from trainers.logs.record import Imported
@@ -33,7 +33,7 @@ def _writers() -> dict[str, tuple[str, ...]]:
 
 def _engine_called(name: str) -> str | None:
     """The engine that a configuration or a table calls so."""
-    return next((one.name for one in engines() if name.lower() in (one.name, *one.called)), None)
+    return next((one.name for one in engines() if name.lower() in (one.name, *one.aliases)), None)
 
 
 def require_of_arm(spec: Mapping[str, Any], parts: Sequence[tuple[str, Imported]]) -> None:
@@ -106,7 +106,7 @@ def trainer_of_source(part: Imported) -> tuple[tuple[str, ...], str] | None:
 def engine_of_source(part: Imported) -> tuple[str, str] | None:
     """The engine of a source and where it says so; None where it does not, or by a name that is not known."""
     for key in dict.fromkeys(key for one in trainers() for key in one.keys.get("engine", ())):
-        held = setting(part.config, key)
+        held = lookup(part.config, key)
         # Earlier releases of verl had sglang_async beside sglang.
         found = _engine_called(held.partition("_")[0]) if isinstance(held, str) else None
         if found is not None:

@@ -10,7 +10,8 @@ from typing import Any
 from analysis.imports.formats import WANDB
 from analysis.imports.source_check import require_of_arm, require_own_tree
 from common.errors import UserError
-from common.verdicts import Verdict, first_few
+from common.messages import join_first
+from common.verdicts import Verdict
 from trainers.logs.record import TIMERS, Imported, SourceRead
 from trainers.registry import trainer_named, trainers
 from trainers.timers.flat import nest_timers
@@ -117,8 +118,8 @@ def _own_verdicts(tree: TimerTree, read: SourceRead, run_id: str) -> Iterator[Ve
     if without and len(without) < len(read.records):
         has = "has" if len(without) == 1 else "have"
         text = (
-            f"{run_id}: {len(without)} of its {len(read.records)} steps {has} no {root} (step {first_few(without)}): a "
-            "step without its total does not count"
+            f"{run_id}: {len(without)} of its {len(read.records)} steps {has} no {root} (step {join_first(without)}): "
+            "a step without its total does not count"
         )
         yield Verdict("warning", "timings-missing", text)
     if not any(phase.category == "generation" for phase in tree.phases):

@@ -20,7 +20,7 @@ from analysis.report.page import html_page
 from analysis.verdict.verdict_block import print_verdict
 from common.contracts import VerdictFile
 from common.errors import UserError
-from common.files import write_whole
+from common.files import write_bytes
 from common.verdicts import ReportFile, count_of
 
 # What few experiments ask for.
@@ -38,15 +38,15 @@ def write_report(content: Content, out: Path) -> list[Path]:
             written += write_table(frame, out / "tables" / name)
     for figure in content.figures:
         written += [out / "figures" / f"{figure.name}.svg", out / "figures" / f"{figure.name}.png"]
-        write_whole(written[-2], figure.standalone_svg.encode())
-        write_whole(written[-1], figure.png())
+        write_bytes(written[-2], figure.standalone_svg.encode())
+        write_bytes(written[-1], figure.png())
     for name, text in (
         ("verdict.json", _json(content.verdict_file)),
         ("report.json", _json(content.report_file)),
         ("report.md", markdown(content)),
         ("report.html", html_page(content)),
     ):
-        write_whole(out / name, text.encode())
+        write_bytes(out / name, text.encode())
         written.append(out / name)
     return written
 
@@ -62,8 +62,8 @@ def write_table(frame: pd.DataFrame, stem: Path) -> list[Path]:
     csv, parquet = io.BytesIO(), io.BytesIO()
     pyarrow.csv.write_csv(table, csv)
     pyarrow.parquet.write_table(table, parquet, compression="zstd")
-    write_whole(paths[0], csv.getvalue())
-    write_whole(paths[1], parquet.getvalue())
+    write_bytes(paths[0], csv.getvalue())
+    write_bytes(paths[1], parquet.getvalue())
     return paths
 
 

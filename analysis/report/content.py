@@ -43,7 +43,7 @@ from analysis.verdict.verdict_table import verdict_table
 from analysis.wide import samples, wide_steps
 from common.contracts import VerdictFile
 from common.findings import Preflight, read_preflight
-from common.verdicts import ReportFile, Verdict, by_weight
+from common.verdicts import ReportFile, Verdict, worst_first
 from trainers.timers.tree import TimerTree
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def read_content(
     columns = [field.name for field in fields(Suggestion)]
     tables["suggestions"] = pd.DataFrame(map(asdict, next_things), columns=columns)
     arm_verdicts = verdict_table(comparison, plan, before, estimates, gate, busy_terms(runs, wide))
-    return Content(plan, runs, trees, tables, lengths, settings, arm_verdicts, by_weight(verdicts), before)
+    return Content(plan, runs, trees, tables, lengths, settings, arm_verdicts, worst_first(verdicts), before)
 
 
 def _run_tables(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, results: Path) -> dict[str, pd.DataFrame]:

@@ -72,12 +72,12 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: Iterable[i
 
 
 def settings_table(corner: str, settings: Sequence[Setting | LedgerRow]) -> str:
-    """Settings by arm; "not set" where an arm does not have it, "not told" where the preflight does not know it."""
+    """Settings by arm; "not set" where an arm does not have it, "unknown" where the preflight does not know it."""
     arms = list(settings[0].values)
     rows = [
         [s.key, *(s.values.get(arm) or "not set" for arm in arms)]
         if isinstance(s, Setting)
-        else [s.setting, *(s.values.get(arm, "not told") for arm in arms)]
+        else [s.setting, *(s.values.get(arm, "unknown") for arm in arms)]
         for s in settings
     ]
     return table([corner, *arms], rows, words=range(len(arms) + 1))

@@ -14,11 +14,11 @@ import pandas as pd
 from analysis.installed import origin_of
 from analysis.report.cells import Cell, Table, TableRow, count
 from analysis.runs import Run, factors_label, rows_of
-from common.dotted import mapping
+from common.dotted import as_mapping
 from common.errors import UserError
 from common.files import ROOT, read_json_object
 from common.verdicts import count_of
-from node.hardware import checkout
+from node.hardware import git_state
 
 # Of so many runs the page shows a row each; tables/runs has all.
 SHOWN_RUNS = 60
@@ -65,7 +65,7 @@ def runs_table(runs: Sequence[Run], wide: pd.DataFrame, results: Path) -> pd.Dat
     for run in runs:
         steps, folder = by_run[run.run_id], results / "runs" / run.run_id
         numbers = sorted(int(n) for n in steps["attempt"].unique())
-        hardware, git = run.hardware, mapping(run.done.get("git"))
+        hardware, git = run.hardware, as_mapping(run.done.get("git"))
         lives = [_attempt(folder / "attempts" / str(n)) for n in numbers]
         hosts = [str(life["host"]) for life in lives if life.get("host")] or [str(hardware.get("host") or "")]
         sources = run.done.get("sources")
@@ -75,12 +75,12 @@ def runs_table(runs: Sequence[Run], wide: pd.DataFrame, results: Path) -> pd.Dat
                 **{"run_id": run.run_id, "arm": run.arm, "factors": run.factors_key, "seed": run.seed},
                 **{"steps_counted": int(steps["counted"].sum()), "steps": len(steps)},
                 **_texts(run.spec, "stack", "lock_id", "fingerprint"),
-                **_texts(mapping(run.done.get("inputs")), "data_sha256", "model_sha256"),
+                **_texts(as_mapping(run.done.get("inputs")), "data_sha256", "model_sha256"),
                 **_texts(hardware, "driver", "cuda"),
                 "attempts": ", ".join(map(str, numbers)),
                 "hosts": _each(hosts),
                 "gpus": gpus_text(hardware.get("gpus")),
-                "slurm_job_ids": _each([_texts(mapping(life.get("slurm")), "job_id")["job_id"] for life in lives]),
+                "slurm_job_ids": _each([_texts(as_mapping(life.get("slurm")), "job_id")["job_id"] for life in lives]),
                 "git_commit": str(git.get("commit") or ""),
                 "git_dirty": "" if git.get("dirty") is None else "yes" if git["dirty"] else "no",
                 "started": _utc(run.done.get("started")),
@@ -170,7 +170,7 @@ def inputs_lines(runs: Sequence[Run]) -> list[str]:
 @cache
 def analysed_by(folder: Path = ROOT) -> str:
     """The commit of the code that makes this report, and whether it was changed since; "" where git cannot tell."""
-    found = checkout(folder)
+    found = git_state(folder)
     if found is None:
         return ""
     return f"{found['commit'][:12]}{', with changes that are not committed' if found['dirty'] else ''}"

@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.report.content import Content
 from analysis.runs import rows_of
 from common.verdicts import count_of
-from node.samples import shortened
+from node.samples import shorten
 
 STAGES = ("before training", "halfway", "after training")
 MOST_PROMPTS, MOST_ARMS, MOST_CHARACTERS = 6, 8, 900
@@ -82,7 +82,7 @@ def _prompt(rows: pd.DataFrame, arms: list[str]) -> SamplePrompt:
     for row in rows_of(rows):
         made[row.arm][0 if row.step == 0 else 2 if row.step == row.steps else 1] = _shown(row)
     prompt = str(rows["prompt"].iloc[0])
-    return SamplePrompt(shortened(prompt, MOST_CHARACTERS), {arm: tuple(some) for arm, some in made.items()})
+    return SamplePrompt(shorten(prompt, MOST_CHARACTERS), {arm: tuple(some) for arm, some in made.items()})
 
 
 def _shown(row: Any) -> ShownSample:
@@ -91,7 +91,7 @@ def _shown(row: Any) -> ShownSample:
         facts.append(f"{name} {'none' if value is None else f'{value:.3g}'}")
     if row.characters > MOST_CHARACTERS:
         facts.append(f"the middle of {row.characters:,} characters is not shown")
-    return ShownSample(shortened(row.completion, MOST_CHARACTERS), " · ".join(facts))
+    return ShownSample(shorten(row.completion, MOST_CHARACTERS), " · ".join(facts))
 
 
 def samples_rows(block: SamplesBlock, most: int = 160) -> list[tuple[str, ...]]:

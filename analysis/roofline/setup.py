@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from analysis.runs import Run
-from common.dotted import flat, mapping, overrides_by_key, positive
+from common.dotted import as_mapping, flatten, overrides_by_key, positive_int
 from common.gpus import KNOWN_GPUS, gpu_of, known_name, measured_cpu
-from common.model_facts import COUNTED, ModelFacts, hub_id, is_another, is_id, model_facts
+from common.model_facts import COUNTED, ModelFacts, contradicts_declared, hub_id, is_hub_id, model_facts
 from engines import Engine, engine_named
 from trainers.registry import Trainer, trainer_named, trainers
 
@@ -59,20 +59,20 @@ def setup_of(run: Run) -> DecodeSetup:
     A trained run ran what its workload names. Where an import declares what the run itself denies, the run counts.
     """
     spec, settings = run.spec, _settings(run)
-    declared, workload = mapping(spec.get("import")), mapping(spec.get("workload"))
+    declared, workload = as_mapping(spec.get("import")), as_mapping(spec.get("workload"))
     trainer = _trainer(run)
     reported = _reported_gpus(run)
     gpu = _gpu(declared, reported, workload)
     apart = _engines_apart(run, settings)
     # An imported run says what its source holds: what it was asked for beside that is the experiment's word.
-    own = _own_facts(run, flat(mapping(run.done.get("resolved"))) if "import" in spec else settings, reported)
+    own = _own_facts(run, flatten(as_mapping(run.done.get("resolved"))) if "import" in spec else settings, reported)
     nodes, per_node, gpus, denied = _machines(run, own, settings, apart)
-    group = positive(trainer.lookup(settings, "num_generations")) or positive(workload.get("num_generations"))
-    parallel = own.get("tensor_parallel") or positive(declared.get("tensor_parallel"))
+    group = positive_int(trainer.lookup(settings, "num_generations")) or positive_int(workload.get("num_generations"))
+    parallel = own.get("tensor_parallel") or positive_int(declared.get("tensor_parallel"))
     parallel = parallel or _tensor_parallel(run, settings)
     model, facts, other = _model(run, own.get("model"), settings)
     number_bytes, assumed = _number_bytes(run, settings, workload)
-    left = (gpus or 0) - int(mapping(spec.get("scorer")).get("gpus") or 0)
+    left = (gpus or 0) - int(as_mapping(spec.get("scorer")).get("gpus") or 0)
     setup = DecodeSetup(
         gpu=gpu,
         gpus=gpus,
@@ -85,13 +85,13 @@ def setup_of(run: Run) -> DecodeSetup:
         completions=_firstpositive(
             own.get("batch_size"),
             declared.get("batch_size"),
-            _product(positive(trainer.lookup(settings, "prompts")), group),
+            _product(positive_int(trainer.lookup(settings, "prompts")), group),
             workload.get("batch_size"),
         ),
         group=group,
-        concurrency=positive(trainer.sequence_limit(run.tree, _engine(run), settings, _held_by_engine(run))),
+        concurrency=positive_int(trainer.sequence_limit(run.tree, _engine(run), settings, _held_by_engine(run))),
         max_response_length=_firstpositive(*(one.get("max_response_length") for one in (own, declared, workload))),
-        shortest_prompt=positive(mapping((run.inputs or {}).get("prompt_tokens")).get("min")),
+        shortest_prompt=positive_int(as_mapping((run.inputs or {}).get("prompt_tokens")).get("min")),
         assumed=assumed,
         contradicted=(*_contradicted(own, declared, reported), *denied, *other),
         apart=apart,
@@ -109,7 +109,7 @@ def _unknown(run: Run, settings: Mapping[str, Any], setup: DecodeSetup) -> list[
     told_by = {
         key: f" (import.{key} tells it)" if "import" in run.spec else "" for key in ("gpu", "model", "tensor_parallel")
     }
-    stages = positive(_trainer(run).lookup(settings, "pipeline_parallel")) or 1
+    stages = positive_int(_trainer(run).lookup(settings, "pipeline_parallel")) or 1
     divided = None if setup.apart or setup.replicas else gpus
     where = "its engines have of their own" if setup.apart else "it ran on"
     unknown = [
@@ -139,16 +139,16 @@ def _own_facts(run: Run, held: Mapping[str, Any], reported: Sequence[str]) -> di
     """What a run itself says, under the words of `import`; without those of which it says nothing."""
     trainer = _trainer(run)
     found: dict[str, Any] = {
-        word: positive(trainer.lookup(held, word)) for word in ("nodes", "gpus_per_node", "max_response_length")
+        word: positive_int(trainer.lookup(held, word)) for word in ("nodes", "gpus_per_node", "max_response_length")
     }
     found["tensor_parallel"] = None if _engine(run).in_trainer else _tensor_parallel(run, held)
     found["model"] = trainer.lookup(held, "model")
     if not run.tree.overlap:  # such a loop takes for a step what is ready
-        prompts, group = (positive(trainer.lookup(held, word)) for word in ("prompts", "num_generations"))
+        prompts, group = (positive_int(trainer.lookup(held, word)) for word in ("prompts", "num_generations"))
         found["batch_size"] = _product(prompts, group)
     if "gpus_per_node" not in trainer.keys:
         # Its node's GPUs: of these it may have used a part, if that is said, and no more.
-        said = positive(mapping(run.spec.get("import")).get("gpus_per_node"))
+        said = positive_int(as_mapping(run.spec.get("import")).get("gpus_per_node"))
         if "import" in run.spec and reported and not (said and said <= len(reported)):
             found["gpus_per_node"] = len(reported)
     return {name: value for name, value in found.items() if value}
@@ -162,10 +162,10 @@ def _machines(
     The import's are of the whole run. With engines apart verl's own are the trainer's, and which nodes the engines
     share with it no setting tells.
     """
-    declared, workload = mapping(run.spec.get("import")), mapping(run.spec.get("workload"))
+    declared, workload = as_mapping(run.spec.get("import")), as_mapping(run.spec.get("workload"))
     names, trainer = ("nodes", "gpus_per_node"), _trainer(run)
     asked = {name: _firstpositive(trainer.lookup(settings, name), workload.get(name)) for name in names}
-    said = {name: positive(declared.get(name)) for name in names}
+    said = {name: positive_int(declared.get(name)) for name in names}
     if not apart:
         found = {name: own.get(name) or said[name] or asked[name] for name in names}
         wrong = [
@@ -200,13 +200,13 @@ def _engines_apart(run: Run, settings: Mapping[str, Any]) -> bool:
 
 def _held_by_engine(run: Run) -> Mapping[str, Any]:
     """The settings that a trained run's engine finally held."""
-    return mapping(mapping(run.done.get("resolved")).get("engine"))
+    return as_mapping(as_mapping(run.done.get("resolved")).get("engine"))
 
 
 def _contradicted(own: Mapping[str, Any], declared: Mapping[str, Any], reported: Sequence[str]) -> tuple[str, ...]:
     """Where what an import declares of GPU, split or work is not what the run itself says."""
     names = ("tensor_parallel", "batch_size", "max_response_length")
-    said = {"gpu": _gpu(declared, (), {})} | {name: positive(declared.get(name)) for name in names}
+    said = {"gpu": _gpu(declared, (), {})} | {name: positive_int(declared.get(name)) for name in names}
     truth = {"gpu": _gpu({}, reported, {})} | {name: own.get(name) for name in names}
     return tuple(
         f"import.{name} is {said[name]}, the run itself says {value}"
@@ -216,7 +216,7 @@ def _contradicted(own: Mapping[str, Any], declared: Mapping[str, Any], reported:
 
 
 def _firstpositive(*values: Any) -> int | None:
-    return next((number for value in values if (number := positive(value))), None)
+    return next((number for value in values if (number := positive_int(value))), None)
 
 
 def _product(one: int | None, other: int | None) -> int | None:
@@ -225,15 +225,15 @@ def _product(one: int | None, other: int | None) -> int | None:
 
 def _settings(run: Run) -> dict[str, Any]:
     """The trainer's settings by dotted key: as the run resolved them, else as it was asked for them."""
-    spec, resolved = run.spec, mapping(run.done.get("resolved"))
-    asked = mapping(spec.get("trainer_args"))
+    spec, resolved = run.spec, as_mapping(run.done.get("resolved"))
+    asked = as_mapping(spec.get("trainer_args"))
     # A trained run keeps the trainer's settings apart from the engine's; an imported one has its whole config.
-    held = resolved if "import" in spec else mapping(resolved.get("trainer"))
+    held = resolved if "import" in spec else as_mapping(resolved.get("trainer"))
     return {
-        **flat(mapping(spec.get("options"))),
-        **flat({key: value for key, value in asked.items() if key != "overrides"}),
+        **flatten(as_mapping(spec.get("options"))),
+        **flatten({key: value for key, value in asked.items() if key != "overrides"}),
         **overrides_by_key(asked),
-        **flat(held),
+        **flatten(held),
     }
 
 
@@ -264,7 +264,7 @@ def _tensor_parallel(run: Run, settings: Mapping[str, Any]) -> int | None:
     if _on_a_server(run, settings):  # the setting is of the colocated engine only
         return None
     said = _trainer(run).lookup(settings, "tensor_parallel")
-    return positive(_held_by_engine(run).get("tensor_parallel_size")) or positive(said)
+    return positive_int(_held_by_engine(run).get("tensor_parallel_size")) or positive_int(said)
 
 
 def _parallel_unknown(parallel: int | None, gpus: int | None, stages: int, server: bool, told_by: str) -> list[str]:
@@ -281,16 +281,16 @@ def _parallel_unknown(parallel: int | None, gpus: int | None, stages: int, serve
 
 def _model(run: Run, own: object, settings: Mapping[str, Any]) -> tuple[str | None, ModelFacts | None, list[str]]:
     """The model's name, its sizes from the folder that was trained or by that name, and where the import denies it."""
-    prepared = mapping((run.inputs or {}).get("model"))
-    names = [prepared.get("source"), mapping(mapping(run.spec.get("workload")).get("model")).get("source")]
+    prepared = as_mapping((run.inputs or {}).get("model"))
+    names = [prepared.get("source"), as_mapping(as_mapping(run.spec.get("workload")).get("model")).get("source")]
     wrong = []
     if "import" in run.spec:
-        declared = mapping(run.spec["import"]).get("model")
+        declared = as_mapping(run.spec["import"]).get("model")
         names = [own, declared, *names]
         if isinstance(own, str) and isinstance(declared, str):
-            if is_another(own, declared):
+            if contradicts_declared(own, declared):
                 wrong = [f"import.model is {declared}, the run itself says {own}"]
-            elif not is_id(own) or model_facts(own) is None:
+            elif not is_hub_id(own) or model_facts(own) is None:
                 # A folder tells little, as does a name that nobody here knows: what it is said to be counts.
                 names = [declared]
     names += [settings.get(key) for one in trainers() for key in one.keys.get("model", ())]
@@ -343,7 +343,7 @@ def _work_unknown(run: Run, settings: Mapping[str, Any]) -> list[str]:
     own = trainer.engine_options.replace("{engine}", engine.name)
     words = {
         **trainer.iterations_hidden_by,
-        **({own + word: why for word, why in engine.otherwise.items()} if own else {}),
+        **({own + word: why for word, why in engine.unmodelled_options.items()} if own else {}),
     }
     on = [key for key, value in settings.items() if key.startswith(tuple(words)) and value not in _OFF]
     return [

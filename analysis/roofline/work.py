@@ -11,7 +11,8 @@ import pandas as pd
 from analysis.roofline.floors import Floors, Rows, equal_floor_s, floors_of
 from analysis.roofline.setup import DecodeSetup
 from analysis.runs import Run, at
-from common.verdicts import Verdict, first_few
+from common.messages import join_first
+from common.verdicts import Verdict
 
 GENERATION_S = "generation_s"
 FLOOR_S = "floor_s"
@@ -79,7 +80,7 @@ def _arm_verdicts(found: Floors, wide: pd.DataFrame, rows: Rows, name: str) -> I
     if impossible.any():
         steps = [str(step) for step in wide["step"].iloc[rows[impossible]]]
         text = (
-            f"{name}: no floor for step {first_few(steps)}: the logged response "
+            f"{name}: no floor for step {join_first(steps)}: the logged response "
             "lengths cannot be (a mean above the longest, or less than a token)"
         )
         yield Verdict("error", "impossible-lengths", text)

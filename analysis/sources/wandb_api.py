@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from common.errors import UserError
 from common.files import read_json_object
-from common.patience import sleep_listening
+from common.retry import interruptible_sleep
 
 RUN_FILE = "run.json"
 HISTORY_PARTS = "history-*.jsonl"
@@ -214,7 +214,7 @@ class _Patient:
                 wait_s = min(wait_s, LONGEST_WAIT_S)
                 print(f"wandb {self.name}: {why}; trying again in {wait_s:.0f} s", file=sys.stderr, flush=True)
                 # Runs that are downloaded side by side are refused together, and should not come back together.
-                sleep_listening(wait_s * random.uniform(0.75, 1.25))
+                interruptible_sleep(wait_s * random.uniform(0.75, 1.25))
                 wait_s *= 2
             else:
                 self.answered = True

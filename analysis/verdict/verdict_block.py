@@ -14,7 +14,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from analysis.verdict.arm_verdict import ArmVerdict, Ratio, places, ratio_text
-from common.messages import colour_wanted, say
+from common.messages import colour_wanted, print_message
 
 MOST_CAVEATS = 5
 SYMBOLS = {"terms": "≠", "gate": "✗", "spread": "±", "estimates": "⇄", "data": "?"}
@@ -119,7 +119,7 @@ def add_to_job_summary(text: str) -> None:
             with Path(name).open("a", encoding="utf-8") as file:
                 file.write(f"{text}\n\n")
         except OSError as error:
-            say(f"the verdict is not in the job's summary: {error}")
+            print_message(f"the verdict is not in the job's summary: {error}")
 
 
 def escaped(text: str) -> str:

@@ -7,8 +7,8 @@ LMDEPLOY = Engine(
     label="LMDeploy",
     # "auto" is float16 or bfloat16, whatever the checkpoint has.
     number_bytes=2,
-    at_once="max_batch_size",
-    otherwise={
+    max_sequences_option="max_batch_size",
+    unmodelled_options={
         "model_format": "the rollout's weights may be quantised (awq, gptq)",
         "quant_policy": "keys and values have a number format of their own",
     },

@@ -22,7 +22,7 @@ from node.hardware import importing
 _PATIENCE_S = 20.0
 """How long the scheduler has to end by itself."""
 _REAPED_S = 5.0
-CPU_ONLY = {
+CPU_SETTINGS = {
     "device": "cpu",
     "attention_backend": "torch_native",
     "sampling_backend": "pytorch",
@@ -57,7 +57,7 @@ class Sglang:
         self._ended = False
         self._handlers = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGQUIT)}
         try:
-            self._start({**CPU_ONLY, "model_path": str(model), "dtype": dtype, "random_seed": seed, **settings})
+            self._start({**CPU_SETTINGS, "model_path": str(model), "dtype": dtype, "random_seed": seed, **settings})
         except BaseException:
             for child in multiprocessing.active_children():
                 child.kill()
@@ -114,9 +114,9 @@ class Sglang:
         # Cloned: what is sent moves into shared memory, and the trainer's own storages would.
         copies = [(name, tensor.detach().clone()) for name, tensor in named]
         with self._asked():
-            require_taken(self._engine.begin_weight_update())
-            require_taken(self._engine.update_weights_from_tensor(copies, flush_cache=True))
-            require_taken(self._engine.end_weight_update())
+            require_success(self._engine.begin_weight_update())
+            require_success(self._engine.update_weights_from_tensor(copies, flush_cache=True))
+            require_success(self._engine.end_weight_update())
 
     def sleep(self) -> None:
         """Give memory back, the weights, too."""
@@ -262,7 +262,7 @@ def _engine_class() -> Any:
     return ColocatedEngine
 
 
-def require_taken(answer: Any) -> None:
+def require_success(answer: Any) -> None:
     """SGLang answers (whether it worked, what it says), or with an object; of several parts or replicas with a list."""
     for one in answer if isinstance(answer, list) else [answer]:
         success = one[0] if isinstance(one, tuple) else getattr(one, "success", one is not False)

@@ -13,9 +13,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from engines.sglang.colocate import Sglang, require_taken, start_resource_tracker, take_back_signals
+from engines.sglang.colocate import Sglang, require_success, start_resource_tracker, take_back_signals
 from node.exit_codes import STOP_SIGNALS
-from node.hardware import importing, steady_port
+from node.hardware import free_port, importing
 
 _BUCKET_BYTES = 512 * 2**20
 """Of the weights, so many are on the GPU a second time while they are handed over."""
@@ -42,7 +42,7 @@ class SglangOnGpu(Sglang):
         # Prompts and completions are tokens: no text is made of them.
         words = {"model_path": str(model), "dtype": dtype, "random_seed": seed, "skip_tokenizer_init": True}
         # 0.4.6 draws one of 901 ports and binds it when the model is loaded: engines of a node met at the same.
-        words |= {"dist_init_addr": f"127.0.0.1:{steady_port()}", "log_level": "error"}
+        words |= {"dist_init_addr": f"127.0.0.1:{free_port()}", "log_level": "error"}
         start_resource_tracker()
         with _deaf_children():
             self._engine = Engine(**words, **settings)
@@ -63,7 +63,7 @@ class SglangOnGpu(Sglang):
         # From 0.5.23 on an update has a begin and an end.
         begin, end = (getattr(self._engine, f"{word}_weight_update", _nothing) for word in ("begin", "end"))
         with self._asked():
-            require_taken(begin())
+            require_success(begin())
             waiting: list[tuple[str, Any]] | None = None
             for bucket in buckets(named):
                 if waiting is not None:
@@ -71,13 +71,13 @@ class SglangOnGpu(Sglang):
                 waiting = bucket
             if waiting is not None:
                 self._hand_over(waiting, last=True)
-            require_taken(end())
+            require_success(end())
 
     def _hand_over(self, bucket: list[tuple[str, Any]], *, last: bool) -> None:
         # By CUDA's own numbers: SGLang's processes see the GPUs that this one sees. SGLang's patch of torch's pickling
         # (srt/utils/patch_torch.py) would send UUIDs, which 0.4.6 does not receive.
         on_gpu = [(name, tensor.detach().to("cuda")) for name, tensor in bucket]
-        require_taken(self._engine.update_weights_from_tensor(on_gpu, flush_cache=last))
+        require_success(self._engine.update_weights_from_tensor(on_gpu, flush_cache=last))
 
     def _processes(self) -> list[Any]:
         return self._children

@@ -23,7 +23,7 @@ class SglangReplay:
         self._engine, self.sleeps = engine, engine.sleeps
         self._words = {key: settings[key] for key in ("temperature", "top_p")}
         self.update = engine.update_weights
-        self.held = engine.settings
+        self.settings = engine.settings
         self.close = engine.close
 
     def generate(self, prompts: Sequence[list[int]], lengths: Sequence[int], greedy: bool = False) -> list[list[int]]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from common.errors import UserError
 
-TOLD = "rolloutbench's stand-in"
+VERSION = "rolloutbench's stand-in"
 """Where a version of theirs is asked for."""
 
 _OF_CUDA_KERNELS = (
@@ -51,7 +51,7 @@ def install() -> None:
 
 def installed() -> dict[str, str]:
     """The stand-ins in force, by the name of what they replace."""
-    return {name: TOLD for name in ("sgl_kernel", "torchvision") if _is_ours(sys.modules.get(name))}
+    return {name: VERSION for name in ("sgl_kernel", "torchvision") if _is_ours(sys.modules.get(name))}
 
 
 def assign_slots(rows: Any, table: Any, starts: Any, ends: Any, slots: Any, width: int) -> None:
@@ -66,10 +66,10 @@ def assign_slots(rows: Any, table: Any, starts: Any, ends: Any, slots: Any, widt
 
 
 def _module(name: str, absent: Iterable[str]) -> ModuleType:
-    module = ModuleType(name, TOLD)
+    module = ModuleType(name, VERSION)
     module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
     module.__path__ = []
-    module.__version__ = TOLD  # type: ignore[attr-defined]
+    module.__version__ = VERSION  # type: ignore[attr-defined]
     for one in absent:
         setattr(module, one, _absent(f"{name}.{one}"))
     sys.modules[name] = module
@@ -87,4 +87,4 @@ def _absent(name: str) -> Callable[..., Any]:
 
 
 def _is_ours(module: ModuleType | None) -> bool:
-    return getattr(module, "__version__", None) == TOLD
+    return getattr(module, "__version__", None) == VERSION

@@ -2,4 +2,4 @@
 
 from engines.engine import Engine
 
-TRANSFORMERS = Engine(name="transformers", label="transformers", called=("hf",), in_trainer=True)
+TRANSFORMERS = Engine(name="transformers", label="transformers", aliases=("hf",), in_trainer=True)

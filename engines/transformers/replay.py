@@ -64,7 +64,7 @@ class TransformersReplay:
     def wake(self) -> None:
         """Nothing: it has no memory of its own."""
 
-    def held(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         return {
             "name": "transformers",
             "dtype": str(self._policy.dtype).removeprefix("torch."),

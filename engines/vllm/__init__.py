@@ -7,8 +7,8 @@ VLLM = Engine(
     label="vLLM",
     # "auto" is float16 or bfloat16, whatever the checkpoint has.
     number_bytes=2,
-    at_once="max_num_seqs",
-    otherwise={
+    max_sequences_option="max_num_seqs",
+    unmodelled_options={
         "quantization": "the rollout's weights are quantised",
         "kv_cache_dtype": "keys and values have a number format of their own",
         "speculative_config": "several tokens are written in one iteration",

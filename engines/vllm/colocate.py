@@ -31,7 +31,7 @@ def pass_seed_and_dtype(seed: int, dtype: str) -> None:
     vllm_generation.LLM = build
 
 
-def check_engine(engine: Any, dtype: str) -> dict[str, Any]:
+def engine_settings(engine: Any, dtype: str) -> dict[str, Any]:
     """The settings that a colocated `LLMEngine` finally holds, for done.json.
 
     Raises `UserError` if its dtype is not the workload's.

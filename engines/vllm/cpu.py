@@ -64,7 +64,7 @@ def repack_tied_output_layers(model: Any) -> None:
 
 
 @contextmanager
-def threads_kept(threads: int) -> Iterator[None]:
+def keep_threads(threads: int) -> Iterator[None]:
     """Training's threads as they were before an engine was built inside the block.
 
     vLLM's CPU worker replaces `torch.set_num_threads` by a function that does nothing (vllm/v1/worker/cpu_worker.py),

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from engines.vllm.colocate import check_engine
-from engines.vllm.cpu import is_cpu_platform, reload_weights, threads_kept
+from engines.vllm.colocate import engine_settings
+from engines.vllm.cpu import is_cpu_platform, keep_threads, reload_weights
 from node.hardware import importing
 
 STARTS_ITS_SHARDS = False
@@ -49,9 +49,9 @@ class VllmReplay:
     def wake(self) -> None:
         self._llm.wake_up()
 
-    def held(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         once = {"warm_up_s": sum(self._warm_up_s)} if self._warm_up_s else {}
-        return {**check_engine(self._llm.llm_engine, self._settings["dtype"]), **once}
+        return {**engine_settings(self._llm.llm_engine, self._settings["dtype"]), **once}
 
     def close(self) -> None:
         self._llm.llm_engine.engine_core.shutdown()
@@ -69,7 +69,7 @@ def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int) -
     shards = int(settings.get("tensor_parallel", 1))
     split = {"tensor_parallel_size": shards, "distributed_executor_backend": "external_launcher"} if shards > 1 else {}
     try:
-        with threads_kept(threads), _warm_up_timed() as warm_up_s:
+        with keep_threads(threads), _warm_up_timed() as warm_up_s:
             llm = LLM(
                 model=str(model),
                 dtype=settings["dtype"],

@@ -29,7 +29,7 @@ TRANSFER = "rolloutbench-file"
 """The way that new weights take where there is no NCCL (engines/vllm/file_transfer.py)."""
 
 
-def command(model: Path, host: str, port: int, words: Mapping[str, Any], more: Mapping[str, Any]) -> list[str]:
+def server_command(model: Path, host: str, port: int, words: Mapping[str, Any], more: Mapping[str, Any]) -> list[str]:
     """The command line of vLLM's server: as TRL 1.16 starts it (trl/scripts/vllm_serve.py), and `more` options.
 
     `words` are vLLM's own of the workload. A `UserError` for an option among `more` that is not free.
@@ -64,7 +64,7 @@ def _option(name: str, value: Any) -> list[str]:
     return [f"--{flag}={json.dumps(value) if isinstance(value, dict | list) else value}"]
 
 
-def held(client: Any, dtype: str) -> dict[str, Any]:
+def server_settings(client: Any, dtype: str) -> dict[str, Any]:
     """The settings that the server finally holds, for done.json, asked for by TRL's client.
 
     Raises `UserError` if its dtype is not the workload's.
@@ -89,7 +89,7 @@ def held(client: Any, dtype: str) -> dict[str, Any]:
     }
 
 
-def through_file(folder: Path) -> None:
+def transfer_through_file(folder: Path) -> None:
     """Make TRL's client hand new weights over as a file in a folder that the server sees, too.
 
     TRL 1.16's refuses any device but CUDA's before it asks the server (trl/generation/vllm_client.py,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.dotted import flat, overrides_by_key, setting
+from common.dotted import flatten, lookup, overrides_by_key
 from trainers.reward_settings import without_code
 
 
@@ -24,12 +24,12 @@ def test_without_overrides_there_are_none(args: object) -> None:
 
 @pytest.mark.parametrize("held", [{"trainer": {"nnodes": 2}}, {"trainer.nnodes": 2}])
 def test_a_setting_is_found_flat_or_nested(held: object) -> None:
-    assert setting(held, "trainer.nnodes") == 2
-    assert setting(held, "trainer.gpus") is None and setting(None, "trainer.nnodes") is None
+    assert lookup(held, "trainer.nnodes") == 2
+    assert lookup(held, "trainer.gpus") is None and lookup(None, "trainer.nnodes") is None
 
 
 def test_flat() -> None:
-    assert flat({"a": {"+b": {"c": 1}, "d": {}}, "e": [{"f": 2}]}) == {"a.b.c": 1, "a.d": {}, "e": [{"f": 2}]}
+    assert flatten({"a": {"+b": {"c": 1}, "d": {}}, "e": [{"f": 2}]}) == {"a.b.c": 1, "a.d": {}, "e": [{"f": 2}]}
 
 
 def test_a_users_reward_shows_its_hash_and_not_its_text() -> None:

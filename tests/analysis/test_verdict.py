@@ -123,7 +123,7 @@ def test_what_only_other_arms_differ_in_is_no_caveat_of_a_pair():
         Finding("unequal", code, ("a", "b", "c"), "", "", "", "", sides=sides)
         for code in ("trainers", "trainer-ways", "x")
     )
-    values = [("1", "1", "none"), ("none", "none", "1"), ("1", "2", "3"), ("1 | 2", "1 | 2", "3"), ("not told",) * 3]
+    values = [("1", "1", "none"), ("none", "none", "1"), ("1", "2", "3"), ("1 | 2", "1 | 2", "3"), ("unknown",) * 3]
     rows = [
         LedgerRow(f"s{at}", dict(zip("abc", some, strict=True)), "unverifiable", "", "")
         for at, some in enumerate(values)

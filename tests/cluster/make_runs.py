@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common.files import write_whole
+from common.files import write_bytes
 from workflow.cluster.paths import RunPaths
 
 INPUTS = {"data_sha256": "d", "model_sha256": "m"}
@@ -87,4 +87,4 @@ def answer(experiment: Path, jobs: list[dict[str, Any]], **told: Any) -> None:
 
 
 def write(path: Path, value: Any) -> None:
-    write_whole(path, json.dumps(value).encode())
+    write_bytes(path, json.dumps(value).encode())

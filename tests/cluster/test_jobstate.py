@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from common import patience
+from common import retry
 from common.errors import UserError
 from common.files import last_lines, write_text
-from common.messages import reporting_errors
-from common.patience import patiently
+from common.messages import report_errors
+from common.retry import retry_io
 from workflow.cluster import jobstate, scheduler
 from workflow.cluster.jobstate import Evidence, JobVerdict, Life, Pulse, Watch, filesystem_now, job_state, pulse_at
 from workflow.cluster.paths import JobPaths, RunPaths
@@ -228,7 +228,7 @@ def test_a_folder_keeps_its_identity_and_a_copy_has_none(tmp_path: Path) -> None
 def test_what_the_file_system_refuses_is_tried_again_and_said_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(retry.time, "sleep", lambda seconds: None)
     errors = [OSError(errno.ESTALE, "Stale file handle")] * 3
 
     def read() -> str:
@@ -236,20 +236,20 @@ def test_what_the_file_system_refuses_is_tried_again_and_said_once(
             raise errors.pop()
         return "content"
 
-    assert patiently(read, "the run's files") == "content"
+    assert retry_io(read, "the run's files") == "content"
     assert capsys.readouterr().err.count("the run's files: [Errno 116] Stale file handle; trying again") == 1
     with pytest.raises(FileNotFoundError):
-        patiently(lambda: Path("/nowhere").read_text(), "it")
+        retry_io(lambda: Path("/nowhere").read_text(), "it")
     errors = [OSError(errno.EIO, "Input/output error")] * 3
     with pytest.raises(OSError, match="Input/output"):
-        patiently(read, "it", patience_s=0.1)
+        retry_io(read, "it", patience_s=0.1)
 
 
 def test_what_takes_longer_than_its_patience_is_tried_again_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a look at many runs on a busy machine."""
     now_s, tries = [0.0], iter((OSError(errno.EIO, "Input/output error"), None))
-    monkeypatch.setattr(patience.time, "monotonic", lambda: now_s[0])
-    monkeypatch.setattr(patience.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(retry.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(retry.time, "sleep", lambda seconds: None)
 
     def look() -> str:
         now_s[0] += 60
@@ -257,7 +257,7 @@ def test_what_takes_longer_than_its_patience_is_tried_again_all_the_same(monkeyp
             raise error
         return "content"
 
-    assert patiently(look, "it", patience_s=30) == "content"
+    assert retry_io(look, "it", patience_s=30) == "content"
 
 
 def test_a_written_file_has_the_rights_that_the_umask_leaves_which_no_other_thread_finds_changed(
@@ -287,5 +287,5 @@ def test_a_log_that_cannot_be_written_hides_no_message(tmp_path: Path, capsys: p
     def fail() -> None:
         raise UserError("no space left")
 
-    assert reporting_errors(fail, log=tmp_path / "file" / "log") == 1
+    assert report_errors(fail, log=tmp_path / "file" / "log") == 1
     assert capsys.readouterr().err == "error: no space left\n"

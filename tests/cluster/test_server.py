@@ -164,7 +164,7 @@ def test_the_trainers_processes_on_every_node_know_where_the_server_is(tmp_path:
     setups = [setup_of(tmp_path, ("gpu1", "gpu2", "gpu3"), rank) for rank in range(3)]
     told = {"module": "tests.cluster.stand_in_server", "gpus": 0, "patience_s": 30.0}
     server = ServerSetup(told, setups[0].environment, tmp_path / "server.log")
-    program = "import sys, node.engine_server as of; open(sys.argv[1] + '/url', 'w').write(of.told()[0])"
+    program = "import sys, node.engine_server as of; open(sys.argv[1] + '/url', 'w').write(of.server_address()[0])"
     second = RanksWorker(setups[1], 1, lambda attempt: [sys.executable, "-c", program, str(attempt)], 2)
     with ServerHead(setups[0], 1, server) as head, ServerWorker(setups[2], server) as last, second:
         head.start(tmp_path)

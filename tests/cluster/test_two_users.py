@@ -31,7 +31,7 @@ from workflow.cluster.cancel import cancel
 from workflow.cluster.experiment import Experiment, ExpectedRun
 from workflow.cluster.paths import RunPaths
 from workflow.cluster.status import show_status
-from common.messages import reporting_errors
+from common.messages import report_errors
 os.setgroups([])
 os.setgid({GROUP})
 os.setuid({OTHER})
@@ -79,12 +79,12 @@ def test_the_second_user_is_told_whose_the_run_is_and_harms_nothing(shared: Path
         refused = other(shared, start, *one.command()[3:])
         assert refused.returncode == 1
         assert "belongs to root" in refused.stderr and len(refused.stderr.splitlines()) == 1, refused.stderr
-        looked = other(shared, "sys.exit(reporting_errors(lambda: show_status(lambda: experiment, None)))")
+        looked = other(shared, "sys.exit(report_errors(lambda: show_status(lambda: experiment, None)))")
         if umask == 0o002:
             assert looked.returncode == 0 and " running " in looked.stdout
         else:
             assert looked.returncode == 1 and "Permission denied" in looked.stderr
-        cancelled = other(shared, "sys.exit(reporting_errors(lambda: print(cancel(experiment, []))))")
+        cancelled = other(shared, "sys.exit(report_errors(lambda: print(cancel(experiment, []))))")
         assert cancelled.returncode == 1 and "belongs to root, who alone can cancel" in cancelled.stderr
         one.go()
         assert one.ended(head) and head.returncode == 0

@@ -62,17 +62,17 @@ torch.manual_seed(3)
 before = torch.random.get_rng_state()
 whole, plain = model(chat), model(raw)
 told: dict[str, Any] = {"random_state_kept": bool(torch.equal(before, torch.random.get_rng_state()))}
-together = whole.scored(RESPONSES)[0]
-told["together"], told["again"] = together, whole.scored(RESPONSES)[0]
-told["reversed"] = whole.scored(RESPONSES[::-1])[0][::-1]
-told["alone"] = [whole.scored([one])[0][0] for one in RESPONSES]
+together = whole.score(RESPONSES)[0]
+told["together"], told["again"] = together, whole.score(RESPONSES)[0]
+told["reversed"] = whole.score(RESPONSES[::-1])[0][::-1]
+told["alone"] = [whole.score([one])[0][0] for one in RESPONSES]
 told["by_hand"] = [by_hand(chat, one) for one in RESPONSES]
-told["raw"], told["raw_by_hand"] = plain.scored(RESPONSES)[0], [by_hand(raw, one) for one in RESPONSES]
+told["raw"], told["raw_by_hand"] = plain.score(RESPONSES)[0], [by_hand(raw, one) for one in RESPONSES]
 told["texts"] = [whole.text(RESPONSES[0]), plain.text(RESPONSES[0])]
 told["untruncated"] = whole.truncated
 
 short = model(chat, max_length=20)
-told["short"] = short.scored(RESPONSES)[0]
+told["short"] = short.score(RESPONSES)[0]
 told["truncated"] = short.truncated
 ids = load_tokenizer(chat)(whole.text(RESPONSES[3]), add_special_tokens=False)["input_ids"]
 told["last_tokens_alone"] = float(whole._model(torch.tensor([ids[-20:]])).logits[0, 0])
@@ -88,8 +88,8 @@ told["counted"] = counted
 
 with torch.no_grad():
     whole._model.score.weight.fill_(float("nan"))
-told["none_finite"] = refused(lambda: whole.scored(RESPONSES))
-told["none_finite_of_samples"] = whole.scored(RESPONSES, trained=False)
+told["none_finite"] = refused(lambda: whole.score(RESPONSES))
+told["none_finite_of_samples"] = whole.score(RESPONSES, trained=False)
 told["without_head"] = refused(lambda: model(folder("headless", head=False)))
 told["two_labels"] = refused(lambda: model(folder("two", labels=2)))
 for file in ("tokenizer.json", "tokenizer_config.json"):

@@ -16,7 +16,7 @@ from typing import Any
 from node import scorer
 from node.attempt import Inputs, read_attempt, read_spec
 from node.built_in_rewards import Response
-from node.reward_model import in_scorer, key_of
+from node.reward_model import model_key, scorer_rewards
 
 ROUNDS = 8
 
@@ -24,12 +24,12 @@ ROUNDS = 8
 def answers(attempt: Path, who: str) -> list[Any]:
     """Of each round its scores, how many have failed, and how many texts were too long."""
     order = read_attempt([str(attempt)])
-    (reward,) = in_scorer(read_spec(order)["workload"]["rewards"])
-    client = scorer.AskedClassifier(reward, Inputs(order).reward_models[key_of(reward)])
+    (reward,) = scorer_rewards(read_spec(order)["workload"]["rewards"])
+    client = scorer.RemoteClassifier(reward, Inputs(order).reward_models[model_key(reward)])
     found = []
     for number in range(ROUNDS):
         lengths = [1 + (number * 7 + at * 5) % 40 for at in range(1 + number)]
-        found.append([*client.scored([Response(text=f"{who} " * length) for length in lengths]), client.truncated])
+        found.append([*client.score([Response(text=f"{who} " * length) for length in lengths]), client.truncated])
     return found
 
 

@@ -16,8 +16,8 @@ from common.errors import UserError
 from node.checkpoints import newest_checkpoint
 from node.dataset import arithmetic_rows, ground_truths
 from node.exit_codes import STOP_SIGNALS, RequeueError, StopRequest, run
-from node.hardware import pin_cpus, set_environment, told_environment
-from node.records import append_json_line, finite, tree_sha256, write_json
+from node.hardware import pin_cpus, reported_environment, set_environment
+from node.records import append_json_line, json_safe, tree_sha256, write_json
 
 from .. import patience
 from ..attempts import ROOT
@@ -31,7 +31,7 @@ def test_json_is_valid_and_whole(tmp_path: Path) -> None:
     append_json_line(path.with_suffix(".jsonl"), {"a": 0.1})
     assert path.with_suffix(".jsonl").read_text() == '{"a": null}\n{"a": 0.1}\n'
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.json", "a.jsonl"]
-    assert finite(1e300) == 1e300
+    assert json_safe(1e300) == 1e300
 
 
 def test_tree_sha256_sees_names_and_bytes(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_environment() -> None:
     # No other program is given it by the kernel until torch binds it, which is minutes later.
     given_away = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     assert 1024 < int(environment["MASTER_PORT"]) < int(given_away[0])
-    told = told_environment(environment)
+    told = reported_environment(environment)
     assert "VLLM_API_KEY" not in told
     assert not any(value == "x" for value in told.values())
     assert "TORCHINDUCTOR_CACHE_DIR" not in told, "the place of a cache is of this one process"

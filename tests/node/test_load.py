@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from node.hardware import OtherLoad, busy_s, family, peak_resident_gib
+from node.hardware import OtherLoad, busy_s, peak_resident_gib, process_tree
 
 STAT = """cpu  100 0 50 900 10 5 5 20 7 0
 cpu0 60 1 20 400 5 2 3 10 3 0
@@ -37,7 +37,7 @@ def test_a_neighbour_on_the_same_cpu_is_seen() -> None:
         neighbour = int(shell.stdout.readline())
         try:
             shell.wait()
-            assert neighbour not in family()
+            assert neighbour not in process_tree()
             began = time.monotonic(), time.process_time()
             load.begin()
             before = used_s(neighbour)
@@ -76,12 +76,12 @@ def test_what_a_process_has_others_do_for_it_is_its_own(tmp_path: Path) -> None:
         grandchild = int(child.stdout.readline())
         # The kernel's busy seconds, 100 more than before: those of the processes above are not others'.
         stat.write_text(STAT.replace("cpu0 60", f"cpu0 {60 + 100 * os.sysconf('SC_CLK_TCK')}"))
-        alive, members, peak = load.taken_s(), family(), peak_resident_gib()
+        alive, members, peak = load.taken_s(), process_tree(), peak_resident_gib()
         child.communicate("\n")
     ended = load.taken_s()
     assert alive is not None and ended is not None
     assert 90 < ended <= alive <= 99.05
-    assert {os.getpid(), child.pid, grandchild} <= {*members} and not {child.pid, grandchild} & {*family()}
+    assert {os.getpid(), child.pid, grandchild} <= {*members} and not {child.pid, grandchild} & {*process_tree()}
     assert peak > peak_resident_gib() > 0
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from common.files import ROOT
-from node.hardware import checkout, driver_version, importing
+from node.hardware import driver_version, git_state, importing
 
 # As the open and the closed kernel modules write it.
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (dvs-builder@U22)\n"
@@ -89,18 +89,18 @@ def test_what_was_imported_ends_with_the_program(tmp_path: Path) -> None:
 
 
 def test_the_checkout_is_its_commit_and_whether_it_was_changed(tmp_path: Path) -> None:
-    assert checkout(tmp_path) is None
+    assert git_state(tmp_path) is None
     git(tmp_path, "init", "-q")
-    assert checkout(tmp_path) is None
+    assert git_state(tmp_path) is None
     code = tmp_path / "code.py"
     code.write_text("1\n")
     git(tmp_path, "add", "code.py")
     git(tmp_path, "commit", "-q", "-m", "first")
     commit = git(tmp_path, "rev-parse", "HEAD")
-    assert checkout(tmp_path) == {"commit": commit, "dirty": False}
+    assert git_state(tmp_path) == {"commit": commit, "dirty": False}
     (tmp_path / "results").write_text("not tracked\n")
-    assert checkout(tmp_path) == {"commit": commit, "dirty": False}
+    assert git_state(tmp_path) == {"commit": commit, "dirty": False}
     code.write_text("2\n")
-    assert checkout(tmp_path) == {"commit": commit, "dirty": True}
+    assert git_state(tmp_path) == {"commit": commit, "dirty": True}
     (tmp_path / "copied").mkdir()
-    assert checkout(tmp_path / "copied") is None
+    assert git_state(tmp_path / "copied") is None

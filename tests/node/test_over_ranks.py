@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from node.over_ranks import Told, merged
+from node.over_ranks import RankStep, merge_ranks
 
 
-def step(generate: float, rewards: float, **more: float) -> Told:
+def step(generate: float, rewards: float, **more: float) -> RankStep:
     """A step in which whoever has generated waits for the other while rewards are gathered."""
     phases = {"step": generate + rewards + 1.0, "step/generate": generate, "step/rewards": rewards}
-    return Told(phases, {"other_cpu_s": 0.5, "between_steps_s": 2.0, **more}, [3, 4], [int(generate)])
+    return RankStep(phases, {"other_cpu_s": 0.5, "between_steps_s": 2.0, **more}, [3, 4], [int(generate)])
 
 
 def test_one_process_is_told_as_it_is() -> None:
     alone = step(4.0, 1.0)
-    assert merged([alone]) is alone
+    assert merge_ranks([alone]) is alone
 
 
 def test_means_are_a_tree_and_the_slowest_is_named() -> None:
     ranks = [step(4.0, 5.0), step(8.0, 1.0)]
-    whole = merged(ranks)
+    whole = merge_ranks(ranks)
     assert whole.phases == {"step": 10.0, "step/generate": 6.0, "step/rewards": 3.0}
     assert whole.scalars["other_cpu_s"] == 1.0, "each has CPUs of its own"
     assert whole.scalars["between_steps_s"] == 2.0
@@ -29,18 +29,20 @@ def test_means_are_a_tree_and_the_slowest_is_named() -> None:
     assert whole.scalars["between_ranks_s/step"] == 0.0
     assert whole.scalars["slowest_rank"] == 1
     # Who waits longest for the others was the fastest.
-    waits = [Told({**one.phases, "step/wait": wait}, one.scalars) for one, wait in zip(ranks, (4.5, 0), strict=True)]
-    assert merged(waits).scalars["slowest_rank"] == 1
+    waits = [
+        RankStep({**one.phases, "step/wait": wait}, one.scalars) for one, wait in zip(ranks, (4.5, 0), strict=True)
+    ]
+    assert merge_ranks(waits).scalars["slowest_rank"] == 1
     assert whole.responses == [4, 8] and whole.prompts == [3, 4, 3, 4]
 
 
 def test_a_phase_that_one_process_lacks_counts_as_nothing_there() -> None:
     first, second = step(4.0, 1.0), step(4.0, 1.0)
-    with_sync = Told({**first.phases, "step/sync": 2.0}, first.scalars)
-    assert merged([with_sync, second]).phases["step/sync"] == pytest.approx(1.0)
+    with_sync = RankStep({**first.phases, "step/sync": 2.0}, first.scalars)
+    assert merge_ranks([with_sync, second]).phases["step/sync"] == pytest.approx(1.0)
 
 
 def test_a_stop_of_one_is_a_stop_of_all() -> None:
     first = step(1.0, 1.0)
-    assert merged([first, Told(first.phases, first.scalars, stop=True)]).stop
-    assert not merged([first, first]).stop
+    assert merge_ranks([first, RankStep(first.phases, first.scalars, stop=True)]).stop
+    assert not merge_ranks([first, first]).stop

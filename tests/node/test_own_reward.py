@@ -138,7 +138,7 @@ def test_a_broken_row_has_no_value_and_the_others_keep_theirs(
     reward = RewardProgram(own(CODE.replace("{}", does)), tmp_path / "failures.jsonl", call_s=0.5)
     responses = [Response(text, row={"index": at + 5, "split": "train"}) for at, text in enumerate(["a", "bad", "abc"])]
     for _ in range(2):  # after a crash it is there again
-        assert reward.scored(responses) == ([1.0, None, 3.0], 1)
+        assert reward.score(responses) == ([1.0, None, 3.0], 1)
     reward.close()
     first, _ = map(json.loads, (tmp_path / "failures.jsonl").read_text().splitlines())
     assert words in first["problem"]
@@ -149,8 +149,8 @@ def test_a_broken_row_has_no_value_and_the_others_keep_theirs(
 def test_a_list_of_the_wrong_length_is_told_and_scored_alone(capfd: pytest.CaptureFixture[str]) -> None:
     reward = RewardProgram(own("def score(completions): return [1.0]\n"))
     with pytest.raises(UserError, match=r"one value for each completion \(got 1 values for 2\)"):
-        reward.called([Response("a"), Response("b")])
-    assert reward.scored([Response("a"), Response("b")]) == ([1.0, 1.0], 0)
+        reward.call([Response("a"), Response("b")])
+    assert reward.score([Response("a"), Response("b")]) == ([1.0, 1.0], 0)
     assert "got 1 values for 2); scoring each response alone" in capfd.readouterr().err
     reward.close()
 
@@ -158,15 +158,15 @@ def test_a_list_of_the_wrong_length_is_told_and_scored_alone(capfd: pytest.Captu
 def test_a_function_that_always_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_reward, "MOST_FAILED", 6)
     reward = RewardProgram(own("def score(completions):\n    return 1 / 0\n"))
-    assert reward.scored([Response("a")] * 5) == ([None] * 5, 5)
+    assert reward.score([Response("a")] * 5) == ([None] * 5, 5)
     with pytest.raises(UserError, match=r"failed on 6 responses in a row.*line 2"):
-        reward.scored([Response("a", row={"index": 3})])
+        reward.score([Response("a", row={"index": 3})])
     reward.close()
 
 
 def test_many_hangs_cost_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_reward, "ALONE_S", 0.5)
     reward = RewardProgram(own("import time\ndef score(completions): time.sleep(99)\n"), call_s=0.2)
-    values, failed = reward.scored([Response("a")] * 20)
+    values, failed = reward.score([Response("a")] * 20)
     assert (values, failed) == ([None] * 20, 20)
     reward.close()

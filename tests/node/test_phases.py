@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from node.hardware import OtherLoad
-from node.phase_clock import PhaseClock, StepClock, sanitized, time_behind
+from node.phase_clock import PhaseClock, StepClock, clock_after, sanitize
 from trainers.swift.driver.timers import SwiftTimers
 from trainers.trl.driver.timers import LOG_PROB, TrlTimers, log_prob_phase, phase_name
 from trainers.trl.timers import TRL_1_16
@@ -49,7 +49,7 @@ def test_a_phase_on_a_gpu_ends_when_its_kernels_have_ended() -> None:
         nonlocal now, asked
         now, asked = now + asked, 0.0
 
-    clock = PhaseClock(time_behind(wait, lambda: now))
+    clock = PhaseClock(clock_after(wait, lambda: now))
     with clock.phase("step"):
         with clock.phase("compute_loss"):
             asked += 3.0
@@ -176,7 +176,7 @@ def test_what_is_done_apart_between_two_steps_is_in_neither(tmp_path: Path) -> N
     clock = StepClock(OtherLoad([0], tmp_path / "absent"), Ticks())
     told = []
     for _ in range(2):
-        with clock.apart("samples"):
+        with clock.outside_step("samples"):
             pass
         clock.begin_step()
         told.append(clock.end_step())
@@ -219,8 +219,8 @@ def test_timer_names(timer: str, phase: str) -> None:
 
 
 def test_sanitized() -> None:
-    assert sanitized("_a b/c_") == "a_b_c"
-    assert sanitized("//") == "unnamed"
+    assert sanitize("_a b/c_") == "a_b_c"
+    assert sanitize("//") == "unnamed"
 
 
 def test_which_log_prob_pass_without_an_adapter() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from node.ranks import SHARE, share_of_node, worst
+from node.ranks import SHARE, cpu_share, first_cause
 
 from .. import patience
 
@@ -31,7 +31,7 @@ while len(list(folder.glob("up-*"))) < 2:
 
 def start(folder: Path, script: str, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "node.ranks", "--nodes=1", "--node=0", "--each=2", "--at=127.0.0.1:29400"]
-    command += [*options, f"--told={folder / 'told.json'}", "-c", BEGIN + script, str(folder)]
+    command += [*options, f"--report={folder / 'told.json'}", "-c", BEGIN + script, str(folder)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
@@ -50,7 +50,7 @@ def test_processes_have_torchruns_variables_and_end_well_together(tmp_path: Path
 def test_ranks_of_the_second_node_are_numbered_on(tmp_path: Path) -> None:
     script = BEGIN.replace("while", "while False and") + ""
     command = [sys.executable, "-m", "node.ranks", "--nodes=2", "--node=1", "--each=2", "--at=10.0.0.1:5"]
-    command += [f"--told={tmp_path / 'told.json'}", "-c", script, str(tmp_path)]
+    command += [f"--report={tmp_path / 'told.json'}", "-c", script, str(tmp_path)]
     assert patience.run(command, 60, env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode == 0
     seen = [json.loads((tmp_path / f"up-{rank}").read_text()) for rank in (2, 3)]
     assert [env["LOCAL_RANK"] for env in seen] == ["0", "1"]
@@ -86,9 +86,9 @@ def test_a_stop_reaches_all_and_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_whose_end_explains_the_others() -> None:
-    assert worst({0: 1, 1: -9, 2: 2}) == 1
-    assert worst({0: 1, 1: 75, 2: 2}) == 2
-    assert worst({0: 75, 3: 1, 2: 1}) == 2
+    assert first_cause({0: 1, 1: -9, 2: 2}) == 1
+    assert first_cause({0: 1, 1: 75, 2: 2}) == 2
+    assert first_cause({0: 75, 3: 1, 2: 1}) == 2
 
 
 @pytest.mark.parametrize(
@@ -108,4 +108,4 @@ def test_a_process_has_its_share_of_a_nodes_cpus(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert share_of_node() == share
+    assert cpu_share() == share

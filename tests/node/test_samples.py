@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.contracts import Sample, SamplesLine
-from node.samples import MOST_CHARACTERS, sample, stages, write_stage
+from node.samples import MOST_CHARACTERS, sample, sample_steps, write_stage
 
 from ..test_contracts import problems
 
@@ -19,7 +19,7 @@ PROMPT = {"prompt": [{"role": "user", "content": "x" * 50_000}]}
     [(4, 1, (0, 2, 4)), (5, 1, (0, 2, 5)), (1, 1, (0, 1)), (100, 20, (0, 40, 100)), (10, 50, (0, 10)), (0, 1, (0,))],
 )
 def test_stages_are_before_about_halfway_and_after(steps: int, every: int, after: tuple[int, ...]) -> None:
-    assert stages(steps, every) == after
+    assert sample_steps(steps, every) == after
 
 
 def test_a_sample_is_bounded_and_json_can_hold_it(tmp_path: Path) -> None:

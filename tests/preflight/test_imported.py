@@ -146,12 +146,12 @@ def test_one_arm_that_is_told_does_not_make_the_other_equal() -> None:
     seen = seen_of(bare(), vllm=source("vllm"))
     assert {row.verdict for row in seen.ledger} == {"unverifiable"}
     row = next(row for row in seen.ledger if row.setting.startswith("CUDA graphs"))
-    assert row.values == {"vllm": "off", "sglang": "not told"} and row.why == "it is not told of sglang"
+    assert row.values == {"vllm": "off", "sglang": "unknown"} and row.why == "it is not told of sglang"
     # A difference between those that are told stays one.
     three = bare(third={"trainer": "verl", "engine": "sglang", "import": "third.log"})
     seen = seen_of(three, vllm=source("vllm"), third=source("sglang"))
     row = next(row for row in seen.ledger if row.setting.startswith("CUDA graphs"))
-    assert row.verdict == "different" and row.values["sglang"] == "not told"
+    assert row.verdict == "different" and row.values["sglang"] == "unknown"
 
 
 def test_what_is_said_of_runs_without_settings_is_compared() -> None:
@@ -163,7 +163,7 @@ def test_what_is_said_of_runs_without_settings_is_compared() -> None:
     assert rows["workload.batch_size"] == "unverifiable"
     assert [f.code for f in seen.findings if f.level == "unequal"] == ["trainer-versions", "import-differs"]
     (row,) = [row for row in seen.ledger if row.setting.startswith("all settings")]
-    assert row.values == {"vllm": "not told", "sglang": "not told"}
+    assert row.values == {"vllm": "unknown", "sglang": "unknown"}
     assert "settings of arm vllm" in row.why and "settings of arm sglang" in row.why
     mixed = seen_of(bare(third={"trainer": "swift", "engine": "vllm", "import": "third.log"}))
     assert "trainers" in {one.code for one in mixed.findings}
@@ -373,11 +373,11 @@ def test_what_a_configuration_lacks_is_no_fact() -> None:
         "cache of common beginnings",
         "weights and cache between rollouts",
     ):
-        assert rows[name].verdict == "unverifiable" and rows[name].values["vllm"] == "not told"
+        assert rows[name].verdict == "unverifiable" and rows[name].values["vllm"] == "unknown"
     assert "None" not in {value for row in seen.ledger for value in row.values.values()}
     held["vllm"]["resolved"]["data"]["truncation"] = "left"
     (found,) = [one for one in seen_of(bare(), **held).findings if one.code == "settings"]
-    assert "data.truncation ('left' in vllm; not told in sglang)" in found.what
+    assert "data.truncation ('left' in vllm; unknown in sglang)" in found.what
     shown = {"prefill-limit", "prefix-cache", "sequence-limit", "sleep", "micro-batch-missing"}
     assert not shown & {one.code for one in seen.findings}
 

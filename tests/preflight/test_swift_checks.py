@@ -107,7 +107,7 @@ def test_of_four_arms_those_of_one_trainer_meet_on_equal_terms() -> None:
         ("trainers", "trainer-ways"), (("trl", "trl-vllm"), ("swift", "swift-vllm"))
     )
     for one in unequal.values():
-        assert one.is_between(("trl", "swift-vllm")) and not one.is_between(("swift", "swift-vllm"))
+        assert one.concerns(("trl", "swift-vllm")) and not one.concerns(("swift", "swift-vllm"))
 
 
 def test_fsdp_shares_what_a_process_holds_and_gathers_it_for_the_engine() -> None:

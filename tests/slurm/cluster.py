@@ -477,7 +477,7 @@ def kept_to_loopback() -> bool:
 def reserve_ports(count: int) -> list[socket.socket]:
     """TCP ports for the daemons, as UDP sockets of the same numbers, which keep other clusters off them until closed.
 
-    Below those that the kernel hands out to clients, and those that trainers choose (`steady_port`), so that a daemon
+    Below those that the kernel hands out to clients, and those that trainers choose (`free_port`), so that a daemon
     finds its port free, and free again at a restart.
     """
     held: list[socket.socket] = []

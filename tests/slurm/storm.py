@@ -35,13 +35,13 @@ CALM_S = 240.0
 LOOK = """
 import json, sys
 from pathlib import Path
-from common.patience import LOOK_PATIENCE_S, patiently
+from common.retry import READ_PATIENCE_S, retry_io
 from workflow.cluster.experiment import Experiment, ExpectedRun
 from workflow.cluster.state import run_states
 folder, *runs = sys.argv[1:]
 wanted = [ExpectedRun(run, "f" * 64, 150) for run in runs]
 experiment = Experiment("experiment", Path(folder), wanted)
-states, _ = patiently(lambda: run_states(experiment), "the results", LOOK_PATIENCE_S, for_others=False)
+states, _ = retry_io(lambda: run_states(experiment), "the results", READ_PATIENCE_S, for_others=False)
 print(json.dumps({state.run_id: state.state for state in states}))
 """
 CANCEL = """

@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from common.contracts import MetricsLine
-from common.dotted import flat
+from common.dotted import flatten
 from common.errors import UserError
 from common.files import file_sha256
 from engines import engine_named
-from engines.engine import Replayed
+from engines.engine import ReplayEngine
 from node.attempt import Inputs, begin, exit_code, write_done
 from node.exit_codes import RequeueError, StopRequest, one_line
 from node.hardware import OtherLoad, importing, peak_resident_gib
-from node.over_ranks import WAIT, Told, merged
+from node.over_ranks import WAIT, RankStep, merge_ranks
 from node.phase_clock import ROOT, PhaseClock, StepClock
 from node.records import append_json_line
 from trainers.replay import RELEASE
@@ -42,7 +42,7 @@ _OTHERS_GIB = 2.0
 
 def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Any]) -> tuple[str, dict[str, Any]]:
     """The replay's release and its flat settings: they are whole as they are given."""
-    return RELEASE, flat(trainer_args)
+    return RELEASE, flatten(trainer_args)
 
 
 class EngineFailed(RuntimeError):
@@ -103,8 +103,8 @@ def replay(attempt: dict[str, Any], stop: StopRequest) -> None:
             held["greedy_equal"] = _greedy_agreement(engine, policy, work.prompts, settings)
         meeting.all(None)  # the first step begins for all at once
         stop.training = True
-        _steps(engine, policy, work, engine_named(job.spec["engine"]).at_once, stop)
-        held |= {**(engine.held() if engine else {}), "peak_memory_gib": peak_gib(engine, place.shard, meeting)}
+        _steps(engine, policy, work, engine_named(job.spec["engine"]).max_sequences_option, stop)
+        held |= {**(engine.settings() if engine else {}), "peak_memory_gib": peak_gib(engine, place.shard, meeting)}
         hardware = job.hardware(torch.get_num_threads())
         told = meeting.all({"held": held, "gpus": hardware["gpus"]})
     if place.rank > 0:
@@ -199,7 +199,9 @@ def _prompts(inputs: Inputs) -> list[list[int]]:
     return list(tokenizer(texts, add_special_tokens=False)["input_ids"])
 
 
-def _greedy_agreement(engine: Replayed, policy: Any, prompts: list[list[int]], settings: Mapping[str, Any]) -> float:
+def _greedy_agreement(
+    engine: ReplayEngine, policy: Any, prompts: list[list[int]], settings: Mapping[str, Any]
+) -> float:
     """Share of the first tokens that the engine and transformers write alike, each up to the first difference.
 
     `UserError` in float32 if it is not all of them: another model, or a broken engine.
@@ -229,13 +231,13 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), len(one))
 
 
-def _steps(engine: Replayed | None, policy: Any, work: _Work, at_once: str, stop: StopRequest) -> None:
+def _steps(engine: ReplayEngine | None, policy: Any, work: _Work, at_once: str, stop: StopRequest) -> None:
     """All steps, each with its line in metrics.jsonl; a step that was stopped after is done again from the first.
 
     A process without an engine of its own, whose GPU another one's engine has, waits with the others.
     """
     clock, place = StepClock(OtherLoad(sorted(os.sched_getaffinity(0)))), work.place
-    limit = (engine.held().get(at_once) if engine and at_once else None) or len(work.lengths[0])
+    limit = (engine.settings().get(at_once) if engine and at_once else None) or len(work.lengths[0])
     for step in range(1, len(work.lengths) + 1):
         asked, wanted = work.step(step)
         clock.begin_step()
@@ -249,9 +251,9 @@ def _steps(engine: Replayed | None, policy: Any, work: _Work, at_once: str, stop
         phases, scalars = clock.end_step()
         if engine:
             _require_equal_work(step, [len(one) for one in made], wanted)
-        mine = Told(phases, scalars, [len(ids) for ids in asked], wanted, stop.requested)
-        told = [Told(**one) for one in work.meeting.all(asdict(mine))]
-        whole = merged(place.of_engines(told))
+        mine = RankStep(phases, scalars, [len(ids) for ids in asked], wanted, stop.requested)
+        told = [RankStep(**one) for one in work.meeting.all(asdict(mine))]
+        whole = merge_ranks(place.of_engines(told))
         if place.rank == 0:
             idle = idle_share(place.shares(whole.responses), int(limit))
             append_json_line(work.log, _line(step, whole, {"replay/idle_share": idle}))
@@ -272,7 +274,7 @@ def _named(step: int) -> Iterator[None]:
         raise EngineFailed(f"the engine failed in step {step}: {what}") from error
 
 
-def _line(step: int, of: Told, more: Mapping[str, float]) -> MetricsLine:
+def _line(step: int, of: RankStep, more: Mapping[str, float]) -> MetricsLine:
     told = {
         "prompt_tokens": sum(of.prompts),
         "response_tokens": sum(of.responses),
@@ -290,7 +292,7 @@ def _line(step: int, of: Told, more: Mapping[str, float]) -> MetricsLine:
 
 
 def _rollout(
-    engine: Replayed, policy: Any, asked: list[list[int]], wanted: list[int], clock: PhaseClock, *, asleep: bool
+    engine: ReplayEngine, policy: Any, asked: list[list[int]], wanted: list[int], clock: PhaseClock, *, asleep: bool
 ) -> list[list[int]]:
     """What a trainer has an engine do in a step, phase by phase."""
     if engine.sleeps and asleep:
@@ -316,7 +318,7 @@ def _require_equal_work(step: int, made: list[int], wanted: list[int]) -> None:
         )
 
 
-def peak_gib(engine: Replayed | None, device: int, meeting: Meeting) -> float:
+def peak_gib(engine: ReplayEngine | None, device: int, meeting: Meeting) -> float:
     """Of this process's GPU, whose engine is awake as in a step; on a CPU of all its processes."""
     import torch
 

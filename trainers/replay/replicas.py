@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from common.errors import UserError
-from node.hardware import steady_port
+from node.hardware import free_port
 
 T = TypeVar("T")
 _LOOK_S = 0.5
@@ -79,7 +79,7 @@ def own_world(place: ReplayRank, meeting: Meeting, environment: MutableMapping[s
     """
     if place.ranks == 1:
         return
-    ports = meeting.all(steady_port())
+    ports = meeting.all(free_port())
     first = place.rank - place.shard
     here = {"RANK": place.shard, "LOCAL_RANK": place.shard, "WORLD_SIZE": place.tensor_parallel}
     here |= {"LOCAL_WORLD_SIZE": place.tensor_parallel, "MASTER_PORT": ports[first]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from common.dotted import mapping
+from common.dotted import as_mapping
 from common.errors import UserError
 from common.files import file_sha256, read_json_object
 from engines import engine_named
@@ -94,10 +94,10 @@ def _require_same_texts(source: str, workload: Workload) -> None:
     Its spec.json lies beside its steps; where there is none, or it names no workload, nothing is known of it.
     """
     path = Path(source).expanduser().with_name("spec.json")
-    theirs = mapping(read_json_object(path, "the plan").get("workload")) if path.is_file() else {}
+    theirs = as_mapping(read_json_object(path, "the plan").get("workload")) if path.is_file() else {}
     ours = workload.for_spec()
     for part, why in (("model", "tokens of another tokenizer are other texts"), ("data", "they answer other prompts")):
-        there, here = (mapping(one.get(part)).get("source") for one in (theirs, ours))
+        there, here = (as_mapping(one.get(part)).get("source") for one in (theirs, ours))
         if there and there != here:
             raise UserError(
                 f"options.lengths.source: {source} is of a run with workload.{part}.source {there}, this replay has "

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from common.dotted import flat, overrides_by_key
+from common.dotted import flatten, overrides_by_key
 from common.errors import UserError
 from trainers.registry import trainer_named, trainers
 from trainers.timers.tree import TimerTree, release_of
@@ -26,7 +26,7 @@ def mode_of(trainer: str, version: str, spec: Mapping[str, Any], done: Mapping[s
     held = resolved.get("trainer") if isinstance(resolved, Mapping) else None
     settings: dict[str, Any] = dict(overrides_by_key(spec.get("trainer_args")))
     if isinstance(held, Mapping):
-        settings |= {key: value for key, value in flat(held).items() if value is not None}
+        settings |= {key: value for key, value in flatten(held).items() if value is not None}
     return trainer_named(trainer).loop(version, settings)
 
 

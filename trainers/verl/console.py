@@ -12,7 +12,7 @@ from sys import intern
 from typing import Any
 
 from common.errors import UserError
-from common.verdicts import Verdict, count_of, first_of_each_kind
+from common.verdicts import Verdict, count_of, first_of_each_code
 from trainers.logs.log_files import Printout, printouts
 from trainers.logs.printed import PrintedNumber, fixed_decimals, half_digit, leading_number, parse_number
 from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord
@@ -122,7 +122,7 @@ def read_verl_console(path: Path) -> Imported:
     everything = lines
     lines, verdicts = _of_verl(lines, path)
     named = frozenset(name for one in everything if len(everything) > len(lines) for name in one.record.scalars)
-    verdicts += first_of_each_kind(told for line in lines for told in line.verdicts)
+    verdicts += first_of_each_code(told for line in lines for told in line.verdicts)
     for line in lines:
         if any(key.startswith(TIMERS) for key in line.record.scalars):
             _note_runner(log, line.actor, line.record.line, path)

@@ -108,7 +108,7 @@ def _at_once(case: Case) -> int:
     release = release_named(case.version)
     if case.engine.name in release.engines_without_options:
         return case.per_replica
-    limits = (f"{ROLLOUT}.engine_kwargs.{case.engine.name}.{case.engine.at_once}", release.sequence_limit)
+    limits = (f"{ROLLOUT}.engine_kwargs.{case.engine.name}.{case.engine.max_sequences_option}", release.sequence_limit)
     return next((limit for key in limits if (limit := case.settings.int(key))), case.per_replica)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from common.errors import UserError
-from common.messages import short
+from common.messages import short_repr
 from trainers.protocol import StackFacts
 from trainers.verl import packaged
 from trainers.verl.driver.overrides import ACTOR, REF, ROLLOUT, leaves, override
@@ -165,17 +165,19 @@ def _checked_leaves(leaves: list[tuple[str, Any]], owned: Words, release: Releas
         if word is not None:
             raise UserError(
                 f"options.{key} of an arm is not free: {_whose(word)}, so that it holds for every arm alike "
-                f"(got {short(value)})"
+                f"(got {short_repr(value)})"
             )
         if bare in parents and not (isinstance(value, Mapping) and not value):
-            raise UserError(f"options.{key} is a section of verl's configuration, not one setting (got {short(value)})")
+            raise UserError(
+                f"options.{key} is a section of verl's configuration, not one setting (got {short_repr(value)})"
+            )
         if bare == "hydra" or bare.startswith("hydra."):
             raise UserError(f"options.{key} is a setting of Hydra's command line, and would do nothing here; remove it")
         if "oc.env" in str(value):
             # Resolved settings are written into results, and with them whatever the variable holds.
             raise UserError(
-                f"options.{key} reads an environment variable (got {short(value)}); write the value itself, or give "
-                "the variable in the arm's env"
+                f"options.{key} reads an environment variable (got {short_repr(value)}); write the value itself, or "
+                "give the variable in the arm's env"
             )
         if wrong := packaged.problem(release.version, key, value):
             raise UserError(f"options.{key} of an arm: {wrong}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common.dotted import positive
+from common.dotted import positive_int
 from engines import Engine
 from trainers import Spread
 from trainers.logs.log_files import Printout
@@ -70,7 +70,7 @@ def _sequence_limit(tree: TimerTree, engine: Engine, settings: Mapping[str, Any]
     release = _release_of(tree)
     if engine.name in release.engines_without_options:
         return None
-    given = positive(settings.get(f"{ROLLOUT}.engine_kwargs.{engine.name}.{engine.at_once}"))
+    given = positive_int(settings.get(f"{ROLLOUT}.engine_kwargs.{engine.name}.{engine.max_sequences_option}"))
     return given or (settings.get(release.sequence_limit) if release.trees else None)
 
 
@@ -78,7 +78,7 @@ def _engine_gpus(mode: str, settings: Mapping[str, Any]) -> int | None:
     """The GPUs that only the engines have, None where no setting tells."""
     pairs = list(zip(_KEYS["engine_nodes"], _KEYS["engine_gpus_per_node"], strict=True))
     for nodes, per_node in pairs[1:] if mode == "separate_async" else pairs:
-        if gpus := (positive(settings.get(nodes)) or 0) * (positive(settings.get(per_node)) or 0):
+        if gpus := (positive_int(settings.get(nodes)) or 0) * (positive_int(settings.get(per_node)) or 0):
             return gpus
     # With none of their own, the engines of `fully_async` take turns with the trainer.
     return 0 if str(settings.get("rollout.nnodes")) == "0" and mode == "fully_async" else None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from common.errors import UserError
 from common.files import user_name, write_json, write_text
-from common.messages import listed, unknown_name
+from common.messages import join_first, unknown_name
 from workflow.cluster import slurm
 from workflow.cluster.ends import cancelled_by
 from workflow.cluster.experiment import Experiment, unplanned
@@ -165,7 +165,7 @@ def _left(experiment: Experiment, targets: Sequence[_Target], done: dict[str, st
     runs = list(dict.fromkeys(target.run_id for target in targets))
     cancelled = f"cancelled: {', '.join(done)}" if done else "nothing was cancelled"
     kept = "; no head will submit more" if experiment.cancelled.exists() else ""
-    return f"{why}\n{cancelled}{kept}. There may be jobs of {listed(runs, 5)}: try again when `squeue` answers"
+    return f"{why}\n{cancelled}{kept}. There may be jobs of {join_first(runs, 5)}: try again when `squeue` answers"
 
 
 def _note(file: Path) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.messages import listed, table_lines
+from common.messages import join_first, table_lines
 from workflow.cluster.experiment import is_imported, planned_experiment
 from workflow.cluster.paths import RunPaths
 from workflow.cluster.progress import readable_duration
@@ -172,7 +172,7 @@ def _row(estimate: Estimate) -> tuple[str, ...]:
 
 def _import_row(run: PlannedRun, done: bool) -> tuple[str, ...]:
     sources = run.spec["import"]["sources"]
-    action = f"{'skip: imported' if done else 'import'} from {listed(sources, 1)}"
+    action = f"{'skip: imported' if done else 'import'} from {join_first(sources, 1)}"
     return (run.run_id, run.spec["trainer"], run.spec["engine"], run.stack or "-", "", "", "", "", "", action)
 
 
@@ -220,11 +220,13 @@ def _pace_notes(estimates: Sequence[Estimate]) -> list[str]:
     for estimate in left:
         if estimate.pace.source == "arm":
             arms[estimate.pace.runs].append(estimate.run.run_id)
-    notes = [f"~ of {listed(runs, 3)}: the median s/step of {listed(measured, 3)}" for measured, runs in arms.items()]
+    notes = [
+        f"~ of {join_first(runs, 3)}: the median s/step of {join_first(measured, 3)}" for measured, runs in arms.items()
+    ]
     if any(estimate.pace.source == "given" for estimate in left):
         notes.append("~ of the others: from --seconds-per-step" if notes else "~ from --seconds-per-step")
     if unknown := [estimate.run.run_id for estimate in left if estimate.pace.source == "unknown"]:
-        notes.append(f"s/step of {listed(unknown, 3)}: not measured yet; give your own with --seconds-per-step X")
+        notes.append(f"s/step of {join_first(unknown, 3)}: not measured yet; give your own with --seconds-per-step X")
     if notes:
         notes.append("time counts only the steps; loading and compiling are extra")
     return notes
@@ -238,7 +240,7 @@ def _walltime_notes(estimates: Sequence[Estimate], site: Site) -> list[str]:
             lives[math.ceil(estimate.time_s / site.life_s)].append(estimate)
     walltime = readable_duration(site.runtime_min * 60)
     return [
-        f"walltime {walltime} is too short for {listed([one.run.run_id for one in part], 3)}: "
+        f"walltime {walltime} is too short for {join_first([one.run.run_id for one in part], 3)}: "
         f"{readable_duration(max(one.time_s or 0.0 for one in part))} in about {count} lives, each from a checkpoint"
         for count, part in sorted(lives.items())
     ]

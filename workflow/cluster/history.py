@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.files import read_json
-from common.patience import is_there
+from common.retry import exists
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.progress import last_step
 
@@ -87,7 +87,7 @@ def finished_attempt(
 ) -> AttemptPaths | None:
     """The newest attempt that finished this very run: same fingerprint, same data, same model, all steps."""
     for attempt in reversed(run.attempts()):
-        if is_there(attempt.done) and not why_unfinished(attempt, fingerprint, steps, inputs):
+        if exists(attempt.done) and not why_unfinished(attempt, fingerprint, steps, inputs):
             return attempt
     return None
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from common.contracts import AttemptFile, SlurmPlace
 from common.files import read_json, write_json
-from common.patience import is_there, patiently
+from common.retry import exists, retry_io
 from trainers import Spread
 from workflow.cluster import slurm, spread
 from workflow.cluster.ends import ENDED_BY_SLURM, cancelled_by
@@ -64,19 +64,19 @@ class JobOnNode:
 
     def __init__(self, run: RunPaths, job: JobPaths, environ: dict[str, str], stops: StopRequests) -> None:
         self.run, self.job, self.stops = run, job, stops
-        self.order: dict[str, Any] = patiently(lambda: read_json(job.order), "this job's order")
+        self.order: dict[str, Any] = retry_io(lambda: read_json(job.order), "this job's order")
         self.slurm_id = environ.get("SLURM_JOB_ID") if self.order["cluster"] == "slurm" else None
         stops.slurm_id = self.slurm_id
         self.restart, self.nodes = stops.restart, stops.nodes
         # Known to all ranks and new for every life; the count of restarts alone is not, where slurmctld was killed.
         self.life = f"{self.restart}-{environ.get('SLURM_STEP_ID', '0')}-{environ.get('SLURM_SRUN_COMM_PORT', '0')}"
-        self._environment = patiently(lambda: trainer_environment(self.order, environ), "the stack's files")
+        self._environment = retry_io(lambda: trainer_environment(self.order, environ), "the stack's files")
         self.place = Place.from_environment(self._environment, self.order["cpus"])
         self._token = secrets.token_hex(8)
 
     def live(self) -> None:
         """One attempt after another, until one is the last; end.json says how it all ended."""
-        if patiently(lambda: is_there(self.job.end), FILES):
+        if retry_io(lambda: exists(self.job.end), FILES):
             return  # requeued by hand after it had ended
         adopt_orphans()
         end = self._over()
@@ -97,7 +97,7 @@ class JobOnNode:
 
     def _over(self) -> dict[str, Any] | None:
         """How this job has ended before it began, by the files' verdict; None if it has work to do."""
-        return patiently(self._over_now, FILES)
+        return retry_io(self._over_now, FILES)
 
     def _over_now(self) -> dict[str, Any] | None:
         order, job = self.order, submission(self.job)
@@ -124,13 +124,13 @@ class JobOnNode:
         if self.slurm_id is None:
             return try_lock(self.run.live_lock, note=str(self.job.number), patience_s=2.0)
         told = {"job": self.job.number, "token": self._token, "life": self.life, "host": socket.gethostname()}
-        patiently(lambda: write_json(self.run.life, told), FILES)
-        before = patiently(self._newest, FILES)
-        here = before is None or patiently(lambda: read_object(before.order), FILES).get("host") == socket.gethostname()
+        retry_io(lambda: write_json(self.run.life, told), FILES)
+        before = retry_io(self._newest, FILES)
+        here = before is None or retry_io(lambda: read_object(before.order), FILES).get("host") == socket.gethostname()
         watch, lock = Watch(lambda: before), None
         began = time.monotonic()
         while not (pulse := watch.look()).quiet or lock is None:
-            lock = lock or patiently(lambda: try_lock(self.run.live_lock, note=str(self.job.number)), FILES)
+            lock = lock or retry_io(lambda: try_lock(self.run.live_lock, note=str(self.job.number)), FILES)
             if lock is not None and here:
                 return lock
             waited_s = time.monotonic() - began
@@ -205,19 +205,19 @@ class JobOnNode:
 
     def _attempt(self) -> dict[str, Any]:
         """One attempt; how it ended, with `again` if the run shall go on in another one."""
-        earlier = patiently(self._earlier, FILES)
-        if (fruitless := patiently(lambda: without_new_step(earlier), FILES)) > self.order["limits"]["restarts"]:
-            last = patiently(lambda: how_it_ended(earlier[-1]), FILES)
+        earlier = retry_io(self._earlier, FILES)
+        if (fruitless := retry_io(lambda: without_new_step(earlier), FILES)) > self.order["limits"]["restarts"]:
+            last = retry_io(lambda: how_it_ended(earlier[-1]), FILES)
             return {"kind": "no progress", "detail": f"{fruitless} attempts in a row without a new step (last: {last})"}
-        attempt = patiently(self._new_attempt, FILES)
+        attempt = retry_io(self._new_attempt, FILES)
         training = Training(
             self.order, attempt, self.stops, self.slurm_id is not None, self._is_superseded, self._hung_before
         )
         alone = Spread.from_spec(self.order) is Spread.ALONE
         end = training.run(None) if alone else self._train_on_nodes(attempt, training)
-        reached = patiently(lambda: last_step(attempt.metrics), FILES)
+        reached = retry_io(lambda: last_step(attempt.metrics), FILES)
         end |= {"attempt": attempt.number, "time": time.time(), "last_step": reached}
-        patiently(lambda: write_json(attempt.exit, end), FILES)
+        retry_io(lambda: write_json(attempt.exit, end), FILES)
         return end
 
     def _new_attempt(self) -> AttemptPaths:
@@ -322,4 +322,4 @@ class JobOnNode:
 
     def _end(self, end: dict[str, Any]) -> None:
         told = {**end, "time": time.time(), "told_by": "job"}
-        patiently(lambda: write_json(self.job.end, told), FILES)
+        retry_io(lambda: write_json(self.job.end, told), FILES)

@@ -29,10 +29,10 @@ import time
 from types import FrameType
 from typing import Any
 
-from common import patience
+from common import retry
 from common.errors import UserError
 from common.files import DiskFull, read_json, write_json, write_text
-from common.messages import is_live, remedy, reporting_errors, say
+from common.messages import can_redraw, print_message, remedy, report_errors
 from workflow.cluster.ends import RETRIED, cancelled_by, end_from_slurm, explain, final_end, retry_reason
 from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, read_object, why_unfinished
 from workflow.cluster.jobstate import JobState, JobVerdict, Life
@@ -97,8 +97,8 @@ class Launcher:
                 limit_s = ROOM_PATIENCE_S if isinstance(error, DiskFull) else FILES_PATIENCE_S
                 if now - last > limit_s / 2:
                     failing_since = now
-                    say(f"{self.run_id}: {error}; trying again for {readable_duration(limit_s)}")
-                if not patience.may_pass(error) or now - failing_since > limit_s:
+                    print_message(f"{self.run_id}: {error}; trying again for {readable_duration(limit_s)}")
+                if not retry.is_transient(error) or now - failing_since > limit_s:
                     raise UserError(
                         f"{self.run_id}: {error}. What was submitted goes on; mend this, then start the same command "
                         "again to attach to it"
@@ -115,7 +115,7 @@ class Launcher:
                 write_json(self.run.spec, self.spec)
                 finished = self.finished_attempt()
                 if finished is not None:
-                    say(f"{self.run_id}: already finished (attempt {finished.number}); nothing to do")
+                    print_message(f"{self.run_id}: already finished (attempt {finished.number}); nothing to do")
                 else:
                     finished = self._train()
             finally:
@@ -127,7 +127,7 @@ class Launcher:
         waiting = False
         while (lock := try_lock(self.run.head_lock)) is None:
             if not waiting:
-                say(f"{self.run_id}: another head cares for this run; waiting for it")
+                print_message(f"{self.run_id}: another head cares for this run; waiting for it")
                 waiting = True
             self._stop.leave_if_told()
             time.sleep(self.scheduler.poll_s)
@@ -167,7 +167,7 @@ class Launcher:
             if barren > self.request["limits"]["restarts"]:
                 detail = f"{barren} jobs in a row ended before they began (the last one {retry_reason(end)})"
                 raise self._failure(job, {"kind": "no progress", "detail": detail})
-            say(f"{self.run_id}: {self.scheduler.label(job)} {retry_reason(end)}; submitting it again")
+            print_message(f"{self.run_id}: {self.scheduler.label(job)} {retry_reason(end)}; submitting it again")
             count_from = read_json(job.order)["count_from"]
             self._cares_for = None
 
@@ -213,9 +213,11 @@ class Launcher:
                 return None
             order = read_json(job.order)
             if computes(order, self.fingerprint, self.request["inputs_sha256"]):
-                say(f"{self.run_id}: attaching to {self.scheduler.label(job)}{self._other_settings(order)}")
+                print_message(f"{self.run_id}: attaching to {self.scheduler.label(job)}{self._other_settings(order)}")
                 return job
-            say(f"{self.run_id}: {self.scheduler.label(job)}, of another configuration, is still there; waiting for it")
+            print_message(
+                f"{self.run_id}: {self.scheduler.label(job)}, of another configuration, is still there; waiting for it"
+            )
             self._end_of(job)
         return None
 
@@ -225,7 +227,7 @@ class Launcher:
         while (state := self.scheduler.look(job)).alive:
             if state.life is Life.ABANDONED and said is None:
                 said = remark(state)
-                say(f"{self.run_id}: {self.scheduler.label(job)} {said}; `rolloutbench cancel` ends it")
+                print_message(f"{self.run_id}: {self.scheduler.label(job)} {said}; `rolloutbench cancel` ends it")
             self._stop.leave_if_told()
             time.sleep(self.scheduler.poll_s)
 
@@ -244,14 +246,14 @@ class Launcher:
     def _end_of(self, job: JobPaths) -> dict[str, Any]:
         """How a job ended, when it has; until then its news are told."""
         # Runs on this machine follow one another; bars of many heads would draw over one another.
-        live = not self.scheduler.detaches and is_live(sys.stderr)
+        live = not self.scheduler.detaches and can_redraw(sys.stderr)
         news = self._news.setdefault(job.number, JobReporter(self.run, self.run_id, self.steps, job, live))
         self._stop.means = (
             f"detached; {self.scheduler.label(job)} goes on without this head. Start the same command again to attach "
             "to it; `rolloutbench cancel` ends it"
         )
         said = ""
-        while not patience.is_there(job.end):
+        while not retry.exists(job.end):
             state = self.scheduler.look(job)
             news.tell()
             if not state.alive:
@@ -259,7 +261,7 @@ class Launcher:
                 break
             if (words := remark(state)) and words != said:
                 said = words
-                say(f"{self.run_id}: {self.scheduler.label(job)} {words}")
+                print_message(f"{self.run_id}: {self.scheduler.label(job)} {words}")
             if self._stop.requests:
                 self._pass_stop_on(job)
             time.sleep(self.scheduler.poll_s)
@@ -272,7 +274,7 @@ class Launcher:
         end: dict[str, Any] = {"kind": "vanished", "told_by": "head"}
         if self.request["cluster"] == "slurm":
             end = end_from_slurm(self.run, job, state.ended, state.slurm_state)
-        if not patience.is_there(job.end):
+        if not retry.exists(job.end):
             write_json(job.end, {**end, "time": time.time()})
 
     def _failure(self, job: JobPaths, end: dict[str, Any]) -> UserError:
@@ -300,7 +302,7 @@ class Launcher:
             self._stop.leave_if_told()
         wanted = "soon" if self._stop.requests == 1 else "now"
         if not job.stop.exists() or job.stop.read_text() != wanted:
-            say(
+            print_message(
                 f"{self.run_id}: stopping after the current step (once more to stop at once)"
                 if wanted == "soon"
                 else f"{self.run_id}: stopping at once"
@@ -312,7 +314,7 @@ def main(argv: list[str] | None = None) -> int:
     """The command line; 0 when the run is finished, 1 otherwise."""
     args = command_line(__doc__).parse_args(argv)
     os.umask(os.umask(0) | 0o022)  # others may read results, not write them
-    return reporting_errors(lambda: _run(args), log=args.log)
+    return report_errors(lambda: _run(args), log=args.log)
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import psutil
 
-from node.ranks import dying_with_us
+from node.ranks import die_with_this_process
 
 LIFE_VARIABLE = "ROLLOUTBENCH_LIFE"
 """Marks the processes that one task of one life of a job has started."""
@@ -31,7 +31,7 @@ def start_in_session(
 ) -> subprocess.Popen[bytes]:
     """Start a process that leads a session of its own, carries a life's token, never outlives this one and adds to a
     log, which may be open; a `deaf` one, and what it starts, does not end at SIGTERM."""
-    prepare = dying_with_us()
+    prepare = die_with_this_process()
 
     def deafened() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])

@@ -12,7 +12,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import ROOT, inputs_sha256, read_json
-from common.patience import patiently
+from common.retry import retry_io
 from trainers import SERVERS, Spread
 from workflow.cluster.place import visible_gpus
 from workflow.cluster.site import gpus_of_gres
@@ -87,7 +87,7 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
 
 def _prepared(inputs: Path) -> dict[str, str]:
     try:
-        return inputs_sha256(patiently(lambda: read_json(inputs), "the inputs", for_others=False))
+        return inputs_sha256(retry_io(lambda: read_json(inputs), "the inputs", for_others=False))
     except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{inputs} is damaged ({error!r}); delete it and start snakemake again") from None
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from common.errors import UserError
 from common.files import read_json, write_json
-from common.messages import say
+from common.messages import print_message
 from workflow.cluster import slurm
 from workflow.cluster.history import attempts_of_job, read_object
 from workflow.cluster.jobstate import Evidence, JobState, Life, Watch, filesystem_now, job_state, pulse_at
@@ -160,7 +160,7 @@ class SlurmScheduler(Scheduler):
             name = self.label(job)
             words = f"{name} {remark(state)}" if state.note else f"asking Slurm what became of {name}"
             if words != said:
-                say(f"{self._run_id}: {words}")
+                print_message(f"{self._run_id}: {words}")
                 said = words
             self._leave_if_told()
             time.sleep(self.poll_s)
@@ -218,7 +218,7 @@ class SlurmScheduler(Scheduler):
                     f"{self._run_id}: Slurm has not answered for {DOWN_PATIENCE_S / 60:.0f} minutes "
                     f"({answer.error}); nothing was submitted. Start again when `squeue` answers"
                 )
-            say(f"{self._run_id}: {answer.error or 'an earlier submission may still be on its way'}; waiting")
+            print_message(f"{self._run_id}: {answer.error or 'an earlier submission may still be on its way'}; waiting")
             pause_until = time.monotonic() + LOOK_EVERY_S
             while time.monotonic() < pause_until:
                 self._leave_if_told()
@@ -232,7 +232,7 @@ class SlurmScheduler(Scheduler):
         try:
             slurm.cancel(_waiting(ask(self._run.slurm, fresh=True), name))
         except SlurmError as error:
-            say(f"{self._run_id}: {self.label(job)} is still in the queue, and ends when it begins: {error}")
+            print_message(f"{self._run_id}: {self.label(job)} is still in the queue, and ends when it begins: {error}")
 
     def label(self, job: JobPaths) -> str:
         return f"Slurm job {read_json(job.record)['job_id']}"
@@ -245,7 +245,7 @@ class SlurmScheduler(Scheduler):
             # Where its output goes: a site may have replaced the comment.
             told = re.search(r"/jobs/(\d+)/submitit/", slurm.show_job(kept.job_id))
         except SlurmError as error:
-            say(f"{self._run_id}: {error}")
+            print_message(f"{self._run_id}: {error}")
             told = None
         job = self._run.job(int(told.group(1))) if told else self._run.jobs()[-1]
         write_json(

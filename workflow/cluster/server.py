@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 
 from common.files import tail
 from node.engine_server import MEET, SCORER, SECRET, URL
-from node.hardware import steady_port
-from node.ranks import SHARE, how_it_ended
+from node.hardware import free_port
+from node.ranks import SHARE, describe_exit
 from trainers import SERVERS
 from workflow.cluster.paths import AttemptPaths
 from workflow.cluster.place import own_ip
@@ -61,7 +61,7 @@ class EngineServer:
     def start(self, attempt: Path) -> None:
         """Start it for an attempt, at a free port; on loopback where no other node needs it."""
         setup, place = self._setup, self._task.place
-        host, port = own_ip(place) if place.nodes > 1 else "127.0.0.1", steady_port()
+        host, port = own_ip(place) if place.nodes > 1 else "127.0.0.1", free_port()
         self.url = f"http://{host}:{port}"
         with suppress(OSError):
             self._log_began = setup.log.stat().st_size
@@ -86,7 +86,7 @@ class EngineServer:
         found = list(_REASON.finditer(said))
         reason = (found[-1]["ours"] or found[-1]["own"]).strip()[:300] if found else ""
         colon = f": {reason}" if reason else ""
-        return f"the {name} {how_it_ended(code)}{colon} (see {self._setup.log})", code
+        return f"the {name} {describe_exit(code)}{colon} (see {self._setup.log})", code
 
     def port_taken(self) -> bool:
         """Whether it has ended since another program had its port."""
@@ -160,7 +160,7 @@ class ServerHead(RanksHead):
             name: ",".join(filter(None, (self._task.environment.get(name), host))) for name in ("NO_PROXY", "no_proxy")
         }
         urls = {_URLS[server.name]: url for server, url in zip(self._servers, self._urls, strict=True)}
-        return {**super().environment(), **proxies, **urls, MEET: f"{ip}:{steady_port()}", **self._variables}
+        return {**super().environment(), **proxies, **urls, MEET: f"{ip}:{free_port()}", **self._variables}
 
     def poll(self) -> str | None:
         """None while all is well; else a sentence that says what died. To be called about once a second."""

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from common.files import user_name
-from common.patience import may_pass as passes
-from common.patience import run_listening
+from common.retry import is_transient as passes
+from common.retry import run_interruptible
 
 PATIENCE_S = 60.0  # for one command; slurmctld's own MessageTimeout is 10 s by default
 
@@ -180,7 +180,7 @@ def command(*words: str) -> str:
     """What a command of Slurm prints; raises `SlurmError` if it fails, does not answer, or is not there."""
     try:
         # A Ctrl-C at the terminal is for the head, which still wants its answer.
-        done = run_listening(words, PATIENCE_S, errors="replace", env=_environment(), start_new_session=True)
+        done = run_interruptible(words, PATIENCE_S, errors="replace", env=_environment(), start_new_session=True)
     except subprocess.TimeoutExpired:
         raise SlurmError(f"{words[0]} did not answer within {PATIENCE_S:.0f} s") from None
     except OSError as error:

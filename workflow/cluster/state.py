@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from common.patience import is_there
+from common.retry import exists
 from workflow.cluster.ends import RETRIED, end_from_slurm, final_end, retry_reason
 from workflow.cluster.experiment import ExpectedRun, Experiment, run_folders
 from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, matching_attempts, read_object
@@ -224,7 +224,7 @@ def _over(seen: RunState, run: RunPaths, job: Submission | None, found: JobState
 
 def _never(seen: RunState, run: RunPaths) -> RunState:
     """The state of a run of which nothing was submitted, though something else may have been in its place."""
-    if any(is_there(attempt.done) for attempt in run.attempts()):
+    if any(exists(attempt.done) for attempt in run.attempts()):
         return replace(seen, note="finished, of another configuration")
     return replace(seen, note="its head is about to submit it" if seen.head else "")
 

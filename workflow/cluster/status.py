@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from common.messages import table_lines
-from common.patience import LOOK_PATIENCE_S, PATIENCE_S, patiently, sleep_listening
+from common.retry import PATIENCE_S, READ_PATIENCE_S, interruptible_sleep, retry_io
 from workflow.cluster.ends import explain
 from workflow.cluster.experiment import Experiment, is_imported, unplanned
 from workflow.cluster.history import read_object
@@ -41,14 +41,14 @@ def show_status(find: Callable[[], Experiment], every_s: float | None) -> None:
 
     try:
         while True:
-            patience_s = LOOK_PATIENCE_S if every_s is None else PATIENCE_S
-            states, lines = patiently(look, "the results", patience_s, for_others=False)
+            patience_s = READ_PATIENCE_S if every_s is None else PATIENCE_S
+            states, lines = retry_io(look, "the results", patience_s, for_others=False)
             if every_s is not None:
                 print(time.strftime("%Y-%m-%d %H:%M:%S"))
             print("\n".join(lines), flush=True)
             if every_s is None or all(state.state == "finished" for state in states):
                 return
-            sleep_listening(every_s)
+            interruptible_sleep(every_s)
             print()
     except KeyboardInterrupt:
         print()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common.files import user_name, write_json
-from common.patience import is_there
+from common.retry import exists
 from workflow.cluster import slurm_answer
 from workflow.cluster.history import read_object
 from workflow.cluster.paths import JobPaths, RunPaths, slurm_folder
@@ -66,7 +66,7 @@ class Submission:
 def last_submission(run: RunPaths) -> Submission | None:
     """The job that counts, if the run has one."""
     number = read_object(run.current).get("job")
-    if not isinstance(number, int) or not is_there((job := run.job(number)).order):
+    if not isinstance(number, int) or not exists((job := run.job(number)).order):
         return None
     return submission(job)
 

@@ -26,8 +26,8 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 from submitit.helpers import clean_env
 
 from common.files import ROOT, write_json
-from common.messages import reporting_errors
-from common.patience import is_there, may_pass, patiently
+from common.messages import report_errors
+from common.retry import exists, is_transient, retry_io
 from trainers import Spread
 from workflow.cluster import slurm
 from workflow.cluster.history import FILES
@@ -48,18 +48,18 @@ def submit(run: RunPaths, request: dict[str, Any]) -> None:
     Files that cannot be read or written are waited for: a submission that is given up half way leaves a job that no
     file tells of.
     """
-    job = patiently(run.new_job, FILES)
-    order, record = patiently(lambda: _intend(run, request, job), FILES)
+    job = retry_io(run.new_job, FILES)
+    order, record = retry_io(lambda: _intend(run, request, job), FILES)
     # After the intent: either `rolloutbench cancel` sees that a job is on its way, or this sees that it was cancelled.
-    if patiently(lambda: is_there(run.cancelled), FILES):
-        patiently(lambda: write_json(job.record, {**record, "error": "the experiment was cancelled"}), FILES)
+    if retry_io(lambda: exists(run.cancelled), FILES):
+        retry_io(lambda: write_json(job.record, {**record, "error": "the experiment was cancelled"}), FILES)
         return
     told = _submitted(run, job, order)
-    patiently(lambda: write_json(job.record, record | told), FILES)
+    retry_io(lambda: write_json(job.record, record | told), FILES)
     # An sbatch may take minutes, and `rolloutbench cancel` does not wait for it.
     if request["cluster"] != "slurm" or "job_id" not in told:
         return
-    if patiently(lambda: is_there(run.cancelled) or is_there(job.cancelled), FILES):
+    if retry_io(lambda: exists(run.cancelled) or exists(job.cancelled), FILES):
         with suppress(SlurmError):  # the job looks by itself when it begins
             slurm.cancel([told["job_id"]])
 
@@ -110,7 +110,7 @@ def _submitted(run: RunPaths, job: JobPaths, order: dict[str, Any]) -> dict[str,
         return {"error": _slurms_words(error)}
     except OSError as error:
         # "try again" is how a head knows errors that pass (workflow/cluster/slurm.py).
-        return {"error": _slurms_words(error) + ("; try again later" if may_pass(error) else "")}
+        return {"error": _slurms_words(error) + ("; try again later" if is_transient(error) else "")}
     return {"job_id": submitted.job_id, "submitted": time.time(), "answer": read_answer(run.slurm).mark}
 
 
@@ -194,7 +194,7 @@ def _ignored(number: signal.Signals) -> Iterator[None]:
 def main() -> int:
     """Submit what standard input orders."""
     os.umask(os.umask(0) | 0o022)  # others may read results, not write them
-    return reporting_errors(lambda: submit(RunPaths(Path(sys.argv[1])), json.load(sys.stdin)))
+    return report_errors(lambda: submit(RunPaths(Path(sys.argv[1])), json.load(sys.stdin)))
 
 
 if __name__ == "__main__":

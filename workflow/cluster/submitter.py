@@ -14,7 +14,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import ROOT, last_lines, read_json, write_json
-from common.messages import QUOTE, say
+from common.messages import QUOTE, print_message
 from workflow.cluster.locks import Lock
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.request import require_fit
@@ -66,7 +66,7 @@ class Submitter:
                     f"{self._run_id}: its job was not taken: {error}\n"
                     f"asked for: {json.dumps(self._request['site'])}; these come from set-resources in the profile"
                 )
-            say(f"{self._run_id}: {error}; trying again in {pause_s:.0f} s")
+            print_message(f"{self._run_id}: {error}; trying again in {pause_s:.0f} s")
             self._stop.sleep(pause_s)
             pause_s = min(2 * pause_s, 120.0)
             if (found := self._scheduler.adopt(job)) is not None:
@@ -74,7 +74,7 @@ class Submitter:
                 break
         goes_on = self._goes_on(attempts)
         if goes_on or self._scheduler.detaches:  # on this machine its attempt begins at once, and says so
-            say(f"{self._run_id}: submitted as {self._scheduler.label(job)}{goes_on}, {self._steps} steps")
+            print_message(f"{self._run_id}: submitted as {self._scheduler.label(job)}{goes_on}, {self._steps} steps")
         return job
 
     def _run_submit(self, request: dict[str, Any], lock: Lock) -> None:
@@ -122,7 +122,7 @@ class Submitter:
         except UserError as error:
             raise UserError(f"{self._run_id}: {error}") from None
         if remark:
-            say(f"{self._run_id}: {remark}")
+            print_message(f"{self._run_id}: {remark}")
 
     def _require_not_cancelled(self) -> None:
         with suppress(FileNotFoundError):

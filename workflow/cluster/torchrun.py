@@ -16,7 +16,7 @@ from typing import Any
 from common.files import tail
 from node.engine_server import MEET, URL
 from node.exit_codes import OK, REQUEUE, USER_ERROR
-from node.hardware import steady_port
+from node.hardware import free_port
 from workflow.cluster.history import read_object
 from workflow.cluster.place import machine_id, own_ip
 from workflow.cluster.processes import end_session, start_in_session
@@ -42,7 +42,7 @@ class _Ranks(Task):
             return trainer
         rank = self._task.place.rank
         starter = ["-m", "node.ranks", f"--nodes={self._nodes}", f"--node={rank}", f"--each={self._each}"]
-        return [trainer[0], *starter, f"--at={self.address}", f"--told={self._told}", *trainer[1:]]
+        return [trainer[0], *starter, f"--at={self.address}", f"--report={self._told}", *trainer[1:]]
 
 
 class RanksHead(_Ranks):
@@ -56,7 +56,7 @@ class RanksHead(_Ranks):
         """Choose where the processes meet, and tell the others."""
         with self._telling_failure("The trainer's processes"):
             ip = own_ip(self._task.place) if self._others else "127.0.0.1"
-            self.address = f"{ip}:{steady_port()}"
+            self.address = f"{ip}:{free_port()}"
         self._sign.tell("up", address=self.address, machine=machine_id(), attempt=str(attempt))
 
     def wait_for_nodes(self) -> None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.patience import is_there, patiently
+from common.retry import exists, retry_io
 from node.hardware import THREAD_VARIABLES
 from trainers import SERVERS, driver_module
 from workflow.cluster.ends import exit_of, oom_kills
@@ -85,15 +85,15 @@ class Training:
 
     def _start(self, token: str, head: Head | None) -> subprocess.Popen[bytes]:
         command = trainer_command(self._order, self._attempt)
-        environment = patiently(lambda: trainer_environment(self._order, os.environ), _STACK)
+        environment = retry_io(lambda: trainer_environment(self._order, os.environ), _STACK)
         if head is not None:
             command, environment = head.command(command), environment | head.environment()
-        with patiently(lambda: self._attempt.log.open("ab"), FILES) as log:
+        with retry_io(lambda: self._attempt.log.open("ab"), FILES) as log:
 
             def start() -> subprocess.Popen[bytes]:
                 return start_in_session(command, cwd=self._order["cwd"], env=environment, token=token, log=log)
 
-            return patiently(start, _STACK, _START_PATIENCE_S)
+            return retry_io(start, _STACK, _START_PATIENCE_S)
 
     def _watch(self, process: subprocess.Popen[bytes], head: Head | None) -> dict[str, Any]:
         """Wait for the trainer; end it when it must end, however it takes that."""
@@ -146,7 +146,7 @@ class Training:
     def _ended(self, code: int, kills_before: int, head: Head | None) -> dict[str, Any]:
         """What a trainer's end means that has come."""
         # A trainer that had done its work before it heard of the stop has finished.
-        if patiently(lambda: is_there(self._attempt.done), FILES):
+        if retry_io(lambda: exists(self._attempt.done), FILES):
             return {"kind": "finished", "code": code}
         # Slurm signals the trainer, too, which may be gone before this loop, or this process, has heard of it.
         if self._stop is None and self._stops.signal is None and code in _ENDED_BY_STOP:

@@ -6,7 +6,7 @@ import sys
 import time
 
 from common.files import read_json
-from common.messages import end_bar, say, show_bar
+from common.messages import end_bar, print_message, show_bar
 from workflow.cluster.ends import ENDED_BY_SLURM
 from workflow.cluster.history import read_object
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
@@ -68,7 +68,7 @@ class JobReporter:
         if newest and newest != self._attempt and read_object(newest.order).get("job") == self._job.number:
             self._attempt, self._progress, self._told_part = newest, Progress(newest.metrics, self._steps), 0
             host = read_json(newest.order)["host"]
-            say(f"{self._run_id}: attempt {newest.number} runs on {host}; log: {newest.log}")
+            print_message(f"{self._run_id}: attempt {newest.number} runs on {host}; log: {newest.log}")
             self._tell_progress(last)
 
     def _tell_progress(self, at_once: bool) -> None:
@@ -80,7 +80,7 @@ class JobReporter:
             show_bar(f"{self._run_id}  {self._progress.bar(*() if utf8 else '#.')}")
             self._latest = None
         elif self._latest and (at_once or self._progress.part > self._told_part):
-            say(f"{self._run_id}: {self._latest}")
+            print_message(f"{self._run_id}: {self._latest}")
             self._latest, self._told_part = None, self._progress.part
         if at_once:
             end_bar()
@@ -92,4 +92,6 @@ class JobReporter:
         end = read_object(self._attempt.exit)
         if end.get("again") or end.get("cause") == ENDED_BY_SLURM:
             why = end.get("detail") or end.get("cause")
-            say(f"{self._run_id}: attempt {self._attempt.number} {end['kind']} after step {end['last_step']}: {why}")
+            print_message(
+                f"{self._run_id}: attempt {self._attempt.number} {end['kind']} after step {end['last_step']}: {why}"
+            )

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from common.messages import is_live
-from common.patience import PATIENCE_S, patiently, sleep_listening
+from common.messages import can_redraw
+from common.retry import PATIENCE_S, interruptible_sleep, retry_io
 from workflow.cluster.experiment import Experiment
 from workflow.cluster.progress import part_of
 from workflow.cluster.state import RunState, run_states
@@ -46,9 +46,9 @@ class Look:
 
 def watch(find: Callable[[], Experiment], every_s: float = EVERY_S) -> None:
     """Show an experiment's state until all of it is finished or Ctrl-C; Slurm is not asked more often for it."""
-    show = _table_shown if is_live(sys.stdout) else _changes_shown
+    show = _table_shown if can_redraw(sys.stdout) else _changes_shown
     try:
-        show(lambda: patiently(lambda: look(find()), "the results", PATIENCE_S, for_others=False), every_s)
+        show(lambda: retry_io(lambda: look(find()), "the results", PATIENCE_S, for_others=False), every_s)
     except KeyboardInterrupt:
         print()
 
@@ -72,7 +72,7 @@ def _table_shown(look_again: Callable[[], Look], every_s: float) -> None:
             live.update(table_of(found, every_s, console.width, console.height), refresh=True)
             if found.finished:
                 return
-            sleep_listening(every_s)
+            interruptible_sleep(every_s)
 
 
 def table_of(found: Look, every_s: float, width: int, height: int) -> Group:
@@ -132,7 +132,7 @@ def _changes_shown(look_again: Callable[[], Look], every_s: float) -> None:
         if found.finished:
             return
         before = found
-        sleep_listening(every_s)
+        interruptible_sleep(every_s)
 
 
 def changes(before: Look | None, found: Look) -> Iterator[str]:

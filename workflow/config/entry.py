@@ -21,7 +21,7 @@ from analysis.imports.which_tree import require_declared
 from analysis.sources.phases_csv import read_phases_csv
 from common.errors import UserError
 from common.files import ROOT, is_checkout
-from common.messages import did_you_mean, exiting_on_mistakes
+from common.messages import did_you_mean, exit_on_user_error
 from common.verdicts import count_of
 from node.hub import source_kind
 from trainers.timers.own import own_tree
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     for file in files:
         if file.is_fifo():
             continue  # it can be read once
-        with exiting_on_mistakes():
+        with exit_on_user_error():
             read_yaml(file)
     with loading():
         from snakemake.cli import get_profile_dir
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         from workflow.config import calm
 
     for profile in given.profile:
-        with exiting_on_mistakes():
+        with exit_on_user_error():
             if profile not in ("", "none") and get_profile_dir(profile) is None:
                 raise UserError(unknown_profile(profile))
     LoggerPluginRegistry().register_plugin(calm.NAME, calm)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator
 
-from common.messages import short, told
+from common.messages import short_repr, yaml_repr
 from common.published import as_number, check_published, check_text
 from trainers.registry import trainers
 from trainers.section import SECTION, Count, PositiveInt, Seed
@@ -49,9 +49,11 @@ def _checked(source: str) -> str:
     if not source.strip():
         raise ValueError("is empty; give a file, a folder or wandb:entity/project/id")
     if is_remote(source) and not _WANDB_RUN.fullmatch(source):
-        raise ValueError(f"must be wandb:entity/project/id, as in the run's address at wandb (got {short(source)})")
+        raise ValueError(
+            f"must be wandb:entity/project/id, as in the run's address at wandb (got {short_repr(source)})"
+        )
     if "://" in source:
-        raise ValueError(f"must be a file, a folder or wandb:entity/project/id, no address (got {short(source)})")
+        raise ValueError(f"must be a file, a folder or wandb:entity/project/id, no address (got {short_repr(source)})")
     return source
 
 
@@ -82,7 +84,9 @@ class ImportedRun(BaseModel):
     def _factors_can_be_published(cls, factors: dict[str, Any]) -> dict[str, Any]:
         check_published(factors)
         if any(not all(path.split(".")) for path in factors):
-            raise ValueError(f"a factor's name is a path such as workload.temperature (got {short(list(factors))})")
+            raise ValueError(
+                f"a factor's name is a path such as workload.temperature (got {short_repr(list(factors))})"
+            )
         return {path: as_number(value) for path, value in factors.items()}
 
 
@@ -175,13 +179,14 @@ def normalize_import(given: Any) -> Any:
         for one in given:
             if not isinstance(one, str):
                 raise ValueError(
-                    f"a list holds one source for each run (got {told(one)}); for more than a source write "
+                    f"a list holds one source for each run (got {yaml_repr(one)}); for more than a source write "
                     "import: {runs: [{source: [...], seed: 0}]}"
                 )
         return {"runs": [{"source": [one]} for one in given]}
     if given is not None and not isinstance(given, Mapping | Import):
         raise ValueError(
-            f"must be a file, a folder or wandb:entity/project/id, a list of those, or a section (got {told(given)})"
+            f"must be a file, a folder or wandb:entity/project/id, a list of those, or a section "
+            f"(got {yaml_repr(given)})"
         )
     return given
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from common.messages import did_you_mean, short
+from common.messages import did_you_mean, short_repr
 from common.published import as_number, check_option_name, check_published, check_variable
 from trainers.registry import trainer_named
 from trainers.section import CURRENCY_PATTERN, Count, Environment, Name, Number, Options, PositiveInt, Section, Seed
@@ -135,7 +135,7 @@ class Config(Section):
             for index, value in enumerate(values):
                 check_published(value, f"{path}[{index}]")
             if len({json.dumps(as_number(value), sort_keys=True) for value in values}) < len(values):
-                raise ValueError(f"{path}: the sweep lists the same value twice (got {short(list(values))})")
+                raise ValueError(f"{path}: the sweep lists the same value twice (got {short_repr(list(values))})")
         return sweep
 
     @model_validator(mode="after")
@@ -171,8 +171,8 @@ class Config(Section):
                 if first != where and may_hold_several_runs(source):
                     continue
                 raise ValueError(
-                    f"{first} and {where} have the same source ({short(written)} and {short(source)}): a run is "
-                    "counted once, so give each its own, or remove one"
+                    f"{first} and {where} have the same source ({short_repr(written)} and {short_repr(source)}): a run "
+                    "is counted once, so give each its own, or remove one"
                 )
             seen[same] = where, source
         return self
@@ -244,7 +244,7 @@ def _repeated(name: Any, arm: Any, arms: Mapping[Any, Any]) -> Any:
     others = [str(known) for known in arms if known != name]
     if other == name or other not in arms:
         raise ValueError(
-            f"{where} must be another arm: {', '.join(others) or 'there is none'} (got {short(other)})"
+            f"{where} must be another arm: {', '.join(others) or 'there is none'} (got {short_repr(other)})"
             f"{did_you_mean(str(other), others)}"
         )
     if not isinstance(one, Mapping):

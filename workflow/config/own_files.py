@@ -12,7 +12,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.messages import unknown_name
-from node.own_reward_process import described
+from node.own_reward_process import describe_error
 from trainers.reward_settings import OwnReward
 from trainers.workload import Workload
 from workflow.config.imports import local_path
@@ -88,7 +88,7 @@ def _require_name(where: str, kind: str, name: str, code: str) -> None:
     try:
         symbols = symtable(code, source, "exec").get_symbols()
     except (SyntaxError, ValueError) as error:
-        raise UserError(f"{where} cannot be imported: {described(error, source)}; correct the file") from None
+        raise UserError(f"{where} cannot be imported: {describe_error(error, source)}; correct the file") from None
     made = [one.get_name() for one in symbols if one.is_assigned()]
     imported = [one.get_name() for one in symbols if one.is_imported()]
     if name not in (*made, *imported) and not _NAMES_AS_IT_RUNS.search(code):

@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from common.errors import UserError
-from common.messages import did_you_mean, listed, short, told
+from common.messages import did_you_mean, join_first, short_repr, yaml_repr
 from trainers.reward_settings import KINDS_OF_REWARD
 from trainers.section import CURRENCY_PATTERN, FUNCTION_PATTERN, NAME_PATTERN
 from workflow.config.model import Config
@@ -32,7 +32,7 @@ def parse_overrides(overrides: Any, where: str = "") -> Any:
     # ValueError: a date such as 2020-13-45.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(
-            f"the value of {where or 'an override'} in --config is not YAML (got {short(overrides)}): "
+            f"the value of {where or 'an override'} in --config is not YAML (got {short_repr(overrides)}): "
             f"{_yaml_problem(error)}; to give it as text, quote it once more, as in \"'...'\", or put it into a file "
             "for --configfile"
         ) from None
@@ -82,7 +82,7 @@ def _instead(file: Path, folder: Path) -> str:
     stems = {Path(one).stem: one for one in found}
     near = difflib.get_close_matches(file.stem, stems, n=1, cutoff=0.7)
     hint = f" (did you mean {stems[near[0]]}?)" if near else ""
-    return f"{hint}; there are {listed(found, _SHOWN)}"
+    return f"{hint}; there are {join_first(found, _SHOWN)}"
 
 
 def check_yaml(file: Path) -> yaml.Node | None:
@@ -192,16 +192,16 @@ def _explain(problem: dict[str, Any]) -> str:
         message = str(context["error"])
         return f"{where}: {message}" if problem["loc"] else message
     if kind == "string_pattern_mismatch":
-        return f"{where} {_PATTERNS[context['pattern']]} (got {short(got)})"
+        return f"{where} {_PATTERNS[context['pattern']]} (got {short_repr(got)})"
     if kind == "too_short":
-        return f"{where}: must have at least {context['min_length']} entry (got {short(got)})"
+        return f"{where}: must have at least {context['min_length']} entry (got {short_repr(got)})"
     if kind == "string_too_long":
         return f"{where}: must have at most {context['max_length']} characters (got {len(got)}); shorten it"
     if kind in _MUST_BE:
         quotable = kind == "string_type" and got is not None and not isinstance(got, list | tuple | Mapping)
-        return f"{where}: must be {_MUST_BE[kind]} (got {told(got)}){'; quote it' if quotable else ''}"
+        return f"{where}: must be {_MUST_BE[kind]} (got {yaml_repr(got)}){'; quote it' if quotable else ''}"
     message = problem["msg"].replace("Input should be", "must be")
-    return f"{where}: {message[0].lower() + message[1:]} (got {short(got)})"
+    return f"{where}: {message[0].lower() + message[1:]} (got {short_repr(got)})"
 
 
 def _known_keys(loc: tuple[int | str, ...]) -> list[str]:

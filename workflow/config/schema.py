@@ -47,7 +47,7 @@ def files_page() -> str:
         kind = next(
             getattr(module, found[1]) for module in (contracts, findings, verdicts) if hasattr(module, found[1])
         )
-        return f"<!-- {found[1]} -->\n{contracts.table(kind)}<!-- /{found[1]} -->"
+        return f"<!-- {found[1]} -->\n{contracts.markdown_table(kind)}<!-- /{found[1]} -->"
 
     text = (ROOT / FILES_PAGE).read_text(encoding="utf-8")
     return re.sub(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", anew, text, flags=re.DOTALL)

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from common.errors import UserError
-from common.messages import did_you_mean, short
+from common.messages import did_you_mean, short_repr
 from common.published import as_number
 from trainers.registry import StackFacts, trainer_named
 from trainers.workload import Workload
@@ -196,10 +196,10 @@ def _factors(config: Config, run: ImportedRun, where: str) -> dict[str, Any]:
         # true == 1 in Python, and they are two options.
         same = [value for value in same if isinstance(value, bool) == isinstance(run.factors[path], bool)]
         if not same:
-            got = short(run.factors[path]) if path in run.factors else "nothing"
+            got = short_repr(run.factors[path]) if path in run.factors else "nothing"
             raise UserError(
                 f"{where}.factors: the sweep varies {path}, and a run is compared at one of its values: "
-                f"{', '.join(map(short, values))} (got {got}); give it as {path}: {short(values[0])}"
+                f"{', '.join(map(short_repr, values))} (got {got}); give it as {path}: {short_repr(values[0])}"
             )
         found[path] = same[0]
     return found | {path: value for path, value in run.factors.items() if path not in found}

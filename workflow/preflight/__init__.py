@@ -9,7 +9,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import read_json, write_json
-from common.findings import Finding, Preflight, merged, softened
+from common.findings import Finding, Preflight, downgrade_imported, merge_findings
 from trainers.cases import Case, StackPins, points_of
 from trainers.memory_estimate import MemoryEstimate, estimate_of
 from workflow.config.plan import Plan
@@ -64,13 +64,13 @@ def preflight(
         found += environment.environment_findings(known, place)
         found += (finding for case in known for finding in _findings(case, place))
     found += own_reward_findings(plan)
-    found = softened([*found, *one_case.experiment_findings(plan)], plan.config.imports)
+    found = downgrade_imported([*found, *one_case.experiment_findings(plan)], plan.config.imports)
     found += factor_findings(plan, imported or {})
     estimates = {case.arm: estimate_of(case) for case in reversed(cases) if not case.imported}
     return PreflightResult(
         experiment=plan.config.experiment,
         cases=tuple(cases),
-        findings=tuple(merged(found)),
+        findings=tuple(merge_findings(found)),
         ledger=tuple(ledger_of(cases, unknown)),
         # Of the first combination of factors.
         memory={arm: one for arm in order if isinstance(one := estimates.get(arm), MemoryEstimate)},

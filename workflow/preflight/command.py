@@ -10,7 +10,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import read_json, write_json
-from common.messages import say
+from common.messages import print_message
 from trainers.registry import trainer_named
 from workflow.cluster.estimate import default_profile, estimates_of
 from workflow.cluster.site import read_site
@@ -68,7 +68,7 @@ def write_preflight_of(
     place = LaunchContext(variables=variables_of(None))
     found = write_preflight(load_plan(raw), settings_files, out, place, imported_files)
     for line in summary_lines(found):
-        say(line)
+        print_message(line)
     if found.impossible:
         # The settings as composed tell more than the defaults did: better here than in the queue.
         told = "; ".join(f"{', '.join(one.arms)}: {one.what} ({one.why}); {one.change}" for one in found.impossible)

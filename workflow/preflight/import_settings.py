@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from common.dotted import flat
+from common.dotted import flatten
 from common.findings import Finding
 from common.model_facts import same_model
 from common.published import check_option_name, check_text
@@ -109,7 +109,7 @@ def _said(run: PlannedRun, name: str) -> Any:
     if (value := run.spec["import"][name]) is not None:
         return value
     if name == "tensor_parallel":
-        return flat(run.spec["options"]).get(_trainer(run).key(name))
+        return flatten(run.spec["options"]).get(_trainer(run).key(name))
     value = run.spec["workload"].get(name)
     return value.get("source") if isinstance(value, dict) else value
 
@@ -197,7 +197,7 @@ def _held_settings(held: Mapping[str, Any]) -> Settings | None:
     resolved = held.get("resolved")
     if not isinstance(resolved, Mapping) or not resolved:
         return None
-    values = {key: value for key, value in flat(resolved).items() if _may_be_shown(key, value)}
+    values = {key: value for key, value in flatten(resolved).items() if _may_be_shown(key, value)}
     # verl's defaults hold empty engine_kwargs: what stands there was asked for.
     given = frozenset(key for key, value in values.items() if ".engine_kwargs." in key and value is not None)
     return Settings(values, given, composed=True)

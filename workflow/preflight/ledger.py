@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from common.findings import EQUALITIES, NONE, NOT_TOLD, SEVERAL, Equality, LedgerRow
+from common.findings import EQUALITIES, NONE, SEVERAL, UNKNOWN, Equality, LedgerRow
 from trainers.cases import Case, points_of
 from trainers.rows import Behaviour
 from trainers.terms import TERMS, TermValue, no_effect, terms_of
@@ -82,7 +82,7 @@ def _behaviour_row(behaviour: Behaviour, cases: Sequence[Case]) -> LedgerRow | N
     verdict, why = _behaviour_verdict(behaviour, cases, told)
     keys = [key for key in behaviour.keys if any(key in case.settings for case in cases)]
     name = behaviour.name + (f" ({keys[0]})" if keys else "")
-    values = _by_arm(cases, [value or NOT_TOLD for value in told])
+    values = _by_arm(cases, [value or UNKNOWN for value in told])
     return LedgerRow(name, values, verdict, why, "; ".join(sources))
 
 
@@ -154,9 +154,9 @@ def _package_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
 def _term_rows(cases: Sequence[Case], terms: Mapping[str, Sequence[TermValue]]) -> Iterator[LedgerRow]:
     """What the settings of different trainers come to, in words of none of them."""
     for name, said in terms.items():
-        values = [NOT_TOLD if one.value is None else one.value for one in said]
+        values = [UNKNOWN if one.value is None else one.value for one in said]
         row = _row(f"term: {name}", cases, values, "trainers/terms.py", "the same in all trainers", TERMS[name])
-        if NOT_TOLD in values:
+        if UNKNOWN in values:
             row = replace(
                 row, verdict="unverifiable", why="a trainer's settings do not tell it, or are not resolved yet"
             )
@@ -212,8 +212,8 @@ def _fact_rows(cases: Sequence[Case], unknown: Sequence[UnknownSettings]) -> lis
     runs = [*cases, *unknown]
     for name, setting in FACTS.items():
         facts = [fact_of(name, one) for one in runs]
-        values = _by_arm(runs, [NOT_TOLD if fact is None else fact for fact in facts])
-        known = {value for value in values.values() if NOT_TOLD not in value.split(SEVERAL)}
+        values = _by_arm(runs, [UNKNOWN if fact is None else fact for fact in facts])
+        known = {value for value in values.values() if UNKNOWN not in value.split(SEVERAL)}
         verdict: Equality = "unverifiable" if None in facts else "equal"
         why = "the same in all arms" if verdict == "equal" else "not every run says it"
         if len(known) > 1:
@@ -224,7 +224,7 @@ def _fact_rows(cases: Sequence[Case], unknown: Sequence[UnknownSettings]) -> lis
 
 def _untold_row(unknown: Sequence[UnknownSettings], cases: Sequence[Case]) -> LedgerRow:
     """The row for all that is hidden where settings are not known: each arm's word, and why."""
-    values = {case.arm: "as below" for case in cases} | {case.arm: NOT_TOLD for case in unknown}
+    values = {case.arm: "as below" for case in cases} | {case.arm: UNKNOWN for case in unknown}
     why = "; ".join(dict.fromkeys(one.why for one in unknown))
     return LedgerRow(
         "all settings of the trainer and the engine", values, "unverifiable", why, "the imported run's source"
@@ -236,7 +236,7 @@ def _with_untold(row: LedgerRow, unknown: Sequence[UnknownSettings]) -> LedgerRo
     values = {**row.values, **{case.arm: _known_of(case, row.setting) for case in unknown}}
     if row.verdict == "different":
         return replace(row, values=values)
-    silent = ", ".join(arm for arm, value in values.items() if value == NOT_TOLD)
+    silent = ", ".join(arm for arm, value in values.items() if value == UNKNOWN)
     if not silent:
         same = len(set(values.values())) == 1
         return replace(row, values=values, verdict=row.verdict if same else "different")
@@ -247,7 +247,7 @@ def _known_of(case: Case, setting: str) -> str:
     """What is known of a run without settings: its variables, as far as the experiment names them, and packages."""
     kind, _, name = setting.replace("package ", "package.", 1).partition(".")
     known = case.env if kind == "env" else case.pins.packages if kind == "package" else {}
-    return known.get(name, NOT_TOLD)
+    return known.get(name, UNKNOWN)
 
 
 def _text(value: object) -> str:

@@ -24,7 +24,7 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from common.errors import UserError
-from common.messages import listed
+from common.messages import join_first
 from workflow.stacks.lockfile import Pin
 from workflow.stacks.uv import HOW_TO_SET_SOURCES, Uv, redacted, torch_arguments, uv_error
 
@@ -223,7 +223,7 @@ def _what_there_is(files: list[DistFile], target: Target) -> str:
     machine = target.platform.split("_", 3)[3]
     # Those that differ in the glibc or the Python only come first.
     near = sorted(tags, key=lambda tag: (not ("manylinux" in tag and tag.endswith(machine)), tag))
-    return f"there are wheels for {listed(near, _SHOWN_TAGS)}"
+    return f"there are wheels for {join_first(near, _SHOWN_TAGS)}"
 
 
 def _dist_file(pin: Pin, entry: dict[str, Any], folder: Path) -> DistFile:

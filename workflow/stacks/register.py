@@ -14,7 +14,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from common.errors import UserError
-from common.messages import did_you_mean, listed
+from common.messages import did_you_mean, join_first
 from workflow.stacks import programs
 from workflow.stacks import staging as place
 from workflow.stacks.build import PipLayer, install, make_venv, verify_and_move
@@ -256,7 +256,7 @@ def _refusal(stack: Stack, there: Interpreter, open_ones: Sequence[Difference]) 
     lines = [f"{stack.name}: {there.path} differs from {stack.lock}, and the command does not say what becomes of:"]
     lines += [f"  {one.name}: the lock has {one.wanted}, there is {one.there}" for one in others]
     if extras:
-        shown = listed([f"{one.name} {one.there}" for one in extras], _SHOWN_EXTRAS)
+        shown = join_first([f"{one.name} {one.there}" for one in extras], _SHOWN_EXTRAS)
         lines += [f"  {len(extras)} packages that the lock does not have: {shown}"]
     keep = [*(f"{one.name}=={one.there}" for one in others), *([":extra:"] if extras else [])]
     lines += [f'Keep what is there: --accept "{" ".join(keep)}" (make: ACCEPT)']

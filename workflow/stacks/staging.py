@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from common.errors import UserError
-from common.patience import sleep_listening
+from common.retry import interruptible_sleep
 from workflow.stacks.uv import redacted
 
 _PREFIX = ".building-"
@@ -38,7 +38,7 @@ def builder_lock(folder: Path, name: str) -> Iterator[tuple[int, ...]]:
             if not _taken(descriptor):
                 print(f"{name}: waiting for another builder", file=sys.stderr, flush=True)
             while not _taken(descriptor):
-                sleep_listening(0.5)
+                interruptible_sleep(0.5)
         except OSError as error:
             if error.errno not in {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}:
                 raise

@@ -8,7 +8,7 @@ import numpy as np
 
 from engines import Engine
 
-ABACUS = Engine(name="abacus", label="Abacus", called=("suanpan",), number_bytes=8, at_once="beads")
+ABACUS = Engine(name="abacus", label="Abacus", aliases=("suanpan",), number_bytes=8, max_sequences_option="beads")
 
 
 def draw(table: Any, start: int, end: int, length: int, random: np.random.Generator) -> list[int]:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from common.errors import UserError
-from node.hardware import steady_port
+from node.hardware import free_port
 from trainers.replay.lengths import drawn, idle_share
 from trainers.replay.replicas import Meeting, ReplayRank, own_world
 
@@ -57,7 +57,7 @@ def test_each_engine_sees_its_own_gpus_alone() -> None:
 def started(python: Path, attempt: Path, *program: str, mark: str = "") -> subprocess.CompletedProcess[str]:
     """Two processes of this node, and what they said."""
     told = attempt.with_name("died.json")
-    place = ["--nodes=1", "--node=0", "--each=2", f"--at=127.0.0.1:{steady_port()}", f"--told={told}"]
+    place = ["--nodes=1", "--node=0", "--each=2", f"--at=127.0.0.1:{free_port()}", f"--report={told}"]
     command = [str(python), "-m", "node.ranks", *place, *(program or ("-m", "trainers.replay.driver")), str(attempt)]
     environment = job_environment(PYTHONPATH=str(ROOT), VLLM_CPU_KVCACHE_SPACE="1", REPLAY_MARK=mark)
     return patience.run(command, 300, cwd=ROOT, env=environment)

@@ -34,7 +34,7 @@ def largest_difference(policy: Any, outputs: Any) -> float:
 
 
 def main() -> None:
-    from node.engine_server import told
+    from node.engine_server import server_address
     from trainers.swift.driver import arguments, rollout_worker
 
     arguments.set_environment(OUT.parent)
@@ -45,7 +45,7 @@ def main() -> None:
     from swift.rlhf_trainers.vllm_client import VLLMClient
     from transformers import AutoModelForCausalLM
 
-    url, _, port = told()
+    url, _, port = server_address()
     client = VLLMClient(base_urls=[url], group_ports=[port])
     client.close_communicator()
     client.init_communicator(device="cpu")

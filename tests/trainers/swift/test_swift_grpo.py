@@ -16,7 +16,7 @@ import yaml
 
 from analysis.collect import main as collect
 from analysis.report.__main__ import main as report
-from common.dotted import flat
+from common.dotted import flatten
 from common.files import inputs_sha256
 from node.dataset import arithmetic_rows
 from trainers.cases import StackPins
@@ -274,7 +274,7 @@ def test_settings_are_trls(name: str, trained: Trained) -> None:
 
 def test_the_ledger_compares_their_terms_by_meaning(trained: Trained) -> None:
     """Of the settings as either trainer has resolved them: all that can be equal is, and the rest is told."""
-    swift, trl = trained.seen["swift"][STEPS]["settings"], flat(trained.done("trl-s0")["resolved"]["trainer"])
+    swift, trl = trained.seen["swift"][STEPS]["settings"], flatten(trained.done("trl-s0")["resolved"]["trainer"])
     of_run = {"swift-s0": ("4.6.0", swift), "trl-s0": ("1.16.0", trl)}
     composed = {}
     for name, (version, settings) in of_run.items():

@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from node.hardware import steady_port
+from node.hardware import free_port
 from node.ranks import SHARE
 from trainers.timers.lookup import mode_of, tree_for
 from workflow.cluster.paths import RunPaths
@@ -122,8 +122,8 @@ class Beside:
             "--nodes=1",
             "--node=0",
             "--each=2",
-            f"--at=127.0.0.1:{steady_port()}",
-            f"--told={self.folder / 'told'}",
+            f"--at=127.0.0.1:{free_port()}",
+            f"--report={self.folder / 'told'}",
         )
         order = self.runs[name].folder / "attempts" / str(number) / "attempt.json"
         if not order.exists():

@@ -168,7 +168,7 @@ def test_a_sample_keeps_the_tokens_of_its_prompt_on_its_way(monkeypatch: pytest.
         # Of two generations this process keeps half.
         _score_completions=lambda samples: copy.deepcopy(samples)[:2],
     )
-    monkeypatch.setattr(timers, "all_told", lambda mine, processes: [mine] * processes)
+    monkeypatch.setattr(timers, "gather_ranks", lambda mine, processes: [mine] * processes)
     log = SimpleNamespace(generated=lambda prompts, responses: told.append((list(prompts), list(responses))))
     timers.count_tokens(trainer, log)
     sample = SimpleNamespace(request_id="a", response_token_ids=[[1, 2, 3]], response_loss_mask=[])
@@ -199,7 +199,7 @@ def test_failures_of_a_step_add_up_over_its_calls_and_processes(monkeypatch: pyt
         log=lambda logs: logged.append(dict(metrics)),
         accelerator=SimpleNamespace(num_processes=2),
     )
-    monkeypatch.setattr(timers, "all_told", lambda mine, processes: [mine, {"failed": 3.0, "truncated": 4.0}])
+    monkeypatch.setattr(timers, "gather_ranks", lambda mine, processes: [mine, {"failed": 3.0, "truncated": 4.0}])
     count = timers.counted(trainer)
     for failed in (3.0, 0.0, 2.0):
         count("failed", failed)

@@ -27,12 +27,12 @@ def main(model: str, out: str, seed: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(model)
     vllm_colocate.pass_seed_and_dtype(int(seed), "float32")
     vllm_cpu.sync_through_reload()
-    with vllm_cpu.threads_kept(2):
+    with vllm_cpu.keep_threads(2):
         engine = VLLMGeneration(
             policy, Accelerator(cpu=True), tokenizer, max_model_length=96, max_num_seqs=8, max_completion_length=24
         )
     torch_seed = torch.initial_seed()  # of the generator that vLLM's CPU sampler draws from
-    settings = vllm_colocate.check_engine(engine.llm.llm_engine, "float32")
+    settings = vllm_colocate.engine_settings(engine.llm.llm_engine, "float32")
     prompt = tokenizer.apply_chat_template(
         [{"role": "user", "content": "What is 3 + 4?"}], add_generation_prompt=True, return_dict=False
     )

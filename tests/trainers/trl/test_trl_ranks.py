@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from node.hardware import steady_port
+from node.hardware import free_port
 
 from ... import patience
 from ...attempts import ROOT, TRANSFORMERS, job_environment, read_lines, run_python, write_attempt
@@ -43,7 +43,7 @@ dist.barrier()
 
 def start(python: Path, folder: Path, *command: str) -> subprocess.Popen[str]:
     """Two processes of this node."""
-    place = ["--nodes=1", "--node=0", "--each=2", f"--at=127.0.0.1:{steady_port()}", f"--told={folder / 'told.json'}"]
+    place = ["--nodes=1", "--node=0", "--each=2", f"--at=127.0.0.1:{free_port()}", f"--report={folder / 'told.json'}"]
     return subprocess.Popen(
         [str(python), "-m", "node.ranks", *place, *command],
         cwd=ROOT,

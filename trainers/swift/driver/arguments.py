@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.dotted import flat
+from common.dotted import flatten
 from common.errors import UserError
 from node import hf_training
-from node.engine_server import is_beside
+from node.engine_server import uses_server
 from node.exit_codes import one_line
-from node.hardware import importing, steady_port
+from node.hardware import free_port, importing
 from trainers.swift.driver.pipeline import with_scheduler
 
 # What every run has: it needs no ModelScope, and writes where it is told.
@@ -75,7 +75,7 @@ def _in_shares(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
     """FSDP in swift's words: its option has the whole configuration, and a pass is checkpointed by FSDP's own means."""
     if not trainer_args.get("fsdp"):
         return {}
-    hf_training.share_model()
+    hf_training.enable_full_fsdp_state()
     config = {"state_dict_type": "FULL_STATE_DICT", **(trainer_args.get("fsdp_config") or {})}
     config["activation_checkpointing"] = trainer_args.get("gradient_checkpointing", True)
     return {"fsdp": {"fsdp_config": config}, "fsdp_config": None}
@@ -180,28 +180,28 @@ def set_environment(folder: Path) -> None:
     os.environ.setdefault("VLLM_PLUGINS", "none")
     # With vLLM its parser has one process meet itself, at 29500 (utils/torch_utils.py, set_default_ddp_config): on a
     # login node another one's torchrun may have that port.
-    os.environ.setdefault("MASTER_PORT", str(steady_port()))
+    os.environ.setdefault("MASTER_PORT", str(free_port()))
 
 
 def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
     """ms-swift's version and what its arguments come to; `UserError` for what it would refuse."""
-    cpu = hf_training.elsewhere(trainer_args)
+    cpu = hf_training.cpu_fallback(trainer_args)
     # One process that sees several GPUs would lay the model over them, and swift refuses vLLM and FSDP beside that.
     os.environ["SWIFT_SINGLE_DEVICE_MODE"] = "1"
     with tempfile.TemporaryDirectory(prefix="rolloutbench-swift-") as folder:
         set_environment(Path(folder))
         (Path(folder) / "config.json").write_text(json.dumps(_STAND_IN), encoding="utf-8")
         owned = owned_settings({"checkpoint_dir": folder, "run_id": "settings"}, Path(folder), Path(folder))
-        settings = {"reward_weights": hf_training.weights_of(rewards), **with_scheduler(trainer_args), **cpu}
-        if is_beside(settings):
+        settings = {"reward_weights": hf_training.reward_weights(rewards), **with_scheduler(trainer_args), **cpu}
+        if uses_server(settings):
             served(settings, Path(folder), _NOWHERE)
             with _unconnected():
                 arguments = parsed(settings, {**owned, **_TO_NOBODY})
         else:
             arguments = parsed(settings, owned)
-    left_out = hf_training.OF_AN_ATTEMPT | cpu.keys() | _TO_NOBODY.keys()
+    left_out = hf_training.ATTEMPT_FIELDS | cpu.keys() | _TO_NOBODY.keys()
     settings = {key: value for key, value in told(arguments).items() if key not in left_out}
-    return importlib.metadata.version("ms-swift"), flat(settings)
+    return importlib.metadata.version("ms-swift"), flatten(settings)
 
 
 def told(arguments: Any) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from engines.vllm.colocate import check_engine
-from engines.vllm.cpu import is_cpu_platform, reload_weights, threads_kept
+from engines.vllm.colocate import engine_settings
+from engines.vllm.cpu import is_cpu_platform, keep_threads, reload_weights
 from node.hardware import importing
 from node.hf_training import number_format
 
@@ -35,13 +35,13 @@ def corrected(arguments: Any, seed: int, threads: int) -> Iterator[None]:
         return
     _sync_through_reload()
     _hand_over_copies()
-    with threads_kept(threads):
+    with keep_threads(threads):
         yield
 
 
 def settings(trainer: Any) -> dict[str, Any]:
     """The engine as it finally is, for done.json; `UserError` if its number format is not the workload's."""
-    held = check_engine(trainer.engine.engine, number_format(trainer.args.bf16, trainer.args.fp16))
+    held = engine_settings(trainer.engine.engine, number_format(trainer.args.bf16, trainer.args.fp16))
     return held | {"adapter_only_sync": bool(trainer.rollout_enable_lora)}
 
 

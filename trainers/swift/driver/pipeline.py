@@ -11,7 +11,7 @@ from typing import Any
 
 from common.errors import UserError
 from node.hardware import importing
-from node.own_reward_process import Problem, loaded
+from node.own_reward_process import Problem, load_function
 from node.rewards import RewardFunction
 
 # The data's columns, and our way to log beside a reward.
@@ -72,7 +72,7 @@ def with_scheduler(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
 
     name = f"{own['source']}: {own['class']}"
     try:
-        made: Any = loaded(own["source"], own["code"], own["class"])
+        made: Any = load_function(own["source"], own["code"], own["class"])
     except Problem as problem:
         raise UserError(f"options.{_SCHEDULER}: {problem}; correct the file") from problem
     if not (issubclass(made, MultiTurnScheduler) and made.step is not MultiTurnScheduler.step):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from swift.pipelines.infer import rollout
 
-from engines.vllm.colocate import check_engine
+from engines.vllm.colocate import engine_settings
 from engines.vllm.cpu import is_cpu_platform, repack_tied_output_layers
 from node.records import write_json
 from trainers.swift.driver.pipeline import encode_with_chat_template
@@ -36,7 +36,7 @@ def run(name: str, tell: Path, arguments: Any, rank: int, *others: Any) -> None:
         encode_with_chat_template(type(kwargs["template"]))  # a conversation's turns are tokens here, too
         engine = build(given, *args, **kwargs)
         if rank == 0:
-            held = check_engine(engine.engine, str(given.torch_dtype).removeprefix("torch."))
+            held = engine_settings(engine.engine, str(given.torch_dtype).removeprefix("torch."))
             write_json(tell, held | {"adapter_only_sync": bool(given.vllm_enable_lora)})
         return engine
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import read_json_object
-from node.engine_server import is_beside, ordered, told
+from node.engine_server import read_server_order, server_address, uses_server
 from node.exit_codes import run
 from node.hardware import importing
-from node.ranks import how_it_ended
+from node.ranks import describe_exit
 from trainers.swift.driver import arguments
 
 _ENGINE = "server-engine.json"
@@ -30,7 +30,7 @@ _ENGINE = "server-engine.json"
 
 def main() -> None:
     """Be the server that the command line's attempt wants, until it is ended."""
-    order = ordered("trainers.swift.driver.serve")
+    order = read_server_order("trainers.swift.driver.serve")
     job = order.job
     arguments.set_environment(job.folder)
     here = {"host": order.host, "port": order.port, "seed": order.seed, "log_level": "warning"}
@@ -69,7 +69,7 @@ def end_with_a_worker(over: threading.Event) -> None:
         workers |= {*multiprocessing.active_children()}
         for code in filter(None, (worker.exitcode for worker in workers)):
             # One that has failed has said why.
-            print("error: " * (code < 0) + f"an engine's process {how_it_ended(code)}", file=sys.stderr, flush=True)
+            print("error: " * (code < 0) + f"an engine's process {describe_exit(code)}", file=sys.stderr, flush=True)
             _kill_workers()
             os._exit(1)
         if over.wait(1.0):
@@ -78,9 +78,9 @@ def end_with_a_worker(over: threading.Event) -> None:
 
 def words(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
     """swift's arguments that say where the server is; none where the run has no server."""
-    if not is_beside(trainer_args):
+    if not uses_server(trainer_args):
         return {}
-    url, _, port = told()
+    url, _, port = server_address()
     if trainer_args.get("use_cpu"):
         from trainers.swift.driver.rollout_worker import send_through_store
 

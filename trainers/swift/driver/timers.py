@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from node.engine_server import is_beside
-from node.over_ranks import all_told
-from node.phase_clock import ROOT, sanitized
+from node.engine_server import uses_server
+from node.over_ranks import gather_ranks
+from node.phase_clock import ROOT, sanitize
 from trainers.swift.driver import colocate
 from trainers.swift.driver.pipeline import last_turn
 from trainers.trl.driver.timers import LOG_PROB, TrlTimers
@@ -56,7 +56,7 @@ class SwiftTimers(TrlTimers):
         if trainer.args.async_generate:
             self._time(trainer, "_wait_queue", "wait_for_responses")
             step_alone(self._clock)
-        elif is_beside(vars(trainer.args)):
+        elif uses_server(vars(trainer.args)):
             self._share_waiting(trainer)
         count = counted(trainer)
         trainer.reward_funcs = [self._timed_reward(function, count) for function in trainer.reward_funcs]
@@ -89,7 +89,7 @@ class SwiftTimers(TrlTimers):
 
         @contextmanager
         def profiling_context(trainer: Any, name: str) -> Iterator[None]:
-            phase = self._log_prob if name == LOG_PROB else _PHASES.get(name) or sanitized(name)
+            phase = self._log_prob if name == LOG_PROB else _PHASES.get(name) or sanitize(name)
             # With async_generate a thread generates for the next step while this one trains.
             beside = threading.current_thread() is not threading.main_thread()
             if name in _WHOLES or beside or self._clock.is_open(phase):
@@ -104,7 +104,7 @@ class SwiftTimers(TrlTimers):
     def _timed_reward(self, function: Any, log_metric: Any) -> Any:
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            with self._clock.phase(sanitized(function.__name__)):
+            with self._clock.phase(sanitize(function.__name__)):
                 return function(*args, log_metric=log_metric, **kwargs)
 
         return timed
@@ -135,7 +135,7 @@ def counted(trainer: Any) -> Callable[[str, float], None]:
     log = trainer.log
 
     def logged(*args: Any, **kwargs: Any) -> None:
-        told = all_told(dict(counts), trainer.accelerator.num_processes)
+        told = gather_ranks(dict(counts), trainer.accelerator.num_processes)
         counts.clear()
         for name in sorted(set().union(*told)):
             trainer._metrics["train"][name] = [sum(one.get(name, 0.0) for one in told) / len(told)]
@@ -181,7 +181,7 @@ def count_tokens(trainer: Any, log: Any) -> None:
         kept, mine, made[0] = score(samples), made[0], 0
         if trainer.dynamic_sample:
             # The good groups are shared out anew among the processes.
-            told = all_told({"made": mine}, trainer.accelerator.num_processes)
+            told = gather_ranks({"made": mine}, trainer.accelerator.num_processes)
             trainer._metrics["train"][DISCARDED].append(sum(one["made"] for one in told) - len(kept) * len(told))
         log.generated(
             (sample.prompt_tokens for sample in kept),

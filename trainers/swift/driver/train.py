@@ -12,7 +12,7 @@ from typing import Any
 
 from node.attempt import begin, exit_code
 from node.exit_codes import StopRequest
-from node.hf_training import number_format, require_devices, rewards_of, train_to_end, weights_of
+from node.hf_training import job_rewards, number_format, require_devices, reward_weights, train_to_end
 from node.phase_clock import PhaseClock
 from trainers.swift.driver import colocate, pipeline, serve
 from trainers.swift.driver.arguments import owned_settings, parsed, resolved, set_environment
@@ -29,14 +29,14 @@ _PACKAGES = (
 def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     """Train one attempt to its end, and write done.json; `RequeueError` if it was stopped before."""
     job = begin(attempt)
-    rewards = rewards_of(job)
+    rewards = job_rewards(job)
     set_environment(job.folder)
     job.inputs.require_unchanged()
     owned = owned_settings(attempt, job.inputs.model, job.inputs.data)
     trainer_args = pipeline.with_scheduler(job.spec["trainer_args"])
     # swift's parser connects the trainer with its server.
     owned |= serve.words(trainer_args)
-    arguments = parsed({"reward_weights": weights_of(job.spec["workload"]["rewards"]), **trainer_args}, owned)
+    arguments = parsed({"reward_weights": reward_weights(job.spec["workload"]["rewards"]), **trainer_args}, owned)
 
     import torch
 

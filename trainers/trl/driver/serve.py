@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.vllm import server
-from node.engine_server import is_beside, ordered, told
+from node.engine_server import read_server_order, server_address, uses_server
 from node.exit_codes import run
 from node.hf_training import number_format
 from trainers.trl.driver.options import SERVER_ARGS
@@ -25,7 +25,7 @@ _SHARE = 0.3
 
 def main() -> None:
     """Become the server that the command line's attempt wants."""
-    order = ordered("trainers.trl.driver.serve")
+    order = read_server_order("trainers.trl.driver.serve")
     args = order.job.spec["trainer_args"]
     words: dict[str, Any] = {
         # TRL hands no seed over.
@@ -37,15 +37,15 @@ def main() -> None:
         "gpu_memory_utilization": args.get("vllm_gpu_memory_utilization", _SHARE),
     }
     more = args.get(SERVER_ARGS) or {}
-    command = server.command(order.job.inputs.model, order.host, order.port, words, more)
+    command = server.server_command(order.job.inputs.model, order.host, order.port, words, more)
     os.execve(command[0], command, {**os.environ, **server.VARIABLES})
 
 
 def server_words(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
     """GRPOConfig's fields that say where the server is; none where the run has no server."""
-    if not is_beside(trainer_args):
+    if not uses_server(trainer_args):
         return {}
-    url, host, port = told()
+    url, host, port = server_address()
     # The address that vLLM's client tells the server to meet it at; it would ask for the default route's.
     os.environ["VLLM_HOST_IP"] = host
     return {"vllm_server_base_url": url, "vllm_group_port": port}
@@ -54,14 +54,14 @@ def server_words(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
 def mend(args: Any, folder: Path) -> None:
     """Let new weights travel through a file of the attempt's folder where there is no NCCL."""
     if args.use_cpu:
-        server.through_file(folder)
+        server.transfer_through_file(folder)
 
 
 def held(trainer: Any, dtype: str) -> dict[str, Any]:
     """The settings that the server finally holds; rank 0 alone has a client that could ask."""
     if not trainer.accelerator.is_main_process:
         return {}
-    return server.held(trainer.vllm_generation.vllm_client, dtype)
+    return server.server_settings(trainer.vllm_generation.vllm_client, dtype)
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from node.engine_server import is_beside
+from node.engine_server import uses_server
 from node.over_ranks import WAIT
-from node.phase_clock import PhaseClock, sanitized
+from node.phase_clock import PhaseClock, sanitize
 
 LOG_PROB = "_get_per_token_logps_and_entropies"
 _PHASES = {
@@ -51,7 +51,7 @@ def phase_name(timer: str, log_prob: str) -> str:
     not known keeps its own name, made fit for a path.
     """
     own = timer.partition(".")[2] or timer
-    return log_prob if own == LOG_PROB else _PHASES.get(own) or sanitized(own)
+    return log_prob if own == LOG_PROB else _PHASES.get(own) or sanitize(own)
 
 
 def log_prob_phase(trainer: Any, model: Any, path: str) -> str:
@@ -97,7 +97,7 @@ class TrlTimers:
 
     def __init__(self, clock: PhaseClock) -> None:
         self._clock = clock
-        self._log_prob = sanitized(LOG_PROB)
+        self._log_prob = sanitize(LOG_PROB)
 
     def install(self, trainer: Any) -> None:
         """Hook TRL's profiling contexts, and the parts of this trainer that TRL does not time."""
@@ -116,7 +116,7 @@ class TrlTimers:
             llm = getattr(generation, "llm", None)
             for method in ("sleep", "wake_up") if llm is not None else ():
                 self._time(llm, method, "sleep", unless="sync_weights")
-        if trainer.accelerator.num_processes > 1 and not is_beside(vars(trainer.args)):
+        if trainer.accelerator.num_processes > 1 and not uses_server(vars(trainer.args)):
             self._wait_for_slowest(trainer)
 
     def _wait_for_slowest(self, trainer: Any) -> None:

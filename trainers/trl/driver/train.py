@@ -12,23 +12,23 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
-from common.dotted import flat
+from common.dotted import flatten
 from common.errors import UserError
 from node.attempt import begin, exit_code
 from node.checkpoints import newest_checkpoint
 from node.exit_codes import StopRequest, one_line
 from node.hardware import importing
 from node.hf_training import (
-    OF_AN_ATTEMPT,
-    elsewhere,
+    ATTEMPT_FIELDS,
+    cpu_fallback,
+    enable_full_fsdp_state,
+    job_rewards,
     number_format,
     owned_settings,
     require_devices,
     require_settings,
-    rewards_of,
-    share_model,
+    reward_weights,
     train_to_end,
-    weights_of,
 )
 from node.phase_clock import PhaseClock
 from node.rewards import RewardFunction
@@ -72,27 +72,27 @@ def grpo_config(trainer_args: dict[str, Any], owned: dict[str, Any]) -> Any:
 
 def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
     """TRL's version and GRPOConfig's fields; `UserError` for what it would refuse."""
-    cpu = elsewhere(trainer_args)
+    cpu = cpu_fallback(trainer_args)
     # Nothing is written: the paths only have to be there for the configuration to be whole.
     owned = owned_settings({"checkpoint_dir": "checkpoints", "run_id": "settings"})
     trl_args, of_sglang = options.divided(trainer_args)
-    config = grpo_config({"reward_weights": weights_of(rewards), **trl_args, **cpu}, owned)
+    config = grpo_config({"reward_weights": reward_weights(rewards), **trl_args, **cpu}, owned)
     if trainer_args.get(options.SWITCH):
         rollout.sampling(config, None)
     settings = {options.OPTION + name: value for name, value in of_sglang.items()}
     settings |= {key: trainer_args[key] for key in (options.SERVER_ARGS,) if key in trainer_args}
     settings |= options.lora_words(trainer_args)
-    settings |= {key: value for key, value in config.to_dict().items() if key not in OF_AN_ATTEMPT | cpu.keys()}
-    return importlib.metadata.version("trl"), flat(settings)
+    settings |= {key: value for key, value in config.to_dict().items() if key not in ATTEMPT_FIELDS | cpu.keys()}
+    return importlib.metadata.version("trl"), flatten(settings)
 
 
 def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     """Train one attempt to its end, and write done.json; `RequeueError` if it was stopped before."""
     job = begin(attempt)
-    rewards = rewards_of(job)
+    rewards = job_rewards(job)
     trl_args, of_sglang = options.divided(job.spec["trainer_args"])
     owned = owned_settings(attempt) | serve.server_words(trl_args)
-    weights = weights_of(job.spec["workload"]["rewards"])
+    weights = reward_weights(job.spec["workload"]["rewards"])
     args = grpo_config({"reward_weights": weights, **_as_launched(trl_args)}, owned)
     require_devices("trl", args)
     dtype = number_format(args.bf16, args.fp16)
@@ -124,7 +124,7 @@ def _as_launched(trl_args: dict[str, Any]) -> dict[str, Any]:
     """
     if not trl_args.get("fsdp"):
         return trl_args
-    share_model()
+    enable_full_fsdp_state()
     return {**trl_args, "model_init_kwargs": {"device_map": None, **(trl_args.get("model_init_kwargs") or {})}}
 
 
@@ -143,7 +143,7 @@ def _engine_mended(args: Any, dtype: str, threads: int, folder: Path) -> Abstrac
     vllm_colocate.pass_seed_and_dtype(args.seed, dtype)
     if vllm_cpu.is_cpu_platform():
         vllm_cpu.sync_through_reload()
-        return vllm_cpu.threads_kept(threads)
+        return vllm_cpu.keep_threads(threads)
     return nullcontext()
 
 
@@ -173,9 +173,9 @@ def _trainer(args: Any, functions: list[RewardFunction], data_path: Path, model_
 def _engine_settings(trainer: Any, args: Any, dtype: str) -> dict[str, Any]:
     """The engine as it finally is, for done.json."""
     if args.use_vllm and args.vllm_mode == "colocate":
-        from engines.vllm.colocate import check_engine
+        from engines.vllm.colocate import engine_settings
 
-        return check_engine(trainer.vllm_generation.llm.llm_engine, dtype)
+        return engine_settings(trainer.vllm_generation.llm.llm_engine, dtype)
     if args.use_vllm:
         return serve.held(trainer, dtype)
     weights = str(next(trainer.model.parameters()).dtype).removeprefix("torch.")

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.dotted import setting
+from common.dotted import lookup
 from common.errors import UserError
 from common.messages import did_you_mean
 from node.exit_codes import one_line, run
@@ -193,7 +193,7 @@ def _require_taken(package: Path, base: Mapping[str, Any], key: str, version: st
 
 
 def _require_same_kind(key: str, base: Mapping[str, Any], composed: Mapping[str, Any]) -> None:
-    was, now = setting(base, key), setting(composed, key)
+    was, now = lookup(base, key), lookup(composed, key)
     if isinstance(was, dict) and isinstance(now, dict):
         for inner in was.keys() & now.keys():
             _require_same_kind(f"{key}.{inner}", base, composed)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from node.rewards import FAILED, name_of, reward_functions
+from node.rewards import FAILED, reward_functions, reward_name
 
 # verl calls from a pool of threads; neither tokenizers nor the order of sums shall depend on which is first.
 _lock = threading.Lock()
@@ -59,7 +59,7 @@ class _Made:
         if rewards_file:
             told = json.loads(Path(rewards_file).read_text(encoding="utf-8"))
             failures = Path(rewards_file).with_name("reward_failures.jsonl")
-        self.weights = {name_of(reward): float(reward.get("weight", 1.0)) for reward in told["rewards"]}
+        self.weights = {reward_name(reward): float(reward.get("weight", 1.0)) for reward in told["rewards"]}
         self._functions = reward_functions(told["rewards"], longest, failures=failures)
         self._longest = math.inf if longest is None else longest
         takes = frozenset[str]().union(*(function.takes for function in self._functions))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from common.contracts import Sample
-from node.samples import SAMPLES, first_rows, sample, stages, write_stage
+from node.samples import SAMPLES, first_rows, sample, sample_steps, write_stage
 
 
 class ValidationSamples:
@@ -27,7 +27,7 @@ class ValidationSamples:
         """verl's validation, whose texts are handed over at the three stages."""
         settings = trainer.config.trainer
         every = max(1, int(settings.test_freq))
-        if int(trainer.global_steps) not in stages(int(trainer.total_training_steps), every):
+        if int(trainer.global_steps) not in sample_steps(int(trainer.total_training_steps), every):
             return original(trainer, *args, **named)
         users = settings.validation_data_dir
         settings.validation_data_dir = users or str(self._path)

@@ -21,7 +21,7 @@ from node.attempt import Inputs, Job, read_attempt, read_spec, require_working_g
 from node.exit_codes import RequeueError, run
 from node.hardware import THREAD_VARIABLES, tracker_environment
 from node.records import write_json
-from node.rewards import name_of, reward_functions
+from node.rewards import reward_functions, reward_name
 from trainers.verl.driver import checkpoints as verl_checkpoints
 from trainers.verl.driver import hooks
 from trainers.verl.driver import reward as verl_reward
@@ -114,7 +114,7 @@ def _rewards_told(job: Job) -> dict[str, Any]:
 
 def _require_rows(inputs: Inputs, prompts: int) -> None:
     """`UserError` where the data is smaller than one step; 0.9.1 divides by zero, when the engine is up."""
-    rows = inputs.told["data"].get("rows")
+    rows = inputs.content["data"].get("rows")
     if rows is not None and rows < prompts:
         raise UserError(
             f"a step takes {prompts} prompts (workload.batch_size / num_generations), and the data has {rows} rows; "
@@ -166,7 +166,7 @@ def _order(job: Job) -> hooks.HookOrder:
     # verl empties its file when it starts: one for each attempt.
     environment["VERL_FILE_LOGGER_PATH"] = str(job.folder / "verl.jsonl")
     workload = job.spec["workload"]
-    rewards = tuple(name_of(reward) for reward in workload["rewards"])
+    rewards = tuple(reward_name(reward) for reward in workload["rewards"])
     return hooks.HookOrder(job.folder, environment, rewards, int(workload.get("samples") or 0))
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from common.findings import Finding
-from common.messages import listed
+from common.messages import join_first
 from trainers.cases import Case, differing
 from trainers.registry import trainers
 from trainers.rows import Behaviour
@@ -157,7 +157,7 @@ def _settings(cases: Sequence[Case]) -> Iterator[Finding]:
         return
     told = []
     for key in keys:
-        values = groups(cases, [repr(case.settings.get(key)) if key in case.settings else "not told" for case in cases])
+        values = groups(cases, [repr(case.settings.get(key)) if key in case.settings else "unknown" for case in cases])
         told.append(f"{key} ({_by_value(values, cases)})")
     # What a run's own source holds, no option of the experiment can change any more.
     held = any(case.imported and case.settings.composed for case in cases)
@@ -165,7 +165,8 @@ def _settings(cases: Sequence[Case]) -> Iterator[Finding]:
         "unequal",
         "settings",
         _arms(cases),
-        f"{len(keys)} setting{'s differ' if len(keys) > 1 else ' differs'} between arms: {listed(told, _MOST_LISTED)}",
+        f"{len(keys)} setting{'s differ' if len(keys) > 1 else ' differs'} between arms: "
+        f"{join_first(told, _MOST_LISTED)}",
         "the configuration says so. If this is what you compare, good; if not, it is in the times",
         "the configurations that the runs' sources hold" if held else "the experiment: shared and arms.<arm>.options",
         "runs that share what is not compared" if held else "put under shared.<trainer>.options what is not compared",

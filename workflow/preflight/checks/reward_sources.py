@@ -14,7 +14,7 @@ from node.built_in_rewards import Response
 from node.dataset import arithmetic_rows, ground_truths
 from node.hub import source_kind
 from node.own_reward import NotLoaded, RewardProgram
-from node.reward_model import context_of, problem_of
+from node.reward_model import context_length, reward_model_problem
 from trainers.cases import Case
 from trainers.memory_estimate import reward_models_of, weights_gib
 from workflow.config.imports import local_path
@@ -90,7 +90,7 @@ def _called(own: RewardProgram, responses: Sequence[Response], source: str) -> _
 def _values(own: RewardProgram, responses: Sequence[Response]) -> tuple[list[float | None], str]:
     """The values of a call, and what is wrong with it."""
     try:
-        values, wrong = own.called(responses)
+        values, wrong = own.call(responses)
     except UserError as error:
         return [], str(error)
     return values, next(iter(wrong.values()), "")
@@ -158,7 +158,7 @@ def reward_models(case: Case, place: LaunchContext) -> Iterator[Finding]:
     for reward in reward_models_of(case.workload):
         if source_kind(reward["model"]) != "local" or not (folder := local_path(reward["model"])).exists():
             continue  # the inputs are prepared with it, and name what is wrong then
-        if problem := problem_of(folder):
+        if problem := reward_model_problem(folder):
             yield finding_of(
                 case,
                 "impossible",
@@ -169,7 +169,7 @@ def reward_models(case: Case, place: LaunchContext) -> Iterator[Finding]:
                 "workload.rewards: a sequence classifier with one label, with its tokenizer and weights",
             )
             continue
-        limits = [one for one in (reward["max_length"], context_of(folder)) if one is not None]
+        limits = [one for one in (reward["max_length"], context_length(folder)) if one is not None]
         if limits and case.longest > min(limits):
             yield finding_of(
                 case,

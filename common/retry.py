@@ -17,7 +17,7 @@ from common.files import DiskFull, user_name
 T = TypeVar("T")
 
 PATIENCE_S = 900.0
-LOOK_PATIENCE_S = 30.0
+READ_PATIENCE_S = 30.0
 """For commands that only look: a person waits for them."""
 # Room is made by people, while whoever waits for it keeps a node.
 _ROOM_S = 30.0
@@ -31,12 +31,12 @@ _PASSING = frozenset(
 )
 
 
-def may_pass(error: OSError | DiskFull) -> bool:
+def is_transient(error: OSError | DiskFull) -> bool:
     """Whether waiting may cure an error of the file system."""
     return error.errno in _PASSING
 
 
-def owner_of_refused(error: OSError | DiskFull) -> str | None:
+def denying_owner(error: OSError | DiskFull) -> str | None:
     """The other user to whom a file belongs that one has no right to; None for one's own and for any other error.
 
     Where a folder hides it, the file counts as that folder's owner's.
@@ -51,7 +51,7 @@ def owner_of_refused(error: OSError | DiskFull) -> str | None:
     return None
 
 
-def is_there(path: Path) -> bool:
+def exists(path: Path) -> bool:
     """Whether a file is there; raises OSError where that cannot be known, which `is_file` may take for no."""
     try:
         path.stat()
@@ -60,7 +60,7 @@ def is_there(path: Path) -> bool:
     return True
 
 
-def patiently(action: Callable[[], T], what: str, patience_s: float = PATIENCE_S, for_others: bool = True) -> T:
+def retry_io(action: Callable[[], T], what: str, patience_s: float = PATIENCE_S, for_others: bool = True) -> T:
     """What an action returns, tried again while the file system refuses it; says so once.
 
     Without `for_others` another user's refusal is final: one who only looks may have no right to, and never get it.
@@ -75,17 +75,17 @@ def patiently(action: Callable[[], T], what: str, patience_s: float = PATIENCE_S
             return action()
         except (OSError, DiskFull) as error:
             limit_s = min(patience_s, _ROOM_S) if isinstance(error, DiskFull) else patience_s
-            final = not may_pass(error) or (not for_others and owner_of_refused(error) is not None)
+            final = not is_transient(error) or (not for_others and denying_owner(error) is not None)
             if final or (refused is not None and time.monotonic() + pause_s > refused + limit_s):
                 raise
             if refused is None:
                 print(f"{what}: {error}; trying again for {limit_s:.0f} s", file=sys.stderr, flush=True)
                 refused = time.monotonic()
-            sleep_listening(pause_s)
+            interruptible_sleep(pause_s)
             pause_s = min(2 * pause_s, 5.0)
 
 
-def sleep_listening(seconds: float) -> None:
+def interruptible_sleep(seconds: float) -> None:
     """Sleeps, and hears a Ctrl-C within a second.
 
     A signal that comes between Python's last look for signals and the sleep itself does not end the sleep: it is heard
@@ -96,8 +96,8 @@ def sleep_listening(seconds: float) -> None:
     time.sleep(seconds % 1)
 
 
-def run_listening(words: Sequence[str], patience_s: float, **how: Any) -> subprocess.CompletedProcess[str]:
-    """`subprocess.run` with the output as text and a limit; hears a Ctrl-C as `sleep_listening` does."""
+def run_interruptible(words: Sequence[str], patience_s: float, **how: Any) -> subprocess.CompletedProcess[str]:
+    """`subprocess.run` with the output as text and a limit; hears a Ctrl-C as `interruptible_sleep` does."""
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how) as process:
         give_up = time.monotonic() + patience_s
         try:
