@@ -1,4 +1,4 @@
-"""Reads a console whose steps are lines of a number and a dictionary, as Python prints it: `step 3: {'loss': 0.1}`."""
+"""Reads consoles whose steps are lines of a number and a printed Python dictionary: `step 3: {'loss': 0.1}`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from trainers.logs.restarts import steps_in_sequence
 from trainers.logs.step_names import StepNames
 
 _PAIR = re.compile(r"'(?P<name>[^']+)': (?:'(?P<text>[^']*)'|(?P<value>[^,'\"{}\[\]()]+(?:\([^()]*\))?))")
-# Rows of steps that never had a total are kept no longer than so many others.
+# How many incomplete steps wait for their row with the total; the oldest is dropped beyond it.
 MOST_WAITING = 100
 
 
 @dataclass(frozen=True, slots=True)
 class PrintedRow:
-    """A printed dictionary: its step, its numbers, whether its end is there, and its line."""
+    """A printed dictionary. `complete` is false if its closing brace is missing."""
 
     step: int
     numbers: dict[str, PrintedNumber]
@@ -30,7 +30,7 @@ class PrintedRow:
 
 
 def parse_row(text: str, step: int, line: int) -> PrintedRow:
-    """The numbers of a dictionary that a text begins with; of one that was cut, those before its last."""
+    """The numbers of the dictionary at the start of a text; a truncated dictionary loses its last number."""
     body, brace, _ = text.partition("}")
     numbers: dict[str, PrintedNumber] = {}
     for pair in _PAIR.finditer(body):
@@ -44,28 +44,27 @@ def parse_row(text: str, step: int, line: int) -> PrintedRow:
 
 
 def console_rows(parts: Iterable[Printout], word: str, begins: re.Pattern[str]) -> Iterable[PrintedRow]:
-    """The rows of a console; `begins` matches up to the dictionary, with the step, and `word` is a part of it."""
+    """The rows of a console. `begins` matches the text before the dictionary, with the step; it contains `word`."""
     for part in parts:
         if word in part.text and (found := begins.search(part.text)) is not None:
             yield parse_row(part.text[found.end() :], int(found[1]), part.line)
 
 
 def imported_rows(rows: Iterable[PrintedRow], path: Path, form: str, names: StepNames, prefix: str = "") -> Imported:
-    """The steps of printed rows, under wandb's names, before which the console leaves `prefix` out.
+    """The steps of printed rows, under wandb's names; the console omits `prefix` before them.
 
-    Rows of a step before the one with its total add their numbers to it. A row that was cut is a verdict; without its
-    total it is no step.
+    Rows before the row with a step's total add their numbers to that step. A truncated row gives a verdict.
     """
     waiting: dict[int, dict[str, PrintedNumber]] = {}
     records: list[StepRecord] = []
     verdicts: list[Verdict] = []
     for row in rows:
         numbers = waiting.pop(row.step, {}) | {prefix + name: number for name, number in row.numbers.items()}
-        told = names.logged_step({name: number.value for name, number in numbers.items()}, float(row.step))
+        logged = names.logged_step({name: number.value for name, number in numbers.items()}, float(row.step))
         if not row.complete:
-            text = f"{path}:{row.line}: step {row.step} was cut off: what stands behind the cut is left out"
+            text = f"{path}:{row.line}: the row of step {row.step} is truncated; its last value is left out"
             verdicts.append(Verdict("note", "value-cut-off", text))
-        if told is None or not told.timed:
+        if logged is None or not logged.timed:
             waiting[row.step] = numbers
             if len(waiting) > MOST_WAITING:
                 waiting.pop(next(iter(waiting)))
@@ -76,7 +75,7 @@ def imported_rows(rows: Iterable[PrintedRow], path: Path, form: str, names: Step
             for name, number in numbers.items()
             if fixed and number.decimals is not None
         }
-        records.append(StepRecord(told.step, {}, told.numbers, {}, None, path, row.line, rounding))
+        records.append(StepRecord(logged.step, {}, logged.numbers, {}, None, path, row.line, rounding))
     read = steps_in_sequence(records, path)
     read.verdicts = verdicts + read.verdicts
     return Imported(read, form)

@@ -1,4 +1,4 @@
-"""Makes steps of the rows that transformers' Trainer logs (TRL, ms-swift), and reads its `trainer_state.json`."""
+"""Turns rows that transformers' Trainer logs (TRL, ms-swift) into steps, and reads its `trainer_state.json`."""
 
 from __future__ import annotations
 
@@ -15,65 +15,55 @@ from common.errors import UserError
 from common.verdicts import Verdict, count_of
 from trainers.logs.log_files import list_of
 from trainers.logs.printed import half_digit, half_significant, parse_number
-from trainers.logs.record import STEPS_LOGGED, TIMERS, Imported, SourceRead, StepRecord, as_number, packed
+from trainers.logs.record import STEPS_LOGGED, Imported, SourceRead, StepRecord, as_number, packed
 from trainers.logs.restarts import counter_drops, require_one_run, steps_in_sequence
+from trainers.logs.step_names import WALL
 
 TRAINER_STATE = "trainer-state"
-# What transformers' callbacks put before a row's names in wandb: so a log's names are those of the wandb run.
+# The prefix that transformers' callbacks give a row's names in wandb; logs get the names of the wandb run.
 TRAIN = "train/"
 STEP_TIME = "train/step_time"
-# transformers 5 prints numbers as texts with so many digits, and no zeros at their end ('.4g').
-PRINTED_DIGITS = 4
+# transformers 5 prints numbers as texts with '.4g': at least this many digits, without zeros at the end.
+_PRINTED_DIGITS = 4
 # A double has no more.
-ALL_DIGITS = 15
+_ALL_DIGITS = 15
 _EVALUATION = ("eval_", "test_")
-# One of these is in every row of a training step. `reward` alone is not: reward functions print samples with it.
+# Every row of a training step has one of these. `reward` is not among them: reward functions print samples with it.
 _TRAINING = ("learning_rate", "step_time", "loss")
-# What a printed dictionary of something else hardly has.
-_SURE = ("learning_rate", "step_time")
 
 
 def is_training_row(row: Mapping[str, Any]) -> bool:
-    """Whether a logged row is of a training step: no evaluation, and not the summary at the end (`train_runtime`)."""
+    """Whether a logged row is a training step: no evaluation, and not the summary at the end (`train_runtime`)."""
     if "train_runtime" in row or any(str(name).startswith(_EVALUATION) for name in row):
         return False
     return any(name in row for name in _TRAINING)
 
 
-def is_surely_logged(row: Mapping[str, Any]) -> bool:
-    """Whether a training row has what only a trainer writes: where one has it, one without is another program's."""
-    return any(name in row for name in _SURE)
-
-
 def numbers_of(row: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
-    """A row's numbers under wandb's names, and the rounding of those that were printed as texts."""
+    """A row's numbers under wandb's names, and the rounding of those printed as texts."""
     numbers: dict[str, float] = {}
     rounding: dict[str, float] = {}
     for name, raw in row.items():
         value = as_number(raw)
         if value is not None:
             numbers[TRAIN + name] = value
-        elif isinstance(raw, str) and (text := parse_number(raw)) is not None:
-            numbers[TRAIN + name] = text.value
-            digits = max(significant_digits(raw), PRINTED_DIGITS)
-            if text.value != 0.0 and digits < ALL_DIGITS and (cut := half_significant(text.value, digits)) > 0.0:
-                rounding[TRAIN + name] = cut
+        elif isinstance(raw, str) and (number := parse_number(raw)) is not None:
+            numbers[TRAIN + name] = number.value
+            mantissa = raw.strip().lower().partition("e")[0]
+            shown = len("".join(c for c in mantissa if c.isdigit()).lstrip("0"))
+            digits = max(shown, _PRINTED_DIGITS)
+            if digits < _ALL_DIGITS and (half := half_significant(number.value, digits)) > 0.0:
+                rounding[TRAIN + name] = half
     return numbers, rounding
 
 
-def significant_digits(text: str) -> int:
-    """How many digits a printed number has, without zeros before the first."""
-    mantissa = text.strip().lower().partition("e")[0]
-    return len("".join(c for c in mantissa if c.isdigit()).lstrip("0"))
-
-
 def windows_of(order: Sequence[int]) -> list[int]:
-    """How many steps, up to its own, each record stands for: transformers logs means since the record before.
+    """The number of steps, up to its own, that each record averages: transformers logs means since the record before.
 
-    `order` are the steps of a log's records as they come, restarts too. A gap that is larger than most are is a hole,
-    not a window; of the first record after a restart it is the most that it can be. A single record says nothing: 1.
+    `order` are the steps of a log's records in file order, restarts included. A gap above the usual one is missing
+    data, not a window. The first record after a restart gets the largest possible window, a single record 1.
     """
-    # transformers logs at the multiples of logging_steps, and besides at step 1 if it is told to (logging_first_step).
+    # transformers logs at multiples of logging_steps, and also at step 1 with logging_first_step.
     starts = [0, *order[1:]] if order[:1] == [1] else order
     gaps = Counter(b - a for a, b in pairwise(starts) if b > a)
     if not gaps:
@@ -89,42 +79,38 @@ def windows_of(order: Sequence[int]) -> list[int]:
 
 
 def window_verdicts(shown_as: str, windows: Sequence[int]) -> list[Verdict]:
-    """Says which records stand for several steps (transformers' logging_steps); `windows` has a size for each."""
+    """A warning if records average several steps (transformers' logging_steps); `windows` has the size for each."""
     wide = [size for size in windows if size > 1]
     if not wide:
         return []
     least, most = min(wide), max(wide)
     shown = str(least) if least == most else f"{least} to {most}"
     if 2 * len(wide) > len(windows):
-        which = (
-            f"was logged every {shown} steps (logging_steps): each of its records stands for the mean of so many steps"
-        )
+        which = f"was logged every {shown} steps (logging_steps): each record is the mean of that many steps"
     else:
-        which = f"has {count_of(len(wide), 'record')} of {len(windows)} that stand for the mean of {shown} steps"
-    return [
-        Verdict(
-            "warning", "logging-window", f"{shown_as} {which}, and a step that is left out takes the others with it"
-        )
-    ]
+        which = f"has {count_of(len(wide), 'record')} of {len(windows)} that are the mean of {shown} steps"
+    text = f"{shown_as} {which}. A step that does not count removes its whole record"
+    return [Verdict("warning", "logging-window", text)]
 
 
-# ms-swift's names for it: seconds per step, in older releases steps per second. It rounds both to six decimals.
+# ms-swift's average since the start: seconds per step, in older releases steps per second, rounded to six decimals.
 SECONDS_PER_STEP = "train_speed(s/it)"
 STEPS_PER_SECOND = "train_speed(iter/s)"
+_AVERAGES = (TRAIN + SECONDS_PER_STEP, TRAIN + STEPS_PER_SECOND)
 _DECIMALS = 6
 ELAPSED = "elapsed_time"
 _ELAPSED_PARTS = re.compile(r"(?:(\d+)d )?(?:(\d+)h )?(?:(\d+)m )?(\d+(?:\.\d+)?)s")
-# `elapsed_time` is told in whole seconds.
+# `elapsed_time` is in whole seconds.
 _ELAPSED_ROUNDING_S = 0.5
-# Steps whose time is known no better than this share of it cannot be compared.
-LARGEST_SHARE = 0.25
-# No step is shorter, and none takes as many seconds as fit in one.
-SHORTEST_S = 1e-9
+# Steps are not comparable if their time's error exceeds this share of it.
+_LARGEST_SHARE = 0.25
+# Plausible seconds per step lie between this and its inverse.
+_SHORTEST_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """A row's average since the start: its step, seconds per step with their rounding, elapsed seconds if told."""
+    """A row's average since the start: its step, seconds per step with their rounding, and elapsed seconds."""
 
     step: int
     per_step_s: float
@@ -132,19 +118,17 @@ class Average:
     elapsed_s: float | None
 
 
-def average_of(row: LoggedRow) -> Average | None:
-    """The average that the numbers of a row of ms-swift's hold; None where they hold none."""
-    since_start_s = row.elapsed_s
+def _average_of(row: LoggedRow) -> Average | None:
+    """The average in a row of ms-swift's; None if it has none."""
     for name in (SECONDS_PER_STEP, STEPS_PER_SECOND):
         value = row.numbers.get(TRAIN + name, 0.0)
-        off = max(half_digit(_DECIMALS), row.rounding.get(TRAIN + name, 0.0))
-        if not SHORTEST_S <= value <= 1.0 / SHORTEST_S:
+        error = max(half_digit(_DECIMALS), row.rounding.get(TRAIN + name, 0.0))
+        if not _SHORTEST_S <= value <= 1.0 / _SHORTEST_S:
             continue
-        if name == STEPS_PER_SECOND:
-            value, off = 1.0 / value, off / value**2
-            # 3.x divides all steps, those before a checkpoint too, and up to 3.7 by a time that begins earlier.
-            since_start_s = None
-        return Average(row.step, value, off, since_start_s)
+        if name == SECONDS_PER_STEP:
+            return Average(row.step, value, error, row.elapsed_s)
+        # 3.x counts the steps before a checkpoint too, and up to 3.7 its clock begins earlier: no elapsed time.
+        return Average(row.step, 1.0 / value, error / value**2, None)
     return None
 
 
@@ -154,61 +138,53 @@ def elapsed_s(text: object) -> float | None:
     if match is None:
         return None
     days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    whole = 86400 * days + 3600 * hours + 60 * minutes + seconds
-    return whole if math.isfinite(whole) else None
+    total_s = 86400 * days + 3600 * hours + 60 * minutes + seconds
+    return total_s if math.isfinite(total_s) else None
 
 
 def step_times_s(averages: Sequence[Average], path: Path) -> dict[int, tuple[float, float, int]]:
-    """Mean seconds up to each row's step, their worst rounding error and of how many steps, by averages in step order.
+    """By step, from averages in step order: mean seconds since the row before, their worst error, and their steps.
 
-    The average times the steps since the start is the time since the start, and the difference of two such times is
-    that of the steps between. A run that went on from a checkpoint counts its steps from there: told by the elapsed
-    time. `UserError` where the rounding leaves too little of a step's time to compare.
+    The average times the steps since the start is the time since the start; the difference of two such times is the
+    time of the steps between. A resumed run counts its steps from the checkpoint, which the elapsed time shows.
+    `UserError` if the rounding makes most times useless.
     """
     found: dict[int, tuple[float, float, int]] = {}
-    begun = _steps_before(averages[0]) if averages else 0
-    before_s, before_rounding_s, before_step = 0.0, 0.0, begun
-    for one in averages:
-        since = one.step - begun
-        whole_s, rounding_s = one.per_step_s * since, one.rounding_s * since
-        steps = one.step - before_step
+    first_step = _steps_before(averages[0]) if averages else 0
+    before_s, before_error_s, before_step = 0.0, 0.0, first_step
+    for average in averages:
+        since = average.step - first_step
+        total_s, error_s = average.per_step_s * since, average.rounding_s * since
+        steps = average.step - before_step
         if steps < 1:
             continue
-        found[one.step] = ((whole_s - before_s) / steps, (rounding_s + before_rounding_s) / steps, steps)
-        before_s, before_rounding_s, before_step = whole_s, rounding_s, one.step
-    poor = [step for step, (seconds, error, _) in found.items() if error > LARGEST_SHARE * abs(seconds)]
+        found[average.step] = ((total_s - before_s) / steps, (error_s + before_error_s) / steps, steps)
+        before_s, before_error_s, before_step = total_s, error_s, average.step
+    poor = [step for step, (seconds, error, _) in found.items() if error > _LARGEST_SHARE * abs(seconds)]
     if 2 * len(poor) > len(found):
         seconds, error, _ = found[poor[0]]
         raise UserError(
-            f"{path} has no step times, only the average since the start ({SECONDS_PER_STEP}), and its printing cut "
-            f"off too much of that: step {poor[0]} took {seconds:.3g} s, give or take {error:.3g} s. Import ms-swift's "
-            "logging.jsonl, which holds more digits, or the wandb run, instead"
+            f"{path} has no step times, only the average since the start ({SECONDS_PER_STEP}), printed with too few "
+            f"digits: step {poor[0]} took {seconds:.3g} s, give or take {error:.3g} s. Import ms-swift's "
+            "logging.jsonl, which has more digits, or the wandb run instead"
         )
     return found
 
 
 def _steps_before(first: Average) -> int:
-    """How many steps were done before the life that a row tells the average of."""
+    """The number of steps before the checkpoint that a run resumed from, by its first average."""
     if first.elapsed_s is None or first.per_step_s <= 0.0:
         return 0
     counted = first.elapsed_s / first.per_step_s
-    off = _ELAPSED_ROUNDING_S / first.per_step_s + counted * first.rounding_s / first.per_step_s
-    if abs(counted - first.step) <= off + 0.01 * first.step:
+    error = _ELAPSED_ROUNDING_S / first.per_step_s + counted * first.rounding_s / first.per_step_s
+    if abs(counted - first.step) <= error + 0.01 * first.step:
         return 0
     return max(0, first.step - max(1, round(counted)))
 
 
-# The time of a step from one logged row to the next, where the trainer timed no step itself.
-WALL = TIMERS + "wall"
-
-
 @dataclass(frozen=True, slots=True)
 class LoggedRow:
-    """A training step's row: its numbers and their rounding under wandb's names, its line, and the seconds since the
-    start where it has them (`elapsed_time`).
-
-    A row is kept packed; what else of it counts is asked of the row as it was logged (`logged_row`).
-    """
+    """A training step's row: numbers and rounding under wandb's names (packed), line, and `elapsed_time` in seconds."""
 
     step: int
     numbers: Mapping[str, float]
@@ -218,7 +194,7 @@ class LoggedRow:
 
 
 def logged_row(step: int, row: Mapping[str, Any], line: int) -> LoggedRow:
-    """What is kept of a row as it was logged."""
+    """The packed form of a row as it was logged."""
     numbers, rounding = numbers_of(row)
     return LoggedRow(step, packed(numbers), packed(rounding), line, elapsed_s(row.get(ELAPSED)))
 
@@ -226,69 +202,63 @@ def logged_row(step: int, row: Mapping[str, Any], line: int) -> LoggedRow:
 def imported_rows(
     rows: Sequence[LoggedRow], path: Path, name: str, verdicts: Sequence[Verdict] = (), unnumbered: bool = False
 ) -> Imported:
-    """The steps of a file's rows under wandb's names; `name` is that of the format.
+    """The steps of a file's rows under wandb's names; `name` is the format's.
 
-    A row that stands for several steps says so (`STEPS_LOGGED`). Where no row has `step_time`, the step's seconds come
-    from ms-swift's average since the start, with the error that its rounding leaves, and a verdict says so.
-    `unnumbered`: nothing beside a row tells its step, so that rows of several runs, or from before a restart, are an
-    error.
+    A row that averages several steps has the scalar `STEPS_LOGGED`. If no row has `step_time`, the seconds come from
+    ms-swift's average since the start, with the error of its rounding and a verdict. `unnumbered`: the rows have no
+    step numbers of their own, so several runs or a restart in the file are an error.
     """
     records = []
-    windows = windows_of([row.step for row in rows])
-    for row, window in zip(rows, windows, strict=True):
+    for row, window in zip(rows, windows_of([row.step for row in rows]), strict=True):
         numbers = {**row.numbers, STEPS_LOGGED: float(window)} if window > 1 else row.numbers
         records.append(
             StepRecord(row.step, {}, numbers, {}, None, path, row.line, row.rounding, elapsed_s=row.elapsed_s)
         )
     if unnumbered:
         require_one_run(records, path)
-    anew = {place for place, (before, record) in enumerate(pairwise(records), start=1) if counter_drops(before, record)}
     read = steps_in_sequence(records, path)
     read.verdicts = [*verdicts, *read.verdicts]
     if not any(STEP_TIME in record.scalars for record in read.records.values()):
-        _add_average_times(read, rows, anew, path)
+        restarts = {at for at, (a, b) in enumerate(pairwise(records), start=1) if counter_drops(a, b)}
+        _add_average_times(read, rows, restarts, path)
     read.verdicts += window_verdicts(str(path), [int(r.scalars.get(STEPS_LOGGED, 1)) for r in read.records.values()])
     return Imported(read, name)
 
 
-_AVERAGES = (TRAIN + SECONDS_PER_STEP, TRAIN + STEPS_PER_SECOND)
-
-
-def _add_average_times(read: SourceRead, rows: Sequence[LoggedRow], anew: Collection[int], path: Path) -> None:
-    """Adds the steps' times from ms-swift's average since the start, and says so; `anew` are the places of restarts."""
-    # A run that was started again counts its average from there.
+def _add_average_times(read: SourceRead, rows: Sequence[LoggedRow], restarts: Collection[int], path: Path) -> None:
+    """Add step times from ms-swift's average since the start; `restarts` are the indices of first rows after one."""
+    # The average begins again at each restart.
     lives: list[list[LoggedRow]] = []
     for place, row in enumerate(rows):
         if lives and replace(row, line=lives[-1][-1].line) == lives[-1][-1]:
             continue
-        if not lives or row.step <= lives[-1][-1].step or place in anew:
+        if not lives or row.step <= lives[-1][-1].step or place in restarts:
             lives.append([])
         lives[-1].append(row)
     times: dict[int, tuple[float, float, int]] = {}
     for life in lives:
-        averages = [average for row in life if (average := average_of(row)) is not None]
+        averages = [average for row in life if (average := _average_of(row)) is not None]
         times.update(step_times_s(averages, path))
     for step, (seconds, error, window) in times.items():
         record = read.records[step]
         scalars = {k: v for k, v in record.scalars.items() if k not in (*_AVERAGES, STEPS_LOGGED)} | {WALL: seconds}
-        # What is rounded is there.
         rounding = {k: v for k, v in record.rounding.items() if k in scalars} | {WALL: error}
         if window > 1:
             scalars[STEPS_LOGGED] = float(window)
         read.records[step] = replace(record, scalars=scalars, rounding=rounding)
     if times:
         text = (
-            f"{path} holds no step times, only the average since the start: the times are differences of that, "
-            "each from one logged row to the next, with checkpoints and evaluations in between"
+            f"{path} has no step times, only the average since the start. Each time is the difference from one logged "
+            "row to the next, and includes checkpoints and evaluations between them"
         )
         read.verdicts.append(Verdict("warning", "times-from-average", text))
 
 
 def read_trainer_state(path: Path) -> Imported:
-    """The steps of a `trainer_state.json`, which the Trainer keeps beside each checkpoint, under wandb's names.
+    """The steps of a `trainer_state.json`, which the Trainer writes with each checkpoint, under wandb's names.
 
-    A record's line is its place in the log_history, from 1. Evaluations and the summary at the end are no steps.
-    `UserError` when the file is no such state.
+    A record's line is its place in the log_history, from 1. Evaluations and the summary at the end are skipped.
+    `UserError` if the file is no such state.
     """
     rows: list[LoggedRow] = []
     place = 0
@@ -303,7 +273,7 @@ def read_trainer_state(path: Path) -> Imported:
             rows.append(logged_row(step, {k: v for k, v in row.items() if k != "step"}, place))
     except (ValueError, RecursionError, OverflowError) as error:
         raise UserError(
-            f"{path} is cut off or corrupt after record {place} of its log_history ({' '.join(str(error).split())}). "
+            f"{path} is truncated or corrupt after record {place} of its log_history ({' '.join(str(error).split())}). "
             "Copy it again, or import the trainer_state.json of another checkpoint"
         ) from None
     return imported_rows(rows, path, TRAINER_STATE)

@@ -1,4 +1,4 @@
-"""Opens logs, and reads their lines, their JSON and their printouts."""
+"""Opens logs and reads their lines, JSON and console output."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from typing import Any, TextIO, TypeVar
 from common.errors import UserError
 from common.verdicts import Verdict
 
-# Most logs that are compared by hand are smaller.
+# Files up to this size are cached; most logs that people compare by hand are smaller.
 KEPT_BYTES = 1 << 20
-# Colours and cursor movements; and the titles that some terminals are sent.
+# Colours, cursor movements and terminal titles.
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
-# Ray puts the actor before every line: (TaskRunner pid=123), (WorkerDict pid=123, ip=10.0.0.1). Before it may stand a
-# time (Kubernetes, with `stdout F`) or the rank (Slurm).
+# Ray's prefix of every line: (TaskRunner pid=123), (WorkerDict pid=123, ip=10.0.0.1). A time (Kubernetes, with
+# `stdout F`) or a rank (Slurm) may precede it.
 _ACTOR = re.compile(
     r"(?:\S{0,20}\d\S{0,20}\s+){0,2}(?:std(?:out|err) [FP] )?\s*\((?P<actor>[^()]*\bpid=\d+[^()]*)\)\s?"
 )
 _ZEROS = re.compile(r"\0+")
-# How transformers' Trainer begins a row.
+# The start of a row of transformers' Trainer.
 _ROW = "{'loss': "
 _PAIR_BEGINS = re.compile(r"\s*'[^']+': ")
 
 
 @dataclass(frozen=True)
 class Printout:
-    """What stands between two line ends or carriage returns, without colours and Ray's prefix.
+    """The text between two line ends or carriage returns, without colours and Ray's prefix.
 
-    `line` counts from 1 in the file. `actor` is what Ray's prefix held, empty without one. `ended` is false for the
-    end of a file that has no line end there: it may have been cut off. `line_chars` is the length of the whole line.
+    `line` counts from 1 in the file. `actor` is the content of Ray's prefix, or empty. `ended` is false at a file's end
+    without a line end: the text may be truncated. `line_chars` is the length of the whole line.
     """
 
     line: int
@@ -51,21 +51,21 @@ def _content(path: Path, size: int, changed_ns: int) -> bytes:
     return path.read_bytes()
 
 
-# Whoever begins to read a source calls this: a clock that ticks slowly may give a changed file the same date.
+# Call this before reading a source: with a coarse clock a changed file may have the same modification time.
 clear_cache = _content.cache_clear
 
 
 def open_log(path: Path) -> BytesIO | BufferedReader:
-    """A file to read from its start; a small one is read from the disk once, for as long as its date stays.
+    """Open a file at its start. A small file is read once and cached until its modification time changes.
 
-    A log is looked at several times before its steps are read, and a shared disk takes milliseconds to open a file.
+    A log is inspected several times before its steps are read; a shared disk takes milliseconds to open a file.
     """
     state = path.stat()
     return BytesIO(_content(path, state.st_size, state.st_mtime_ns)) if state.st_size <= KEPT_BYTES else path.open("rb")
 
 
 def require_utf8(path: Path, head: bytes) -> None:
-    """`UserError` with the command that converts a file whose first bytes are those of UTF-16."""
+    """`UserError` with the command that converts it, if a file's first bytes are those of UTF-16."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         here, there = (shlex.quote(str(p)) for p in (path, path.with_stem(f"{path.stem}-utf8")))
         raise UserError(
@@ -75,14 +75,14 @@ def require_utf8(path: Path, head: bytes) -> None:
 
 
 def printouts(path: Path) -> Iterator[Printout]:
-    """The parts of a console log in their order; `UserError` for a file that is no text.
+    """The parts of a console log in order; `UserError` for UTF-16.
 
-    A progress bar redraws itself by a carriage return, so that it shares its line with what was printed next. A row of
-    transformers' that a terminal broke into lines of its width is one part.
+    A progress bar redraws itself with carriage returns, so it shares its line with the next output. A row of
+    transformers' that a terminal wrapped into several lines is one part.
     """
     broken: list[Printout] = []
     for part in _parts(path):
-        if broken and not _goes_on(broken, part):
+        if broken and not _continues(broken, part):
             yield from broken
             broken = []
         at = 0 if broken else part.text.rfind(_ROW)
@@ -98,9 +98,9 @@ def printouts(path: Path) -> Iterator[Printout]:
     yield from broken
 
 
-def _goes_on(broken: Sequence[Printout], part: Printout) -> bool:
-    """Whether a line can only be the next of a row that was broken: by a terminal, where a space at a line's end may be
-    lost, or by hand before a pair."""
+def _continues(broken: Sequence[Printout], part: Printout) -> bool:
+    """Whether a line must continue a wrapped row: wrapped by a terminal, which may drop a space at a line's end, or by
+    hand before a pair."""
     width = broken[0].line_chars
     full = part.line_chars <= width + 1 if "}" in part.text else abs(part.line_chars - width) <= 1
     return (
@@ -119,7 +119,7 @@ def _parts(path: Path) -> Iterator[Printout]:
             ended = raw.endswith(b"\n")
             line = raw.decode("utf-8", errors="replace").rstrip("\r\n")
             if "\0" in line:
-                # A crashed node's file system leaves zeros in place of what was never written: a cut.
+                # A crashed node's file system leaves zeros where data was never written: the line is truncated.
                 line = _ZEROS.sub("\r\0", line)
             parts = line.split("\r")
             for index, part in enumerate(parts):
@@ -136,7 +136,7 @@ T = TypeVar("T")
 
 
 def parse_json(raw: bytes | str) -> Any:
-    """What a text of JSON holds; `ValueError` where it is none, is nested too deeply or has texts that are none."""
+    """Parse JSON; `ValueError` if it is invalid, nested too deeply, or has lone surrogates."""
     try:
         found = json.loads(raw)
     except RecursionError:
@@ -147,18 +147,17 @@ def parse_json(raw: bytes | str) -> Any:
 
 
 def require_characters(found: Any) -> None:
-    """`ValueError` for half of a character (a lone surrogate): it can be written in JSON, and nowhere else."""
+    """`ValueError` for a lone surrogate (half a character): only JSON can represent it."""
     json.dumps(found, ensure_ascii=False).encode()
 
 
 def json_lines(
     path: Path, shown_as: str, read_row: Callable[[Any, int], T | None], verdicts: list[Verdict]
 ) -> Iterator[T]:
-    """What `read_row` makes of each line's content and number, where that is not None.
+    """The results of `read_row` for each line's content and number, without None.
 
-    A line that is no JSON, or of which `read_row` raises ValueError, TypeError, KeyError or OverflowError, is added to
-    `verdicts` with its number; but a last line without its newline was cut off by a kill, and is left out without a
-    word.
+    A line that is no JSON, or for which `read_row` raises ValueError, TypeError, KeyError or OverflowError, gives a
+    verdict with its number. An unreadable last line without a newline was truncated by a kill; it is skipped silently.
     """
     with open_log(path) as lines:
         for number, raw in enumerate(lines, start=1):
@@ -177,15 +176,15 @@ def json_lines(
 
 
 CHUNK_CHARS = 1 << 20
-# No element is longer: what cannot be read with so much behind it is corrupt.
+# No element is longer; one that does not parse with so much text after it is corrupt.
 LONGEST_CHARS = 1 << 24
 _SPACE = re.compile(r"\s*")
 
 
 def list_of(path: Path, key: str) -> Iterator[Any] | None:
-    """The elements of the list under a key, the first one of that name; None where there is none.
+    """The elements of the first list under a key, read one by one; None if there is no such list.
 
-    `ValueError` and `RecursionError`, while they are read, where an element cannot be.
+    While reading, an element that does not parse raises `ValueError` or `RecursionError`.
     """
     begins = re.compile(rf'(?<!\\)"{re.escape(key)}"\s*:\s*\[')
     file = TextIOWrapper(open_log(path), encoding="utf-8-sig")

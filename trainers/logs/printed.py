@@ -1,4 +1,4 @@
-"""Reads the number that a printed text stands for, and how much of it the printing cut off."""
+"""Parses printed numbers and computes how much precision the printing lost."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import NamedTuple
 # numpy 2 and torch print a number with its type around it: np.float64(0.5), tensor(0.5, device='cuda:0').
 _TYPED = re.compile(r"(?:(?:np|numpy|torch)\.\w+|tensor|array)\((?P<inner>[^(),]*)(?:,[^()]*)?\)")
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.(?P<decimals>\d*))?|\.(?P<bare>\d+))(?P<exponent>[eE][-+]?\d+)?")
-_WORDS = {"nan": math.nan, "inf": math.inf, "infinity": math.inf}
+_NON_FINITE = {"nan": math.nan, "inf": math.inf, "infinity": math.inf}
 
 
 class PrintedNumber(NamedTuple):
-    """A printed number: its value, and its digits after the point.
+    """A printed number: its value and its digits after the point.
 
-    `decimals` is None where that says nothing of what was cut off: a whole number, one with an exponent, one inside
-    numpy's type, not-a-number.
+    `decimals` is None where it does not show the lost precision: for a whole number, a number with an exponent or
+    inside numpy's type, and not-a-number.
     """
 
     value: float
     decimals: int | None
     trailing_zero: bool = False
     in_full: bool = False
-    """Printed as Python prints a number in full, which no fixed number of decimals gives."""
+    """Whether Python printed the number in full; a fixed number of decimals prints no such text."""
 
 
 def parse_number(text: str) -> PrintedNumber | None:
@@ -34,9 +34,9 @@ def parse_number(text: str) -> PrintedNumber | None:
     if match is None:
         if (typed := _TYPED.fullmatch(text)) is not None:
             text = typed["inner"].strip()
-        word = _WORDS.get(text.lstrip("+-").lower())
-        if word is not None:
-            return PrintedNumber(-word if text.startswith("-") else word, None)
+        value = _NON_FINITE.get(text.lstrip("+-").lower())
+        if value is not None:
+            return PrintedNumber(-value if text.startswith("-") else value, None)
         match = _NUMBER.fullmatch(text) if typed is not None else None
     if match is None:
         return None
@@ -50,16 +50,16 @@ def parse_number(text: str) -> PrintedNumber | None:
 
 
 def leading_number(text: str) -> str:
-    """The number that a text begins with, where something else was printed right behind it; empty without one."""
+    """The number at the start of a text that other output follows; empty if there is none."""
     match = _TYPED.match(text) or _NUMBER.match(text)
     return match[0] if match else ""
 
 
 def fixed_decimals(numbers: Collection[PrintedNumber]) -> bool:
-    """Whether numbers that were printed together were cut to a fixed number of decimals.
+    """Whether numbers of one line were printed with a fixed number of decimals (a format like `.3f`).
 
-    Python prints a number in full without zeros at its end, and with as many digits as it needs: so a zero at the end,
-    or the same two or more decimals everywhere, are of a format like `.3f`.
+    Python prints a number in full with as many digits as it needs and no zeros at its end. A trailing zero, or the same
+    two or more decimals in all numbers, therefore shows a fixed format.
     """
     decimals = {n.decimals for n in numbers if n.decimals is not None}
     if any(n.in_full for n in numbers) or not decimals:
@@ -68,12 +68,12 @@ def fixed_decimals(numbers: Collection[PrintedNumber]) -> bool:
 
 
 def half_digit(decimals: int) -> float:
-    """Half a unit of the last of so many decimals."""
+    """Half a unit of the last decimal."""
     return 0.5 * 10.0**-decimals
 
 
 def half_significant(value: float, digits: int) -> float:
-    """Half a unit of a value's last significant digit, of so many."""
+    """Half a unit of a value's last significant digit."""
     if value == 0.0 or not math.isfinite(value):
         return 0.0
     return half_digit(digits - 1 - math.floor(math.log10(abs(value))))

@@ -1,4 +1,4 @@
-"""Defines what every source of steps gives: one record for each training step, its numbers packed."""
+"""Defines the record of a training step that every source of steps returns; its numbers are packed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from common.verdicts import Verdict
 
 
 class _Shape:
-    """The names that rows of numbers share, and how their values are packed."""
+    """The names that rows of numbers share, and the packing of their values."""
 
     __slots__ = ("__weakref__", "last", "packing", "places")
 
@@ -30,9 +30,9 @@ _VALUE = struct.Struct("d")
 
 
 class Numbers(Mapping[str, float]):
-    """A read-only mapping of 8 bytes a number: rows with the same names, in the same order, share these.
+    """A read-only mapping with 8 bytes a number. Rows with the same names in the same order share the names.
 
-    A log of 100,000 steps of 60 numbers takes some 60 MB so, and ten times that as dictionaries.
+    A log of 100,000 steps with 60 numbers each takes about 60 MB; dictionaries take ten times as much.
     """
 
     __slots__ = ("_shape", "_values")
@@ -44,7 +44,7 @@ class Numbers(Mapping[str, float]):
             shape = _Shape(names)
             _shapes[tuple(shape.places)] = shape
         values = shape.packing.pack(*numbers.values())
-        # Equal rows, such as those of the rounding to three decimals, are kept once.
+        # Equal rows (such as the rounding of each step) are stored once.
         if values == shape.last:
             values = shape.last
         shape.last = values
@@ -64,7 +64,7 @@ class Numbers(Mapping[str, float]):
         return name in self._shape.places
 
     def __eq__(self, other: object) -> bool:
-        # Of packed values, not-a-number is what it is.
+        # Packed values of not-a-number are equal.
         same = isinstance(other, Numbers) and self._shape is other._shape and self._values == other._values
         return same or super().__eq__(other)
 
@@ -72,7 +72,7 @@ class Numbers(Mapping[str, float]):
         return self._shape.places.keys()
 
     def as_dict(self) -> dict[str, float]:
-        """The numbers as a dictionary of its own, which may be changed."""
+        """A copy as a dictionary, which the caller may change."""
         return dict(zip(self._shape.places, self._shape.packing.unpack(self._values), strict=True))
 
     def items(self) -> ItemsView[str, float]:
@@ -86,32 +86,31 @@ class Numbers(Mapping[str, float]):
 
 
 def packed(numbers: Mapping[str, float]) -> Numbers:
-    """The same numbers in little memory."""
+    """The same numbers, packed."""
     return numbers if isinstance(numbers, Numbers) else Numbers(numbers)
 
 
-# What trainers put before the names of their timers.
+# The prefix of timer names.
 TIMERS = "timing_s/"
-# The scalar that says of how many steps, up to its own, a record holds the means; it is there where that is not one.
+# The scalar with the number of steps, up to its own, that a record averages; missing for a single step.
 STEPS_LOGGED = "steps_logged"
+_WANDB_NON_FINITE = ("NaN", "Infinity", "-Infinity", "+Infinity")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One finished training step as one source holds it.
+    """One finished training step as one source logs it. Its numbers are packed (`Numbers`); it is never changed.
 
-    `phases` are seconds by path in the timer tree; `scalars` keep the trainer's names; `samples` are lists
-    such as response lengths in tokens; `line` is the line or the record number in `file`. A record that is the mean of
-    several steps has their number as the scalar `STEPS_LOGGED`. `resumed` is None where the source does not say.
-    `rounding` is half a unit of the last printed digit, in the value's own unit,
-    under the value's full name (`timing_s/gen`, `response_length/mean`); a value that is not there has its full
-    precision. `origins` is where a value was read, under the same names, if not on `line` of `file`. `time` is when
-    the step was logged, in seconds since 1970, and `elapsed_s` are the seconds since its process began, where the
-    source says so.
-
-    Whatever mappings it is made of, it keeps their numbers packed (`Numbers`) and is not changed: `replace` makes
-    another one.
+    - `phases`: seconds by path in the timer tree. `scalars` keep the trainer's names. A record that averages several
+      steps has their number as the scalar `STEPS_LOGGED`.
+    - `samples`: lists, such as response lengths in tokens.
+    - `resumed`: None if the source does not report it.
+    - `line`: the line or the record number in `file`.
+    - `rounding`: half a unit of the last printed digit, under the value's full name (`timing_s/gen`,
+      `response_length/mean`). A value without an entry has full precision.
+    - `origins`: file and line of a value, under the same names, if not `line` of `file`.
+    - `time`: when the step was logged, in seconds since 1970. `elapsed_s`: seconds since its process began.
     """
 
     step: int
@@ -134,7 +133,7 @@ class StepRecord:
 
 
 def timers_as_phases(record: StepRecord, without: Collection[str] = ()) -> StepRecord:
-    """A record whose timers are among its scalars and named by their paths, with these as its phases."""
+    """A record whose timers are scalars named by their paths, with those moved to its phases."""
     scalars = record.scalars
     phases = {name.removeprefix(TIMERS): value for name, value in scalars.items() if name.startswith(TIMERS)}
     rest = {name: value for name, value in scalars.items() if not name.startswith(TIMERS) and name not in without}
@@ -143,8 +142,8 @@ def timers_as_phases(record: StepRecord, without: Collection[str] = ()) -> StepR
 
 @dataclass(frozen=True)
 class TablePhase:
-    """A phase of a table with a column `parent`: its parent (empty for the whole step), its category (empty where none
-    is given), and where both were read first."""
+    """A phase of a table with a column `parent`: its parent (empty for the whole step), its category (may be empty),
+    and the line that gives them first."""
 
     parent: str
     category: str
@@ -158,24 +157,25 @@ class TablePhase:
 
 @dataclass
 class SourceRead:
-    """Records by step, what was odd about the file, and the steps that it holds more than once (`repeated`)."""
+    """Records by step, verdicts about the file, and the steps that it has more than once (`repeated`)."""
 
     records: dict[int, StepRecord] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
     repeated: set[int] = field(default_factory=set)
     written_by: str = ""
-    """The trainer that the names in its rows tell, where they tell one."""
+    """The trainer that the names in its rows identify, if any."""
 
 
 @dataclass
 class Imported:
-    """What one source of a run that was not trained here holds, and what it says about that run.
+    """The steps of one source of an imported run, and the facts about the run in it.
 
-    `config` is the run's whole configuration as the source holds it, nested or with dotted keys; `overrides` are those
-    of its command line, by dotted key. `versions` are those of packages, by name; `hardware` has the keys of
-    done.json's where known; `git` the revision of the run's code. `started` and `finished` are seconds since 1970.
-    `format` is the name that `import.format` gives it. `selected` are the values, by column, that tell the run's rows
-    from those of others in one table. `tree` are the phases of a table with a column `parent`, None of other sources.
+    - `format`: its name in `import.format`.
+    - `config`: the run's whole configuration, nested or with dotted keys. `overrides`: its command line's, dotted.
+    - `versions`: package versions by name. `hardware`: the keys of done.json's, where known. `git`: the revision of
+      the run's code. `started` and `finished`: seconds since 1970.
+    - `selected`: the values, by column, that select the run's rows in a table of several runs.
+    - `tree`: the phases of a table with a column `parent`; None for other sources.
     """
 
     read: SourceRead
@@ -190,15 +190,13 @@ class Imported:
     tree: dict[str, TablePhase] | None = None
     overrides: dict[str, str] = field(default_factory=dict)
     names_left_out: frozenset[str] = frozenset()
-    """What lines are named that begin like a step and are left out: they may tell the loop."""
+    """Names of lines that begin like a step and are skipped; they may identify the loop."""
 
 
 def as_number(raw: object) -> float | None:
-    """A JSON value as a float, None when it is no number; not-a-number comes as the strings wandb writes."""
+    """A JSON value as a float, also from wandb's texts for not-a-number and infinity; None if it is no number."""
     if isinstance(raw, bool):
         return None
-    if isinstance(raw, int | float):
-        return float(raw)
-    if isinstance(raw, str) and raw in ("NaN", "Infinity", "-Infinity", "+Infinity"):
+    if isinstance(raw, int | float) or (isinstance(raw, str) and raw in _WANDB_NON_FINITE):
         return float(raw)
     return None

@@ -1,4 +1,4 @@
-"""Finds where a log's trainer was started again or another run begins, and which of its steps count."""
+"""Detects restarts of a trainer and the start of another run in a log, and selects the steps that count."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from common.errors import UserError
 from common.verdicts import Verdict, count_of
 from trainers.logs.record import STEPS_LOGGED, SourceRead, StepRecord
 
-# What the training counts, by the names that a record has: transformers' and TRL's, then verl's. A checkpoint keeps
-# them, but for verl's epoch up to 0.6 and TRL's tokens in 0.16, which begin anew at each start, and for
-# transformers' epoch where it skips no data (ignore_data_skip).
+# Counters of a training by their names in a record: transformers' and TRL's, then verl's. A checkpoint restores them,
+# except verl's epoch up to 0.6, TRL's tokens in 0.16, and transformers' epoch with ignore_data_skip.
 TRAINING_COUNTERS = (
     "train/global_step",
     "train/num_tokens",
@@ -26,13 +25,13 @@ TRAINING_COUNTERS = (
 )
 # Seconds since the process began: wandb's `_runtime`, ms-swift's `elapsed_time`.
 ELAPSED = "elapsed time"
-# A clock that was set right is no restart.
+# A smaller drop of the clock is a correction, not a restart.
 CLOCK_TOLERANCE_S = 2.0
 
 
 @dataclass(frozen=True)
 class CounterDrop:
-    """A counter that is lower in a record than in the one before it."""
+    """A counter that is lower in a record than in the one before."""
 
     name: str
     before: float
@@ -42,30 +41,24 @@ class CounterDrop:
         return f"{self.name} falls from {self.before:.12g} to {self.after:.12g}"
 
 
+def _shared_counters(before: StepRecord, after: StepRecord) -> list[str]:
+    return [name for name in TRAINING_COUNTERS if name in before.scalars and name in after.scalars]
+
+
 def counter_drops(before: StepRecord, after: StepRecord) -> list[CounterDrop]:
-    """The counters that fall from one logged record to the next by more than their rounding."""
+    """The counters that drop from one logged record to the next by more than their rounding."""
     found = []
-    for name in TRAINING_COUNTERS:
-        if name in before.scalars and name in after.scalars:
-            high, low = before.scalars[name], after.scalars[name]
-            if low < high - before.rounding.get(name, 0.0) - after.rounding.get(name, 0.0):
-                found.append(CounterDrop(name, high, low))
+    for name in _shared_counters(before, after):
+        high, low = before.scalars[name], after.scalars[name]
+        if low < high - before.rounding.get(name, 0.0) - after.rounding.get(name, 0.0):
+            found.append(CounterDrop(name, high, low))
     a, b = before.elapsed_s, after.elapsed_s
     return found if a is None or b is None or b >= a - CLOCK_TOLERANCE_S else [*found, CounterDrop(ELAPSED, a, b)]
 
 
-def all_counters_dropped(before: StepRecord, after: StepRecord) -> list[CounterDrop]:
-    """The falls where no counter of the training that both records have goes on; one that stays 0 does not."""
-    fell = counter_drops(before, after)
-    counted = [name for name in TRAINING_COUNTERS if name in before.scalars and name in after.scalars]
-    if any(after.scalars[name] >= before.scalars[name] and after.scalars[name] > 0.0 for name in counted):
-        return []
-    return fell if any(fall.name in counted for fall in fell) else []
-
-
 @dataclass(frozen=True)
 class Restart:
-    """Two records, one behind the other, of which the later counts more steps and less of something else."""
+    """Two consecutive records; the later has a higher step but a lower counter."""
 
     before: StepRecord
     after: StepRecord
@@ -78,50 +71,51 @@ class Restart:
 
 
 def restart_verdicts(found: Sequence[Restart], shown_as: str, remedy: Callable[[Restart], str]) -> list[Verdict]:
-    """Says where counters fell though the steps went up: a note where no step is missing there, else a warning.
+    """Verdicts on counters that drop while the steps rise: a note if no step is missing there, else a warning.
 
-    `remedy` is what to do where another run begins.
+    `remedy` says what to do if another run begins there.
     """
     verdicts = []
-    for is_contiguous in (True, False):
-        some = [one for one in found if one.is_contiguous == is_contiguous]
-        if not some:
+    for contiguous in (True, False):
+        restarts = [one for one in found if one.is_contiguous == contiguous]
+        if not restarts:
             continue
-        one = some[0]
-        others = f" (so it is {count_of(len(some) - 1, 'more time')})" if len(some) > 1 else ""
+        first = restarts[0]
+        others = f" (and {count_of(len(restarts) - 1, 'more time')})" if len(restarts) > 1 else ""
         text = (
-            f"{shown_as}:{one.after.line}: {' and '.join(map(str, one.drops))} from step {one.before.step} to "
-            f"{one.after.step}{others}: the trainer was started again, and the first step after that does not count"
+            f"{shown_as}:{first.after.line}: {' and '.join(map(str, first.drops))} from step {first.before.step} to "
+            f"{first.after.step}{others}: the trainer was started again; the first step after that does not count"
         )
-        if not is_contiguous:
-            text += f"; or another run begins there. In that case, {remedy(one)}"
-        verdicts.append(Verdict("note" if is_contiguous else "warning", "counter-fell", text))
+        if not contiguous:
+            text += f"; or another run begins there. In that case, {remedy(first)}"
+        verdicts.append(Verdict("note" if contiguous else "warning", "counter-fell", text))
     return verdicts
 
 
 def steps_in_sequence(found: Sequence[StepRecord], path: Path, resumed_at: Collection[int] = ()) -> SourceRead:
-    """The steps of one file, in the order in which it holds them, by step.
+    """The steps of one file by step, from its records in file order.
 
-    A step at or below the one before it was trained again after a restart: the later counts, and the first step after
-    the restart is `resumed`, as are those `resumed_at` and those at which a counter falls (`falls`). A line that was
-    printed twice is one. `UserError` where the file's first step comes again: these are several runs.
+    A step at or below the one before was trained again after a restart; the later record counts. The first step after
+    a restart is `resumed`; so are the steps in `resumed_at` and those where a counter drops. A line that was printed
+    twice counts once. `UserError` if the file's first step comes again: the file holds several runs.
     """
     read = SourceRead()
     restarts: list[Restart] = []
     last: StepRecord | None = None
     repeated: list[tuple[StepRecord, StepRecord]] = []
     for record in found:
-        if last is not None and record.step == last.step and _same(record, last):
-            continue
-        again = last is not None and record.step <= last.step
-        if again and record.step <= found[0].step:
-            assert last is not None
-            raise _several_runs(path, found[0], last, record)
-        if not again and last is not None and (drops := counter_drops(last, record)):
-            restarts.append(Restart(last, record, drops))
-        resumed = again or record.step in resumed_at or bool(restarts and restarts[-1].after is record)
-        earlier = read.records.get(record.step)
-        if earlier is not None:
+        resumed = record.step in resumed_at
+        if last is not None:
+            if record.step == last.step and _equal(record, last):
+                continue
+            if record.step <= last.step:
+                if record.step <= found[0].step:
+                    raise _several_runs(path, found[0], last, record)
+                resumed = True
+            elif drops := counter_drops(last, record):
+                restarts.append(Restart(last, record, drops))
+                resumed = True
+        if (earlier := read.records.get(record.step)) is not None:
             read.repeated.add(record.step)
             repeated.append((earlier, record))
         read.records[record.step] = replace(record, resumed=resumed)
@@ -129,9 +123,9 @@ def steps_in_sequence(found: Sequence[StepRecord], path: Path, resumed_at: Colle
     if repeated:
         earlier, later = repeated[0]
         text = (
-            f"{path}: the run was started again, and {len(read.repeated)} of its steps ({min(read.repeated)} to "
-            f"{max(read.repeated)}) come again: the later count (step {later.step}, say, of lines {earlier.line} and "
-            f"{later.line} the second)"
+            f"{path}: the run was started again and trained {len(read.repeated)} steps ({min(read.repeated)} to "
+            f"{max(read.repeated)}) once more. The later records count (for step {later.step}: line {later.line}, "
+            f"not line {earlier.line})"
         )
         read.verdicts.append(Verdict("note", "duplicate-step", text))
     read.verdicts += restart_verdicts(restarts, str(path), lambda one: split_commands(path, one.before.line))
@@ -139,21 +133,23 @@ def steps_in_sequence(found: Sequence[StepRecord], path: Path, resumed_at: Colle
 
 
 def require_one_run(found: Sequence[StepRecord], path: Path) -> None:
-    """`UserError` where every counter of the training falls in a log whose rows tell no steps.
+    """`UserError` if every training counter drops in a log whose rows have no step numbers.
 
-    It holds several runs, or one that went on from a checkpoint: at which of its steps nothing tells.
+    The log has several runs, or one that resumed at an unknown step. A counter that stays 0 does not count as rising.
     """
     for before, after in pairwise(found):
-        if drops := all_counters_dropped(before, after):
+        drops, shared = counter_drops(before, after), _shared_counters(before, after)
+        rises = any(after.scalars[name] >= before.scalars[name] and after.scalars[name] > 0.0 for name in shared)
+        if not rises and any(drop.name in shared for drop in drops):
             raise UserError(
                 f"{path} holds several runs, or one that was started again: on line {after.line} "
-                f"{' and '.join(map(str, drops))}. Nothing tells the steps of its rows (no progress bar stands behind "
-                f"them), so the parts cannot be joined: {split_commands(path, before.line)}. Of one run, import its "
-                "last trainer_state.json instead"
+                f"{' and '.join(map(str, drops))}. Its rows have no step numbers (no progress bar follows them), so "
+                f"the parts cannot be joined: {split_commands(path, before.line)}. Of one run, import its last "
+                "trainer_state.json instead"
             )
 
 
-def _same(a: StepRecord, b: StepRecord) -> bool:
+def _equal(a: StepRecord, b: StepRecord) -> bool:
     return a.scalars.keys() == b.scalars.keys() and all(
         x == b.scalars[name] or (math.isnan(x) and math.isnan(b.scalars[name])) for name, x in a.scalars.items()
     )
@@ -161,21 +157,21 @@ def _same(a: StepRecord, b: StepRecord) -> bool:
 
 def _several_runs(path: Path, first: StepRecord, last: StepRecord, again: StepRecord) -> UserError:
     return UserError(
-        f"{path} holds several runs: its first step, {first.step}, stands on line {first.line} and, with other "
-        f"numbers or after step {last.step}, on line {again.line} once more. Which run is meant is not guessed: "
+        f"{path} holds several runs: its first step, {first.step}, is on line {first.line} and again, with other "
+        f"numbers or after step {last.step}, on line {again.line}. Which run to import is not guessed: "
         + split_commands(path, last.line)
-        + ". If it is one run that began anew, keep the part that counts"
+        + ". If one run restarted from its first step, keep the part that counts"
     )
 
 
 def split_commands(path: Path, last_line: int) -> str:
-    """The commands that make two files of one, after a line; of a JSON document, in words, after a record."""
+    """The commands that split a file after a line; for a JSON document, which records to keep."""
     if path.suffix == ".json":
         return f"leave the records of one run in its log_history: the first {last_line}, or those after them"
     parts = (path.with_stem(f"{path.stem}-{part}") for part in (1, 2))
     whole, one, two = (shlex.quote(str(file)) for file in (path, *parts))
     return (
         f"split the file and import each run by itself: head -n {last_line} {whole} > {one}; "
-        f"tail -n +{last_line + 1} {whole} > {two} (where the runs' lines are mixed, by what stands before them: "
+        f"tail -n +{last_line + 1} {whole} > {two} (if the runs' lines are mixed, select them by their prefix: "
         "grep 'pid=123')"
     )

@@ -1,4 +1,4 @@
-"""Tells a step's number, its timers and its other numbers from a row that a trainer logs under names of its own."""
+"""Finds a step's number, timers and other numbers in a row that a trainer logs under its own names."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from trainers.logs.record import TIMERS
 
-# Where a trainer times no step: the wall clock from one logged step to the next.
+# The wall clock from one logged step to the next, for trainers that time no step.
 WALL = TIMERS + "wall"
-# Marks the step behind an evaluation that no clock holds.
+# Marks the step after an evaluation that no timer covers.
 EVALUATION = "evaluation"
 EVALUATED_STEP = TIMERS + EVALUATION
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedStep:
-    """What a row tells: its step, counted from 1, its numbers, and whether it has the step's time."""
+    """A step's number, counted from 1, its numbers, and whether its time is among them."""
 
     step: int
     numbers: dict[str, float]
@@ -27,10 +27,12 @@ class LoggedStep:
 class StepNames:
     """The names under which a trainer logs a step to wandb.
 
-    `mark` is a name that each row of a step has, and no other trainer's; `counter` the step's number, whose first is
-    `first`. `timers` are what stands before and behind the names of timers. `total` is the timer of the whole step,
-    without these. `evaluated` is a name in the rows of an evaluation that no clock holds: the step behind it is marked
-    by the timer `evaluation`, of no seconds. `derived` makes scalars of a row's numbers, which tell the loop.
+    - `mark`: a name in every row of a step that no other trainer logs.
+    - `counter`: the step's number; it starts at `first`.
+    - `timers`: prefixes and suffixes of timer names. `total` is the timer of the whole step, without them.
+    - `evaluated`: a name in the rows of an evaluation that no timer covers. The step after it gets the timer
+      `evaluation` with 0 seconds.
+    - `derived` computes further scalars from a row's numbers; they identify the loop.
     """
 
     mark: str
@@ -43,18 +45,18 @@ class StepNames:
 
     @property
     def by_the_wall(self) -> bool:
-        """Whether a step's time is the wall clock between two rows, as no timer holds it."""
+        """Whether a step's time is the wall clock between two rows, because no timer covers it."""
         return self.total == WALL.removeprefix(TIMERS)
 
     def scalar_name(self, name: str) -> str:
-        """What a logged name is called here: `timing_s/<name>` for a timer."""
+        """The project's name of a logged number: `timing_s/<name>` for a timer, else the same."""
         for before, behind in self.timers:
             if name.startswith(before) and name.endswith(behind) and len(name) > len(before) + len(behind):
                 return TIMERS + name[len(before) : len(name) - len(behind)]
         return name
 
     def logged_step(self, numbers: Mapping[str, float], counted: float | None) -> LoggedStep | None:
-        """What a row's numbers tell, `counted` being its counter's value; None where it is of no step."""
+        """The step of a row; `counted` is its counter's value. None if the row belongs to no step."""
         if counted is None or not counted.is_integer() or counted < self.first:
             return None
         mine = {self.scalar_name(name): value for name, value in numbers.items() if name != self.counter}

@@ -68,7 +68,7 @@ SWIFT = Trainer(
             console.SWIFT,
             "ms-swift's console log, with lines {'loss': ..., 'global_step/max_steps': '3/25'}",
             console.read_trl_console,
-            is_step=lambda part: console.looks_like_trainer((part,)) == console.SWIFT,
+            is_step=lambda part: console.format_of_row(part) == console.SWIFT,
             step_alone=True,
         ),
         LogFormat(

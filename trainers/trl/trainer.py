@@ -221,7 +221,7 @@ TRL = Trainer(
             console.TRL,
             "TRL's console log, with lines {'loss': ..., 'reward': ...}",
             console.read_trl_console,
-            is_step=lambda part: console.looks_like_trainer((part,)) == console.TRL,
+            is_step=lambda part: console.format_of_row(part) == console.TRL,
             step_alone=True,
         ),
         TRAINER_STATE,

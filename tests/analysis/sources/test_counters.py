@@ -152,7 +152,7 @@ def test_two_runs_of_trl_in_one_log_without_bars_are_refused_with_the_commands_t
     said = str(caught.value)
     assert "on line 41 train/num_tokens falls from 600000 to 14000 and train/epoch falls from 0.1 to 0.0025" in said
     assert "holds several runs, or one that was started again" in said and "last trainer_state.json" in said
-    command = re.search(r"each run by itself: (.*) \(where", said)[1]
+    command = re.search(r"each run by itself: (.*) \(if", said)[1]
     subprocess.run(["bash", "-c", command], check=True, cwd="/")
     for part in ("my run-1.log", "my run-2.log"):
         assert len(read_source(str(tmp_path / part), None, (), tmp_path).read.records) == 40

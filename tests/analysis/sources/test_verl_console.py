@@ -240,7 +240,7 @@ def test_a_restart_repeats_steps_and_the_later_count(tmp_path):
     assert [records[s].scalars["timing_s/step"] for s in range(1, 7)] == [401, 402, 403, 504, 505, 506]
     assert [s for s, r in records.items() if r.resumed] == [4] and found.read.repeated == {4, 5}
     assert codes(found) == ["duplicate-step"]
-    assert "2 of its steps (4 to 5) come again" in found.read.verdicts[0].text
+    assert "2 steps (4 to 5) once more" in found.read.verdicts[0].text
     assert "(step 4, say, of lines 4 and 7 the second)" in found.read.verdicts[0].text
 
 
