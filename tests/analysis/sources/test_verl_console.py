@@ -241,7 +241,7 @@ def test_a_restart_repeats_steps_and_the_later_count(tmp_path):
     assert [s for s, r in records.items() if r.resumed] == [4] and found.read.repeated == {4, 5}
     assert codes(found) == ["duplicate-step"]
     assert "2 steps (4 to 5) once more" in found.read.verdicts[0].text
-    assert "(step 4, say, of lines 4 and 7 the second)" in found.read.verdicts[0].text
+    assert "(for step 4: line 7, not line 4)" in found.read.verdicts[0].text
 
 
 def test_a_restart_at_its_checkpoint_is_told_by_what_verl_prints(tmp_path):
@@ -373,7 +373,7 @@ def test_the_commands_that_split_a_file_leave_each_run_its_configuration(tmp_pat
     text = "".join(prefix + part + "\n" for prefix, *parts in runs.values() for part in parts)
     with pytest.raises(UserError) as caught:
         read(tmp_path, text, "my run.log")
-    command = re.search(r"each run by itself: (.*) \(where", str(caught.value))[1]
+    command = re.search(r"each run by itself: (.*) \(if", str(caught.value))[1]
     subprocess.run(["bash", "-c", command], check=True, cwd="/")
     for part, name in (("my run-1.log", "phi4-vllm"), ("my run-2.log", "phi4-sglang")):
         half = read_verl_console(tmp_path / part)
