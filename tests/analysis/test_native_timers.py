@@ -116,7 +116,7 @@ def test_rounding_may_not_decide_where_a_timer_lies():
     assert places == {"testing": "testing"} and said.level == "warning"
     printed = [dict.fromkeys(step, 0.1) for step in steps]
     places, (said,) = timer_places(steps, tree, "r", printed)
-    assert places == {"testing": "step/testing"} and "the numbers do not tell" in said.text
+    assert places == {"testing": "step/testing"} and "the numbers do not show" in said.text
 
 
 @pytest.mark.parametrize(("whole", "timed", "clear"), [(1000.0, 0.8, False), (1000.0, 1.2, True), (0.2, 8e-4, False)])
@@ -124,7 +124,7 @@ def test_a_place_that_explains_less_than_a_thousandth_more_is_not_told(whole, ti
     """A thousandth of the step, and a millisecond at the least, as the parts of a step may miss their whole."""
     steps = [{"timing_s/step": whole, "timing_s/gen": whole - timed, "timing_s/testing": timed}] * 4
     _, (said,) = timer_places(steps, tree_for("verl", "0.9.1", "vllm"), "r")
-    assert ("the numbers do not tell" not in said.text) == clear
+    assert ("the numbers do not show" not in said.text) == clear
 
 
 def at(step, time, seconds=10.0, resumed=False, logged=None):

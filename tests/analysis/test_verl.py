@@ -241,7 +241,7 @@ def test_the_residual_tells_where_testing_and_saving_lie(version, inside):
         assert key in verdict.text and verdict.code == "timer-place"
         as_declared = (key in inside) == (key in declared)
         assert verdict.level == ("note" if as_declared else "warning")
-        assert ("as declared" if as_declared else "unlike declared") in verdict.text
+        assert ("as declared" if as_declared else "overrides the declared place") in verdict.text
 
 
 def test_each_place_is_told_apart_by_the_steps_that_have_it_alone():
@@ -258,14 +258,14 @@ def test_where_the_numbers_do_not_tell_the_declared_place_stands():
     tree = tree_for("verl", "0.9.1", "vllm")
     places, (verdict,) = timer_places(noisy_steps((), {"testing": 0.1}, noise=1.0), tree, "r")
     assert places == {"testing": "testing"}
-    assert verdict.level == "note" and "do not tell whether testing lies inside the step" in verdict.text
+    assert verdict.level == "note" and "do not show whether testing lies inside the step" in verdict.text
     both = noisy_steps(("testing",), {"testing": 2.0, "save_checkpoint": 2.0})
     for step in both:
         if "timing_s/testing" in step:
             step["timing_s/save_checkpoint"] = step["timing_s/testing"]
     places, verdicts = timer_places(both, tree, "r")
     assert places == {"testing": "testing", "save_checkpoint": "step/save_checkpoint"}
-    assert all("do not tell" in v.text for v in verdicts)
+    assert all("do not show" in v.text for v in verdicts)
 
 
 def test_a_single_step_with_testing_is_told_by_its_own_residual(tmp_path):

@@ -1,4 +1,4 @@
-"""How a step's seconds divide among its phases, none counted twice."""
+"""Divides a step's seconds among its phases; no second counts twice."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-# Two clocks are read for every timer: a parent may seem shorter than its children by that much.
+# Each timer reads two clocks, so a parent may seem shorter than its children by this much.
 TOLERANCE_S = 1e-3
 TOLERANCE_SHARE = 1e-3
 
 
 @dataclass(frozen=True)
 class Overrun:
-    """Children that claim more seconds than the parent which contains them."""
+    """Children with more seconds than their parent; `rounding_s` is the largest difference that rounding explains."""
 
     path: str
     parent_s: float
     children_s: float
     rounding_s: float
-    """How far apart rounding alone may have put the two."""
 
 
 def parents(paths: Iterable[str]) -> dict[str, str | None]:
-    """The nearest timed ancestor of every path; None for a root.
+    """The nearest timed ancestor of each path; None for a root.
 
-    The nearest one that was timed, so that a phase whose direct parent is missing is still counted once.
+    A phase whose direct parent is not timed thus still counts once.
     """
     known = set(paths)
 
@@ -44,25 +43,24 @@ def _children_s(phases: Mapping[str, float]) -> dict[str, float]:
     for path, parent in parents(phases).items():
         if parent is not None:
             children.setdefault(parent, []).append(phases[path])
-    return {parent: _sum(seconds) for parent, seconds in children.items()}
-
-
-def _sum(seconds: list[float]) -> float:
-    # fsum raises where inf and -inf meet, as they may in a broken log.
-    return math.fsum(seconds) if all(map(math.isfinite, seconds)) else sum(seconds)
+    # fsum raises on inf plus -inf, which a broken log may have.
+    return {
+        parent: math.fsum(seconds) if all(map(math.isfinite, seconds)) else sum(seconds)
+        for parent, seconds in children.items()
+    }
 
 
 def exclusive_s(phases: Mapping[str, float]) -> dict[str, float]:
-    """Own seconds less the children's, by path; summed over a root's tree they give the root's seconds.
+    """Each phase's seconds minus its children's, by path. Over a root's tree they add up to the root's seconds.
 
-    The root's own entry is the step's residual: what no timer covers.
+    The root's own entry is the step's residual: the time that no timer covers.
     """
     children = _children_s(phases)
     return {path: seconds - children.get(path, 0.0) for path, seconds in phases.items()}
 
 
 def own_rounding_s(phases: Mapping[str, float], rounding: Mapping[str, float]) -> dict[str, float]:
-    """The worst error that printing left in each path's own seconds: its own rounding and all its children's."""
+    """The largest rounding error of each path's exclusive seconds: its own rounding plus its children's."""
     total = {path: rounding.get(path, 0.0) for path in phases}
     for path, parent in parents(phases).items():
         if parent is not None:
@@ -71,11 +69,11 @@ def own_rounding_s(phases: Mapping[str, float], rounding: Mapping[str, float]) -
 
 
 def overruns(phases: Mapping[str, float], rounding: Mapping[str, float] | None = None) -> list[Overrun]:
-    """The parents whose children exceed them by more than 1 ms and 0.1%, and by more than their rounding."""
+    """Parents whose children exceed them by more than 1 ms, by more than 0.1%, and by more than the rounding."""
     children = _children_s(phases)
-    printed = own_rounding_s(phases, rounding or {})
+    errors = own_rounding_s(phases, rounding or {})
     return [
-        Overrun(path, phases[path], total, printed[path])
+        Overrun(path, phases[path], total, errors[path])
         for path, total in sorted(children.items())
-        if total - phases[path] > max(TOLERANCE_S, TOLERANCE_SHARE * abs(phases[path])) + printed[path]
+        if total - phases[path] > max(TOLERANCE_S, TOLERANCE_SHARE * abs(phases[path])) + errors[path]
     ]

@@ -1,32 +1,29 @@
-"""Builds a timer tree from the parents that a table of phases gives."""
+"""Builds a timer tree from a user's table with a column `parent`."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from common.errors import UserError
+from common.messages import did_you_mean
 from trainers.logs.record import TablePhase
 from trainers.timers.tree import CATEGORIES, Phase, TimerTree
 
-# The paths of all trees begin with it; the table's own word for it is the label.
+# The root of all paths; the table's own name of it is the label.
 ROOT = "step"
 MODE = "own tree"
-# Marks a row that is no part of the step's sum: a count, a length, a statistic over ranks, work outside the step.
+# The parent of a row outside the step's sum: a count, a length, a statistic over ranks, work outside the step.
 NOT_SUMMED = "-"
-# No step has as many timers; each is a row of the report.
+# Each phase is a row of the report.
 MOST_PHASES, MOST_DEEP, LONGEST_NAME = 500, 50, 200
 
-_HOW = "The whole step has an empty parent, a phase the name of the one that holds it, and what is in no sum has -"
-
-
-Own = Mapping[str, TablePhase]
+_HOW = "The whole step has an empty parent, a phase the name of its parent, and a row outside the sum has -"
 
 
 def add_phase(found: dict[str, TablePhase], name: str, phase: TablePhase) -> None:
-    """Add one row's phase; `UserError` where an earlier row gives it another parent or category."""
+    """Add one row's phase; `UserError` if an earlier row gives it another parent or category."""
     first = found.setdefault(name, phase)
     if first.parent != phase.parent:
         one, other = (f"{p.parent or 'none'} on {p.place}" for p in (first, phase))
@@ -38,17 +35,19 @@ def add_phase(found: dict[str, TablePhase], name: str, phase: TablePhase) -> Non
         found[name] = replace(first, category=phase.category)
 
 
-def own_tree(trainer: str, version: str, engine: str, tables: Sequence[Own | None]) -> TimerTree:
-    """The tree of a run's tables; `UserError` where their parents make no tree with one root."""
+def own_tree(trainer: str, version: str, engine: str, tables: Sequence[Mapping[str, TablePhase] | None]) -> TimerTree:
+    """The tree of a run's tables; `UserError` if their parents do not form a tree with one root."""
     phases: dict[str, TablePhase] = {}
     for table in filter(None, tables):
         for name, phase in table.items():
             add_phase(phases, name, phase)
     file = next((phase.file for phase in phases.values()), None)
     if len(phases) > MOST_PHASES:
-        raise UserError(f"{file} has {len(phases):,} phases, of at most {MOST_PHASES}: phase is a timer's name")
+        raise UserError(
+            f"{file} has {len(phases):,} phases; at most {MOST_PHASES} are allowed. The column phase has timer names"
+        )
     for name, phase in phases.items():
-        _require_parent(name, phase, phases)
+        _require_path_to_root(name, phase, phases)
     roots = [(name, phase) for name, phase in phases.items() if not phase.parent]
     if not roots:
         raise UserError(f"{file or 'the table'}: no phase of it is the whole step. {_HOW}")
@@ -59,30 +58,31 @@ def own_tree(trainer: str, version: str, engine: str, tables: Sequence[Own | Non
             f"give the other its parent, or - if it is outside the step"
         )
     paths = {name: _path(name, phases) for name in phases}
-    _require_different(paths)
+    names: dict[str, str] = {}
+    for name, path in paths.items():
+        if (other := names.setdefault(path, name)) != name:
+            raise UserError(f"phases {other} and {name} would both be shown as {path}. Rename one")
     made = [
         Phase(
             paths[name],
             name,
-            "The whole step, as its table has it." if not phase.parent else f"As its table has it, in {phase.parent}.",
+            f"A phase of the table, in {phase.parent}." if phase.parent else "The whole step of the table.",
             phase.category or "other",
             (name,),
         )
-        for name, phase in sorted(phases.items(), key=lambda one: paths[one[0]].count("/"))
+        for name, phase in sorted(phases.items(), key=lambda item: paths[item[0]].count("/"))
     ]
     return TimerTree(trainer, version, (engine,), tuple(made), f"the column parent of {file}", MODE)
 
 
-def _require_parent(name: str, phase: TablePhase, phases: Own) -> None:
-    """A `UserError` where a phase's parents do not lead to the whole step."""
+def _require_path_to_root(name: str, phase: TablePhase, phases: Mapping[str, TablePhase]) -> None:
+    """`UserError` if a phase's chain of parents does not end at the whole step."""
     seen, at = [name], phase
     while at.parent:
         if at.parent not in phases:
-            near = difflib.get_close_matches(at.parent, [p for p in phases if p != seen[-1]], n=1, cutoff=0.6)
-            hint = f" (did you mean {near[0]}?)" if near else ""
             raise UserError(
                 f"{at.file}:{at.line}: phase {seen[-1]} has the parent {at.parent}, and no row has that phase in the "
-                f"step{hint}. {_HOW}"
+                f"step{did_you_mean(at.parent, [p for p in phases if p != seen[-1]])}. {_HOW}"
             )
         if at.parent in seen:
             ring = [*seen[seen.index(at.parent) :], at.parent]
@@ -97,33 +97,25 @@ def _require_parent(name: str, phase: TablePhase, phases: Own) -> None:
         at = phases[at.parent]
 
 
-def _path(name: str, phases: Own) -> str:
+def _path(name: str, phases: Mapping[str, TablePhase]) -> str:
     parent = phases[name].parent
-    # A slash parts the segments of a path.
+    # A slash separates the segments of a path.
     return f"{_path(parent, phases)}/{name.replace('/', '.')}" if parent else ROOT
 
 
-def _require_different(paths: Mapping[str, str]) -> None:
-    taken: dict[str, str] = {}
-    for name, path in paths.items():
-        if (other := taken.setdefault(path, name)) != name:
-            raise UserError(f"phases {other} and {name} would both be shown as {path}. Rename one")
-
-
 def require_name(name: str, where: str) -> None:
-    """A `UserError` for a phase's name that cannot be shown, or that a tree of ours would take for a pattern."""
+    """`UserError` for a phase's name that cannot be shown, or that a declared tree would treat as a pattern."""
     if "*" in name or not name.isprintable() or len(name) > LONGEST_NAME:
         raise UserError(
-            f"{where}: phase {name[:LONGEST_NAME]!r} cannot be a name: it may hold no * and no control characters, and "
-            f"{LONGEST_NAME} characters at most"
+            f"{where}: phase {name[:LONGEST_NAME]!r} cannot be a name: use no * and no control characters, and at most "
+            f"{LONGEST_NAME} characters"
         )
 
 
 def category_of(text: str, where: str) -> str:
-    """A category as a table gives it, empty for none; `UserError` that lists those that there are."""
+    """A table's category, which may be empty; `UserError` with the known ones for any other."""
     if text and text not in CATEGORIES:
-        near = difflib.get_close_matches(text, CATEGORIES, n=1, cutoff=0.6)
-        hint = f" (did you mean {near[0]}?)" if near else ""
+        hint = did_you_mean(text, CATEGORIES)
         raise UserError(f"{where} has the category {text}{hint}; allowed: {', '.join(CATEGORIES)}")
     return text
 
@@ -133,12 +125,12 @@ def tree_to_json(tree: TimerTree) -> dict[str, Any]:
     return asdict(tree)
 
 
-def tree_from_json(told: Mapping[str, Any]) -> TimerTree:
-    """The tree back from its JSON."""
-    phases = tuple(Phase(**{name: _tuples(value) for name, value in phase.items()}) for phase in told["phases"])
-    return TimerTree(**{**{name: _tuples(value) for name, value in told.items()}, "phases": phases})
+def tree_from_json(raw: Mapping[str, Any]) -> TimerTree:
+    """The tree from its JSON."""
+    phases = tuple(Phase(**{name: _tuples(value) for name, value in phase.items()}) for phase in raw["phases"])
+    return TimerTree(**{**{name: _tuples(value) for name, value in raw.items()}, "phases": phases})
 
 
 def _tuples(value: Any) -> Any:
-    """JSON has lists where a tree has tuples."""
+    """A tree has tuples where JSON has lists."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value

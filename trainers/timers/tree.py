@@ -1,4 +1,4 @@
-"""What a declared timer tree is."""
+"""Defines timer trees: a trainer release's timers and how they nest."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from fnmatch import translate
 from functools import cached_property
 from typing import Any
 
-# The words that trainers share. A verl `gen` and a TRL `generate` are both "generation", so that arms
-# of different trainers can stand in one stacked bar.
+# All trainers share these: verl's `gen` and TRL's `generate` are both "generation", so one stacked bar fits both.
 CATEGORIES = ("generation", "weight sync", "log-probs", "rewards", "loss+backward", "optimizer", "other")
 
 
 def release_of(version: str) -> str:
-    """A version without its tag's `v` and its build's name: `0.6.0` of `V0.6.0+cu124`."""
+    """A version without the tag's `v` and the build's name: `0.6.0` for `V0.6.0+cu124`."""
     return re.sub(r"^[vV](?=\d)|\+.*$", "", version)
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One timer: its path in the step's tree, the words that a reader sees, and its category.
+    """One timer: its path in the step's tree, the label and description for the reader, and its category.
 
-    A last path segment of `*` stands for any name (a reward function's, say). `category` is that of the
-    phase's own time, the part which no child covers. `keys` are the names that a trainer with flat keys
-    gives it (trainers/timers/flat.py); phases that share a key are places where the one timer may lie, the
-    declared one first. What is `occasional` is no part of an ordinary step: a step that has it is not counted.
+    - `path`: a last segment of `*` matches any name (such as a reward function's).
+    - `category`: of the phase's own time, which no child covers.
+    - `keys`: its names in a log with flat keys (trainers/timers/flat.py). Phases that share a key are the possible
+      places of one timer, the declared one first.
+    - `occasional`: not in an ordinary step; a step with it does not count.
     """
 
     path: str
@@ -48,21 +48,21 @@ class Phase:
 def keyed(
     key: str, label: str, description: str, category: str = "other", within: str = "step", name: str = "", **more: bool
 ) -> Phase:
-    """A phase inside another, logged under one flat key, by which it is called where it has no name."""
+    """A phase inside another, logged under one flat key, which is also its name by default."""
     return Phase(f"{within}/{name or key}", label, description, category, (key,), **more)
 
 
 @dataclass(frozen=True)
 class TimerTree:
-    """The timers that one release series of a trainer emits with some engines.
+    """The timers that one release series of a trainer logs with some engines.
 
-    `series` is a version prefix such as `1.16`; `phases` are in the order in which they are shown, parents
-    before children, the root first; `mode` tells the loops of one release apart, "" is the default one.
-    `beside` are the flat keys that are no part of a sum, as (pattern, unit, name of the scalar). `beside_if` are
-    those whose names the user chose: (a scalar that is logged with such a timer, unit, name of the scalar), `*` being
-    the timer's name. `marks` are flat keys, as patterns, that no other loop of the release logs. `overlap` says why the
-    phases of a step run at the same time, and that there is nothing to divide then. `unclocked` says what of a step's
-    wall clock is not in its seconds, where no clock of the trainer's runs over all of it.
+    - `series`: a version prefix such as `1.16`. `mode`: the loop of the release; "" is the default.
+    - `phases`: in display order, the root first, parents before children.
+    - `beside`: flat keys outside the sum, as (pattern, unit, scalar name). `beside_if`: those with a user's name, as
+      (a scalar logged with the timer, unit, scalar name); `*` is the timer's name.
+    - `marks`: patterns of flat keys that no other loop of the release logs.
+    - `overlap`: why the phases of a step run at the same time; such a step is not divided.
+    - `unclocked`: the part of a step's wall clock outside its seconds, if no timer covers all of it.
     """
 
     trainer: str
@@ -83,7 +83,7 @@ class TimerTree:
 
     @property
     def flat(self) -> bool:
-        """Whether the trainer logs its timers under flat keys, which the tree maps to paths."""
+        """Whether the trainer logs flat keys, which the tree maps to paths."""
         return any(p.keys for p in self.phases)
 
     @property
@@ -91,17 +91,17 @@ class TimerTree:
         return self.phases[0].path
 
     def matches(self, version: str) -> bool:
-        """Whether a version is of this series, however it is written (`release_of`)."""
+        """Whether a version belongs to this series, in any spelling (`release_of`)."""
         version = release_of(version)
         return version == self.series or version.startswith(self.series + ".")
 
     def declared(self, path: str) -> Phase | None:
-        """The declaration that covers a path, by itself or through a `*`; None when there is none."""
+        """The declared phase for a path, exact or by `*`; None without one."""
         wildcard = path.rsplit("/", 1)[0] + "/*"
         return next((p for p in self.phases if p.path in (path, wildcard)), None)
 
     def phase(self, path: str) -> Phase:
-        """A phase to show for any path: a declared one's words, or the bare name marked as undeclared."""
+        """The phase to show for any path; an undeclared one gets its name and a mark."""
         found = self.declared(path)
         name = path.rsplit("/", 1)[-1]
         if found is None:
@@ -109,7 +109,7 @@ class TimerTree:
         return Phase(path, found.label.replace("*", name), found.description, found.category)
 
     def unit_beside(self, scalar: str) -> str | None:
-        """The unit of a scalar that comes from a timer key which is no part of a sum; None for any other scalar."""
+        """The unit of a scalar from a timer key outside the sum; None for any other scalar."""
         return next((unit for name, unit in self._beside_units if name(scalar)), None)
 
     @cached_property
@@ -128,7 +128,7 @@ class TimerTree:
         return paths
 
     def in_order(self, paths: Iterable[str]) -> list[str]:
-        """Paths in depth-first order: declared siblings as declared, then the undeclared by name."""
+        """Paths in depth-first order: declared siblings first, in their order, then undeclared ones by name."""
         return in_order(paths, (self,))
 
 
@@ -145,14 +145,14 @@ def overlapping_tree(
     marks: tuple[str, ...] = (),
     beside: tuple[tuple[str, str, str], ...] = (),
 ) -> TimerTree:
-    """The tree of a loop whose timers run at the same time, or may: a step, its other timers kept in no sum."""
+    """The tree of a loop whose timers may run at the same time: only the step is a phase, other timers are scalars."""
     step = Phase("step", "Step", description, "other", keys)
     beside = (*beside, ("*", "s", "overlapping_s/*"))
     return TimerTree(trainer, series, engines, (step,), source, mode, beside, marks=marks, overlap=overlap)
 
 
 def in_order(paths: Iterable[str], trees: Sequence[TimerTree]) -> list[str]:
-    """Paths of several trees in depth-first order: siblings as the first tree with them declares, then by name."""
+    """Paths of several trees in depth-first order; siblings in the order of the first tree with them, then by name."""
     rank: dict[str, int] = {}
     for tree in trees:
         for phase in tree.phases:
