@@ -1,4 +1,4 @@
-"""Defines the rows of a trainer's tables: what its engines make of a setting, and what makes a case worth a finding."""
+"""Defines the rows of a trainer's preflight tables: what its engines make of a setting, and rules for a single case."""
 
 from __future__ import annotations
 
@@ -13,67 +13,78 @@ if TYPE_CHECKING:
     from trainers.protocol import Variables
 
 Describe = Callable[[Case], str | None]
+Advice = str | Callable[[Sequence[Case]], str]
+"""What to change: one text, or a text by the compared cases."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
     """What one engine makes of a setting, in a few words (None where unknown), and its source."""
 
-    describe: Describe
+    value: str | Describe
     source: str
+
+    def describe(self, case: Case) -> str | None:
+        """The effect in one case; None where unknown."""
+        return self.value if isinstance(self.value, str) else self.value(case)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Behaviour:
-    """A confounder: a name, the settings that it answers to, and what each version and engine does."""
+    """A confounder: its name, the settings that control it, and what each release and engine makes of them."""
 
     code: str
     name: str
     keys: tuple[str, ...]
     why: str
     effects: Mapping[str, Effect] = field(default_factory=dict)
-    change: Callable[[Sequence[Case]], str] = field(default=lambda cases: "")
+    """By `Case.place`."""
+    change: Advice = ""
     level: Level | None = "unequal"
     """None: in the ledger only."""
     no_effect: Callable[[Sequence[Case]], str] = field(default=lambda cases: "")
-    """Why a difference cannot matter here; empty if it can."""
+    """Why a difference cannot matter in these cases; empty if it can."""
     effect_known: bool = True
-    """Whether it is known what a difference does; if not, the ledger calls it unverifiable."""
+    """Whether the effect of a difference is known; if not, the ledger calls it unverifiable."""
     equal_without_effect: bool = True
-    """Whether the ledger calls a difference that cannot matter equivalent: another meaning of one number stays one."""
+    """Whether the ledger calls a difference without effect equivalent, not different."""
 
     def describe(self, case: Case) -> str | None:
         """What a case's engine does; None where unknown."""
         effect = self.effects.get(case.place)
         return effect.describe(case) if effect else None
 
+    def advice(self, cases: Sequence[Case]) -> str:
+        """What to change in these cases."""
+        return self.change if isinstance(self.change, str) else self.change(cases)
+
 
 @dataclass(frozen=True)
 class Rule:
-    """A check of one case; in its texts `{got}`, `{version}` and `{engine}` stand for the case's own."""
+    """A check of one case. In its texts `{got}`, `{version}` and `{engine}` are replaced by the case's own."""
 
     code: str
     level: Level
     when: Callable[[Case], Any]
-    """What is found; nothing where that is None or false."""
+    """What the check finds; None or false where it finds nothing."""
     what: str
     why: str
     source: str
     change: str
     on_imported: bool = True
-    """Whether it tells anything of a run that has run elsewhere."""
+    """Whether it also checks runs that were trained elsewhere."""
 
     def __call__(self, case: Case, variables: Variables) -> Iterator[Finding]:
-        """The finding, where there is one."""
+        """The finding, if there is one."""
         got = self.when(case) if self.on_imported or not case.imported else None
         if got is None or got is False:
             return
+        values = {"got": got, "version": case.version, "engine": case.engine.label}
 
-        def told(text: str) -> str:
-            values = {"got": got, "version": case.version, "engine": case.engine.label}
+        def filled(text: str) -> str:
             for name, value in values.items():
                 text = text.replace(f"{{{name}}}", f"{value:g}" if isinstance(value, float) else str(value))
             return text
 
-        what, why, source, change = map(told, (self.what, self.why, self.source, self.change))
+        what, why, source, change = map(filled, (self.what, self.why, self.source, self.change))
         yield Finding(self.level, self.code, (case.arm,), what, why, source, change)

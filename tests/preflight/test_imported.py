@@ -370,7 +370,7 @@ def test_what_a_configuration_lacks_is_no_fact() -> None:
     rows = {row.setting.partition(" (")[0]: row for row in seen.ledger}
     for name in (
         "tokens that one prefill pass reads",
-        "cache of common beginnings",
+        "prefix cache",
         "weights and cache between rollouts",
     ):
         assert rows[name].verdict == "unverifiable" and rows[name].values["vllm"] == "unknown"

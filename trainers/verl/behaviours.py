@@ -1,6 +1,6 @@
-"""Lists the confounders: the settings of which each release and engine makes something else.
+"""Lists the confounders: settings that releases and engines treat differently, one row each.
 
-One row per confounder. What a release makes of it, with the source, is in its own file (trainers/verl/releases/).
+The effects of each release, with their sources, are in its own file (trainers/verl/releases/).
 """
 
 from __future__ import annotations
@@ -13,22 +13,25 @@ from trainers.cases import Case
 from trainers.memory_estimate import MemoryEstimate, estimate_of
 from trainers.rows import Behaviour
 from trainers.verl.driver.overrides import ROLLOUT
-from trainers.verl.engine_settings import PREFERRED, always
+from trainers.verl.engine_settings import PREFERRED
 from trainers.verl.releases import releases
 
 _VLLM, _SGLANG = f"{ROLLOUT}.engine_kwargs.vllm", f"{ROLLOUT}.engine_kwargs.sglang"
 
 
 def _graphs_suffice(cases: Sequence[Case]) -> str:
-    sizes = [int(case.behaviour("graph-sizes") or 0) for case in cases]
-    at_once = [min(case.per_replica, _most_at_once(case)) for case in cases]
-    if all(most <= size for most, size in zip(at_once, sizes, strict=True)):
+    # An engine that chooses its limit itself has it in its words: then the limit may be any number.
+    limits = [case.behaviour("sequence-limit") or "" for case in cases]
+    at_once = [
+        min(case.per_replica, int(limit)) if limit.isdigit() else case.per_replica
+        for case, limit in zip(cases, limits, strict=True)
+    ]
+    if all(most <= int(case.behaviour("graph-sizes") or 0) for most, case in zip(at_once, cases, strict=True)):
         return f"a replica decodes at most {max(at_once)} sequences at once, which the graphs of every arm cover"
     return ""
 
 
-def cache_never_full(cases: Sequence[Case]) -> str:
-    """Whether no engine's cache can fill, so that its size cannot matter: the words for it, or nothing."""
+def _cache_never_full(cases: Sequence[Case]) -> str:
     estimates = [estimate_of(case) for case in cases]
     if all(isinstance(one, MemoryEstimate) and one.kv_never_full for one in estimates):
         return (
@@ -40,31 +43,21 @@ def cache_never_full(cases: Sequence[Case]) -> str:
 
 def _few_sequences(cases: Sequence[Case]) -> str:
     most = max(case.per_replica for case in cases)
-    if most <= min(_least_limit(case) for case in cases):
+    # Where an engine chooses its limit itself, the first number of the description is the lowest.
+    limits = [re.search(r"\d+", case.behaviour("sequence-limit") or "256") for case in cases]
+    if most <= min(int(limit[0]) if limit else 256 for limit in limits):
         return f"a replica gets {most} sequences in a step, no more than any limit"
     return ""
 
 
-def _least_limit(case: Case) -> int:
-    """The limit, or the least that it can be: of an engine that chooses by itself, the first number in its words."""
-    found = re.search(r"\d+", case.behaviour("sequence-limit") or "")
-    return int(found[0]) if found else 256
-
-
-def _most_at_once(case: Case) -> int:
-    """The limit, or the most that it can be."""
-    told = case.behaviour("sequence-limit") or ""
-    return int(told) if told.isdigit() else case.per_replica
-
-
 def _short_prefill(cases: Sequence[Case]) -> str:
-    """Prefill is a small part where responses are long: under a twentieth of the tokens, and in one or two passes."""
-    case = cases[0]
-    prompt, response = int(case.workload["max_prompt_length"]), int(case.workload["max_response_length"])
-    tokens = max(one.per_replica for one in cases) * prompt
-    limits = [int(text) for one in cases if (text := one.behaviour("prefill-limit")) and text.isdigit()]
+    """Prefill is small if prompts are under a twentieth of the tokens and need one or two passes."""
+    workload = cases[0].workload
+    prompt, response = int(workload["max_prompt_length"]), int(workload["max_response_length"])
+    tokens = max(case.per_replica for case in cases) * prompt
+    limits = [int(text) for case in cases if (text := case.behaviour("prefill-limit")) and text.isdigit()]
     if prompt * 20 <= response and tokens <= 2 * min([*limits, 8192]):
-        return f"a replica's prompts are at most {tokens:,} tokens in a step, read in a pass or two"
+        return f"a replica's prompts are at most {tokens:,} tokens in a step, which one or two passes read"
     return ""
 
 
@@ -77,9 +70,9 @@ def _one_completion(cases: Sequence[Case]) -> str:
     return "every prompt is completed once" if once else ""
 
 
-def _drawn_again(cases: Sequence[Case]) -> str:
+def _fixed_seeds(cases: Sequence[Case]) -> str:
     fixed = all((case.behaviour("sampling-seed") or "").startswith("fixed") for case in cases)
-    return "drawn from fixed seeds in all arms" if fixed else ""
+    return "all arms draw from fixed seeds" if fixed else ""
 
 
 _ROWS: tuple[Behaviour, ...] = (
@@ -88,16 +81,16 @@ _ROWS: tuple[Behaviour, ...] = (
         name="CUDA graphs while decoding",
         keys=(f"{ROLLOUT}.enforce_eager", f"{_VLLM}.enforce_eager", f"{_SGLANG}.disable_cuda_graph"),
         why=(
-            "without graphs each of the hundreds of small kernels of a decoded token is launched by the CPU, and vLLM "
-            "0.8.5 leaves out torch.compile as well (vllm/config.py:3884); decoding is most of a step. Seen in "
-            "public, with a model of 0.5B on two A100s: 273 tokens/s of vLLM as configured, 504 tuned (verl issue 1133)"
+            "without graphs the CPU launches each of the hundreds of small kernels of a decoded token, and vLLM 0.8.5 "
+            "also leaves out torch.compile (vllm/config.py:3884); decoding is most of a step. A public measurement of "
+            "a 0.5B model on two A100s: 273 tokens/s of vLLM as configured, 504 tuned (verl issue 1133)"
         ),
     ),
     Behaviour(
         code="graph-sizes",
         name="the largest batch that graphs are captured for, where they are on",
         keys=(f"{ROLLOUT}.cudagraph_capture_sizes", f"{_SGLANG}.cuda_graph_max_bs"),
-        why="an engine decodes larger batches than that without graphs, the other one still with them",
+        why="above that size one engine decodes without graphs, the other still with them",
         no_effect=_graphs_suffice,
     ),
     Behaviour(
@@ -105,8 +98,7 @@ _ROWS: tuple[Behaviour, ...] = (
         name="attention kernels",
         keys=(f"{_VLLM}.attention_backend", f"{_SGLANG}.attention_backend"),
         why=(
-            "attention over long sequences is most of the work of a late decode step, and the two kernels differ in "
-            "speed"
+            "attention over long sequences is most of the work of a late decode step, and the kernels differ in speed"
         ),
     ),
     Behaviour(
@@ -114,8 +106,8 @@ _ROWS: tuple[Behaviour, ...] = (
         name="custom all-reduce between the engine's GPUs",
         keys=(f"{_VLLM}.disable_custom_all_reduce", f"{_SGLANG}.disable_custom_all_reduce"),
         why=(
-            "two all-reduces per layer and token are small and bound by latency, where the engines' own kernel is "
-            "faster than NCCL's"
+            "the two all-reduces per layer and token are small and bound by latency; the engines' own kernel is faster "
+            "than NCCL's there"
         ),
         no_effect=_one_gpu,
     ),
@@ -128,17 +120,17 @@ _ROWS: tuple[Behaviour, ...] = (
             f"{_SGLANG}.max_total_tokens",
         ),
         why=(
-            "the same number leaves the engines different room, and one whose cache is full makes sequences wait or "
-            "computes them again"
+            "the same number leaves the engines different room; an engine with a full cache makes sequences wait or "
+            "recomputes them"
         ),
-        no_effect=cache_never_full,
+        no_effect=_cache_never_full,
         equal_without_effect=False,
     ),
     Behaviour(
         code="sequence-limit",
         name="sequences that one engine decodes at once",
         keys=(f"{ROLLOUT}.max_num_seqs", f"{_VLLM}.max_num_seqs", f"{_SGLANG}.max_running_requests"),
-        why="an engine with the lower limit makes sequences wait, and its decode steps are smaller and more",
+        why="an engine with a lower limit makes sequences wait, and has more and smaller decode steps",
         no_effect=_few_sequences,
     ),
     Behaviour(
@@ -155,62 +147,58 @@ _ROWS: tuple[Behaviour, ...] = (
     ),
     Behaviour(
         code="prefix-cache",
-        name="cache of common beginnings",
+        name="prefix cache",
         keys=(
             f"{ROLLOUT}.enable_prefix_caching",
             f"{_VLLM}.enable_prefix_caching",
             f"{_SGLANG}.disable_radix_cache",
         ),
-        why="with several completions per prompt only the engine with the cache reads each prompt once",
-        change=always(
-            f"{ROLLOUT}.enable_prefix_caching and, in the SGLang arms, +{_SGLANG}.disable_radix_cache: the opposite"
-        ),
+        why="with several completions per prompt only an engine with this cache reads each prompt once",
+        change=f"{ROLLOUT}.enable_prefix_caching and, in the SGLang arms, +{_SGLANG}.disable_radix_cache: the opposite",
         no_effect=_one_completion,
     ),
     Behaviour(
         code="ignore-eos",
         name="the end token",
         keys=(f"{ROLLOUT}.ignore_eos", f"{_SGLANG}.preferred_sampling_params.ignore_eos"),
-        why="one arm generates to the full length and the other does not: not the same work",
-        change=always(
-            f"{ROLLOUT}.ignore_eos: False in all arms, and compare at equal work; or, beside it, in the SGLang arms "
-            f"{PREFERRED}"
-        ),
+        why="one arm generates to the full length and the other does not: their work differs",
+        change=f"{ROLLOUT}.ignore_eos: False in all arms, and compare at equal work; or, with it, in the SGLang arms "
+        f"{PREFERRED}",
     ),
     Behaviour(
         code="rollout-mode",
         name="synchronous or server rollout",
         keys=(f"{ROLLOUT}.mode",),
-        why="a server takes requests one by one: other batches, other overheads, other timers",
-        change=always(f"{ROLLOUT}.mode: the same in all arms"),
+        why="a server takes requests one by one: batches, overheads and timers differ",
+        change=f"{ROLLOUT}.mode: the same in all arms",
     ),
     Behaviour(
         code="sampling-seed",
         name="the engine's sampling seed",
         keys=(f"{ROLLOUT}.seed", f"{_VLLM}.seed", f"{_SGLANG}.random_seed"),
         why=(
-            "a step waits for its longest response: responses that nobody can draw again differ in length from run to "
-            "run, and so does the time"
+            "a step waits for its longest response: without a fixed seed the lengths differ from run to run, and so "
+            "does the time"
         ),
         level="odd",
-        no_effect=_drawn_again,
+        no_effect=_fixed_seeds,
     ),
     Behaviour(
         code="sleep",
         name="weights and cache between rollouts",
         keys=(f"{ROLLOUT}.free_cache_engine",),
         why=(
-            "copying the weights costs time in every step: to the CPU at the end of gen, back in reshard (0.4.1) or "
-            "update_weights (0.9.1), which the report shows apart"
+            "copying the weights takes time in every step: to the CPU at the end of gen, back in reshard (0.4.1) or "
+            "update_weights (0.9.1), which the report shows separately"
         ),
         level="odd",
     ),
     Behaviour(
         code="engine-environment",
-        name="variables that the engine sets for the trainer's process, too",
+        name="variables that the engine also sets for the trainer's process",
         keys=(),
-        why="the effect on training is not known; compare update_actor and old_log_prob, which no engine should change",
-        change=always("nothing"),
+        why="the effect on training is unknown; compare update_actor and old_log_prob, which no engine should change",
+        change="nothing",
         level=None,
         effect_known=False,
     ),
@@ -218,7 +206,7 @@ _ROWS: tuple[Behaviour, ...] = (
 
 
 def behaviours() -> tuple[Behaviour, ...]:
-    """The confounders, with what each release and engine does."""
+    """The confounders, with the effects of each release and engine."""
     return tuple(
         replace(
             row,
@@ -228,18 +216,18 @@ def behaviours() -> tuple[Behaviour, ...]:
                 for engine, effects in release.effects.items()
                 if row.code in effects
             },
-            change=_change(row),
+            change=_advice(row),
         )
         for row in _ROWS
     )
 
 
-def _change(row: Behaviour) -> Callable[[Sequence[Case]], str]:
-    """What to change, in the words of the earliest release among the cases: it allows the least."""
+def _advice(row: Behaviour) -> Callable[[Sequence[Case]], str]:
+    """What to change, by the earliest release among the cases: it allows the least."""
 
-    def change(cases: Sequence[Case]) -> str:
-        there = {case.version for case in cases}
-        told = [one.changes[row.code] for one in releases() if one.version in there and row.code in one.changes]
-        return (told[0] if told else row.change)(cases)
+    def advice(cases: Sequence[Case]) -> str:
+        versions = {case.version for case in cases}
+        known = (one.changes[row.code] for one in releases() if one.version in versions and row.code in one.changes)
+        return replace(row, change=next(known, row.change)).advice(cases)
 
-    return change
+    return advice

@@ -1,10 +1,9 @@
-"""Reads what a case gives its engine: the words that the releases' behaviours are told in."""
+"""Reads what a case sets for its engine; the releases' effects are written with these functions and words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from common.gpus import gpu_of
 from trainers.cases import Case
@@ -21,30 +20,26 @@ GOES_ON = "goes on to the full length"
 DROPPED = "weights and cache dropped"
 COPIED = "cache dropped, weights copied to the CPU and back"
 WEIGHTS_STAY = "cache dropped, weights stay"
-
-
-def always(text: str) -> Callable[[Any], str]:
-    """The same words of every case."""
-    return lambda case: text
+ANY_GPU = math.inf
 
 
 def rollout(case: Case, name: str) -> object:
-    """A setting of the rollout."""
+    """A setting of `actor_rollout_ref.rollout`."""
     return case.settings.get(f"{ROLLOUT}.{name}")
 
 
-def engine_kwarg(case: Case, name: str) -> object:
-    """An option of the engine's own."""
+def engine_option(case: Case, name: str) -> object:
+    """One of the engine's own options (`engine_kwargs`)."""
     return case.settings.get(f"{ROLLOUT}.engine_kwargs.{case.engine.name}.{name}")
 
 
-def first_told(*values: object) -> str | None:
-    """The first of some numbers that is there; None where none is, as in a configuration that is not whole."""
+def first_set(*values: object) -> str | None:
+    """The first number that is set; None if an incomplete configuration has none."""
     return next((str(value) for value in values if value), None)
 
 
 def switch(value: object, no: str = "off", yes: str = "on") -> str | None:
-    """A switch in words; None where it is not there."""
+    """A switch in words; None if it is not set."""
     return None if not isinstance(value, bool) else yes if value else no
 
 
@@ -54,7 +49,7 @@ def graphs(case: Case) -> str | None:
 
 
 def attention_name(backend: str) -> str:
-    """An attention backend by the name of its kernels."""
+    """The kernels of an attention backend."""
     plain = backend.lower().replace("_", "").replace("-", "")
     if plain.startswith("flashinfer"):
         return "flashinfer"
@@ -62,15 +57,15 @@ def attention_name(backend: str) -> str:
 
 
 def spans_nodes(case: Case) -> bool:
-    """Whether an engine spans nodes; both engines leave their own all-reduce out then."""
+    """Whether an engine spans nodes; both engines then turn their own all-reduce off."""
     return case.tensor_parallel > case.settings.int("trainer.n_gpus_per_node", case.tensor_parallel)
 
 
 def share(of: str, option: str = "", tokens_each: int = 1) -> Describe:
-    """The memory for keys and values: a share of something, or a number of tokens by an option of the engine's own."""
+    """Describes the cache: a share of some memory, or a number of tokens by one of the engine's own options."""
 
     def describe(case: Case) -> str | None:
-        given = engine_kwarg(case, option) if option else None
+        given = engine_option(case, option) if option else None
         if isinstance(given, int):
             return f"a cache of {given * tokens_each} tokens"
         part = rollout(case, "gpu_memory_utilization")
@@ -80,21 +75,18 @@ def share(of: str, option: str = "", tokens_each: int = 1) -> Describe:
 
 
 def by_memory(case: Case, steps: Sequence[tuple[float, int]]) -> str | None:
-    """What an engine chooses by the GPU's memory: the number of the first step (below so many GiB) that holds it."""
+    """What an engine chooses by the GPU's memory: the number of the first step (below so many GiB) that fits it."""
     gpu = gpu_of(case.workload.get("gpu"))
     return None if gpu is None else str(next(number for below, number in steps if gpu.memory_gib < below))
 
 
-ANY_GPU = math.inf
-
-
 def prefill_limit(case: Case) -> str | None:
-    """vLLM's limit of a pass."""
-    return first_told(engine_kwarg(case, "max_num_batched_tokens"), rollout(case, "max_num_batched_tokens"))
+    """vLLM's limit of tokens in one pass."""
+    return first_set(engine_option(case, "max_num_batched_tokens"), rollout(case, "max_num_batched_tokens"))
 
 
 def end_token(case: Case) -> str | None:
-    """What comes after the end token, where verl passes ignore_eos on."""
+    """What the engine does at the end token, where verl passes ignore_eos on."""
     return switch(rollout(case, "ignore_eos"), STOPS, GOES_ON)
 
 

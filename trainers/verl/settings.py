@@ -1,4 +1,4 @@
-"""Writes a workload and an arm's options as verl's settings (Hydra overrides), so that they mean the same as in TRL."""
+"""Writes a workload and an arm's options as verl's settings (Hydra overrides) with the same meaning as in TRL."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from trainers.protocol import StackFacts
 from trainers.verl import packaged
 from trainers.verl.driver.overrides import ACTOR, REF, ROLLOUT, leaves, override
 from trainers.verl.releases import Release, release_named, releases
-from trainers.verl.releases.release import Words
+from trainers.verl.releases.release import DerivedSettings
 from trainers.workload import TrainedArm, Workload
 
 
 def trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
-    """verl's version and its Hydra overrides for one run: the workload's words translated, then the arm's options.
+    """verl's version and its Hydra overrides for one run: the workload translated, then the arm's options.
 
-    Paths, names and loggers are not among them: `trainers.verl.driver.composed.job_overrides` adds those on the node.
-    An option that contradicts a workload word is refused: it would make the arms unequal behind the reader's back.
+    `trainers.verl.driver.composed.job_overrides` adds paths, names and loggers on the node. A `UserError` for an option
+    that overrides a workload key: it would silently make the arms unequal.
     """
     known = {one.version: one for one in releases()}
     release = known.get(stack.trainer_version)
     if release is None:
         raise UserError(
-            f"the stack {arm.stack} pins verl {stack.trainer_version}, whose settings are not known here; known: "
-            f"{', '.join(known)} (a further one is a file in trainers/verl/releases/)"
+            f"the stack {arm.stack} pins verl {stack.trainer_version}, which is not supported; supported: "
+            f"{', '.join(known)} (to add one, write a file in trainers/verl/releases/)"
         )
     options = list(leaves(arm.options))
     given = {key.lstrip("+"): value for key, value in options}
@@ -46,10 +46,10 @@ _STORAGE_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
 
 
 def least_cpus(args: dict[str, Any], workload: Workload) -> int:
-    """What verl's actors reserve in Ray: with fewer it waits for them without a word, for ever.
+    """The CPUs that verl's actors reserve in Ray; with fewer, verl waits for them silently and forever.
 
-    As `trainers.verl.driver.in_ray.require_cpus` counts them on the node, from the composed settings; source there. Of
-    0.4.1 the node asks for one more: this number is in the fingerprint of runs that have finished.
+    `trainers.verl.driver.in_ray.require_cpus` counts them on the node, and names the source. For 0.4.1 it requires one
+    more: this number stays, since it is in the fingerprint of finished runs.
     """
     gpus = workload.nodes * workload.gpus_per_node
     release = release_named(args["version"])
@@ -58,30 +58,29 @@ def least_cpus(args: dict[str, Any], workload: Workload) -> int:
     return 1 + (int(given.get(_STORAGE_UNITS, release.storage_units)) if v1 else 0) + release.cpus_with_gpu * gpus
 
 
-# Where a run's seed is written; no option may set these.
+# The settings that have the run's seed; no option may set these.
 _SEED_KEYS = frozenset({"data.seed", "actor_rollout_ref.actor.data_loader_seed", "actor_rollout_ref.rollout.seed"})
 
 
 def without_seed(args: dict[str, Any]) -> dict[str, Any]:
     """The same settings of a run with seed 0."""
-    keys = (one.partition("=")[0] for one in args["overrides"])
-    zero = (f"{key}=0" if key.lstrip("+") in _SEED_KEYS else "" for key in keys)
-    return {**args, "overrides": [new or old for new, old in zip(zero, args["overrides"], strict=True)]}
+    pairs = [(override.partition("=")[0], override) for override in args["overrides"]]
+    return {**args, "overrides": [f"{key}=0" if key.lstrip("+") in _SEED_KEYS else text for key, text in pairs]}
 
 
 def settings(
     workload: Workload, engine: str, seed: int, release: Release, sequence_parallel: int, dynamic: bool
-) -> Words:
+) -> DerivedSettings:
     """The settings that follow from the workload, the engine and the seed; a `UserError` for what verl cannot do.
 
-    `sequence_parallel` and `dynamic` are the arm's Ulysses group size and whether it packs micro-batches by tokens.
+    `sequence_parallel` is the arm's Ulysses group size; `dynamic`: it packs micro-batches by tokens.
     """
     _require_what_verl_can(workload, release, dynamic)
     generations = workload.num_generations
     mini = workload.mini_batch_size or workload.batch_size
     devices = workload.nodes * workload.gpus_per_node
     micro = workload.micro_batch_size or max(1, mini * sequence_parallel // devices)
-    found: Words = {
+    found: DerivedSettings = {
         "algorithm.adv_estimator": ("", "grpo"),
         "algorithm.use_kl_in_reward": ("beta", False),
         "data.train_batch_size": ("batch_size", workload.batch_size // generations),
@@ -105,7 +104,7 @@ def settings(
         "trainer.n_gpus_per_node": ("gpus_per_node", workload.gpus_per_node),
         "trainer.nnodes": ("nodes", workload.nodes),
         "trainer.total_training_steps": ("steps", workload.steps),
-        # An epoch has one step at least, so that the steps end before the epochs do, however small the data.
+        # An epoch has at least one step, so the steps end before the epochs.
         "trainer.total_epochs": ("steps", workload.steps),
         "trainer.save_freq": ("save_steps", workload.save_steps or -1),
         "trainer.test_freq": ("test_steps", workload.test_steps or -1),
@@ -114,11 +113,11 @@ def settings(
         "trainer.max_actor_ckpt_to_keep": ("save_steps", 2),
         "trainer.critic_warmup": ("", 0),
     }
-    return found | release.words(workload, seed)
+    return found | release.derived(workload, seed)
 
 
 def _require_what_verl_can(workload: Workload, release: Release, dynamic: bool) -> None:
-    """`UserError` for words that this release of verl has no answer to."""
+    """`UserError` for workloads that this release of verl cannot train."""
     if not workload.gpus_per_node:
         raise UserError("workload.gpus_per_node must be at least 1 with trainer verl, which needs GPUs (got 0)")
     if workload.dtype != "bfloat16":
@@ -128,15 +127,15 @@ def _require_what_verl_can(workload: Workload, release: Release, dynamic: bool) 
         )
     if workload.samples and not workload.test_steps:
         raise UserError(
-            f"workload.samples needs workload.test_steps with trainer verl, whose validations they are taken from (got "
-            f"samples {workload.samples} and test_steps 0); set test_steps, or samples: 0"
+            f"workload.samples needs workload.test_steps with trainer verl, which takes samples from its validations "
+            f"(got samples {workload.samples} and test_steps 0); set test_steps, or samples: 0"
         )
     if workload.reward_models:
         raise UserError(
             f"workload.rewards has a reward model ({workload.reward_models[0].model}), and trainer verl calls a reward "
-            "with one response at a time, in several processes without a GPU: each would load the model for itself. "
-            f"verl {release.version} has reward models of its own ({release.own_reward_model}), whose text and scores "
-            "are not these; take the model out, or trainer trl or swift"
+            "with one response at a time, in several processes without a GPU: each process would load the model. "
+            f"verl {release.version} has its own reward models ({release.own_reward_model}), with other prompts and "
+            "scores; remove the model, or use trainer trl or swift"
         )
     mini, batch, generations = workload.mini_batch_size, workload.batch_size, workload.num_generations
     if mini is not None and (mini % generations or (mini < batch and batch % mini)):
@@ -153,18 +152,21 @@ def _require_what_verl_can(workload: Workload, release: Release, dynamic: bool) 
         )
 
 
-def _checked_leaves(leaves: list[tuple[str, Any]], owned: Words, release: Release) -> Iterator[tuple[str, Any]]:
-    """The options that are free; a `UserError` at the first that is not.
+def _checked_leaves(
+    leaves: list[tuple[str, Any]], owned: DerivedSettings, release: Release
+) -> Iterator[tuple[str, Any]]:
+    """The options that an arm may set; a `UserError` at the first that it may not.
 
-    `owned` are single keys with the word that each follows from; the release knows whole parts of its configuration.
+    `owned` are single keys, with the workload key that each follows from; the release lists whole sections.
     """
-    parents, sections = _parents(owned), dict.fromkeys(release.job_keys, "job") | dict(release.overruling)
+    parents = {section for key in owned for section in _sections_above(key.lstrip("+"))}
+    sections = dict.fromkeys(release.job_keys, "job") | dict(release.overruling)
     for key, value in leaves:
         bare = key.lstrip("+")
         word = _owner(bare, owned, sections)
         if word is not None:
             raise UserError(
-                f"options.{key} of an arm is not free: {_whose(word)}, so that it holds for every arm alike "
+                f"options.{key} of an arm is not free: {_owner_text(word)}, for all arms alike "
                 f"(got {short_repr(value)})"
             )
         if bare in parents and not (isinstance(value, Mapping) and not value):
@@ -172,9 +174,9 @@ def _checked_leaves(leaves: list[tuple[str, Any]], owned: Words, release: Releas
                 f"options.{key} is a section of verl's configuration, not one setting (got {short_repr(value)})"
             )
         if bare == "hydra" or bare.startswith("hydra."):
-            raise UserError(f"options.{key} is a setting of Hydra's command line, and would do nothing here; remove it")
+            raise UserError(f"options.{key} is a setting of Hydra's command line, without effect here; remove it")
         if "oc.env" in str(value):
-            # Resolved settings are written into results, and with them whatever the variable holds.
+            # Resolved settings, with the variable's value, are written into results.
             raise UserError(
                 f"options.{key} reads an environment variable (got {short_repr(value)}); write the value itself, or "
                 "give the variable in the arm's env"
@@ -184,33 +186,23 @@ def _checked_leaves(leaves: list[tuple[str, Any]], owned: Words, release: Releas
         yield key, value
 
 
-def _owner(bare: str, owned: Words, sections: Mapping[str, str]) -> str | None:
-    for name in (bare, f"+{bare}"):
-        if name in owned:
-            return owned[name][0]
-    at = bare
-    while at:
-        if at in sections:
-            return sections[at]
-        at = at.rpartition(".")[0]
-    return None
+def _owner(bare: str, owned: DerivedSettings, sections: Mapping[str, str]) -> str | None:
+    """The workload key, or `job`, that sets a key; None where an arm may set it."""
+    if found := owned.get(bare) or owned.get(f"+{bare}"):
+        return found[0]
+    return next((sections[at] for at in (bare, *_sections_above(bare)) if at in sections), None)
 
 
-def _whose(word: str) -> str:
+def _owner_text(word: str) -> str:
     if word == "job":
         return "the job sets it on the node (paths, names, loggers, resuming, the reward's file)"
     if not word:
-        return "this project compares GRPO, and sets it itself"
+        return "rolloutbench sets it, since it compares GRPO"
     if word in ("engine", "seeds"):
-        return f"it follows from {'the arm' if word == 'engine' else 'the experiment'}'s {word}. Change that instead"
-    return f"it follows from workload.{word}. Change the workload's own word instead"
+        return f"it follows from {'the arm' if word == 'engine' else 'the experiment'}'s {word}; change that instead"
+    return f"it follows from workload.{word}; change that instead"
 
 
-def _parents(owned: Words) -> set[str]:
-    found: set[str] = set()
-    for key in owned:
-        at = key.lstrip("+").rpartition(".")[0]
-        while at and at not in found:
-            found.add(at)
-            at = at.rpartition(".")[0]
-    return found
+def _sections_above(key: str) -> list[str]:
+    parts = key.split(".")
+    return [".".join(parts[:depth]) for depth in range(len(parts) - 1, 0, -1)]

@@ -18,9 +18,9 @@ from trainers.timers.lookup import tree_for
 from trainers.verl import releases as of_verl
 from trainers.verl.driver.composed import check, job_overrides
 from trainers.verl.driver.overrides import ROLLOUT
-from trainers.verl.phases import STEP, gen, tree_of
 from trainers.verl.releases.release import FlatConfig, Refusal
 from trainers.verl.releases.v0_9_1 import V0_9_1
+from trainers.verl.timers import STEP, gen, tree_of
 from trainers.verl.trainer import verl
 from workflow.config.plan import plan_runs
 from workflow.config.reading import parse_config

@@ -588,7 +588,7 @@ def test_the_articles_run_differs_from_its_script_in_nothing_else(composed: Comp
 @pytest.mark.parametrize(
     ("key", "says"),
     [
-        (f"{R}.temperature", "it follows from workload.temperature. Change the workload's own word instead"),
+        (f"{R}.temperature", "it follows from workload.temperature; change that instead"),
         (f"+{R}.temperature", "it follows from workload.temperature"),
         (f"++{R}.temperature", "it follows from workload.temperature"),
         ("data.train_batch_size", "it follows from workload.batch_size"),
@@ -596,7 +596,7 @@ def test_the_articles_run_differs_from_its_script_in_nothing_else(composed: Comp
         (f"{R}.name", "it follows from the arm's engine"),
         (f"{R}.response_length", "it follows from workload.max_response_length"),
         (f"{A}.ppo_micro_batch_size", "it follows from workload.micro_batch_size"),
-        ("algorithm.adv_estimator", "this project compares GRPO"),
+        ("algorithm.adv_estimator", "rolloutbench sets it, since it compares GRPO"),
         ("trainer.logger", "the job sets it on the node"),
         ("trainer.default_local_dir", "the job sets it on the node"),
         ("custom_reward_function.path", "the job sets it on the node"),
@@ -637,7 +637,7 @@ def test_every_word_and_every_key_of_the_job_is_refused_as_an_option(version: st
             {"loss_type": "dr_grpo", "micro_batch_size": 1},
             "no use_dynamic_bsz",
         ),
-        ("0.4.2", {}, {}, "pins verl 0.4.2, whose settings are not known here; known: 0.4.1, 0.9.1"),
+        ("0.4.2", {}, {}, "pins verl 0.4.2, which is not supported; supported: 0.4.1, 0.9.1"),
         ("0.4.1", {"+a b": 1}, {}, "options of an arm: '+a b' is no key that Hydra can read"),
         ("0.4.1", {"data.tokenizer": "${oc.env:HOME}"}, {}, "reads an environment variable"),
         ("0.4.1", {"data.tokenizer": ["${oc.env:HOME}"]}, {}, "reads an environment variable"),

@@ -88,14 +88,20 @@ def _checkpoints(config: FlatConfig) -> Iterator[Refusal]:
 
 
 def _batches(config: FlatConfig, padded: bool) -> Iterator[Refusal]:
-    prompts, n, mini = config.of("data.train_batch_size"), config.of(f"{_R}.n"), config.of(f"{_A}.ppo_mini_batch_size")
-    gpus, sp, dynamic = config.gpus, config.of(f"{_A}.ulysses_sequence_parallel_size"), config.dynamic
+    prompts, n, mini = (
+        config.count("data.train_batch_size"),
+        config.count(f"{_R}.n"),
+        config.count(f"{_A}.ppo_mini_batch_size"),
+    )
+    gpus, sp, dynamic = config.gpus, config.count(f"{_A}.ulysses_sequence_parallel_size"), config.dynamic
     if gpus % sp:
         yield Refusal(
             "sequence-parallel", f"{_A}.ulysses_sequence_parallel_size must divide the {gpus} GPUs (got {sp})"
         )
         return
-    if max(sp, config.of(f"{_REF}.ulysses_sequence_parallel_size")) > 1 and not config.get(f"{_M}.use_remove_padding"):
+    if max(sp, config.count(f"{_REF}.ulysses_sequence_parallel_size")) > 1 and not config.get(
+        f"{_M}.use_remove_padding"
+    ):
         key = f"{_A}.ulysses_sequence_parallel_size"
         yield Refusal("sequence-parallel", f"{_M}.use_remove_padding must be true with {key} above 1 (got false)")
     # 0.4.1 trainer/ppo/ray_trainer.py:_validate_config; 0.9.1 pads the batch where it packs by tokens.
@@ -154,7 +160,7 @@ def _micro_batches(config: FlatConfig, share: int) -> Iterator[Refusal]:
 
 
 def _packing(config: FlatConfig) -> Iterator[Refusal]:
-    longest, sp = config.longest, config.of(f"{_A}.ulysses_sequence_parallel_size")
+    longest, sp = config.longest, config.count(f"{_A}.ulysses_sequence_parallel_size")
     # utils/seqlen_balancing.py:rearrange_micro_batches
     for key, packs in (
         (f"{_A}.ppo_max_token_len_per_gpu", config.dynamic),
@@ -182,9 +188,9 @@ def _sharding(config: FlatConfig) -> Iterator[Refusal]:
 
 
 def _engine(config: FlatConfig) -> Iterator[Refusal]:
-    nodes, per_node = config.of("trainer.nnodes"), config.of("trainer.n_gpus_per_node")
-    dp = config.of(f"{_R}.data_parallel_size")
-    replica = config.of(f"{_R}.tensor_model_parallel_size") * dp
+    nodes, per_node = config.count("trainer.nnodes"), config.count("trainer.n_gpus_per_node")
+    dp = config.count(f"{_R}.data_parallel_size")
+    replica = config.count(f"{_R}.tensor_model_parallel_size") * dp
     if nodes * per_node % replica or (per_node % replica and replica % per_node):
         yield alike.tensor_parallel(
             f"{_R}.tensor_model_parallel_size{' x data_parallel_size' if dp > 1 else ''} must divide the GPUs of a "

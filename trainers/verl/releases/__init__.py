@@ -1,4 +1,4 @@
-"""The releases of verl that are driven from here, a file each. Loaded in the stacks, too."""
+"""Lists the releases of verl that are driven from here, one file each. Also loaded in the stacks."""
 
 from trainers.verl.releases.release import Release
 from trainers.verl.releases.v0_4_1 import V0_4_1
@@ -10,15 +10,15 @@ _RELEASES: dict[str, Release] = {one.version: one for one in (V0_4_1, V0_9_1)}
 
 
 def register(release: Release) -> None:
-    """Add a release, or replace the one of that version; `trainers.verl.trainer.verl` then makes a trainer of all."""
+    """Add a release, or replace the one of that version; then call `trainers.verl.trainer.verl` again."""
     _RELEASES[release.version] = release
 
 
 def releases() -> tuple[Release, ...]:
-    """All releases that are driven from here, the earliest first."""
+    """All releases that are driven from here, in order."""
     return tuple(_RELEASES.values())
 
 
 def release_named(version: str) -> Release:
-    """The release of that version; of one that is unknown here no more than its version."""
+    """The release of that version; an unknown one has all defaults."""
     return _RELEASES.get(version) or Release(version)

@@ -1,4 +1,4 @@
-"""What the releases of verl have in common, so that each file says only what is its own."""
+"""Settings, choices and refusals that all releases of verl share."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ _PRECISIONS = ("fp32", "float32", "bf16", "bfloat16", "fp16", "float16")
 _CONTENTS = ("model", "optimizer", "extra", "hf_model")
 # trainer/ppo/core_algos.py: kl_penalty; "full" is in the comments, and raises NotImplementedError.
 PENALTIES = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
+LOSS_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 LOADS = ("auto", "safetensors", "pt", "npcache", "dummy")
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     # The arm's engine. verl has others (hf, trtllm), which no stack here can run.
@@ -65,22 +66,22 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "trainer.device": ("cuda",),
 }
 
-# Problems that are found in more than one place.
+# Refusals that several rules make.
 micro_batch = partial(
     Refusal,
     "micro-batch",
-    why="verl's workers end with an assertion, in 0.4.1 also with use_dynamic_bsz, which does not use the number",
+    why="an assertion ends verl's workers; in 0.4.1 also with use_dynamic_bsz, which does not use the number",
     change="workload.micro_batch_size: a divisor of the completions per GPU and mini-batch",
 )
 dynamic_tokens = partial(
     Refusal,
     "dynamic-tokens",
-    why="verl ends with an assertion: 0.4.1 in the first step, 0.9.1 as soon as a sequence is longer",
+    why="an assertion ends verl: 0.4.1 in the first step, 0.9.1 as soon as a sequence is longer",
     change=f"{ACTOR}.ppo_max_token_len_per_gpu: prompt and response at their longest, or more",
 )
 tensor_parallel = partial(
     Refusal,
     "tensor-parallel-gpus",
-    why="verl ends with an assertion",
+    why="an assertion ends verl",
     change=f"{ROLLOUT}.tensor_model_parallel_size: a divisor of the GPUs; or more GPUs (workload.gpus_per_node)",
 )

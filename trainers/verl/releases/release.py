@@ -1,13 +1,12 @@
-"""Defines what belongs to one release of verl; `v<release>.py` says it, and no other file asks for a version."""
+"""Defines what is known of one release of verl. `v<release>.py` declares it; no other file compares versions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from trainers.cases import Case
-from trainers.rows import Effect
+from trainers.rows import Advice, Effect
 from trainers.timers.tree import TimerTree
 from trainers.verl.driver.overrides import ACTOR, ROLLOUT
 
@@ -15,54 +14,54 @@ if TYPE_CHECKING:
     from trainers.protocol import Check
     from trainers.workload import Workload
 
-Words = dict[str, tuple[str, Any]]
-"""Hydra key -> the word of the workload that it follows from, and its value."""
+DerivedSettings = dict[str, tuple[str, Any]]
+"""Hydra key -> the workload key that it follows from, and its value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """How a `loss_type` is had from a release, and where it is not what TRL computes."""
+    """verl's `loss_agg_mode` for a `loss_type`, and how its result differs from TRL's."""
 
     mode: str
     differs: str = ""
-    """Empty where it is TRL's."""
+    """Empty where it does not."""
     sums_micro_batch: bool = False
-    """Whether it sums over the completions of a micro-batch where it should average."""
+    """Whether it sums over the completions of a micro-batch instead of averaging."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """What is wrong with some settings, in one sentence, why it stops and what to change; `code` is the preflight's."""
+    """Settings that verl stops at: the problem in one sentence, why verl stops, and what to change."""
 
     code: str
     text: str
     why: str = "verl {version} refuses it, often only when the workers and the engine are built"
-    change: str = "the setting, as it must be"
+    change: str = "the setting, to an allowed value"
 
 
 @dataclass(frozen=True)
 class FlatConfig:
-    """Flat settings, with the numbers that several rules need."""
+    """Flat settings, with the counts that several rules need."""
 
     values: Mapping[str, Any]
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A setting; the default where it is null or not there."""
+        """A setting; the default where it is null or missing."""
         value = self.values.get(key)
         return default if value is None else value
 
-    def of(self, key: str) -> int:
-        """A count; 1 where it is not given."""
+    def count(self, key: str) -> int:
+        """A count; 1 where it is not set."""
         return int(self.get(key) or 1)
 
     @property
     def gpus(self) -> int:
-        return self.of("trainer.nnodes") * self.of("trainer.n_gpus_per_node")
+        return self.count("trainer.nnodes") * self.count("trainer.n_gpus_per_node")
 
     @property
     def longest(self) -> int:
         """Tokens of a prompt with its completion."""
-        return self.of("data.max_prompt_length") + self.of("data.max_response_length")
+        return self.count("data.max_prompt_length") + self.count("data.max_response_length")
 
     @property
     def dynamic(self) -> bool:
@@ -72,68 +71,67 @@ class FlatConfig:
 
 @dataclass(frozen=True)
 class Release:
-    """What is known of one release; one that is known by its version alone has all defaults."""
+    """One release of verl; a release without a file has all defaults."""
 
     version: str
 
     # Its settings
     job_keys: tuple[str, ...] = ()
-    """The keys, and what lies below them, that only the job on the node sets."""
+    """Keys, with all keys below them, that only the job on the node sets."""
     reward_key: str = ""
-    """Where it looks for a reward function of ours."""
+    """The section of the custom reward function."""
     own_reward_model: str = ""
-    """How it scores with a model itself, in words."""
+    """Its own reward models, in words."""
     ray_cpus_key: str = ""
     loggers: tuple[str, ...] = ()
     losses: Mapping[str, Loss] = field(default_factory=dict)
     """By `loss_type` (read in `agg_loss` of verl's core_algos.py and in TRL 1.16's GRPOTrainer)."""
-    words: Callable[[Workload, int], Words] = lambda workload, seed: {}
-    """Keys of its own that follow from the workload and the seed."""
+    derived: Callable[[Workload, int], DerivedSettings] = lambda workload, seed: {}
+    """Settings of this release alone that follow from the workload and the seed."""
     overruling: Mapping[str, str] = field(default_factory=dict)
-    """Further keys, and what lies below them, that would overrule a word, and the word."""
+    """Further keys, with all keys below them, that would override a workload key -> that key."""
     made_equal: Mapping[str, Any] = field(default_factory=dict)
-    """Where its own default is not TRL's, or might come to differ; an arm's options may say otherwise."""
+    """Settings whose default is not TRL's, or may change; an arm's options may override them."""
 
-    # What it stops at
+    # What it refuses
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """A key, and the values it may have, each of them if it is a list."""
+    """Key -> its allowed values; of a list, the allowed items."""
     problems: Callable[[FlatConfig], Iterator[Refusal]] = lambda config: iter(())
-    """What this release stops at, and not every one."""
+    """What this release refuses and others accept."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Code of a problem -> where in its code."""
+    """Code of a refusal -> its place in verl's code."""
     checks: tuple[Check, ...] = ()
-    """What runs otherwise than it looks, in this release."""
+    """Settings that have another effect than they seem to have."""
     pads_packed_batches: bool = False
-    """Whether it pads a batch that it packs by tokens, and reads no size of a micro-batch then."""
+    """Whether it pads a batch that it packs by tokens, and then ignores the micro-batch size."""
 
     # What its engines make of settings
     effects: Mapping[str, Mapping[str, Effect]] = field(default_factory=dict)
     """By engine, and by the code of a behaviour (trainers/verl/behaviours.py)."""
-    changes: Mapping[str, Callable[[Sequence[Case]], str]] = field(default_factory=dict)
-    """By the code of a behaviour, what to change where engines differ in it; else the behaviour's own words hold."""
+    changes: Mapping[str, Advice] = field(default_factory=dict)
+    """Code of a behaviour -> what to change where engines differ; without it the behaviour's own advice."""
     engines_without_options: tuple[str, ...] = ()
     """Engines to which it passes no options."""
     sequence_limit: str = f"{ROLLOUT}.max_num_seqs"
-    """The setting that says how many sequences an engine decodes at once; empty where it passes none on."""
+    """The setting that limits how many sequences an engine decodes at once; empty if it passes none on."""
     context_checked: Mapping[str, str] = field(default_factory=dict)
-    """By engine, where it compares the longest sequence with the model's context."""
+    """Engine -> where verl compares the longest sequence with the model's context."""
     rope_scaling_unchecked: tuple[str, ...] = ()
-    """Engines with which that check is left out for a model with rope_scaling."""
+    """Engines for which it skips that check if the model has rope_scaling."""
     checks_model_length: bool = False
-    """Whether that check holds whatever max_model_len says."""
+    """Whether it makes that check for any max_model_len."""
 
-    # How it spreads, and what it holds in memory
+    # Ray and memory
     cpus_with_gpu: int = 3
     """CPUs that its actors reserve in Ray with each GPU."""
     storage_units: int = 0
-    """Of its transfer queue, a CPU each, where V1 trains and no setting says another number."""
+    """Default number of its transfer queue's storage units with V1; each takes a CPU."""
     engine_in_worker: bool = False
-    """Whether the engine is in the trainer's own process, and sleeps between rollouts whatever free_cache_engine says.
-    """
+    """Whether the engine runs in the trainer's process, and sleeps between rollouts for any free_cache_engine."""
     reference_stays: bool = True
     """Whether FSDP's reference stays on the GPU."""
 
     # What it logs
     trees: tuple[TimerTree, ...] = ()
     padded_loops: tuple[str, ...] = ()
-    """Modes of its trees that pad a batch to its longest response."""
+    """Modes of its loops that pad a batch to its longest response."""

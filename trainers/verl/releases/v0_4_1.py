@@ -1,4 +1,4 @@
-"""verl 0.4.1: its settings, what it stops at, what vLLM 0.8.5 and SGLang 0.4.6.post5 make of them, and its timers."""
+"""verl 0.4.1: its settings, its limits, what vLLM 0.8.5 and SGLang 0.4.6.post5 make of settings, and its timers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from common.findings import Finding
 from common.model_facts import model_facts
 from trainers.cases import Case, vllm_attention_backend
-from trainers.rows import Effect, Rule
-from trainers.verl import engine_settings as told
-from trainers.verl import phases
+from trainers.rows import Advice, Effect, Rule
+from trainers.verl import engine_settings as read
+from trainers.verl import timers
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
 from trainers.verl.releases import alike
-from trainers.verl.releases.release import FlatConfig, Loss, Refusal, Release, Words
+from trainers.verl.releases.release import DerivedSettings, FlatConfig, Loss, Refusal, Release
 
 if TYPE_CHECKING:
     from trainers.protocol import Variables
@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 _WORKERS = "verl 0.4.1, workers"
 _VLLM = f"{_WORKERS}/rollout/vllm_rollout/vllm_rollout_spmd.py"
 _SGLANG = f"{_WORKERS}/rollout/sglang_rollout/sglang_rollout.py"
+_ASYNC_VLLM = f"{_WORKERS}/rollout/vllm_rollout/vllm_async_server.py"
+_FSDP = f"{_WORKERS}/fsdp_workers.py"
 _TRAINER = "verl 0.4.1, trainer/ppo/ray_trainer.py"
+_SGLANG_CODE = "sglang 0.4.6.post5, srt"
 
 
-def _words(workload: Workload, seed: int) -> Words:
+def _derived(workload: Workload, seed: int) -> DerivedSettings:
     return {
         f"{ACTOR}.optim.warmup_style": ("lr_warmup_steps", "constant"),
         "reward_model.enable": ("rewards", False),
@@ -44,7 +47,7 @@ def _problems(config: FlatConfig) -> Iterator[Refusal]:
             "batched-tokens",
             f"{ROLLOUT}.max_num_batched_tokens must be at least {longest}, the longest sequence, with vLLM in verl "
             f"0.4.1 (got {room})",
-            "verl 0.4.1 refuses it with chunked prefill, though vLLM itself would not",
+            "verl 0.4.1 refuses it with chunked prefill, though vLLM itself would accept it",
             f"{ROLLOUT}.max_num_batched_tokens: prompt and response at their longest, or more",
         )
     if config.get(f"{ROLLOUT}.enforce_eager") is False and config.get(f"{ROLLOUT}.free_cache_engine"):
@@ -53,36 +56,36 @@ def _problems(config: FlatConfig) -> Iterator[Refusal]:
             f"{ROLLOUT}.free_cache_engine must be false where {ROLLOUT}.enforce_eager is, in verl 0.4.1 (got true)",
             "verl 0.4.1 ends with an assertion when the engine is built",
             f"{ROLLOUT}.free_cache_engine: False. It costs no memory in 0.4.1: with the vLLM and SGLang pinned here "
-            "the engine sleeps between rollouts all the same",
+            "the engine sleeps between rollouts in both cases",
         )
     yield from _lora(config, str(engine))
-    prompts, together = config.of("data.train_batch_size"), config.get(f"{ROLLOUT}.mode") != "async"
-    if together and prompts % config.gpus and not prompts * config.of(f"{ROLLOUT}.n") % config.gpus:
+    prompts, server = config.count("data.train_batch_size"), config.get(f"{ROLLOUT}.mode") == "async"
+    if not server and prompts % config.gpus and not prompts * config.count(f"{ROLLOUT}.n") % config.gpus:
         yield Refusal(
             "batch-over-gpus",
             f"data.train_batch_size, the prompts of a step, must be a multiple of the {config.gpus} GPUs in verl 0.4.1 "
             f"(got {prompts})",
-            "verl 0.4.1 deals the prompts out before it repeats them, and ends with an assertion in its first step",
+            "verl 0.4.1 divides the prompts over the GPUs before it repeats them: an assertion ends the first step",
             "workload.batch_size: a multiple of the GPUs times num_generations; or verl 0.9.1",
         )
-    if not together and not config.get("data.return_raw_chat"):
+    if server and not config.get("data.return_raw_chat"):
         yield Refusal(
             "rollout-mode",
             f"data.return_raw_chat must be true with {ROLLOUT}.mode async in verl 0.4.1 (got false)",
-            "its first step ends with a KeyError: the scheduler of chats reads the prompts as they were written",
+            "the chat scheduler reads the raw prompts: a KeyError ends the first step",
             f"{ROLLOUT}.mode: sync",
         )
     if engine == "sglang" and config.get(f"{ROLLOUT}.multi_stage_wake_up"):
         yield Refusal(
             "setting-choice",
             f"{ROLLOUT}.multi_stage_wake_up must be false with SGLang in verl 0.4.1 (got true)",
-            "SGLang 0.4.6 has no parts to wake up one by one: its first rollout ends with a TypeError",
+            "SGLang 0.4.6 cannot wake up in stages: a TypeError ends the first rollout",
             f"{ROLLOUT}.multi_stage_wake_up: False",
         )
 
 
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""Those that vLLM 0.8.5 takes (vllm/config.py, `LoRAConfig`); verl hands it the adapter's own (fsdp_workers.py:423)."""
+"""Ranks that vLLM 0.8.5 accepts (vllm/config.py, `LoRAConfig`); verl passes its own (fsdp_workers.py:423)."""
 
 
 def _lora(config: FlatConfig, engine: str) -> Iterator[Refusal]:
@@ -91,23 +94,22 @@ def _lora(config: FlatConfig, engine: str) -> Iterator[Refusal]:
         yield Refusal(
             "lora-sglang",
             f"{MODEL}.lora_rank must be 0 with SGLang in verl 0.4.1, which has no LoRA there (got {rank})",
-            "verl 0.4.1 hands SGLang the adapters' weights under names that it does not know, and nothing refuses it: "
-            "the engine would generate from dummy weights or fail. First supported in 0.8.0",
+            "verl 0.4.1 gives SGLang the adapter's weights under unknown names, and no check refuses them: the engine "
+            "would generate from dummy weights or fail. First supported in 0.8.0",
             f"the vLLM engine for LoRA, or a stack of 0.9.1 with {MODEL}.lora.merge: True",
         )
     if rank and engine == "vllm" and rank not in _LORA_RANKS:
-        text = (
-            f"{MODEL}.lora_rank must be one of {', '.join(map(str, _LORA_RANKS))} with vLLM in verl 0.4.1 (got {rank})"
-        )
+        ranks = ", ".join(map(str, _LORA_RANKS))
+        text = f"{MODEL}.lora_rank must be one of {ranks} with vLLM in verl 0.4.1 (got {rank})"
         yield Refusal("lora-weights", text)
-    # With dummy weights vLLM never gets the base model's once only the adapter is sent (sharding_manager/fsdp_vllm.py).
+    # Only the adapter is sent then: vLLM keeps its dummy base weights (sharding_manager/fsdp_vllm.py).
     load = config.get(f"{ROLLOUT}.load_format")
     if rank and config.get(f"{ROLLOUT}.layered_summon") and str(load).startswith("dummy"):
         text = f"{ROLLOUT}.load_format must be safetensors with {ROLLOUT}.layered_summon and LoRA (got {load})"
         yield Refusal("lora-weights", text)
 
 
-# What it gives vLLM by name (vllm_rollout_spmd.py:149): a second time in engine_kwargs is a TypeError.
+# What it passes vLLM by name (vllm_rollout_spmd.py:149): the same name in engine_kwargs is a TypeError.
 _GIVEN_TO_VLLM = frozenset(
     {
         *("model", "enable_sleep_mode", "tensor_parallel_size", "distributed_executor_backend", "dtype"),
@@ -119,12 +121,12 @@ _GIVEN_TO_VLLM = frozenset(
 
 
 def _engine_kwargs(case: Case, variables: Variables) -> Iterator[Finding]:
-    """Engine options that never arrive, or arrive twice."""
+    """Engine options that have no effect, or that verl passes a second time."""
     engine, section = case.engine.name, f"{ROLLOUT}.engine_kwargs.{case.engine.name}"
-    # What the packaged configuration itself holds is not what somebody asked for.
+    # Options that the packaged configuration sets do not count.
     given = [key for key in case.settings.under(section) if f"{section}.{key}" in case.settings.given]
     twice = [key for key in given if engine == "vllm" and key.split(".")[0] in _GIVEN_TO_VLLM]
-    if given and (engine == "sglang" or told.rollout(case, "mode") == "async"):
+    if given and (engine == "sglang" or read.rollout(case, "mode") == "async"):
         yield Finding(
             "unequal",
             "engine-kwargs-ignored",
@@ -132,8 +134,8 @@ def _engine_kwargs(case: Case, variables: Variables) -> Iterator[Finding]:
             f"engine_kwargs.{engine} ({', '.join(given)}) has no effect",
             f"verl 0.4.1 never reads it for {case.engine.label}"
             + (" in its asynchronous mode" if engine == "vllm" else "")
-            + ": the engine runs with its own defaults, whatever the configuration says",
-            f"{_SGLANG}:390" if engine == "sglang" else f"{_VLLM.replace('rollout_spmd', 'async_server')}:165",
+            + ": the engine runs with its own defaults",
+            f"{_SGLANG}:390" if engine == "sglang" else f"{_ASYNC_VLLM}:165",
             "take it out, or compare with verl 0.9.1, which passes it on",
         )
     elif twice:
@@ -152,10 +154,10 @@ _CHECKS = (
     Rule(
         "graphs-may-hang",
         "odd",
-        lambda case: case.engine.name == "vllm" and told.rollout(case, "enforce_eager") is False,
+        lambda case: case.engine.name == "vllm" and read.rollout(case, "enforce_eager") is False,
         "enforce_eager: False in verl 0.4.1 with vLLM",
-        "users reported rollouts that hang with it and do not without; the watchdog stops such a run once and gives it "
-        "up at its second hang. Not seen here: no GPU was at hand",
+        "users report rollouts that hang with it and not without it; the watchdog restarts such a run once and ends it "
+        "at the second hang. Not reproduced here: no GPU was available",
         "verl issue 1815",
         f"run this arm for a few steps first; where it hangs, {ROLLOUT}.enforce_eager: True and "
         f"{ROLLOUT}.free_cache_engine: True, or compare with verl 0.9.1",
@@ -163,17 +165,17 @@ _CHECKS = (
     Rule(
         "rollout-mode",
         "odd",
-        lambda case: told.rollout(case, "mode") == "async" and case.settings.true("data.return_raw_chat"),
+        lambda case: read.rollout(case, "mode") == "async" and case.settings.true("data.return_raw_chat"),
         f"{ROLLOUT}.mode: async",
-        "in 0.4.1 it is meant for chats of several turns: no phase reshard is timed, and vLLM is built otherwise",
-        f"{_WORKERS}/rollout/vllm_rollout/vllm_async_server.py:165",
+        "0.4.1 has this mode for chats of several turns: no phase reshard is timed, and vLLM is built differently",
+        f"{_ASYNC_VLLM}:165",
         f"{ROLLOUT}.mode: sync",
     ),
     _engine_kwargs,
     vllm_attention_backend,
 )
 
-# sglang 0.4.6.post5, srt/utils.py:2096: where it takes FlashAttention 3 on Hopper of its own accord.
+# sglang 0.4.6.post5, srt/utils.py:2096: architectures for which it chooses FlashAttention 3 on Hopper.
 _FLASH_ATTENTION_3 = (
     *("Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "LlamaForCausalLM"),
     *("Llama4ForConditionalGeneration", "Gemma2ForCausalLM", "Gemma3ForConditionalGeneration"),
@@ -183,7 +185,7 @@ _HOPPER = ("h100", "h200", "h800", "h20-", "gh200")
 
 def _attention_of_vllm(case: Case) -> str | None:
     backend = case.env.get("VLLM_ATTENTION_BACKEND")
-    return told.attention_name(backend) if backend else "FlashAttention"
+    return read.attention_name(backend) if backend else "FlashAttention"
 
 
 def _attention_of_sglang(case: Case) -> str | None:
@@ -197,149 +199,121 @@ def _attention_of_sglang(case: Case) -> str | None:
 
 
 def _sequences_of_vllm(case: Case) -> str | None:
-    """vLLM 0.8.5 chooses by the GPU's memory what verl does not pass."""
-    given = None if told.rollout(case, "mode") == "async" else told.engine_kwarg(case, "max_num_seqs")
-    return (
-        str(given) if given else told.by_memory(case, ((70, 256), (told.ANY_GPU, 1024))) or "vLLM's own (256 or 1024)"
-    )
+    """verl passes no limit, so vLLM 0.8.5 chooses one by the GPU's memory."""
+    given = None if read.rollout(case, "mode") == "async" else read.engine_option(case, "max_num_seqs")
+    chosen = read.by_memory(case, ((70, 256), (read.ANY_GPU, 1024))) or "vLLM's own (256 or 1024)"
+    return str(given) if given else chosen
 
 
 def _captured_by_sglang(case: Case) -> str | None:
     few = 8 if case.tensor_parallel < 4 else 80
-    return told.by_memory(case, ((24.5, few), (96.5, 160), (told.ANY_GPU, 256)))
+    return read.by_memory(case, ((24.5, few), (96.5, 160), (read.ANY_GPU, 256)))
 
 
 def _seed_of_vllm(case: Case) -> str | None:
-    if told.rollout(case, "mode") == "async":
+    if read.rollout(case, "mode") == "async":
         return "fixed: the replica's number"
-    # The engine runs in the worker's own process, where verl sets the state that is drawn from before each rollout:
-    # the engine's own seed of 0 never tells. rollout.seed would be the seed of every request: the adapter refuses it.
+    # The engine runs in the worker's process, where verl sets the random state before each rollout: the engine's own
+    # seed of 0 has no effect. rollout.seed would be the seed of every request: the adapter refuses it.
     return "fixed: 1000 + the replica's number, whatever the run's seed"
 
 
 def _mode(case: Case) -> str | None:
-    value = told.rollout(case, "mode")
+    value = read.rollout(case, "mode")
     return None if value is None else str(value)
 
 
 _OF_VLLM = {
     "cuda-graphs": Effect(
-        told.graphs, f"{_VLLM}:155; default True in ppo_trainer.yaml; on by default since 0.6.0 (verl PR 2956)"
+        read.graphs, f"{_VLLM}:155; default True in ppo_trainer.yaml; on by default since 0.6.0 (verl PR 2956)"
     ),
-    "graph-sizes": Effect(told.always("512"), "vLLM 0.8.5, vllm/config.py, _set_cudagraph_sizes"),
+    "graph-sizes": Effect("512", "vLLM 0.8.5, vllm/config.py, _set_cudagraph_sizes"),
     "attention-kernels": Effect(
         _attention_of_vllm,
-        "vLLM 0.8.5, vllm/platforms/cuda.py:220: FlashAttention from Ampere on, unless VLLM_ATTENTION_BACKEND says "
-        "otherwise",
+        "vLLM 0.8.5, vllm/platforms/cuda.py:220: FlashAttention from Ampere on, unless VLLM_ATTENTION_BACKEND is set",
     ),
-    "custom-all-reduce": Effect(told.always("off"), f"{_VLLM}:157, hard-coded"),
+    "custom-all-reduce": Effect("off", f"{_VLLM}:157, hard-coded"),
     "memory-share": Effect(
-        told.share("all memory", "num_gpu_blocks_override", 16),
+        read.share("all memory", "num_gpu_blocks_override", 16),
         f"{_VLLM}:156; vLLM 0.8.5, vllm/v1/worker/gpu_worker.py:208",
     ),
     "sequence-limit": Effect(
         _sequences_of_vllm,
         f"{_VLLM}:149, which passes no max_num_seqs; vLLM 0.8.5, vllm/engine/arg_utils.py:1596: 1024 from 70 GiB on",
     ),
-    "prefill-limit": Effect(told.prefill_limit, f"{_VLLM}:162"),
-    "prefix-cache": Effect(told.always("on"), f"{_VLLM}:164, hard-coded"),
+    "prefill-limit": Effect(read.prefill_limit, f"{_VLLM}:162"),
+    "prefix-cache": Effect("on", f"{_VLLM}:164, hard-coded"),
     "sampling-seed": Effect(
         _seed_of_vllm,
         f"{_WORKERS}/sharding_manager/fsdp_vllm.py:90 and :204; vLLM 0.8.5, vllm/config.py:1726 (no process of its "
-        f"own); in mode async {_WORKERS}/rollout/vllm_rollout/vllm_async_server.py:183",
+        f"own); in mode async {_ASYNC_VLLM}:183",
     ),
     "sleep": Effect(
-        told.always(told.COPIED),
-        f"{_WORKERS}/sharding_manager/fsdp_vllm.py:215, whatever free_cache_engine says (level 1)",
+        read.COPIED, f"{_WORKERS}/sharding_manager/fsdp_vllm.py:215, whatever free_cache_engine is (level 1)"
     ),
-    "ignore-eos": Effect(told.end_token, f"{_VLLM}:185"),
-    "rollout-mode": Effect(_mode, "verl 0.4.1, workers/fsdp_workers.py:430"),
+    "ignore-eos": Effect(read.end_token, f"{_VLLM}:185"),
+    "rollout-mode": Effect(_mode, f"{_FSDP}:430"),
     "engine-environment": Effect(
-        told.always("NCCL_CUMEM_ENABLE=0, TORCHINDUCTOR_COMPILE_THREADS=1"),
-        "vLLM 0.8.5, vllm/env_override.py, where it is imported",
+        "NCCL_CUMEM_ENABLE=0, TORCHINDUCTOR_COMPILE_THREADS=1", "vLLM 0.8.5, vllm/env_override.py, where it is imported"
     ),
 }
 _OF_SGLANG = {
-    "cuda-graphs": Effect(
-        told.always("on"), f"{_SGLANG}:390, which never passes the flag (only asserted on, :288; verl PR 3456)"
-    ),
+    "cuda-graphs": Effect("on", f"{_SGLANG}:390, which never passes the flag (only asserted on, :288; verl PR 3456)"),
     "graph-sizes": Effect(
-        _captured_by_sglang,
-        "sglang 0.4.6.post5, srt/model_executor/cuda_graph_runner.py:127, srt/server_args.py:298",
+        _captured_by_sglang, f"{_SGLANG_CODE}/model_executor/cuda_graph_runner.py:127, srt/server_args.py:298"
     ),
     "attention-kernels": Effect(
-        _attention_of_sglang, "sglang 0.4.6.post5, srt/model_executor/model_runner.py:317 and srt/utils.py:2096"
+        _attention_of_sglang, f"{_SGLANG_CODE}/model_executor/model_runner.py:317 and srt/utils.py:2096"
     ),
     "custom-all-reduce": Effect(
-        lambda case: "off" if told.spans_nodes(case) else "on", f"{_SGLANG}:390, SGLang's default"
+        lambda case: "off" if read.spans_nodes(case) else "on", f"{_SGLANG}:390, SGLang's default"
     ),
     "memory-share": Effect(
-        told.share("the memory free at its start"),
-        f"{_SGLANG}:393 as mem_fraction_static; sglang 0.4.6.post5, srt/model_executor/model_runner.py:816",
+        read.share("the memory free at its start"),
+        f"{_SGLANG}:393 as mem_fraction_static; {_SGLANG_CODE}/model_executor/model_runner.py:816",
     ),
-    "sequence-limit": Effect(
-        told.always("SGLang's own (2048 or more)"), f"{_SGLANG}:390; sglang 0.4.6.post5, model_runner.py:845"
-    ),
+    "sequence-limit": Effect("SGLang's own (2048 or more)", f"{_SGLANG}:390; sglang 0.4.6.post5, model_runner.py:845"),
     "prefill-limit": Effect(
-        lambda case: told.by_memory(case, ((24.5, 2048), (told.ANY_GPU, 8192))),
-        f"{_SGLANG}:390, which passes none; sglang 0.4.6.post5, srt/server_args.py:271",
+        lambda case: read.by_memory(case, ((24.5, 2048), (read.ANY_GPU, 8192))),
+        f"{_SGLANG}:390, which passes none; {_SGLANG_CODE}/server_args.py:271",
     ),
-    "prefix-cache": Effect(told.always("on"), f"{_SGLANG}:390, SGLang's default (radix cache)"),
-    "sampling-seed": Effect(
-        told.always("random at each start"), f"{_SGLANG}:390; sglang 0.4.6.post5, srt/server_args.py:241"
-    ),
-    "sleep": Effect(
-        told.always(told.DROPPED), f"{_WORKERS}/sharding_manager/fsdp_sglang.py:187, whatever free_cache_engine says"
-    ),
-    "ignore-eos": Effect(told.end_token, f"{_SGLANG}:430"),
+    "prefix-cache": Effect("on", f"{_SGLANG}:390, SGLang's default (radix cache)"),
+    "sampling-seed": Effect("random at each start", f"{_SGLANG}:390; {_SGLANG_CODE}/server_args.py:241"),
+    "sleep": Effect(read.DROPPED, f"{_WORKERS}/sharding_manager/fsdp_sglang.py:187, whatever free_cache_engine is"),
+    "ignore-eos": Effect(read.end_token, f"{_SGLANG}:430"),
     "rollout-mode": Effect(_mode, "verl 0.4.1, trainer/main_ppo.py:105"),
     "engine-environment": Effect(
-        told.always("CUDA_DEVICE_MAX_CONNECTIONS=4, NCCL_CUMEM_ENABLE=0, NCCL_NVLS_ENABLE=0"), f"{_SGLANG}:88"
+        "CUDA_DEVICE_MAX_CONNECTIONS=4, NCCL_CUMEM_ENABLE=0, NCCL_NVLS_ENABLE=0", f"{_SGLANG}:88"
     ),
 }
 
 
 def _attention_change(cases: Sequence[Case]) -> str:
     if not any(case.version == V0_4_1.version and case.engine.name == "sglang" for case in cases):
-        return told.SAME_KERNEL
+        return read.SAME_KERNEL
     return (
-        "verl 0.9.1, which passes both engines a choice: 0.4.1 passes SGLang none. In the vLLM arms' env, "
-        "VLLM_ATTENTION_BACKEND: FLASHINFER wants a stack of your own that pins flashinfer-python; verl04-vllm "
-        "does not, and vLLM ends with an error"
+        "verl 0.9.1, which passes a choice to both engines: 0.4.1 passes SGLang none. In the vLLM arms' env, "
+        "VLLM_ATTENTION_BACKEND: FLASHINFER needs a stack of your own that pins flashinfer-python; with verl04-vllm, "
+        "which does not, vLLM ends with an error"
     )
 
 
-_CHANGES = {
-    "cuda-graphs": told.always(
-        f"in the arms without graphs: {ROLLOUT}.enforce_eager: False, with {ROLLOUT}.free_cache_engine: False (an "
-        "assertion of 0.4.1 wants both; vLLM sleeps between rollouts all the same). SGLang of 0.4.1 cannot be "
-        "told to leave them out"
-    ),
-    "graph-sizes": told.always(
-        "fewer completions per replica and step (a smaller batch_size, or more GPUs): 0.4.1 passes SGLang no size"
-    ),
+_FEWER = "fewer completions per replica and step (a smaller batch_size, or more GPUs): 0.4.1 passes SGLang no"
+_CHANGES: dict[str, Advice] = {
+    "cuda-graphs": f"in the arms without graphs: {ROLLOUT}.enforce_eager: False, with {ROLLOUT}.free_cache_engine: "
+    "False (an assertion of 0.4.1 requires both; vLLM sleeps between rollouts in both cases). SGLang of 0.4.1 has no "
+    "setting that turns graphs off",
+    "graph-sizes": f"{_FEWER} size",
     "attention-kernels": _attention_change,
-    "custom-all-reduce": told.always(
-        f"{ROLLOUT}.tensor_model_parallel_size: 1, where the model fits one GPU: nothing is reduced then. 0.4.1 "
-        "has no setting for it, 0.9.1 leaves it on in both engines"
-    ),
-    "memory-share": told.always(
-        f"choose {ROLLOUT}.gpu_memory_utilization in each arm so that the engines report about the same number of "
-        "cached tokens in their first lines, or lower the batch until every sequence fits"
-    ),
-    "sequence-limit": told.always(
-        f"fewer completions per replica and step (a smaller batch_size, or more GPUs): 0.4.1 passes SGLang no limit; "
-        f"vLLM's is +{ROLLOUT}.engine_kwargs.vllm.max_num_seqs"
-    ),
-    "prefill-limit": told.always(
-        f"{ROLLOUT}.max_num_batched_tokens in the vLLM arms at what SGLang takes by itself (8192 on GPUs of 80 GB)"
-    ),
-    "sampling-seed": told.always(
-        "several seeds, and read response lengths beside every time: 0.4.1 passes SGLang no seed"
-    ),
-    "sleep": told.always(
-        "nothing: 0.4.1 has no setting for it. reshard is timed apart, the copy to the CPU only within gen"
-    ),
+    "custom-all-reduce": f"{ROLLOUT}.tensor_model_parallel_size: 1, where the model fits one GPU: nothing is reduced "
+    "then. 0.4.1 has no setting for it, 0.9.1 leaves it on in both engines",
+    "memory-share": f"choose {ROLLOUT}.gpu_memory_utilization in each arm so that the engines report about the same "
+    "number of cached tokens in their first lines, or lower the batch until every sequence fits",
+    "sequence-limit": f"{_FEWER} limit; vLLM's is +{ROLLOUT}.engine_kwargs.vllm.max_num_seqs",
+    "prefill-limit": f"{ROLLOUT}.max_num_batched_tokens in the vLLM arms at SGLang's own choice (8192 on GPUs of 80 "
+    "GB)",
+    "sampling-seed": "several seeds, and read response lengths with every time: 0.4.1 passes SGLang no seed",
+    "sleep": "nothing: 0.4.1 has no setting for it. reshard is timed separately, the copy to the CPU only within gen",
 }
 
 V0_4_1 = Release(
@@ -348,16 +322,16 @@ V0_4_1 = Release(
     reward_key="custom_reward_function",
     own_reward_model="reward_model.enable: a worker on the trainer's GPUs",
     ray_cpus_key="ray_init.num_cpus",
-    loggers=("console", "wandb"),  # it has none that writes a file
+    loggers=("console", "wandb"),  # none of its loggers writes a file
     losses={
         "grpo": Loss("seq-mean-token-mean"),
         "dr_grpo": Loss("seq-mean-token-sum-norm", sums_micro_batch=True),
         "bnpo": Loss("token-mean"),
         "dapo": Loss("token-mean", f"verl 0.4.1 takes {alike.LOCAL_MEAN}; TRL takes {alike.GLOBAL_MEAN}"),
     },
-    words=_words,
-    # rollout.seed would become the seed of every single request, and all prompts would draw the same random numbers.
-    # It hands on each key that an engine's sampling parameters have, too: vLLM has the one limit, SGLang the other.
+    derived=_derived,
+    # rollout.seed would become the seed of every single request: all prompts would draw the same random numbers.
+    # It also passes on each key that an engine's sampling parameters have: vLLM has one limit, SGLang the other.
     overruling={
         **alike.OVERRULING,
         f"{ROLLOUT}.seed": "seeds",
@@ -367,11 +341,9 @@ V0_4_1 = Release(
     choices={
         **alike.CHOICES,
         f"{ROLLOUT}.mode": ("sync", "async"),
-        # Whatever begins with "dummy" is "dummy" to the engine; the rest goes to it as it is (workers/rollout).
+        # Whatever begins with "dummy" is "dummy" to the engine; other values go to it unchanged (workers/rollout).
         f"{ROLLOUT}.load_format": (*alike.LOADS, "dummy_dtensor", "dummy_hf"),
-        f"{ACTOR}.loss_agg_mode": (
-            *("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
-        ),
+        f"{ACTOR}.loss_agg_mode": alike.LOSS_MODES,
         f"{ACTOR}.policy_loss.loss_mode": ("vanilla", "clip_cov", "kl_cov"),
         f"{ACTOR}.kl_loss_type": alike.PENALTIES,
         "algorithm.kl_penalty": alike.PENALTIES,
@@ -383,15 +355,15 @@ V0_4_1 = Release(
     sources={
         "batch-over-gpus": f"{_TRAINER}:377, :983",
         "mini-batch": f"{_TRAINER}:437",
-        "micro-batch": "verl 0.4.1, workers/fsdp_workers.py:158 and :165",
+        "micro-batch": f"{_FSDP}:158 and :165",
         "micro-batch-missing": f"{_TRAINER}:385",
         "dynamic-tokens": "verl 0.4.1, utils/seqlen_balancing.py:263",
-        "tensor-parallel-gpus": "verl 0.4.1, workers/fsdp_workers.py:406",
+        "tensor-parallel-gpus": f"{_FSDP}:406",
         "batched-tokens": f"{_VLLM}:128",
         "eager-and-cache": f"{_VLLM}:90; {_SGLANG}:288; verl issue 995",
-        "lora-sglang": f"{_WORKERS}/sharding_manager/fsdp_sglang.py:114, which has no word of LoRA",
-        "rollout-mode": "verl 0.4.1, workers/fsdp_workers.py:430; chat_scheduler.py, generate_sequences",
-        "lora-weights": "verl 0.4.1, workers/fsdp_workers.py:423",
+        "lora-sglang": f"{_WORKERS}/sharding_manager/fsdp_sglang.py:114, which has no LoRA",
+        "rollout-mode": f"{_FSDP}:430; chat_scheduler.py, generate_sequences",
+        "lora-weights": f"{_FSDP}:423",
     },
     checks=_CHECKS,
     effects={"vllm": _OF_VLLM, "sglang": _OF_SGLANG},
@@ -405,23 +377,13 @@ V0_4_1 = Release(
     engine_in_worker=True,
     reference_stays=False,
     trees=(
-        phases.tree_of(
+        timers.loop_before_v1(
             "0.4.1",
             "verl 0.4.1 trainer/ppo/ray_trainer.py (fit), workers/fsdp_workers.py, workers/sharding_manager/",
-            phases.STEP,
-            phases.gen(
-                "Driver wall clock; its own time is waiting for the slowest rank, putting the engine to sleep and "
-                "moving the batch."
-            ),
-            *(
-                phases.GENERATE_SEQUENCES,
-                phases.RESHARD,
-                phases.GEN_MAX,
-                phases.reward(),
-                *phases.BEFORE_V1,
-                phases.DUMP,
-                *phases.INSIDE_FIRST,
-            ),
+            "Driver wall clock; its own time is the wait for the slowest rank, putting the engine to sleep and moving "
+            "the batch.",
+            (timers.GENERATE_SEQUENCES, timers.RESHARD),
+            timers.INSIDE_FIRST,
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""verl 0.9.1: its settings, what it stops at, what vLLM 0.24 and SGLang 0.5.12 make of them, and its timers."""
+"""verl 0.9.1: its settings, its limits, what vLLM 0.24 and SGLang 0.5.12 make of settings, and its timers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from common.findings import Finding
 from trainers.cases import Case
-from trainers.rows import Effect, Rule
-from trainers.timers.tree import Phase
-from trainers.verl import engine_settings as told
-from trainers.verl import phases
+from trainers.rows import Advice, Effect, Rule
+from trainers.timers.tree import Phase, TimerTree
+from trainers.verl import engine_settings as read
+from trainers.verl import timers
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
 from trainers.verl.releases import alike
-from trainers.verl.releases.release import FlatConfig, Loss, Refusal, Release, Words
+from trainers.verl.releases.release import DerivedSettings, FlatConfig, Loss, Refusal, Release
 
 if TYPE_CHECKING:
     from trainers.protocol import Variables
@@ -26,7 +26,7 @@ _CONFIG = "verl 0.9.1, utils/config.py"
 _BLACKWELL = ("b100", "b200", "b300", "gb200", "gb300")
 
 
-def _words(workload: Workload, seed: int) -> Words:
+def _derived(workload: Workload, seed: int) -> DerivedSettings:
     longest = workload.max_response_length if workload.loss_type == "dr_grpo" else None
     return {
         f"{ACTOR}.optim.lr_scheduler_type": ("lr_warmup_steps", "constant"),
@@ -45,11 +45,11 @@ def _problems(config: FlatConfig) -> Iterator[Refusal]:
         yield alike.dynamic_tokens(
             f"{ROLLOUT}.log_prob_use_dynamic_bsz must be as {ACTOR}.use_dynamic_bsz in verl 0.9.1 (got {bool(packs)})",
         )
-    if config.of(f"{ROLLOUT}.pipeline_model_parallel_size") > 1:
+    if config.count(f"{ROLLOUT}.pipeline_model_parallel_size") > 1:
         yield alike.tensor_parallel(
             f"{ROLLOUT}.pipeline_model_parallel_size must be 1 with vLLM and SGLang in verl 0.9.1 (got more)",
         )
-    # workers/rollout/vllm_rollout/utils.py:get_vllm_max_lora_rank; a merged adapter never reaches vLLM.
+    # workers/rollout/vllm_rollout/utils.py:get_vllm_max_lora_rank; a merged adapter does not reach vLLM.
     rank = config.get(f"{MODEL}.lora_rank", 0)
     if rank > 512 and config.get(f"{ROLLOUT}.name") == "vllm" and not config.get(f"{MODEL}.lora.merge"):
         text = f"{MODEL}.lora_rank must be at most 512 with vLLM, unless {MODEL}.lora.merge is true (got {rank})"
@@ -61,13 +61,13 @@ def _old_reward_key(case: Case) -> str | None:
     return old[0].split("=")[0] if old else None
 
 
-def _eos_unheard(case: Case) -> bool:
+def _ignores_ignore_eos(case: Case) -> bool:
     asked = case.engine.name == "sglang" and case.settings.true(f"{ROLLOUT}.ignore_eos")
-    return asked and case.behaviour("ignore-eos") == told.STOPS
+    return asked and case.behaviour("ignore-eos") == read.STOPS
 
 
 def _attention_backend(case: Case, variables: Variables) -> Iterator[Finding]:
-    """A variable that is no longer read."""
+    """A variable that vLLM no longer reads."""
     name = "VLLM_ATTENTION_BACKEND"
     wanted = case.env.get(name, variables.get(name, ("", ""))[0])
     if case.engine.name == "vllm" and wanted:
@@ -76,14 +76,14 @@ def _attention_backend(case: Case, variables: Variables) -> Iterator[Finding]:
             "attention-backend",
             (case.arm,),
             f"{name}={wanted} has no effect",
-            "vLLM 0.24.0 no longer reads it, and only says so in a warning",
+            "vLLM 0.24.0 no longer reads it, and only warns",
             "vLLM 0.24.0, vllm/envs.py:2004, which has no such variable",
             f"+{ROLLOUT}.engine_kwargs.vllm.attention_backend: {wanted}",
         )
 
 
 def _kernel_compiler(case: Case, variables: Variables) -> Iterator[Finding]:
-    """A kernel that is compiled in every run, which the stack's own checks do not look for."""
+    """A kernel that is compiled in every run; the stack's own checks do not look for its compiler."""
     wanted = case.settings.get(f"{ROLLOUT}.engine_kwargs.vllm.attention_backend")
     if case.imported or case.engine.name != "vllm" or wanted != "FLASHINFER":
         return
@@ -92,8 +92,8 @@ def _kernel_compiler(case: Case, variables: Variables) -> Iterator[Finding]:
         "kernel-compiler",
         (case.arm,),
         "attention_backend FLASHINFER compiles its kernels in the run, with nvcc of CUDA 13",
-        f"stack {case.stack} does not ask for it: vLLM's own kernels need no compiler. Without it the engine ends when "
-        "it is built",
+        f"stack {case.stack} does not require it: vLLM's own kernels need no compiler. Without one the engine "
+        "build fails",
         "envs/verl09-vllm/stack.yaml: run_needs; docs/verl-stacks.md",
         "nvcc on the compute nodes (`module load cuda/13.0` in the profile's setup.sh, or the stack's conda layer)",
     )
@@ -105,19 +105,19 @@ _CHECKS = (
         "impossible",
         _old_reward_key,
         "{got} is set, which verl {version} does not read",
-        "its default entry point never moves the old key to the new one: the run would train on verl's own reward for "
-        "the data source, or fail for an unknown one, and say nothing of yours",
+        "its default entry point ignores the old key: the run would train on verl's own reward for the data source, or "
+        "fail for an unknown one, and not mention yours",
         "verl 0.9.1, trainer/ppo/reward.py:70; only fully_async_main.py:237 moves the key",
         "workload.rewards; or, in your own verl runs, reward.custom_reward_function.path and .name",
     ),
     Rule(
         "ignore-eos",
         "unequal",
-        _eos_unheard,
+        _ignores_ignore_eos,
         "ignore_eos: True does not reach SGLang",
-        "it stops at the end token all the same, so the lengths are not the fixed ones that were asked for; vLLM's are",
+        "it still stops at the end token, so its lengths are not the fixed ones that you asked for; vLLM's are",
         "verl 0.9.1, trainer/ppo/v1/agent_loop_tq.py:64: no ignore_eos among the sampling parameters",
-        f"{ROLLOUT}.ignore_eos: False in all arms, and compare at equal work; or, beside it, {told.PREFERRED}",
+        f"{ROLLOUT}.ignore_eos: False in all arms, and compare at equal work; or, beside it, {read.PREFERRED}",
     ),
     _attention_backend,
     _kernel_compiler,
@@ -125,28 +125,28 @@ _CHECKS = (
 
 
 def _graphs_of_vllm(case: Case) -> str | None:
-    """engine_kwargs come after verl's own arguments, and win."""
-    mode = told.engine_kwarg(case, "compilation_config.cudagraph_mode")
+    """engine_kwargs come after verl's own arguments and override them."""
+    mode = read.engine_option(case, "compilation_config.cudagraph_mode")
     if isinstance(mode, str) and mode.upper() == "NONE":
         return "off"
-    return told.switch(told.engine_kwarg(case, "enforce_eager"), "on", "off") or told.graphs(case)
+    return read.switch(read.engine_option(case, "enforce_eager"), "on", "off") or read.graphs(case)
 
 
 def _graphs_of_sglang(case: Case) -> str | None:
-    return told.switch(told.engine_kwarg(case, "disable_cuda_graph"), "on", "off") or told.graphs(case)
+    return read.switch(read.engine_option(case, "disable_cuda_graph"), "on", "off") or read.graphs(case)
 
 
 def _attention_of_vllm(case: Case) -> str | None:
-    backend = told.engine_kwarg(case, "attention_backend") or told.engine_kwarg(case, "attention_config.backend")
+    backend = read.engine_option(case, "attention_backend") or read.engine_option(case, "attention_config.backend")
     if backend and str(backend).lower() != "auto":
-        return told.attention_name(str(backend))
+        return read.attention_name(str(backend))
     return "flashinfer" if str(case.workload.get("gpu") or "").lower().startswith(_BLACKWELL) else "FlashAttention"
 
 
 def _attention_of_sglang(case: Case) -> str | None:
-    backend = told.engine_kwarg(case, "attention_backend")
+    backend = read.engine_option(case, "attention_backend")
     if backend:
-        return told.attention_name(str(backend))
+        return read.attention_name(str(backend))
     release = case.pins.packages.get("sglang")
     if release is None:
         return None
@@ -159,82 +159,84 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _all_reduce(case: Case) -> str:
-    return "off" if told.spans_nodes(case) or told.engine_kwarg(case, "disable_custom_all_reduce") is True else "on"
+    return "off" if read.spans_nodes(case) or read.engine_option(case, "disable_custom_all_reduce") is True else "on"
 
 
 def _sequences_of_vllm(case: Case) -> str | None:
-    return told.first_told(told.engine_kwarg(case, "max_num_seqs"), told.rollout(case, "max_num_seqs"))
+    return read.first_set(read.engine_option(case, "max_num_seqs"), read.rollout(case, "max_num_seqs"))
 
 
 def _sequences_of_sglang(case: Case) -> str | None:
-    return told.first_told(told.engine_kwarg(case, "max_running_requests"), told.rollout(case, "max_num_seqs"))
+    return read.first_set(read.engine_option(case, "max_running_requests"), read.rollout(case, "max_num_seqs"))
 
 
 def _prefill_of_sglang(case: Case) -> str | None:
-    given = told.engine_kwarg(case, "chunked_prefill_size")
-    return str(given) if given else told.by_memory(case, ((35, 2048), (60, 4096), (160, 8192), (told.ANY_GPU, 16384)))
+    given = read.engine_option(case, "chunked_prefill_size")
+    return str(given) if given else read.by_memory(case, ((35, 2048), (60, 4096), (160, 8192), (read.ANY_GPU, 16384)))
 
 
 def _captured_by_vllm(case: Case) -> str | None:
-    sizes = told.rollout(case, "cudagraph_capture_sizes")
+    sizes = read.rollout(case, "cudagraph_capture_sizes")
     if isinstance(sizes, list) and sizes:
         return str(max(sizes))
-    limits = [told for told in (_sequences_of_vllm(case), told.prefill_limit(case)) if told and told.isdigit()]
-    return str(min(2 * int(limits[0]), 512, int(limits[1]))) if len(limits) == 2 else None
+    sequences, tokens = _sequences_of_vllm(case) or "", read.prefill_limit(case) or ""
+    return str(min(2 * int(sequences), 512, int(tokens))) if sequences.isdigit() and tokens.isdigit() else None
 
 
 def _captured_by_sglang(case: Case) -> str | None:
-    if given := told.engine_kwarg(case, "cuda_graph_max_bs"):
+    if given := read.engine_option(case, "cuda_graph_max_bs"):
         return str(given)
     sizes = (80, 160, 512, 512) if case.tensor_parallel >= 4 else (24, 32, 256, 512)
-    return told.by_memory(case, tuple(zip((35, 60, 160, told.ANY_GPU), sizes, strict=True)))
+    return read.by_memory(case, tuple(zip((35, 60, 160, read.ANY_GPU), sizes, strict=True)))
 
 
 def _prefix_of_vllm(case: Case) -> str | None:
-    return told.switch(told.engine_kwarg(case, "enable_prefix_caching")) or told.switch(
-        told.rollout(case, "enable_prefix_caching")
+    return read.switch(read.engine_option(case, "enable_prefix_caching")) or read.switch(
+        read.rollout(case, "enable_prefix_caching")
     )
 
 
 def _seed_of_vllm(case: Case) -> str | None:
-    given = told.engine_kwarg(case, "seed")
-    # The adapter puts the run's seed into rollout.seed; no option may.
+    given = read.engine_option(case, "seed")
+    # The adapter sets rollout.seed to the run's seed; no option may change it.
     return "fixed: the run's seed + the replica's number" if given is None else f"fixed: {given} in every replica"
 
 
 def _seed_of_sglang(case: Case) -> str:
-    seed = told.engine_kwarg(case, "random_seed")
+    seed = read.engine_option(case, "random_seed")
     return "random at each start" if seed is None else f"fixed: {seed} in every replica"
 
 
 def _sleep_of_vllm(case: Case) -> str | None:
-    return told.switch(
-        told.rollout(case, "free_cache_engine"), "stays awake", told.COPIED if told.with_adapter(case) else told.DROPPED
+    return read.switch(
+        read.rollout(case, "free_cache_engine"),
+        "stays awake",
+        read.COPIED if read.with_adapter(case) else read.DROPPED,
     )
 
 
 def _sleep_of_sglang(case: Case) -> str | None:
-    return told.switch(
-        told.rollout(case, "free_cache_engine"),
+    return read.switch(
+        read.rollout(case, "free_cache_engine"),
         "stays awake",
-        told.WEIGHTS_STAY if told.with_adapter(case) else told.COPIED,
+        read.WEIGHTS_STAY if read.with_adapter(case) else read.COPIED,
     )
 
 
 def _end_token_of_sglang(case: Case) -> str | None:
-    """verl passes no ignore_eos on; SGLang's own preference stands where a request says nothing."""
-    wanted = told.engine_kwarg(case, "preferred_sampling_params.ignore_eos")
-    said = told.engine_kwarg(case, "preferred_sampling_params")
-    if isinstance(said, str):
+    """verl does not pass ignore_eos on; SGLang's preferred parameters apply to requests without it."""
+    wanted = read.engine_option(case, "preferred_sampling_params.ignore_eos")
+    preferred = read.engine_option(case, "preferred_sampling_params")
+    if isinstance(preferred, str):
         try:
-            parsed = json.loads(said)
+            parsed = json.loads(preferred)
         except ValueError:
             return None
         wanted = parsed.get("ignore_eos") if isinstance(parsed, Mapping) else None
-    return told.GOES_ON if wanted is True else told.STOPS
+    return read.GOES_ON if wanted is True else read.STOPS
 
 
-_SERVER_ONLY = Effect(told.always("async"), "verl 0.9.1, workers/config/rollout.py: sync has been removed")
+_SERVER_ONLY = Effect("async", "verl 0.9.1, workers/config/rollout.py: sync has been removed")
 _OF_VLLM = {
     "cuda-graphs": Effect(_graphs_of_vllm, f"{_VLLM}:339"),
     "graph-sizes": Effect(_captured_by_vllm, f"{_VLLM}:321; vLLM, vllm/config/vllm.py, _set_cudagraph_sizes"),
@@ -245,15 +247,15 @@ _OF_VLLM = {
     ),
     "custom-all-reduce": Effect(_all_reduce, f"{_VLLM}:325, vLLM's default"),
     "memory-share": Effect(
-        told.share("all memory", "num_gpu_blocks_override", 16),
+        read.share("all memory", "num_gpu_blocks_override", 16),
         f"{_VLLM}:340; vLLM 0.24.0, vllm/v1/worker/utils.py:410",
     ),
     "sequence-limit": Effect(_sequences_of_vllm, f"{_VLLM}:333"),
-    "prefill-limit": Effect(told.prefill_limit, f"{_VLLM}:335"),
+    "prefill-limit": Effect(read.prefill_limit, f"{_VLLM}:335"),
     "prefix-cache": Effect(_prefix_of_vllm, f"{_VLLM}:336"),
     "sampling-seed": Effect(_seed_of_vllm, f"{_VLLM}:343"),
     "sleep": Effect(_sleep_of_vllm, f"{_VLLM}:853 and :1289 (level 2; with an adapter level 1)"),
-    "ignore-eos": Effect(told.end_token, f"{_VLLM}:624"),
+    "ignore-eos": Effect(read.end_token, f"{_VLLM}:624"),
     "rollout-mode": _SERVER_ONLY,
 }
 _OF_SGLANG = {
@@ -262,7 +264,7 @@ _OF_SGLANG = {
     "attention-kernels": Effect(_attention_of_sglang, f"{_SGLANG}:289: flashinfer from sglang 0.5.12 on"),
     "custom-all-reduce": Effect(_all_reduce, f"{_SGLANG}:314, SGLang's default"),
     "memory-share": Effect(
-        told.share("the memory free at its start", "max_total_tokens"),
+        read.share("the memory free at its start", "max_total_tokens"),
         f"{_SGLANG}:317; sglang 0.5.12, srt/model_executor/model_runner_kv_cache_mixin.py:70",
     ),
     "sequence-limit": Effect(_sequences_of_sglang, f"{_SGLANG}:329 as max_running_requests"),
@@ -270,7 +272,7 @@ _OF_SGLANG = {
         _prefill_of_sglang, f"{_SGLANG}:314, which maps none; sglang 0.5.12, srt/server_args.py:1459"
     ),
     "prefix-cache": Effect(
-        lambda case: "off" if told.engine_kwarg(case, "disable_radix_cache") is True else "on",
+        lambda case: "off" if read.engine_option(case, "disable_radix_cache") is True else "on",
         f"{_SGLANG}:314, which does not map enable_prefix_caching: SGLang's default (radix cache)",
     ),
     "sampling-seed": Effect(_seed_of_sglang, f"{_SGLANG}:314; sglang 0.5.12, srt/server_args.py:1174"),
@@ -290,75 +292,65 @@ def _graph_sizes_change(cases: Sequence[Case]) -> str:
     return f"{ROLLOUT}.max_num_seqs or cudagraph_capture_sizes: the same in all arms"
 
 
-_CHANGES = {
-    "cuda-graphs": told.always(f"{ROLLOUT}.enforce_eager: the same in all arms"),
+_CHANGES: dict[str, Advice] = {
+    "cuda-graphs": f"{ROLLOUT}.enforce_eager: the same in all arms",
     "graph-sizes": _graph_sizes_change,
-    "attention-kernels": told.always(told.SAME_KERNEL),
-    "custom-all-reduce": told.always(
-        f"+{ROLLOUT}.engine_kwargs.<engine>.disable_custom_all_reduce: the same in all arms"
-    ),
-    "memory-share": told.always(
+    "attention-kernels": read.SAME_KERNEL,
+    "custom-all-reduce": f"+{ROLLOUT}.engine_kwargs.<engine>.disable_custom_all_reduce: the same in all arms",
+    "memory-share": (
         f"the same cache by number: +{ROLLOUT}.engine_kwargs.vllm.num_gpu_blocks_override (blocks of 16 tokens) and "
         f"+{ROLLOUT}.engine_kwargs.sglang.max_total_tokens"
     ),
-    "sequence-limit": told.always(f"{ROLLOUT}.max_num_seqs: the same in all arms"),
-    "prefill-limit": told.always(
-        f"+{ROLLOUT}.engine_kwargs.sglang.chunked_prefill_size at {ROLLOUT}.max_num_batched_tokens of the others"
-    ),
-    "sampling-seed": told.always(
-        f"+{ROLLOUT}.engine_kwargs.sglang.random_seed: a number; and several seeds of the experiment"
-    ),
-    "sleep": told.always(f"{ROLLOUT}.free_cache_engine: False, where the engine fits beside the trainer"),
+    "sequence-limit": f"{ROLLOUT}.max_num_seqs: the same in all arms",
+    "prefill-limit": f"+{ROLLOUT}.engine_kwargs.sglang.chunked_prefill_size: {ROLLOUT}.max_num_batched_tokens of the "
+    "others",
+    "sampling-seed": f"+{ROLLOUT}.engine_kwargs.sglang.random_seed: a number; and several seeds of the experiment",
+    "sleep": f"{ROLLOUT}.free_cache_engine: False, where the engine fits beside the trainer",
 }
 
 _V1_STEP = Phase(
     "step",
     "Step",
-    "Wall clock of one training step on the driver; its residual holds the handing out of prompts and the "
-    "balancing of the batch.",
+    "Wall clock of one training step on the driver; its residual contains the dispatch of prompts and the balancing of "
+    "the batch.",
     "other",
     ("step",),
 )
 _V1_GEN = (
-    "The driver waits until the replay buffer holds the batch, which it looks up every 2 s, then puts the engines "
-    "to sleep. Rewards by rule are computed inside."
+    "The driver waits until the replay buffer has the batch, which it checks every 2 s, then puts the engines to "
+    "sleep. Rewards by rule are computed inside."
 )
-_REWARD = phases.reward("Only with a reward model on the training GPUs.")
-_V1_AFTER_GEN = (_REWARD, *phases.TRAINING, *phases.AFTER_WEIGHTS)
+
+
+def _v1_loop(files: str, more: str = "", mode: str = "") -> TimerTree:
+    reward = timers.reward("Only with a reward model on the training GPUs.")
+    phases = (_V1_STEP, timers.gen(_V1_GEN + more), reward, *timers.TRAINING, *timers.AFTER_WEIGHTS)
+    return timers.tree_of("0.9.1", f"verl 0.9.1 trainer/ppo/v1/trainer_base.py {files}", *phases, mode=mode)
+
 
 _TREES = (
-    phases.tree_of(
-        "0.9.1",
-        "verl 0.9.1 trainer/ppo/v1/trainer_base.py (fit, _step_once) and trainer_sync.py",
-        *(_V1_STEP, phases.gen(_V1_GEN), *_V1_AFTER_GEN),
-    ),
-    phases.tree_of(
-        "0.9.1",
-        "verl 0.9.1 trainer/ppo/v1/trainer_base.py and trainer_colocate_async.py",
-        _V1_STEP,
-        phases.gen(
-            _V1_GEN
-            + " Responses may have begun in an earlier step: its seconds and its tokens are not of the same work."
-        ),
-        *_V1_AFTER_GEN,
+    _v1_loop("(fit, _step_once) and trainer_sync.py"),
+    _v1_loop(
+        "and trainer_colocate_async.py",
+        " Responses may have begun in an earlier step: its seconds and its tokens are not of the same work.",
         mode="colocate_async",
     ),
-    phases.tree_of(
+    timers.tree_of(
         "0.9.1",
         "verl 0.9.1 trainer/ppo/ray_trainer.py (fit, use_v1=False), experimental/agent_loop/agent_loop.py",
-        phases.STEP,
-        phases.gen(
+        timers.STEP,
+        timers.gen(
             "Driver wall clock; its own time is what the slowest sample does not explain: waiting for an engine, "
             "putting it to sleep, moving the batch."
         ),
-        *(*phases.SLOWEST, phases.reward("Collects the scores; a reward model scores here."), *phases.TRAINING),
-        *(*phases.AFTER_WEIGHTS[:2], phases.DUMP, *phases.AFTER_WEIGHTS[2:]),
+        *(*timers.SLOWEST, timers.reward("Collects the scores; a reward model scores here."), *timers.TRAINING),
+        *(*timers.AFTER_WEIGHTS[:2], timers.DUMP, *timers.AFTER_WEIGHTS[2:]),
         mode="legacy",
-        beside=(*phases.AGENT_LOOP, *phases.PROFILES),
+        beside=(*timers.AGENT_LOOP, *timers.PROFILES),
     ),
-    phases.overlapping("0.9.1", "separate_async", "trainer/ppo/v1/trainer_separate_async.py"),
-    phases.overlapping("0.9.1", "one_step_off", "experimental/one_step_off_policy/ray_trainer.py"),
-    phases.overlapping("0.9.1", "fully_async", "experimental/fully_async_policy/fully_async_trainer.py"),
+    timers.overlapping("0.9.1", "separate_async", "trainer/ppo/v1/trainer_separate_async.py"),
+    timers.overlapping("0.9.1", "one_step_off", "experimental/one_step_off_policy/ray_trainer.py"),
+    timers.overlapping("0.9.1", "fully_async", "experimental/fully_async_policy/fully_async_trainer.py"),
 )
 
 _PENALTIES = (*alike.PENALTIES, *(f"{kind}+" for kind in alike.PENALTIES))
@@ -369,7 +361,7 @@ V0_9_1 = Release(
         *(*alike.JOB_KEYS, "reward.custom_reward_function"),
         *("ray_kwargs.ray_init.num_cpus", "ray_kwargs.ray_init.runtime_env"),
     ),
-    # It composes the key of 0.4.1, too, and may ignore it.
+    # It also composes the key of 0.4.1, and may ignore it.
     reward_key="reward.custom_reward_function",
     own_reward_model="reward.reward_model.enable: a server of vLLM's or SGLang's",
     ray_cpus_key="ray_kwargs.ray_init.num_cpus",
@@ -380,27 +372,25 @@ V0_9_1 = Release(
         "bnpo": Loss("token-mean", f"verl 0.9.1 takes {alike.GLOBAL_MEAN}; TRL takes {alike.LOCAL_MEAN}"),
         "dapo": Loss("token-mean"),
     },
-    words=_words,
+    derived=_derived,
     overruling={
         **alike.OVERRULING,
-        # Composed for old scripts; when verl starts it moves what they hold over what stands in `reward`.
+        # Composed for old scripts; at its start verl copies these over the settings of `reward`.
         "reward_model": "rewards",
         "sandbox_fusion": "rewards",
         f"{ACTOR}.optim.warmup_style": "lr_warmup_steps",
         "data.train_max_samples": "data.rows",
         "critic.enable": "",
     },
-    # It still composes actor.grad_clip, and reads optim.clip_grad (workers/engine/fsdp).
+    # It still composes actor.grad_clip, but reads optim.clip_grad (workers/engine/fsdp).
     made_equal={**alike.MADE_EQUAL, f"{ACTOR}.optim.clip_grad": 1.0, f"{ACTOR}.optim.betas": [0.9, 0.999]},
     choices={
         **alike.CHOICES,
-        # workers/config/rollout.py refuses sync, and only warns of others.
+        # workers/config/rollout.py refuses sync, and only warns of other values.
         f"{ROLLOUT}.mode": ("async",),
-        # No more "dummy_dtensor": it goes to the engine as it is.
+        # "dummy_dtensor" is gone: the value goes to the engine unchanged.
         f"{ROLLOUT}.load_format": alike.LOADS,
-        f"{ACTOR}.loss_agg_mode": (
-            *("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
-        ),
+        f"{ACTOR}.loss_agg_mode": (*alike.LOSS_MODES, "token-sum"),
         f"{ACTOR}.policy_loss.loss_mode": (
             *("vanilla", "clip_cov", "kl_cov", "gspo", "sapo", "gpg", "geo_mean", "dro", "cispo"),
             *("dppo_tv", "dppo_kl", "bypass_mode"),
@@ -416,7 +406,7 @@ V0_9_1 = Release(
         "trainer.v1.trainer_mode": ("sync", "colocate_async", "separate_async"),
         "trainer.v1.sampler.max_off_policy_strategy": ("drop", "wait"),
         "reward.reward_manager.source": ("register", "importlib"),
-        # Those of SGLang 0.5.12's ServerArgs that an NVIDIA GPU can run.
+        # The backends of SGLang 0.5.12's ServerArgs that an NVIDIA GPU can run.
         f"{ROLLOUT}.engine_kwargs.sglang.attention_backend": (
             *("fa3", "fa4", "flashinfer", "triton", "torch_native", "flex_attention", "nsa", "dsa", "dsv4"),
             *("flashmla", "cutlass_mla", "trtllm_mla", "trtllm_mha", "cutedsl_mla", "tokenspeed_mla"),

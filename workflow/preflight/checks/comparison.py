@@ -82,7 +82,7 @@ def _behaviour(behaviour: Behaviour, cases: Sequence[Case]) -> Iterator[Finding]
         what=f"{behaviour.name}: " + _by_value(by_value, known),
         why=behaviour.why,
         source="; ".join(sources),
-        change=behaviour.change(known),
+        change=behaviour.advice(known),
         sides=_sides(by_value),
     )
 
