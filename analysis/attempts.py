@@ -1,4 +1,4 @@
-"""Reads a run's attempts, and chooses which one speaks for each step."""
+"""Reads a run's attempts, and chooses the one whose record of each step counts."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from trainers.logs.record import TIMERS, SourceRead, StepRecord, as_number
 def read_metrics_jsonl(path: Path, shown_as: str, flat: bool = False) -> SourceRead:
     """The steps of one metrics.jsonl (format: docs/files.md), by step.
 
-    A last line without its newline that does not parse was cut off by a kill and is ignored. A corrupt line
-    in the middle, a value that is no number, or a step that comes twice (the later line counts) is a verdict
-    with its line number. `shown_as` names the file there. `flat`: the trainer's timers are among the scalars,
-    and a line that has none of them (a validation before training, or after a resume) is no training step.
+    A truncated last line is ignored: a kill cut it off. A corrupt line elsewhere, a value that is not a number, or a
+    step that comes twice (the later line counts) is a finding with its line number. `shown_as` names the file there.
+    `flat`: the trainer's timers are among the scalars, and a line without any of them (a validation before training, or
+    after a resume) is not a training step.
     """
     found = SourceRead()
 
     def record_of(row: Any, number: int) -> StepRecord | None:
-        return None if flat and is_untimed(row) else _record(row, path, number)
+        return None if flat and _is_untimed(row) else _record(row, path, number)
 
     for record in json_lines(path, shown_as, record_of, found.verdicts):
         earlier = found.records.get(record.step)
@@ -39,8 +39,8 @@ def read_metrics_jsonl(path: Path, shown_as: str, flat: bool = False) -> SourceR
     return found
 
 
-def is_untimed(raw: Any) -> bool:
-    """Whether a row holds numbers but no seconds at all."""
+def _is_untimed(raw: Any) -> bool:
+    """Whether a row has numbers but no seconds."""
     scalars = raw.get("scalars") if isinstance(raw, dict) and not raw.get("phases") else None
     return isinstance(scalars, dict) and not any(name.startswith(TIMERS) for name in scalars)
 
@@ -68,41 +68,38 @@ def _record(raw: Any, path: Path, line: int) -> StepRecord:
 def _numbers(raw: Any, what: str) -> dict[str, float]:
     if not isinstance(raw, dict):
         raise ValueError(f"{what} must be numbers by name (got {type(raw).__name__})")
-    numbers = {name: as_number(value) for name, value in raw.items()}
-    for name, value in numbers.items():
-        # None is how a writer that keeps to strict JSON spells not-a-number.
-        if value is None and raw[name] is not None:
-            raise ValueError(f"{what}[{name!r}] must be a number (got {raw[name]!r})")
-    return {name: float("nan") if value is None else value for name, value in numbers.items()}
+    numbers = {}
+    for name, value in raw.items():
+        # Strict JSON writes not-a-number as null.
+        number = math.nan if value is None else as_number(value)
+        if number is None:
+            raise ValueError(f"{what}[{name!r}] must be a number (got {value!r})")
+        numbers[name] = number
+    return numbers
 
 
-# wandb keeps doubles, and so does JSON: anything beyond rounding in print is a real disagreement.
+# wandb and JSON both store doubles: a difference beyond printed rounding is a real disagreement.
 RELATIVE_TOLERANCE = 1e-9
 
 
 Attempts = dict[int, dict[int, StepRecord]]
-"""The steps of each life of the run, by its number."""
-
-
-def attempt_dirs(run_dir: Path) -> list[tuple[int, Path]]:
-    """(number, folder) of every attempt, in order."""
-    root = run_dir / "attempts"
-    found = [(int(p.name), p) for p in root.iterdir() if p.name.isdigit()] if root.is_dir() else []
-    return sorted(found)
+"""The steps of each attempt of the run, by its number."""
 
 
 def read_attempts(
     run_dir: Path, run_id: str, fingerprint: str, done: DoneFile, flat: bool = False
 ) -> tuple[Attempts, list[Verdict]]:
-    """The attempts that led to a done.json: its spec, its data and model, and none after it; others are left out.
+    """The attempts that led to a done.json: of its spec, its data and its model, and none after it.
 
     `flat`: the trainer logs its timers under flat keys, which stay among the scalars here.
     """
     attempts: Attempts = {}
     verdicts: list[Verdict] = []
-    for number, folder in attempt_dirs(run_dir):
-        if other := _other_run(folder, number, fingerprint, done):
-            level, code, why = other
+    root = run_dir / "attempts"
+    folders = {int(p.name): p for p in root.iterdir() if p.name.isdigit()} if root.is_dir() else {}
+    for number, folder in sorted(folders.items()):
+        if reason := _left_out(folder, number, fingerprint, done):
+            level, code, why = reason
             verdicts.append(Verdict(level, code, f"{run_id}: attempt {number} {why}; left out"))
             continue
         read = read_attempt(run_dir, folder, run_id, flat)
@@ -111,14 +108,14 @@ def read_attempts(
     return attempts, verdicts
 
 
-def _other_run(folder: Path, number: int, fingerprint: str, done: DoneFile) -> tuple[Level, str, str] | None:
-    """Why an attempt is not of the run that done.json finished, as a verdict's level, code and words."""
+def _left_out(folder: Path, number: int, fingerprint: str, done: DoneFile) -> tuple[Level, str, str] | None:
+    """Why an attempt is not of the run that done.json finished: a finding's level, code and text."""
     if not (folder / "attempt.json").is_file():
         return "warning", "no-attempt-json", "has no attempt.json"
-    ordered = read_file(AttemptFile, folder / "attempt.json", "the job on the node")
-    if (got := ordered.get("fingerprint")) != fingerprint:
+    attempt = read_file(AttemptFile, folder / "attempt.json", "the job on the node")
+    if (got := attempt.get("fingerprint")) != fingerprint:
         return "note", "other-fingerprint", f"was made for another spec (fingerprint {str(got)[:12]})"
-    if ordered.get("inputs_sha256") != done.get("inputs"):
+    if attempt.get("inputs_sha256") != done.get("inputs"):
         return "note", "other-inputs", "was made with other data or another model"
     if number > done.get("attempt", number):
         return "note", "later-attempt", f"came after attempt {done['attempt']} had finished"
@@ -126,9 +123,9 @@ def _other_run(folder: Path, number: int, fingerprint: str, done: DoneFile) -> t
 
 
 def read_attempt(run_dir: Path, folder: Path, run_id: str, flat: bool = False) -> SourceRead:
-    """An attempt's steps: from metrics.jsonl, and from wandb the steps that it lacks.
+    """An attempt's steps: from metrics.jsonl, and the steps missing there from wandb.
 
-    Where both hold a step they must agree; `UserError` names run, step and key where they do not.
+    Where both have a step they must agree; the `UserError` names run, step and key.
     """
     found = SourceRead()
     metrics = folder / "metrics.jsonl"
@@ -145,8 +142,8 @@ def read_attempt(run_dir: Path, folder: Path, run_id: str, flat: bool = False) -
     only_wandb = sorted(set(mirror) - set(found.records))
     if only_wandb:
         text = (
-            f"{run_id}: {count_of(len(only_wandb), 'step')} of attempt {folder.name} from wandb's file, not from "
-            "metrics.jsonl (no response-length samples there)"
+            f"{run_id}: {count_of(len(only_wandb), 'step')} of attempt {folder.name} are read from wandb's file, not "
+            "from metrics.jsonl, so they have no response-length samples"
         )
         found.verdicts.append(Verdict("note", "from-wandb", text))
         found.records.update({step: mirror[step] for step in only_wandb})
@@ -154,44 +151,43 @@ def read_attempt(run_dir: Path, folder: Path, run_id: str, flat: bool = False) -
 
 
 def check_agreement(ours: StepRecord, mirror: StepRecord, run_id: str, run_dir: Path) -> None:
-    """Compare the keys that both sources hold; `UserError` on the first that differs by more than 1e-9."""
+    """Compares the keys that both sources have; `UserError` on the first that differs by more than 1e-9."""
     pairs = [(TIMERS + k, v, mirror.phases[k]) for k, v in ours.phases.items() if k in mirror.phases]
     pairs += [(k, v, mirror.scalars[k]) for k, v in ours.scalars.items() if k in mirror.scalars]
     for key, a, b in sorted(pairs):
-        same = (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=RELATIVE_TOLERANCE, abs_tol=0.0)
-        if not same:
+        if not ((math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=RELATIVE_TOLERANCE)):
             raise UserError(
                 f"run {run_id}, step {ours.step}, key {key}: "
                 f"{ours.file.relative_to(run_dir).as_posix()}:{ours.line} says {a!r}, "
                 f"{mirror.file.relative_to(run_dir).as_posix()} (record {mirror.line}) says {b!r}. The job writes "
-                "both at once, so one of them was changed or belongs to another run: find out which and move it away"
+                "both at once, so one was changed or belongs to another run: find out which, and move it away"
             )
 
 
 def choose_steps(attempts: Attempts, run_id: str) -> tuple[list[ChosenStep], list[Verdict]]:
     """Each step from the last attempt that has it, in step order.
 
-    An attempt that died after its last checkpoint leaves steps that the next one does again: those overlap.
+    An attempt that died after its last checkpoint leaves steps that the next one trains again: those overlap.
     """
-    holders: dict[int, list[int]] = {}
+    attempts_of: dict[int, list[int]] = {}
     for number, records in attempts.items():
         for step in records:
-            holders.setdefault(step, []).append(number)
+            attempts_of.setdefault(step, []).append(number)
     first = {number: min(records, default=0) for number, records in attempts.items()}
     chosen = []
-    for step, owners in sorted(holders.items()):
-        last = owners[-1]
+    for step, numbers in sorted(attempts_of.items()):
+        last = numbers[-1]
         record = attempts[last][step]
         resumed = step == first[last] and step > 1 if record.resumed is None else record.resumed
-        chosen.append(ChosenStep(last, record, resumed, overlap=len(owners) > 1))
+        chosen.append(ChosenStep(last, record, resumed, overlap=len(numbers) > 1))
     again = [c.record.step for c in chosen if c.overlap]
     return chosen, [overlap_verdict(run_id, again)] if again else []
 
 
 def overlap_verdict(shown_as: str, again: Sequence[int]) -> Verdict:
-    """Says which steps several attempts trained."""
+    """The finding that several attempts trained the same steps."""
     text = (
-        f"{shown_as}: {count_of(len(again), 'step')} ({again[0]} to {again[-1]}) trained by more than one attempt; the "
+        f"{shown_as}: more than one attempt trained {count_of(len(again), 'step')} ({again[0]} to {again[-1]}); the "
         "last attempt's timings count"
     )
     return Verdict("note", "overlap", text)

@@ -1,4 +1,4 @@
-"""Computes how many seconds each phase of an arm's step takes, none counted twice, and how their sums close."""
+"""Computes the seconds of each phase of an arm's step, none counted twice, and their sums."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SUMS_COLUMNS = [
 
 
 def shown_phase(path: str, trees: Sequence[TimerTree]) -> Phase:
-    """The words for a path, from the first tree that declares it."""
+    """A path's phase, from the first tree that declares it."""
     tree = next((t for t in trees if t.declared(path)), trees[0])
     return tree.phase(path)
 
@@ -40,11 +40,10 @@ def phase_table(
 ) -> pd.DataFrame:
     """One row per factor combination, arm and phase, over the counted steps (columns: `COLUMNS`).
 
-    `own_mean_s` is the phase's mean seconds less its children's: over an arm's rows under the root it sums
-    to the mean step. The root's own time is the residual. A phase that a step lacks took 0 s of that step.
-    `rounding_s` and `own_rounding_s` are the worst errors of those means where the sources were printed rounded, own
-    with the children's; 0 where nothing was rounded. `own` are the trees of each arm, whose word on a phase counts
-    there; all `trees` say in which order phases are shown.
+    `own_mean_s` is the phase's mean seconds without its children's: over an arm's rows under the root it sums to the
+    mean step. The root's own time is the residual. A missing phase counts as 0 s. `rounding_s` and `own_rounding_s`
+    (with the children's) are the largest errors of those means from rounded sources. `own` has the trees of each arm,
+    which label and categorise its phases; all `trees` give the order of phases.
     """
     rows = []
     counted = wide[wide["counted"].astype(bool)]
@@ -55,7 +54,7 @@ def phase_table(
         for arm in arms:
             group = counted[(counted["factors"] == factors) & (counted["arm"] == arm)]
             timed = [p for p in ordered if len(group) and group[PHASE + p].notna().any()]
-            cut, above = {p: _mean_rounding_s(group, p) for p in timed}, parents(timed)
+            rounding_s, parent_of = {p: _mean_rounding_s(group, p) for p in timed}, parents(timed)
             for path in timed:
                 phase = shown_phase(path, [*(own or {}).get(arm, ()), *trees])
                 seconds, own_s = group[PHASE + path].fillna(0.0), group[OWN + path].fillna(0.0)
@@ -65,7 +64,7 @@ def phase_table(
                         "factors": factors,
                         "arm": arm,
                         "path": path,
-                        "parent": above[path],
+                        "parent": parent_of[path],
                         "label": phase.label,
                         "category": RESIDUAL if path == root else phase.category,
                         "depth": path.count("/"),
@@ -74,9 +73,9 @@ def phase_table(
                         "mean_s": seconds.mean(),
                         "median_s": seconds.median(),
                         "own_mean_s": own_s.mean(),
-                        "own_share": own_s.mean() / group[PHASE + root].mean() if inside else float("nan"),
-                        "rounding_s": cut[path],
-                        "own_rounding_s": cut[path] + sum(cut[p] for p in timed if above[p] == path),
+                        "own_share": own_s.mean() / group[PHASE + root].mean() if inside else math.nan,
+                        "rounding_s": rounding_s[path],
+                        "own_rounding_s": rounding_s[path] + sum(rounding_s[p] for p in timed if parent_of[p] == path),
                     }
                 )
     return pd.DataFrame(rows, columns=COLUMNS)
@@ -96,11 +95,11 @@ def category_table(phases: pd.DataFrame, root: str) -> pd.DataFrame:
 def sums_table(phases: pd.DataFrame, wide: pd.DataFrame, trees: Sequence[TimerTree]) -> pd.DataFrame:
     """One row per factor combination and arm, mean seconds of its counted steps (columns: `SUMS_COLUMNS`).
 
-    `all_timers_s` adds up the timers that were logged inside the step, as a reader of the log would, of those that lie
-    inside others only what every arm logs, so that the arms' sums are of the same timers; `nested_s` is what of that
-    was counted more than once, since those timers (`nested`) lie inside others; `without_nested_s` adds up the step's
-    own children alone. `residual_s` is the step less those, `residual_rounding_s` how far the printed digits
-    leave it open (NaN: full precision). `own_sum_s` adds up all own times and the residual: the step again.
+    `all_timers_s` adds all timers inside the step, as a reader of the log would; of nested timers (`nested`) only those
+    that every arm logs, so that the arms' sums are of the same timers. `nested_s` is the part that is counted twice.
+    `without_nested_s` adds the step's own children alone. `residual_s` is the step without those, and
+    `residual_rounding_s` its error from rounding (NaN: full precision). `own_sum_s` adds all own times and the
+    residual, and equals the step.
     """
     rows = []
     root = trees[0].root if trees else ""
@@ -111,40 +110,39 @@ def sums_table(phases: pd.DataFrame, wide: pd.DataFrame, trees: Sequence[TimerTr
         inside = group[group["path"].str.startswith(root + "/")]
         nested = inside[(inside["parent"] != root) & shared[inside.index]]
         step = group[group["path"] == root].iloc[0]
-        between = counted.loc[(counted["factors"] == factors) & (counted["arm"] == arm)].get(BETWEEN_STEPS)
-        told = between.astype(float) if between is not None else pd.Series(dtype=float)
+        mine = (counted["factors"] == factors) & (counted["arm"] == arm)
+        between = counted.loc[mine].get(BETWEEN_STEPS, pd.Series(dtype=float)).astype(float)
+        children_s = inside.loc[inside["parent"] == root, "mean_s"]
         own_sum_s = math.fsum([*inside["own_mean_s"], step["own_mean_s"]])
         rows.append(
             {
                 "factors": factors,
                 "arm": arm,
                 "steps": int(step["steps"]),
-                "all_timers_s": math.fsum([*inside.loc[inside["parent"] == root, "mean_s"], *nested["mean_s"]]),
+                "all_timers_s": math.fsum([*children_s, *nested["mean_s"]]),
                 "nested_s": math.fsum(nested["mean_s"]),
                 "nested": ", ".join(str(r.label) for r in rows_of(nested)),
-                "without_nested_s": math.fsum(inside.loc[inside["parent"] == root, "mean_s"]),
+                "without_nested_s": math.fsum(children_s),
                 "step_s": float(step["mean_s"]),
                 "residual_s": float(step["own_mean_s"]),
                 "residual_rounding_s": float(step.get("own_rounding_s", math.nan)),
                 "own_sum_s": own_sum_s,
                 "own_sum_share": own_sum_s / float(step["mean_s"]),
-                "between_steps_mean_s": float(told.mean()),
-                "between_steps_median_s": float(told.median()),
+                "between_steps_mean_s": float(between.mean()),
+                "between_steps_median_s": float(between.median()),
             }
         )
     return pd.DataFrame(rows, columns=SUMS_COLUMNS)
 
 
 def phase_verdicts(phases: pd.DataFrame) -> Iterator[Verdict]:
-    """Phases that some arms lack, and phases that only some of an arm's steps have."""
-    arms = list(phases["arm"].unique())
+    """Reports the phases that are missing in some arms, or in some of an arm's steps."""
+    arms = phases["arm"].unique()
     for path, rows in phases.groupby("path", sort=False):
-        have = list(rows["arm"].unique())
-        lacking = [a for a in arms if a not in have]
+        timed = list(rows["arm"].unique())
         label = rows["label"].iloc[0]
-        if lacking:
-            only, without = ", ".join(have), ", ".join(lacking)
-            text = f"{label} ({path}) is timed in {only}, not in {without}: no ratio for it"
+        if missing := [arm for arm in arms if arm not in timed]:
+            text = f"{label} ({path}) is timed in {', '.join(timed)}, not in {', '.join(missing)}: no ratio for it"
             yield Verdict("note", "phase-missing-in-arm", text)
         for row in rows_of(rows[rows["present_steps"] < rows["steps"]]):
             text = (

@@ -24,7 +24,7 @@ from trainers.timers.tree import TimerTree
 
 @dataclass(frozen=True)
 class PlanRead:
-    """The parts of plan.json that a report needs."""
+    """The parts of plan.json that a report uses."""
 
     experiment: str
     description: str
@@ -33,24 +33,24 @@ class PlanRead:
     warmup_steps: int
     runs: tuple[str, ...]
     fingerprints: dict[str, str]
-    """Of each run, what it was to compute."""
+    """By run."""
     report: dict[str, Any] = field(default_factory=dict)
-    """What the report was asked for: price_per_gpu_hour, currency, to_steps, explain, cpu_memory_gb_s."""
+    """The report's settings: price_per_gpu_hour, currency, to_steps, explain, cpu_memory_gb_s."""
     same_as: dict[str, str] = field(default_factory=dict)
-    """Arms that repeat another arm and are identical to it otherwise: whose."""
+    """The arms that repeat another arm, and which."""
 
     @property
     def rivals(self) -> list[str]:
-        """The arms that are compared with the baseline: trainings with a training, engines alone with such a one."""
+        """The arms that are compared with the baseline: those that train if it trains, else the engines alone."""
         return [arm for arm in self.arms if arm != self.baseline and not self.apart(arm)]
 
     @property
     def engines_only(self) -> bool:
-        """Whether no arm trains: every one runs an engine alone."""
+        """Whether no arm trains: each runs an engine alone."""
         return not any(self._trains(arm) for arm in self.arms)
 
     def apart(self, arm: str) -> bool:
-        """Whether an arm trains and the baseline runs its engine alone, or the other way round: their steps differ."""
+        """Whether of an arm and the baseline one trains and the other runs its engine alone: their steps differ."""
         return self._trains(arm) != self._trains(self.baseline)
 
     def _trains(self, arm: str) -> bool:
@@ -59,9 +59,9 @@ class PlanRead:
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run: who it is, the files beside it, and its tidy steps (schema: docs/files.md).
+    """One finished run: its identity, its files, and its tidy steps (schema: docs/files.md).
 
-    `done` is done.json; of a run that was `imported`, not trained, it is imported.json.
+    `done` is done.json, or imported.json of an `imported` run.
     """
 
     run_id: str
@@ -77,13 +77,13 @@ class Run:
     steps: pd.DataFrame
     imported: bool = False
     inputs_folder: Path | None = None
-    """Where its inputs were prepared: what inputs.json calls by a relative path lies there."""
+    """Where its inputs were prepared: relative paths in inputs.json start there."""
     memory_gb_s: float | None = None
-    """Of a machine without a GPU, its memory's bandwidth, if the experiment says what was measured."""
+    """The measured memory bandwidth of a machine without a GPU, where the experiment gives it."""
 
     @property
     def time_span(self) -> tuple[float, float] | None:
-        """When it started and finished, in seconds since 1970; None where it does not tell both."""
+        """When it started and finished, in seconds since 1970; None where one is unknown."""
         start, end = self.done.get("started"), self.done.get("finished")
         if not isinstance(start, int | float) or not isinstance(end, int | float):
             return None
@@ -91,7 +91,7 @@ class Run:
 
     @property
     def hardware(self) -> Mapping[str, Any]:
-        """What its job reported of the machine; empty where it reported nothing."""
+        """The machine, as its job reported it; may be empty."""
         return as_mapping(self.done.get("hardware"))
 
     @property
@@ -101,7 +101,7 @@ class Run:
 
     @property
     def factors_key(self) -> str:
-        """The run's factors as one canonical text, empty without a sweep."""
+        """The run's factors as canonical JSON, empty without a sweep."""
         return json.dumps(self.factors, sort_keys=True, ensure_ascii=False) if self.factors else ""
 
 
@@ -115,7 +115,7 @@ def factors_label(key: str) -> str:
 
 
 def short_names(paths: Sequence[str]) -> dict[str, str]:
-    """Each swept option by the last part of its path, or by the whole where two would be called the same."""
+    """The last part of each swept option's path, or whole paths where two would have the same name."""
     short = {path: path.rsplit(".", 1)[-1] for path in paths}
     return short if len(set(short.values())) == len(short) else {path: path for path in paths}
 
@@ -126,14 +126,13 @@ def at(factors: str) -> str:
 
 
 def rows_of(frame: pd.DataFrame) -> Iterator[Any]:
-    """A table's rows with the columns as attributes; what a column holds is its maker's promise, not the type's."""
+    """A table's rows with the columns as attributes, untyped."""
     return iter(frame.itertuples())
 
 
 def read_plan(path: Path, baseline: str | None = None) -> PlanRead:
-    """plan.json, with another baseline when one is given; `UserError` names the key that is wrong."""
-    needs = ("arms", "runs", "fingerprints", "warmup_steps")
-    raw = read_file(PlanFile, path, "the plan", needs)
+    """plan.json, with another baseline where one is given; the `UserError` names the wrong key."""
+    raw = read_file(PlanFile, path, "the plan", ("arms", "runs", "fingerprints", "warmup_steps"))
     arms, runs, fingerprints, warmup = raw["arms"], raw["runs"], raw["fingerprints"], raw["warmup_steps"]
     if not arms:
         raise UserError(f"{path}: arms must be an object of at least one arm (got {arms!r})")
@@ -141,7 +140,6 @@ def read_plan(path: Path, baseline: str | None = None) -> PlanRead:
         raise UserError(f"{path}: fingerprints must name every run's (got {fingerprints!r})")
     if warmup < 0:
         raise UserError(f"{path}: warmup_steps must be a whole number from 0 (got {warmup!r})")
-    report = raw.get("report") or {}
     same_as = {name: arm["same_as"] for name, arm in arms.items() if arm.get("same_as") is not None}
     for name, other in same_as.items():
         if other not in arms or other == name:
@@ -157,16 +155,16 @@ def read_plan(path: Path, baseline: str | None = None) -> PlanRead:
         warmup_steps=warmup,
         runs=tuple(dict.fromkeys(runs)),
         fingerprints={run: str(fingerprints[run]) for run in runs},
-        report=report,
+        report=raw.get("report") or {},
         same_as=same_as,
     )
 
 
 def read_runs(plan: PlanRead, results: Path, stacks: Path | None) -> tuple[list[Run], list[Verdict]]:
-    """The plan's runs that can be read; each of the others is a verdict."""
+    """The plan's readable runs, and a finding for each of the others."""
     runs: list[Run] = []
     verdicts: list[Verdict] = []
-    taken: dict[tuple[str, str, int], str] = {}
+    first_with: dict[tuple[str, str, int], str] = {}
     for run_id in plan.runs:
         try:
             run, found = read_run(results, run_id, stacks)
@@ -174,7 +172,7 @@ def read_runs(plan: PlanRead, results: Path, stacks: Path | None) -> tuple[list[
                 raise UserError("it is of another configuration than the plan; start snakemake again")
             if run.arm not in plan.arms:
                 raise UserError(f"its arm {run.arm!r} is not in the plan ({', '.join(plan.arms)})")
-            same = taken.setdefault((run.arm, run.factors_key, run.seed), run_id)
+            same = first_with.setdefault((run.arm, run.factors_key, run.seed), run_id)
             if same != run_id:
                 raise UserError(f"it has the arm, factors and seed of run {same}; only that one counts")
         except UserError as error:
@@ -182,51 +180,51 @@ def read_runs(plan: PlanRead, results: Path, stacks: Path | None) -> tuple[list[
             continue
         runs.append(replace(run, memory_gb_s=plan.report.get("cpu_memory_gb_s")))
         verdicts += found
-    for source, readers in _read_by_several(runs).items():
-        names = [run.run_id for run in readers]
-        runs = [run for run in runs if run.run_id not in names]
-        text = (
-            f"runs {', '.join(names)} read the same rows of {source}, which are those of one run: they are left out. A "
-            "table of several runs tells them apart by a column run (the run's id), arm or engine"
-        )
-        verdicts.append(Verdict("error", "same-rows", text))
+    readers: dict[tuple[Path, str], tuple[str, list[str]]] = {}
+    for run in runs:
+        for entry in run.done.get("sources") or () if run.imported else ():
+            source = str(entry.get("source"))
+            key = Path(source).expanduser().resolve(), json.dumps(entry.get("selected"), sort_keys=True)
+            readers.setdefault(key, (source, []))[1].append(run.run_id)
+    for source, names in dict(readers.values()).items():
+        if len(names) > 1:
+            runs = [run for run in runs if run.run_id not in names]
+            text = (
+                f"runs {', '.join(names)} read the same rows of {source}, which are of one run: they are left out. In "
+                "a table of several runs, give each a value of its own in a column run (the run's id), arm or engine"
+            )
+            verdicts.append(Verdict("error", "same-rows", text))
     return runs, verdicts
 
 
-def _read_by_several(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Imported runs of which several are read from the same rows, by the source."""
-    readers: dict[tuple[Path, str], tuple[str, list[Run]]] = {}
-    for run in runs:
-        for one in run.done.get("sources") or () if run.imported else ():
-            source = str(one.get("source"))
-            key = Path(source).expanduser().resolve(), json.dumps(one.get("selected"), sort_keys=True)
-            readers.setdefault(key, (source, []))[1].append(run)
-    return {source: some for source, some in readers.values() if len(some) > 1}
-
-
 def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list[Verdict]]:
-    """One run's files; `UserError` when spec.json, done.json or steps.parquet is missing or unfit.
+    """One run's files; `UserError` when spec.json, done.json or steps.parquet is missing or invalid.
 
-    A run that was imported has imported.json in the place of done.json, and no stack that was checked.
+    An imported run has imported.json instead of done.json, and no verified stack.
     """
     folder = results / "runs" / run_id
     spec: Any = read_file(SpecFile, folder / "spec.json", "the plan", ("seed",))
     imported = "import" in spec
-    made_by = "python -m analysis.imports" if imported else "the training job, as its last act"
-    end = "imported.json" if imported else "done.json"
-    done: Any = read_file(ImportedFile if imported else DoneFile, folder / end, made_by)
+    done: Any
+    if imported:
+        done_name, again = "imported.json", "start snakemake again"
+        done = read_file(ImportedFile, folder / done_name, "python -m analysis.imports")
+    else:
+        done_name, again = "done.json", "train it again"
+        done = read_file(DoneFile, folder / done_name, "the training job, as its last act")
     if not (folder / "steps.parquet").is_file():
-        module = "imported" if imported else "collect"
-        raise UserError(f"{folder / 'steps.parquet'} is not there; it is made by python -m analysis.{module}")
+        module = "imports" if imported else "collect"
+        raise UserError(f"{folder / 'steps.parquet'} does not exist; python -m analysis.{module} makes it")
     if spec.get("fingerprint") != fingerprint_of(spec):
-        raise UserError("spec.json was changed by hand: its fingerprint is of other settings; start snakemake again")
+        raise UserError(
+            "spec.json was changed by hand: its fingerprint does not match its settings; start snakemake again"
+        )
     if done.get("fingerprint") != spec.get("fingerprint"):
-        again = "start snakemake again" if imported else "train it again"
-        raise UserError(f"{end} was made for another fingerprint than spec.json has; {again}")
+        raise UserError(f"{done_name} was made for another fingerprint than spec.json has; {again}")
     table, metadata = read_steps(folder / "steps.parquet")
     if table.num_rows == 0:
-        raise UserError("its steps.parquet holds no step")
-    # A table's own tree lies beside its steps.
+        raise UserError("its steps.parquet has no step")
+    # The file's metadata has the tree of a table with its own.
     tree = tree_from_json(metadata["tree"]) if "tree" in metadata else tree_named(str(metadata.get("timers")))
     if tree is None:
         raise UserError(f"its steps.parquet has the timers of {metadata.get('timers')!r}; collect the run again")
@@ -234,9 +232,9 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
     inputs_folder = results / "inputs" / str(spec.get("inputs_id"))
     verify = None
     if stacks is not None and not imported:
-        place = stacks / str(spec.get("stack")) / str(spec.get("lock_id")) / "verify.json"
-        verify = _optional(place)
-        verdicts += verify_verdicts(verify, str(spec.get("stack")), str(spec.get("lock_id")))
+        stack, lock_id = str(spec.get("stack")), str(spec.get("lock_id"))
+        verify = _optional(stacks / stack / lock_id / "verify.json")
+        verdicts += _verify_verdicts(verify, f"stack {stack} ({lock_id})")
     run = Run(
         run_id=run_id,
         arm=str(spec.get("arm")),
@@ -255,19 +253,18 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
     return run, verdicts
 
 
-def verify_verdicts(verify: Mapping[str, Any] | None, stack: str, lock_id: str) -> list[Verdict]:
-    """What a stack's own check says against it."""
+def _verify_verdicts(verify: Mapping[str, Any] | None, stack: str) -> list[Verdict]:
+    """Reports the failed checks of a stack, or that it was not checked."""
     if verify is None:
-        text = f"stack {stack} ({lock_id}) has no verify.json: its versions were not checked"
-        return [Verdict("warning", "stack-unverified", text)]
-    failed = [c for c in verify.get("checks", []) if not c.get("ok")]
+        return [Verdict("warning", "stack-unverified", f"{stack} has no verify.json: its versions were not checked")]
     return [
         Verdict(
             "warning",
             "stack-check-failed",
-            f"stack {stack} ({lock_id}): {c.get('name')} should be {c.get('expected')}, is {c.get('got')}",
+            f"{stack}: {c.get('name')} should be {c.get('expected')}, is {c.get('got')}",
         )
-        for c in failed
+        for c in verify.get("checks", [])
+        if not c.get("ok")
     ]
 
 

@@ -1,4 +1,4 @@
-"""Defines the tidy table of a run's steps: its columns, and how a record becomes rows."""
+"""Defines the tidy table of a run's steps, and turns records into its rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainers.timers.tree import TimerTree
 
 
 def _schema() -> pa.Schema:
-    """The columns of `StepRow`: whole numbers have 32 bits where the contract says no other width."""
+    """The columns of `StepRow`; whole numbers have 32 bits unless the contract gives another width."""
     widths = {str: pa.string(), bool: pa.bool_(), float: pa.float64(), int: pa.int32()}
     fields = []
     for name, hint in get_type_hints(StepRow, include_extras=True).items():
@@ -34,9 +34,7 @@ def _schema() -> pa.Schema:
 
 SCHEMA = _schema()
 METADATA_KEY = b"rolloutbench"
-
-
-# Of the table that is made at a time, and of each group of rows in the file.
+# Rows of one table, and of one row group in the file.
 ROWS_AT_A_TIME = 1 << 15
 
 
@@ -51,10 +49,9 @@ class ChosenStep:
 
 
 def unit_of(kind: str, name: str, tree: TimerTree | None = None) -> str:
-    """`s` or `tokens` where that is known, else `1`."""
-    beside = tree.unit_beside(name) if tree is not None and kind == "scalar" else None
-    if beside is not None:
-        return beside
+    """`s` or `tokens` where that is known, otherwise `1`."""
+    if tree is not None and kind == "scalar" and (unit := tree.unit_beside(name)) is not None:
+        return unit
     if kind == "phase" or name.endswith("_s") or name.split("/")[0].endswith("_s") or name == "perf/time_per_step":
         return "s"
     head, _, last = name.rpartition("/")
@@ -64,61 +61,47 @@ def unit_of(kind: str, name: str, tree: TimerTree | None = None) -> str:
     return "1"
 
 
-def steps_table(
-    spec: SpecFile,
-    run_dir: Path,
-    chosen: Iterable[ChosenStep],
-    tree: TimerTree,
-    metadata: dict[str, Any],
-) -> pa.Table:
-    """`step_tables` as one table."""
-    return pa.concat_tables(step_tables(spec, run_dir, chosen, tree, metadata)).combine_chunks()
-
-
 def step_tables(
-    spec: SpecFile,
-    run_dir: Path,
-    chosen: Iterable[ChosenStep],
-    tree: TimerTree,
-    metadata: dict[str, Any],
+    spec: SpecFile, run_dir: Path, chosen: Iterable[ChosenStep], tree: TimerTree, metadata: dict[str, Any]
 ) -> Iterator[pa.Table]:
-    """One row per step and quantity, in step order, phases first in the tree's order: a table for every
-    `ROWS_AT_A_TIME` rows, and one at least.
+    """At least one table of one row per step and quantity, in step order, phases first in the tree's order.
 
-    Values keep their full precision. `metadata` goes into the file's key-value metadata, beside the table.
+    Each table has about `ROWS_AT_A_TIME` rows. Values keep their full precision. `metadata` goes into the file's
+    key-value metadata.
     """
     packed = json.dumps(metadata, sort_keys=True, ensure_ascii=False).encode()
     schema = SCHEMA.with_metadata({METADATA_KEY: packed})
     columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
     units: dict[tuple[str, str], str] = {}
     in_order = lru_cache(tree.in_order)
-    for one in chosen:
+    for step in chosen:
         if len(columns["step"]) >= ROWS_AT_A_TIME:
             yield _table(columns, schema)
             columns = {name: [] for name in SCHEMA.names}
-        record = one.record
+        record = step.record
         rows = _rows(record, in_order(tuple(record.phases)))
         if not rows:
             continue
-        kinds, names, above, values, own_s = zip(*rows, strict=True)
-        for one_kind, name in zip(kinds, names, strict=True):
-            if (one_kind, name) not in units:
-                units[one_kind, name] = unit_of(one_kind, name, tree)
+        kinds, names, parents_, values, own_s = zip(*rows, strict=True)
+        pairs = list(zip(kinds, names, strict=True))
+        for pair in pairs:
+            if pair not in units:
+                units[pair] = unit_of(*pair, tree)
         columns["kind"] += kinds
         columns["name"] += names
-        columns["parent"] += above
+        columns["parent"] += parents_
         columns["value"] += values
-        columns["unit"] += [units[pair] for pair in zip(kinds, names, strict=True)]
+        columns["unit"] += [units[pair] for pair in pairs]
         columns["exclusive_s"] += own_s
         _add_places(columns, record, kinds, names, run_dir)
         same: dict[str, Any] = {
             "run_id": spec["run_id"],
             "arm": spec["arm"],
             "seed": spec["seed"],
-            "attempt": one.attempt,
+            "attempt": step.attempt,
             "step": record.step,
-            "resumed": one.resumed,
-            "overlap": one.overlap,
+            "resumed": step.resumed,
+            "overlap": step.overlap,
         }
         for name, value in same.items():
             columns[name].extend([value] * len(rows))
@@ -129,11 +112,11 @@ def _add_places(
     columns: dict[str, list[Any]], record: StepRecord, kinds: Sequence[str], names: Sequence[str], run_dir: Path
 ) -> None:
     """Adds each value's rounding, and where it was read."""
-    source, rounding = shown_path(record.file, run_dir), dict(record.rounding.items())
+    source, rounding = _shown_path(record.file, run_dir), dict(record.rounding)
     full = [TIMERS + name if kind == "phase" else name for kind, name in zip(kinds, names, strict=True)]
     columns["rounding"] += map(rounding.get, full)
     places = [record.origins.get(name) for name in full] if record.origins else [None] * len(full)
-    columns["source_file"] += [shown_path(p[0], run_dir) if p else source for p in places]
+    columns["source_file"] += [_shown_path(p[0], run_dir) if p else source for p in places]
     columns["source_line"] += [p[1] if p else record.line for p in places]
 
 
@@ -142,13 +125,13 @@ def _table(columns: dict[str, list[Any]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
 
 
-def shown_path(file: Path, run_dir: Path) -> str:
-    """A source as the table names it: relative to the run's folder; what lies elsewhere, as it was given."""
+def _shown_path(file: Path, run_dir: Path) -> str:
+    """A source in the table: relative to the run's folder, or as it was given where it is elsewhere."""
     return file.relative_to(run_dir).as_posix() if file.is_relative_to(run_dir) else file.as_posix()
 
 
 def _rows(record: StepRecord, order: Sequence[str]) -> list[tuple[str, str, str | None, float, float | None]]:
-    phases, scalars = dict(record.phases.items()), dict(record.scalars.items())
+    phases, scalars = dict(record.phases), dict(record.scalars)
     above, own_s = parents(phases), exclusive_s(phases)
     rows: list[tuple[str, str, str | None, float, float | None]] = [
         ("phase", path, above[path], phases[path], own_s[path]) for path in order
@@ -159,7 +142,7 @@ def _rows(record: StepRecord, order: Sequence[str]) -> list[tuple[str, str, str 
 
 
 def write_steps(table: pa.Table | Iterable[pa.Table], path: Path) -> int:
-    """Write steps.parquet, of one table or of several in a row, the same bytes for the same tables; its rows."""
+    """Writes one table or several to steps.parquet, the same bytes for the same tables; returns the number of rows."""
     tables = iter([table] if isinstance(table, pa.Table) else table)
     first, rows = next(tables), 0
     with atomic_path(path) as part, pq.ParquetWriter(part, first.schema, compression="zstd") as writer:
@@ -170,7 +153,7 @@ def write_steps(table: pa.Table | Iterable[pa.Table], path: Path) -> int:
 
 
 def read_steps(path: Path) -> tuple[pa.Table, dict[str, Any]]:
-    """steps.parquet as (table with dictionary columns, metadata); `UserError` when it is no such file."""
+    """steps.parquet as (table with dictionary columns, metadata); `UserError` when it is another file."""
     text = [field.name for field in SCHEMA if field.type == pa.string()]
     try:
         table = pq.read_table(path, read_dictionary=text)

@@ -1,7 +1,8 @@
-"""Makes one row per run and step, and says which of those rows count."""
+"""Makes one row per run and step, and decides which of those rows count."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
@@ -23,9 +24,9 @@ OWN = "own_s/"
 ROUNDING = "rounding/"
 REWARD = "reward"
 SINGLE_REWARD = "reward-of-"
-"""Begins the names of the figures of single rewards."""
+"""Prefix of the names of the figures of single rewards."""
 SAMPLES_S = "outside_step_s/samples"
-"""Of the step that began when sample completions had been taken."""
+"""The seconds of taking sample completions before the step."""
 KEYS = ["run_id", "arm", "factors", "seed", "attempt", "step", "resumed", "overlap", "counted", "left_out"]
 
 WARMUP = "warm-up"
@@ -38,74 +39,72 @@ AFTER_SAMPLES = "first step after sample completions"
 ELSEWHERE = "left out in another arm"
 OTHER_WINDOW = "the mean of other steps than in another arm"
 
-# No step takes longer: a time of day that was logged as seconds does.
+# Longer "steps" are times of day that were logged as seconds.
 ABSURD_S = 100 * 86400.0
-# Lengths are bounded, and so are honest steps: a clock that jumped, or a machine that slept, is not.
+# Response lengths are bounded, so steps are too, unless a clock jumps or the machine sleeps.
 JUMP = 100.0
 JUMPED = f"over {JUMP:.0f} times its run's median step: taken for a clock that jumped, or a process that stood still"
 
 
 def wide_run(run: Run) -> pd.DataFrame:
-    """A run's steps as one row each: `timing_s/<path>`, `own_s/<path>` and the scalars as columns.
+    """A run's steps as one row each, with columns `timing_s/<path>`, `own_s/<path>` and the scalars.
 
     `rounding/<path>` is half a unit of a phase's last printed digit, in seconds, where its source printed it rounded.
-    A phase that a step lacks is NaN. `steps_logged` is of how many steps, up to its own, a row holds the means: 1 where
-    its source says nothing. `left_out` says why a step cannot count, as far as its own row tells.
-    Quantities that trainers name differently are there under one name besides (trainers/quantities.py).
+    A missing phase is NaN. `steps_logged` is the number of steps, up to its own, of which a row is the mean: 1 where
+    its source says nothing. `left_out` says why a step cannot count, judged by its own row. Quantities that trainers
+    name differently have one common name besides (trainers/quantities.py).
     """
     phases, scalars = (run.steps[run.steps["kind"] == kind] for kind in ("phase", "scalar"))
-    cut = grids(phases, "rounding")[0] if _is_rounded(phases) else None
     seconds, own = grids(phases, "value", "exclusive_s")
-    meta = run.steps.drop_duplicates("step").set_index("step")[["attempt", "resumed", "overlap"]].sort_index()
+    facts = run.steps.drop_duplicates("step").set_index("step")[["attempt", "resumed", "overlap"]].sort_index()
     if run.tree.root not in seconds.columns:
         raise UserError(f"none of its steps has the root timer {run.tree.root!r}")
     other = grids(scalars, "value")[0]
-    left_out = _left_out(run, phases, seconds, own, other, meta.index)
-    # A trainer may log a scalar with one of our own columns' names.
-    ours = {*KEYS, *QUANTITIES}
-    other = other.set_axis([f"scalar/{name}" if name in ours else str(name) for name in other.columns], axis=1)
+    left_out = _left_out(run, phases, seconds, own, other, facts.index)
+    # A trainer may log a scalar with the name of one of these columns.
+    reserved = {*KEYS, *QUANTITIES}
+    other = other.set_axis([f"scalar/{name}" if name in reserved else str(name) for name in other.columns], axis=1)
     for quantity in QUANTITIES:
         if (name := logged_as(quantity, other.columns)) is not None:
             other[quantity] = other[name]
     if (clipped := trainer_named(run.tree.trainer).clipped_at_longest(run.tree)) in other:
         other["truncated_share"] = _truncated_share(other, clipped, setup_of(run).max_response_length)
-    logged = other[STEPS_LOGGED] if STEPS_LOGGED in other else pd.Series(dtype=float)
-    other = other.reindex(meta.index).assign(**{STEPS_LOGGED: logged.reindex(meta.index, fill_value=1.0).fillna(1.0)})
-    cuts = [] if cut is None else [cut.dropna(axis=1, how="all").add_prefix(ROUNDING)]
+    other = other.reindex(facts.index)
+    logged = other.get(STEPS_LOGGED, pd.Series(math.nan, facts.index))
     head = pd.DataFrame(
-        {"run_id": run.run_id, "arm": run.arm, "factors": run.factors_key, "seed": run.seed}, index=meta.index
+        {"run_id": run.run_id, "arm": run.arm, "factors": run.factors_key, "seed": run.seed}, index=facts.index
     )
-    parts = [head, meta, seconds.add_prefix(PHASE), own.add_prefix(OWN), *cuts, other, left_out]
+    parts: list[pd.DataFrame | pd.Series] = [head, facts, seconds.add_prefix(PHASE), own.add_prefix(OWN)]
+    if _is_rounded(phases):
+        parts.append(grids(phases, "rounding")[0].dropna(axis=1, how="all").add_prefix(ROUNDING))
+    parts += [other.assign(**{STEPS_LOGGED: logged.fillna(1.0)}), left_out]
     return pd.concat(parts, axis=1).reset_index()
 
 
 def grids(tidy: pd.DataFrame, *columns: str) -> list[pd.DataFrame]:
-    """Columns of a tidy table, each by step and name; NaN where there is no row.
+    """Columns of a tidy table, each as a table by step and name; NaN where there is no row.
 
-    pandas' `pivot` takes three times as long, and a report reads thousands of runs and several columns of each.
-    `UserError` where a name comes twice in a step.
+    pandas' `pivot` takes three times as long, and a report reads several columns of thousands of runs. `UserError`
+    where a name comes twice in a step.
     """
     steps, row = np.unique(tidy["step"].to_numpy(), return_inverse=True)
     names = tidy["name"].astype("category").cat
     codes, column = np.unique(names.codes.to_numpy(), return_inverse=True)
     if len(np.unique(row * max(1, len(codes)) + column)) < len(tidy):
         raise UserError("its steps.parquet holds a value twice; collect the run again")
+    index, labels = pd.Index(steps, name="step"), [str(name) for name in names.categories[codes]]
     found = []
     for name in columns:
         filled = np.full((len(steps), len(codes)), np.nan)
         filled[row, column] = tidy[name].to_numpy(dtype=float, na_value=np.nan)
-        found.append(
-            pd.DataFrame(
-                filled, index=pd.Index(steps, name="step"), columns=[str(name) for name in names.categories[codes]]
-            )
-        )
+        found.append(pd.DataFrame(filled, index=index, columns=labels))
     return found
 
 
 def _left_out(
     run: Run, phases: pd.DataFrame, seconds: pd.DataFrame, own: pd.DataFrame, other: pd.DataFrame, steps: pd.Index
 ) -> pd.Series:
-    """Why each step cannot count, as far as its own row tells; "" where nothing speaks against it."""
+    """Why each step cannot count, judged by its own row; "" where it may count."""
     inner = own[[c for c in own.columns if c in set(phases["parent"].dropna())]]
     allowed = (TOLERANCE_SHARE * seconds[inner.columns].abs()).clip(lower=TOLERANCE_S)
     if _is_rounded(phases):
@@ -121,16 +120,16 @@ def _left_out(
         BAD_TIME: pd.Series(steps.isin(bad), steps) | ~(root_s > 0),
     }
     left_out = pd.Series("", index=steps, dtype=object, name="left_out")
-    for reason, holds in reasons.items():
-        left_out[holds.reindex(steps, fill_value=False).to_numpy(dtype=bool)] = reason
+    for reason, applies in reasons.items():
+        left_out[applies.reindex(steps, fill_value=False).to_numpy(dtype=bool)] = reason
     return left_out
 
 
 def _truncated_share(scalars: pd.DataFrame, clipped: str, limit: int | None) -> pd.Series:
-    """The share of truncated responses where a trainer logs that of the batch's longest; NaN where nothing tells which.
+    """The share of truncated responses, from the logged share of the batch's longest; NaN where it is not known.
 
-    `clipped` is what it logs, `limit` the longest response that was allowed: only where the longest is as long was one
-    truncated.
+    `clipped` names the logged scalar. Its responses were truncated only where the longest is as long as `limit`, the
+    longest allowed length.
     """
     longest = scalars.get("max_response_length", pd.Series(np.nan, index=scalars.index))
     share = scalars[clipped].where(longest == limit)
@@ -142,21 +141,22 @@ def _is_rounded(phases: pd.DataFrame) -> bool:
 
 
 def _own_rounding(phases: pd.DataFrame) -> pd.DataFrame:
-    """The worst error in each phase's own seconds by step: its own rounding and its children's."""
-    cut = phases[["step", "name", "parent", "rounding"]].fillna({"rounding": 0.0})
-    own = cut[["step", "name", "rounding"]]
-    children = cut.loc[cut["parent"].notna(), ["step", "parent", "rounding"]].rename(columns={"parent": "name"})
+    """The largest error of each phase's own seconds by step: its own rounding and its children's."""
+    rounding = phases[["step", "name", "parent", "rounding"]].fillna({"rounding": 0.0})
+    own = rounding[["step", "name", "rounding"]]
+    children = rounding.dropna(subset="parent")[["step", "parent", "rounding"]].rename(columns={"parent": "name"})
     both = pd.concat([own.astype({"name": str}), children.astype({"name": str})])
     return both.groupby(["step", "name"])["rounding"].sum().unstack("name")
 
 
 def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list[Verdict]]:
-    """All runs' steps with `counted` and `left_out`, and the verdicts on what does not count.
+    """All runs' steps with `counted` and `left_out`, and the findings on the steps that do not count.
 
-    Left out for all arms alike, by (factors, seed, step): the warm-up, the first step after a resume or after sample
-    completions, steps that waited for a validation or a checkpoint (unless all do), steps that lost completions, those
-    that are the mean of other steps in another arm, and steps whose times cannot be right: no positive numbers, less
-    than their parts, or over `JUMP` times their run's median. No other step is left out for being slow: outliers count.
+    These steps are left out of all arms alike, by (factors, seed, step): the warm-up; the first step after a resume or
+    after sample completions; steps with a validation or a checkpoint (unless all have one); steps that lost
+    completions; steps that are the mean of other steps in another arm; and steps with impossible times: not positive,
+    below the sum of their parts, or over `JUMP` times their run's median. No other slow step is left out: outliers
+    count.
     """
     frames, verdicts = [], []
     for run in runs:
@@ -167,11 +167,11 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
     if not frames:
         empty = pd.DataFrame({name: pd.Series(dtype=object) for name in KEYS})
         return empty.astype({"counted": bool, "resumed": bool}), verdicts
-    # Copied: columns that one run alone has leave a block for each, of which pandas warns.
+    # Copied, because columns of one run alone fragment the table, and pandas warns of that.
     wide = pd.concat(frames, ignore_index=True).copy()
     wide.loc[wide["left_out"].isin(["", OCCASIONAL]) & wide["resumed"].astype(bool), "left_out"] = AFTER_RESUME
     if SAMPLES_S in wide:
-        # Memory that the generation took was given back: the step has to ask for its own anew.
+        # Generation returned its memory, so the step has to allocate its own again.
         wide.loc[(wide["left_out"] == "") & (wide[SAMPLES_S] > 0), "left_out"] = AFTER_SAMPLES
     wide.loc[first_steps(wide) <= warmup_steps, "left_out"] = WARMUP
     verdicts += _no_warmup(wide, warmup_steps)
@@ -194,14 +194,14 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
 
 
 def _no_warmup(wide: pd.DataFrame, warmup_steps: int) -> list[Verdict]:
-    """Says which runs begin after the warm-up, so that none of their steps is left out as such."""
+    """Reports the runs that begin after the warm-up, so that no step of theirs is left out as warm-up."""
     first = first_steps(wide).groupby(wide["run_id"], sort=False).min()
     return [
         Verdict(
             "warning",
             "no-warmup-left-out",
-            f"run {run}: its first step is {step}, after the warm-up ({count_of(warmup_steps, 'step')}): no step of it "
-            "is left out as warm-up. If its process began there, that step is slow; raise warmup_steps to leave it out",
+            f"run {run}: its first step is {step}, after the warm-up ({count_of(warmup_steps, 'step')}), so no step of "
+            "it is left out as warm-up. If its process began there, that step is slow: raise warmup_steps",
         )
         for run, step in first[first > warmup_steps].items()
         if warmup_steps
@@ -209,8 +209,8 @@ def _no_warmup(wide: pd.DataFrame, warmup_steps: int) -> list[Verdict]:
 
 
 def _truncation_unknown(wide: pd.DataFrame) -> list[Verdict]:
-    """Says which runs' truncated responses cannot be told from those that are as long as the batch's longest."""
-    lacking = {
+    """Reports the runs for which a share of longest responses does not give the share of truncated ones."""
+    unknown = {
         name: wide.loc[wide[name].notna() & wide["truncated_share"].isna(), "run_id"]
         for name in scalars_of("truncated_share")
         if name in wide
@@ -219,36 +219,37 @@ def _truncation_unknown(wide: pd.DataFrame) -> list[Verdict]:
         Verdict(
             "note",
             "truncation-unknown",
-            f"run {run}: no share of truncated responses in {count_of(steps, 'step')}: its {name} is the share "
-            "as long as the longest of the batch, and whether that one was cut off only the longest allowed length "
-            "tells, which is not known or is below it (of an imported run, import.max_response_length)",
+            f"run {run}: no share of truncated responses in {count_of(steps, 'step')}: its {name} is the share that is "
+            "as long as the longest of the batch. The longest allowed length shows whether those were truncated, but "
+            "it "
+            "is not known or is below that (for an imported run set import.max_response_length)",
         )
-        for name, runs in lacking.items()
+        for name, runs in unknown.items()
         for run, steps in runs.value_counts(sort=False).items()
     ]
 
 
 def threw_away(rows: pd.DataFrame, side: str = "") -> npt.NDArray[np.bool_]:
-    """Which steps threw completions away, whose tokens and lengths are then not of all that was generated.
+    """The steps that threw completions away, so that their tokens and lengths are not of all that was generated.
 
-    `side` ends the columns' names, as `paired_steps` has them.
+    `side` is the suffix of the columns' names in `paired_steps`.
     """
     counts = [name + side for name in discarded() if name + side in rows]
     return np.asarray((rows[counts].to_numpy(dtype=np.float64) > 0).any(axis=1), dtype=np.bool_)
 
 
 def first_steps(wide: pd.DataFrame) -> pd.Series:
-    """The first of the steps that each row stands for."""
+    """The first step of each row, which may be the mean of several."""
     return wide["step"] - steps_per_row(wide) + 1
 
 
 def steps_per_row(wide: pd.DataFrame) -> pd.Series:
-    """Of how many steps each row holds the means."""
+    """The number of steps of which each row is the mean."""
     return wide[STEPS_LOGGED].astype(int) if STEPS_LOGGED in wide else pd.Series(1, index=wide.index)
 
 
 def _other_windows(wide: pd.DataFrame) -> list[Verdict]:
-    """Leaves out the steps that are the mean of other steps in another arm, and says which."""
+    """Leaves out and reports the steps that are the mean of other steps in another arm."""
     verdicts = []
     windows = wide.groupby(["factors", "seed", "step"], sort=False)[STEPS_LOGGED].transform("nunique")
     others = wide[(windows > 1) & (wide["left_out"] == "")]
@@ -256,13 +257,13 @@ def _other_windows(wide: pd.DataFrame) -> list[Verdict]:
     for (factors, seed), rows in others.groupby(["factors", "seed"], sort=False):
         steps = sorted(set(rows["step"]))
         same = (wide["factors"] == factors) & (wide["seed"] == seed) & (wide["step"] == steps[-1])
-        told = "; ".join(
-            f"of {arm} the mean of {first} to {steps[-1]}" if first < steps[-1] else f"of {arm} that step alone"
+        means = "; ".join(
+            f"in {arm} the mean of {first} to {steps[-1]}" if first < steps[-1] else f"in {arm} that step alone"
             for arm, first in zip(wide.loc[same, "arm"], first_steps(wide[same]), strict=True)
         )
         text = (
-            f"seed {seed}: the arms' records of one number stand for other steps, so they are left out in all arms: "
-            f"step {join_first(steps)} (step {steps[-1]}: {told}). Runs that log with the same logging_steps can be "
+            f"seed {seed}: the arms' records of the same number are means of different steps, so they are left out in "
+            f"all arms: step {join_first(steps)} (step {steps[-1]}: {means}). Runs with the same logging_steps can be "
             "compared"
         )
         verdicts.append(Verdict("error", "windows-differ", text))
@@ -270,31 +271,33 @@ def _other_windows(wide: pd.DataFrame) -> list[Verdict]:
 
 
 def _occasional(wide: pd.DataFrame, imported: Collection[str]) -> list[Verdict]:
-    """Says which steps waited for a validation or a checkpoint, and lets them count where a run has no others.
+    """Reports the steps with a validation or a checkpoint, and counts them where a run has no other steps.
 
-    `imported` are the runs that were not trained here, of which no setting can be changed.
+    `imported` are the runs that were trained elsewhere: their settings cannot be changed.
     """
     verdicts = []
     for (_, seed), rows in wide.groupby(["factors", "seed"], sort=False):
-        waited = rows.index[rows["left_out"] == OCCASIONAL]
-        if waited.empty:
+        affected = rows.index[rows["left_out"] == OCCASIONAL]
+        if affected.empty:
             continue
-        steps = sorted(set(rows.loc[waited, "step"]))
+        steps = sorted(set(rows.loc[affected, "step"]))
         shown = join_first(steps)
         others = rows[~rows["step"].isin(steps)]
         if all((others.loc[others["run_id"] == run, "left_out"] == "").any() for run in rows["run_id"].unique()):
-            text = f"seed {seed}: steps that waited for a validation or a checkpoint do not count, in any arm ({shown})"
+            text = (
+                f"seed {seed}: steps with a validation or a checkpoint within them do not count, in any arm ({shown})"
+            )
             verdicts.append(Verdict("note", "occasional-left-out", text))
         else:
-            wide.loc[waited, "left_out"] = ""
+            wide.loc[affected, "left_out"] = ""
             run_ids, remedies = set(rows["run_id"]), []
             if run_ids - set(imported):
                 remedies.append("raise workload.save_steps and test_steps")
             if run_ids & set(imported):
                 remedies.append("import runs that validate and save more rarely, or more of these runs' steps")
             text = (
-                f"seed {seed}: a validation or a checkpoint is within every step that could count, and within its time "
-                f"({shown}); to compare without them, {' and '.join(remedies)}"
+                f"seed {seed}: every step that could count includes a validation or a checkpoint, and its time "
+                f"({shown}). To compare without them, {' and '.join(remedies)}"
             )
             verdicts.append(Verdict("warning", "occasional-counted", text))
     return verdicts

@@ -70,7 +70,7 @@ def looked_at(folder: Path, sources: dict[str, str | bytes], **arm: Any) -> None
         (TABLE, {"trainer": "trl", "facts": {"version": "9.9"}}, "trl 9.9 in mode native"),
         (TRL, {"trainer": "trl", "facts": {"version": None}}, "(declared: 0.28, 0.29, 1.0, 1.1, "),
         (TRL, {"trainer": "trl", "facts": {"version": None}}, "1.9, 1.16):"),
-        (VERL, {"facts": {"version": None}}, "which release of verl a run is of decides"),
+        (VERL, {"facts": {"version": None}}, "the release of verl decides"),
     ],
 )
 def test_a_wrong_source_is_told_before_anything_runs(tmp_path: Path, content: Any, arm: Any, says: str) -> None:
@@ -108,23 +108,23 @@ def test_a_release_that_nothing_tells_is_asked_for_by_a_section_that_can_be_used
     given = yaml.safe_load(section[1].replace("...", "0.4.1"))["import"]
     assert given == {"version": "0.4.1", "runs": [str(tmp_path / "run, a.log"), str(tmp_path / "b.log")]}
     assert Import.model_validate(given).runs[0].source == (str(tmp_path / "run, a.log"),)
-    assert said.count("which release") == 1, "the arm's runs are told of together"
+    assert said.count("the release of") == 1, "the arm's runs are told of together"
 
 
 @pytest.mark.parametrize(
     ("names", "facts", "says"),
     [
-        (["b.log", "a.log", ".c.log"], {}, "In it lie FOLDER/a.log, FOLDER/b.log: name"),
+        (["b.log", "a.log", ".c.log"], {}, "It contains FOLDER/a.log, FOLDER/b.log: name"),
         (
             ["checkpoint-20/trainer_state.json", "checkpoint-20/optimizer.pt", "checkpoint-5/trainer_state.json"],
             {},
-            "In it lie FOLDER/checkpoint-20/trainer_state.json, FOLDER/checkpoint-5/trainer_state.json",
+            "It contains FOLDER/checkpoint-20/trainer_state.json, FOLDER/checkpoint-5/trainer_state.json",
         ),
-        (["one/wandb/debug.log", "two/wandb/debug.log"], {}, "In it lie FOLDER/one/wandb, FOLDER/two/wandb"),
-        (["notes"], {}, "In it lie FOLDER/notes, none of which can be imported. If the run was uploaded"),
+        (["one/wandb/debug.log", "two/wandb/debug.log"], {}, "It contains FOLDER/one/wandb, FOLDER/two/wandb"),
+        (["notes"], {}, "It contains FOLDER/notes, none of which can be imported. If the run was uploaded"),
         ([f"{n}.log" for n in range(9)], {}, "FOLDER/5.log, ... (9 in all)"),
         ([], {}, "It is empty. If the run was uploaded, import it from wandb's server: wandb:entity/project/id; else"),
-        (["wandb/run-2-a/files/output.log"], {}, "In it lie FOLDER/wandb/run-2-a/files/output.log: name"),
+        (["wandb/run-2-a/files/output.log"], {}, "It contains FOLDER/wandb/run-2-a/files/output.log: name"),
         (["a.log"], {"format": "verl-console"}, "is a folder, but verl-console is verl's console log"),
         (["run-a.wandb", "wandb/run-1-a/run-b.wandb"], {}, None),
         (["wandb/run-1-a/run-a.wandb", "wandb/run-1-b/run-b.wandb"], {}, "holds 2 runs of wandb (a, b)"),
@@ -181,10 +181,10 @@ def test_all_wrong_runs_are_named_and_long_logs_cost_little(tmp_path: Path) -> N
     [
         (
             [],
-            "run-1abc.wandb (wandb sync --clean deletes it once it is uploaded). It is empty. If the run was uploaded",
+            "run-1abc.wandb (wandb sync --clean deletes it after the upload). It is empty. If the run was uploaded",
         ),
         (["files/config.yaml"], "import it from wandb's server: wandb:entity/project/1abc; else import the log"),
-        (["files/output.log"], "In it lie FOLDER/files/output.log: name the one that is meant"),
+        (["files/output.log"], "It contains FOLDER/files/output.log: name one of these"),
     ],
 )
 def test_a_runs_folder_without_its_file_says_where_the_run_may_be(tmp_path: Path, names: list[str], says: str) -> None:

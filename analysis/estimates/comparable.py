@@ -98,7 +98,7 @@ def _unsure(
             "it, so that nothing says whether they are one. import.model tells it"
         )
         yield Verdict("warning", "models-unknown", text)
-    apart = [(r.arm, facts[r.run_id]) for r in runs if setups[r.run_id].apart]
+    apart = [(r.arm, facts[r.run_id]) for r in runs if setups[r.run_id].separate_engines]
     uncounted = dict.fromkeys(arm for arm, told in apart if "gpus" not in told and told.get("gpu") != "no GPU")
     if uncounted:
         text = (

@@ -49,7 +49,7 @@ COLUMNS = [
 ]
 # Each interval is of runs of two kinds, drawn independently of one another.
 REPLAY_SEED = SEED + 1
-# Printed digits that leave the step open by more than this leave no interval of its parts.
+# PrintedNumber digits that leave the step open by more than this leave no interval of its parts.
 ROUNDED_FROM = 0.01
 
 

@@ -1,4 +1,4 @@
-"""Recognises the format of a file that is imported, and reads it."""
+"""Recognises the format of an imported file, and reads it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from analysis.sources import phases_csv
-from analysis.sources.wandb_import import FORMAT_OFFLINE, read_wandb_api, read_wandb_offline_folder, require_wandb_run
+from analysis.sources.wandb_import import FORMAT_OFFLINE, read_wandb_api, read_wandb_offline_folder, run_files
 from common.errors import UserError
 from trainers.logs.log_files import clear_cache, open_log, printouts, require_utf8
 from trainers.logs.record import Imported, SourceRead
@@ -20,11 +20,11 @@ from trainers.registry import trainers
 WANDB = "wandb:"
 # A trainer may print much before its first step, but not a gigabyte of lines.
 SEARCHED_LINES = 2_000_000
-# What is looked at before anything is read: a verl run has printed its configuration, and mostly a step, by then.
+# The part that is read for a first check: a verl run has printed its configuration, and mostly a step, by then.
 INSPECTED_LINES, INSPECTED_BYTES = 5_000, 1_000_000
-# A log of JSON lines has a row that can be read among its first.
-LINES_OF_JSON = 20
-# How packed files begin, and what unpacks them.
+# A log of JSON lines has a readable row among its first.
+JSON_LINES = 20
+# The first bytes of packed files, and the command that unpacks them.
 _PACKED = {
     b"\x1f\x8b": ("gzip", "gunzip -k"),
     b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
@@ -35,7 +35,7 @@ _PACKED = {
 
 
 def formats() -> dict[str, str]:
-    """What can be imported: the names that `import.format` gives them, and what they are."""
+    """What can be imported: the values of `import.format`, and their descriptions."""
     return {
         "wandb": "wandb:entity/project/id, a run on wandb's server",
         FORMAT_OFFLINE: "a wandb folder (wandb/offline-run-...) or its .wandb file",
@@ -50,10 +50,10 @@ def _logs() -> dict[str, LogFormat]:
 
 
 def read_source(source: str, form: str | None, names: Collection[str], cache: Path) -> Imported:
-    """What a source holds, every number under its trainer's flat name.
+    """The content of a source, every number under its trainer's flat name.
 
-    `form` is the format, None to tell it by the content; `names` tell runs in one table apart; what comes from
-    wandb's server is kept in `cache`. `UserError` when it is not there, empty, or of another format.
+    `form` is the format; None detects it by the content. `names` select one run in a table of several. Downloads from
+    wandb's server are kept in `cache`. `UserError` when the source is missing, empty, or of another format.
     """
     clear_cache()
     given, form = form, form or format_of(source)
@@ -61,24 +61,87 @@ def read_source(source: str, form: str | None, names: Collection[str], cache: Pa
         raise UserError(f"import.format must be one of {', '.join(formats())} (got {form!r})")
     if source.startswith(WANDB) or form == "wandb":
         return read_wandb_api(source.removeprefix(WANDB), cache)
-    path = _there(source)
+    path = _existing(source)
     if given is not None and path.is_file():
         _require_format(path, form, SEARCHED_LINES)
     if form == FORMAT_OFFLINE:
         return read_wandb_offline_folder(path)
     _require_file(path, form)
-    require_unpacked(path)
+    _require_unpacked(path)
     found = phases_csv.read_phases_csv(path, names) if form == phases_csv.FORMAT else _logs()[form].read(path)
     if not found.read.records:
         if form != phases_csv.FORMAT:
-            _require_of_ours(path, source, SEARCHED_LINES)
-        corrupt = next((v.text for v in found.read.verdicts if v.code == "corrupt-line"), None)
+            _require_readable_console(path, source, SEARCHED_LINES)
+        corrupt = next((f". {v.text}" for v in found.read.verdicts if v.code == "corrupt-line"), "")
         raise UserError(
-            f"{source} holds no training step as {form} ({formats()[form]}); {looks_like(path)}. Validation alone "
-            "(step 0) is no training step. If it is of another format, say which in import.format"
-            + (f". {corrupt}" if corrupt else "")
+            f"{source} has no training step as {form} ({formats()[form]}); {_appearance(path)}. Validation alone "
+            f"(step 0) is not a training step. If it has another format, name it in import.format{corrupt}"
         )
     return found
+
+
+def format_of(source: str) -> str:
+    """A source's format, detected by its content; the `UserError` lists the known formats."""
+    if source.startswith(WANDB):
+        return "wandb"
+    path = _existing(source)
+    if path.is_dir() or path.suffix == ".wandb":
+        return FORMAT_OFFLINE
+    _require_unpacked(path)
+    if (found := _data_format(path) or next(_step_formats(path, SEARCHED_LINES), None)) is not None:
+        return found
+    _require_readable_console(path, source, SEARCHED_LINES)
+    known = "\n".join(f"  {name}: {what}" for name, what in formats().items())
+    raise UserError(
+        f"{source}: no training step of any known format was found; {_appearance(path)}. What can be imported:\n{known}"
+    )
+
+
+def inspect_source(source: str, form: str | None, versioned: bool = False) -> Imported | None:
+    """The facts in the first part of a local file, without its steps; None where that part does not show a format.
+
+    All of a console log is searched for its version, unless the run is `versioned` without it. `UserError` where the
+    file cannot be read, or a folder holds no run. A folder of wandb, or a missing file, is None.
+    """
+    clear_cache()
+    path = Path(source).expanduser()
+    if path.is_dir():
+        if form in (None, FORMAT_OFFLINE):
+            run_files(path)
+        else:
+            _require_file(path, form)
+    if not path.is_file() or path.suffix == ".wandb":
+        return None
+    try:
+        _require_unpacked(path)
+    except OSError as error:
+        raise UserError(f"{source} cannot be read ({error.strerror or error})") from None
+    if form is not None:
+        _require_format(path, form, INSPECTED_LINES)
+    elif path.stat().st_size <= INSPECTED_BYTES:
+        form = format_of(source)
+    else:
+        form = _data_format(path) or next(_step_formats(path, INSPECTED_LINES), None)
+    if form is None:
+        _require_readable_console(path, source, INSPECTED_LINES)
+    if form is None or form.startswith("wandb"):
+        return None
+    if form == phases_csv.FORMAT:
+        return Imported(SourceRead(), form, tree={} if phases_csv.has_tree(path) else None)
+    inspect = _logs()[form].preview
+    return (
+        inspect(path, islice(printouts(path), INSPECTED_LINES), versioned) if inspect else Imported(SourceRead(), form)
+    )
+
+
+def _existing(source: str) -> Path:
+    """A local source's path; `UserError` where it is missing, or a pipe or device, whose reading may never end."""
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise UserError(f"{source} does not exist; give a file, a folder or {WANDB}entity/project/id")
+    if not (path.is_file() or path.is_dir()):
+        raise UserError(f"{source} is neither a file nor a folder")
+    return path
 
 
 def _require_file(path: Path, form: str) -> None:
@@ -86,124 +149,63 @@ def _require_file(path: Path, form: str) -> None:
         raise UserError(f"{path} is a folder, but {form} is {formats()[form]}: name the file in it")
 
 
-def _require_of_ours(path: Path, source: str, lines: int) -> None:
+def _require_readable_console(path: Path, source: str, lines: int) -> None:
     """`UserError` where so many lines of a console log are of a program that is known, and not read."""
-    unread = [(one.label or one.name, one.unread) for one in trainers() if one.unread is not None]
-    found = (name for part in islice(printouts(path), lines) for name, console in unread if console.printed(part.text))
+    unread = [(trainer.label or trainer.name, trainer.unread) for trainer in trainers() if trainer.unread is not None]
+    found = (
+        name for part in islice(printouts(path), lines) for name, console in unread if console.printed(part.text)
+    )
     if (name := next(found, None)) is not None:
         raise UserError(
             f"{source} looks like {name}'s console, which is not read: import the run from wandb "
             "(wandb:entity/project/id or its folder), or write a table with a column parent "
-            "(docs/import.md#a-trainer-of-your-own). If it is of another trainer, say its format in import.format"
+            "(docs/import.md#a-trainer-of-your-own). If it is of another trainer, name its format in import.format"
         )
 
 
-def _there(source: str) -> Path:
-    """A local source's path; `UserError` where nothing is there, or what could be waited for without end."""
-    path = Path(source).expanduser()
-    if not path.exists():
-        raise UserError(f"{source} is not there; give a file, a folder or {WANDB}entity/project/id")
-    if not (path.is_file() or path.is_dir()):
-        raise UserError(f"{source} is neither a file nor a folder")
-    return path
-
-
-def format_of(source: str) -> str:
-    """A source's format, told by its content; `UserError` that lists the known ones, and says what it looks like."""
-    if source.startswith(WANDB):
-        return "wandb"
-    path = _there(source)
-    if path.is_dir() or path.suffix == ".wandb":
-        return FORMAT_OFFLINE
-    require_unpacked(path)
-    if (found := _of_data(path) or next(_of_steps(path, SEARCHED_LINES), None)) is not None:
-        return found
-    _require_of_ours(path, source, SEARCHED_LINES)
-    known = "\n".join(f"  {name}: {what}" for name, what in formats().items())
-    raise UserError(
-        f"{source}: no training step of any known format was found; {looks_like(path)}. What can be imported:\n{known}"
-    )
-
-
-def inspect_source(source: str, form: str | None, versioned: bool = False) -> Imported | None:
-    """What a local file says beside its steps, by its first part alone; None where that part tells no format.
-
-    A console log's version is looked for in all of it, unless the run is `versioned` without it. `UserError` where the
-    file is none that can be read, or a folder holds no run. A folder of wandb's, or what is not there, says no more.
-    """
-    clear_cache()
-    path = Path(source).expanduser()
-    if path.is_dir():
-        if form in (None, FORMAT_OFFLINE):
-            require_wandb_run(path)
-        else:
-            _require_file(path, form)
-    if not path.is_file() or path.suffix == ".wandb":
-        return None
-    try:
-        require_unpacked(path)
-    except OSError as error:
-        raise UserError(f"{source} cannot be read ({error.strerror or error})") from None
-    if form is not None:
-        _require_format(path, form, INSPECTED_LINES)
-    else:
-        small = path.stat().st_size <= INSPECTED_BYTES
-        form = format_of(source) if small else _of_data(path) or next(_of_steps(path, INSPECTED_LINES), None)
-    if form is None:
-        _require_of_ours(path, source, INSPECTED_LINES)
-    if form is None or form.startswith("wandb"):
-        return None
-    found = Imported(SourceRead(), form)
-    if form == phases_csv.FORMAT:
-        found.tree = {} if phases_csv.has_tree(path) else None
-    elif (look := _logs()[form].preview) is not None:
-        found = look(path, islice(printouts(path), INSPECTED_LINES), versioned)
-    return found
-
-
-def _of_steps(path: Path, lines: int) -> Iterator[str]:
-    """The format of each training step that so many lines of a console log hold."""
-    tests = [(name, form.is_step) for name, form in _logs().items() if form.is_step is not None]
-    for part in islice(printouts(path), lines):
-        yield from (name for name, is_step in tests if is_step(part))
-
-
 def _require_format(path: Path, form: str, lines: int) -> None:
-    """`UserError` where so many lines of a file are of other formats, and none of the one that was given for it."""
+    """`UserError` where so many lines of a file are of other formats, and none is of the given one."""
     with open_log(path) as file:
         if b"\0" in file.read(4096):
-            # wandb's own file holds what was printed, too.
+            # wandb's own file, which also contains printed lines.
             return
     try:
-        found = _of_data(path)
+        found = _data_format(path)
     except UserError:
         if form == phases_csv.FORMAT:
             raise
         found = None
-    for one in chain(filter(None, [found]), _of_steps(path, lines)):
-        if one == form:
+    for detected in chain(filter(None, [found]), _step_formats(path, lines)):
+        if detected == form:
             return
-        found = found or one
+        found = found or detected
     if found is not None:
         raise UserError(
             f"{path} is {found} by its content ({formats()[found]}), and import.format says {form} "
-            f"({formats()[form]}): correct it, or leave it out"
+            f"({formats()[form]}): correct import.format, or leave it out"
         )
 
 
-def require_unpacked(path: Path) -> None:
-    """`UserError` with the command that unpacks or converts it, for a file that begins as packed or as UTF-16."""
+def _require_unpacked(path: Path) -> None:
+    """`UserError`, with the command that unpacks or converts it, for a packed file or UTF-16."""
     with open_log(path) as file:
         head = file.read(8)
     require_utf8(path, head)
     for begins, (name, command) in _PACKED.items():
         if head.startswith(begins):
             raise UserError(
-                f"{path} is packed ({name}): unpack it, and name what comes out: {command} {shlex.quote(str(path))}"
+                f"{path} is packed ({name}): unpack it, and import the result: {command} {shlex.quote(str(path))}"
             )
 
 
-def _of_data(path: Path) -> str | None:
+def _step_formats(path: Path, lines: int) -> Iterator[str]:
+    """The format of each training step in the first lines of a console log."""
+    tests = [(name, form.is_step) for name, form in _logs().items() if form.is_step is not None]
+    for part in islice(printouts(path), lines):
+        yield from (name for name, is_step in tests if is_step(part))
+
+
+def _data_format(path: Path) -> str | None:
     """The format of a file of JSON or CSV; None for a console log."""
     with open_log(path) as file:
         head = file.read(INSPECTED_BYTES).removeprefix(codecs.BOM_UTF8)
@@ -212,19 +214,19 @@ def _of_data(path: Path) -> str | None:
     if phases_csv.columns_of(first) is not None:
         return phases_csv.FORMAT
     if path.suffix.lower() in (".csv", ".tsv") and any(d in first for d in phases_csv.DELIMITERS):
-        raise UserError(phases_csv.other_columns(path, first))
+        raise UserError(phases_csv.wrong_columns(path, first))
     if first.startswith("{'"):
         return None
-    # The first lines of a log that was cut at its head, or damaged there, may be no JSON.
-    found = next((form for line in lines[:LINES_OF_JSON] if (form := _of_json(line)) is not None), None)
+    # The first lines of a log that was truncated or damaged at its head may not be JSON.
+    found = next((form for line in lines[:JSON_LINES] if (form := _row_format(line)) is not None), None)
     if found is None and first.startswith("{"):
-        # A whole document over many lines.
-        return next((name for name, form in _logs().items() if form.mark and _holds(path, form.mark)), None)
+        # One JSON document over many lines.
+        return next((name for name, form in _logs().items() if form.mark and _contains(path, form.mark)), None)
     return found
 
 
-def _of_json(line: str) -> str | None:
-    """The format whose row a line of JSON is."""
+def _row_format(line: str) -> str | None:
+    """The format of a line of JSON."""
     try:
         row = json.loads(line) if line.startswith("{") else None
     except (ValueError, RecursionError):
@@ -234,8 +236,8 @@ def _of_json(line: str) -> str | None:
     return next((name for name, form in _logs().items() if form.is_row is not None and form.is_row(row)), None)
 
 
-def _holds(path: Path, word: bytes) -> bool:
-    """Whether a file holds a word, which is looked for piece by piece."""
+def _contains(path: Path, word: bytes) -> bool:
+    """Whether a file of any size contains a word."""
     piece = b""
     with open_log(path) as file:
         while more := file.read(1 << 20):
@@ -245,14 +247,14 @@ def _holds(path: Path, word: bytes) -> bool:
     return False
 
 
-def looks_like(path: Path) -> str:
-    """What a file looks like, in words for an error."""
+def _appearance(path: Path) -> str:
+    """How a file begins, for an error message."""
     with open_log(path) as file:
         head = file.read(4096)
     if not head:
         return "the file is empty"
     if b"\0" in head:
-        return "the file is no text"
+        return "the file is not text"
     lines = [line.strip() for line in head.decode("utf-8", errors="replace").splitlines() if line.strip()]
     if not lines:
         return "the file holds white space only"

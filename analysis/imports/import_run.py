@@ -1,8 +1,9 @@
-"""Reads a run that was trained elsewhere, and writes its files as those of one of ours."""
+"""Reads a run that was trained elsewhere, and writes the files that a run trained here has."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,10 @@ from analysis.imports.added_steps import (
     add_known_tokens,
     add_time_between,
     clock_verdicts,
-    drop_windows_not_ours,
+    drop_foreign_windows,
     hole_verdicts,
 )
 from analysis.imports.formats import WANDB, read_source
-from analysis.imports.merge import merged
 from analysis.imports.which_tree import root_keys, tree_of
 from analysis.sources.wandb_about import without_secrets
 from analysis.steps import ChosenStep, step_tables, write_steps
@@ -27,36 +27,38 @@ from common.contracts import ImportedFile, ImportedSource, SpecFile
 from common.errors import UserError
 from common.files import file_sha256, fingerprint_of, write_bytes
 from common.verdicts import Verdict
-from trainers.logs.record import Imported, SourceRead, timers_as_phases
+from trainers.logs.record import STEPS_LOGGED, Imported, SourceRead, StepRecord, timers_as_phases
 from trainers.timers.lookup import tree_named
 from trainers.timers.own import tree_to_json
 from trainers.timers.tree import TimerTree
 
 CACHE = Path(".wandb-cache")
-# Steps are 32-bit numbers in the tables.
+# Step numbers have 32 bits in the tables.
 HIGHEST_STEP = 2**31 - 1
+# Two programs that write the same number in full may differ in its last bit.
+RELATIVE_TOLERANCE = 1e-9
 
 
 def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> tuple[Iterator[pa.Table], ImportedFile]:
     """An imported run's tidy table, in parts, and its imported.json (both: docs/files.md).
 
-    `spec` is its spec.json, with `import` in it; `cache` is where downloads from wandb are kept. `UserError` when a
-    source is not there or no such log, holds several runs, or disagrees with another, or when the trainer's version or
-    its timers are not known.
+    `spec` is its spec.json, with `import` in it; downloads from wandb are kept in `cache`. `UserError` when a source is
+    missing or not a log, holds several runs, or disagrees with another source, or when the trainer's version or its
+    timers are unknown.
     """
     run_id, facts = _text(spec, "run_id"), spec.get("import")
     if not isinstance(facts, Mapping) or not facts.get("sources"):
-        raise UserError(f"run {run_id}: its spec has no import.sources: it is no run to import (see docs/import.md)")
+        raise UserError(f"run {run_id}: its spec has no import.sources, so it cannot be imported (see docs/import.md)")
     names = (run_id, _text(spec, "arm"), _text(spec, "engine"))
     sources = [str(source) for source in facts["sources"]]
-    before = _states(sources)
+    before = _file_states(sources)
     parts = [read_source(source, facts.get("format"), names, cache) for source in sources]
     for part in parts:
-        _require_possible(part.read, run_id)
-        part.read.verdicts += drop_windows_not_ours(part, run_id)
-    steps_of = [len(part.read.records) for part in parts]
+        _require_possible_steps(part.read, run_id)
+        part.read.verdicts += drop_foreign_windows(part, run_id)
+    step_counts = [len(part.read.records) for part in parts]
     read = merged([part.read for part in parts], run_id)
-    tree, version, told = tree_of(spec, facts, parts, read)
+    tree, version, tree_verdicts = tree_of(spec, facts, parts, read)
     for part in parts:
         part.read = SourceRead()
     chosen = [
@@ -64,16 +66,16 @@ def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> t
         for step, record in sorted(read.records.items())
     ]
     read.records.clear()
-    more = in_the_tree(chosen, tree, run_id) if tree.flat else []
-    if not tree.flat:
+    verdicts = [*read.verdicts, *tree_verdicts]
+    if tree.flat:
+        verdicts += in_the_tree(chosen, tree, run_id)
+    else:
         chosen = [replace(c, record=timers_as_phases(c.record)) for c in chosen]
-    verdicts = [*read.verdicts, *told, *more]
     _require_times(chosen, tree, run_id, verdicts)
-    workload = spec.get("workload") or {}
+    batch_size = facts.get("batch_size") or (spec.get("workload") or {}).get("batch_size")
     config = next((part.config for part in parts if part.config), {})
-    more = add_known_tokens(chosen, facts.get("batch_size") or workload.get("batch_size"), run_id, config)
     verdicts += [
-        *more,
+        *add_known_tokens(chosen, batch_size, run_id, config),
         *timer_verdicts(chosen, tree, run_id),
         *hole_verdicts(chosen, run_id),
         *clock_verdicts(chosen, run_id),
@@ -83,47 +85,102 @@ def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> t
     metadata["verdicts"] = [v.as_dict() for v in dict.fromkeys(verdicts)]
     if tree_named(tree.name) is None:
         metadata["tree"] = tree_to_json(tree)
-    end = _end(spec, version, chosen, sources, parts, steps_of)
-    _require_unchanged(before, run_id)
-    return step_tables(cast(SpecFile, spec), run_dir, chosen, tree, metadata), end
+    imported = _imported_file(spec, version, chosen, sources, parts, step_counts)
+    if changed := [source for source, state in _file_states(sources).items() if state != before[source]]:
+        raise UserError(
+            f"run {run_id}: {', '.join(changed)} changed while it was read: the run is still writing, or a copy is "
+            "incomplete. Start again; of a long run, import a copy"
+        )
+    return step_tables(cast(SpecFile, spec), run_dir, chosen, tree, metadata), imported
 
 
-def _require_possible(read: SourceRead, run_id: str) -> None:
-    """`UserError` for a step whose number no table can hold."""
+def merged(reads: Sequence[SourceRead], run_id: str) -> SourceRead:
+    """The steps of several sources of one run, joined by step and name.
+
+    Where two have a value they must agree within both roundings; the more precise one counts, or the first.
+    `UserError` names both places where they disagree.
+    """
+    if len(reads) == 1:
+        return reads[0]
+    found = SourceRead()
+    for read in reads:
+        found.verdicts += read.verdicts
+        found.repeated |= read.repeated
+        for step, record in read.records.items():
+            earlier = found.records.get(step)
+            found.records[step] = record if earlier is None else _joined(earlier, record, run_id)
+    found.records = dict(sorted(found.records.items()))
+    return found
+
+
+def _joined(a: StepRecord, b: StepRecord, run_id: str) -> StepRecord:
+    scalars, rounding, origins = dict(a.scalars), dict(a.rounding), dict(a.origins)
+    for name, value in b.scalars.items():
+        if name == STEPS_LOGGED and name in scalars:
+            # Computed from the rows before: the source that has more rows finds fewer steps, and is right.
+            scalars[name] = min(value, scalars[name])
+            continue
+        precision = b.rounding.get(name, 0.0)
+        if name in scalars:
+            _require_agreement(name, a, b, run_id)
+            more_precise = math.isnan(scalars[name]) or precision < rounding.get(name, 0.0)
+            if math.isnan(value) or not more_precise:
+                continue
+        scalars[name] = value
+        origins[name] = place(b, name)
+        rounding.pop(name, None)
+        if precision:
+            rounding[name] = precision
+    samples = {**b.samples, **a.samples}
+    resumed = a.resumed if b.resumed is None else b.resumed or bool(a.resumed)
+    time = a.time if a.time is not None else b.time
+    return replace(a, scalars=scalars, rounding=rounding, origins=origins, samples=samples, resumed=resumed, time=time)
+
+
+def place(record: StepRecord, name: str) -> tuple[Path, int]:
+    """The file and line where a value was read."""
+    return record.origins.get(name, (record.file, record.line))
+
+
+def _require_agreement(name: str, a: StepRecord, b: StepRecord, run_id: str) -> None:
+    x, y = a.scalars[name], b.scalars[name]
+    allowed = a.rounding.get(name, 0.0) + b.rounding.get(name, 0.0) + RELATIVE_TOLERANCE * max(abs(x), abs(y))
+    if x == y or math.isnan(x) or math.isnan(y) or abs(x - y) <= allowed:
+        return
+    (file_a, line_a), (file_b, line_b) = place(a, name), place(b, name)
+    raise UserError(
+        f"run {run_id}, step {a.step}, {name}: {file_a}:{line_a} says {x!r}, {file_b}:{line_b} says {y!r}, and "
+        f"rounding explains only {allowed:.3g}. Sources of one run must agree. These are of two runs, or one was "
+        "changed: leave one out. If they are the attempts of a run that was started again, join them to one file "
+        "first, in their order"
+    )
+
+
+def _require_possible_steps(read: SourceRead, run_id: str) -> None:
     last = read.records[max(read.records)] if read.records else None
     if last is not None and last.step > HIGHEST_STEP:
         raise UserError(
             f"run {run_id}: {last.file}:{last.line} is of step {last.step}, and {HIGHEST_STEP} is the highest that can "
-            "be read: a damaged line, or a counter of something else. Correct it, or leave it out"
+            "be read. The line is damaged, or counts something else: correct it, or leave it out"
         )
 
 
 def _require_times(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str, verdicts: Sequence[Verdict]) -> None:
-    """`UserError` where no step tells how long it took."""
     if not any(tree.root in c.record.phases for c in chosen):
-        have = sorted({path for c in chosen for path in c.record.phases})
-        beside = f"; there are {', '.join(have[:8])}" if have else ""
+        phases = sorted({path for c in chosen for path in c.record.phases})
+        present = f"; its timers are {', '.join(phases[:8])}" if phases else ""
         why = next((f". {one.text}" for one in verdicts if one.code == "timings-missing"), "")
         raise UserError(
-            f"run {run_id}: none of its {len(chosen)} steps tells how long the whole step took "
-            f"({root_keys(tree)}{beside}). Import a source that has it; several sources of one run are joined by "
+            f"run {run_id}: none of its {len(chosen)} steps has the time of the whole step "
+            f"({root_keys(tree)}{present}). Import a source that has it; several sources of one run are joined by "
             f"step{why}"
         )
 
 
-def _require_unchanged(before: Mapping[str, tuple[int, int] | None], run_id: str) -> None:
-    """`UserError` where a source is not as it was before it was read."""
-    if changed := [source for source, state in _states(list(before)).items() if state != before[source]]:
-        raise UserError(
-            f"run {run_id}: {', '.join(changed)} changed while it was read: a run that still writes, or a copy that is "
-            "not whole. Start again; of a run that goes on for long, import a copy"
-        )
-
-
-def _states(sources: Sequence[str]) -> dict[str, tuple[int, int] | None]:
+def _file_states(sources: Sequence[str]) -> dict[str, tuple[int, int] | None]:
     """Size and date of each source that is a file."""
-    paths = {s: Path(s).expanduser() for s in sources if not s.startswith(WANDB)}
-    stats = {s: path.stat() for s, path in paths.items() if path.is_file()}
+    paths = {source: Path(source).expanduser() for source in sources if not source.startswith(WANDB)}
+    stats = {source: path.stat() for source, path in paths.items() if path.is_file()}
     return {s: (stats[s].st_size, stats[s].st_mtime_ns) if s in stats else None for s in sources}
 
 
@@ -134,15 +191,15 @@ def _text(spec: Mapping[str, Any], key: str) -> str:
     return value
 
 
-def _end(
+def _imported_file(
     spec: Mapping[str, Any],
     version: str,
     chosen: Sequence[ChosenStep],
     sources: Sequence[str],
     parts: Sequence[Imported],
-    steps_of: Sequence[int],
+    step_counts: Sequence[int],
 ) -> ImportedFile:
-    """imported.json: what stands where a trained run has done.json."""
+    """imported.json, which an imported run has instead of done.json."""
     steps = [c.record.step for c in chosen]
     first = next((part for part in parts if part.config), parts[0])
     versions = {name: v for part in reversed(parts) for name, v in part.versions.items()}
@@ -155,12 +212,12 @@ def _end(
         "steps": len(steps),
         "versions": versions | ({str(spec["trainer"]): version} if version else {}),
         "hardware": next((part.hardware for part in parts if part.hardware), {}),
-        # A trainer may print whatever its configuration holds.
+        # The configuration may contain secrets.
         "resolved": without_secrets(first.config),
         "git": next((part.git for part in parts if part.git), None),
         "started": min((p.started for p in parts if p.started is not None), default=None),
         "finished": max((p.finished for p in parts if p.finished is not None), default=None),
-        "sources": [_source(*one) for one in zip(sources, parts, steps_of, strict=True)],
+        "sources": [_source(*one) for one in zip(sources, parts, step_counts, strict=True)],
     }
 
 
@@ -178,11 +235,13 @@ def _source(source: str, part: Imported, steps: int) -> ImportedSource:
 
 
 def write_import(spec: Mapping[str, Any], out: Path, cache: Path = CACHE) -> int:
-    """Reads an imported run and writes spec.json and imported.json beside `out`, the steps.parquet; its rows."""
+    """Imports a run: writes spec.json, imported.json and `out`, its steps.parquet; returns the number of rows."""
     if spec.get("fingerprint") != fingerprint_of(spec):
-        raise UserError("the spec was changed by hand: its fingerprint is of other settings; start snakemake again")
-    tables, end = import_run(spec, out.parent, cache)
-    for name, content in (("spec.json", dict(spec)), ("imported.json", end)):
+        raise UserError(
+            "the spec was changed by hand: its fingerprint does not match its settings; start snakemake again"
+        )
+    tables, imported = import_run(spec, out.parent, cache)
+    for name, content in (("spec.json", dict(spec)), ("imported.json", imported)):
         text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
         write_bytes(out.parent / name, (text + "\n").encode())
     return write_steps(tables, out)

@@ -1,6 +1,6 @@
-"""Checks that a source is of the trainer and the engine that its arm names.
+"""Checks that a source is of the trainer and the engine of its arm.
 
-Swapped logs are the commonest mistake in a comparison, and reverse its answer.
+Swapped logs are the most common mistake in a comparison, and reverse its result.
 """
 
 from __future__ import annotations
@@ -18,109 +18,109 @@ from trainers.logs.record import Imported
 from trainers.registry import trainer_named, trainers
 
 
-def _ours() -> tuple[str, ...]:
-    return tuple(trainer.name for trainer in trainers() if trainer.trees)
+def _trainers_of_format(form: str) -> tuple[str, ...]:
+    """The trainers that write a format; none for a table of phases and wandb's files, which any trainer may write."""
+    return tuple(trainer.name for trainer in trainers() if any(one.name == form for one in trainer.formats))
 
 
-def _writers() -> dict[str, tuple[str, ...]]:
-    """What writes a format, where few do: a table of phases and wandb's files may be of any trainer."""
-    names = dict.fromkeys(form.name for trainer in trainers() for form in trainer.formats)
-    return {
-        name: tuple(trainer.name for trainer in trainers() if any(form.name == name for form in trainer.formats))
-        for name in names
-    }
-
-
-def _engine_called(name: str) -> str | None:
-    """The engine that a configuration or a table calls so."""
-    return next((one.name for one in engines() if name.lower() in (one.name, *one.aliases)), None)
+def _engine_named(name: str) -> str | None:
+    """The engine that a configuration or a table names so."""
+    return next((engine.name for engine in engines() if name.lower() in (engine.name, *engine.aliases)), None)
 
 
 def require_of_arm(spec: Mapping[str, Any], parts: Sequence[tuple[str, Imported]]) -> None:
-    """A `UserError` where a source, by its format or the configuration in it, is of another trainer or engine.
+    """`UserError` where a source is, by its format or its configuration, of another trainer or engine than its arm.
 
-    `spec` is the run's; `parts` are its sources by name, of which only what they say beside their steps is looked at.
+    `spec` is the run's; `parts` are its sources by name, whose steps are not read.
     """
     arm, trainer, engine = (str(spec.get(key)) for key in ("arm", "trainer", "engine"))
     form = (spec.get("import") or {}).get("format")
     for source, part in parts:
-        if (told := trainer_of_source(part)) is not None and trainer not in told[0]:
-            if part.format in _writers() and part.format == form:
+        possible, description = trainer_of_source(part) or ((trainer,), "")
+        if trainer not in possible:
+            if part.format == form and _trainers_of_format(form):
                 raise UserError(
-                    f"{source} is read as {told[1]} by import.format, and arm {arm} says trainer: {trainer}. Correct "
-                    f"arms.{arm}.import.format, or leave it out"
+                    f"{source} is read as {description} by import.format, and arm {arm} says trainer: {trainer}. "
+                    f"Correct arms.{arm}.import.format, or leave it out"
                 )
             raise UserError(
-                f"{source} is {told[1]}, and arm {arm} says trainer: {trainer}{_near(trainer)}. {_mend(arm, 'trainer')}"
+                f"{source} is {description}, and arm {arm} says trainer: {trainer}{_suggestion(trainer)}. "
+                f"{_remedy(arm, 'trainer')}"
             )
-        if (said := engine_of_source(part)) is not None and said[0] != engine:
-            raise UserError(f"{source} {said[1]}, and arm {arm} says engine: {engine}. {_mend(arm, 'engine')}")
+        found, description = engine_of_source(part) or (engine, "")
+        if found != engine:
+            raise UserError(f"{source} {description}, and arm {arm} says engine: {engine}. {_remedy(arm, 'engine')}")
 
 
 def require_own_tree(spec: Mapping[str, Any], parts: Sequence[tuple[str, Imported | None]]) -> None:
-    """A `UserError` where a trainer is none of ours and no source of the run is a table with a column `parent`.
+    """`UserError` where the trainer is unknown and no source of the run is a table with a column `parent`.
 
-    `parts` are the run's sources by name, None for one that is certainly no table.
+    `parts` are the run's sources by name, None for one that is certainly not a table.
     """
     arm, trainer = str(spec.get("arm")), str(spec.get("trainer"))
-    if trainer in _ours() or any(part is not None and part.tree is not None for _, part in parts):
+    if trainer in _known_trainers() or any(part is not None and part.tree is not None for _, part in parts):
         return
-    source, part = next((one for one in parts if one[1] is not None and one[1].format == TABLE), parts[0])
-    lacks = "has no column parent" if part is not None and part.format == TABLE else "is no table"
+    is_table = [part is not None and part.format == TABLE for _, part in parts]
+    source = parts[is_table.index(True) if any(is_table) else 0][0]
+    problem = "has no column parent" if any(is_table) else "is not a table"
     raise UserError(
-        f"{source} {lacks}, and runs of trainer {trainer}{_near(trainer)} are read from a table with a column parent "
-        f"alone, which says how its timers nest (arm {arm}; docs/import.md#a-trainer-of-your-own)"
+        f"{source} {problem}. Runs of trainer {trainer}{_suggestion(trainer)} are read only from a table with a column "
+        f"parent, which says how its timers nest (arm {arm}; docs/import.md#a-trainer-of-your-own)"
     )
 
 
-def _near(trainer: str) -> str:
-    """The trainer of ours that a misspelt name is meant for; nothing for a name that is another trainer's."""
+def _known_trainers() -> tuple[str, ...]:
+    return tuple(trainer.name for trainer in trainers() if trainer.trees)
+
+
+def _suggestion(trainer: str) -> str:
+    """The known trainer that a misspelt name is close to; empty for a name that is another trainer's."""
     # rllm is another trainer than roll.
-    near = difflib.get_close_matches(trainer, _ours(), n=1, cutoff=0.76)
-    return f" (did you mean {near[0]}?)" if near and trainer not in _ours() else ""
+    near = difflib.get_close_matches(trainer, _known_trainers(), n=1, cutoff=0.76)
+    return f" (did you mean {near[0]}?)" if near and trainer not in _known_trainers() else ""
 
 
-def _mend(arm: str, key: str) -> str:
+def _remedy(arm: str, key: str) -> str:
     return (
-        f"Were the sources of two arms swapped? Name the arm's own in arms.{arm}.import, or, if it is, correct "
-        f"arms.{arm}.{key}"
+        f"Were the sources of two arms swapped? Name the arm's own sources in arms.{arm}.import. If they are its own, "
+        f"correct arms.{arm}.{key}"
     )
 
 
 def trainer_of_source(part: Imported) -> tuple[tuple[str, ...], str] | None:
-    """The trainers that a source can be of, and what it is in words; None where it does not say."""
-    if part.format in _writers():
-        return _writers()[part.format], formats()[part.format].partition(",")[0]
+    """The trainers that a source can be of, and its description; None where it does not say."""
+    if names := _trainers_of_format(part.format):
+        return names, formats()[part.format].partition(",")[0]
     if part.read.written_by:
-        named = trainer_named(part.read.written_by)
-        return (named.name,), f"a run of {named.label or named.name} (its rows in wandb are named so)"
+        trainer = trainer_named(part.read.written_by)
+        return (trainer.name,), f"a run of {trainer.label or trainer.name} (by the names of its rows in wandb)"
     sections = {str(key).partition(".")[0] for key in part.config}
-    mark = next((mark for one in trainers() for mark in one.marks if mark in sections), None)
+    mark = next((mark for trainer in trainers() for mark in trainer.marks if mark in sections), None)
     if mark is None:
         return None
-    of = [one for one in trainers() if mark in one.marks]
-    labels = " or ".join(one.label or one.name for one in of)
-    return tuple(one.name for one in of), f"a run of {labels} (its configuration has {mark})"
+    possible = [trainer for trainer in trainers() if mark in trainer.marks]
+    labels = " or ".join(trainer.label or trainer.name for trainer in possible)
+    return tuple(trainer.name for trainer in possible), f"a run of {labels} (its configuration has {mark})"
 
 
 def engine_of_source(part: Imported) -> tuple[str, str] | None:
-    """The engine of a source and where it says so; None where it does not, or by a name that is not known."""
-    for key in dict.fromkeys(key for one in trainers() for key in one.keys.get("engine", ())):
-        held = lookup(part.config, key)
+    """The engine of a source and where it says so; None where it does not, or gives an unknown name."""
+    for key in dict.fromkeys(key for trainer in trainers() for key in trainer.keys.get("engine", ())):
+        value = lookup(part.config, key)
         # Earlier releases of verl had sglang_async beside sglang.
-        found = _engine_called(held.partition("_")[0]) if isinstance(held, str) else None
+        found = _engine_named(value.partition("_")[0]) if isinstance(value, str) else None
         if found is not None:
-            return found, f"holds the configuration of a run with {key}: {held}"
-        asked = part.overrides.get(key) if held is None else None
-        found = _engine_called(asked.partition("_")[0]) if asked else None
+            return found, f"has the configuration of a run with {key}: {value}"
+        override = part.overrides.get(key) if value is None else None
+        found = _engine_named(override.partition("_")[0]) if override else None
         if found is not None:
-            return found, f"shows the command of a run with {key}={asked}"
-    switches = [item for one in trainers() for item in one.engine_switches.items()]
-    # One that is on says more than another that is off.
+            return found, f"shows the command of a run with {key}={override}"
+    switches = [item for trainer in trainers() for item in trainer.engine_switches.items()]
+    # A switch that is on says more than another that is off.
     for on in (True, False):
         for key, means in switches:
             if part.config.get(key) is on and on in means:
                 return means[on], f"is of a run with {key}: {str(on).lower()}"
     column = part.selected.get("engine", "")
-    found = _engine_called(column) if part.format == TABLE else None
+    found = _engine_named(column) if part.format == TABLE else None
     return (found, f"has only rows of engine {column} for this run") if found is not None else None

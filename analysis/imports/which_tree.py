@@ -1,4 +1,4 @@
-"""Finds the tree of an imported run's timers: of which release they are, and of which of its loops."""
+"""Chooses the timer tree of an imported run, by its trainer's release and by the training loop."""
 
 from __future__ import annotations
 
@@ -19,143 +19,137 @@ from trainers.timers.lookup import declared_trees, mode_of, releases, tree_for
 from trainers.timers.own import own_tree
 from trainers.timers.tree import TimerTree, release_of
 
-# How `import.mode` names the default loop of verl.
+# The name of verl's default loop in `import.mode`.
 SYNCHRONOUS = "sync"
-# A loop that times what the synchronous one does, under the same names (verl 0.9.1 trainer_separate_async.py).
+# A loop with the same timers as the synchronous one (verl 0.9.1 trainer_separate_async.py).
 UNMARKED = "separate_async"
-# How many versions of the weights the oldest tokens of a step lag behind: 0 in a synchronous loop, in every loop of
-# trainer.use_v1 logged with each step (verl 0.9.1 trainer/ppo/v1/trainer_base.py, _compute_metrics).
+# The lag, in versions of the weights, of a step's oldest tokens: 0 in a synchronous loop. Every loop of trainer.use_v1
+# logs it with each step (verl 0.9.1 trainer/ppo/v1/trainer_base.py, _compute_metrics).
 STALENESS = "training/off_policy/trajectory_staleness_worst/max"
 
 
 def tree_of(
     spec: Mapping[str, Any], facts: Mapping[str, Any], parts: Sequence[Imported], read: SourceRead
 ) -> tuple[TimerTree, str, list[Verdict]]:
-    """The tree of the run's timers and its trainer's version: as given, else as the sources say."""
+    """The tree of the run's timers and its trainer's version: as given, otherwise as the sources say."""
     run_id, trainer, engine = str(spec["run_id"]), str(spec["trainer"]), str(spec["engine"])
-    # First of all: a log of another trainer has no timers that its arm's could be taken for.
+    # Checked first: a log of another trainer has none of the arm's timers.
     by_name = list(zip(map(str, facts["sources"]), parts, strict=True))
     require_of_arm(spec, by_name)
     require_own_tree(spec, by_name)
-    verdicts: list[Verdict] = []
     if any(part.tree is not None for part in parts):
         release = str(facts.get("version") or "")
         own = own_tree(trainer, release, engine, [part.tree for part in parts])
-        return own, release, list(_own_verdicts(own, read, run_id))
-    said = _versions(trainer, parts)
-    version = facts.get("version") or next(iter(said), None)
+        return own, release, list(_own_tree_verdicts(own, read, run_id))
+    found = _versions(trainer, parts)
+    version = facts.get("version") or next(iter(found), None)
     if version is None:
         raise _no_version(spec, [facts["sources"]])
     version = str(version)
-    if said and release_of(said[0]) != release_of(version):
-        text = f"{run_id}: its source says {trainer} {said[0]}, its arm {version}: the arm's counts"
+    verdicts: list[Verdict] = []
+    if found and release_of(found[0]) != release_of(version):
+        text = f"{run_id}: its source says {trainer} {found[0]}, its arm {version}: the arm's version counts"
         verdicts.append(Verdict("warning", "version-differs", text))
-    tree, more = _of_release(spec, facts, parts, read, version)
+    tree, more = _declared_tree(spec, facts, parts, read, version)
     return tree, version, [*verdicts, *more]
 
 
-def _of_release(
+def _declared_tree(
     spec: Mapping[str, Any], facts: Mapping[str, Any], parts: Sequence[Imported], read: SourceRead, version: str
 ) -> tuple[TimerTree, list[Verdict]]:
-    """The declared tree of a release, of the loop that is given, else of that which settings or timers tell."""
+    """The declared tree of a release and of the given loop, otherwise of the loop that settings or timers show."""
     run_id, trainer, engine = str(spec["run_id"]), str(spec["trainer"]), str(spec["engine"])
-    mode, config = _mode(facts), next((part.config for part in parts if part.config), {})
-    native = trainer_named(trainer).native
-    undeclared = native and mode in (None, native) and not _declared(trainer, version)
-    if undeclared and all(p.format in _step_alone_formats() for p in parts):
+    mode, native = _mode(facts), trainer_named(trainer).native
+    of_release = [t for t in declared_trees() if t.trainer == trainer and t.matches(version)]
+    if native and mode in (None, native) and not of_release and all(p.format in _step_only_formats() for p in parts):
         text = (
             f"{run_id}: the timers of {trainer} {version} are not declared (declared: {', '.join(releases(trainer))}). "
-            "Its log holds the step's time alone, which is the same in all of these, and is read so"
+            "Its log has only the step's time, which is the same in all of these; that is read"
         )
-        return _step_alone(trainer, version, engine), [Verdict("note", "release-undeclared", text)]
+        return _step_only_tree(trainer, version, engine), [Verdict("note", "release-undeclared", text)]
     if mode is not None:
         return tree_for(trainer, version, engine, mode), []
-    asked = config or next((part.overrides for part in parts if part.overrides), {})
-    mode = mode_of(trainer, version, spec, {"resolved": {"trainer": asked}})
-    ours = any(name.startswith(TIMERS + "step") for record in read.records.values() for name in record.scalars)
-    if native and not (ours and trainer_named(trainer).driver):
+    settings = next((p.config for p in parts if p.config), {}) or next((p.overrides for p in parts if p.overrides), {})
+    mode = mode_of(trainer, version, spec, {"resolved": {"trainer": settings}})
+    our_timers = any(name.startswith(TIMERS + "step") for record in read.records.values() for name in record.scalars)
+    if native and not (our_timers and trainer_named(trainer).driver):
         mode = native
     tree = tree_for(trainer, version, engine, mode)
-    of_release = [t for t in declared_trees() if t.trainer == trainer and t.matches(version) and engine in t.engines]
-    other = _marked(tree, of_release, read, parts) or _better(tree, of_release, read)
+    candidates = [t for t in of_release if engine in t.engines]
+    other = _marked(tree, candidates, read, parts) or _fitting_better(tree, candidates, read)
     if other is not None:
         text = (
             f"{run_id}: its timers are those of {other.name}, not of {tree.name}, and are read so; confirm it with "
             f"import.mode: {other.mode or SYNCHRONOUS}"
         )
         return other, [Verdict("warning", "mode-by-timers", text)]
-    unmarked = next((t for t in of_release if t.mode == UNMARKED), None)
-    if unmarked is not None and not tree.mode and not asked:
+    unmarked = next((t for t in candidates if t.mode == UNMARKED), None)
+    if unmarked is not None and not tree.mode and not settings:
         return _by_staleness(tree, unmarked, read, run_id)
     return tree, []
 
 
-def _declared(trainer: str, version: str) -> bool:
-    return any(t.trainer == trainer and t.matches(version) for t in declared_trees())
-
-
-def _step_alone_formats() -> set[str]:
-    """Those that hold no timer but the step's: the others go to wandb."""
+def _step_only_formats() -> set[str]:
+    """The formats that have no timer but the step's: the trainer logs the others to wandb."""
     return {form.name for trainer in trainers() for form in trainer.formats if form.step_alone}
 
 
-def _step_alone(trainer: str, version: str, engine: str) -> TimerTree:
-    """The tree of a release that is not declared, of which only the step is timed."""
+def _step_only_tree(trainer: str, version: str, engine: str) -> TimerTree:
+    """The tree of an undeclared release, with the step alone."""
     native = next(t for t in declared_trees() if t.trainer == trainer and t.mode == trainer_named(trainer).native)
     return TimerTree(trainer, version, (engine,), native.phases[:1], native.source, "step alone")
 
 
 def _mode(facts: Mapping[str, Any]) -> str | None:
-    """The loop that `import.mode` names; None where it names none."""
+    """The loop of `import.mode`; None where it is not given."""
     given = str(facts.get("mode") or "")
     return ("" if given == SYNCHRONOUS else given) if given else None
 
 
-def _own_verdicts(tree: TimerTree, read: SourceRead, run_id: str) -> Iterator[Verdict]:
-    """Says which steps lack their total, and whether the table names no phase of generation."""
+def _own_tree_verdicts(tree: TimerTree, read: SourceRead, run_id: str) -> Iterator[Verdict]:
+    """Reports the steps without their total, and a table without a phase of generation."""
     root = tree.phases[0].label
     without = [step for step, record in read.records.items() if TIMERS + root not in record.scalars]
     if without and len(without) < len(read.records):
-        has = "has" if len(without) == 1 else "have"
+        have = "has" if len(without) == 1 else "have"
         text = (
-            f"{run_id}: {len(without)} of its {len(read.records)} steps {has} no {root} (step {join_first(without)}): "
+            f"{run_id}: {len(without)} of its {len(read.records)} steps {have} no {root} (step {join_first(without)}): "
             "a step without its total does not count"
         )
         yield Verdict("warning", "timings-missing", text)
     if not any(phase.category == "generation" for phase in tree.phases):
         text = (
-            f"{run_id}: its table gives no phase the category generation, so there is no roofline for it, and the "
-            "waterfall shows no generation. A column category says it (docs/import.md)"
+            f"{run_id}: its table gives no phase the category generation, so it has no roofline, and the waterfall "
+            "shows no generation. Add a column category (docs/import.md)"
         )
         yield Verdict("note", "no-generation-phase", text)
 
 
 def require_declared(
-    spec: Mapping[str, Any], looks: Sequence[Imported | None], of_arm: Sequence[Sequence[str]]
+    spec: Mapping[str, Any], inspected: Sequence[Imported | None], sources_of_arm: Sequence[Sequence[str]]
 ) -> None:
-    """A `UserError` where it is certain before the sources are read that the run's timers have no tree.
+    """`UserError` where it is certain, before the sources are read, that the run's timers have no tree.
 
-    `looks` are what its sources tell at first sight, None for one that does not tell even its format then; `of_arm`
-    are the sources of each run of its arm.
+    `inspected` is the result of `inspect_source` for each source; `sources_of_arm` has the sources of each run of its
+    arm.
     """
-    if any(one is not None and one.tree is not None for one in looks):
+    if any(part is not None and part.tree is not None for part in inspected):
         return
     facts, trainer, engine = spec["import"], str(spec["trainer"]), str(spec["engine"])
-    mode = _mode(facts)
-    version = facts.get("version") or next(iter(_versions(trainer, [one for one in looks if one])), None)
+    mode, native = _mode(facts), trainer_named(trainer).native
+    version = facts.get("version") or next(iter(_versions(trainer, [part for part in inspected if part])), None)
     if version is None:
-        # What tells its format then tells its version, or does not at all.
-        if all(one is not None for one in looks):
-            raise _no_version(spec, of_arm)
+        # A source that shows its format at once also shows its version at once, or never.
+        if all(part is not None for part in inspected):
+            raise _no_version(spec, sources_of_arm)
         return
-    fitting = [t for t in declared_trees() if t.trainer == trainer and t.matches(str(version)) and engine in t.engines]
-    native = trainer_named(trainer).native
-    if not fitting and native and mode in (None, native) and not _declared(trainer, str(version)):
-        # The step's time is read of any release; what is not told yet may hold it alone.
-        sources = zip(facts["sources"], looks, strict=True)
+    of_release = [t for t in declared_trees() if t.trainer == trainer and t.matches(str(version))]
+    fitting = [t for t in of_release if engine in t.engines]
+    if native and mode in (None, native) and not of_release:
+        # The step's time is read of any release, and a source that is not inspected may have that alone.
+        sources = zip(facts["sources"], inspected, strict=True)
         if all(
-            (look is None and not s.startswith(WANDB)) or (look and look.format in _step_alone_formats())
-            for s, look in sources
+            part.format in _step_only_formats() if part else not source.startswith(WANDB) for source, part in sources
         ):
             return
     if not any(mode is None or t.mode == mode for t in fitting):
@@ -163,68 +157,68 @@ def require_declared(
 
 
 def _versions(trainer: str, parts: Sequence[Imported]) -> list[str]:
-    """The trainer's version, as each source that has one says it."""
+    """The trainer's version in each source that has one."""
     package = trainer_named(trainer).distribution
     return [v for part in parts if (v := part.versions.get(package) or part.versions.get(trainer))]
 
 
 def _no_version(spec: Mapping[str, Any], runs: Sequence[Sequence[str]]) -> UserError:
-    trainer = spec["trainer"]
-    known = ", ".join(releases(str(trainer))) or "none"
+    trainer = str(spec["trainer"])
+    known = ", ".join(releases(trainer)) or "none"
     listed = [run[0] if len(run) == 1 else {"source": list(run)} for run in runs]
     return UserError(
-        f"which release of {trainer} a run is of decides how its timers nest, and not every source says it. Give it as "
+        f"the release of {trainer} decides how a run's timers nest, and not every source names it. Give it as "
         f"import.version of arm {spec.get('arm')} (declared: {known}):\n"
         f'  import: {{version: "...", runs: {json.dumps(listed, ensure_ascii=False)}}}'
     )
 
 
 def _marked(
-    tree: TimerTree, of_release: Sequence[TimerTree], read: SourceRead, parts: Sequence[Imported]
+    tree: TimerTree, candidates: Sequence[TimerTree], read: SourceRead, parts: Sequence[Imported]
 ) -> TimerTree | None:
-    """The loop of the same release whose marks the run logged; None for `tree` itself, and where none or two did."""
+    """The one other loop of the same release whose marks the run logged; None where none or two did."""
     names = {name for step in read.records.values() for name in step.scalars}.union(
         *(part.names_left_out for part in parts)
     )
-    found = [t for t in of_release if any(fnmatchcase(name, mark) for mark in t.marks for name in names)]
+    found = [t for t in candidates if any(fnmatchcase(name, mark) for mark in t.marks for name in names)]
     return found[0] if len(found) == 1 and found[0] is not tree else None
 
 
-def _better(tree: TimerTree, of_release: Sequence[TimerTree], read: SourceRead) -> TimerTree | None:
-    """Another loop of the same release that declares every timer, where this one does not."""
+def _fitting_better(tree: TimerTree, candidates: Sequence[TimerTree], read: SourceRead) -> TimerTree | None:
+    """The one other loop of the same release that declares every timer, where this one does not."""
     steps = list(read.records.values())[:20]
 
-    def undeclared(one: TimerTree) -> int:
-        return sum(len(nest_timers(step.scalars, one).undeclared) for step in steps)
+    def has_undeclared(one: TimerTree) -> bool:
+        return any(nest_timers(step.scalars, one).undeclared for step in steps)
 
-    if not tree.flat or not undeclared(tree):
+    if not tree.flat or not has_undeclared(tree):
         return None
-    fitting = [t for t in of_release if t is not tree and t.flat and not t.overlap and not undeclared(t)]
+    fitting = [t for t in candidates if t is not tree and t.flat and not t.overlap and not has_undeclared(t)]
     return fitting[0] if len(fitting) == 1 else None
 
 
 def _by_staleness(
     tree: TimerTree, unmarked: TimerTree, read: SourceRead, run_id: str
 ) -> tuple[TimerTree, list[Verdict]]:
-    """The synchronous loop, or the one of the same timers that generates meanwhile, by how old its responses are.
+    """The synchronous loop, or the asynchronous one with the same timers, by the age of its responses.
 
-    Where they are older than the step's weights only the whole step is timed; where nothing tells, a verdict says so.
+    In the asynchronous loop only the whole step is timed. A warning says where no age is logged.
     """
-    logged = [(step, step.scalars[STALENESS]) for step in read.records.values() if STALENESS in step.scalars]
-    stale = next(((step.step, age) for step, age in logged if age > 0.0), None)
+    ages = {record.step: record.scalars[STALENESS] for record in read.records.values() if STALENESS in record.scalars}
+    stale = next((step for step, age in ages.items() if age > 0.0), None)
     if stale is not None:
         text = (
-            f"{run_id}: its responses are older than the weights that they train (step {stale[0]}: {STALENESS} is "
-            f"{stale[1]:g}): an asynchronous loop. It is read as {unmarked.mode}; confirm it, or correct it, with "
+            f"{run_id}: its responses are older than the weights that they train (step {stale}: {STALENESS} is "
+            f"{ages[stale]:g}): an asynchronous loop. It is read as {unmarked.mode}; confirm it, or correct it, with "
             f"import.mode: {unmarked.mode} or colocate_async"
         )
         return unmarked, [Verdict("warning", "mode-by-timers", text)]
-    if logged:
+    if ages:
         return tree, []
     text = (
-        f"{run_id}: its sources do not tell which loop of {tree.name} it is of; it is read as the synchronous one. In "
-        f"{unmarked.mode} `gen` is waiting, not generation: say which with import.mode: {SYNCHRONOUS}, colocate_async "
-        f"or {unmarked.mode}"
+        f"{run_id}: its sources do not show which loop of {tree.name} it ran; it is read as the synchronous one. In "
+        f"{unmarked.mode} `gen` is waiting, not generation: set import.mode to {SYNCHRONOUS}, colocate_async or "
+        f"{unmarked.mode}"
     )
     return tree, [Verdict("warning", "mode-unknown", text)]
 

@@ -1,14 +1,14 @@
 """Computes the least time in which a step's responses can be decoded: a bound by memory and by arithmetic.
 
-Decoding writes one token of every running sequence in each iteration, and each iteration reads all weights once and the
-keys and values of every position before the token. The formulas, what they take for granted and where they stand are
-in docs/roofline.md. Everything here is an array over steps, and a true lower bound under those terms.
+Each iteration of decoding writes one token of every running sequence, and reads all weights once and the keys and
+values of every position before the token. docs/roofline.md has the formulas, their assumptions and their sources.
+Everything here is an array over steps, and a true lower bound under these assumptions.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -22,23 +22,24 @@ Number = float | Array
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """What bounds one replica of the engine: `tensor_parallel` GPUs that hold the model once, of `replicas` alike.
+    """What bounds one replica of the engine, the `tensor_parallel` GPUs that hold one copy of the model.
 
-    `concurrency` is the most sequences that a replica decodes at once (inf where no cap is known), `group` the
-    completions of one prompt (inf where unknown). Each may be an array: one roof for every step.
+    Each field may be an array, with one roof for every step.
     """
 
     weight_read_s: Number
-    """Seconds in which all weights are read once."""
+    """Seconds to read all weights once."""
     position_read_s: Number
-    """Seconds in which one position's keys and values are read."""
+    """Seconds to read one position's keys and values."""
     token_compute_s: Number
     """Seconds of the matrices' arithmetic for one token."""
     position_compute_s: Number
     """Seconds of one token's attention to one position."""
     replicas: Number
     concurrency: Number = math.inf
+    """The most sequences that a replica decodes at once; inf without a known limit."""
     group: Number = math.inf
+    """The completions of one prompt; inf where unknown."""
 
 
 def roof_of(
@@ -53,8 +54,8 @@ def roof_of(
 ) -> Roof:
     """The roof of a dense decoder with full attention, `number_bytes` for each parameter and cached number.
 
-    Keys and values are divided among a replica's GPUs by heads, each of which has one at the least: where there are
-    more GPUs than such heads, copies are read. `ValueError` for a model whose matrices are not counted.
+    A replica's GPUs share keys and values by heads, at least one each: with more GPUs than heads, copies are read.
+    `ValueError` for a model whose matrices are not counted.
     """
     if model.decode_parameters is None:
         raise ValueError(f"the matrices of a {model.architecture} are not counted")
@@ -72,10 +73,10 @@ def roof_of(
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What steps had to decode; arrays over steps, NaN where that is not known.
+    """What steps had to decode; arrays over steps, NaN where unknown.
 
-    A response of L tokens takes ℓ = L - 1 iterations, since its first token comes of reading the prompt. In its j-th
-    iteration it reads `prompt` + j positions, ℓ(ℓ+1)/2 of its own in all.
+    A response of L tokens takes ℓ = L - 1 iterations, because the prompt's forward pass gives its first token. Its j-th
+    iteration reads `prompt` + j positions, so ℓ(ℓ+1)/2 of its own in total.
     """
 
     longest: Array
@@ -89,9 +90,9 @@ class Work:
 
 
 def work_from_lengths(step: npt.NDArray[np.intp], lengths: Array, prompt: Array) -> Work:
-    """The work of `len(prompt)` steps, where response i of `lengths` tokens belongs to step `step[i]`.
+    """The work of `len(prompt)` steps; response i has `lengths[i]` tokens and belongs to step `step[i]`.
 
-    Steps without responses, or with one that is no number of tokens, are NaN.
+    Steps without responses, or with an impossible length, are NaN.
     """
     steps = len(prompt)
     good = np.isfinite(lengths) & (lengths >= 1)
@@ -108,9 +109,9 @@ def work_from_lengths(step: npt.NDArray[np.intp], lengths: Array, prompt: Array)
 def work_from_scalars(completions: Array, mean: Array, maximum: Array, prompt: Array) -> Work:
     """The least work of steps of which only the number of responses, their mean and their longest are known.
 
-    The squares of the lengths sum to the least where all but the longest are equal:
-    Σℓ² >= ℓmax² + (Σℓ - ℓmax)² / (N - 1). Where N or the mean is NaN, only the longest counts. Numbers that cannot be
-    (a mean above the longest) give NaN.
+    The sum of the squared lengths is least where all but the longest are equal:
+    Σℓ² >= ℓmax² + (Σℓ - ℓmax)² / (N - 1). Where N or the mean is NaN, only the longest counts. Impossible numbers (a
+    mean above the longest) give NaN.
     """
     longest = maximum - 1
     total = completions * (mean - 1)
@@ -119,24 +120,21 @@ def work_from_scalars(completions: Array, mean: Array, maximum: Array, prompt: A
     alone = np.isnan(total)
     own = np.where(alone, longest * (longest + 1) / 2, (squares + total) / 2)
     possible = (longest >= 0) & np.isfinite(longest)
-    # A mean is printed with few digits: a thousandth of a token is none.
+    # A mean is printed with few digits, so a thousandth of a token is allowed.
     possible &= alone | ((mean <= maximum + 1e-3) & (mean >= 1) & (total >= longest - 1e-3 * completions))
     return _where(possible, longest, total, own, prompt)
 
 
 def _where(known: npt.NDArray[np.bool_], longest: Array, total: Array, own: Array, prompt: Array) -> Work:
-    unknown = np.nan
-    return Work(
-        np.where(known, longest, unknown), np.where(known, total, unknown), np.where(known, own, unknown), prompt
-    )
+    longest, total, own = (np.where(known, values, np.nan) for values in (longest, total, own))
+    return Work(longest, total, own, prompt)
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
     """Least seconds of decoding; arrays over steps, NaN where the work is unknown.
 
-    `weight_s` and `kv_s` are the reads of the case that binds, `compute_s` its arithmetic, at the same time as the
-    reads: `floor_s` is the greater of their sum and it.
+    Reads and arithmetic overlap: `floor_s` is the greater of `weight_s` + `kv_s` and `compute_s`.
     """
 
     floor_s: Array
@@ -146,29 +144,24 @@ class Floor:
 
 
 def decode_floor_s(roof: Roof, work: Work) -> Floor:
-    """The least decode seconds of each step, whichever replica had which responses.
+    """The least decode seconds of each step, for any distribution of the responses over the replicas.
 
-    The slowest replica takes no less than the longest response alone, and no less than the replicas' mean, which is
-    that of an even split. Both are worked out, and the greater binds.
+    The slowest replica needs at least the time of the longest response alone, and at least that of an even split. The
+    greater of the two is the floor.
     """
     longest_positions = work.prompt * work.longest + work.longest * (work.longest + 1) / 2
-    alone = _case(roof, work.longest, work.longest, longest_positions, longest_positions)
-    # A sum that was made from a mean is off in its last digits, which is no iteration more.
+    alone = _floor(roof, work.longest, work.longest, longest_positions, longest_positions)
+    # Rounded, because a sum from a mean is off in its last digits, which must not add an iteration.
     iterations = np.fmax(work.longest, np.ceil(np.round(work.total / roof.concurrency, 6)))
-    # A group's sequences may read their prompt together, if they run at once: its keys are counted once a group.
+    # A group's sequences that run at once may read their prompt together, so its keys are counted once a group.
     read = work.own_positions + work.prompt * work.total / roof.group
     attended = work.own_positions + work.prompt * work.total
-    even = _case(roof, *(values / roof.replicas for values in (iterations, work.total, read, attended)))
+    even = _floor(roof, *(values / roof.replicas for values in (iterations, work.total, read, attended)))
     binds = even.floor_s > alone.floor_s
-    return Floor(
-        *(
-            np.where(binds, getattr(even, name), getattr(alone, name))
-            for name in ("floor_s", "weight_s", "kv_s", "compute_s")
-        )
-    )
+    return Floor(*(np.where(binds, getattr(even, f.name), getattr(alone, f.name)) for f in fields(Floor)))
 
 
-def _case(roof: Roof, iterations: Array, tokens: Array, read: Array, attended: Array) -> Floor:
+def _floor(roof: Roof, iterations: Array, tokens: Array, read: Array, attended: Array) -> Floor:
     weight_s, kv_s = iterations * roof.weight_read_s, read * roof.position_read_s
     compute_s = tokens * roof.token_compute_s + attended * roof.position_compute_s
     return Floor(np.maximum(weight_s + kv_s, compute_s), weight_s, kv_s, compute_s)

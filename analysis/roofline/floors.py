@@ -1,4 +1,4 @@
-"""Collects what is known of each step's generation and its decode floor, before anything is refused."""
+"""Computes each step's generation time and decode floor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from common.gpus import gpu_of
 from trainers.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
 from trainers.timers.tree import TimerTree
 
-# A quotient of printed means is a whole number of responses only if it is this near to one.
+# A quotient of printed means is a number of responses only if it is this close to a whole number.
 _WHOLE_TO = 1e-2
 Rows = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
@@ -35,7 +35,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Floors:
-    """Everything by row of `wide`, before anything is refused."""
+    """One value for each row of `wide`, also where the floor turns out to be impossible."""
 
     setups: Mapping[str, DecodeSetup]
     """By run."""
@@ -45,26 +45,27 @@ class Floors:
     roof: Roof
     floor: Floor
     common_prompt: Array
-    """Tokens that every prompt has at the least, as far as all arms at these factors know it alike."""
+    """The shortest prompt, from the source that all arms at these factors have."""
     has_roof: Flags
-    """Whether everything about the run is known that a floor needs."""
+    """All facts of the run that a floor needs are known."""
     from_lengths: Flags
-    """Whether each response's length is logged, not only their number, mean and longest."""
+    """Each response's length is logged, not only their number, mean and longest."""
     completions: Array
-    """Responses of the step, and as `declared` by the settings; NaN where unknown."""
+    """Responses of the step by its token counts, and as `declared` by the settings; NaN where unknown."""
     declared: Array
     known: Flags
     impossible: Flags
-    """Lengths are logged, and are none."""
+    """The logged lengths are impossible."""
     discarded: Flags
-    """Completions were thrown away: the lengths are not of all that was generated."""
+    """Completions were thrown away, so the lengths are not of all that was generated."""
     exceeds: Flags
+    """The floor is above the time of generation."""
     refused: Flags
-    """Of an arm with a counted step whose floor is above its time."""
+    """A counted step of the arm exceeds its time."""
 
 
 def floors_of(wide: pd.DataFrame, runs: Sequence[Run]) -> Floors:
-    """The floors of all rows of `wide`; what the formulas are, roofline.py says, and with what facts, setup.py."""
+    """The floors of all rows of `wide`, by the formulas of decode.py and the facts of setup.py."""
     setups = {run.run_id: setup_of(run) for run in runs}
     places = _places(wide)
     generation = category_s(wide, runs, OWN, "generation")
@@ -75,10 +76,10 @@ def floors_of(wide: pd.DataFrame, runs: Sequence[Run]) -> Floors:
         at = places.get(run_id, np.array([], dtype=np.intp))
         declared[at] = setup.completions or np.nan
         of_data[at] = setup.shortest_prompt or 0
-    # Which prompt had which response is not logged: the shortest counts for all.
+    # The log does not say which prompt had which response, so the shortest prompt counts for all.
     of_step = _column(wide, "prompt_length/min")
     prompt = np.fmax(of_step, of_data)
-    # Absurd numbers overflow; what is not finite then is no floor.
+    # Absurd numbers overflow; a floor that is not finite does not count.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         completions = _completions(wide, declared)
         by_lengths = _lengths(wide, runs, places, prompt)
@@ -89,8 +90,8 @@ def floors_of(wide: pd.DataFrame, runs: Sequence[Run]) -> Floors:
             *(np.where(sampled, getattr(by_lengths, f.name), getattr(by_scalars, f.name)) for f in fields(Work))
         )
         floor = decode_floor_s(roof, work)
-    thrown_away = threw_away(wide)
-    known = has_roof & np.isfinite(floor.floor_s) & (generation > 0) & ~thrown_away
+    discarded = threw_away(wide)
+    known = has_roof & np.isfinite(floor.floor_s) & (generation > 0) & ~discarded
     allowed = np.maximum(TOLERANCE_S, TOLERANCE_SHARE * generation)
     counted = wide["counted"].to_numpy(bool)
     exceeds = known & counted & (floor.floor_s > generation + allowed)
@@ -108,16 +109,16 @@ def floors_of(wide: pd.DataFrame, runs: Sequence[Run]) -> Floors:
         declared=declared,
         known=known,
         impossible=np.isfinite(longest) & ~np.isfinite(work.longest),
-        discarded=thrown_away,
+        discarded=discarded,
         exceeds=exceeds,
         refused=np.isin(arms, arms[exceeds]),
     )
 
 
 def equal_floor_s(wide: pd.DataFrame, found: Floors, baseline: str) -> Array:
-    """Least seconds of each row's responses on what `baseline` ran on at the same factors; inf or NaN where unknown.
+    """Least seconds of each row's responses on the baseline's hardware at the same factors; inf or NaN where unknown.
 
-    NaN where the baseline's counted steps there have no roof, or more than one. Prompts count as `common_prompt`.
+    NaN where the baseline's counted steps have no roof or several. Prompts have `common_prompt` tokens.
     """
     own = np.stack([getattr(found.roof, f.name) for f in fields(Roof)])
     theirs = np.full_like(own, np.nan)
@@ -131,7 +132,8 @@ def equal_floor_s(wide: pd.DataFrame, found: Floors, baseline: str) -> Array:
 
 
 def _common_prompt(wide: pd.DataFrame, floored: Flags, of_step: Array, of_data: Array) -> Array:
-    """The shortest prompt of the step, of the data, or 0: what all `floored` rows of the same factors know."""
+    """The shortest prompt of the step, of the data, or 0: the first that all `floored` rows of the same factors "
+    "have."""
     common = np.zeros(len(wide))
     for rows in wide.groupby("factors", sort=False).indices.values():
         at = np.asarray(rows, dtype=np.intp)[floored[rows]]
@@ -145,8 +147,8 @@ def _common_prompt(wide: pd.DataFrame, floored: Flags, of_step: Array, of_data: 
 def category_s(wide: pd.DataFrame, runs: Sequence[Run], prefix: str, category: str) -> Array:
     """Seconds of a step's phases of a category; NaN where none is timed.
 
-    With the prefix `OWN` their own seconds, with `PHASE` the whole, with what nests in them: verl 0.4.1 wakes its
-    engine within its generation.
+    The prefix `OWN` takes the phases' own seconds, `PHASE` those with their children: verl 0.4.1 wakes its engine
+    within its generation.
     """
     places, seconds = _places(wide), np.full(len(wide), np.nan)
     paths = [c.removeprefix(prefix) for c in wide.columns if c.startswith(prefix)]
@@ -170,26 +172,26 @@ def _column(wide: pd.DataFrame, name: str) -> Array:
 
 
 def _places(wide: pd.DataFrame) -> dict[str, Rows]:
-    """Each run's rows."""
+    """The positions of each run's rows."""
     groups = wide.groupby("run_id", sort=False).indices
     return {str(run_id): np.asarray(at, dtype=np.intp) for run_id, at in groups.items()}
 
 
 def _roofs(rows: int, setups: Mapping[str, DecodeSetup], places: Mapping[str, Rows]) -> tuple[Roof, Flags]:
-    """Each row's roof, and whether there is one."""
+    """Each row's roof, and whether it has one."""
     names = [f.name for f in fields(Roof)]
     values = {name: np.full(rows, np.nan) for name in names}
     has_roof = np.zeros(rows, dtype=np.bool_)
     for run_id, setup in setups.items():
-        if run_id in places and (roof := setup_roof(setup)) is not None:
+        if run_id in places and (roof := _roof_of_setup(setup)) is not None:
             for name in names:
                 values[name][places[run_id]] = getattr(roof, name)
             has_roof[places[run_id]] = True
     return Roof(**values), has_roof
 
 
-def setup_roof(setup: DecodeSetup) -> Roof | None:
-    """The roof of a setup of which everything needed is known."""
+def _roof_of_setup(setup: DecodeSetup) -> Roof | None:
+    """The roof of a setup without unknown facts."""
     gpu = gpu_of(setup.gpu)
     if setup.unknown or gpu is None or setup.facts is None:
         return None
@@ -207,14 +209,14 @@ def setup_roof(setup: DecodeSetup) -> Roof | None:
 
 
 def _completions(wide: pd.DataFrame, declared: Array) -> Array:
-    """Responses of a step as its token counts give them, else as its settings do."""
+    """Responses of a step by its token counts, otherwise by its settings."""
     mean = _column(wide, "mean_response_length")
     by_all = _column(wide, "perf/total_num_tokens") / (mean + _column(wide, "prompt_length/mean"))
     by_responses = _column(wide, "response_tokens") / mean
     found = declared
-    for counted in (by_responses, by_all):
-        whole = np.rint(counted)
-        found = np.where((whole >= 1) & (np.abs(counted - whole) < _WHOLE_TO), whole, found)
+    for quotient in (by_responses, by_all):
+        whole = np.rint(quotient)
+        found = np.where((whole >= 1) & (np.abs(quotient - whole) < _WHOLE_TO), whole, found)
     return found
 
 
@@ -226,12 +228,12 @@ def _lengths(wide: pd.DataFrame, runs: Sequence[Run], places: Mapping[str, Rows]
     for run in runs:
         if run.run_id not in places:
             continue
-        told = (run.steps["name"] == "response_length").to_numpy() & (run.steps["kind"] == "sample").to_numpy()
-        if not told.any():
+        logged = ((run.steps["name"] == "response_length") & (run.steps["kind"] == "sample")).to_numpy(bool)
+        if not logged.any():
             continue
         here = places[run.run_id]
         order = here[np.argsort(steps[here], kind="stable")]
-        found = np.searchsorted(steps[order], run.steps["step"].to_numpy()[told])
+        found = np.searchsorted(steps[order], run.steps["step"].to_numpy()[logged])
         at.append(order[np.minimum(found, len(order) - 1)])
-        lengths.append(run.steps["value"].to_numpy(np.float64)[told])
+        lengths.append(run.steps["value"].to_numpy(np.float64)[logged])
     return work_from_lengths(np.concatenate(at), np.concatenate(lengths), prompt)

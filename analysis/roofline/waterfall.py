@@ -1,4 +1,4 @@
-"""Divides an arm's mean step, from the least that the GPU needs to what no timer covers."""
+"""Divides an arm's mean step into parts, from the decode floor to the time without a timer."""
 
 from __future__ import annotations
 
@@ -34,11 +34,10 @@ _LABELS: Mapping[str, tuple[str, str]] = {
 def waterfall_table(wide: pd.DataFrame, categories: pd.DataFrame) -> pd.DataFrame:
     """The parts of each arm's mean counted step, in seconds, in the order in which they are shown (`COLUMNS`).
 
-    `categories` as of `category_table`. With `math.fsum` an arm's parts give the mean of its `timing_s/step` to the
-    last bit. Generation is divided by the steps that have a decode floor (`wide` as of `with_work`; `floor_steps` of
-    the arm's `steps` do): weights and keys read, or arithmetic where that binds, and what is above. Without such a step
-    it is one part. The residual is what is left, and keeps its sign. An arm of which only the step itself is timed has
-    no parts.
+    `categories` comes from `category_table`, `wide` from `with_work`. The `math.fsum` of an arm's parts is the mean of
+    its `timing_s/step` to the last bit. The steps with a decode floor (`floor_steps` of `steps`) divide generation into
+    weights and keys read, or arithmetic where that is more, and the time above the floor. Without such steps it is one
+    part. The residual is what is left, and keeps its sign. An arm without timers inside the step has no parts.
     """
     counted = wide[wide["counted"].astype(bool)]
     rows: list[tuple[object, ...]] = []
@@ -59,7 +58,7 @@ def waterfall_table(wide: pd.DataFrame, categories: pd.DataFrame) -> pd.DataFram
 
 
 def _generation_parts(generation_s: float | None, steps: pd.DataFrame) -> tuple[dict[str, float], int]:
-    """Mean seconds of generation in parts, by the shares of the steps that have a floor, and how many these are."""
+    """Mean seconds of generation in parts, by the steps that have a floor, and the number of these steps."""
     if generation_s is None:
         return {}, 0
     floored = steps[steps[FLOOR_S].notna()] if FLOOR_S in steps else steps[:0]
@@ -79,13 +78,13 @@ def _generation_parts(generation_s: float | None, steps: pd.DataFrame) -> tuple[
 
 
 def with_rest(parts: Mapping[str, float], name: str, total: float) -> dict[str, float]:
-    """The parts and, as `name`, what is left of the total: `math.fsum` of all gives it again, to the last bit.
+    """The parts and, as `name`, the rest of the total: `math.fsum` of all is the total, to the last bit.
 
-    Where no number does that, since the sum falls between two others, one part gives way by a unit in its last place.
+    Where no rest gives exactly the total, one part changes by a unit in its last place.
     """
-    for some in (parts, *({**parts, part: math.nextafter(s, math.inf)} for part, s in parts.items())):
-        rest = math.fsum([total, *(-s for s in some.values())])
-        for one in (rest, math.nextafter(rest, math.inf), math.nextafter(rest, -math.inf)):
-            if math.fsum([*some.values(), one]) == total:
-                return {**some, name: one}
+    for adjusted in (parts, *({**parts, part: math.nextafter(s, math.inf)} for part, s in parts.items())):
+        rest = math.fsum([total, *(-s for s in adjusted.values())])
+        for candidate in (rest, math.nextafter(rest, math.inf), math.nextafter(rest, -math.inf)):
+            if math.fsum([*adjusted.values(), candidate]) == total:
+                return {**adjusted, name: candidate}
     return {**parts, name: math.fsum([total, *(-s for s in parts.values())])}

@@ -1,4 +1,4 @@
-"""Compares how long a step generated with the least time in which its responses can be decoded."""
+"""Compares a step's generation time with the least time in which its responses can be decoded."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ LENGTHS, SCALARS, LONGEST = "lengths", "scalars", "longest"
 
 
 def with_work(wide: pd.DataFrame, runs: Sequence[Run], found: Floors | None = None, baseline: str = "") -> pd.DataFrame:
-    """`wide` (analysis/wide.py) with the seconds of generation and the least that they could have been.
+    """`wide` (analysis/wide.py) with the seconds of generation and their lower bound.
 
     `generation_s`: own seconds of the phases of category generation, NaN where none is timed. `floor_s`: the decode
-    floor (analysis/roofline/decode.py), with the case that binds: `weight_floor_s` + `kv_floor_s`, or `compute_floor_s`
-    where that is more. NaN where a fact is unknown (`work_verdicts` says which) and in all steps of an arm for which a
-    floor came out above the time: one of its facts is wrong then. `floor_basis` is what it was made of: `lengths` of
-    all responses, `scalars` (their number, mean and longest), `longest` alone, or "". `equal_floor_s`: of the same
-    responses on what the arm `baseline` ran on at the same factors (floors.py), where the step has a floor of its own.
-    `found` is `floors_of(wide, runs)`, where that is at hand.
+    floor (analysis/roofline/decode.py), with the bound that applies: `weight_floor_s` + `kv_floor_s`, or
+    `compute_floor_s` where that is more. It is NaN where a fact is unknown (`work_verdicts` reports it), and in all
+    steps of an arm with a floor above the time: one of its facts is wrong then. `floor_basis` is the data of the floor:
+    `lengths` of all responses, `scalars` (their number, mean and longest), `longest` alone, or "". `equal_floor_s`: for
+    the same responses on the hardware of the arm `baseline` at the same factors, where the step has its own floor.
+    `found` is `floors_of(wide, runs)`, if it is already computed.
     """
     found = found or floors_of(wide, runs)
     known = found.known & ~found.refused
@@ -48,13 +48,12 @@ def with_work(wide: pd.DataFrame, runs: Sequence[Run], found: Floors | None = No
 
 
 def work_verdicts(wide: pd.DataFrame, runs: Sequence[Run], found: Floors | None = None) -> Iterator[Verdict]:
-    """Why arms or steps have no decode floor, what their floors take for granted, and facts that cannot be.
+    """Reports arms and steps without a decode floor, the floors' assumptions, and contradictory facts.
 
-    `found` is `floors_of(wide, runs)`, where that is at hand.
+    `found` is `floors_of(wide, runs)`, if it is already computed.
     """
     found = found or floors_of(wide, runs)
-    yield from _contradictions(found.setups, runs)
-    yield from _unknown_verdicts(found.setups, runs)
+    yield from _setup_verdicts(found.setups, runs)
     counted = wide["counted"].to_numpy(bool)
     for key, rows in wide.groupby(["factors", "arm"], sort=False).indices.items():
         factors, arm = cast(tuple[str, str], key)
@@ -64,15 +63,16 @@ def work_verdicts(wide: pd.DataFrame, runs: Sequence[Run], found: Floors | None 
 
 
 def _arm_verdicts(found: Floors, wide: pd.DataFrame, rows: Rows, name: str) -> Iterator[Verdict]:
-    """Of one arm at one combination of factors; `rows` are its counted rows."""
+    """For one arm at one combination of factors; `rows` are its counted rows."""
     if found.refused[rows].any():
         over = rows[found.exceeds[rows]]
         worst = over[np.argmax(found.floor.floor_s[over] / found.generation_s[over])]
         where = f"run {wide['run_id'].iloc[worst]}, step {wide['step'].iloc[worst]}"
         text = (
             f"{name}: in {len(over)} of {len(rows)} counted steps the decode floor is above the time of generation "
-            f"({where}: {found.floor.floor_s[worst]:.2f} s against {found.generation_s[worst]:.2f} s). That cannot be: "
-            "its GPU, model, tensor parallel size or number of responses is not as said, and the arm has no floor here"
+            f"({where}: {found.floor.floor_s[worst]:.2f} s against {found.generation_s[worst]:.2f} s). That is "
+            "impossible: its GPU, model, tensor parallel size or number of responses is wrong, and the arm has no "
+            "floor here"
         )
         yield Verdict("error", "floor-exceeds-time", text)
     without = found.has_roof[rows] & ~found.known[rows]
@@ -80,15 +80,15 @@ def _arm_verdicts(found: Floors, wide: pd.DataFrame, rows: Rows, name: str) -> I
     if impossible.any():
         steps = [str(step) for step in wide["step"].iloc[rows[impossible]]]
         text = (
-            f"{name}: no floor for step {join_first(steps)}: the logged response "
-            "lengths cannot be (a mean above the longest, or less than a token)"
+            f"{name}: no floor for step {join_first(steps)}: the logged response lengths are impossible (a mean above "
+            "the longest, or less than a token)"
         )
         yield Verdict("error", "impossible-lengths", text)
     without &= ~impossible
     if thrown_away := int((without & found.discarded[rows]).sum()):
         text = (
             f"{name}: no decode floor in {thrown_away} of {len(rows)} counted steps: completions were thrown away, and "
-            "the lengths are of the rest"
+            "the logged lengths are of the rest"
         )
         yield Verdict("note", "no-lengths-for-floor", text)
     without &= ~found.discarded[rows]
@@ -101,40 +101,29 @@ def _arm_verdicts(found: Floors, wide: pd.DataFrame, rows: Rows, name: str) -> I
     other = rows[by_scalars & (found.declared[rows] != found.completions[rows])]
     if len(other):
         text = (
-            f"{name}: the token counts say {found.completions[other[0]]:.0f} responses a step, the settings "
-            f"{found.declared[other[0]]:.0f}; the floor is of the former"
+            f"{name}: the token counts give {found.completions[other[0]]:.0f} responses a step, the settings "
+            f"{found.declared[other[0]]:.0f}; the floor uses the token counts"
         )
         yield Verdict("warning", "completions-differ", text)
 
 
-def _contradictions(setups: Mapping[str, DecodeSetup], runs: Sequence[Run]) -> list[Verdict]:
-    return [
-        Verdict(
-            "error",
-            "declared-contradicts-run",
-            f"run {run.run_id}: {'; '.join(told)}. The floor, the cost and what may be compared rest on such facts: "
-            f"mend arms.{run.arm}.import, or leave them out there",
-        )
-        for run in runs
-        if (told := setups[run.run_id].contradicted)
-    ]
-
-
-def _unknown_verdicts(setups: Mapping[str, DecodeSetup], runs: Sequence[Run]) -> list[Verdict]:
-    missing: dict[tuple[str, ...], dict[str, int]] = {}
-    granted: dict[str, dict[str, int]] = {}
+def _setup_verdicts(setups: Mapping[str, DecodeSetup], runs: Sequence[Run]) -> Iterator[Verdict]:
+    missing: dict[tuple[str, ...], list[str]] = {}
+    assumed: dict[str, list[str]] = {}
     for run in runs:
         setup = setups[run.run_id]
+        if setup.contradicted:
+            text = (
+                f"run {run.run_id}: {'; '.join(setup.contradicted)}. The floor, the cost and what may be compared "
+                f"depend on such facts: correct arms.{run.arm}.import, or leave them out there"
+            )
+            yield Verdict("error", "declared-contradicts-run", text)
         if setup.unknown:
-            arms = missing.setdefault(setup.unknown, {})
-            arms[run.arm] = arms.get(run.arm, 0) + 1
+            missing.setdefault(setup.unknown, []).append(run.arm)
         for text in setup.assumed if not setup.unknown else ():
-            granted.setdefault(text, {})[run.arm] = 1
-    verdicts = [
-        Verdict("note", "no-floor", f"no decode floor for {', '.join(arms)}: not known is {'; nor '.join(unknown)}")
-        for unknown, arms in missing.items()
-    ]
-    return verdicts + [
-        Verdict("note", "floor-assumes", f"the decode floor of {', '.join(arms)} takes for granted {text}")
-        for text, arms in granted.items()
-    ]
+            assumed.setdefault(text, []).append(run.arm)
+    for unknown, arms in missing.items():
+        text = f"no decode floor for {', '.join(dict.fromkeys(arms))}: not known is {'; nor '.join(unknown)}"
+        yield Verdict("note", "no-floor", text)
+    for text, arms in assumed.items():
+        yield Verdict("note", "floor-assumes", f"the decode floor of {', '.join(dict.fromkeys(arms))} assumes {text}")

@@ -136,7 +136,7 @@ def test_no_steps_at_all_is_an_error(tmp_path, capsys):
 
 def test_steps_beyond_the_last_are_an_error(tmp_path, capsys):
     run_dir = make_results.write_run(tmp_path, "r", "vllm", 0, [[a_row(1), a_row(2)]], done_more={"last_step": 1})
-    assert "hold step 2" in failure(run_dir, capsys)
+    assert "have step 2" in failure(run_dir, capsys)
 
 
 @pytest.mark.parametrize("name", ["spec.json", "done.json"])
@@ -188,7 +188,7 @@ def test_children_that_always_exceed_their_parent_are_one_verdict(tmp_path):
         one["phases"]["step/training_step"] -= 0.05
     _, metadata = collected(make_results.write_run(tmp_path, "r", "vllm", 0, [rows]))
     (verdict,) = metadata["verdicts"]
-    assert "So it is in 39 more steps (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, …); they are left out" in verdict["text"]
+    assert "The same in 39 more steps (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, …); they are left out" in verdict["text"]
 
 
 def test_not_a_number_survives(tmp_path):

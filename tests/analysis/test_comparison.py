@@ -141,7 +141,10 @@ def test_lengths_without_their_number_say_what_tells_it(tmp_path):
     wide = found.tables["steps"].drop(columns="response_tokens").assign(mean_response_length=[9.0] * 3 + [math.nan] * 3)
     (told,) = [v for v in comparison_table(wide, found.plan)[1] if v.code == "no-tokens"]
     base = wide["arm"].iloc[0]
-    assert f"{base} logged lengths, and not how many responses a step has: arms.<arm>.import.batch_size" in told.text
+    assert (
+        f"{base} logged lengths, but not the number of responses of a step: set arms.<arm>.import.batch_size"
+        in told.text
+    )
     silent = comparison_table(wide.drop(columns="mean_response_length"), found.plan)[1]
     assert [v.text.endswith("no speed per token") for v in silent if v.code == "no-tokens"] == [True]
 
@@ -227,7 +230,7 @@ def test_no_common_steps(tmp_path):
         "No comparison: no arm has a counted step in common with the baseline. Runs of"
     )
     told = text(found, "no-common-steps")
-    assert "the seeds are transformers's 0 and vllm's 1: give those that belong together one seed" in told
+    assert "the seeds are transformers's 0 and vllm's 1: give matching runs the same seed" in told
 
 
 def test_steps_that_lie_apart_are_named(tmp_path):

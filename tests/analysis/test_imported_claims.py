@@ -52,7 +52,7 @@ def test_the_log_of_another_trainer_is_told_before_its_timers(tmp_path, text, tr
 
 def test_a_log_whose_configuration_names_another_engine_is_refused(tmp_path):
     said = refused(tmp_path, VERL_SGLANG, "verl")
-    assert "run.log holds the configuration of a run with actor_rollout_ref.rollout.name: sglang" in said
+    assert "run.log has the configuration of a run with actor_rollout_ref.rollout.name: sglang" in said
     assert "arm one says engine: vllm. Were the sources of two arms swapped?" in said
     run_of(tmp_path, VERL_SGLANG, "verl", "sglang")
 

@@ -129,7 +129,7 @@ def test_an_imported_configuration_tells_what_was_not_declared() -> None:
 @pytest.mark.parametrize(
     ("settings", "word"),
     [
-        ({f"{ROLLOUT}.tensor_model_parallel_size": 3}, "how engines of 3 GPUs lie on 8"),
+        ({f"{ROLLOUT}.tensor_model_parallel_size": 3}, "how engines of 3 GPUs are placed on 8"),
         ({f"{ROLLOUT}.pipeline_model_parallel_size": 2}, "2 pipeline stages"),
         ({f"{ROLLOUT}.dtype": "float8_e4m3fn"}, "number format"),
         ({f"{ROLLOUT}.quantization": "fp8"}, "quantised"),

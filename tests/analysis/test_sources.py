@@ -138,7 +138,7 @@ def test_a_damaged_wandb_file_is_to_be_copied_anew(tmp_path, head):
         read_wandb_offline(damaged, "here")
     said = str(caught.value)
     assert (
-        "is damaged: it does not begin as wandb's files do. Copy it anew" in said and "wandb:entity/project/id" in said
+        "is damaged: it does not begin with wandb's header. Copy it again" in said and "wandb:entity/project/id" in said
     )
     assert "leet" not in said and "version" not in said
 

@@ -112,7 +112,7 @@ def test_tables_over_other_steps_than_the_paired_are_warned_of(tmp_path):
     assert told.level == "warning" and told.text.startswith(
         "a: its tables (phases, waterfall, GPU-hours used) are over"
     )
-    assert "59 counted steps, 31.0 s in the mean; 19 of them are paired with b's, 11.0 s in the mean" in told.text
+    assert "59 counted steps, 31.0 s on average; 19 of them are paired with b's, 11.0 s on average" in told.text
     # Steps that do not grow: the tables may stand side by side.
     (a, _), (b, _) = (logged(tmp_path, arm, 1, lambda _: 9.0, steps) for arm, steps in (("a", 60), ("b", 20)))
     _, wide, _ = wide_of(tmp_path / "res", a, b, warmup=1)

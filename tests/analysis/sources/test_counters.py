@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis.imports.formats import read_source
-from analysis.sources.wandb_import import _in_one
+from analysis.sources.wandb_import import joined_attempts
 from analysis.sources.wandb_rows import logged_steps, read_steps, steps_of
 from common.errors import UserError
 from trainers.logs.restarts import TRAINING_COUNTERS
@@ -231,7 +231,7 @@ def test_counters_of_attempts_that_went_on_are_compared_too(tmp_path):
     for begins, tokens, codes in ((4, 400.0, []), (4, 50.0, ["counter-fell"]), (3, 300.0, ["overlap"])):
         second = wandb_rows(tmp_path, [(begins, {"train/num_tokens": tokens, "_runtime": 3.0})])
         reads = read_steps([logged_steps(rows, "run") for rows in (first, second)])
-        found = _in_one(reads, "run")
+        found = joined_attempts(reads, "run")
         assert [v.code for v in found.verdicts] == codes and found.records[begins].resumed
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from analysis.imports.formats import format_of, read_source
-from analysis.imports.merge import merged, place
+from analysis.imports.import_run import merged, place
 from common.errors import UserError
 from trainers.logs.record import STEPS_LOGGED, SourceRead, StepRecord
 
@@ -59,7 +59,7 @@ def test_a_format_is_told_by_the_content(tmp_path, text, form):
     [
         ("", "the file is empty"),
         ("\n \n", "the file holds white space only"),
-        (b"\x7fELF\x00\x00", "the file is no text"),
+        (b"\x7fELF\x00\x00", "the file is not text"),
         ("hello\nworld\n", "its first line begins 'hello'"),
         ("{}", "its first line begins '{}'"),
         ('{\n  "loss": 0.5\n}\n', "its first line begins '{'"),
@@ -109,7 +109,7 @@ def test_a_wide_table_is_shown_the_long_form(tmp_path, form):
     ],
 )
 def test_no_step_at_all_is_an_error(tmp_path, text, form):
-    with pytest.raises(UserError, match="holds no training step as"):
+    with pytest.raises(UserError, match="has no training step as"):
         read(write(tmp_path, text), form=form)
 
 
@@ -120,12 +120,12 @@ def test_a_file_that_is_certainly_of_another_format_is_not_read_as_the_one_given
     with pytest.raises(UserError, match=f"x is .* by its content .*and import.format says {form}"):
         read(write(tmp_path, text), form=form)
     assert read(write(tmp_path, TRL + VERL), form="verl-console").format == "verl-console"
-    with pytest.raises(UserError, match=r"is damaged|holds no record"):
+    with pytest.raises(UserError, match=r"is damaged|has no record"):
         read(write(tmp_path, ":W&B\0\n" + VERL), form="wandb-offline")
 
 
 def test_what_is_not_there_and_unknown_formats(tmp_path):
-    with pytest.raises(UserError, match="is not there; give a file"):
+    with pytest.raises(UserError, match="does not exist; give a file"):
         read(str(tmp_path / "none.log"))
     os.mkfifo(tmp_path / "pipe")
     for form in (None, "verl-console"):
@@ -164,7 +164,7 @@ def test_a_table_without_one_readable_row_says_what_is_wrong_with_it(tmp_path, r
     if "9.5" in row:
         assert [v.code for v in read(write(tmp_path, text)).read.verdicts] == ["corrupt-line"]
         return
-    with pytest.raises(UserError, match=r"holds no training step as phases-csv.*x:2 cannot be read.*seconds a number"):
+    with pytest.raises(UserError, match=r"has no training step as phases-csv.*x:2 cannot be read.*seconds a number"):
         read(write(tmp_path, text))
 
 

@@ -147,7 +147,7 @@ def test_openrlhfs_asynchronous_total_is_a_clock_and_no_sum(tmp_path):
 
 def test_openrlhf_before_its_timers_has_no_steps(tmp_path):
     line = "✨ Global step 3: {'policy_loss': 0.1, 'actor_lr': 1e-06}\n"
-    with pytest.raises(UserError, match="holds no training step as openrlhf-console"):
+    with pytest.raises(UserError, match="has no training step as openrlhf-console"):
         read(tmp_path, line)
 
 
@@ -273,7 +273,7 @@ def test_the_rows_of_each_are_read_from_wandb(tmp_path, trainer):
 
 def test_rows_tell_their_trainer(tmp_path):
     source = in_wandb(tmp_path, ROWS["skyrl"][3])
-    with pytest.raises(UserError, match=r"is a run of SkyRL \(its rows in wandb are named so\), and arm a says"):
+    with pytest.raises(UserError, match=r"is a run of SkyRL \(by the names of its rows in wandb\), and arm a says"):
         imported(tmp_path, source, "openrlhf", "0.11.0")
 
 

@@ -113,7 +113,7 @@ def test_a_child_above_its_parent_is_told_as_with_a_declared_tree(tmp_path):
         ("1,step,,2.0\n1,gen,step,1.5\n2,gen,ref,1.5\n", "two parents: step on line 3 of 0.csv and ref on line 4 of"),
         ("1,step,,2.0\n1,gen,step,1.5\n2,gen,,1.5\n", "two parents: step on line 3 of 0.csv and none on line 4 of"),
         ("1,step,,2.0\n1,all,,2.5\n1,gen,step,1.5\n", "have no parent: step on line 2 of 0.csv and all on line 3"),
-        ("1,step,,2.0\n1,gen,-,1.5\n2,gen,step,1.5\n", "gen is no part of the step on line 3 of 0.csv (parent -)"),
+        ("1,step,,2.0\n1,gen,-,1.5\n2,gen,step,1.5\n", "gen is outside the step on line 3 of 0.csv (parent -)"),
         ("1,step,,2.0\n1,a/b,step,1.0\n1,a.b,step,0.5\n", "phases a/b and a.b"),
         ("1,step,,2.0\n1,a*,step,1.0\n", "0.csv:3: phase 'a*' cannot be a name: use no *"),
         ('1,step,,2.0\n1,"a\nb",step,1.0\n', "phase 'a\\nb' cannot be a name"),

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from analysis.sources.wandb_about import HIDDEN, git_in, hardware_in, plain_config, versions_in
-from analysis.sources.wandb_import import _in_one, read_wandb_offline_folder
+from analysis.sources.wandb_import import joined_attempts, read_wandb_offline_folder
 from analysis.sources.wandb_offline import inspect_command, records
 from analysis.sources.wandb_rows import logged_steps, read_steps, steps_of
 from common.errors import UserError
@@ -119,7 +119,7 @@ def test_several_runs_are_refused(folder):
 
 
 @pytest.mark.parametrize(
-    ("make", "said"), [(lambda p: None, "is not there"), (lambda p: p.mkdir(), "holds no wandb run")]
+    ("make", "said"), [(lambda p: None, "does not exist"), (lambda p: p.mkdir(), "holds no wandb run")]
 )
 def test_no_run_at_all(tmp_path, make, said):
     make(tmp_path / "x")
@@ -131,7 +131,7 @@ def test_no_run_at_all(tmp_path, make, said):
 def test_a_run_killed_before_wandb_wrote(folder, tmp_path, size):
     whole = next((folder / "two").glob("wandb/offline-run-*/run-a.wandb"))
     (tmp_path / "run-a.wandb").write_bytes(whole.read_bytes()[:size])
-    with pytest.raises(UserError, match="holds no record"):
+    with pytest.raises(UserError, match="has no record"):
         read_wandb_offline_folder(tmp_path)
 
 
@@ -237,7 +237,7 @@ def verl_steps(steps, seconds):
 
 def test_an_attempt_that_began_anew_leaves_out_those_before(tmp_path):
     lives = [verl_steps(range(1, 11), 10.0), verl_steps([8, 9], 20.0), verl_steps(range(1, 5), 50.0)]
-    found = _in_one([steps_of(rows_of(life, tmp_path), "log") for life in lives], "wandb")
+    found = joined_attempts([steps_of(rows_of(life, tmp_path), "log") for life in lives], "wandb")
     assert {s: r.scalars["timing_s/step"] for s, r in found.records.items()} == dict.fromkeys((1, 2, 3, 4), 50.0)
     assert codes(found) == ["began-anew"] and "10 steps (1 to 10)" in found.verdicts[0].text and not found.repeated
 
